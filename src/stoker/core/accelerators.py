@@ -1,0 +1,243 @@
+"""Names of accelerators, and the text by which a request names one: "H100:8", "A100-80GB/1g.10gb:2", "tpu-v5e:8".
+
+Holds only what parsing and checking a request needs; what a driver, a wheel or a cloud knows of a chip is not here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Iterable, Literal, Mapping
+
+import attrs
+
+from stoker.core.errors import SettingsError, nearest
+from stoker.core.units import count as whole_number
+from stoker.core.units import size_text
+
+Vendor = Literal["nvidia", "amd", "intel", "google", "aws"]
+GB: Final = 10**9
+
+# MIG profiles: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html. Drivers name the
+# slices of one chip differently where its usable memory differs (B200, GB200): both spellings are kept.
+_A100_40 = "1g.5gb 1g.10gb 2g.10gb 3g.20gb 4g.20gb 7g.40gb"
+_80 = "1g.10gb 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb"
+_94 = "1g.12gb 1g.24gb 2g.24gb 3g.47gb 4g.47gb 7g.94gb"
+_96 = "1g.12gb 1g.24gb 2g.24gb 3g.48gb 4g.48gb 7g.96gb"
+_141 = "1g.18gb 1g.35gb 2g.35gb 3g.71gb 4g.71gb 7g.141gb"
+_144 = "1g.18gb 1g.36gb 2g.36gb 3g.72gb 4g.72gb 7g.144gb"
+_180 = "1g.23gb 1g.45gb 2g.45gb 3g.90gb 4g.90gb 7g.180gb"
+_186 = "1g.23gb 1g.47gb 2g.47gb 3g.93gb 4g.93gb 7g.186gb"
+_269 = "1g.34gb 1g.67gb 2g.67gb 3g.135gb 4g.135gb 7g.269gb"
+
+# name → vendor, sizes of memory in GB as sold (smallest first), other spellings, MIG profiles. NVIDIA and AMD names and
+# sizes: vendors' data sheets, checked against gpuhunt's KNOWN_ACCELERATORS and SkyPilot's catalog; other spellings are
+# what NVML, GKE (cloud.google.com/gke-accelerator) and Karpenter call the same chip. TPU and Neuron: memory per chip,
+# https://cloud.google.com/tpu/docs/system-architecture-tpu-vm and https://awsdocs-neuron.readthedocs-hosted.com.
+_ROWS: Final[Mapping[str, tuple[Vendor, tuple[int, ...], str, str]]] = {
+    "K80": ("nvidia", (12,), "", ""),
+    "M60": ("nvidia", (8,), "", ""),
+    "P4": ("nvidia", (8,), "", ""),
+    "P40": ("nvidia", (24,), "", ""),
+    "P100": ("nvidia", (16,), "P100-16GB P100-PCIE-16GB P100-SXM2-16GB", ""),
+    "P100-12GB": ("nvidia", (12,), "P100-PCIE-12GB", ""),
+    "V100": ("nvidia", (16,), "V100-16GB V100-SXM2-16GB V100-PCIE-16GB", ""),
+    "V100-32GB": ("nvidia", (32,), "V100-SXM2-32GB V100-PCIE-32GB", ""),
+    "T4": ("nvidia", (16,), "", ""),
+    "T4G": ("nvidia", (16,), "", ""),
+    "RTX2080Ti": ("nvidia", (11,), "", ""),
+    "RTX6000": ("nvidia", (24,), "", ""),
+    "RTX8000": ("nvidia", (48,), "", ""),
+    "A100": ("nvidia", (40,), "A100-40GB A100-SXM4-40GB A100-PCIE-40GB", _A100_40),
+    "A100-80GB": ("nvidia", (80,), "A100-80G A100-SXM4-80GB A100-80GB-PCIe A100-PCIE-80GB", _80),
+    "A30": ("nvidia", (24,), "", "1g.6gb 2g.12gb 4g.24gb"),
+    "A2": ("nvidia", (16,), "", ""),
+    "A10": ("nvidia", (24,), "", ""),
+    "A10G": ("nvidia", (24,), "", ""),
+    "A16": ("nvidia", (16,), "", ""),
+    "A40": ("nvidia", (48,), "", ""),
+    "A4000": ("nvidia", (16,), "RTXA4000", ""),
+    "A4500": ("nvidia", (20,), "RTXA4500", ""),
+    "A5000": ("nvidia", (24,), "RTXA5000", ""),
+    "A6000": ("nvidia", (48,), "RTXA6000", ""),
+    "RTX3090": ("nvidia", (24,), "", ""),
+    "L4": ("nvidia", (24,), "", ""),
+    "L40": ("nvidia", (48,), "", ""),
+    "L40S": ("nvidia", (48,), "", ""),
+    "RTX4090": ("nvidia", (24,), "", ""),
+    "RTX6000-Ada": ("nvidia", (48,), "RTX6000-Ada-Generation", ""),
+    "H100": ("nvidia", (80,), "H100-80GB H100-SXM H100-SXM5-80GB H100-NVLINK-80GB H100-80GB-HBM3", _80),
+    "H100-MEGA": ("nvidia", (80,), "H100-MEGA-80GB", _80),
+    "H100-PCIe": ("nvidia", (80,), "H100-PCIE-80GB", _80),
+    "H100-NVL": ("nvidia", (94,), "", _94),
+    "H200": ("nvidia", (141,), "H200-SXM H200-141GB", _141),
+    "H200-NVL": ("nvidia", (141,), "", _141),
+    "GH200": ("nvidia", (96, 144), "GH200-480GB GH200-144G-HBM3e", f"{_96} {_144}"),
+    "B200": ("nvidia", (180, 192), "", f"{_180} {_186}"),
+    "GB200": ("nvidia", (186, 192), "", f"{_186} {_180}"),
+    "B300": ("nvidia", (270, 288), "B300-SXM6-AC", _269),
+    "GB300": ("nvidia", (270, 288), "", _269),
+    "RTX5090": ("nvidia", (32,), "", ""),
+    "RTXPRO4500": ("nvidia", (32,), "RTX-PRO-4500-Blackwell", ""),
+    "RTXPRO6000": (
+        "nvidia",
+        (96,),
+        "RTX-PRO-6000-Blackwell-Server-Edition RTX-PRO-6000-Blackwell-Workstation-Edition RTX-PRO-Server-6000",
+        "1g.24gb 2g.48gb 4g.96gb",
+    ),
+    "GB10": ("nvidia", (128,), "DGX-Spark", ""),
+    "MI100": ("amd", (32,), "", ""),
+    "MI210": ("amd", (64,), "", ""),
+    "MI250": ("amd", (128,), "", ""),
+    "MI250X": ("amd", (128,), "", ""),
+    "MI300A": ("amd", (128,), "", ""),
+    "MI300X": ("amd", (192,), "", ""),
+    "MI308X": ("amd", (192,), "", ""),
+    "MI325X": ("amd", (256,), "", ""),
+    "MI350X": ("amd", (288,), "", ""),
+    "MI355X": ("amd", (288,), "", ""),
+    "RadeonProV520": ("amd", (8,), "", ""),
+    "RX7900XTX": ("amd", (24,), "", ""),
+    "RX9070XT": ("amd", (16,), "", ""),
+    "Gaudi": ("intel", (32,), "", ""),
+    "Gaudi2": ("intel", (96,), "", ""),
+    "Gaudi3": ("intel", (128,), "", ""),
+    "tpu-v2": ("google", (16,), "", ""),
+    "tpu-v3": ("google", (32,), "", ""),
+    "tpu-v4": ("google", (32,), "tpu-v4-podslice", ""),
+    "tpu-v5e": ("google", (16,), "v5litepod tpu-v5litepod tpu-v5-lite-podslice", ""),
+    "tpu-v5p": ("google", (95,), "tpu-v5p-slice", ""),
+    "tpu-v6e": ("google", (32,), "tpu-v6e-slice trillium", ""),
+    "tpu-v7x": ("google", (192,), "tpu7x ironwood", ""),
+    "inferentia": ("aws", (8,), "inf1", ""),
+    "inferentia2": ("aws", (32,), "inf2", ""),
+    "trainium": ("aws", (32,), "trn1", ""),
+    "trainium2": ("aws", (96,), "trn2", ""),
+}
+_PREFIXES = ("nvidia", "tesla", "geforce", "quadro", "amd", "instinct")
+_TEXT = re.compile(r"(?P<name>[^:/]+)(?:/(?P<slice>[^:/]*))?(?::(?P<count>.*))?")
+_TURNED = re.compile(r"(\d+)\s*[xX*]\s*(.+)")
+# A TPU type's number counts cores for v2-v5p and chips for v5litepod and v6e; asked as a count, it is always chips.
+_TPU_TYPE = re.compile(r"(?:tpu-?)?(v\d+(?:litepod|e|p|x)?)-(\d+)", re.IGNORECASE)
+_TPU_CORES = ("v2", "v3", "v4", "v5p")
+
+
+@attrs.frozen(kw_only=True)
+class Model:
+    """A kind of accelerator. `memory` holds each size it is sold with, in bytes, smallest first."""
+
+    name: str
+    vendor: Vendor
+    memory: tuple[int, ...]
+    slices: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Accelerator:
+    """So many of one kind. `count` is None where none was given; `slice` is a MIG profile, empty for whole chips."""
+
+    name: str
+    count: int | None = None
+    slice: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Accelerator:
+        """The value of "H100:8" and its like; unknown names, slices and counts are a `SettingsError`."""
+        match = _TEXT.fullmatch(str(text).strip())
+        if match is None:
+            raise SettingsError(f"{text!r} is not an accelerator", fix='write a name and a count, such as "H100:8"')
+        found = model(match["name"], text)
+        asked = match["count"]
+        try:
+            amount = None if asked is None else whole_number(asked.strip(), least=1)
+        except SettingsError as error:
+            message = f"{text!r} asks for {asked!r} accelerators: {error.message}"
+            raise SettingsError(message, fix=f'write a count, such as "{found.name}:2"') from None
+        return cls(name=found.name, count=amount, slice=_slice(match["slice"], found, text))
+
+    def __str__(self) -> str:
+        name = f"{self.name}/{self.slice}" if self.slice else self.name
+        return name if self.count is None else f"{name}:{self.count}"
+
+    @property
+    def model(self) -> Model:
+        """The kind that the name stands for."""
+        return MODELS[self.name]
+
+    @property
+    def memory(self) -> int:
+        """The most memory in bytes that one of them can have, as sold."""
+        if self.slice:
+            return int(self.slice.partition(".")[2].partition("gb")[0]) * GB
+        return self.model.memory[-1]
+
+
+MODELS: Final[Mapping[str, Model]] = {
+    name: Model(name=name, vendor=vendor, memory=tuple(amount * GB for amount in memory), slices=tuple(slices.split()))
+    for name, (vendor, memory, _, slices) in _ROWS.items()
+}
+
+
+def model(name: str, text: str = "") -> Model:
+    """The kind called `name` in any of its spellings; `text` is what the person wrote around it."""
+    found = _SPELLINGS.get(_plain(name))
+    if found is not None:
+        return MODELS[found]
+    shown = text or name
+    turned = _TURNED.fullmatch(shown.strip())
+    if turned is not None and _plain(turned[2]) in _SPELLINGS:
+        raise SettingsError(f"{shown!r} is not an accelerator", fix=f'write "{turned[2]}:{turned[1]}"')
+    tpu = _TPU_TYPE.fullmatch(name.strip())
+    if tpu is not None and _plain(tpu[1]) in _SPELLINGS:
+        chips = max(1, int(tpu[2]) // 2) if tpu[1].lower() in _TPU_CORES else int(tpu[2])
+        counts = "cores" if tpu[1].lower() in _TPU_CORES else "chips"
+        kind = _SPELLINGS[_plain(tpu[1])]
+        raise SettingsError(f"{shown!r} is a TPU type, whose number counts {counts}", fix=f'write "{kind}:{chips}"')
+    raise SettingsError(f"there is no accelerator called '{name.strip()}'{nearest(name, MODELS)}")
+
+
+def parse_all(value: str | Accelerator | Mapping[str, Any] | Iterable[str | Accelerator]) -> tuple[Accelerator, ...]:
+    """Ordered alternatives from one text, a list of texts, or `{"H100": 8}`."""
+    if isinstance(value, (str, Accelerator)):
+        value = [value]
+    elif isinstance(value, Mapping):
+        value = [f"{name}:{amount}" for name, amount in value.items()]
+    elif not isinstance(value, Iterable):
+        raise SettingsError(f"{value!r} is not an accelerator", fix='write a name and a count, such as "H100:8"')
+    parsed = tuple(item if isinstance(item, Accelerator) else Accelerator.parse(item) for item in value)
+    if not parsed:
+        raise SettingsError("the list of accelerators is empty", fix="leave it out to ask for none")
+    return parsed
+
+
+def _plain(name: str) -> str:
+    plain = re.sub(r"[\s_-]", "", name.lower())
+    for prefix in _PREFIXES:
+        plain = plain.removeprefix(prefix)
+    return plain
+
+
+def _spellings() -> dict[str, str]:
+    known: dict[str, str] = {}
+    for name, (_, _, others, _) in _ROWS.items():
+        for spelling in (name, *others.split()):
+            known[_plain(spelling)] = name
+        if name.startswith("tpu-"):
+            known[name.removeprefix("tpu-")] = name
+    return known
+
+
+_SPELLINGS: Final = _spellings()
+
+
+def _slice(profile: str | None, kind: Model, text: str) -> str:
+    if profile is None:
+        return ""
+    if not kind.slices:
+        raise SettingsError(f"{text!r} asks for a slice, and {kind.name} cannot be sliced", fix=f'write "{kind.name}"')
+    plain = profile.strip().lower().removeprefix("mig-")
+    # "+me" is the one slice of a chip that has its media engines.
+    if plain.removesuffix("+me") not in kind.slices:
+        raise SettingsError(
+            f"{kind.name} with {size_text(kind.memory[-1])} has no slice '{profile}'{nearest(plain, kind.slices)}"
+        )
+    return plain

@@ -1,0 +1,121 @@
+"""What a person asks of the image in which a step runs. How an image is written and built is not known here."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Iterable, Literal, Mapping
+
+import attrs
+
+from stoker.core.errors import SettingsError, nearest
+from stoker.core.resources import given_flag
+from stoker.core.units import UNSET, strict
+
+Installer = Literal["uv", "pip"]
+INSTALLERS: Final[tuple[Installer, ...]] = ("uv", "pip")
+BUILD_KEYS: Final = ("options", "dockerignore")
+
+
+def given_text(value: str | None) -> str | None:
+    """A non-empty text."""
+    raw: Any = value
+    if raw is None or raw is UNSET or (isinstance(raw, str) and raw.strip()):
+        return value
+    raise SettingsError(f"{value!r} is not a text")
+
+
+def given_texts(value: Iterable[str] | None) -> tuple[str, ...] | None:
+    """A list of texts; a single text is not taken for a list of letters."""
+    raw: Any = value
+    if raw is None or raw is UNSET:
+        return raw
+    if isinstance(raw, (str, Mapping)) or not isinstance(raw, Iterable):
+        raise SettingsError(f"{value!r} is not a list of texts", fix=f"write [{value!r}]")
+    texts = tuple(raw)
+    for text in texts:
+        if not isinstance(text, str) or not text.strip():
+            raise SettingsError(f"{text!r} in the list is not a text")
+    return texts
+
+
+def given_requirements(value: str | Iterable[str] | None) -> str | tuple[str, ...] | None:
+    """The path of a requirements file, or a list of requirements."""
+    return value if isinstance(value, str) and value.strip() else given_texts(value)
+
+
+def given_mapping(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """A mapping by text."""
+    raw: Any = value
+    if raw is None or raw is UNSET:
+        return value
+    if not isinstance(raw, Mapping) or not all(isinstance(key, str) for key in raw):
+        raise SettingsError(f"{value!r} does not map names to values")
+    return dict(raw)
+
+
+def given_environment(value: Mapping[str, str | float | None] | None) -> Mapping[str, str | None] | None:
+    """Environment variables; numbers become text, None takes back a variable that a weaker layer sets."""
+    raw: Any = given_mapping(value)
+    if raw is None or raw is UNSET:
+        return raw
+    found: dict[str, str | None] = {}
+    for name, text in raw.items():
+        if not name or "=" in name or "\0" in name:
+            raise SettingsError(f"{name!r} is not a name for an environment variable")
+        if isinstance(text, bool) or not (text is None or isinstance(text, (str, int, float))):
+            raise SettingsError(f"{name}={text!r} is not a text", fix=f'write "{str(text).lower()}" in quotes')
+        found[name] = text if text is None else str(text)
+    return found
+
+
+def given_build_config(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """`build_config`: the build's options and its ignore file."""
+    found = given_mapping(value)
+    for key in found or ():
+        if key not in BUILD_KEYS:
+            raise SettingsError(f"build_config has no key '{key}'{nearest(key, BUILD_KEYS)}")
+    return found
+
+
+def given_installer(value: str | None) -> Installer | None:
+    """`python_package_installer`."""
+    raw: Any = value
+    if raw is None or raw is UNSET:
+        return None if raw is None else UNSET
+    for installer in INSTALLERS:
+        if raw == installer:
+            return installer
+    raise SettingsError(f"{value!r} is not one of {' and '.join(INSTALLERS)}", fix='write "uv" or "pip"')
+
+
+@strict
+@attrs.frozen(kw_only=True)
+class DockerSettings:
+    """The image in which a step runs. A field that is not given is `UNSET`; `None` takes back what weaker layers say.
+
+    `requirements` is the path of a file or a list. `python_package_installer_args` maps flags to values; None is a bare
+    flag: `{"system": None}` is `--system`. `environment` is set before packages are installed, `runtime_environment`
+    after. `accelerator` is the platform of the wheels to install, such as "cu126", where no GPU is asked for.
+    """
+
+    parent_image: str | None = attrs.field(default=UNSET, converter=given_text)
+    dockerfile: str | None = attrs.field(default=UNSET, converter=given_text)
+    build_context_root: str | None = attrs.field(default=UNSET, converter=given_text)
+    requirements: str | tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_requirements)
+    pyproject_path: str | None = attrs.field(default=UNSET, converter=given_text)
+    required_extras: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
+    replicate_local_python_environment: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    apt_packages: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
+    conda_packages: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
+    environment: Mapping[str, str | None] | None = attrs.field(default=UNSET, converter=given_environment)
+    runtime_environment: Mapping[str, str | None] | None = attrs.field(default=UNSET, converter=given_environment)
+    user: str | None = attrs.field(default=UNSET, converter=given_text)
+    skip_build: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    prevent_build_reuse: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    target_repository: str | None = attrs.field(default=UNSET, converter=given_text)
+    image_tag: str | None = attrs.field(default=UNSET, converter=given_text)
+    build_config: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_build_config)
+    python_package_installer: Installer | None = attrs.field(default=UNSET, converter=given_installer)
+    python_package_installer_args: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_mapping)
+    local_project_install_command: str | None = attrs.field(default=UNSET, converter=given_text)
+    platform: str | None = attrs.field(default=UNSET, converter=given_text)
+    accelerator: str | None = attrs.field(default=UNSET, converter=given_text)

@@ -1,0 +1,150 @@
+"""Every error that Stoker raises; the type says what to do next, the message what happened and how to mend it.
+
+    StokerError
+    ├─ UsageError                 fix the call, the file or the setting        exit code 2
+    │  ├─ SettingsError           a field, a key or a value of a setting
+    │  ├─ GraphError              steps put together in a way that cannot run
+    │  ├─ ParameterError          a pipeline's or step's argument
+    │  ├─ SourceError             a function that a worker could not import
+    │  └─ NotFound                no such run, step, artifact, stack
+    ├─ PreflightError             the plan's findings refuse the run           exit code 3
+    ├─ RunFailed                  a step failed                                exit code 1
+    ├─ RunCancelled               somebody stopped the run                     exit code 130
+    └─ InfrastructureError        what Stoker stands on failed                 exit code 4
+       ├─ StoreError              database or artifacts; also a store of a newer version
+       ├─ SerializationError      a value that cannot be kept
+       ├─ BackendError            a platform refused or vanished
+       └─ MissingPackage          an optional package is needed
+
+Knows nothing of how an error is shown: the command line and the notebook do that.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterable
+
+EXIT_SUCCEEDED = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_PREFLIGHT = 3
+EXIT_INFRASTRUCTURE = 4
+EXIT_INTERRUPTED = 130
+
+
+class StokerError(Exception):
+    """What happened, where, why, and what to do about it; `str()` is the whole text for a person."""
+
+    exit_code = EXIT_INFRASTRUCTURE
+
+    def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.fix = fix
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{text}\n  fix: {self.fix}" if self.fix else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Keyword arguments would be lost by the default, which repeats `args` only.
+        return (_rebuilt, (type(self), self.args, self.__dict__.copy()))
+
+
+def _rebuilt(kind: type[StokerError], args: tuple[Any, ...], state: dict[str, Any]) -> StokerError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, *args)
+    error.__dict__.update(state)
+    return error
+
+
+class UsageError(StokerError):
+    """The person's code, file or command line must change."""
+
+    exit_code = EXIT_USAGE
+
+
+class SettingsError(UsageError):
+    """A setting's name or value is not one that Stoker can honour."""
+
+
+class GraphError(UsageError):
+    """The steps as called do not make a graph that can run."""
+
+
+class ParameterError(UsageError):
+    """An argument is missing, unknown or of the wrong type."""
+
+
+class SourceError(UsageError):
+    """A step's function cannot be found again by a worker process."""
+
+
+class NotFound(UsageError):
+    """The named run, step, output or stack does not exist; the message names the nearest."""
+
+
+class PreflightError(StokerError):
+    """The plan was refused before anything ran; `findings` holds every reason."""
+
+    exit_code = EXIT_PREFLIGHT
+
+    def __init__(self, message: str, *, findings: Iterable[Any] = (), where: str = "", fix: str = "") -> None:
+        super().__init__(message, where=where, fix=fix)
+        self.findings = tuple(findings)
+
+
+class RunFailed(StokerError):
+    """At least one step of the run failed; `run` is its client object, with attempts and logs."""
+
+    exit_code = EXIT_FAILED
+
+    def __init__(self, message: str, *, run: Any = None, where: str = "", fix: str = "") -> None:
+        super().__init__(message, where=where, fix=fix)
+        self.run = run
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuilt, (type(self), self.args, {**self.__dict__, "run": None}))
+
+
+class RunCancelled(RunFailed):
+    """The run was stopped by a person or a signal before its end."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+class InfrastructureError(StokerError):
+    """Not the user's code: the store, a platform or a package."""
+
+
+class StoreError(InfrastructureError):
+    """The database or the artifact store cannot be read or written."""
+
+
+class SerializationError(InfrastructureError):
+    """A value cannot be saved, or a saved one cannot be loaded here."""
+
+    exit_code = EXIT_FAILED
+
+
+class BackendError(InfrastructureError):
+    """A platform refused a request or no longer answers."""
+
+
+class MissingPackage(InfrastructureError):
+    """An optional package is needed; the fix names the extra that brings it."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`", did you mean 'x'?"` for the nearest known name, or the list of what is known."""
+    import difflib
+
+    names = sorted(set(known))
+    lowered = {candidate.lower(): candidate for candidate in names}
+    close = difflib.get_close_matches(name.lower(), lowered, n=2, cutoff=0.6)
+    if close:
+        return ", did you mean " + " or ".join(f"'{lowered[match]}'" for match in close) + "?"
+    if not names:
+        return ""
+    shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+    return f" (known: {shown})"

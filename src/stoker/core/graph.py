@@ -1,0 +1,175 @@
+"""The one representation that every way of writing a pipeline becomes: nodes, their inputs, fan-outs.
+
+A graph is what the user wrote, with Python values in it. `compile.planner` turns it into a `Plan`, which is JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Literal, Mapping
+
+import attrs
+
+from stoker.core.errors import GraphError
+from stoker.core.settings import Layer
+
+
+@attrs.frozen(kw_only=True)
+class Source:
+    """How a process that is not the user's finds a function again.
+
+    `script`: the file at `path` is run as module `module` (never as `__main__`). `module`: `module` is imported with
+    `root` on `sys.path`. `pickled`: the function's pickle is the artifact `digest` (notebooks, where there is no file).
+    """
+
+    kind: Literal["script", "module", "pickled"]
+    module: str
+    qualname: str
+    path: str = ""
+    root: str = ""
+    digest: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Input:
+    """One parameter of a step's function."""
+
+    name: str
+    type: str = "Any"
+    required: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class Output:
+    """One named result of a step's function."""
+
+    name: str
+    type: str = "Any"
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class StepSpec:
+    """A step as its author defined it, once for all its calls. `function` stays in the driver's process.
+
+    `unpack`: the function returns a tuple with one element for each of `outputs`, not one value. `hooks`: functions
+    under "on_success" and "on_failure".
+    """
+
+    name: str
+    function: Callable[..., Any]
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    unpack: bool
+    where: str
+    layers: tuple[Layer, ...] = ()
+    hooks: Mapping[str, Callable[..., Any]] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Constant:
+    """A Python value that the pipeline's body handed to a step."""
+
+    value: Any
+
+
+@attrs.frozen(kw_only=True)
+class FromStep:
+    """An output of another node; of a fan-out, all its elements' outputs as a list."""
+
+    node: str
+    output: str
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Many:
+    """A list or tuple written in the pipeline's body that holds at least one step's output."""
+
+    items: tuple[Binding, ...]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Entries:
+    """A dict written in the pipeline's body that holds at least one step's output."""
+
+    items: Mapping[str, Binding]
+
+
+Binding = Constant | FromStep | Many | Entries
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Node:
+    """One call of a step. `mapped` names the inputs that are iterated over: the node is then a fan-out."""
+
+    key: str
+    step: StepSpec
+    bindings: Mapping[str, Binding]
+    after: tuple[str, ...] = ()
+    mapped: tuple[str, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    hooks: Mapping[str, Callable[..., Any]] = attrs.field(factory=dict)
+    where: str = ""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Graph:
+    """A traced pipeline. `layers` are the pipeline's own settings, weakest first; `hooks` are its own and its steps'."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    parameters: Mapping[str, Any]
+    layers: tuple[Layer, ...] = ()
+    hooks: Mapping[str, Callable[..., Any]] = attrs.field(factory=dict)
+    where: str = ""
+    dynamic: bool = False
+
+
+def sources_of(binding: Binding) -> list[FromStep]:
+    """Every step output that a binding draws from, in order."""
+    if isinstance(binding, FromStep):
+        return [binding]
+    if isinstance(binding, Many):
+        return [source for item in binding.items for source in sources_of(item)]
+    if isinstance(binding, Entries):
+        return [source for item in binding.items.values() for source in sources_of(item)]
+    return []
+
+
+def upstream(node: Node) -> list[str]:
+    """The keys that must succeed before the node can start, each once, in order."""
+    keys = [source.node for binding in node.bindings.values() for source in sources_of(binding)]
+    return list(dict.fromkeys([*keys, *node.after]))
+
+
+def check(graph: Graph) -> None:
+    """Raise a `GraphError` for a duplicate key, a link to nowhere, or a cycle; linear in nodes and links."""
+    by_key: dict[str, Node] = {}
+    for node in graph.nodes:
+        if node.key in by_key:
+            raise GraphError(
+                f"two steps have the id '{node.key}' (the other is called at {by_key[node.key].where})",
+                where=node.where,
+                fix="give one of them another id=",
+            )
+        by_key[node.key] = node
+    waiting: dict[str, int] = {}
+    followers: dict[str, list[str]] = {key: [] for key in by_key}
+    for node in graph.nodes:
+        links = upstream(node)
+        waiting[node.key] = len(links)
+        for link in links:
+            if link not in by_key:
+                raise GraphError(f"step '{node.key}' waits for '{link}', which is not in this pipeline", where=node.where)
+            followers[link].append(node.key)
+    free = [key for key, count in waiting.items() if not count]
+    for key in free:
+        for follower in followers[key]:
+            waiting[follower] -= 1
+            if not waiting[follower]:
+                free.append(follower)
+    if len(free) < len(by_key):
+        circle = [key for key, count in waiting.items() if count]
+        raise GraphError(
+            f"steps wait for each other in a circle: {', '.join(circle[:8])}",
+            where=by_key[circle[0]].where,
+            fix="remove one of their after= or inputs",
+        )

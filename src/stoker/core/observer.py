@@ -1,0 +1,30 @@
+"""Who wants to be told how a run goes: the terminal, a notebook, a test. Told by the engine, in its thread."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Protocol, Sequence
+
+from stoker.core.plan import LogLine, Plan
+
+
+class Observer(Protocol):
+    """Each call must be quick: the run waits for it."""
+
+    def began(self, run: str, plan: Plan) -> None:
+        """The run has an id and a plan; nothing has been submitted."""
+
+    def changed(self, key: str, status: str, facts: Mapping[str, Any]) -> None:
+        """A step's status changed; also "retrying", and "expanded" with `count` for a fan-out.
+
+        Facts, where known: `parent` and `index` of an element, `seconds`, `cpu` (seconds), `peak` (bytes), `cause`,
+        `message`, `traceback`, `attempt`, `wait` (seconds until the next attempt).
+        """
+
+    def wrote(self, key: str, attempt: int, lines: Sequence[LogLine]) -> None:
+        """A step wrote lines."""
+
+    def said(self, text: str) -> None:
+        """Something about the run as a whole."""
+
+    def ended(self, status: str) -> None:
+        """The run is over."""

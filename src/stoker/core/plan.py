@@ -1,0 +1,168 @@
+"""Everything decided before anything runs, and the job that a backend receives: JSON all through.
+
+A `Plan` is kept with its run, so that `stoker resume` needs no second tracing. `Job` is one attempt of one step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Iterator, Literal, Mapping, Protocol
+
+import attrs
+
+from stoker.core.findings import Finding
+from stoker.core.graph import Output, Source
+from stoker.core.settings import StepSettings
+from stoker.core.status import JobState
+
+PLAN_VERSION = 1
+
+
+@attrs.frozen(kw_only=True)
+class StepPlan:
+    """One node with every setting resolved.
+
+    `inputs` maps each parameter to a tree whose leaves are `{"value": <artifact>}` or `{"step": key, "output": name}`,
+    and whose branches are `{"list": [...]}` and `{"dict": {...}}`. `split` names the outputs that a later fan-out
+    iterates over: they are kept element by element. `origins` says for each setting which layer it came from.
+    """
+
+    key: str
+    name: str
+    source: Source
+    outputs: tuple[Output, ...]
+    unpack: bool
+    inputs: Mapping[str, Any]
+    settings: StepSettings
+    backend: str
+    code: str
+    mapped: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    split: tuple[str, ...] = ()
+    position: int = 0
+    where: str = ""
+    hooks: Mapping[str, Source] = attrs.field(factory=dict)
+    origins: Mapping[str, str] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """A pipeline ready to run. `parameters` are the artifacts of the arguments that it was called with."""
+
+    pipeline: str
+    steps: tuple[StepPlan, ...]
+    parameters: Mapping[str, Any]
+    failure_mode: Literal["fail_fast", "continue"]
+    stack: str
+    where: str = ""
+    source: Source | None = None
+    dynamic: bool = False
+    hooks: Mapping[str, Source] = attrs.field(factory=dict)
+    findings: tuple[Finding, ...] = ()
+    version: int = PLAN_VERSION
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Job:
+    """One attempt of one step, in the form a backend receives; `inputs` are trees as in `StepPlan`, with values only.
+
+    `kind` is "step", or "hook": then `hook` is the function to call and `told` the facts that it is given. `marked`:
+    others may stand in line behind it, so that the worker marks where its output ends. `behind`: it is to stand in
+    line behind a marked one.
+    """
+
+    name: str
+    run: str
+    key: str
+    attempt: int
+    step: StepPlan
+    inputs: Mapping[str, Any]
+    kind: Literal["step", "hook"] = "step"
+    hook: Source | None = None
+    told: Mapping[str, Any] = attrs.field(factory=dict)
+    marked: bool = False
+    behind: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Site:
+    """Where a run's workers find things: the artifact store, a folder for scratch files, and the user's modules."""
+
+    artifacts: str
+    scratch: str
+    path: tuple[str, ...] = ()
+    folder: str = "."
+    sources: tuple[Source, ...] = ()
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class LogLine:
+    """One line that a step wrote: seconds since the epoch, "stdout" or "stderr", its text without the newline."""
+
+    time: float
+    stream: str
+    text: str
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class JobStatus:
+    """What a platform knows of a job now, with the news since it was last asked.
+
+    `result` is the worker's own document (`runtime.worker`) where it got through; `cause` and `message` are the
+    platform's explanation where it did not. `lost` means that the job never began and may be sent again for free.
+    `usage`: "cpu" in seconds, "peak" in bytes of memory.
+    """
+
+    state: JobState
+    result: Mapping[str, Any] | None = None
+    cause: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    started: float | None = None
+    ended: float | None = None
+    lost: bool = False
+    lines: tuple[LogLine, ...] = ()
+    usage: Mapping[str, float] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Capacity:
+    """What a backend can run at once, for admission; cpus in cores, memory in bytes."""
+
+    cpus: float
+    memory: int
+    slots: int
+
+
+class Backend(Protocol):
+    """Turns a job into a platform's own request, submits it, watches it, cancels it."""
+
+    name: str
+
+    def capacity(self) -> Capacity | None:
+        """What may run at once; None where the platform itself keeps a queue."""
+
+    def check(self, step: StepPlan) -> Iterable[Finding]:
+        """Field by field: honoured (silent), translated (how), refused (why, what instead). No network."""
+
+    def render(self, job: Job) -> Mapping[str, Any]:
+        """Exactly what `submit` sends, as JSON; pure."""
+
+    def submit(self, job: Job) -> str:
+        """Start the job and return its id; submitting a job of the same name twice starts it once."""
+
+    def poll(self, ids: Iterable[str]) -> Mapping[str, JobStatus]:
+        """The state of many jobs in one call. An id that is not mentioned is unknown, never a success.
+
+        A backend with `wakeups` mentions only the jobs of which there is news."""
+
+    def wakeups(self) -> Iterable[int]:
+        """File descriptors that turn readable when `poll` has news; empty for a platform that must be asked."""
+
+    def logs(self, id: str, *, follow: bool = False) -> Iterator[LogLine]:
+        """Lines of a job from the platform's own log, for jobs whose lines `poll` does not deliver."""
+
+    def cancel(self, id: str, *, grace: float) -> None:
+        """End the job: ask, and after `grace` seconds force. A job that is already gone is fine."""
+
+    def close(self) -> None:
+        """Let go of everything that this process started."""

@@ -1,0 +1,45 @@
+"""What is asked of one run beside the pipeline itself, and the marks by which a called pipeline knows where it is.
+
+`stoker run` sets `REQUEST`, a worker sets `WORKER`; a pipeline looks at both when it is called.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any, Final, Mapping
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class RunRequest:
+    """What the command line, or whoever starts a run, says about it; None and empty leave it to weaker places.
+
+    `parameters` override the arguments of the pipeline's call, and the driver applies them; texts are parsed as the
+    command line's are. `assignments` are the texts of `--set`, `run_file` is the path of `--config`.
+    """
+
+    stack: str | None = None
+    parameters: Mapping[str, Any] = attrs.field(factory=dict)
+    cache: bool | None = None
+    debug: bool = False
+    quiet: bool = False
+    run_file: str | None = None
+    assignments: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    name: str | None = None
+    only_plan: bool = False
+
+
+REQUEST: Final[ContextVar[RunRequest | None]] = ContextVar("stoker_request", default=None)
+"""The request that a pipeline uses when the user's own code calls it."""
+
+WORKER = False
+"""A worker is importing the user's module: a pipeline that is called now must not start a run."""
+
+
+class NotTheDriver(BaseException):
+    """A pipeline was called while a worker imported its module; ends the import where the call stands.
+
+    No `Exception`, so that a user's `except Exception` around the call does not swallow it.
+    """

@@ -1,0 +1,213 @@
+"""What a step asks of the hardware, in one vocabulary for all platforms.
+
+Says what is wanted and refuses what contradicts itself; whether a machine has it is the backend's and preflight's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Iterable, Literal, Mapping
+
+import attrs
+
+from stoker.core import units
+from stoker.core.accelerators import Accelerator, parse_all
+from stoker.core.errors import SettingsError, nearest
+from stoker.core.units import UNSET, size_text, strict
+
+if TYPE_CHECKING:
+    Accelerators = str | Accelerator | Mapping[str, int] | Iterable[str | Accelerator]
+
+GpuVendor = Literal["nvidia", "amd", "intel"]
+GPU_VENDORS: Final[tuple[GpuVendor, ...]] = ("nvidia", "amd", "intel")
+_SHARING = (
+    'ask for a part of one: gpu_memory="10GB" with share=True, or a MIG slice such as accelerators="A100-80GB/1g.10gb"'
+)
+
+
+def given_cpus(value: float | str | None) -> float | None:
+    """`cpu_count`."""
+    return value if value is None or value is UNSET else units.number(value)
+
+
+def given_gpus(value: int | str | None) -> int | None:
+    """`gpu_count`; a part of a GPU is refused with the ways to share one."""
+    if value is None or value is UNSET:
+        return value
+    part = "." in str(value)
+    try:
+        return units.count(value)
+    except SettingsError as error:
+        raise SettingsError(error.message, fix=_SHARING if part else error.fix) from None
+
+
+def given_size(value: float | str | None) -> int | None:
+    """`memory`, `gpu_memory`, `shared_memory`, `disk`: bytes."""
+    return value if value is None or value is UNSET else units.size(value)
+
+
+def given_nodes(value: int | str | None) -> int | None:
+    """`nodes`."""
+    return value if value is None or value is UNSET else units.count(value, least=1)
+
+
+def given_flag(value: bool | None) -> bool | None:
+    """A yes or a no."""
+    if value is None or value is UNSET or isinstance(value, bool):
+        return value
+    raise SettingsError(f"{value!r} is neither true nor false", fix="write true or false")
+
+
+def given_accelerators(value: Accelerators | None) -> tuple[Accelerator, ...] | None:
+    """`accelerators`: ordered alternatives."""
+    return value if value is None or value is UNSET else parse_all(value)
+
+
+def given_vendor(value: str | None) -> GpuVendor | None:
+    """`gpu_vendor`."""
+    if value is None or value is UNSET:
+        return value
+    for vendor in GPU_VENDORS:
+        if str(value).lower() == vendor:
+            return vendor
+    raise SettingsError(f"{value!r} is not a vendor of GPUs{nearest(str(value), GPU_VENDORS)}")
+
+
+def given_extended(value: Mapping[str, float | str] | None) -> Mapping[str, float] | None:
+    """`extended`: a platform's own countable resources by their full names."""
+    if value is None or value is UNSET:
+        return value
+    if not isinstance(value, Mapping):
+        raise SettingsError(f"{value!r} does not map names to counts", fix='write {"example.com/fpga": 1}')
+    found = {}
+    for name, amount in value.items():
+        try:
+            found[str(name)] = units.number(amount)
+        except SettingsError as error:
+            raise SettingsError(f"{name}: {error.message}", fix=error.fix) from None
+    return found
+
+
+@strict
+@attrs.frozen(kw_only=True)
+class ResourceSettings:
+    """What one node of a step gets. A field that is not given is `UNSET`; `None` takes back what weaker layers say.
+
+    Sizes take "16GB", "16GiB", "16Gi", "1.5 GB" or bytes. `accelerators` is "H100:8", a MIG slice
+    "A100-80GB/1g.10gb:2", or a list of ordered alternatives. `share` lets other steps use the same GPU, of which
+    `gpu_memory` is this step's part. `nodes` nodes, each with all of this, start together.
+    """
+
+    cpu_count: float | None = attrs.field(default=UNSET, converter=given_cpus)
+    gpu_count: int | None = attrs.field(default=UNSET, converter=given_gpus)
+    memory: int | None = attrs.field(default=UNSET, converter=given_size)
+    accelerators: tuple[Accelerator, ...] | None = attrs.field(default=UNSET, converter=given_accelerators)
+    gpu_memory: int | None = attrs.field(default=UNSET, converter=given_size)
+    share: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    gpu_vendor: GpuVendor | None = attrs.field(default=UNSET, converter=given_vendor)
+    shared_memory: int | None = attrs.field(default=UNSET, converter=given_size)
+    disk: int | None = attrs.field(default=UNSET, converter=given_size)
+    nodes: int | None = attrs.field(default=UNSET, converter=given_nodes)
+    spot: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    extended: Mapping[str, float] | None = attrs.field(default=UNSET, converter=given_extended)
+
+    def __attrs_post_init__(self) -> None:
+        _check(self)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The field's value, or `default` where nothing was asked."""
+        value = getattr(self, name)
+        return default if value is UNSET or value is None else value
+
+    @property
+    def gpus_per_node(self) -> int:
+        """How many accelerators each node must have, whatever their kind; 0 if none is asked for in any words."""
+        counted = self.get("gpu_count")
+        if counted is not None:
+            return int(counted)
+        named = self.get("accelerators", ())
+        if named:
+            return named[0].count or 1
+        return 1 if self.get("gpu_memory") or self.get("gpu_vendor") or self.get("share") else 0
+
+    def __str__(self) -> str:
+        return describe(self)
+
+
+def describe(resources: ResourceSettings) -> str:
+    """A request in words: "8 CPUs, 2 GPUs, 16GB"; "nothing in particular" for an empty one."""
+    ask = resources.get
+    words: list[str] = []
+    if ask("cpu_count") is not None:
+        words.append(_many(ask("cpu_count"), "CPU"))
+    gpus = resources.gpus_per_node
+    if ask("accelerators"):
+        kinds = (attrs.evolve(kind, count=kind.count or gpus) for kind in ask("accelerators"))
+        words.append(" or ".join(map(str, kinds)))
+    elif gpus:
+        vendor = {"nvidia": "NVIDIA ", "amd": "AMD ", "intel": "Intel "}.get(ask("gpu_vendor", ""), "")
+        words.append(f"{gpus} {vendor}GPU{'' if gpus == 1 else 's'}")
+    elif ask("gpu_count") == 0:
+        words.append("no GPU")
+    if ask("gpu_memory"):
+        words[-1] += f" ({size_text(ask('gpu_memory'))} {'of one, shared' if ask('share') else 'or more each'})"
+    if ask("memory"):
+        words.append(size_text(ask("memory")))
+    for name, label in (("shared_memory", "shared memory"), ("disk", "disk")):
+        if ask(name):
+            words.append(f"{size_text(ask(name))} {label}")
+    words += [f"{amount:g} {name}" for name, amount in ask("extended", {}).items()]
+    if ask("spot"):
+        words.append("spot")
+    text = ", ".join(words) or "nothing in particular"
+    nodes = ask("nodes", 1)
+    return f"{nodes} nodes with {text} each" if nodes > 1 else text
+
+
+def complete(resources: ResourceSettings) -> None:
+    """Refuse a resolved request that lacks a part; before all layers are merged, the part may still come."""
+    if resources.get("share") and not resources.get("gpu_memory"):
+        raise SettingsError(
+            "share=True does not say how much of a GPU is wanted", fix='give gpu_memory too, such as gpu_memory="10GB"'
+        )
+
+
+def _check(resources: ResourceSettings) -> None:
+    gpus = resources.get("gpu_count")
+    kinds: tuple[Accelerator, ...] = resources.get("accelerators", ())
+    for kind in kinds:
+        if gpus is not None and kind.count is not None and kind.count != gpus:
+            raise SettingsError(
+                f"gpu_count={gpus} and accelerators='{kind}' disagree",
+                fix=f"give the count once: gpu_count={gpus or kind.count} and "
+                f"accelerators='{attrs.evolve(kind, count=None)}'",
+            )
+        _check_kind(resources, kind)
+    if gpus == 0:
+        for name in ("accelerators", "gpu_memory", "share"):
+            if resources.get(name):
+                raise SettingsError(
+                    f"gpu_count=0 and {name} disagree", fix=f"remove one of the two, or set {name}=None"
+                )
+    if resources.get("share") and resources.gpus_per_node > 1:
+        raise SettingsError(
+            f"share=True is a part of one GPU, not of {resources.gpus_per_node}", fix="ask for 1, or remove share"
+        )
+
+
+def _check_kind(resources: ResourceSettings, kind: Accelerator) -> None:
+    wanted = resources.get("gpu_memory")
+    if wanted is not None and wanted > kind.memory:
+        raise SettingsError(
+            f"gpu_memory={size_text(wanted)} and accelerators='{kind}' disagree: it has {size_text(kind.memory)}",
+            fix="remove one of the two",
+        )
+    vendor = resources.get("gpu_vendor")
+    if vendor is not None and vendor != kind.model.vendor:
+        raise SettingsError(
+            f"gpu_vendor='{vendor}' and accelerators='{kind}' disagree: it is made by {kind.model.vendor}",
+            fix="remove gpu_vendor",
+        )
+
+
+def _many(amount: float, word: str) -> str:
+    return f"{amount:g} {word}{'' if amount == 1 else 's'}"

@@ -1,0 +1,372 @@
+"""What a person asks for besides resources, one layer at a time, and the resolved settings of one step.
+
+One table, `OPTIONS`, parses every option alike, whether it came from a decorator's keyword, a `settings=` dict, TOML,
+YAML or `--set`. Merging layers is `compile.layers`; knows no file format and no backend but by a line in a table.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Final, Iterable, Literal, Mapping
+
+import attrs
+
+from stoker.core import resources as asked
+from stoker.core import units
+from stoker.core.accelerators import Accelerator
+from stoker.core.docker import DockerSettings, given_environment, given_mapping
+from stoker.core.errors import SettingsError, nearest
+from stoker.core.plugins import BACKENDS, resolve, third_party
+from stoker.core.resources import ResourceSettings, given_flag
+from stoker.core.retry import NO_RETRY, Retry
+from stoker.core.units import UNSET, given, strict
+
+__all__ = [
+    "COMPONENTS",
+    "COMPONENT_SETTINGS",
+    "NO_RETRY",
+    "OPTIONS",
+    "UNSET",
+    "DockerSettings",
+    "Layer",
+    "LocalSettings",
+    "PipelineSettings",
+    "ResourceSettings",
+    "Retry",
+    "StepSettings",
+    "check_flavor",
+    "check_level",
+    "component_settings",
+    "fields_given",
+    "given",
+    "layer_from",
+    "layer_of",
+    "step_settings",
+]
+
+Level = Literal["pipeline", "step"]
+FailureMode = Literal["fail_fast", "continue"]
+Isolation = Literal["warm", "fresh"]
+
+COMPONENTS: Final = ("orchestrator", "step_operator")
+"""Parts of a stack that have settings of their own, under the key `<part>` or `<part>.<flavor>`."""
+
+COMPONENT_SETTINGS: Final[Mapping[str, str]] = {
+    "local": "stoker.core.settings:LocalSettings",
+}
+"""flavor → class of its settings; a backend adds one line."""
+
+
+@attrs.frozen(kw_only=True)
+class Layer:
+    """What one place asks for: only what was given there, as plain values by option name.
+
+    Settings of a part of the stack stand under "orchestrator.local", or "orchestrator.*" where no flavor was named.
+    `origins` has finer places for single dotted keys, such as lines of a file. `level` is "step" where one step is
+    addressed: what cannot hold for one step is refused there.
+    """
+
+    origin: str
+    values: Mapping[str, Any] = attrs.field(factory=dict)
+    origins: Mapping[str, str] = attrs.field(factory=dict)
+    level: Level = "pipeline"
+
+
+@strict
+@attrs.frozen(kw_only=True)
+class LocalSettings:
+    """What this machine may give to a whole run; what is not given is all that the machine has."""
+
+    whole_run = True
+
+    max_workers: int | None = attrs.field(default=UNSET, converter=asked.given_nodes)
+    cpus: float | None = attrs.field(default=UNSET, converter=asked.given_cpus)
+    memory: int | None = attrs.field(default=UNSET, converter=asked.given_size)
+
+
+ANYTHING: Final = ResourceSettings()
+
+
+@attrs.frozen(kw_only=True)
+class StepSettings:
+    """Everything asked for one step, all layers merged.
+
+    `timeout` and `cache_expires` are seconds, None is no limit. `backend` has the settings of the part of the stack on
+    which the step runs, by part: `{"orchestrator": {"max_workers": 4}}`.
+    """
+
+    resources: ResourceSettings = ANYTHING
+    docker: DockerSettings | None = None
+    retry: Retry = NO_RETRY
+    timeout: float | None = None
+    cache: bool = True
+    cache_key: Any = None
+    cache_expires: float | None = None
+    isolation: Isolation = "warm"
+    environment: Mapping[str, str] = attrs.field(factory=dict)
+    step_operator: str | None = None
+    backend: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
+class PipelineSettings:
+    """Everything asked for a run as a whole, all layers merged; `backend` as in `StepSettings`."""
+
+    failure_mode: FailureMode = "fail_fast"
+    max_parallel: int | None = None
+    backend: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True)
+class Option:
+    """How one option is parsed into its plain form; `kind` is the class of values that may stand for it."""
+
+    parse: Callable[[Any], Any]
+    level: Level = "step"
+    kind: type | None = None
+
+
+def _fields_of(kind: type, *, short: str = "") -> Option:
+    """An option made of fields: an object of `kind`, a mapping, or a plain value for its field `short`."""
+
+    def parse(value: Any) -> Any:
+        if value is None or isinstance(value, kind):
+            return value if value is None else fields_given(value)
+        if isinstance(value, Mapping):
+            return fields_given(kind(**given_mapping(value) or {}))
+        if short and not attrs.has(type(value)):
+            return fields_given(kind(**{short: value}))
+        raise SettingsError(f"{_shown(value)} is not {kind.__name__}", fix=f"write {kind.__name__}(…) or its fields")
+
+    return Option(parse=parse, kind=kind)
+
+
+def _choice(*words: str) -> Callable[[Any], Any]:
+    def parse(value: Any) -> Any:
+        if value not in words:
+            raise SettingsError(f"{value!r} is not one of {', '.join(words)}{nearest(str(value), words)}")
+        return value
+
+    return parse
+
+
+def _or_none(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else parse(value)
+
+
+def _flag(value: Any) -> Any:
+    if value is None:
+        raise SettingsError("None is neither true nor false", fix="write true or false")
+    return given_flag(value)
+
+
+def _json(value: Any) -> Any:
+    import json
+
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise SettingsError(
+            f"{value!r} cannot be written as JSON: {error}", fix="give text, numbers or lists"
+        ) from None
+
+
+def _operator(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value or None
+    if isinstance(value, str) and value:
+        return value
+    fix = 'write step_operator="name" and settings={"step_operator": …}'
+    raise SettingsError(f"{_shown(value)} is not the name of a step operator", fix=fix)
+
+
+OPTIONS: Final[Mapping[str, Option]] = {
+    "resources": _fields_of(ResourceSettings),
+    "docker": _fields_of(DockerSettings),
+    "retry": _fields_of(Retry, short="times"),
+    "timeout": Option(parse=_or_none(units.positive_duration)),
+    "cache": Option(parse=_flag),
+    "cache_key": Option(parse=_json),
+    "cache_expires": Option(parse=_or_none(units.positive_duration)),
+    "isolation": Option(parse=_choice("warm", "fresh")),
+    "environment": Option(parse=given_environment),
+    "step_operator": Option(parse=_operator),
+    "failure_mode": Option(parse=_choice("fail_fast", "continue"), level="pipeline"),
+    "max_parallel": Option(parse=asked.given_nodes, level="pipeline"),
+}
+"""Every option by its name. `step_operator` is the name of one; a mapping under that key is the operator's settings."""
+
+
+def layer_of(
+    origin: str, settings: Mapping[str, Any] | None = None, *, level: Level = "pipeline", **options: Any
+) -> Layer:
+    """The layer of a decorator from its `settings` and its keywords; an option that is `UNSET` was not given."""
+    raw: Any = settings
+    if raw is not None and not isinstance(raw, Mapping):
+        raise SettingsError(f"settings={_shown(raw)} is not a mapping", where=origin, fix='write {"resources": …}')
+    return layer_from(origin, (raw or {}, options), level=level)
+
+
+def layer_from(
+    origin: str,
+    sources: Iterable[Mapping[str, Any]],
+    *,
+    level: Level = "pipeline",
+    origins: Mapping[str, str] | None = None,
+    also: Iterable[str] = (),
+) -> Layer:
+    """The layer of one place, whose options stand in any of `sources`; `also` are words that a typo may have meant."""
+    values: dict[str, Any] = {}
+    places = origins or {}
+    for source in sources:
+        for key, value in source.items():
+            if value is UNSET:
+                continue
+            where = places.get(str(key), origin)
+            try:
+                for name, plain in _parsed(key, value, level, also):
+                    if name in values:
+                        raise SettingsError(f"{key} is given twice", fix="remove one of the two")
+                    values[name] = plain
+            except SettingsError as error:
+                raise _placed(error, str(key), where, places) from None
+    return Layer(origin=origin, values=values, origins=dict(places), level=level)
+
+
+def fields_given(value: Any) -> dict[str, Any]:
+    """The fields that were given, as plain values: what a layer holds of a settings object."""
+    return {
+        name: _bare(found)
+        for name in (field.name for field in attrs.fields(type(value)))
+        if (found := getattr(value, name)) is not UNSET
+    }
+
+
+def component_settings(flavor: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A flavor's own settings, checked by its class; a flavor without a class gets them as they are."""
+    kind = settings_class(flavor)
+    return dict(values) if kind is None else fields_given(kind(**values))
+
+
+def settings_class(flavor: str) -> Any:
+    """The class of a flavor's settings, or None."""
+    target = COMPONENT_SETTINGS.get(flavor)
+    return None if target is None else resolve(target)
+
+
+def check_flavor(flavor: str) -> None:
+    """Refuse a name that no backend has."""
+    if flavor not in BACKENDS and flavor not in COMPONENT_SETTINGS:
+        others = [entry.name for entry in third_party("stoker.backends")]
+        if flavor not in others:
+            raise SettingsError(f"there is no backend called '{flavor}'{nearest(flavor, [*BACKENDS, *others])}")
+
+
+def check_level(key: str, flavor: str, level: Level) -> None:
+    """Refuse for one step what a flavor can only honour for a whole run."""
+    if level == "step" and getattr(settings_class(flavor), "whole_run", False):
+        raise SettingsError(f"'{key}' is for a whole run, not for one step", fix="give it to @pipeline or to the stack")
+
+
+def step_settings(values: Mapping[str, Any], backend: Mapping[str, Any] | None = None) -> StepSettings:
+    """The resolved settings of a step from merged plain values; None in a field means that nothing is asked."""
+    plain = {name: value for name, value in values.items() if name in OPTIONS and OPTIONS[name].level == "step"}
+    resources = ResourceSettings(**_kept(plain.pop("resources", None)))
+    asked.complete(resources)
+    docker = plain.pop("docker", None)
+    retry = _kept(plain.pop("retry", None))
+    if "on" in retry and "times" not in retry:
+        raise SettingsError("retry: it says after what, but not how often", fix="give times, such as Retry(3, on=…)")
+    return StepSettings(
+        resources=resources,
+        docker=None if docker is None else DockerSettings(**_kept(docker)),
+        retry=attrs.evolve(NO_RETRY, **retry),
+        environment=_kept(plain.pop("environment", None)),
+        backend=backend or {},
+        **plain,
+    )
+
+
+def _parsed(key: Any, value: Any, level: Level, also: Iterable[str]) -> Iterable[tuple[str, Any]]:
+    """The entries of a layer that one key makes."""
+    component, _, flavor = str(key).partition(".")
+    option = OPTIONS.get(str(key))
+    if component in COMPONENTS and (flavor or component not in OPTIONS or not _is_name(value)):
+        yield from _component(component, flavor, value, level)
+        return
+    if option is None:
+        known = [*OPTIONS, *also, *COMPONENTS, *(f"{part}.{name}" for part in COMPONENTS for name in BACKENDS)]
+        raise SettingsError(f"there is no setting '{key}'{nearest(str(key), known)}")
+    if level == "step" and option.level == "pipeline":
+        raise SettingsError(f"{key} is for a whole pipeline, not for one step", fix=f"give {key} to @pipeline")
+    _refuse_stranger(str(key), value)
+    yield str(key), option.parse(value)
+
+
+def _is_name(value: Any) -> bool:
+    return value is None or isinstance(value, (str, bool))
+
+
+def _component(component: str, flavor: str, value: Any, level: Level) -> Iterable[tuple[str, Any]]:
+    if flavor:
+        check_flavor(flavor)
+    key = f"{component}.{flavor}" if flavor else component
+    _refuse_stranger(key, value)
+    if not isinstance(value, Mapping):
+        owner = flavor_of(value)
+        if owner is None or (flavor and owner != flavor):
+            raise SettingsError(f"{_shown(value)} holds no settings for '{key}'", fix="give a mapping of its fields")
+        flavor, value = owner, fields_given(value)
+    plain = dict(given_mapping(value) or {})
+    if not flavor:
+        # TOML and --set write "orchestrator.local.cpus" as nested tables.
+        for name in [name for name in plain if name in COMPONENT_SETTINGS and isinstance(plain[name], Mapping)]:
+            yield from _component(component, name, plain.pop(name), level)
+        if plain or not value:
+            yield f"{component}.*", plain
+        return
+    check_level(key, flavor, level)
+    yield f"{component}.{flavor}", component_settings(flavor, plain)
+
+
+def flavor_of(value: Any) -> str | None:
+    """The flavor whose settings class made `value`."""
+    target = f"{type(value).__module__}:{type(value).__qualname__}"
+    return next((flavor for flavor, name in COMPONENT_SETTINGS.items() if name == target), None)
+
+
+def _refuse_stranger(key: str, value: Any) -> None:
+    """A settings object under another object's key is a mistake that a mapping of fields would hide."""
+    part = key.partition(".")[0]
+    for name, option in OPTIONS.items():
+        if option.kind is not None and isinstance(value, option.kind) and name != key:
+            raise SettingsError(f"{_shown(value)} stands under '{key}'", fix=f"put it under '{name}'")
+    owner = flavor_of(value)
+    if owner is not None and part not in COMPONENTS:
+        raise SettingsError(f"{_shown(value)} stands under '{key}'", fix=f"put it under 'orchestrator.{owner}'")
+
+
+def _placed(error: SettingsError, key: str, where: str, places: Mapping[str, str]) -> SettingsError:
+    """The same error with the setting's name in front and the finest place that is known."""
+    # The field that is meant stands in front of the message, or in quotes in it.
+    fields = [error.message.partition(":")[0], *error.message.split("'")[1::2]]
+    place = next((places[f"{key}.{field}"] for field in fields if f"{key}.{field}" in places), where)
+    message = error.message if error.message.startswith((key, "there is no setting")) else f"{key}: {error.message}"
+    return SettingsError(message, where=error.where or place, fix=error.fix)
+
+
+def _shown(value: Any) -> str:
+    return type(value).__name__ if attrs.has(type(value)) else repr(value)
+
+
+def _kept(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (values or {}).items() if value is not None}
+
+
+def _bare(value: Any) -> Any:
+    if isinstance(value, Accelerator):
+        return str(value)
+    if isinstance(value, (tuple, list)):
+        return [_bare(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _bare(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,223 @@
+"""The small values that people write in settings: sizes, durations, counts; and `UNSET` for what they did not write.
+
+Each parser takes what a person may write and returns the one form used inside (bytes, seconds), or raises a
+`SettingsError` that says what was wrong and what to write. Knows no setting by name.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, TypeVar
+
+import attrs
+
+from stoker.core.errors import SettingsError, nearest
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+T = TypeVar("T")
+
+DECIMAL: Final[Mapping[str, int]] = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
+BINARY: Final[Mapping[str, int]] = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
+SIZES: Final[Mapping[str, int]] = {
+    **{unit.lower(): factor for unit, factor in {**DECIMAL, **BINARY}.items()},
+    # Kubernetes writes "16Gi" and "16G", without the B.
+    **{unit[:-1].lower(): factor for unit, factor in {**DECIMAL, **BINARY}.items() if unit != "B"},
+}
+DURATIONS: Final[Mapping[str, float]] = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+WORDS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("day", "days"), "d"),
+    **dict.fromkeys(("hour", "hours", "hr", "hrs"), "h"),
+    **dict.fromkeys(("minute", "minutes", "min", "mins"), "m"),
+    **dict.fromkeys(("second", "seconds", "sec", "secs"), "s"),
+}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]*)", re.IGNORECASE)
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]+)\s*", re.IGNORECASE)
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?|\.[0-9]+")
+_SIZE_FIX = 'write a size such as "16GB", "512MB", "1.5GiB", or a number of bytes'
+_DURATION_FIX = 'write a duration such as "2h", "1h30m", "90s", "500ms", or a number of seconds'
+
+
+class _Unset:
+    """The type of `UNSET`; false in a condition, itself after a copy."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __reduce__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final[Any] = _Unset()
+"""Not given: weaker layers speak. `None` is something given: it takes back what weaker layers say."""
+
+
+def given(value: T | None, default: T) -> T:
+    """The value, or `default` where nothing is asked: neither `UNSET` nor `None`."""
+    return default if value is None or value is UNSET else value
+
+
+def size(value: float | str) -> int:
+    """Bytes from "16GB", "16GiB", "16Gi", "1.5 GB" or a number of bytes."""
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value.strip())
+        if match is None:
+            raise SettingsError(f"{value!r} is not a size", fix=_SIZE_FIX)
+        amount, unit = match.groups()
+        factor = SIZES.get(unit.lower() or "b")
+        if factor is None:
+            known = {*DECIMAL, *BINARY}
+            raise SettingsError(f"{value!r} has an unknown unit '{unit}'{nearest(unit, known)}", fix=_SIZE_FIX)
+        whole = round(float(amount) * factor) if "." in amount else int(amount) * factor
+    else:
+        whole = _whole(_finite(value, "a size", _SIZE_FIX), value, "a size", _SIZE_FIX)
+    if whole <= 0:
+        raise SettingsError(f"{value!r} is not a size: it must be more than nothing", fix=_SIZE_FIX)
+    return whole
+
+
+def size_text(count: int) -> str:
+    """The shortest exact way to write a number of bytes: 16000000000 → "16GB", 17179869184 → "16GiB"."""
+    for unit, factor in sorted({**DECIMAL, **BINARY}.items(), key=lambda row: -row[1]):
+        if count % factor == 0 and count >= factor:
+            return f"{count // factor}{unit}"
+    return f"{count}B"
+
+
+def duration(value: float | str | timedelta) -> float:
+    """Seconds from "2h", "90s", "1h30m", "500ms", a number of seconds or a timedelta; never negative."""
+    total = getattr(value, "total_seconds", None)
+    if total is not None:
+        value = float(total())
+    if not isinstance(value, str):
+        seconds = _finite(value, "a duration", _DURATION_FIX)
+    elif _NUMBER.fullmatch(value.strip()):
+        seconds = float(value)
+    else:
+        seconds = _parts(value)
+    if seconds < 0:
+        raise SettingsError(f"{value!r} is not a duration: it is negative", fix=_DURATION_FIX)
+    return seconds
+
+
+def positive_duration(value: float | str | timedelta) -> float:
+    """Seconds, more than none."""
+    seconds = duration(value)
+    if not seconds:
+        raise SettingsError(f"{value!r} leaves no time at all", fix=_DURATION_FIX)
+    return seconds
+
+
+def duration_text(seconds: float) -> str:
+    """A duration as a person writes it: 5400.0 → "1h 30m", 0.5 → "500ms"."""
+    thousandths = round(seconds * 1000)
+    if abs(thousandths - seconds * 1000) > 1e-6:
+        return f"{seconds!r}s"
+    words = []
+    for unit, factor in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+        amount, thousandths = divmod(thousandths, factor)
+        if amount:
+            words.append(f"{amount}{unit}")
+    return " ".join(words) or "0s"
+
+
+def number(value: float | str) -> float:
+    """A number above zero; digits in a string are taken too."""
+    fix = "write a number above 0, such as 4 or 0.5"
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        value = float(value)
+    found = _finite(value, "a number", fix)
+    if found <= 0:
+        raise SettingsError(f"{value!r} is not above 0", fix=fix)
+    return found
+
+
+def count(value: float | str, *, least: int = 0) -> int:
+    """A whole number of at least `least`; digits in a string are taken too."""
+    fix = f"write a whole number, {least} or more"
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        value = float(value) if "." in value else int(value)
+    found = _whole(_finite(value, "a whole number", fix), value, "a whole number", fix)
+    if found < least:
+        raise SettingsError(f"{value!r} is less than {least}", fix=fix)
+    return found
+
+
+def strict(cls: type[T]) -> type[T]:
+    """Class decorator over `attrs.frozen`: a keyword that is no field is a `SettingsError` with the nearest field.
+
+    An error of a field's converter gets the field's name in front.
+    """
+    fields: dict[str, attrs.Attribute[Any]] = {field.name: field for field in attrs.fields(cls)}  # type: ignore[arg-type]
+    positional = [name for name, field in fields.items() if not field.kw_only]
+    plain: Callable[..., None] = cls.__init__
+
+    def init(self: T, *args: Any, **kwargs: Any) -> None:
+        for name, value in zip(positional, args):
+            kwargs.setdefault(name, value)
+        if len(args) > len(positional):
+            raise SettingsError(
+                f"{cls.__name__}: give its fields by name", fix=f"{cls.__name__}({next(iter(fields))}=…)"
+            )
+        for name, value in kwargs.items():
+            if name not in fields:
+                raise SettingsError(f"{cls.__name__} has no field '{name}'{nearest(name, fields)}")
+            convert: Any = fields[name].converter
+            if convert is not None:
+                try:
+                    kwargs[name] = convert(value)
+                except SettingsError as error:
+                    raise SettingsError(f"{name}: {error.message}", where=error.where, fix=error.fix) from None
+        plain(self, **kwargs)
+
+    # For inspect.signature and editors; functools.wraps would do the same.
+    init.__wrapped__ = plain  # type: ignore[attr-defined]
+    init.__name__ = "__init__"
+    cls.__init__ = init  # type: ignore[assignment]
+    return cls
+
+
+def _parts(text: str) -> float:
+    seconds = 0.0
+    smallest = math.inf
+    position = 0
+    while position < len(text.strip()):
+        match = _DURATION.match(text.strip(), position)
+        if match is None:
+            raise SettingsError(f"{text!r} is not a duration", fix=_DURATION_FIX)
+        amount, word = match.groups()
+        unit = WORDS.get(word.lower(), word.lower())
+        factor = DURATIONS.get(unit)
+        if factor is None:
+            raise SettingsError(f"{text!r} has an unknown unit '{word}'{nearest(word, DURATIONS)}", fix=_DURATION_FIX)
+        if factor >= smallest:
+            raise SettingsError(f"{text!r} is not a duration: its units must go from large to small", fix=_DURATION_FIX)
+        smallest = factor
+        # Milliseconds are divided, not multiplied: 0.001 is no exact float, and 999 * 0.001 is not 0.999.
+        seconds += float(amount) / 1000 if unit == "ms" else float(amount) * factor
+        position = match.end()
+    if not position:
+        raise SettingsError(f"{text!r} is not a duration", fix=_DURATION_FIX)
+    return seconds
+
+
+def _finite(value: Any, what: str, fix: str) -> float:
+    """The number itself; bool is none, nor are nan, infinities and other types."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise SettingsError(f"{value!r} is not {what}", fix=fix)
+    if not math.isfinite(value):
+        raise SettingsError(f"{value!r} is not {what}: it must be finite", fix=fix)
+    return value
+
+
+def _whole(found: float, value: object, what: str, fix: str) -> int:
+    if found != int(found):
+        raise SettingsError(f"{value!r} is not {what}: it is not whole", fix=fix)
+    return int(found)
