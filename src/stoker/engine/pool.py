@@ -1,0 +1,107 @@
+"""Admission: which ready tasks may start now, by what they ask for and what a backend has.
+
+First come, first served. A task that does not fit lets smaller ones pass it, but only so often: a big request is never
+starved. Pure: no clock, no I/O.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Callable, Final, Iterator
+
+from stoker.core.events import Task
+from stoker.core.plan import Capacity
+
+LOOKAHEAD: Final = 16
+"""How many tasks behind one that does not fit are looked at; a fan-out's elements are alike, so few are enough."""
+PATIENCE: Final = 64
+"""How many tasks may pass one that does not fit before the pool is kept free for it."""
+
+
+class Pool:
+    """One backend's room, the line of those who wait for it, and who holds what."""
+
+    def __init__(self, capacity: Capacity | None) -> None:
+        self.capacity = capacity
+        self.cpus = 0.0
+        self.memory = 0
+        self.running = 0
+        self.line: deque[Task] = deque()
+        self.ahead_limit = 0
+        self._ahead: deque[Task] = deque()
+        self._gone: set[str] = set()
+        self._passed = 0
+
+    def join(self, task: Task, *, first: bool = False) -> None:
+        """Put a task at the end of the line, or at its head when it was there before."""
+        if first:
+            self.line.appendleft(task)
+        else:
+            self.line.append(task)
+
+    def admit(self, wanted: Callable[[Task], bool]) -> Iterator[tuple[Task, bool]]:
+        """Take those out of the line that may start now, and whether behind a running one; `wanted` tells who still waits."""
+        while self.line:
+            head = self.line[0]
+            if not wanted(head):
+                self.line.popleft()
+                continue
+            if not self._fits(head):
+                break
+            self.line.popleft()
+            self._passed = 0
+            self._take(head)
+            yield head, False
+        if self.line and self._passed < PATIENCE:
+            yield from self._pass_by(wanted)
+        while self.line and self.line[0].ahead and len(self._ahead) < self.ahead_limit:
+            task = self.line.popleft()
+            if wanted(task):
+                self._ahead.append(task)
+                yield task, True
+
+    def _pass_by(self, wanted: Callable[[Task], bool]) -> Iterator[tuple[Task, bool]]:
+        head = self.line[0]
+        stay: list[Task] = [self.line.popleft()]
+        while self.line and len(stay) < LOOKAHEAD and self._passed < PATIENCE:
+            task = self.line.popleft()
+            as_big = task.cpus >= head.cpus and task.memory >= head.memory and task.gang >= head.gang
+            if as_big or not wanted(task) or not self._fits(task):
+                stay.append(task)
+                continue
+            self._passed += 1
+            self._take(task)
+            yield task, False
+        self.line.extendleft(reversed(stay))
+
+    def _fits(self, task: Task) -> bool:
+        room = self.capacity
+        if room is None:
+            return True
+        if not self.running:
+            # Alone on the machine, whatever it asks: requests beyond the machine are the preflight's to refuse.
+            return True
+        cpus = self.cpus + task.cpus * task.gang
+        return (
+            self.running < room.slots
+            and cpus <= room.cpus + 1e-9
+            and self.memory + task.memory * task.gang <= room.memory
+        )
+
+    def _take(self, task: Task) -> None:
+        self.running += 1
+        self.cpus += task.cpus * task.gang
+        self.memory += task.memory * task.gang
+
+    def release(self, task: Task) -> None:
+        """Give back what a task held; the next in a worker's line inherits it."""
+        if task in self._ahead:
+            self._ahead.remove(task)
+            return
+        self.running -= 1
+        self.cpus -= task.cpus * task.gang
+        self.memory -= task.memory * task.gang
+        if self._ahead:
+            self._take(self._ahead.popleft())
+        if not self.running:
+            self.cpus, self.memory = 0.0, 0

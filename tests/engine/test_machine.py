@@ -1,0 +1,488 @@
+"""The machine under scripted events, and under any order of events that hypothesis thinks of."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.core import events as ev
+from stoker.core.plan import Capacity
+from stoker.core.status import STEP_DONE, STEP_GOOD
+from stoker.engine.machine import LOST_LIMIT, Machine
+from stoker.engine.pool import PATIENCE
+
+ROOM = Capacity(cpus=2, memory=1000, slots=8)
+
+
+def task(key: str, *requires: str, **fields: Any) -> ev.Task:
+    return ev.Task(key=key, requires=requires, pool="p", **{"cpus": 1.0, **fields})
+
+
+class Player:
+    """Plays a world for a machine: answers its actions, and checks what must hold at every moment."""
+
+    def __init__(self, *, fail_fast: bool = True, room: Capacity | None = ROOM) -> None:
+        self.machine = Machine({"p": room}, fail_fast=fail_fast)
+        self.room = room
+        self.tasks: dict[str, ev.Task] = {}
+        self.running: dict[str, int] = {}
+        self.behind: set[str] = set()
+        self.preparing: list[str] = []
+        self.expanding: list[str] = []
+        self.hooks: list[str] = []
+        self.settled: dict[str, str] = {}
+        self.attempts: dict[str, int] = {}
+        self.cancels: list[ev.Cancel] = []
+        self.retrying: list[ev.Retrying] = []
+        self.finished: str | None = None
+        self.order: list[str] = []
+        self.now = 0.0
+
+    def tell(self, event: Any, at: float | None = None) -> list[Any]:
+        if at is not None:
+            self.now = at
+        taken = isinstance(event, ev.Expanded) and self.machine.status(event.key) == "preparing"
+        if isinstance(event, ev.Added) or taken:
+            for added in event.tasks:
+                self.tasks[added.key] = added
+        actions = self.machine.handle(event, self.now)
+        for action in actions:
+            self.take(action)
+        return actions
+
+    def take(self, action: Any) -> None:
+        assert self.finished is None, "an action after the end"
+        if isinstance(action, ev.Prepare):
+            self.preparing.append(action.key)
+        elif isinstance(action, ev.Expand):
+            self.expanding.append(action.key)
+        elif isinstance(action, ev.Submit):
+            assert action.key not in self.running and action.key not in self.settled
+            for requirement in self.tasks[action.key].requires:
+                if not requirement.endswith("[]"):
+                    assert self.settled[requirement] in STEP_GOOD
+            self.running[action.key] = action.attempt
+            self.attempts[action.key] = action.attempt
+            self.order.append(action.key)
+            if action.behind:
+                self.behind.add(action.key)
+        elif isinstance(action, ev.Settled):
+            assert action.key not in self.settled, "settled twice"
+            assert action.key not in self.running, "done and running"
+            assert action.status in STEP_DONE
+            self.settled[action.key] = action.status
+        elif isinstance(action, ev.Cancel):
+            assert self.running.get(action.key) == action.attempt
+            self.cancels.append(action)
+        elif isinstance(action, ev.Hook):
+            self.hooks.append(action.key)
+        elif isinstance(action, ev.Retrying):
+            self.retrying.append(action)
+        elif isinstance(action, ev.Finished):
+            assert set(self.settled) == set(self.tasks)
+            assert not self.running and not self.hooks
+            self.finished = action.status
+
+    def prepare_all(self) -> None:
+        while self.preparing:
+            self.tell(ev.Prepared(key=self.preparing.pop(0)))
+
+    def end(self, key: str, cause: str = "") -> None:
+        self.tell(ev.Ended(key=key, attempt=self.running.pop(key), cause=cause))
+        self.prepare_all()
+
+    def start(self, *tasks: ev.Task, close: bool = True) -> None:
+        self.tell(ev.Added(tasks=tasks))
+        if close:
+            self.tell(ev.Closed())
+        self.prepare_all()
+
+
+def test_a_chain_runs_in_order_and_ends() -> None:
+    player = Player()
+    player.start(task("a"), task("b", "a"), task("c", "b"))
+    for key in "abc":
+        assert list(player.running) == [key]
+        player.end(key)
+    assert player.finished == "succeeded"
+
+
+def test_independent_steps_run_together_up_to_the_room() -> None:
+    player = Player()
+    player.start(task("a"), task("b"), task("c"))
+    assert set(player.running) == {"a", "b"}
+    player.end("a")
+    assert set(player.running) == {"b", "c"}
+
+
+def test_memory_counts_too() -> None:
+    player = Player()
+    player.start(task("a", cpus=0.1, memory=600), task("b", cpus=0.1, memory=600))
+    assert set(player.running) == {"a"}
+
+
+def test_a_gang_takes_all_its_nodes_or_waits() -> None:
+    player = Player(room=Capacity(cpus=4, memory=1000, slots=8))
+    player.start(task("one"), task("gang", gang=4))
+    assert set(player.running) == {"one"}
+    player.end("one")
+    assert set(player.running) == {"gang"}
+
+
+def test_a_big_request_is_passed_only_so_often() -> None:
+    player = Player()
+    small = [task(f"s{number}") for number in range(PATIENCE + 40)]
+    player.start(small[0], task("big", cpus=2.0), *small[1:])
+    passed = 0
+    while "big" not in player.running:
+        player.end(next(iter(player.running)))
+        passed += 1
+        assert passed < PATIENCE + 10
+    assert set(player.running) == {"big"}
+
+
+def test_a_step_bigger_than_the_room_runs_alone() -> None:
+    player = Player()
+    player.start(task("huge", cpus=64.0), task("small"))
+    assert set(player.running) == {"huge"}
+    player.end("huge")
+    assert set(player.running) == {"small"}
+
+
+def test_a_failure_stops_what_runs_and_skips_the_rest() -> None:
+    player = Player()
+    player.start(task("bad"), task("slow"), task("later", "slow"))
+    player.end("bad", "user-error")
+    assert [cancel.key for cancel in player.cancels] == ["slow"]
+    player.end("slow", "killed")
+    assert player.settled == {"bad": "failed", "slow": "cancelled", "later": "skipped"}
+    assert player.finished == "failed"
+
+
+def test_continue_runs_everything_that_does_not_need_the_failed_step() -> None:
+    player = Player(fail_fast=False)
+    player.start(task("bad"), task("good"), task("after_bad", "bad"), task("after_good", "good"))
+    player.end("bad", "user-error")
+    player.end("good")
+    player.end("after_good")
+    assert player.settled["after_bad"] == "skipped"
+    assert player.settled["after_good"] == "succeeded"
+    assert player.finished == "failed"
+
+
+def test_a_result_that_arrives_while_stopping_is_kept() -> None:
+    player = Player()
+    player.start(task("bad"), task("slow"))
+    player.end("bad", "user-error")
+    player.end("slow")
+    assert player.settled["slow"] == "succeeded"
+
+
+def test_retries_wait_longer_each_time_and_stop_at_the_limit() -> None:
+    player = Player()
+    player.start(task("a", retries=2, delay=1.0, backoff=3.0))
+    player.end("a", "user-error")
+    assert [retry.at for retry in player.retrying] == [1.0]
+    player.tell(ev.Ticked(), 1.0)
+    player.end("a", "user-error")
+    assert player.retrying[-1].at == pytest.approx(4.0)
+    player.tell(ev.Ticked(), 4.0)
+    assert player.attempts["a"] == 3
+    player.end("a", "user-error")
+    assert player.settled == {"a": "failed"}
+
+
+def test_jitter_stays_in_its_bounds_and_differs_between_steps() -> None:
+    waits = set()
+    for number in range(50):
+        player = Player()
+        player.start(task(f"k{number}", retries=1, delay=10.0, jitter=0.2))
+        player.end(f"k{number}", "user-error")
+        waits.add(player.retrying[0].at)
+    assert all(8.0 <= wait <= 12.0 for wait in waits)
+    assert len(waits) > 40
+
+
+def test_only_the_named_causes_are_retried() -> None:
+    player = Player()
+    player.start(task("a", retries=3, retry_on=frozenset({"killed"})))
+    player.end("a", "user-error")
+    assert player.settled == {"a": "failed"}
+
+
+def test_a_timeout_cancels_the_attempt_and_names_the_cause() -> None:
+    player = Player()
+    player.start(task("a", timeout=5.0, retries=1))
+    player.tell(ev.Began(key="a", attempt=1), 1.0)
+    assert player.machine.next_wake() == 6.0
+    player.tell(ev.Ticked(), 5.9)
+    assert not player.cancels
+    player.tell(ev.Ticked(), 6.0)
+    assert [(cancel.key, cancel.cause) for cancel in player.cancels] == [("a", "timed-out")]
+    player.end("a", "killed")
+    assert player.retrying[0].cause == "timed-out"
+    player.tell(ev.Ticked(), player.retrying[0].at)
+    assert player.attempts["a"] == 2
+    assert player.machine.next_wake() is None
+
+
+def test_earlier_sessions_count_for_the_number_only() -> None:
+    player = Player()
+    player.start(task("a", tried=4, retries=1))
+    assert player.attempts["a"] == 5
+    player.end("a", "user-error")
+    player.tell(ev.Ticked(), player.retrying[0].at)
+    assert player.attempts["a"] == 6
+
+
+def test_a_lost_attempt_costs_nothing_but_not_for_ever() -> None:
+    player = Player()
+    player.start(task("a"))
+    for _ in range(LOST_LIMIT):
+        player.tell(ev.Lost(key="a", attempt=player.running.pop("a")))
+        assert player.attempts["a"] == 1
+    player.tell(ev.Lost(key="a", attempt=player.running.pop("a")))
+    assert player.settled == {"a": "failed"}
+
+
+def test_a_cached_step_lets_the_next_one_start() -> None:
+    player = Player()
+    player.tell(ev.Added(tasks=(task("a"), task("b", "a"))))
+    player.tell(ev.Closed())
+    player.preparing.clear()
+    player.tell(ev.Hit(key="a"))
+    assert player.preparing == ["b"]
+    player.tell(ev.Hit(key="b", kept=True))
+    assert player.settled == {"a": "cached", "b": "succeeded"}
+    assert player.finished == "succeeded"
+
+
+def test_a_fan_out_settles_with_its_elements() -> None:
+    player = Player()
+    player.start(task("xs"), task("f", "xs", fanout=True), task("sum", "f"))
+    player.end("xs")
+    assert player.expanding == ["f"]
+    player.tell(ev.Expanded(key="f", tasks=tuple(task(f"f[{n}]", parent="f") for n in range(5))))
+    player.prepare_all()
+    while "sum" not in player.running:
+        player.end(next(iter(player.running)))
+    assert player.settled["f"] == "succeeded"
+    player.end("sum")
+    assert player.finished == "succeeded"
+
+
+def test_an_empty_fan_out_succeeds() -> None:
+    player = Player()
+    player.start(task("f", fanout=True), task("sum", "f"))
+    player.tell(ev.Expanded(key="f", tasks=()))
+    player.prepare_all()
+    assert player.settled["f"] == "succeeded"
+    assert list(player.running) == ["sum"]
+
+
+def test_a_fan_out_over_a_fan_out_goes_element_by_element() -> None:
+    player = Player()
+    player.start(task("f", fanout=True), task("g", "f[]", fanout=True))
+    player.tell(ev.Expanded(key="f", tasks=(task("f[0]", parent="f"), task("f[1]", parent="f"))))
+    player.tell(ev.Expanded(key="g", tasks=(task("g[0]", "f[0]", parent="g"), task("g[1]", "f[1]", parent="g"))))
+    player.prepare_all()
+    player.end("f[0]")
+    assert "g[0]" in player.running and "f[1]" in player.running
+
+
+def test_one_failed_element_fails_the_fan_out_after_the_others_ended() -> None:
+    player = Player(fail_fast=False)
+    player.start(task("f", fanout=True), task("sum", "f"))
+    player.tell(ev.Expanded(key="f", tasks=tuple(task(f"f[{n}]", parent="f") for n in range(3))))
+    player.prepare_all()
+    player.end("f[0]", "user-error")
+    assert "f" not in player.settled
+    player.end("f[1]")
+    player.end("f[2]")
+    assert player.settled["f"] == "failed"
+    assert player.settled["sum"] == "skipped"
+
+
+def test_short_elements_stand_in_line_behind_running_ones() -> None:
+    player = Player()
+    player.start(task("f", fanout=True))
+    player.tell(ev.Expanded(key="f", tasks=tuple(task(f"f[{n}]", parent="f", ahead=True) for n in range(20))))
+    player.prepare_all()
+    assert len(player.running) == 2
+    player.tell(ev.Paced(pool="p", ahead=6))
+    assert len(player.running) == 8 and len(player.behind) == 6
+    for _ in range(20):
+        player.end(next(iter(player.running)))
+    assert player.settled["f"] == "succeeded"
+
+
+def test_a_finished_step_may_bring_its_successors() -> None:
+    """Transitions, switches and recursion of flows: nobody can think the run done in between."""
+    player = Player()
+    player.start(task("loop"))
+    for number in range(50):
+        key = f"loop_{number}"
+        previous = next(iter(player.running))
+        player.tasks[key] = task(key, previous)
+        player.tell(ev.Ended(key=previous, attempt=player.running.pop(previous), grown=(player.tasks[key],)))
+        player.prepare_all()
+        assert player.finished is None
+    player.end("loop_49")
+    assert player.finished == "succeeded"
+
+
+def test_a_dynamic_body_keeps_the_run_open_until_it_closes() -> None:
+    player = Player()
+    player.start(task("a"), close=False)
+    player.end("a")
+    assert player.finished is None
+    player.tell(ev.Added(tasks=(task("b", "a"),)))
+    player.prepare_all()
+    player.end("b")
+    player.tell(ev.Closed())
+    assert player.finished == "succeeded"
+
+
+def test_a_failure_that_the_body_was_told_of_is_forgiven() -> None:
+    player = Player(fail_fast=False)
+    player.start(task("a"), close=False)
+    player.end("a", "user-error")
+    player.tell(ev.Forgiven(key="a"))
+    player.tell(ev.Closed())
+    assert player.finished == "succeeded"
+
+
+def test_a_body_that_raised_fails_the_run_and_ends_what_runs() -> None:
+    player = Player(fail_fast=False)
+    player.start(task("a"), close=False)
+    player.tell(ev.Closed(failed=True))
+    assert [cancel.key for cancel in player.cancels] == ["a"]
+    player.end("a", "killed")
+    assert player.finished == "failed"
+
+
+def test_stop_is_graceful_once_and_hard_twice() -> None:
+    player = Player()
+    player.start(task("a"), task("b", "a"))
+    player.tell(ev.Stopped())
+    player.tell(ev.Stopped(hard=True))
+    assert [cancel.hard for cancel in player.cancels] == [False, True]
+    player.end("a", "killed")
+    assert player.settled == {"a": "cancelled", "b": "skipped"}
+    assert player.finished == "cancelled"
+
+
+def test_hooks_are_waited_for() -> None:
+    player = Player()
+    player.start(task("a", on_success=True))
+    player.end("a")
+    assert player.hooks == ["a"] and player.finished is None
+    player.hooks.clear()
+    player.tell(ev.HookDone(key="a"))
+    assert player.finished == "succeeded"
+
+
+def test_events_about_what_is_over_change_nothing() -> None:
+    player = Player()
+    player.start(task("a"))
+    player.end("a")
+    assert player.tell(ev.Ended(key="a", attempt=1, cause="killed")) == []
+    assert player.tell(ev.Ended(key="nobody", attempt=1)) == []
+    assert player.settled == {"a": "succeeded"}
+
+
+def test_a_chain_of_ten_thousand_is_no_deep_recursion() -> None:
+    player = Player(fail_fast=False)
+    chain = [task("s0"), *(task(f"s{number}", f"s{number - 1}") for number in range(1, 10_000))]
+    player.start(*chain)
+    player.end("s0", "user-error")
+    assert player.finished == "failed"
+    assert sum(status == "skipped" for status in player.settled.values()) == 9_999
+
+
+def graph(draw: Any) -> list[ev.Task]:
+    count = draw(st.integers(1, 8))
+    tasks: list[ev.Task] = []
+    for number in range(count):
+        earlier = [made.key for made in tasks]
+        requires = draw(st.lists(st.sampled_from(earlier), unique=True, max_size=3)) if earlier else []
+        fanout = draw(st.booleans())
+        tasks.append(
+            task(
+                f"t{number}",
+                *requires,
+                fanout=fanout,
+                cpus=draw(st.sampled_from([0.5, 1.0, 2.0, 3.0])),
+                memory=draw(st.sampled_from([0, 400, 2000])),
+                gang=draw(st.sampled_from([1, 1, 2])),
+                retries=0 if fanout else draw(st.integers(0, 2)),
+                timeout=draw(st.sampled_from([None, 5.0])),
+                on_failure=draw(st.booleans()) and not fanout,
+            )
+        )
+    return tasks
+
+
+@st.composite
+def worlds(draw: Any) -> tuple[list[ev.Task], bool, int]:
+    return graph(draw), draw(st.booleans()), draw(st.integers(0, 2**32))
+
+
+@settings(max_examples=400, deadline=None)
+@given(worlds())
+def test_any_order_of_events_keeps_the_promises(world: tuple[list[ev.Task], bool, int]) -> None:
+    """No step is done and running, none ends twice, no output of a good step is lost, retries stay in their limit."""
+    tasks, fail_fast, seed = world
+    chance = random.Random(seed)
+    player = Player(fail_fast=fail_fast)
+    player.tell(ev.Added(tasks=tuple(tasks)))
+    player.tell(ev.Closed())
+    succeeded: set[str] = set()
+    failures: dict[str, int] = {}
+    for _ in range(2_000):
+        if player.finished:
+            break
+        moves = [*(["prepare"] * bool(player.preparing)), *(["expand"] * bool(player.expanding))]
+        moves += [*(["end"] * bool(player.running)), *(["hook"] * bool(player.hooks)), "tick", "noise"]
+        moves += ["stop"] * (chance.random() < 0.01)
+        move = chance.choice(moves)
+        if move == "prepare":
+            key = player.preparing.pop(chance.randrange(len(player.preparing)))
+            answer = chance.choice(
+                [ev.Prepared(key=key)] * 6 + [ev.Hit(key=key), ev.Unready(key=key, cause="input-error")]
+            )
+            player.tell(answer)
+        elif move == "expand":
+            key = player.expanding.pop()
+            wide = [task(f"{key}[{n}]", parent=key, ahead=True, retries=1) for n in range(chance.randrange(4))]
+            player.tell(ev.Expanded(key=key, tasks=tuple(wide)))
+        elif move == "end":
+            key = chance.choice(list(player.running))
+            cause = chance.choice(["", "", "", "user-error", "killed"])
+            attempt = player.running.pop(key)
+            if chance.random() < 0.05:
+                player.tell(ev.Lost(key=key, attempt=attempt))
+                continue
+            if cause:
+                failures[key] = failures.get(key, 0) + 1
+            else:
+                succeeded.add(key)
+            player.tell(ev.Ended(key=key, attempt=attempt, cause=cause))
+        elif move == "hook":
+            player.tell(ev.HookDone(key=player.hooks.pop()))
+        elif move == "tick":
+            player.tell(ev.Ticked(), player.now + chance.choice([0.0, 1.0, 10.0]))
+        elif move == "stop":
+            player.tell(ev.Stopped(hard=chance.random() < 0.5))
+        else:
+            key = chance.choice([made.key for made in tasks])
+            player.tell(ev.Ended(key=key, attempt=99, cause="killed"))
+    assert player.finished, "the run never ended"
+    for key in succeeded:
+        assert player.settled[key] == "succeeded", "a finished step's output was lost"
+    for key, count in failures.items():
+        assert count <= player.tasks[key].retries + 1
