@@ -1,0 +1,91 @@
+"""What this machine has for steps, and what it must refuse of a request."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any, Final, Iterator, Mapping
+
+from stoker.core.findings import Finding
+from stoker.core.plan import Capacity, StepPlan
+from stoker.core.settings import LocalSettings
+from stoker.core.units import given, size_text
+
+_SLOTS_PER_CPU: Final = 8
+"""How many steps may run at once for each CPU when they ask for less than one; each is a process of some 20 MB."""
+_NEVER_LESS: Final = "a step is never silently given less than it asks for"
+_NO_LEASES: Final = "the local backend finds and leases no accelerators yet"
+_REFUSED: Final[Mapping[str, tuple[str, str, str]]] = {
+    "gpu_count": ("STK103", "{} GPUs", _NO_LEASES),
+    "accelerators": ("STK103", "{}", _NO_LEASES),
+    "gpu_memory": ("STK103", "{} bytes of GPU memory", _NO_LEASES),
+    "nodes": ("STK104", "{} nodes", "the local backend runs each step on one node"),
+    "shared_memory": ("STK105", "{} bytes of shared memory", "/dev/shm is the machine's, and no step has one of its own"),
+    "extended": ("STK106", "extended resources {}", "only a cluster's scheduler knows these"),
+}
+"""field → code, what it asks for, why this machine cannot give it"""
+
+
+def room(options: Mapping[str, Any]) -> Capacity:
+    """What this machine has for steps: cgroup limits and CPU affinity counted, less what the settings hold back."""
+    settings = LocalSettings(**options)
+    cpus = given(settings.cpus, float(cpu_count()))
+    memory = given(settings.memory, memory_size())
+    slots = given(settings.max_workers, max(1, int(cpus)) * _SLOTS_PER_CPU)
+    return Capacity(cpus=cpus, memory=memory, slots=slots)
+
+
+def cpu_count() -> int:
+    """CPUs that this process may use: its affinity, or fewer if a cgroup's quota says so."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            quota, period = file.read().split()
+        if quota != "max":
+            count = min(count, max(1, round(int(quota) / int(period))))
+    except (OSError, ValueError):
+        return count
+    return count
+
+
+def memory_size() -> int:
+    """Bytes of memory of this machine, or of the cgroup that holds this process."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with open("/sys/fs/cgroup/memory.max") as file:
+            text = file.read().strip()
+        return total if text == "max" else min(total, int(text))
+    except (OSError, ValueError):
+        return total
+
+
+def check(step: StepPlan, room: Capacity) -> Iterator[Finding]:
+    """Field by field, what this machine refuses of a step's request and how it takes the rest."""
+    wanted = step.settings.resources
+    where = f"{step.where} step '{step.name}'"
+    way = f"--set steps.{step.name}.{{}}, or a stack that has it (--stack)"
+
+    def refused(code: str, what: str, why: str, fix: str) -> Finding:
+        return Finding(code=code, level="error", where=where, what=what, why=why, fix=way.format(fix))
+
+    cpus, memory = given(wanted.cpu_count, 0.0), given(wanted.memory, 0)
+    if cpus and cpus > room.cpus:
+        what = f"asks for {cpus:g} CPUs; this machine has {room.cpus:g}"
+        yield refused("STK101", what, _NEVER_LESS, f"resources.cpu_count={room.cpus:g}")
+    if memory and memory > room.memory:
+        what = f"asks for {size_text(memory)} of memory; this machine has {size_text(room.memory)}"
+        yield refused("STK102", what, _NEVER_LESS, f"resources.memory={size_text(room.memory // 2**30 * 2**30)}")
+    for name, (code, what, why) in _REFUSED.items():
+        asked = given(wanted.get(name, None), None)
+        if asked and not (name == "nodes" and asked == 1):
+            shown = ", ".join(map(str, asked)) if isinstance(asked, tuple) else asked
+            yield refused(code, f"asks for {what.format(shown)}", why, f"resources.{name}=null")
+    if given(wanted.disk, 0) > (free := shutil.disk_usage(".").free):
+        what = f"asks for {size_text(wanted.disk or 0)} of disk; {size_text(free)} are free here"
+        yield refused("STK108", what, _NEVER_LESS, "resources.disk=null")
+    if given(wanted.spot, None):
+        what = "asks for a spot machine; it runs on this one"
+        yield Finding(code="STK109", level="translated", where=where, what=what, why="this machine is never taken away")
+    if step.settings.docker is not None:
+        what = "asks for a container image; the local backend runs steps in the driver's own Python environment"
+        yield refused("STK110", what, "what the image brings would be missing, unsaid", "docker=null")

@@ -1,0 +1,103 @@
+"""Finds a step's function again in a process that is not the user's.
+
+A script is run under a name of its own, never as `__main__`, so that its main block stays quiet; a pipeline called
+outside a main block ends the import there (`core.request.NotTheDriver`), with all that was defined before in place.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from types import ModuleType
+from typing import Any, Callable, Mapping
+
+from stoker.core import request
+from stoker.core.errors import SourceError
+
+
+def function_of(source: Mapping[str, Any], read: Callable[[str], bytes]) -> Callable[..., Any]:
+    """The plain function that a `core.graph.Source` document names; `read` fetches an artifact's bytes by digest."""
+    if source["kind"] == "pickled":
+        import pickle
+
+        return unwrapped(pickle.loads(read(source["digest"])))
+    found: Any = module_of(source)
+    for part in source["qualname"].split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise SourceError(
+                f"{source['module']} has no '{source['qualname']}' here",
+                where=source.get("path", ""),
+                fix="define the step at module level, above the call of the pipeline",
+            ) from None
+    return unwrapped(found)
+
+
+def module_of(source: Mapping[str, Any]) -> ModuleType:
+    """The user's module, imported once a process."""
+    root = source.get("root") or ""
+    if root and root not in sys.path:
+        sys.path.insert(0, root)
+    name = source["module"]
+    loaded = sys.modules.get(name)
+    if loaded is not None and (source["kind"] != "script" or _same_file(loaded, source["path"])):
+        return loaded
+    was, request.WORKER = request.WORKER, True
+    try:
+        if source["kind"] == "script":
+            return _script(name, source["path"])
+        return _module(name)
+    finally:
+        request.WORKER = was
+
+
+def _same_file(module: ModuleType, path: str) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and os.path.realpath(file) == os.path.realpath(path)
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except request.NotTheDriver:
+        # A failed import is dropped from sys.modules; what ran up to the pipeline's call is all we need.
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            raise SourceError(f"module '{name}' cannot be found by a worker") from None
+        return _executed(name, spec.origin, package=spec.parent or "")
+
+
+def _script(name: str, path: str) -> ModuleType:
+    module = _executed(name, path, package="")
+    # Values that the driver pickled name their classes after its `__main__`, which is this same file.
+    sys.modules["__main__"] = module
+    return module
+
+
+def _executed(name: str, path: str, *, package: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise SourceError(f"'{path}' is not a Python file that a worker can run")
+    module = importlib.util.module_from_spec(spec)
+    if package:
+        module.__package__ = package
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except request.NotTheDriver:
+        return module
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module
+
+
+def unwrapped(found: Any) -> Callable[..., Any]:
+    """The function inside a `Step`; other callables as they are."""
+    function = getattr(found, "__stoker_function__", found)
+    if not callable(function):
+        raise SourceError(f"{found!r} is not a function")
+    return function  # type: ignore[no-any-return]

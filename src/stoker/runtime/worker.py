@@ -1,0 +1,157 @@
+"""Runs one job: loads its inputs, calls the step, keeps its outputs, and says how it went. The same everywhere.
+
+A job comes as a JSON document, the result leaves as one:
+
+    {"job", "ok", "outputs": {name: artifact}, "start", "end", "cpu", "cause", "error": {type, message, traceback, place}}
+
+It must not know which backend it is in, nor talk to the database.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from typing import Any, Callable, Mapping
+
+from stoker.core.artifact import Artifact, from_wire
+from stoker.core.errors import SerializationError, StokerError
+from stoker.core.status import CANCELLED, EXITED, IMPORT_ERROR, INPUT_ERROR, UNSERIALIZABLE, USER_ERROR
+from stoker.runtime import failure, modules
+from stoker.store import artifacts
+from stoker.store.blobs import Blobs
+
+
+class Terminated(SystemExit):
+    """SIGTERM arrived: the step is asked to leave, with its `finally` blocks run."""
+
+
+class Worker:
+    """What stays warm between jobs: the steps' functions and the way to the artifacts."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self.blobs = blobs
+        self._functions: dict[tuple[str, ...], Callable[..., Any]] = {}
+
+    def function(self, source: Mapping[str, Any]) -> Callable[..., Any]:
+        """The function of a source document, found once."""
+        name = (source["module"], source["qualname"], source.get("path", ""), source.get("digest", ""))
+        found = self._functions.get(name)
+        if found is None:
+            found = self._functions[name] = modules.function_of(source, self.blobs.read)
+        return found
+
+    def run(self, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a job of a step and return its result; raises nothing of the user's."""
+        started = time.time()
+        before = _cpu()
+        try:
+            if job.get("kind") == "hook":
+                result = self._hook(job)
+            else:
+                result = self._step(job, step)
+        except Terminated as error:
+            result = _failed(CANCELLED, error)
+        result["job"] = job["job"]
+        result["start"] = started
+        result["end"] = time.time()
+        result["cpu"] = _cpu() - before
+        return result
+
+    def _step(self, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            function = self.function(step["source"])
+        except Terminated:
+            raise
+        except BaseException as error:  # the user's module runs here
+            return _failed(IMPORT_ERROR, error)
+        try:
+            arguments = {name: self._value(tree) for name, tree in job["inputs"].items()}
+        except Terminated:
+            raise
+        except BaseException as error:  # unpickling runs the user's code
+            return _failed(INPUT_ERROR, error)
+        try:
+            returned = function(**arguments)
+        except Terminated:
+            raise
+        except SystemExit as error:
+            return _failed(EXITED, error, message=f"the step called sys.exit({error.code!r})")
+        except BaseException as error:  # the user's code
+            return _failed(USER_ERROR, error)
+        del arguments
+        try:
+            return {"ok": True, "outputs": self._kept(returned, step)}
+        except Terminated:
+            raise
+        except BaseException as error:  # pickling runs the user's code
+            return _failed(UNSERIALIZABLE if isinstance(error, SerializationError) else USER_ERROR, error)
+
+    def _value(self, tree: Mapping[str, Any]) -> Any:
+        if "value" in tree:
+            return artifacts.load(from_wire(tree["value"]), self.blobs)
+        if "list" in tree:
+            return [self._value(item) for item in tree["list"]]
+        return {name: self._value(item) for name, item in tree["dict"].items()}
+
+    def _kept(self, returned: Any, step: Mapping[str, Any]) -> dict[str, Any]:
+        names = step["outputs"]
+        if not names:
+            if returned is not None:
+                raise SerializationError(
+                    f"step '{step['name']}' says that it returns nothing, but returned {type(returned).__name__}",
+                    fix="change the return annotation",
+                )
+            return {}
+        if not step["unpack"]:
+            return {names[0]: self._artifact(names[0], returned, step).wire()}
+        if not isinstance(returned, (tuple, list)) or len(returned) != len(names):
+            got = f"{len(returned)} values" if isinstance(returned, (tuple, list)) else type(returned).__name__
+            raise SerializationError(
+                f"step '{step['name']}' says that it returns {len(names)} values ({', '.join(names)}), got {got}",
+                fix="return a tuple with one value for each output, or change the return annotation",
+            )
+        return {name: self._artifact(name, value, step).wire() for name, value in zip(names, returned)}
+
+    def _artifact(self, name: str, value: Any, step: Mapping[str, Any]) -> Artifact:
+        try:
+            if name in step["split"]:
+                return artifacts.save_split(value, self.blobs)
+            return artifacts.save(value, self.blobs)
+        except StokerError as error:
+            error.where = error.where or f"step '{step['name']}', output '{name}'"
+            raise
+
+    def _hook(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            hook = self.function(job["hook"])
+            takes = getattr(getattr(hook, "__code__", None), "co_argcount", 1)
+            hook(*([Told(**job["told"])] if takes else []))
+        except Terminated:
+            raise
+        except BaseException as error:  # the user's code
+            return _failed(USER_ERROR, error)
+        return {"ok": True, "outputs": {}}
+
+
+class Told:
+    """What a hook is told: `run`, `pipeline`, `step`, `status`, and of a failure `cause`, `message`, `traceback`."""
+
+    def __init__(self, **facts: Any) -> None:
+        self.__dict__.update(facts)
+
+    def __repr__(self) -> str:
+        return "Told(" + ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items()) + ")"
+
+
+def _failed(cause: str, error: BaseException, *, message: str = "") -> dict[str, Any]:
+    document = failure.described(error)
+    if message:
+        document["message"] = message
+    return {"ok": False, "outputs": {}, "cause": cause, "error": document}
+
+
+def _cpu() -> float:
+    """Seconds of CPU used so far by this process and its children that have ended."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
