@@ -1,0 +1,52 @@
+# Everything a person or a CI needs, from a bare machine with Python 3.10 or later and make.
+# All paths are relative, so that a checkout below a folder with spaces in its name works too.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet --retries 10 --timeout 180
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.SUFFIXES:
+.DELETE_ON_ERROR:
+.PHONY: help test demo bench lint format clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):[^#]*## */\1|/p' Makefile | awk -F'|' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+
+test: $(VENV)/.test  ## install what the tests need, then run all of them
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+demo: $(VENV)/.demo  ## install what the demo needs, then train a small classifier in a pipeline
+	@$(BIN)/python examples/digits.py
+
+bench: $(VENV)/.bench  ## measure what Stoker costs, a step and a start at a time
+	@$(BIN)/python -m benchmarks
+
+lint: $(VENV)/.test  ## formatting, style, types and floors, without the tests
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/python -m mypy
+	@$(BIN)/lint-imports
+
+format: $(VENV)/.test  ## rewrite the files as `make lint` wants them
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+clean:  ## remove everything that make made
+	@rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment is made once; each stamp installs its extra again when pyproject.toml changes. The tests' extra has
+# the demo's inside.
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Stoker needs Python 3.10 or later: make PYTHON=python3.11")'
+	@echo "making an environment in $(VENV)" >&2
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+$(VENV)/.%: pyproject.toml | $(BIN)/python
+	@echo "installing stoker[$*] into $(VENV) (minutes the first time)" >&2
+	@$(PIP) install --editable '.[$*]'
+	@touch $@ $(if $(filter test,$*),$(VENV)/.demo)

@@ -1,0 +1,139 @@
+"""What every test gets: a store of its own, a home that is not yours, and `project`, a folder to run programs in.
+
+Nothing of Stoker is imported here, so that a broken module fails its own tests only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+"""The checkout; tests that look at its files use the fixture `repository`."""
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _strange_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """HOME is an empty folder, and Stoker leaves nothing in it when STOKER_HOME says where to write."""
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("STOKER_", "XDG_"))]:
+            patch.delenv(name)
+        patch.setenv("HOME", str(home))
+        patch.setenv("MPLBACKEND", "agg")
+        # Torch and numpy in several processes at once: a thread pool in each would only get in the others' way.
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield home
+        assert not (home / ".stoker").exists(), "a test wrote to the home folder instead of STOKER_HOME"
+
+
+@pytest.fixture(autouse=True)
+def stoker_home(tmp_path: Path) -> Iterator[Path]:
+    """The test's own store, for this process and for all that it starts; the working folder must be left as found."""
+    home = tmp_path / "stoker-home"
+    before = os.getcwd()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STOKER_HOME", str(home))
+        yield home
+    after = os.getcwd()
+    os.chdir(before)
+    assert after == before, f"the test left the process in {after}"
+
+
+class Project:
+    """A folder of somebody's code, run as they would run it: in processes of their own, with this Python."""
+
+    def __init__(self, folder: Path, home: Path) -> None:
+        self.folder = folder
+        self.home = home
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, files: Mapping[str, str]) -> Project:
+        """Write files by relative path; their text is dedented."""
+        for name, text in files.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(textwrap.dedent(text).lstrip("\n"), encoding="utf-8")
+        return self
+
+    def run(self, script: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """`python script arguments…` in the folder; options as for `command`."""
+        return self.command([sys.executable, script, *arguments], **options)
+
+    def stoker(self, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """`stoker arguments…` in the folder; options as for `command`."""
+        return self.command([str(Path(sys.executable).with_name("stoker")), *arguments], **options)
+
+    def command(
+        self,
+        argv: list[str],
+        *,
+        code: int | None = 0,
+        env: Mapping[str, str] | None = None,
+        input: str | None = None,
+        timeout: float = 120.0,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end and expect an exit code (None: any); its output is shown if another one comes."""
+        finished = subprocess.run(
+            argv,
+            cwd=self.folder,
+            env={**os.environ, "STOKER_HOME": str(self.home), **(env or {})},
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if code is not None and finished.returncode != code:
+            pytest.fail(
+                f"{' '.join(argv)}\nended with {finished.returncode} instead of {code}\n"
+                f"--- stdout\n{finished.stdout}\n--- stderr\n{finished.stderr}"
+            )
+        return finished
+
+    def rows(self, query: str, *values: Any) -> list[dict[str, Any]]:
+        """What a query finds in the store's database, read beside Stoker, as an outsider would."""
+        databases = [path for path in self.home.rglob("*") if _is_sqlite(path)]
+        assert len(databases) == 1, f"expected one database in {self.home}, found {databases}"
+        connection = sqlite3.connect(databases[0])
+        try:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute(query, values)]
+        finally:
+            connection.close()
+
+    def client(self) -> Any:
+        """`stoker.Client()` in this process, on the same store as the project's runs."""
+        import stoker
+
+        return stoker.Client()
+
+
+def _is_sqlite(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(16) == b"SQLite format 3\x00"
+
+
+@pytest.fixture
+def project(tmp_path: Path, stoker_home: Path) -> Iterator[Project]:
+    """An empty `Project`: `project.write({"train.py": "…"}).run("train.py")`."""
+    folder = tmp_path / "project"
+    yield Project(folder, stoker_home)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,85 @@
+"""Nothing heavy is loaded before it is used: by `import stoker`, by `stoker --help`, by a worker.
+
+Lists of modules instead of milliseconds: a slow machine cannot make these fail, and a failure names its culprit.
+`benchmarks/` has the milliseconds.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+
+THIRD_PARTY = frozenset(
+    """
+    IPython PIL cattrs cloudpickle fsspec hypothesis jinja2 markdown_it matplotlib numpy pandas peewee playhouse polars
+    psutil psycopg pyarrow pygments requests rich scipy sklearn tomli torch typing_extensions yaml
+    """.split()
+)
+"""All but attrs, of which values are made."""
+STANDARD = frozenset(
+    """
+    asyncio concurrent.futures ctypes.util curses difflib doctest email ftplib html http importlib.metadata
+    importlib.resources logging.config logging.handlers multiprocessing pdb pydoc sqlite3 ssl tomllib unittest
+    urllib.request uuid webbrowser xml xmlrpc zipfile
+    """.split()
+)
+CLICK = frozenset({"click"})
+
+ENTRIES: dict[str, tuple[str, str, frozenset[str]]] = {
+    "import stoker": ("stoker", "import stoker", THIRD_PARTY | STANDARD | CLICK | {"subprocess"}),
+    "a script's first line": (
+        "stoker.frontends",
+        "from stoker import pipeline, step",
+        THIRD_PARTY | STANDARD | CLICK,
+    ),
+    "stoker --help": (
+        "stoker.cli.main",
+        """
+import contextlib, io
+from stoker.cli.main import main
+sys.argv = ["stoker", "--help"]
+with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
+    main()
+assert "Usage" in printed.getvalue(), printed.getvalue()
+""",
+        THIRD_PARTY | STANDARD,
+    ),
+    "a fork server": ("stoker.runtime.forkserver", "import stoker.runtime.forkserver", THIRD_PARTY | STANDARD | CLICK),
+    "a worker": ("stoker.runtime.worker", "import stoker.runtime.worker", THIRD_PARTY | STANDARD | CLICK),
+}
+"""what → (module that must exist, what is run, modules that must not be loaded afterwards)"""
+
+
+def loaded_by(code: str) -> set[str]:
+    """The modules that some code loads, beyond those of a bare interpreter in this environment."""
+    report = "after = set(sys.modules)\nimport json\nprint(json.dumps(sorted(after - before)))"
+    program = f"import sys\nbefore = set(sys.modules)\n{code}\n{report}"
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    return set(json.loads(finished.stdout.splitlines()[-1]))
+
+
+def exists(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_nothing_heavy_is_loaded(entry: str) -> None:
+    module, code, banned = ENTRIES[entry]
+    if not exists(module):
+        pytest.skip(f"{module} is not there yet")
+    loaded = loaded_by(code)
+    heavy = sorted(banned & loaded)
+    assert not heavy, f"{entry} loads {', '.join(heavy)}; python -X importtime shows through whom"
+
+
+def test_the_measure() -> None:
+    assert "sqlite3" in loaded_by("import sqlite3")
+    assert "sqlite3" not in loaded_by("import json")

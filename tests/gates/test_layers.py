@@ -1,0 +1,99 @@
+"""The floors: `lint-imports` decides on our own modules, a table on other people's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import grimp
+import pytest
+
+STANDARD = sys.stdlib_module_names | {"tomllib"}
+"""Python 3.10 has no tomllib; `stoker.config` takes tomli there."""
+EVERYWHERE = ("stoker",)
+THIRD_PARTIES: dict[str, tuple[str, ...]] = {
+    "attr": EVERYWHERE,
+    "attrs": EVERYWHERE,
+    "cattrs": ("stoker.core",),
+    "IPython": ("stoker.driver", "stoker.report"),
+    "click": ("stoker.cli",),
+    "cloudpickle": ("stoker.compile", "stoker.store"),
+    "fsspec": ("stoker.store",),
+    "numpy": ("stoker.store", "stoker.compile"),
+    "pandas": ("stoker.store",),
+    "peewee": ("stoker.store",),
+    "playhouse": ("stoker.store",),
+    "polars": ("stoker.store",),
+    "psutil": ("stoker.client", "stoker.driver", "stoker.runtime"),
+    "psycopg": ("stoker.store",),
+    "pyarrow": ("stoker.store",),
+    "rich": ("stoker.cli", "stoker.report"),
+    "tomli": ("stoker.config",),
+    "torch": ("stoker.store",),
+    "yaml": ("stoker.compile",),
+}
+"""Every package that Stoker may import, also inside functions, and the rooms that may. A new row is a decision: what
+the package saves in lines, and what it costs in milliseconds, megabytes and pins inside somebody's image."""
+
+
+@pytest.fixture(scope="module")
+def graph() -> grimp.ImportGraph:
+    return grimp.build_graph("stoker", include_external_packages=True, cache_dir=None)
+
+
+def test_floors(repository: Path) -> None:
+    finished = subprocess.run(
+        [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+def test_third_parties_are_imported_where_they_may_be(graph: grimp.ImportGraph) -> None:
+    wrong = []
+    for module in sorted(graph.modules):
+        if module.partition(".")[0] == "stoker":
+            continue
+        package = module.partition(".")[0]
+        if package in STANDARD:
+            continue
+        for importer in sorted(graph.find_modules_that_directly_import(module)):
+            if package not in THIRD_PARTIES:
+                wrong.append(f"{importer} imports {package}, which THIRD_PARTIES does not list")
+            elif not any(importer == room or importer.startswith(room + ".") for room in THIRD_PARTIES[package]):
+                wrong.append(f"{importer} imports {package}, which only {', '.join(THIRD_PARTIES[package])} may")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_core_is_pure(graph: grimp.ImportGraph) -> None:
+    """Floor 1 travels into other people's images: standard library, attrs and cattrs only."""
+    allowed = {"stoker", "attr", "attrs", "cattrs", *STANDARD}
+    wrong = [
+        f"{module} imports {imported}"
+        for module in sorted(graph.modules)
+        if module == "stoker.core" or module.startswith("stoker.core.")
+        for imported in sorted(graph.find_modules_directly_imported_by(module))
+        if imported.partition(".")[0] not in allowed
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nobody_below_imports_the_public_face(graph: grimp.ImportGraph) -> None:
+    """`stoker/__init__.py` names modules of every floor: importing it from one of them closes a circle."""
+    importers = graph.find_modules_that_directly_import("stoker")
+    inside = [name for name in sorted(importers) if not name.startswith(("stoker.integrations", "stoker.cli"))]
+    assert not inside, f"import the module that defines the name: {inside}"
+
+
+def test_every_part_by_name_exists() -> None:
+    """The linter cannot see `"module:attribute"`. Parts that need an extra may not be loadable here."""
+    from stoker.core import plugins
+
+    for kind, table in plugins.TABLES.items():
+        for name, (_, extra) in table.items():
+            if not extra:
+                assert callable(plugins.load(kind, name)), f"{kind}: {name}"
