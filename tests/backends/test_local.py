@@ -255,9 +255,7 @@ def test_workers_do_not_draw_the_same_random_numbers(place: Place) -> None:
     assert place.value(both[0]) != place.value(both[1])
 
 
-@pytest.mark.parametrize(
-    ("name", "code"), [("leave", 3), ("fall", -signal.SIGSEGV), ("killed", -signal.SIGKILL)]
-)
+@pytest.mark.parametrize(("name", "code"), [("leave", 3), ("fall", -signal.SIGSEGV), ("killed", -signal.SIGKILL)])
 def test_a_process_that_dies_is_a_failed_job_and_the_next_one_runs(place: Place, name: str, code: int) -> None:
     status = place.result(name)
     assert (status.state, status.exit_code, status.result) == ("failed", code, None)
@@ -369,7 +367,7 @@ def test_losing_the_fork_server_loses_what_ran_and_nothing_else(place: Place) ->
     time.sleep(0.3)
     server = place.backend._server
     assert server is not None
-    server._process.kill()
+    os.kill(server.pid, signal.SIGKILL)
     status = place.ended(job)[0]
     assert status.cause == "worker-lost"
     assert place.value(place.result("one")) == 1
@@ -381,7 +379,7 @@ def test_closing_ends_every_process(place: Place) -> None:
     pid = place.value(place.ended(job)[0])
     server = place.backend._server
     assert server is not None
-    children = psutil.Process(server._process.pid).children(recursive=True)
+    children = psutil.Process(server.pid).children(recursive=True)
     place.backend.close()
     assert children and all(gone(child.pid) for child in children)
     assert gone(pid)
@@ -389,6 +387,8 @@ def test_closing_ends_every_process(place: Place) -> None:
 
 
 def test_peak_memory_is_the_steps_own(place: Place) -> None:
-    (place.folder / "worksteps.py").write_text(textwrap.dedent(STEPS) + "\ndef big(): return len(bytearray(300_000_000))\n")
+    (place.folder / "worksteps.py").write_text(
+        textwrap.dedent(STEPS) + "\ndef big(): return len(bytearray(300_000_000))\n"
+    )
     big, small = place.result("big"), place.result("one")
     assert big.usage["peak"] > 300_000_000 > small.usage["peak"] > 1_000_000

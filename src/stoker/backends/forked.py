@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,6 +15,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Final, Iterable, Mapping
 
+from stoker.backends import spare
 from stoker.core import wire
 from stoker.core.errors import BackendError
 from stoker.core.plan import LogLine, Site
@@ -183,20 +183,8 @@ class ForkServer:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        here, there = wire.packet_pair()
-        self._control = here
-        self._errors = tempfile.TemporaryFile()
-        root = str(Path(__file__).resolve().parents[2])
-        code = f"import sys; sys.path.insert(0, {root!r}); from stoker.runtime.forkserver import main; main()"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code, str(there.fileno())],
-            pass_fds=[there.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._errors,
-            start_new_session=True,
-        )
-        there.close()
+        self._boot = spare.take()
+        self._control = self._boot.control
         self._say(
             {
                 "op": "hello",
@@ -206,6 +194,11 @@ class ForkServer:
                 "sources": [_document(source) for source in site.sources],
             }
         )
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._boot.process.pid
 
     def fileno(self) -> int:
         """Readable when the fork server has said something, or is gone."""
@@ -249,18 +242,12 @@ class ForkServer:
 
     def last_words(self) -> str:
         """What the fork server wrote to stderr, for a person who must find out why it went away."""
-        self._errors.seek(0)
-        return self._errors.read()[-2000:].decode("utf-8", "replace").strip()
+        self._boot.errors.seek(0)
+        return self._boot.errors.read()[-2000:].decode("utf-8", "replace").strip()
 
     def close(self, *, patience: float = 10.0) -> None:
         """Hang up: it ends its workers with all they started, and then itself."""
-        self._control.close()
-        try:
-            self._process.wait(patience)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._errors.close()
+        self._boot.close(patience)
 
 
 def _document(source: Any) -> dict[str, Any]:

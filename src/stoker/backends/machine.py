@@ -20,7 +20,11 @@ _REFUSED: Final[Mapping[str, tuple[str, str, str]]] = {
     "accelerators": ("STK103", "{}", _NO_LEASES),
     "gpu_memory": ("STK103", "{} bytes of GPU memory", _NO_LEASES),
     "nodes": ("STK104", "{} nodes", "the local backend runs each step on one node"),
-    "shared_memory": ("STK105", "{} bytes of shared memory", "/dev/shm is the machine's, and no step has one of its own"),
+    "shared_memory": (
+        "STK105",
+        "{} bytes of shared memory",
+        "/dev/shm is the machine's, and no step has one of its own",
+    ),
     "extended": ("STK106", "extended resources {}", "only a cluster's scheduler knows these"),
 }
 """field → code, what it asks for, why this machine cannot give it"""

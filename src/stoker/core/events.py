@@ -11,6 +11,7 @@ import attrs
 
 from stoker.core.status import RunStatus, StepStatus
 
+
 @attrs.frozen(kw_only=True, slots=True)
 class Task:
     """What the machine must know of a step to place it in time.

@@ -112,7 +112,7 @@ class Node:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Graph:
-    """A traced pipeline. `layers` are the pipeline's own settings, weakest first; `hooks` are its own and its steps'."""
+    """A traced pipeline. `layers` are its settings, weakest first; `hooks` are called when the whole run is over."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -158,7 +158,9 @@ def check(graph: Graph) -> None:
         waiting[node.key] = len(links)
         for link in links:
             if link not in by_key:
-                raise GraphError(f"step '{node.key}' waits for '{link}', which is not in this pipeline", where=node.where)
+                raise GraphError(
+                    f"step '{node.key}' waits for '{link}', which is not in this pipeline", where=node.where
+                )
             followers[link].append(node.key)
     free = [key for key, count in waiting.items() if not count]
     for key in free:

@@ -18,7 +18,7 @@ BACKENDS: Final[Mapping[str, tuple[str, str]]] = {
 """name → (where, extra that brings its packages)"""
 
 DRIVERS: Final[Mapping[str, tuple[str, str]]] = {
-    "run": ("stoker.driver:run", ""),
+    "run": ("stoker.start:run", ""),
 }
 """The way up from a called pipeline to the floor that runs it (docs/dev/decisions/0003)."""
 

@@ -8,7 +8,6 @@ A graph may grow at any time: fan-outs expand, a finished step may bring its suc
 from __future__ import annotations
 
 import heapq
-import zlib
 from typing import Callable, Final, Iterable, Mapping
 
 from stoker.core.events import (
@@ -40,18 +39,29 @@ from stoker.core.events import (
 )
 from stoker.core.plan import Capacity
 from stoker.core.status import CANCELLED, NEVER_RETRIED, STEP_DONE, STEP_GOOD, TIMED_OUT, WORKER_LOST, StepStatus
+from stoker.engine.outcomes import outcome, pause
 from stoker.engine.pool import Pool
 
 LOST_LIMIT: Final = 3
 """How often an attempt may be lost before its start until that counts as its failure: a user's module that kills the
 process that imports it would otherwise be tried for ever."""
-_WORST_FIRST: Final[tuple[StepStatus, ...]] = ("failed", "cancelled", "skipped")
 
 
 class _Node:
     """A task and where it stands: pending → preparing → ready → running (→ waiting → ready …) → a final status."""
 
-    __slots__ = ("attempt", "cancelled", "causes", "children", "expanded", "failures", "losses", "status", "task", "unmet")
+    __slots__ = (
+        "attempt",
+        "cancelled",
+        "causes",
+        "children",
+        "expanded",
+        "failures",
+        "losses",
+        "status",
+        "task",
+        "unmet",
+    )
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -285,14 +295,16 @@ class Machine:
         node.failures += 1
         node.cancelled = ""
         node.status = "waiting"
-        at = now + _pause(node.task, node.failures)
+        at = now + pause(node.task, node.failures)
         self._actions.append(Retrying(key=node.task.key, attempt=node.attempt, cause=cause, at=at))
         heapq.heappush(self._alarms, (at, node.task.key, node.attempt))
 
     def _alarm_is_live(self, alarm: tuple[float, str, int]) -> bool:
         _, key, attempt = alarm
         node = self._nodes[key]
-        return node.attempt == attempt and (node.status == "waiting" or (node.status == "running" and not node.cancelled))
+        return node.attempt == attempt and (
+            node.status == "waiting" or (node.status == "running" and not node.cancelled)
+        )
 
     def _ticked(self, event: Ticked, now: float) -> None:
         while self._alarms and self._alarms[0][0] <= now:
@@ -353,7 +365,7 @@ class Machine:
         parent.children -= 1
         parent.causes.setdefault(child.status, cause)
         if not parent.children and parent.status == "running":
-            line.append((parent, *_outcome(parent.causes)))
+            line.append((parent, *outcome(parent.causes)))
 
     def _hook_done(self, event: HookDone, now: float) -> None:
         self._hooks = max(0, self._hooks - 1)
@@ -383,21 +395,4 @@ class Machine:
         if node.cancelled and not hard:
             return
         node.cancelled = node.cancelled or cause
-        self._actions.append(
-            Cancel(key=node.task.key, attempt=node.attempt, hard=hard, cause=node.cancelled)
-        )
-
-
-def _outcome(causes: Mapping[str, str]) -> tuple[StepStatus, str]:
-    """A fan-out's status from those of its elements: the worst one, with its cause."""
-    for status in _WORST_FIRST:
-        if status in causes:
-            return status, causes[status]
-    return ("cached" if set(causes) == {"cached"} else "succeeded"), ""
-
-
-def _pause(task: Task, failures: int) -> float:
-    """Seconds before the next attempt. The jitter is drawn from the key, so that a replay waits the same time."""
-    pause = min(task.delay * task.backoff ** (failures - 1), task.max_delay)
-    spread = zlib.crc32(f"{task.key}:{failures}".encode()) / 0xFFFFFFFF * 2 - 1
-    return float(max(0.0, pause * (1 + task.jitter * spread)))
+        self._actions.append(Cancel(key=node.task.key, attempt=node.attempt, hard=hard, cause=node.cancelled))

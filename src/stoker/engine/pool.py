@@ -40,7 +40,7 @@ class Pool:
             self.line.append(task)
 
     def admit(self, wanted: Callable[[Task], bool]) -> Iterator[tuple[Task, bool]]:
-        """Take those out of the line that may start now, and whether behind a running one; `wanted` tells who still waits."""
+        """Those who may start now, and whether behind a running one; `wanted` tells who still waits."""
         while self.line:
             head = self.line[0]
             if not wanted(head):

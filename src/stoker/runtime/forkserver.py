@@ -3,7 +3,7 @@
 Started by the driver with one end of a socket on a descriptor named in its arguments. It is told
 
     {"op": "hello", "path": [...], "cwd": ..., "blobs": ..., "sources": [...]}
-    {"op": "fork", "worker": 3, "once": bool, "environment": {...}}   with four descriptors: jobs, results, stdout, stderr
+    {"op": "fork", "worker": 3, "once": bool, "environment": {...}}    with descriptors: jobs, results, stdout, stderr
     {"op": "end", "worker": 3, "grace": 5.0}                          SIGTERM now, SIGKILL after the grace
 
 and says `{"op": "forked", "worker", "pid"}` and `{"op": "exited", "worker", "code", "signal", "cpu", "peak"}`. When the

@@ -23,6 +23,11 @@ def function_of(source: Mapping[str, Any], read: Callable[[str], bytes]) -> Call
         import pickle
 
         return unwrapped(pickle.loads(read(source["digest"])))
+    return unwrapped(object_of(source))
+
+
+def object_of(source: Mapping[str, Any]) -> Any:
+    """What stands in a module under a source document's name: a function, or the `Step` or `Pipeline` around it."""
     found: Any = module_of(source)
     for part in source["qualname"].split("."):
         try:
@@ -33,7 +38,7 @@ def function_of(source: Mapping[str, Any], read: Callable[[str], bytes]) -> Call
                 where=source.get("path", ""),
                 fix="define the step at module level, above the call of the pipeline",
             ) from None
-    return unwrapped(found)
+    return found
 
 
 def module_of(source: Mapping[str, Any]) -> ModuleType:

@@ -2,7 +2,8 @@
 
 A job comes as a JSON document, the result leaves as one:
 
-    {"job", "ok", "outputs": {name: artifact}, "start", "end", "cpu", "cause", "error": {type, message, traceback, place}}
+    {"job", "ok", "outputs": {name: artifact}, "start", "end", "cpu", "cause",
+     "error": {type, message, traceback, place}}
 
 It must not know which backend it is in, nor talk to the database.
 """

@@ -1,0 +1,1 @@
+"""What Stoker costs: `make bench`."""

@@ -1,0 +1,206 @@
+"""`python -m benchmarks [--quick] [--rows NAME …]`: the measures, interleaved, each a median beside its floor.
+
+A figure "per step" is a slope between two sizes, so that start-up is out of it. Every run is a process of its own
+with a store of its own. The table is printed and stored as JSON with the machine's description in `benchmarks/results.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+
+
+class Home:
+    """A fresh store for one or more runs."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="bench-")
+
+    def __enter__(self) -> Home:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def run(self, *command: str) -> tuple[float, dict[str, Any]]:
+        """Seconds for the whole process, and what it printed as JSON."""
+        environment = {**os.environ, "STOKER_HOME": self.path, "TMPDIR": self.path}
+        started = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+        seconds = time.perf_counter() - started
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+        lines = done.stdout.strip().splitlines()
+        return seconds, json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
+
+
+def whole(*command: str) -> float:
+    with Home() as home:
+        return home.run(*command)[0]
+
+
+def inside(name: str, n: int) -> float:
+    with Home() as home:
+        return float(home.run("-m", "benchmarks.workloads", name, str(n))[1]["seconds"])
+
+
+def cached(name: str, n: int) -> float:
+    """Seconds inside the process of the second run on the same store."""
+    with Home() as home:
+        home.run("-m", "benchmarks.workloads", name, str(n))
+        return float(home.run("-m", "benchmarks.workloads", name, str(n))[1]["seconds"])
+
+
+def memory(name: str, n: int, field: str) -> float:
+    with Home() as home:
+        return float(home.run("-m", "benchmarks.workloads", name, str(n))[1][field])
+
+
+def slope(measure: Callable[[int], float], small: int, large: int) -> float:
+    """Milliseconds for one more."""
+    return (measure(large) - measure(small)) / (large - small) * 1000
+
+
+def installed_size() -> float:
+    """Megabytes of Stoker and its dependencies in an environment of their own."""
+    with Home() as home:
+        target = Path(home.path) / "site"
+        subprocess.run(
+            [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target), str(ROOT)],
+            check=True,
+            capture_output=True,
+        )
+        return sum(file.stat().st_size for file in target.rglob("*") if file.is_file() and file.suffix != ".pyc") / 1e6
+
+
+MEASURES: dict[str, tuple[str, str, Callable[[], float]]] = {
+    "import": (
+        "import stoker, over a bare interpreter",
+        "ms",
+        lambda: (whole("-c", "import stoker") - whole("-c", "pass")) * 1e3,
+    ),
+    "hello": ("three trivial steps, whole process, empty store", "s", lambda: whole("benchmarks/hello.py")),
+    "chain": ("one more step in a chain (100 → 1,100)", "ms", lambda: slope(lambda n: inside("chain", n), 100, 1100)),
+    "chain_of_100": ("a chain of 100, inside the process", "s", lambda: inside("chain", 100)),
+    "floor_plain": (
+        "  floor: plain call, a pickle file each",
+        "ms",
+        lambda: slope(lambda n: inside("floor_plain", n), 100, 1100),
+    ),
+    "fresh": (
+        "one more step in a process of its own (20 → 220)",
+        "ms",
+        lambda: slope(lambda n: inside("fresh", n), 20, 220),
+    ),
+    "floor_fork": ("  floor: one fork a step", "ms", lambda: slope(lambda n: inside("floor_fork", n), 20, 220)),
+    "fan_out": (
+        "one more item of a fan-out (200 → 10,000)",
+        "ms",
+        lambda: slope(lambda n: inside("fan_out", n), 200, 10_000),
+    ),
+    "fan_out_200": ("a fan-out of 200, inside the process", "s", lambda: inside("fan_out", 200)),
+    "fan_out_10000": ("a fan-out of 10,000, inside the process", "s", lambda: inside("fan_out", 10_000)),
+    "cached": (
+        "one more cached step in a chain (100 → 1,100)",
+        "ms",
+        lambda: slope(lambda n: cached("chain", n), 100, 1100),
+    ),
+    "array": ("1 GiB array from step to step", "s", lambda: inside("array", 1024)),
+    "floor_array": ("  floor: save, hash, map, sum", "s", lambda: inside("floor_array", 1024)),
+    "array_memory": ("  largest process with that array", "MB", lambda: memory("array", 1024, "largest_child_mb")),
+    "driver_memory": (
+        "driver's memory at 10,000 steps (fan-out)",
+        "MB",
+        lambda: memory("fan_out", 10_000, "driver_mb"),
+    ),
+    "chain_memory": ("driver's memory at 10,000 steps (chain)", "MB", lambda: memory("chain", 10_000, "driver_mb")),
+    "chain_10000": ("a chain of 10,000, inside the process", "s", lambda: inside("chain", 10_000)),
+    "wide": ("a step with 10,000 upstream steps, inside", "s", lambda: inside("wide", 10_000)),
+    "size": ("installed size without extras", "MB", installed_size),
+}
+BUDGETS = {
+    "import": 60,
+    "hello": 0.20,
+    "chain": 0.4,
+    "fresh": 2.5,
+    "fan_out": 0.2,
+    "cached": 0.05,
+    "array": 1.6,
+    "array_memory": 1024 * 1.1 + 60,
+    "driver_memory": 150,
+    "chain_memory": 150,
+    "size": 40,
+}
+SLOW = {"chain_10000", "wide", "size", "chain_memory"}
+
+
+def machine() -> dict[str, Any]:
+    cpu = ""
+    if Path("/proc/cpuinfo").exists():
+        names = [
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ]
+        cpu = names[0] if names else ""
+    return {
+        "cpu": cpu or platform.processor(),
+        "cpus": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--rows", nargs="*", default=list(MEASURES))
+    parser.add_argument("--output", type=Path, default=HERE / "results.json")
+    options = parser.parse_args()
+    values: dict[str, list[float]] = {name: [] for name in options.rows}
+    for turn in range(options.repeat):
+        for name in options.rows:
+            if name in SLOW and turn > 0 and options.repeat <= 5 and name == "size":
+                continue
+            values[name].append(MEASURES[name][2]())
+            print(f"\r{turn + 1}/{options.repeat} {name:<20}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    rows = []
+    for name, found in values.items():
+        title, unit, _ = MEASURES[name]
+        rows.append(
+            {
+                "name": name,
+                "what": title,
+                "unit": unit,
+                "median": statistics.median(found),
+                "min": min(found),
+                "runs": found,
+            }
+            | ({"budget": BUDGETS[name]} if name in BUDGETS else {})
+        )
+    print(f"{'':52} {'median':>9} {'min':>9} {'budget':>9}")
+    for row in rows:
+        budget = f"{row['budget']:>9.4g}" if "budget" in row else " " * 9
+        print(f"{row['what']:52} {row['median']:>9.4g} {row['min']:>9.4g} {budget} {row['unit']}")
+    options.output.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""`stoker artifacts`: what a run's steps made, and the other way round: who made an artifact."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Iterator
+
+import click
+
+from stoker.cli.options import json_option, stack_option
+from stoker.cli.output import print_json, say, table
+from stoker.client import Client, Output
+from stoker.report.words import memory_text
+
+DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+
+
+@click.command("artifacts")
+@click.argument("which", metavar="RUN|DIGEST")
+@click.argument("step", required=False)
+@stack_option
+@json_option
+def command(*, which: str, step: str | None, client: Client, as_json: bool) -> None:
+    """List what a run's steps made, or who made the artifact with a digest."""
+    produced_by = DIGEST.fullmatch(which) is not None and step is None
+    found = client.artifact(which).producers if produced_by else list(_made_by(client, which, step))
+    if as_json:
+        print_json([output.as_dict() for output in found])
+        return
+    if not found:
+        say("no artifacts")
+        return
+    if produced_by:
+        made = [(output.run_id, output.step, output.name, output.type, memory_text(output.size)) for output in found]
+        click.echo(table(("run", "step", "output", "type", "size"), made, right=("size",)))
+        return
+    rows = [
+        (output.step, output.name, output.type, _shape(output), memory_text(output.size), output.digest)
+        for output in found
+    ]
+    click.echo(table(("step", "output", "type", "shape", "size", "digest"), rows, right=("size",)))
+
+
+def _made_by(client: Client, run_id: str, step: str | None) -> Iterator[Output]:
+    run = client.run(run_id)
+    for one in [run.steps[step]] if step is not None else run.steps.values():
+        yield from one.outputs.values()
+
+
+def _shape(output: Output) -> str:
+    shape = "×".join(map(str, output.shape)) if output.shape is not None else ""
+    return f"{shape} {output.dtype or ''}".strip()

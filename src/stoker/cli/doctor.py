@@ -1,0 +1,188 @@
+"""`stoker doctor`: what of machine, configuration and store is as it should be, and how to mend the rest."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Final, Iterator
+
+import attrs
+import click
+
+from stoker import config
+from stoker.cli.options import json_option
+from stoker.cli.output import paint, print_json
+from stoker.core.errors import EXIT_INFRASTRUCTURE, StokerError
+from stoker.report.words import memory_text
+from stoker.store.records import RunFilter
+from stoker.store.schema import MIGRATIONS
+from stoker.store.store import open_store
+
+NEEDED: Final = ("attrs", "cattrs", "click", "cloudpickle", "fsspec", "peewee", "psutil", "pyyaml", "rich")
+OPTIONAL: Final = ("numpy", "pandas", "polars", "pyarrow", "scipy", "scikit-learn", "torch", "matplotlib", "psycopg")
+"""Packages whose values Stoker keeps in their own formats, or that an extra brings."""
+NETWORK: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs"}
+)
+"""File systems on which SQLite's write-ahead log does not work: it shares memory between processes of one machine."""
+LITTLE: Final = 10**9
+"""Bytes. With less free space, the next large artifact may be the one that does not fit."""
+OLDEST_SQLITE: Final = (3, 24)
+"""The first that knows INSERT … ON CONFLICT DO UPDATE."""
+
+
+@attrs.frozen(kw_only=True)
+class Check:
+    """One thing that was looked at; `problem` is empty if all is well."""
+
+    name: str
+    found: str
+    problem: str = ""
+    fix: str = ""
+
+
+@click.command("doctor")
+@json_option
+def command(*, as_json: bool) -> int:
+    """Check this machine, the configuration and the store; exit code 4 if there is a problem."""
+    checks = [*machine(), *configuration(), *home(), *packages()]
+    problems = [check for check in checks if check.problem]
+    if as_json:
+        print_json({"ok": not problems, "checks": [attrs.asdict(check) for check in checks]})
+    else:
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            mark = paint("✗", "31") if check.problem else paint("✓", "32")
+            click.echo(f"{mark} {check.name:<{width}}  {check.found}")
+            if check.problem:
+                click.echo(f"  {'':<{width}}  {check.problem}\n  {'':<{width}}  fix: {check.fix}")
+        click.echo(f"{len(problems)} problems" if len(problems) != 1 else "1 problem")
+    return EXIT_INFRASTRUCTURE if problems else 0
+
+
+def stoker_version() -> str:
+    """The installed version."""
+    return _version("stoker") or "unknown (not installed)"
+
+
+def machine() -> Iterator[Check]:
+    """Python and what it runs on."""
+    import sqlite3
+
+    yield Check(name="stoker", found=stoker_version())
+    yield Check(name="python", found=f"{platform.python_version()} at {sys.executable}")
+    known = sys.platform in ("linux", "darwin")
+    yield Check(
+        name="platform",
+        found=platform.platform(),
+        problem="" if known else f"Stoker does not know {sys.platform}",
+        fix="" if known else "use Linux or macOS; on Windows, WSL",
+    )
+    enough = sqlite3.sqlite_version_info >= OLDEST_SQLITE
+    yield Check(
+        name="sqlite",
+        found=sqlite3.sqlite_version,
+        problem="" if enough else f"Stoker needs {'.'.join(map(str, OLDEST_SQLITE))} or later",
+        fix="" if enough else "use a newer Python, or a PostgreSQL database",
+    )
+
+
+def configuration() -> Iterator[Check]:
+    """The stacks, and the store of the current one."""
+    try:
+        stacks = config.stacks()
+        current = config.load()
+    except StokerError as error:
+        yield Check(name="stacks", found="", problem=_told(error), fix=error.fix or "correct the file")
+        return
+    names = ", ".join(f"{stack.name} (current)" if stack.name == current.name else stack.name for stack in stacks)
+    yield Check(name="stacks", found=names)
+    shown = config.masked(current.database)
+    file = _sqlite_file(current.database)
+    if file is not None and not file.exists():
+        yield Check(name="database", found=f"{shown}, made by the first run")
+        return
+    try:
+        store = open_store(current.database, current.artifact_store, str(current.home))
+        store.records.runs(RunFilter(limit=1))
+        store.close()
+    except StokerError as error:
+        yield Check(name="database", found=shown, problem=_told(error), fix=error.fix or "see the message")
+        return
+    yield Check(name="database", found=f"{shown}, version {len(MIGRATIONS)}")
+
+
+def home() -> Iterator[Check]:
+    """The folder where things are kept: writable, with space, on a disk of this machine."""
+    folder = config.home()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        fix = "set STOKER_HOME to a folder of yours, or change the permissions"
+        yield Check(name="home", found=str(folder), problem=f"{there} cannot be written to", fix=fix)
+        return
+    yield Check(name="home", found=str(folder) + ("" if there == folder else ", made when it is needed"))
+    free = shutil.disk_usage(there).free
+    low = free < LITTLE
+    yield Check(
+        name="disk",
+        found=f"{memory_text(free)} free",
+        problem="there is little space left" if low else "",
+        fix="`stoker gc --older-than 30d`, or set STOKER_HOME to another disk" if low else "",
+    )
+    kind = file_system(there)
+    remote = kind in NETWORK
+    yield Check(
+        name="file system",
+        found=kind or "unknown",
+        problem="SQLite is not safe on a network file system" if remote else "",
+        fix='set STOKER_HOME to a local disk, or give the stack a database = "postgresql://…"' if remote else "",
+    )
+
+
+def packages() -> Iterator[Check]:
+    """What Stoker needs, and what it makes use of."""
+    for name in NEEDED:
+        version = _version(name)
+        missing = "" if version else "it is not installed"
+        yield Check(name=name, found=version or "", problem=missing, fix="" if version else f"pip install {name}")
+    for name in OPTIONAL:
+        yield Check(name=name, found=_version(name) or "not installed (optional)")
+
+
+def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
+    """The type of the file system that a path lies on, such as "ext4"; empty where that cannot be found out."""
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    found, longest = "", -1
+    whole = path.resolve()
+    for line in lines:
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        # Blanks in mount points are written as octal numbers.
+        mounted = Path(fields[1].replace("\\040", " "))
+        if len(mounted.parts) >= longest and (mounted == whole or mounted in whole.parents):
+            found, longest = fields[2], len(mounted.parts)
+    return found
+
+
+def _sqlite_file(database: str) -> Path | None:
+    scheme, mark, rest = database.partition("://")
+    return Path(rest.removeprefix("/") if rest.startswith("//") else rest) if mark and scheme == "sqlite" else None
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _told(error: StokerError) -> str:
+    return f"{error.where}: {error.message}" if error.where else error.message

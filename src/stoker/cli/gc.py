@@ -1,0 +1,118 @@
+"""`stoker gc`: old runs go if somebody says so, and then what nothing needs any more."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Callable, Final, Sequence
+
+import click
+
+from stoker.cli.options import json_option, stack_option
+from stoker.cli.output import print_json
+from stoker.client import Client
+from stoker.client.liveness import shown_status
+from stoker.core import units
+from stoker.report.words import count_text, memory_text
+from stoker.store import sweep
+from stoker.store.records import RunFilter
+from stoker.store.rows import RunRow
+from stoker.store.store import Store
+
+PAGE: Final = 500
+"""Runs that are read at once."""
+SCRATCH_AGE: Final = 86400.0
+"""Seconds after which a scratch file of a driver that is gone is surely of no use."""
+
+
+@click.command("gc")
+@click.option("--older-than", metavar="TIME", help="Delete finished runs that ended this long ago, such as 30d.")
+@click.option("--keep", type=click.IntRange(min=0), help="Delete finished runs but the newest N of each pipeline.")
+@click.option("--dry-run", is_flag=True, help="Say what would go and delete nothing.")
+@stack_option
+@json_option
+def command(*, older_than: str | None, keep: int | None, dry_run: bool, client: Client, as_json: bool) -> None:
+    """Remove old runs and what nothing needs any more.
+
+    Without --older-than and --keep no run is deleted. With both, a run goes if both say so.
+    """
+    store = client.store
+    now = time.time()
+    before = None if older_than is None else now - units.duration(older_than)
+    runs = all_runs(store)
+    old = [] if before is None and keep is None else old_runs(runs, before=before, keep=keep)
+    document: dict[str, Any] = {"dry_run": dry_run, "runs": [run.id for run in old]}
+    if dry_run:
+        blobs = sweep.unreferenced(store)
+        document.update(artifacts=len(blobs), bytes=sum(map(store.blobs.size, blobs)))
+    else:
+        for run in old:
+            store.records.delete_run(run.id)
+            store.logs.delete(run.id)
+        swept = sweep.sweep(store, now=now)
+        document.update(artifacts=swept.blobs, bytes=swept.bytes)
+    running = any(shown_status(run) == "running" for run in runs)
+    stale = [] if running else stale_scratch(Path(store.home) / "scratch", now - SCRATCH_AGE)
+    for path in () if dry_run else stale:
+        path.unlink(missing_ok=True)
+    document["scratch_files"] = len(stale)
+    if as_json:
+        print_json(document)
+    else:
+        click.echo(told(document))
+
+
+def all_runs(store: Store) -> list[RunRow]:
+    """Every run, newest first."""
+    found: list[RunRow] = []
+    while True:
+        page = store.records.runs(RunFilter(limit=PAGE, offset=len(found)))
+        found += page
+        if len(page) < PAGE:
+            return found
+
+
+def old_runs(
+    runs: Sequence[RunRow],
+    *,
+    before: float | None,
+    keep: int | None,
+    status: Callable[[RunRow], str] = shown_status,
+) -> list[RunRow]:
+    """Those of the runs, newest first, that may go: ended before a time, and not among the newest of their pipeline."""
+    seen: dict[str, int] = {}
+    found = []
+    for run in runs:
+        seen[run.pipeline] = seen.get(run.pipeline, 0) + 1
+        # A run whose driver died has no end; its last heartbeat is when it was seen last.
+        ended = run.ended or run.heartbeat or run.created
+        is_old = before is None or ended < before
+        if is_old and (keep is None or seen[run.pipeline] > keep) and status(run) != "running":
+            found.append(run)
+    return found
+
+
+def stale_scratch(folder: Path, before: float) -> list[Path]:
+    """Files of drivers that are gone."""
+    if not folder.is_dir():
+        return []
+    return [
+        Path(entry.path)
+        for entry in os.scandir(folder)
+        if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime < before
+    ]
+
+
+def told(document: dict[str, Any]) -> str:
+    """What went, in a sentence or two."""
+    runs, artifacts, size = len(document["runs"]), document["artifacts"], memory_text(document["bytes"])
+    if not document["dry_run"]:
+        return f"deleted {count_text(runs, 'run')} and {count_text(artifacts, 'artifact')}: {size} are free again"
+    lines = [f"would delete {count_text(runs, 'run')}"]
+    lines += [f"  {id}" for id in document["runs"]]
+    lines.append(
+        f"would delete {count_text(artifacts, 'artifact')} that no run needs, {size}, unless put within the hour"
+    )
+    lines += ["and those that only these runs need"] if runs else []
+    return "\n".join(lines)

@@ -1,0 +1,134 @@
+"""`stoker logs RUN [STEP]`: what steps wrote."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import time
+from collections import deque
+from datetime import datetime, timezone
+from typing import Final, Iterable, Iterator
+
+import click
+
+from stoker.cli.options import json_option, run_argument, stack_option
+from stoker.cli.output import paint
+from stoker.client import Client, Run
+from stoker.client.steps import STREAMS
+from stoker.core.errors import UsageError
+from stoker.core.plan import LogLine
+from stoker.store.store import Store
+
+LOOK: Final = 0.3
+"""Seconds between two looks at the logs of a run that is followed."""
+
+Lines = Iterator[tuple[str, LogLine]]
+
+
+@click.command("logs")
+@run_argument
+@click.argument("step", required=False)
+@click.option("--attempt", type=click.IntRange(min=0), help="Of a step: this attempt, not the last; 0 is its hooks.")
+@click.option("--stream", type=click.Choice(STREAMS), help="Only one of the two.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with new lines until it is over.")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines, and what follows them.")
+@click.option("--timestamps", "-t", is_flag=True, help="The time before each line.")
+@stack_option
+@json_option
+def command(
+    *,
+    run_id: str,
+    step: str | None,
+    attempt: int | None,
+    stream: str | None,
+    follow: bool,
+    tail: int | None,
+    timestamps: bool,
+    client: Client,
+    as_json: bool,
+) -> None:
+    """Print what steps wrote.
+
+    STEP is a step's key, such as train, or that of a fan-out's element, such as "train[3]". Without it: the lines of
+    all steps by time. With --json each line is one object.
+    """
+    run = client.run(run_id)
+    if step is None and attempt is not None:
+        raise UsageError("an attempt is one of a step", fix=f"stoker logs {run_id} STEP --attempt {attempt}")
+    one = step is not None and run.steps[step].count is None
+    lines: Lines
+    if step is not None and one:
+        found = run.steps[step].logs(attempt, stream=stream, follow=follow, tail=tail)
+        lines = ((step, line) for line in found)
+    elif attempt is not None:
+        raise UsageError(
+            f"'{step}' is a fan-out: its elements have attempts", fix=f'stoker logs {run_id} "{step}[0]" …'
+        )
+    else:
+        lines = _of_many(client.store, run, step, stream=stream, follow=follow, tail=tail)
+    _print(lines, named=not one, timestamps=timestamps, as_json=as_json, at_once=follow)
+
+
+def followed(store: Store, run: Run, step: str | None, *, tail: int | None = None) -> Lines:
+    """The lines of many steps as they come, until the run is over."""
+    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    first = True
+    while True:
+        over = run.refresh().status != "running"
+        news = sorted(_news(store, run, step, seen, counts), key=lambda pair: pair[1].time)
+        yield from news if tail is None or not first else deque(news, maxlen=tail)
+        first = False
+        if over:
+            return
+        time.sleep(LOOK)
+
+
+def _of_many(store: Store, run: Run, step: str | None, *, stream: str | None, follow: bool, tail: int | None) -> Lines:
+    pairs = followed(store, run, step, tail=tail) if follow else run.logs(step)
+    lines = ((key, line) for key, line in pairs if stream is None or line.stream == stream)
+    return lines if follow or tail is None else iter(deque(lines, maxlen=tail))
+
+
+def _news(store: Store, run: Run, step: str | None, seen: dict[str, int], counts: dict[str, int]) -> Lines:
+    """What was written since the last look; a file that did not grow is not read."""
+    for key in _keys(run, step):
+        for attempt in store.logs.attempts(run.id, key):
+            path = store.logs.path(run.id, key, attempt)
+            size = os.stat(path).st_size
+            if size <= seen.get(path, 0):
+                continue
+            seen[path] = size
+            for line in itertools.islice(store.logs.lines(run.id, key, attempt), counts.get(path, 0), None):
+                counts[path] = counts.get(path, 0) + 1
+                yield key, line
+
+
+def _keys(run: Run, step: str | None) -> Iterator[str]:
+    for one in [run.steps[step]] if step is not None else run.steps.values():
+        if one.count is None:
+            yield one.key
+        else:
+            yield from (f"{one.key}[{index}]" for index in range(one.count))
+
+
+def _print(
+    lines: Iterable[tuple[str, LogLine]], *, named: bool, timestamps: bool, as_json: bool, at_once: bool
+) -> None:
+    for key, line in lines:
+        if as_json:
+            document = {"step": key, "time": line.time, "stream": line.stream, "text": line.text}
+            print(json.dumps(document, ensure_ascii=False))
+        else:
+            head = paint(f"{_clock(line.time)} ", "2") if timestamps else ""
+            head += paint(f"{key} │ ", "2") if named else ""
+            print(head + line.text)
+        if at_once:
+            sys.stdout.flush()
+
+
+def _clock(seconds: float) -> str:
+    moment = datetime.fromtimestamp(seconds, tz=timezone.utc).astimezone()
+    return moment.isoformat(sep=" ", timespec="milliseconds")

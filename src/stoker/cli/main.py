@@ -1,0 +1,152 @@
+"""`stoker`: finds the command that is called, and turns what it raises into a message and an exit code.
+
+A command is a line in `COMMANDS` and a file beside this one, which is loaded only when the command is called: `stoker
+--help` knows no other module of ours. Results go to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Final, Mapping, Sequence
+
+import click
+
+from stoker.cli.output import ScriptFailed
+from stoker.core.errors import EXIT_INFRASTRUCTURE, EXIT_INTERRUPTED, StokerError, nearest
+from stoker.core.plugins import resolve
+
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "run": ("stoker.cli.run:command", "run a pipeline of a file, as `python FILE` would"),
+    "plan": ("stoker.cli.plan:command", "show what a run would do, and with which settings, without running it"),
+    "runs": ("stoker.cli.runs:command", "list runs, newest first"),
+    "show": ("stoker.cli.show:command", "show a run: its steps, why it failed, what it made"),
+    "logs": ("stoker.cli.logs:command", "print what steps wrote"),
+    "artifacts": ("stoker.cli.artifacts:command", "list what a run's steps made, or who made an artifact"),
+    "cancel": ("stoker.cli.cancel:command", "ask a run to stop"),
+    "resume": ("stoker.cli.resume:command", "go on with a run where it stopped"),
+    "stacks": ("stoker.cli.stacks:command", "list where runs can run and where things are kept"),
+    "doctor": ("stoker.cli.doctor:command", "check this machine, the configuration and the store"),
+    "gc": ("stoker.cli.gc:command", "remove old runs and what nothing needs any more"),
+}
+"""name → (where it is, what it does)"""
+EXIT_PIPE: Final = 141
+"""128 + SIGPIPE: what a shell reports for a program whose reader went away, as in `stoker logs … | head`."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The program: runs a command and exits."""
+    sys.exit(invoke(sys.argv[1:] if argv is None else argv))
+
+
+def invoke(argv: Sequence[str]) -> int:
+    """Run a command; its exit code."""
+    arguments, traced = _without_traceback_option(argv)
+    try:
+        result = group.main(args=arguments, prog_name="stoker", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except BrokenPipeError:
+        # Python flushes stdout once more when it exits; that must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE
+    except (KeyboardInterrupt, click.Abort):
+        _say("interrupted")
+        return EXIT_INTERRUPTED
+    except (StokerError, click.ClickException) as error:
+        if traced:
+            import traceback
+
+            traceback.print_exc()
+        _say(error.message if isinstance(error, ScriptFailed) else f"error: {_message(error)}")
+        return error.exit_code
+    except Exception as error:  # a defect of ours, whatever it is: the person gets an exit code that says so
+        import traceback
+
+        traceback.print_exc()
+        _say(f"error: {type(error).__name__} inside Stoker, which should not happen\n  fix: report the lines above")
+        return EXIT_INFRASTRUCTURE
+
+
+class Commands(click.Group):
+    """The commands of `COMMANDS`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load a command."""
+        found = COMMANDS.get(cmd_name)
+        if found is None:
+            return None
+        command: click.Command = resolve(found[0])
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the first argument names; an unknown one is answered with the nearest."""
+        if args and args[0] not in COMMANDS:
+            if args[0].startswith("-"):
+                raise click.NoSuchOption(args[0], possibilities=None, ctx=ctx)
+            raise click.UsageError(f"there is no command '{args[0]}'{nearest(args[0], COMMANDS)}", ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table, without loading the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, told) for name, (_, told) in COMMANDS.items()])
+
+
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    epilog="`stoker COMMAND --help` says more. Exit codes: 0 succeeded, 1 a step failed, 2 wrong usage or settings, "
+    "3 the plan was refused, 4 infrastructure failed, 130 interrupted.",
+)
+@click.option("--version", is_flag=True, help="Show the version and exit.")
+@click.option("--traceback", is_flag=True, help="Show Python's traceback with an error (or set STOKER_TRACEBACK=1).")
+@click.pass_context
+def group(ctx: click.Context, *, version: bool, traceback: bool) -> None:
+    """Stoker runs pipelines of ordinary Python functions."""
+    del traceback  # taken off the arguments by `invoke`, wherever it stands
+    if version:
+        from stoker.cli.doctor import stoker_version
+
+        click.echo(stoker_version())
+        ctx.exit()
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def _without_traceback_option(argv: Sequence[str]) -> tuple[list[str], bool]:
+    given = "--traceback" in argv
+    wanted = given or os.environ.get("STOKER_TRACEBACK", "") not in ("", "0")
+    return [argument for argument in argv if argument != "--traceback"], wanted
+
+
+def _message(error: StokerError | click.ClickException) -> str:
+    if isinstance(error, StokerError):
+        return str(error)
+    ctx = getattr(error, "ctx", None)
+    fix = f"\n  fix: see `{ctx.command_path} --help`" if ctx is not None else ""
+    if isinstance(error, click.NoSuchOption):
+        options = _options(ctx)
+        return f"there is no option '{error.option_name}'{nearest(error.option_name, options) if options else ''}{fix}"
+    text = error.format_message()
+    return f"{text[:1].lower()}{text[1:].rstrip('.')}{fix}"
+
+
+def _options(ctx: click.Context | None) -> list[str]:
+    """The long options of the command that was called."""
+    params: list[Any] = ctx.command.get_params(ctx) if ctx is not None else []
+    return [flag for param in params for flag in (*param.opts, *param.secondary_opts) if flag.startswith("--")]
+
+
+def _say(text: str) -> None:
+    try:
+        sys.stderr.write(text + "\n")
+    except OSError:
+        pass

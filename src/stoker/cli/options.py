@@ -1,0 +1,31 @@
+"""Options that several commands have, each written once."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, TypeVar
+
+import click
+
+from stoker.client import Client
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(command: F) -> F:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Only JSON on stdout.")(command)
+
+
+def stack_option(command: F) -> F:
+    """`--stack`, and with it a `client` of the stack's store."""
+
+    def client(ctx: click.Context, param: click.Parameter, value: str | None) -> Client:
+        return Client(value)
+
+    told = "Whose store to look into; the current stack's if not given."
+    return click.option("--stack", "client", metavar="NAME", callback=client, help=told)(command)
+
+
+def run_argument(command: F) -> F:
+    """RUN: an id, the beginning of one, or "latest"."""
+    return click.argument("run_id", metavar="RUN")(command)

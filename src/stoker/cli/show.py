@@ -1,0 +1,135 @@
+"""`stoker show RUN`: how it went, step by step; why it failed; what it made."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any, Final, Iterator
+
+import click
+
+from stoker.cli.options import json_option, run_argument, stack_option
+from stoker.cli.output import paint, print_json, short, status_text, table
+from stoker.client import Client, Run, Step
+from stoker.core.status import STEP_GOOD
+from stoker.report.words import count_text, memory_text, time_text
+
+_FAILURES: Final = 10
+"""Failed steps that are shown with their tracebacks; of a thousand the rest is a count."""
+
+
+@click.command("show")
+@run_argument
+@click.option("--elements", is_flag=True, help="Also every element of the fan-outs.")
+@stack_option
+@json_option
+def command(*, run_id: str, elements: bool, client: Client, as_json: bool) -> None:
+    """Show a run: its steps, why it failed, what it made."""
+    run = client.run(run_id)
+    if as_json:
+        print_json(run_document(run, elements=elements))
+    else:
+        click.echo("\n".join(run_lines(run, elements=elements)))
+
+
+def run_document(run: Run, *, elements: bool) -> dict[str, Any]:
+    """The run as JSON, with attempts and outputs of its steps."""
+    document = run.as_dict(steps=False)
+    steps = [step.as_dict() for step in run.steps.values()]
+    for step in steps if not elements else ():
+        step.pop("elements", None)
+    document["steps"] = steps
+    return document
+
+
+def run_lines(run: Run, *, elements: bool) -> Iterator[str]:
+    """The run as a person reads it."""
+    steps = list(run.steps.values())
+    yield f"{paint(run.id, '1')}  {run.pipeline}  {status_text(run.status)}"
+    yield from (f"  {name:<10} {text}" for name, text in _facts(run) if text)
+    if run.parameters:
+        yield "\nparameters"
+        yield from (f"  {name} = {_value(value)}" for name, value in run.parameters.items())
+    if steps:
+        rows = [row for step in steps for row in _rows(step, elements=elements)]
+        headers = ("step", "status", "took", "cpu", "peak", "attempts", "")
+        yield "\n" + table(headers, rows, right=("took", "cpu", "peak", "attempts"), indent="  ")
+    failed = [step for step in steps if step.status == "failed"]
+    for step in failed[:_FAILURES]:
+        yield from _failure(step)
+    if len(failed) > _FAILURES:
+        yield f"\n… and {count_text(len(failed) - _FAILURES, 'step')} more failed"
+    outputs = [row for step in steps for row in _outputs(step)]
+    if outputs:
+        yield "\n" + table(("output", "type", "shape", "size"), outputs, right=("size",), indent="  ")
+
+
+def _facts(run: Run) -> Iterator[tuple[str, str]]:
+    yield "created", run.created.strftime("%Y-%m-%d %H:%M:%S")
+    yield "took", time_text(run.seconds) if run.seconds is not None else ""
+    yield "defined", run.source
+    yield "stack", run.stack
+    yield "tags", ", ".join(run.tags)
+    yield "sessions", str(run.sessions) if run.sessions > 1 else ""
+    yield "error", run.error
+    if run.status in ("failed", "cancelled", "interrupted"):
+        yield "go on", f"stoker resume {run.id}"
+
+
+def _rows(step: Step, *, elements: bool) -> Iterator[tuple[str, ...]]:
+    title = step.key if step.count is None else f"{step.key} ×{step.count}"
+    yield _row(step, title)
+    if elements and step.count:
+        for element in step:
+            yield _row(element, f"  {element.key}")
+
+
+def _row(step: Step, title: str) -> tuple[str, ...]:
+    usage = step.usage
+    return (
+        title,
+        step.status,
+        time_text(step.seconds) if step.seconds is not None and step.status != "cached" else "",
+        time_text(usage.cpu) if usage.cpu is not None else "",
+        memory_text(usage.peak_memory) if usage.peak_memory else "",
+        str(step.attempt_count) if step.attempt_count > 1 else "",
+        _remark(step),
+    )
+
+
+def _remark(step: Step) -> str:
+    """What else is worth a word: where a cached result is from, why a step failed, how a fan-out's elements stand."""
+    words = []
+    if step.count:
+        tally = Counter(element.status for element in step)
+        if len(tally) > 1:
+            words.append(", ".join(f"{number:,} {status}" for status, number in tally.items()))
+    if step.cached_from:
+        words.append(f"from {step.cached_from}")
+    if step.cause:
+        words.append(f"{step.cause}: {short(step.message)}".rstrip(": "))
+    return "; ".join(words)
+
+
+def _failure(step: Step) -> Iterator[str]:
+    failure = step.failure
+    if failure is None:
+        return
+    at = f" at {failure.place}" if failure.place else ""
+    yield "\n" + paint(f"{step.key} failed{at}: {failure.cause}", "1;31")
+    yield (failure.traceback or failure.message).rstrip()
+
+
+def _outputs(step: Step) -> Iterator[tuple[str, ...]]:
+    if step.status not in STEP_GOOD or step.count == 0:
+        return
+    # Of a fan-out the first element stands for all: putting their lists together is for who asks for them.
+    shown = step if step.count is None else step[0]
+    for output in shown.outputs.values():
+        shape = "×".join(map(str, output.shape)) if output.shape is not None else ""
+        title = f"{step.key}.{output.name}" + ("" if step.count is None else f" ×{step.count}")
+        yield title, output.type, f"{shape} {output.dtype or ''}".strip(), memory_text(output.size)
+
+
+def _value(value: Any) -> str:
+    return short(json.dumps(value, ensure_ascii=False), 100)

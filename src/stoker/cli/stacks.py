@@ -1,0 +1,61 @@
+"""`stoker stacks`: where runs can run and where things are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from stoker import config
+from stoker.cli.options import json_option
+from stoker.cli.output import print_json, table
+from stoker.config import Component, Stack
+
+
+@click.command("stacks")
+@json_option
+def command(*, as_json: bool) -> None:
+    """List where runs can run and where things are kept."""
+    current = config.load().name
+    documents = [stack_document(stack, current=current) for stack in config.stacks()]
+    if as_json:
+        print_json(documents)
+        return
+    rows = [
+        (
+            "*" if document["current"] else "",
+            document["name"],
+            _component_text(document["orchestrator"]),
+            ", ".join(f"{name}: {_component_text(one)}" for name, one in document["step_operators"].items()),
+            document["database"],
+            document["artifact_store"],
+            document["defined"],
+        )
+        for document in documents
+    ]
+    headers = ("", "stack", "orchestrator", "step operators", "database", "artifacts", "defined in")
+    click.echo(table(headers, rows))
+
+
+def stack_document(stack: Stack, *, current: str) -> dict[str, Any]:
+    """A stack as JSON, without its passwords."""
+    return {
+        "name": stack.name,
+        "current": stack.name == current,
+        "orchestrator": _component(stack.orchestrator),
+        "step_operators": {name: _component(operator) for name, operator in stack.step_operators.items()},
+        "database": config.masked(stack.database),
+        "artifact_store": config.masked(stack.artifact_store),
+        "container_registry": stack.container_registry,
+        "image_builder": stack.image_builder,
+        "defined": str(stack.path) if stack.path is not None else "built in",
+    }
+
+
+def _component(component: Component) -> dict[str, Any]:
+    return {"flavor": component.flavor, "options": dict(component.options)}
+
+
+def _component_text(document: dict[str, Any]) -> str:
+    options = ", ".join(f"{name}={value}" for name, value in document["options"].items())
+    return f"{document['flavor']} ({options})" if options else str(document["flavor"])

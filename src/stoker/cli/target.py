@@ -1,0 +1,216 @@
+"""FILE[:PIPELINE] on a command line: found, looked into without running it, and run as `python FILE` would."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+import traceback
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, Final, Iterator
+
+import attrs
+
+from stoker.cli.output import ScriptFailed
+from stoker.core import request
+from stoker.core.errors import StokerError, UsageError, nearest
+from stoker.core.request import NotTheDriver
+from stoker.frontends.arguments import COMMAND_LINE, CommandLine
+from stoker.frontends.functional import Pipeline
+
+_INIT: Final = "__init__.py"
+
+
+@attrs.frozen(kw_only=True)
+class Target:
+    """A Python file: `root` goes on `sys.path`, `module` is its dotted name if it is part of a package."""
+
+    path: str
+    root: str
+    module: str = ""
+    pipeline: str = ""
+    shown: str = ""
+
+    @property
+    def stem(self) -> str:
+        """The name under which the file is imported, when it is not the program."""
+        return self.module or Path(self.path).stem
+
+
+def parse(text: str, pipeline: str = "") -> Target:
+    """The file that a text such as "train.py", "train.py:training" or "package.train" names."""
+    name, colon, after = text.rpartition(":")
+    if colon and after.isidentifier():
+        if pipeline and pipeline != after:
+            raise UsageError(f"two pipelines are named, '{after}' and '{pipeline}'", fix="name one")
+        text, pipeline = name, after
+    if text.endswith(".py") or os.sep in text or os.path.exists(text):
+        found = _file(text)
+    else:
+        found = _dotted(text)
+    return attrs.evolve(found, pipeline=pipeline, shown=text)
+
+
+def load(target: Target) -> ModuleType:
+    """The file's module, imported under a name of its own: its main block stays quiet, and no pipeline runs."""
+    _on_path(target.root)
+    name = target.stem
+    known = sys.modules.get(name)
+    if known is not None and not _same_file(known, target.path):
+        name = f"{name}_"  # a script that is called like a module that others need
+    spec = importlib.util.spec_from_file_location(name, target.path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{target.shown} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    was, request.WORKER = request.WORKER, True
+    sys.modules[name] = module
+    try:
+        with _users_errors():
+            if target.module:
+                importlib.import_module(target.module.rpartition(".")[0])
+            spec.loader.exec_module(module)
+    except NotTheDriver:
+        pass  # a pipeline is called outside a main block: what stands above is all there is
+    finally:
+        request.WORKER = was
+    return module
+
+
+@contextlib.contextmanager
+def executed(target: Target, line: CommandLine) -> Iterator[ModuleType]:
+    """Run the file as the program, with a command line for the pipeline that it calls.
+
+    Inside the context it still is `__main__`. Everything is put back afterwards.
+    """
+    main = ModuleType("__main__")
+    spec = _spec(target)
+    main.__dict__.update(
+        __file__=target.path,
+        __spec__=spec,
+        __package__=spec.parent if spec is not None else None,
+        __loader__=spec.loader if spec is not None else None,
+        __cached__=None,
+        __builtins__=__builtins__,
+    )
+    argv, path, before = sys.argv, list(sys.path), sys.modules.get("__main__")
+    sys.argv = [target.path]
+    _on_path(target.root)
+    sys.modules["__main__"] = main
+    token = COMMAND_LINE.set(line)
+    try:
+        with _users_errors():
+            try:
+                exec(_code(target.path), main.__dict__)
+            except NotTheDriver:
+                pass  # another pipeline than the wanted one was called, or it is only to be planned
+        yield main
+    finally:
+        COMMAND_LINE.reset(token)
+        sys.argv, sys.path[:] = argv, path
+        if before is not None:
+            sys.modules["__main__"] = before
+
+
+def choose(module: ModuleType, target: Target) -> Pipeline[...]:
+    """The pipeline that is meant: the one that is named, or the only one."""
+    everything = {name: value for name, value in vars(module).items() if isinstance(value, Pipeline)}
+    own = {name: value for name, value in everything.items() if value.__module__ == module.__name__}
+    if target.pipeline:
+        for name, value in {**everything, **{found.name: found for found in everything.values()}}.items():
+            if name == target.pipeline:
+                return value
+        raise UsageError(f"{target.shown} has no pipeline '{target.pipeline}'{nearest(target.pipeline, everything)}")
+    found = {id(value): name for name, value in (own or everything).items()}
+    if len(found) == 1:
+        return everything[next(iter(found.values()))]
+    if not found:
+        raise UsageError(f"{target.shown} has no pipeline", fix="put @pipeline on a function that calls steps")
+    names = sorted(found.values())
+    raise UsageError(
+        f"{target.shown} has several pipelines: {', '.join(names)}", fix=f"name one: {target.shown}:{names[0]}"
+    )
+
+
+def _file(text: str) -> Target:
+    path = Path(os.path.abspath(os.path.expanduser(text)))
+    if path.is_dir():
+        raise UsageError(f"{text} is a folder", fix="name a Python file in it")
+    if not path.is_file():
+        there = [entry.name for entry in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        raise UsageError(f"there is no file {text}{nearest(path.name, there)}")
+    root, parts = path.parent, [path.stem]
+    while (root / _INIT).is_file() and root.name.isidentifier():
+        parts.insert(0, root.name)
+        root = root.parent
+    module = ".".join(parts) if len(parts) > 1 and path.name != _INIT else ""
+    return Target(path=str(path), root=str(root), module=module)
+
+
+def _dotted(text: str) -> Target:
+    _on_path(os.getcwd())
+    with _users_errors():
+        try:
+            spec = importlib.util.find_spec(text)
+            if spec is not None and spec.submodule_search_locations is not None:
+                spec = importlib.util.find_spec(f"{text}.__main__")
+        except (ModuleNotFoundError, ValueError):
+            spec = None
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        there = [entry.name for entry in Path().glob("*.py")]
+        raise UsageError(f"there is no file and no module {text}{nearest(f'{text}.py', there)}")
+    root = Path(spec.origin).parents[spec.name.count(".")]
+    return Target(path=spec.origin, root=str(root), module=spec.name if "." in spec.name else "")
+
+
+def _on_path(folder: str) -> None:
+    """Let imports find what lies in the folder first; it takes the place of the folder of `stoker` itself."""
+    if sys.path[:1] == [folder]:
+        return
+    command = os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv[:1] != [""] else ""
+    if sys.path and command and sys.path[0] == command and os.path.basename(sys.argv[0]) == "stoker":
+        sys.path[0] = folder
+    else:
+        sys.path.insert(0, folder)
+
+
+def _spec(target: Target) -> ModuleSpec | None:
+    if not target.module:
+        return None
+    with _users_errors():
+        return importlib.util.find_spec(target.module)
+
+
+def _code(path: str) -> Any:
+    with open(path, "rb") as file:
+        return compile(file.read(), path, "exec", dont_inherit=True)
+
+
+def _same_file(module: ModuleType, path: str) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and os.path.realpath(file) == os.path.realpath(path)
+
+
+@contextlib.contextmanager
+def _users_errors() -> Iterator[None]:
+    """Turn what the user's code raises into `ScriptFailed`, with the traceback that `python FILE` would have shown."""
+    try:
+        yield
+    except StokerError:
+        raise
+    except Exception as error:  # the user's file
+        text = "".join(traceback.format_exception(type(error), error, _users(error.__traceback__)))
+        raise ScriptFailed(text.rstrip()) from error
+
+
+def _users(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame that is neither ours nor the import system's."""
+    here = trace
+    while here is not None:
+        name = str(here.tb_frame.f_globals.get("__name__", ""))
+        if name.partition(".")[0] not in ("stoker", "importlib", "contextlib") and "_bootstrap" not in name:
+            return here
+        here = here.tb_next
+    return None

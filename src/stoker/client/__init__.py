@@ -1,0 +1,16 @@
+"""The read API for notebooks and scripts, and what a called pipeline returns: runs, steps, outputs, logs.
+
+    run = Client().run("latest")
+    run.steps["train"].outputs["model"].load()
+
+A `Run` and its steps are as the store had them when they were read; `Run.refresh` reads them again. Knows the store and
+where it is, nothing of how a run is made to happen.
+"""
+
+from stoker.client.attempts import Attempt, Failure, Usage
+from stoker.client.client import Client
+from stoker.client.outputs import Output, Outputs
+from stoker.client.runs import Event, Run
+from stoker.client.steps import Step, Steps
+
+__all__ = ["Attempt", "Client", "Event", "Failure", "Output", "Outputs", "Run", "Step", "Steps", "Usage"]

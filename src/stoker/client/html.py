@@ -1,0 +1,158 @@
+"""Runs, steps and outputs as tables for a notebook, made from their JSON. Self-contained, for light and dark."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any, Final, Mapping, Sequence
+
+from stoker.client.attempts import Usage
+from stoker.client.words import count_text, memory_text, time_text
+
+ROWS: Final = 200
+"""Rows of a table. Beyond that a page gets slow and nobody reads; what failed is always shown first."""
+_COLOURS: Final[Mapping[str, str]] = {
+    "succeeded": "#2e8b57",
+    "cached": "#3f87a6",
+    "running": "#b8860b",
+    "failed": "#cd3b3b",
+    "interrupted": "#cd3b3b",
+    "cancelled": "#b8860b",
+}
+_OTHER_COLOUR: Final = "#808080"
+_TABLE: Final = "border-collapse:collapse;text-align:left;font-variant-numeric:tabular-nums"
+_CELL: Final = "padding:2px 12px 2px 0;text-align:left;vertical-align:top"
+_PRE: Final = "margin:4px 0;padding:6px 8px;border-left:3px solid #cd3b3b;white-space:pre-wrap;overflow-wrap:anywhere"
+
+
+def run(document: Mapping[str, Any]) -> str:
+    """A run with its steps, from `Run.as_dict`."""
+    steps: Sequence[Mapping[str, Any]] = document["steps"]
+    facts = {
+        "started": _time(document["started"] or document["created"]),
+        "took": _took(document["seconds"]),
+        "stack": document["stack"],
+        "source": document["source"],
+        "parameters": ", ".join(f"{name}={value!r}" for name, value in document["parameters"].items()),
+        "tags": ", ".join(document["tags"]),
+        "sessions": str(document["sessions"]) if document["sessions"] > 1 else "",
+    }
+    title = f"<b>{escape(document['pipeline'])}</b> run <code>{escape(document['id'])}</code> {_status(document)}"
+    error = f'<pre style="{_PRE}">{escape(document["error"])}</pre>' if document["error"] else ""
+    return _page(title, facts, error, _step_table(steps, "step"))
+
+
+def step(document: Mapping[str, Any]) -> str:
+    """A step with its attempts, outputs and elements, from `Step.as_dict`."""
+    count = document["count"]
+    facts = {
+        "started": _time(document["started"]),
+        "took": _took(document["seconds"]),
+        "used": _used(document["usage"]),
+        "elements": "" if count is None else f"{count:,}",
+        "cached from": document["cached_from"],
+        "why": _why(document),
+    }
+    attempts = [
+        (
+            str(one["number"]),
+            _status(one),
+            escape(one["backend"]),
+            _took(one["seconds"]),
+            _used(one["usage"]),
+            _failure(one),
+        )
+        for one in document["attempts"]
+    ]
+    outputs = [_output_cells(one) for one in document["outputs"].values()]
+    return _page(
+        f"step <b>{escape(document['key'])}</b> {_status(document)}",
+        facts,
+        _table(("attempt", "status", "on", "took", "used", ""), attempts),
+        _table(("output", "type", "size", "digest"), outputs),
+        _step_table(document.get("elements", ()), "element"),
+    )
+
+
+def output(document: Mapping[str, Any]) -> str:
+    """An output, from `Output.as_dict`."""
+    table = _table(("output", "type", "size", "digest"), [_output_cells(document)])
+    return _page(f"output of step <b>{escape(document['step'])}</b>", {}, table)
+
+
+def _page(title: str, facts: Mapping[str, str], *parts: str) -> str:
+    known = [(f"<i>{name}</i>", escape(value)) for name, value in facts.items() if value]
+    return f"<div><div>{title}</div>{_table((), known)}{''.join(parts)}</div>"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Cells are HTML already; no rows make no table."""
+    if not rows:
+        return ""
+    top = "".join(f'<th style="{_CELL}">{name}</th>' for name in head)
+    body = "".join("<tr>" + "".join(f'<td style="{_CELL}">{cell}</td>' for cell in row) + "</tr>" for row in rows)
+    return f'<table style="{_TABLE}">{f"<thead><tr>{top}</tr></thead>" if head else ""}<tbody>{body}</tbody></table>'
+
+
+def _step_table(steps: Sequence[Mapping[str, Any]], what: str) -> str:
+    shown = _most_telling(steps)
+    rows = [
+        (
+            escape(one["key"]) + ("" if one["count"] is None else f" × {one['count']:,}"),
+            _status(one),
+            _took(one["seconds"]),
+            str(one["attempt_count"]) if one["attempt_count"] > 1 else "",
+            escape(_used(one["usage"])),
+            escape(_why(one)),
+        )
+        for one in shown
+    ]
+    left = len(steps) - len(shown)
+    more = f"<div><i>… and {count_text(left, 'more ' + what)}</i></div>" if left else ""
+    return _table((what, "status", "took", "attempts", "used", ""), rows) + more
+
+
+def _most_telling(steps: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """As many as a table takes, in their order: those that failed, then the first of the others."""
+    if len(steps) <= ROWS:
+        return steps
+    by_weight = sorted(range(len(steps)), key=lambda place: (steps[place]["status"] != "failed", place))
+    return [steps[place] for place in sorted(by_weight[:ROWS])]
+
+
+def _output_cells(document: Mapping[str, Any]) -> Sequence[str]:
+    kind = document["type"]
+    if document["shape"] is not None:
+        kind = f"{kind} {'×'.join(map(str, document['shape']))} {document['dtype'] or ''}"
+    digest = f'<code title="{escape(document["digest"])}">{escape(document["digest"][:12])}</code>'
+    return escape(document["name"]), escape(kind), memory_text(document["size"]), digest
+
+
+def _status(document: Mapping[str, Any]) -> str:
+    status = document["status"]
+    return f'<span style="color:{_COLOURS.get(status, _OTHER_COLOUR)};font-weight:600">{escape(status)}</span>'
+
+
+def _failure(attempt: Mapping[str, Any]) -> str:
+    failure = attempt["failure"]
+    if failure is None:
+        return ""
+    told = escape(f"{failure['cause']}: {failure['message']}".rstrip(": "))
+    if not failure["traceback"]:
+        return told
+    return f'<details><summary>{told}</summary><pre style="{_PRE}">{escape(failure["traceback"])}</pre></details>'
+
+
+def _why(document: Mapping[str, Any]) -> str:
+    return f"{document['cause']}: {document['message']}".strip(": ")
+
+
+def _time(text: str | None) -> str:
+    return "" if text is None else text[:19].replace("T", " ")
+
+
+def _took(seconds: float | None) -> str:
+    return "" if seconds is None else time_text(seconds)
+
+
+def _used(usage: Mapping[str, Any]) -> str:
+    return str(Usage(**usage))

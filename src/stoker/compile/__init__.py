@@ -1,0 +1,1 @@
+"""Floor 3: a graph and a stack become a plan."""

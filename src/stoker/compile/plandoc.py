@@ -1,0 +1,75 @@
+"""A plan as text and back, for its run's record: settings that many steps share are written once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import attrs
+
+from stoker.core.codec import from_json, to_json
+from stoker.core.errors import StoreError
+from stoker.core.graph import Output, Source
+from stoker.core.plan import PLAN_VERSION, Plan, StepPlan
+from stoker.core.settings import StepSettings
+
+_SHARED: Final = {"settings": StepSettings, "source": Source, "origins": None, "outputs": None}
+"""Fields of a step that ten thousand calls of it have in common."""
+
+
+def dump(plan: Plan) -> str:
+    """The plan as JSON."""
+    document = to_json(attrs.evolve(plan, steps=()))
+    tables: dict[str, list[Any]] = {name: [] for name in _SHARED}
+    places: dict[str, dict[int, int]] = {name: {} for name in _SHARED}
+    steps = []
+    for step in plan.steps:
+        own = {}
+        for field in attrs.fields(StepPlan):
+            value = getattr(step, field.name)
+            if field.name in _SHARED:
+                place = places[field.name].get(id(value))
+                if place is None:
+                    place = places[field.name][id(value)] = len(tables[field.name])
+                    tables[field.name].append(to_json(value))
+                own[field.name] = place
+            elif value and value != field.default:
+                own[field.name] = to_json(value)
+        steps.append(own)
+    document["steps"] = steps
+    document["shared"] = tables
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+
+
+def load(text: str) -> Plan:
+    """The plan of JSON; a plan of a newer Stoker is read as far as it is understood."""
+    document = json.loads(text)
+    if document.get("version", 0) > PLAN_VERSION:
+        raise StoreError(
+            f"a newer Stoker wrote the plan (plan version {document['version']}; this one knows {PLAN_VERSION})",
+            fix="upgrade Stoker here, or start the pipeline again",
+        )
+    shared = document.pop("shared")
+    tables = {name: [_shared(name, item) for item in shared[name]] for name in _SHARED}
+    steps = document.pop("steps")
+    plan = from_json(Plan, {**document, "steps": []}, strict=False)
+    known = {field.name for field in attrs.fields(StepPlan)}
+    return attrs.evolve(plan, steps=tuple(_step(own, tables, known) for own in steps))
+
+
+def _shared(name: str, item: Any) -> Any:
+    if name == "outputs":
+        return tuple(from_json(Output, output, strict=False) for output in item)
+    kind = _SHARED[name]
+    return item if kind is None else from_json(kind, item, strict=False)
+
+
+def _step(own: dict[str, Any], tables: dict[str, list[Any]], known: set[str]) -> StepPlan:
+    fields = {name: value for name, value in own.items() if name in known}
+    for name in _SHARED:
+        fields[name] = tables[name][fields[name]]
+    for name in ("mapped", "after", "split"):
+        fields[name] = tuple(fields.get(name, ()))
+    hooks = fields.get("hooks", {})
+    fields["hooks"] = {name: from_json(Source, hook, strict=False) for name, hook in hooks.items()}
+    return StepPlan(**fields)

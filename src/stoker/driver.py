@@ -1,0 +1,391 @@
+"""From a called pipeline to a finished run: the one place that both `python train.py` and `stoker run train.py` use.
+
+Ties the floors together: configuration and graph become a plan, the plan a run in the store, the engine runs it, the
+terminal shows it, and the client's `Run` is handed back.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
+
+import attrs
+
+from stoker import config
+from stoker.compile import plandoc, source
+from stoker.compile.cachekey import environment_digest
+from stoker.compile.layers import RunFile, assignments, resolve_pipeline, run_file
+from stoker.compile.planner import ORCHESTRATOR, Overrides, Planner, check_names, refuse
+from stoker.compile.planner import plan as planned
+from stoker.core import plugins
+from stoker.core.artifact import from_wire
+from stoker.core.errors import NotFound, RunCancelled, RunFailed, StokerError, UsageError
+from stoker.core.graph import Source
+from stoker.core.observer import Observer
+from stoker.core.plan import Backend, Plan, Site, StepPlan
+from stoker.core.request import RunRequest
+from stoker.core.settings import PipelineSettings
+from stoker.engine import dynamic
+from stoker.engine.doing import Policy
+from stoker.engine.inputs import Inputs
+from stoker.engine.interrupts import interrupts
+from stoker.engine.recorder import Recorder
+from stoker.engine.runner import Runner
+from stoker.report.terminal import Terminal
+from stoker.runtime import modules
+from stoker.store import artifacts
+from stoker.store.rows import RunRow
+from stoker.store.store import Store, open_store
+
+if TYPE_CHECKING:
+    from stoker.client import Client, Run
+    from stoker.frontends.functional import Pipeline
+
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+_EPOCH: Final = 1_735_689_600
+"""2025-01-01: the ids' clock starts here, so that eight characters last until the year 2059."""
+
+
+class Session:
+    """What one call of a pipeline is made with: its stack, its store, its settings."""
+
+    def __init__(self, request: RunRequest, *, stack: str | None = None) -> None:
+        files = [run_file(request.run_file)] if request.run_file else []
+        files += [assignments(request.assignments)] if request.assignments else []
+        self.files: Sequence[RunFile] = files
+        named = [file.stack for file in files if file.stack]
+        self.request = request
+        self.stack = config.load(request.stack or (named[-1] if named else None) or stack)
+        self.store: Store = open_store(self.stack.database, self.stack.artifact_store, str(self.stack.home))
+
+    def overrides(self) -> Overrides:
+        """What run file and command line say about steps."""
+        steps: dict[str, tuple[Any, ...]] = {}
+        for file in self.files:
+            for name, layers in file.steps.items():
+                steps[name] = (*steps.get(name, ()), *layers)
+        return Overrides(every=tuple(layer for file in self.files for layer in file.layers), steps=steps)
+
+    def parameters(self) -> dict[str, Any]:
+        """What run file and command line say about the pipeline's parameters."""
+        found: dict[str, Any] = {}
+        for file in self.files:
+            found.update(file.parameters)
+        found.update(self.request.parameters)
+        return found
+
+    def site(self, sources: Sequence[Source]) -> Site:
+        """Where this machine's workers find things."""
+        return Site(
+            artifacts=self.store.blobs.uri,
+            scratch=str(self.stack.home / "scratch"),
+            path=tuple(entry or os.getcwd() for entry in sys.path),
+            folder=os.getcwd(),
+            sources=tuple(sources),
+        )
+
+    def backends(self, steps: Sequence[StepPlan], settings: PipelineSettings) -> dict[str, Backend]:
+        """The stack's orchestrator, and its step operators."""
+        site = self.site(_modules_of(steps))
+        options: Mapping[str, Any] = {**self.stack.orchestrator.options, **settings.backend.get("orchestrator", {})}
+        flavors = {ORCHESTRATOR: (self.stack.orchestrator.flavor, options)}
+        for name, operator in self.stack.step_operators.items():
+            flavors[name] = (operator.flavor, operator.options)
+        if self.request.debug:
+            return dict.fromkeys(flavors, self._inline(site, options))
+        return {name: plugins.load("stoker.backends", flavor)(site, given) for name, (flavor, given) in flavors.items()}
+
+    def _inline(self, site: Site, options: Mapping[str, Any]) -> Backend:
+        from stoker.runtime.worker import Worker
+
+        backend: Any = plugins.load("stoker.backends", "inline")(site, options)
+        backend.execute = Worker(self.store.blobs).run
+        return backend  # type: ignore[no-any-return]
+
+
+def _modules_of(steps: Sequence[StepPlan]) -> list[Source]:
+    """The modules that a worker should have imported before its first step."""
+    found: dict[tuple[str, str], Source] = {}
+    for step in steps:
+        if step.source.kind != "pickled":
+            found.setdefault((step.source.module, step.source.path), step.source)
+    return list(found.values())
+
+
+def plan(pipeline: Pipeline[...], arguments: Mapping[str, Any], request: RunRequest) -> Plan:
+    """The plan of a pipeline, with its findings; nothing runs, and nobody is refused."""
+    session = Session(request, stack=pipeline.stack)
+    return _planned(session, pipeline, arguments)[0]
+
+
+def _planned(
+    session: Session, pipeline: Pipeline[...], arguments: Mapping[str, Any]
+) -> tuple[Plan, Planner, PipelineSettings]:
+    bound = _bound(session, pipeline, arguments)
+    _alias_main()
+    graph = pipeline.trace(**bound) if not pipeline.dynamic else pipeline.outline(bound)
+    overrides = session.overrides()
+    settings, _ = resolve_pipeline((session.stack.layer, *graph.layers, *overrides.every), session.stack)
+    planner = Planner(session.stack, session.store.blobs, layers=graph.layers, overrides=overrides)
+    checkers = session.backends((), settings)
+    try:
+        made = planned(
+            graph,
+            planner,
+            checkers,
+            stack=session.stack.name,
+            failure_mode=settings.failure_mode,
+            source=planner.source_of(pipeline.function, pipeline.where) if pipeline.dynamic else None,
+        )
+    finally:
+        for backend in set(checkers.values()):
+            backend.close()
+    if not pipeline.dynamic:
+        check_names(overrides, made.steps)
+    return made, planner, settings
+
+
+def _bound(session: Session, pipeline: Pipeline[...], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return pipeline.bind({**arguments, **session.parameters()})
+
+
+def _alias_main() -> None:
+    """Let values that workers pickle name the script's classes by its file's name, also in this process."""
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    if main is None or not file or getattr(main, "__spec__", None) is not None:
+        return
+    stem = source.script_module(file)
+    sys.modules.setdefault(stem, main)
+
+
+def run(pipeline: Pipeline[...], arguments: Mapping[str, Any], request: RunRequest) -> Run:
+    """Run a pipeline to its end; `RunFailed` where a step failed, `PreflightError` where the plan is refused."""
+    session = Session(request, stack=pipeline.stack)
+    made, planner, settings = _planned(session, pipeline, arguments)
+    refuse(made)
+    made = attrs.evolve(made, hooks=planner.hooks(pipeline.hooks, made.where))
+    bound = _bound(session, pipeline, arguments)
+    now = time.time()
+    id, token = new_id(now), _token()
+    session.store.records.create_run(
+        RunRow(
+            id=id,
+            pipeline=request.name or made.pipeline,
+            created=now,
+            started=now,
+            parameters=_shown_parameters(bound),
+            tags=tuple(dict.fromkeys((*pipeline.tags, *request.tags))),
+            source=made.where,
+            stack=session.stack.name,
+            failure_mode=made.failure_mode,
+            dynamic=made.dynamic,
+            driver=_this_process(),
+            token=token,
+            heartbeat=now,
+        ),
+        plan=plandoc.dump(made),
+    )
+    body = dynamic.Body(pipeline, bound, planner) if made.dynamic else None
+    return _Drive(session, made, settings, id=id, token=token, body=body).go()
+
+
+def resume(run_id: str, request: RunRequest) -> Run:
+    """Go on with a run where it stopped: what it finished is kept, the rest runs with the code as it is now."""
+    session = Session(request)
+    row = session.store.records.run(run_id)
+    client = _client(session.store)
+    state = client.run(row.id).status
+    if state == "running":
+        raise UsageError(
+            f"run {row.id} is still running (driver: pid {row.driver.get('pid')} on {row.driver.get('host')})",
+            fix=f"stoker cancel {row.id} first",
+        )
+    if state == "succeeded":
+        return client.run(row.id)
+    text = session.store.records.plan(row.id)
+    if not text:
+        raise NotFound(f"run {row.id} has no plan, so it cannot go on", fix="start its pipeline again")
+    if request.stack is None and row.stack != session.stack.name:
+        session = Session(attrs.evolve(request, stack=row.stack))
+    made = _with_code_of_now(plandoc.load(text), session)
+    token = _token()
+    if not session.store.records.take_over(row.id, expected=row.token, token=token, driver=_this_process()):
+        raise UsageError(f"run {row.id} was taken over by another driver just now", fix=f"stoker show {row.id}")
+    settings, _ = resolve_pipeline((session.stack.layer, *session.overrides().every), session.stack)
+    settings = attrs.evolve(settings, failure_mode=made.failure_mode)
+    body = None
+    if made.dynamic:
+        body = _body_again(row.id, made, session)
+    return _Drive(session, made, settings, id=row.id, token=token, body=body, resumed=True).go()
+
+
+def _body_again(run: str, made: Plan, session: Session) -> dynamic.Body:
+    """The body of a dynamic pipeline for another session: it runs from its beginning, over what is kept."""
+    if made.source is None or made.source.kind == "pickled":
+        raise UsageError(f"run {run} is of a dynamic pipeline that no file defines", fix="call the pipeline again")
+    pipeline = modules.object_of(attrs.asdict(made.source))
+    planner = Planner(session.stack, session.store.blobs, layers=pipeline.layers, overrides=session.overrides())
+    blobs = session.store.blobs
+    arguments = {name: artifacts.load(from_wire(wire), blobs) for name, wire in made.parameters.items()}
+    return dynamic.Body(pipeline, arguments, planner)
+
+
+def _with_code_of_now(made: Plan, session: Session) -> Plan:
+    """The plan with the digests of the code as it is: what runs now must not be cached under what ran then."""
+    digests: dict[tuple[str, str], str] = {}
+    steps = []
+    for step in made.steps:
+        known = (step.source.module, step.source.qualname)
+        if step.source.kind == "pickled":
+            steps.append(step)
+            continue
+        if known not in digests:
+            digests[known] = source.code_digest(
+                modules.function_of(attrs.asdict(step.source), session.store.blobs.read)
+            )
+        steps.append(attrs.evolve(step, code=digests[known]) if step.code != digests[known] else step)
+    return attrs.evolve(made, steps=tuple(steps))
+
+
+class _Drive:
+    """One session of a run: from here on the run has a row, and its end is always written into it."""
+
+    def __init__(
+        self,
+        session: Session,
+        made: Plan,
+        settings: PipelineSettings,
+        *,
+        id: str,
+        token: str,
+        body: dynamic.Body | None,
+        resumed: bool = False,
+    ) -> None:
+        self._session = session
+        self._plan = made
+        self._settings = settings
+        self._id = id
+        self._token = token
+        self._body = body
+        self._resumed = resumed
+        self._observer: Observer = Terminal(verbose=not session.request.quiet)
+
+    def go(self) -> Run:
+        """Run, record the end, and say how it went."""
+        request, store = self._session.request, self._session.store
+        status, error = "failed", ""
+        backends: dict[str, Backend] = {}
+        failure: BaseException | None = None
+        try:
+            sources = [*self._plan.steps]
+            backends = self._session.backends(sources, self._settings)
+            recorder = Recorder(store, run=self._id, token=self._token)
+            if self._resumed:
+                recorder.remember_earlier()
+            runner = Runner(
+                run=self._id,
+                recorder=recorder,
+                inputs=Inputs(store.blobs),
+                backends=backends,
+                observer=self._observer,
+                policy=Policy(
+                    environment=environment_digest(),
+                    fail_fast=self._plan.failure_mode == "fail_fast" and self._body is None,
+                    use_cache=request.cache is not False,
+                    max_parallel=self._settings.max_parallel,
+                ),
+            )
+            runner.run_hooks = self._plan.hooks
+            self._observer.began(self._id, self._plan)
+            if request.debug:
+                status = self._loop(runner, backends)
+            else:
+                with interrupts(runner, self._observer):
+                    status = self._loop(runner, backends)
+        except StokerError as problem:
+            failure, error = problem, str(problem)
+        except BaseException as problem:
+            failure, error = problem, f"{type(problem).__name__}: {problem}"
+            raise
+        finally:
+            store.records.set_run(self._id, self._token, status=status, ended=time.time(), error=error)
+            for backend in set(backends.values()):
+                backend.close()
+        self._observer.ended(status)
+        run = _client(store).run(self._id)
+        if failure is not None:
+            raise failure
+        if status == "cancelled":
+            raise RunCancelled(f"run {self._id} was cancelled", run=run, fix=f"stoker resume {self._id}")
+        if status != "succeeded":
+            raise RunFailed(self._summary(run), run=run, fix=f"stoker logs {self._id} STEP; stoker resume {self._id}")
+        return run
+
+    def _loop(self, runner: Runner, backends: Mapping[str, Backend]) -> str:
+        if self._body is not None:
+            return self._body.run(runner, backends)
+        runner.add(self._plan.steps)
+        runner.close()
+        runner.begin()
+        # What is needed when the run is over is imported while the first workers start.
+        importlib.import_module("stoker.client")
+        return runner.loop()
+
+    def _summary(self, run: Run) -> str:
+        failed = [step for step in run.steps.values() if step.status == "failed"]
+        told = "; ".join(f"{step.key}: {step.cause}: {step.message}".rstrip(": ") for step in failed[:5])
+        return f"run {self._id} failed: {told}"
+
+
+def _client(store: Store) -> Client:
+    from stoker.client import Client
+
+    return Client(store=store)
+
+
+def new_id(now: float) -> str:
+    """A run's id: eight characters of time, so that ids sort by it, and four drawn at random."""
+    number = int((now - _EPOCH) * 1000)
+    time_part = "".join(_ALPHABET[number >> shift & 31] for shift in range(35, -5, -5))
+    return time_part + "".join(_ALPHABET[byte & 31] for byte in os.urandom(4))
+
+
+def _token() -> str:
+    return os.urandom(8).hex()
+
+
+def _this_process() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": _started()}
+
+
+def _started() -> float:
+    """When this process started, in seconds since the epoch, so that another one with its pid is not taken for it."""
+    try:
+        # proc(5): field 22 of stat counts clock ticks since the boot, whose time is in /proc/stat. Reading these two
+        # files takes 0.1 ms; psutil does the same, but takes 20 ms to import.
+        with open("/proc/self/stat") as stat, open("/proc/stat") as boot:
+            ticks = int(stat.read().rpartition(")")[2].split()[19])
+            booted = next(int(line.split()[1]) for line in boot if line.startswith("btime"))
+        return booted + ticks / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        import psutil
+
+        return float(psutil.Process().create_time())
+
+
+def _shown_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The pipeline's parameters as JSON for the record; what is not JSON is shown as Python would."""
+    import json
+
+    shown: dict[str, Any] = {}
+    for name, value in parameters.items():
+        try:
+            shown[name] = json.loads(json.dumps(value))
+        except (TypeError, ValueError):
+            shown[name] = repr(value)
+    return shown

@@ -1,0 +1,124 @@
+"""Runs a dynamic pipeline: its body in the caller's thread with real values, the engine in a thread beside it.
+
+The body's calls become nodes one by one. A failure is raised where the body asks for the result; a body that catches it
+has dealt with it, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Mapping, Protocol
+
+from stoker.compile.planner import Planner, findings_of
+from stoker.core import events as ev
+from stoker.core import findings as checks
+from stoker.core.artifact import from_wire
+from stoker.core.errors import PreflightError, RunCancelled, RunFailed
+from stoker.core.graph import Node
+from stoker.core.plan import Backend
+from stoker.core.status import STEP_GOOD
+from stoker.engine.runner import Runner
+from stoker.store import artifacts
+
+
+class DynamicPipeline(Protocol):
+    """A pipeline whose body runs with real values."""
+
+    def body(self, arguments: Mapping[str, Any], session: Any) -> Any:
+        """Run the body; every step that it calls goes to `session`."""
+
+
+class Body:
+    """One run of a dynamic pipeline's body; the session that its steps are submitted to."""
+
+    def __init__(self, pipeline: DynamicPipeline, arguments: Mapping[str, Any], planner: Planner) -> None:
+        self._pipeline = pipeline
+        self._arguments = arguments
+        self._planner = planner
+        self._runner: Runner | None = None
+        self._backends: Mapping[str, Backend] = {}
+        self._news = threading.Condition()
+        self._settled: dict[str, str] = {}
+        self._over = False
+        self.returned: Any = None
+
+    def run(self, runner: Runner, backends: Mapping[str, Backend]) -> str:
+        """Run body and engine to their ends; what the body raised is raised, unless it is a step's failure."""
+        self._runner, self._backends = runner, backends
+        runner.on_settled = self._on_settled
+        outcome: list[Any] = []
+        thread = threading.Thread(target=self._engine, args=(runner, outcome), name="stoker-engine")
+        thread.start()
+        failure: BaseException | None = None
+        try:
+            self.returned = self._pipeline.body(self._arguments, self)
+        except BaseException as error:  # the user's code
+            failure = error
+        runner.post(lambda: runner.close(failed=failure is not None))
+        self._join(thread)
+        status = outcome[0]
+        if isinstance(status, BaseException):
+            raise status
+        if failure is not None and not isinstance(failure, RunFailed):
+            raise failure
+        return str(status)
+
+    def _engine(self, runner: Runner, outcome: list[Any]) -> None:
+        try:
+            outcome.append(runner.loop())
+        except BaseException as error:  # handed over to the thread that waits
+            outcome.append(error)
+        finally:
+            with self._news:
+                self._over = True
+                self._news.notify_all()
+
+    def _join(self, thread: threading.Thread) -> None:
+        while thread.is_alive():
+            thread.join(0.1)  # so that the main thread can handle signals
+
+    def _on_settled(self, key: str, status: str) -> None:
+        with self._news:
+            self._settled[key] = status
+            self._news.notify_all()
+
+    # The session that the front end sees
+
+    def submit(self, node: Node) -> None:
+        """Plan a node and add it to the run; refused at once where its backend would refuse it."""
+        runner = self._running()
+        step = self._planner.step_plan(node)
+        errors = checks.errors(findings_of([step], self._backends))
+        if errors:
+            raise PreflightError("\n".join(finding.text() for finding in errors), findings=errors)
+        runner.post(lambda: runner.add([step]))
+
+    def result(self, key: str, output: str) -> Any:
+        """The value of a step's output, once it is there; of a fan-out the list of its elements' values."""
+        self._wait(key)
+        return self._value(self._running().outputs_of(key, output))
+
+    def wait(self, key: str) -> None:
+        """Wait for a step that has no outputs."""
+        self._wait(key)
+
+    def _running(self) -> Runner:
+        if self._runner is None:
+            raise RunFailed("the pipeline's run has not begun")
+        return self._runner
+
+    def _wait(self, key: str) -> None:
+        with self._news:
+            while key not in self._settled and not self._over:
+                self._news.wait(0.1)  # so that the main thread can handle signals
+            status = self._settled.get(key)
+        if status in STEP_GOOD:
+            return
+        if status is None or status in ("cancelled", "skipped"):
+            raise RunCancelled(f"step '{key}' did not run to its end: the run was stopped")
+        runner = self._running()
+        runner.post(lambda: runner.tell(ev.Forgiven(key=key)))
+        raise RunFailed(f"step '{key}' failed: {runner.failure_of(key)}")
+
+    def _value(self, wire: Mapping[str, Any]) -> Any:
+        return artifacts.load(from_wire(wire), self._planner.blobs)

@@ -1,0 +1,43 @@
+"""Ctrl-C and SIGTERM end a run gracefully; a second one ends it now."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from typing import Any, Iterator, Protocol
+
+from stoker.core.observer import Observer
+
+
+class Stoppable(Protocol):
+    """What can be asked to end."""
+
+    def stop(self) -> None:
+        """Ask once for a graceful end, twice for one at once; safe in a signal handler."""
+
+    def post(self, work: Any) -> None:
+        """Have something done in the thread that may write to the terminal."""
+
+
+@contextlib.contextmanager
+def interrupts(runner: Stoppable, observer: Observer) -> Iterator[None]:
+    """While inside, signals stop the runner. In another thread than the main one nothing can be done, or needed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    count = 0
+
+    def asked(number: int, frame: Any) -> None:
+        nonlocal count
+        count += 1
+        text = "stopping: steps that run are asked to end (again: at once)" if count == 1 else "stopping at once"
+        runner.post(lambda: observer.said(text))
+        runner.stop()
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,150 @@
+"""A run's jobs at its backends: sent, waited for, asked about, ended. Knows no machine and no store.
+
+Backends that wake us are only asked when they did; the others together, less and less often while nothing changes.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from typing import Any, Final, Mapping
+
+import attrs
+
+from stoker.core.plan import Backend, Job, JobStatus, StepPlan
+from stoker.engine.pace import Pace
+
+GRACE: Final = 10.0
+"""Seconds between SIGTERM and SIGKILL for a step that is ended: time to write a checkpoint."""
+_POLL: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds between questions to a platform that cannot wake us, longer while nothing changes."""
+_OVER: Final = ("succeeded", "failed")
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class News:
+    """What became of a job. `hook` names the hook that it was, if it was one."""
+
+    key: str
+    attempt: int
+    status: JobStatus
+    hook: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether the job has ended."""
+        return self.status.state in _OVER
+
+
+class Jobs:
+    """Everything that one run has at its backends."""
+
+    def __init__(self, run: str, backends: Mapping[str, Backend], *, max_parallel: int | None) -> None:
+        self._run = run
+        self._backends = backends
+        self.pace = Pace(backends, max_parallel)
+        self._known: dict[str, tuple[str, int, str]] = {}
+        self._wake_in, self._wake_out = os.pipe()
+        os.set_blocking(self._wake_in, False)
+        os.set_blocking(self._wake_out, False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_in, selectors.EVENT_READ)
+        for backend in set(backends.values()):
+            for descriptor in backend.wakeups():
+                self._selector.register(descriptor, selectors.EVENT_READ)
+        self._quiet_polls = 0
+        self._next_poll = 0.0
+
+    def submit(
+        self, key: str, attempt: int, step: StepPlan, inputs: Mapping[str, Any], *, element: bool, behind: bool
+    ) -> None:
+        """Send an attempt; raises what its backend raises, and then knows nothing of it."""
+        job = Job(
+            name=self._name(key, attempt),
+            run=self._run,
+            key=key,
+            attempt=attempt,
+            step=step,
+            inputs=inputs,
+            marked=element and self.pace.may_line_up(step),
+            behind=behind,
+        )
+        self._backends[step.backend].submit(job)
+        self._known[job.name] = (key, attempt, "")
+        self.pace.placed(job.name, step.backend)
+
+    def hook(self, key: str, which: str, step: StepPlan, told: Mapping[str, Any]) -> None:
+        """Have a hook called by a worker: the driver runs no user code."""
+        job = Job(
+            name=f"{self._run}/{key}/{which}",
+            run=self._run,
+            key=key,
+            attempt=0,
+            step=step,
+            inputs={},
+            kind="hook",
+            hook=step.hooks[which],
+            told=told,
+        )
+        self._backends[step.backend].submit(job)
+        self._known[job.name] = (key, 0, which)
+        self.pace.placed(job.name, step.backend)
+
+    def cancel(self, key: str, attempt: int, step: StepPlan, *, hard: bool) -> None:
+        """Ask for an attempt's end; its news still comes."""
+        self._backends[step.backend].cancel(self._name(key, attempt), grace=0.0 if hard else GRACE)
+
+    def _name(self, key: str, attempt: int) -> str:
+        return f"{self._run}/{key}/{attempt}"
+
+    # Waiting
+
+    def wake(self) -> None:
+        """End the present wait; safe in a signal handler and from any thread."""
+        try:
+            os.write(self._wake_out, b"x")
+        except BlockingIOError:
+            return  # it is full: the wait ends anyway
+
+    def wait(self, seconds: float) -> None:
+        """Wait for news, a wake, or the time to ask again."""
+        if self._known and not self.pace.all_wake:
+            seconds = min(seconds, self._next_poll - time.time())
+        woken = self._selector.select(max(0.0, seconds))
+        if any(key.fd == self._wake_in for key, _ in woken):
+            os.read(self._wake_in, 4096)
+
+    def news(self) -> list[News]:
+        """What happened since the last call; the backends' lost jobs and ended ones are forgotten here."""
+        found: list[News] = []
+        now = time.time()
+        due = now >= self._next_poll
+        for name, backend in self.pace.distinct():
+            if self.pace.wakes(name):
+                statuses = backend.poll(())
+            elif self._known and due:
+                statuses = backend.poll([job for job in self._known if self.pace.backend_of(job) == name])
+            else:
+                continue
+            for job, status in statuses.items():
+                self._take(job, status, found)
+        if due and not self.pace.all_wake:
+            self._quiet_polls = 0 if found else min(self._quiet_polls + 1, len(_POLL) - 1)
+            self._next_poll = now + _POLL[self._quiet_polls]
+        return found
+
+    def _take(self, job: str, status: JobStatus, found: list[News]) -> None:
+        known = self._known.get(job)
+        if known is None:
+            return
+        key, attempt, hook = known
+        if status.lost or status.state in _OVER:
+            del self._known[job]
+        found.append(News(key=key, attempt=attempt, status=status, hook=hook))
+
+    def close(self) -> None:
+        """Close what waiting needed; the backends are their owner's to close."""
+        self._selector.close()
+        os.close(self._wake_in)
+        os.close(self._wake_out)

@@ -1,0 +1,401 @@
+"""Makes a run happen: performs what the machine asks for, and tells it what became of it.
+
+One thread, one loop: events in, actions out, everything that they change committed, then the jobs submitted, then a
+wait for the next news. What a step depends on is recorded before the step starts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any, Callable, Final, Mapping, Sequence
+
+import attrs
+
+from stoker.compile.cachekey import cache_key
+from stoker.core import events as ev
+from stoker.core.errors import StokerError
+from stoker.core.graph import Source
+from stoker.core.observer import Observer
+from stoker.core.plan import Backend, JobStatus, StepPlan
+from stoker.core.status import INPUT_ERROR, REFUSED, RunStatus
+from stoker.engine.doing import Doing, Policy
+from stoker.engine.inputs import Inputs, digest_of
+from stoker.engine.jobs import Jobs, News
+from stoker.engine.machine import Machine
+from stoker.engine.recorder import Recorder
+from stoker.engine.tasks import element_task, step_task
+from stoker.runtime.failure import of_exit
+
+HEARTBEAT: Final = 1.0
+"""Seconds between looks at the run's row: is somebody asking for its end? And the proof that the driver lives."""
+
+
+class Runner:
+    """One run, from its plan to its end."""
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        recorder: Recorder,
+        inputs: Inputs,
+        backends: Mapping[str, Backend],
+        observer: Observer,
+        policy: Policy,
+    ) -> None:
+        self._run = run
+        self._recorder = recorder
+        self._inputs = inputs
+        self._observer = observer
+        self._policy = policy
+        self._jobs = Jobs(run, backends, max_parallel=policy.max_parallel)
+        self._pace = self._jobs.pace
+        self._machine = Machine(self._pace.capacities(), fail_fast=policy.fail_fast)
+        self._steps: dict[str, StepPlan] = {}
+        self._members: dict[str, tuple[StepPlan, int]] = {}
+        self._fanouts: set[str] = set()
+        self._doing: dict[str, Doing] = {}
+        self._events: deque[ev.Event] = deque()
+        self._submissions: list[ev.Submit] = []
+        self._posted: deque[Callable[[], None]] = deque()
+        self._stops = 0
+        self.status: RunStatus = "running"
+        self.run_hooks: Mapping[str, Source] = {}
+        self._closing: RunStatus = "failed"
+        # Called in the runner's thread for whoever waits for single steps.
+        self.on_settled: Callable[[str, str], None] | None = None
+        self._perform: dict[type, Callable[..., None]] = {
+            ev.Prepare: self._prepare,
+            ev.Expand: self._expand,
+            ev.Submit: self._submissions.append,
+            ev.Cancel: self._cancel,
+            ev.Retrying: self._retrying,
+            ev.Settled: self._settled,
+            ev.Hook: self._hook,
+            ev.Finished: self._finished,
+        }
+
+    # From outside, from any thread
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Have something done in the runner's own thread."""
+        self._posted.append(work)
+        self._jobs.wake()
+
+    def stop(self) -> None:
+        """Ask for the end: the first time with grace, then without; safe in a signal handler."""
+        self._stops += 1
+        hard = self._stops > 1
+        self._posted.append(lambda: self.tell(ev.Stopped(hard=hard)))
+        self._jobs.wake()
+
+    def tell(self, event: ev.Event) -> None:
+        """Put an event in line for the machine."""
+        self._events.append(event)
+
+    def outputs_of(self, key: str, name: str) -> Mapping[str, Any]:
+        """A settled step's output; of a fan-out the list of its elements' outputs."""
+        return self._inputs.output(key, name)
+
+    def failure_of(self, key: str) -> str:
+        """Why a step failed, in a sentence."""
+        doing = self._doing.get(key)
+        facts = doing.facts if doing is not None else {}
+        return f"{facts.get('cause', '')}: {facts.get('message', '')}".strip(": ")
+
+    # Growth
+
+    def add(self, steps: Sequence[StepPlan]) -> None:
+        """Add planned steps; those that a plan holds, or one that a dynamic body just called."""
+        tasks = []
+        for step in steps:
+            self._steps[step.key] = step
+            if step.mapped:
+                self._fanouts.add(step.key)
+        for step in steps:
+            tasks.append(step_task(step, self._fanouts, self._recorder.tried(step.key)))
+        self._recorder.pending([step for step in steps if not self._recorder.is_kept(step.key)])
+        self.tell(ev.Added(tasks=tuple(tasks)))
+
+    def close(self, *, failed: bool = False) -> None:
+        """Say that nothing is added any more."""
+        self.tell(ev.Closed(failed=failed))
+
+    # The loop
+
+    def begin(self) -> None:
+        """Send what can start now, so that it starts while the caller has something else to do before `loop`."""
+        self._drain()
+
+    def loop(self) -> RunStatus:
+        """Run until the machine says that it is over; the run's last word is the caller's to record."""
+        try:
+            while not self._drain():
+                self._wait()
+        finally:
+            self._recorder.flush()
+            self._jobs.close()
+        return self.status
+
+    def _drain(self) -> bool:
+        """Let the machine think until it has nothing more to say, commit, then submit; whether the run is over."""
+        while self._posted:
+            self._posted.popleft()()
+        while self._events:
+            event = self._events.popleft()
+            for action in self._machine.handle(event, time.time()):
+                self._perform[type(action)](action)
+        self._recorder.flush()
+        if self._submissions:
+            submissions, self._submissions[:] = list(self._submissions), []
+            for submission in submissions:
+                self._submit(submission)
+        return self.status != "running"
+
+    def _wait(self) -> None:
+        if not self._events:
+            now = time.time()
+            pause = min(HEARTBEAT, self._recorder.next_beat(HEARTBEAT))
+            wake = self._machine.next_wake()
+            self._jobs.wait(pause if wake is None else min(pause, wake - now))
+        for news in self._jobs.news():
+            self._heard(news)
+        for paced in self._pace.changed():
+            self.tell(paced)
+        wake = self._machine.next_wake()
+        if wake is not None and wake <= time.time():
+            self.tell(ev.Ticked())
+        if self._recorder.next_beat(HEARTBEAT) <= 0:
+            self._beat()
+
+    def _beat(self) -> None:
+        asked = self._recorder.beat()
+        if asked and self._stops < (2 if asked == "now" else 1):
+            self._observer.said(f"run {self._run} is being cancelled")
+            self._stops = 1 if asked == "now" else 0
+            self.stop()
+        tick = getattr(self._observer, "tick", None)
+        if tick is not None:
+            tick()
+
+    # News from the backends
+
+    def _heard(self, news: News) -> None:
+        key, attempt, status = news.key, news.attempt, news.status
+        if status.lines:
+            self._recorder.wrote(key, attempt, status.lines)
+            self._observer.wrote(key, attempt, status.lines)
+        if news.hook:
+            self._heard_of_hook(news)
+        elif status.lost:
+            self.tell(ev.Lost(key=key, attempt=attempt))
+        elif news.over:
+            self._ended(key, attempt, status)
+
+    def _ended(self, key: str, attempt: int, status: JobStatus) -> None:
+        doing = self._doing[key]
+        result = status.result or {}
+        facts = doing.facts = {
+            "attempt": attempt,
+            "started": status.started or doing.facts.get("submitted"),
+            "ended": status.ended or time.time(),
+            "usage": dict(status.usage),
+            "exit_code": status.exit_code,
+            "outputs": result.get("outputs", {}),
+        }
+        cause = status.cause
+        if status.state == "failed":
+            error = result.get("error") or {}
+            message = error.get("message") or status.message
+            if not result and not cause:
+                code = status.exit_code
+                died = code is not None and code < 0
+                cause, message = of_exit(code=None if died else code, signal_number=-code if died and code else None)
+            facts.update(cause=cause, message=message, error=error)
+        else:
+            cause = ""
+            self._pace.took(key in self._members, facts["ended"] - (facts["started"] or facts["ended"]))
+        if result.get("left"):
+            self._recorder.event("leftovers", key, {"processes": result["left"]})
+        self._recorder.attempt(key, doing.step, facts)
+        if not cause:
+            self._inputs.keep(key, facts["outputs"])
+        self.tell(ev.Ended(key=key, attempt=attempt, cause=cause))
+
+    # Performing
+
+    def _step_of(self, key: str) -> tuple[StepPlan, int | None]:
+        member = self._members.get(key)
+        return member if member is not None else (self._steps[key], None)
+
+    def _prepare(self, action: ev.Prepare) -> None:
+        key = action.key
+        step, index = self._step_of(key)
+        kept = self._recorder.kept(key)
+        if kept is not None:
+            self._inputs.keep(key, kept)
+            self._doing[key] = Doing(step, {}, "")
+            self.tell(ev.Hit(key=key, kept=True))
+            return
+        try:
+            inputs = self._inputs.bind(step, index)
+            known = self._key_of(step, inputs)
+        except StokerError as error:
+            self._unready(key, step, error)
+            return
+        doing = self._doing[key] = Doing(step, inputs, known)
+        if self._policy.use_cache and step.settings.cache:
+            row = self._recorder.cached(known)
+            if row is not None:
+                doing.facts = {"outputs": row.outputs, "cached_from": row.origin}
+                self._inputs.keep(key, row.outputs)
+                self.tell(ev.Hit(key=key))
+                return
+        self.tell(ev.Prepared(key=key))
+
+    def _key_of(self, step: StepPlan, inputs: Mapping[str, Any]) -> str:
+        return cache_key(
+            code=step.code,
+            inputs={name: digest_of(tree) for name, tree in inputs.items()},
+            outputs=[*(output.name for output in step.outputs), *(f"split:{name}" for name in step.split)],
+            environment=self._policy.environment,
+            extra=step.settings.cache_key,
+        )
+
+    def _unready(self, key: str, step: StepPlan, error: StokerError) -> None:
+        doing = self._doing[key] = Doing(step, {}, "")
+        doing.facts = {"cause": INPUT_ERROR, "message": str(error), "error": {"message": str(error)}}
+        self.tell(ev.Unready(key=key, cause=INPUT_ERROR))
+
+    def _expand(self, action: ev.Expand) -> None:
+        key = action.key
+        step = self._steps[key]
+        try:
+            count = self._inputs.expand(step)
+        except StokerError as error:
+            self._unready(key, step, error)
+            return
+        self._doing[key] = Doing(step, {}, "")
+        tasks = []
+        for index in range(count):
+            member = f"{key}[{index}]"
+            self._members[member] = (step, index)
+            tasks.append(
+                element_task(step, member, self._inputs.elements_of(step, index), self._recorder.tried(member))
+            )
+        self._recorder.expanded(key, count)
+        self._observer.changed(key, "expanded", {"count": count})
+        self.tell(ev.Expanded(key=key, tasks=tuple(tasks)))
+
+    def _submit(self, action: ev.Submit) -> None:
+        key = action.key
+        doing = self._doing[key]
+        step = doing.step
+        member = key in self._members
+        now = time.time()
+        doing.facts = {"submitted": now}
+        if not action.behind:
+            parent = step.key if member else ""
+            self._recorder.running(key, step, started=now, parent=parent)
+            self._observer.changed(key, "running", {"parent": parent, "attempt": action.attempt})
+        try:
+            self._jobs.submit(key, action.attempt, step, doing.inputs, element=member, behind=action.behind)
+        except StokerError as error:
+            doing.facts = {
+                "attempt": action.attempt,
+                "cause": REFUSED,
+                "message": str(error),
+                "ended": now,
+                "error": {},
+            }
+            self._recorder.attempt(key, step, doing.facts)
+            self.tell(ev.Ended(key=key, attempt=action.attempt, cause=REFUSED))
+            return
+        if step.settings.timeout is not None:
+            self.tell(ev.Began(key=key, attempt=action.attempt))
+
+    def _cancel(self, action: ev.Cancel) -> None:
+        step, _ = self._step_of(action.key)
+        if any(item.key == action.key for item in self._submissions):
+            self._submissions[:] = [item for item in self._submissions if item.key != action.key]
+            self.tell(ev.Ended(key=action.key, attempt=action.attempt, cause=action.cause))
+            return
+        self._recorder.event("cancel", action.key, {"cause": action.cause, "hard": action.hard})
+        self._jobs.cancel(action.key, action.attempt, step, hard=action.hard)
+
+    def _retrying(self, action: ev.Retrying) -> None:
+        wait = max(0.0, action.at - time.time())
+        facts = {"attempt": action.attempt, "cause": action.cause, "wait": wait}
+        self._recorder.event("retry", action.key, facts)
+        self._observer.changed(action.key, "retrying", facts)
+
+    def _settled(self, action: ev.Settled) -> None:
+        key = action.key
+        doing = self._doing.get(key)
+        step, index = self._step_of(key)
+        facts = dict(doing.facts) if doing is not None else {}
+        if action.cause and facts.get("cause") != action.cause:
+            facts["cause"] = action.cause
+        parent = step.key if index is not None else ""
+        if not self._recorder.is_kept(key):
+            count = self._inputs.count(key)
+            self._recorder.settled(key, step, action.status, facts, doing, parent=parent, index=index, count=count)
+        usage = facts.get("usage") or {}
+        seconds = (facts["ended"] - facts["started"]) if facts.get("started") and facts.get("ended") else None
+        error = facts.get("error") or {}
+        self._observer.changed(
+            key,
+            action.status,
+            {
+                "parent": parent,
+                "index": index,
+                "seconds": seconds,
+                "cause": facts.get("cause", ""),
+                "message": facts.get("message", ""),
+                "traceback": error.get("traceback", ""),
+                "attempt": facts.get("attempt"),
+                **usage,
+            },
+        )
+        if doing is not None:
+            doing.inputs = {}
+        if self.on_settled is not None:
+            self.on_settled(key, action.status)
+
+    def _finished(self, action: ev.Finished) -> None:
+        which = "on_success" if action.status == "succeeded" else "on_failure"
+        if which not in self.run_hooks or not self._steps:
+            self.status = action.status
+            return
+        self._closing = action.status
+        step = attrs.evolve(next(iter(self._steps.values())), hooks=self.run_hooks)
+        self._jobs.hook("", which, step, {"run": self._run, "step": "", "status": action.status})
+
+    # Hooks
+
+    def _hook(self, action: ev.Hook) -> None:
+        step, _ = self._step_of(action.key)
+        facts = self._doing[action.key].facts
+        told = {
+            "run": self._run,
+            "step": action.key,
+            "status": "succeeded" if action.which == "on_success" else "failed",
+            "cause": facts.get("cause", ""),
+            "message": facts.get("message", ""),
+            "traceback": (facts.get("error") or {}).get("traceback", ""),
+        }
+        self._jobs.hook(action.key, action.which, step, told)
+
+    def _heard_of_hook(self, news: News) -> None:
+        if not (news.over or news.status.lost):
+            return
+        if not news.key:
+            self.status = self._closing
+        if news.status.state != "succeeded":
+            error = (news.status.result or {}).get("error") or {}
+            message = error.get("message") or news.status.message or "its process ended"
+            self._recorder.event("hook-failed", news.key, {"hook": news.hook, "message": message})
+            self._observer.said(f"{news.key or 'pipeline'}: its {news.hook} hook failed: {message}")
+        if news.key:
+            self.tell(ev.HookDone(key=news.key))

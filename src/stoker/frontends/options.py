@@ -1,0 +1,96 @@
+"""The keywords of `@step`, `@pipeline` and `.with_options`, taken apart: settings make a layer, the others do not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, TypedDict
+
+import attrs
+
+from stoker.core.errors import UsageError, nearest
+from stoker.core.settings import OPTIONS, FailureMode, Isolation, Layer, layer_of
+from stoker.core.units import UNSET
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from stoker.core.settings import DockerSettings, ResourceSettings, Retry
+
+Hook = Callable[..., Any]
+HOOKS: Final = ("on_success", "on_failure")
+
+
+class Options(TypedDict, total=False):
+    """What both a step and a pipeline may say; a pipeline says it for all of its steps."""
+
+    settings: Mapping[str, Any]
+    resources: ResourceSettings | Mapping[str, Any] | None
+    docker: DockerSettings | Mapping[str, Any] | None
+    retry: Retry | Mapping[str, Any] | int | None
+    timeout: float | str | timedelta | None
+    cache: bool
+    cache_key: Any
+    cache_expires: float | str | timedelta | None
+    isolation: Isolation
+    environment: Mapping[str, str] | None
+    step_operator: str | None
+    on_success: Hook
+    on_failure: Hook
+
+
+class StepOptions(Options, total=False):
+    """Keywords of `@step`."""
+
+    name: str
+
+
+class CallOptions(StepOptions, total=False):
+    """Keywords of a step's `.with_options`: `id` is the step's key in the run, `after` what it waits for."""
+
+    id: str
+    after: Any
+
+
+class PipelineOptions(Options, total=False):
+    """Keywords of `@pipeline`. `max_parallel` is how many steps may run at once."""
+
+    name: str
+    failure_mode: FailureMode
+    max_parallel: int | None
+    dynamic: bool
+    tags: Iterable[str]
+    stack: str | None
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Given:
+    """Keywords taken apart: a layer if any setting was given, hooks by name, and the rest as it is."""
+
+    layers: tuple[Layer, ...]
+    hooks: Mapping[str, Hook]
+    rest: Mapping[str, Any]
+
+
+def taken_apart(options: Mapping[str, Any], known: Any, *, owner: str, origin: str, step: bool) -> Given:
+    """The keywords of a decorator; `known` is the TypedDict that lists them, `owner` is who complains."""
+    names = known.__optional_keys__
+    for name in options:
+        if name not in names:
+            raise UsageError(f"{owner} has no option '{name}'{nearest(name, names)}", where=origin)
+    settings = {name: value for name, value in options.items() if name in OPTIONS and value is not UNSET}
+    layers: tuple[Layer, ...] = ()
+    if settings or options.get("settings"):
+        level: Any = "step" if step else "pipeline"
+        layers = (layer_of(origin, options.get("settings"), level=level, **settings),)
+    hooks = {name: options[name] for name in HOOKS if options.get(name, UNSET) is not UNSET}
+    for name, hook in hooks.items():
+        if not callable(hook):
+            raise UsageError(f"{owner}: {name}={hook!r} is not a function", where=origin)
+    rest = {name: value for name, value in options.items() if name not in OPTIONS and name not in (*HOOKS, "settings")}
+    return Given(layers=layers, hooks=hooks, rest=rest)
+
+
+def tags_of(given: Any, where: str) -> tuple[str, ...]:
+    """Tags of a run: texts, not one text."""
+    if isinstance(given, str) or not all(isinstance(tag, str) for tag in given):
+        raise UsageError(f"tags={given!r} is not a list of texts", where=where, fix='write tags=["nightly"]')
+    return tuple(given)

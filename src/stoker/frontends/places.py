@@ -1,0 +1,49 @@
+"""Where something stands in the user's code, as a person reads it: "train.py:14"."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import CodeType, FrameType
+from typing import Any, Final
+
+_OURS: Final = __name__.partition(".")[0]
+_shown: dict[tuple[str, str], str] = {}
+
+
+def place(filename: str, line: int) -> str:
+    """A file, relative to the working directory where it lies below it, and a line."""
+    folder = _folder()
+    name = _shown.get((folder, filename))
+    if name is None:
+        name = _shown[folder, filename] = _readable(filename, folder)
+    return f"{name}:{line}"
+
+
+def place_of(function: Any) -> str:
+    """Where a function is defined; its first decorator's line where it has one."""
+    code = getattr(function, "__code__", None)
+    return place(code.co_filename, code.co_firstlineno) if isinstance(code, CodeType) else caller()
+
+
+def caller() -> str:
+    """Where the user's code called into Stoker."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _OURS:
+        frame = frame.f_back
+    return place(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # somebody removed it
+        return ""
+
+
+def _readable(filename: str, folder: str) -> str:
+    if filename.startswith("<"):
+        return filename
+    whole = os.path.abspath(filename) if folder else filename
+    prefix = os.path.join(folder, "")
+    return whole[len(prefix) :] if folder and whole.startswith(prefix) else os.path.basename(filename)

@@ -1,0 +1,1 @@
+"""Floor 4: shows a run to a person."""

@@ -1,0 +1,240 @@
+"""Saves Python values and loads them: the one way in and out of the store for what steps take and return.
+
+Numbers, texts and plain containers are JSON where JSON gives back exactly the same; everything else goes to the
+serializer of its type. Small values travel inside their `Artifact`, larger ones become blobs.
+
+JSON here is Python's: NaN and the infinities are allowed, and come back as such (a NaN's payload does not). A list that
+occurs twice in a value comes back as two equal lists. Tuples, sets, keys that are not texts, and subclasses of any of
+these are not JSON and are pickled.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from hashlib import sha256
+from typing import Any, Callable, Final, Iterable, Mapping, Sequence
+
+from stoker.core.artifact import INLINE_LIMIT, Artifact, from_wire
+from stoker.core.errors import MissingPackage, SerializationError, StokerError
+from stoker.store import serializers
+from stoker.store.blobs import Blobs, Writer
+from stoker.store.serializers import BUILT_IN, Serializer, Stored, full_name
+
+_DEEPEST: Final = 100
+"""Levels of containers in a JSON value; deeper ones are pickled, which has no such limit in its C stack."""
+_LEAVES: Final[frozenset[type]] = frozenset({int, float, bool, str, type(None)})
+_CONTAINERS: Final[frozenset[type]] = frozenset({list, dict})
+_JSON: Final[frozenset[type]] = (_LEAVES | _CONTAINERS) - {str}
+_NAMES: Final = {kind: full_name(kind) for kind in (*_LEAVES, *_CONTAINERS, bytes)}
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
+_decode: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+
+
+def save(value: Any, blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> Artifact:
+    """Keep a value; one of at most `inline_limit` bytes lives in the artifact itself."""
+    kind = type(value)
+    data: bytes | None = None
+    name = "json"
+    if kind in _JSON:
+        data = _json(value, kind)
+    elif kind is str:
+        name = "str"
+        try:
+            data = value.encode()
+        except UnicodeEncodeError:  # half a surrogate pair, which UTF-8 cannot say
+            data = None
+    elif kind is bytes:
+        name, data = "bytes", value
+    if data is None:
+        return _saved(value, serializers.chosen(value), blobs, inline_limit)
+    size = len(data)
+    if size > inline_limit:
+        return Artifact(digest=blobs.put(data), serializer=name, type=_NAMES[kind], size=size)
+    return Artifact(digest=sha256(data).hexdigest(), serializer=name, type=_NAMES[kind], size=size, inline=data)
+
+
+def load(artifact: Artifact, blobs: Blobs) -> Any:
+    """The value again. Big arrays are mapped into memory, not read: changes to them stay in this process."""
+    name = artifact.serializer
+    data = artifact.inline
+    if name == "json" and data is not None:
+        return _decode(data.decode(), 0)[0]
+    reader = _READERS.get(name)
+    if reader is not None:
+        return reader(blobs.read(artifact.digest, artifact.size) if data is None else data)
+    if name == "list":
+        return [load(item, blobs) for item in items(artifact, blobs)]
+    try:
+        return serializers.named(name).load(Stored(artifact, blobs))
+    except ModuleNotFoundError as error:
+        raise _missing(artifact, error) from error
+    except StokerError:
+        raise
+    except Exception as error:  # unpickling runs the user's code
+        raise SerializationError(
+            f"a saved {artifact.type} cannot be loaded: {type(error).__name__}: {error}{_versions(artifact)}",
+            fix="load it with the code and the versions that saved it, or run the step that made it again",
+        ) from error
+
+
+def save_split(values: Iterable[Any], blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> Artifact:
+    """Keep each element as an artifact of its own, for a fan-out; loaded as one value it is a list."""
+    if isinstance(values, (str, bytes, Mapping)) or not hasattr(type(values), "__iter__"):
+        raise SerializationError(
+            f"a fan-out needs a list of elements, not a value of type {full_name(type(values))}",
+            fix="return a list, a tuple or an array from the step that the fan-out goes over",
+        )
+    return gather((save(value, blobs, inline_limit=inline_limit) for value in values), blobs, inline_limit=inline_limit)
+
+
+def gather(parts: Iterable[Artifact], blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> Artifact:
+    """Artifacts as one artifact that loads as the list of their values; nothing is copied but what is inline."""
+    documents = [part.wire() for part in parts]
+    data = _encode({"items": documents}).encode("utf-8", "surrogatepass")
+    meta = {"count": len(documents)}
+    if len(data) > inline_limit:
+        return Artifact(digest=blobs.put(data), serializer="list", type=_NAMES[list], size=len(data), meta=meta)
+    digest = sha256(data).hexdigest()
+    return Artifact(digest=digest, serializer="list", type=_NAMES[list], size=len(data), meta=meta, inline=data)
+
+
+def items(artifact: Artifact, blobs: Blobs) -> list[Artifact]:
+    """The elements of what `save_split` or `gather` made, or of a list that was saved whole as JSON."""
+    if artifact.serializer == "list":
+        data = artifact.inline
+        if data is None:
+            data = blobs.read(artifact.digest, artifact.size)
+        return [from_wire(document) for document in json.loads(data)["items"]]
+    value = load(artifact, blobs) if artifact.serializer == "json" else None
+    if isinstance(value, list):
+        return [save(element, blobs) for element in value]
+    raise SerializationError(
+        f"a saved {artifact.type} is not a list of elements",
+        fix="return a list from the step that the fan-out goes over",
+    )
+
+
+register = serializers.register
+
+
+def _json(value: Any, kind: type) -> bytes | None:
+    """The value as JSON; None where it would not come back as it was."""
+    try:
+        if kind is int:
+            return str(value).encode()
+        if kind in _CONTAINERS and not _is_json(value, _DEEPEST):
+            return None
+        return _encode(value).encode()
+    except (ValueError, RecursionError):  # an integer too long for a text, or half a surrogate pair
+        return None
+
+
+def _is_json(value: Any, levels: int) -> bool:
+    inner: Iterable[Any] = value
+    if type(value) is dict:
+        if value and set(map(type, value)) != {str}:
+            return False
+        inner = value.values()
+    kinds = set(map(type, inner)) - _LEAVES
+    if not kinds:
+        return True
+    if not kinds <= _CONTAINERS or levels <= 0:
+        return False
+    return all(_is_json(item, levels - 1) for item in inner if type(item) in _CONTAINERS)
+
+
+class _Sink(io.RawIOBase):
+    """A file that becomes a blob only when it outgrows the limit."""
+
+    def __init__(self, blobs: Blobs, limit: int) -> None:
+        self._blobs = blobs
+        self._limit = limit
+        self._small = bytearray()
+        self._writer: Writer | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return len(self._small) if self._writer is None else self._writer.size
+
+    def write(self, data: Any) -> int:
+        if self._writer is None:
+            view = memoryview(data)
+            if len(self._small) + view.nbytes <= self._limit:
+                self._small += view.tobytes() if not view.c_contiguous or view.format != "B" else view
+                return view.nbytes
+            self._writer = self._blobs.writer()
+            self._writer.write(self._small)
+        return self._writer.write(data)
+
+    def artifact(self, serializer: str, kind: str, meta: Mapping[str, Any]) -> Artifact:
+        """Keep what was written."""
+        if self._writer is not None:
+            digest = self._writer.commit()
+            return Artifact(digest=digest, serializer=serializer, type=kind, size=self._writer.size, meta=meta)
+        data = bytes(self._small)
+        digest = sha256(data).hexdigest()
+        return Artifact(digest=digest, serializer=serializer, type=kind, size=len(data), meta=meta, inline=data)
+
+    def abort(self) -> None:
+        if self._writer is not None:
+            self._writer.abort()
+
+
+def _saved(value: Any, serializer: Serializer, blobs: Blobs, inline_limit: int) -> Artifact:
+    sink = _Sink(blobs, inline_limit)
+    try:
+        meta = serializer.save(value, sink)  # type: ignore[arg-type]
+        return sink.artifact(serializer.name, full_name(type(value)), meta)
+    except (StokerError, MemoryError):
+        sink.abort()
+        raise
+    except Exception:  # pickling runs the user's code
+        sink.abort()
+        return _saved(value, serializers.named(_NEXT.get(serializer.name, "pickle")), blobs, inline_limit)
+    except BaseException:
+        sink.abort()
+        raise
+
+
+_NEXT: Final = {"pickle": "cloudpickle"}
+"""Who is asked when a serializer fails; cloudpickle, the last, explains in a `SerializationError`."""
+
+_READERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
+    "json": lambda data: _decode(data.decode(), 0)[0],
+    "str": lambda data: data.decode(),
+    "bytes": lambda data: data,
+}
+
+
+def _missing(artifact: Artifact, error: ModuleNotFoundError) -> StokerError:
+    """A module is not here: a library that can be installed, or the user's own."""
+    module = (error.name or "").partition(".")[0]
+    package = BUILT_IN.get(artifact.serializer, ("", ""))[1]
+    if module in _libraries(artifact, package):
+        distribution = {"sklearn": "scikit-learn"}.get(module, module)
+        return MissingPackage(
+            f"a saved {artifact.type} needs the package '{distribution}' to be loaded",
+            fix=f"pip install {distribution}",
+        )
+    return SerializationError(
+        f"a saved {artifact.type} cannot be loaded: there is no module '{error.name}' here{_versions(artifact)}",
+        fix="make the module that defines it importable here, for example by running from the project's folder",
+    )
+
+
+def _libraries(artifact: Artifact, package: str) -> Sequence[str]:
+    return [name for name in (package, artifact.meta.get("package"), "pyarrow" if package == "pandas" else "") if name]
+
+
+def _versions(artifact: Artifact) -> str:
+    """`" (saved with x 1.0, here is 2.0)"` where that is known and differs."""
+    package, version = artifact.meta.get("package"), artifact.meta.get("version")
+    here = getattr(sys.modules.get(package or ""), "__version__", None)
+    if not version or here in (None, version):
+        return ""
+    return f" (saved with {package} {version}, here is {here})"

@@ -1,0 +1,276 @@
+"""A connection for each thread to the one database of a store, SQLite or Postgres, with its schema up to date.
+
+Statements are written once, with `?` for a value; it must not know what any table means. SQLite runs in WAL mode with
+`synchronous=NORMAL`: a killed process loses nothing, a power cut at most the last transactions, never the file. WAL
+needs a local disk: a home on a network file system that several machines share wants Postgres instead.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import contextmanager
+from typing import Any, Final, Iterable, Iterator, Mapping, NoReturn, Sequence
+
+from stoker.core.errors import MissingPackage, StoreError
+from stoker.store.schema import MIGRATIONS
+
+BUSY_SECONDS: Final = 60.0
+"""How long a writer waits for other writers; a transaction here takes microseconds, so this is only ever met when a
+process was stopped inside one."""
+
+_PRAGMAS: Final = {
+    "journal_mode": "wal",
+    "synchronous": "normal",
+    "foreign_keys": "off",
+    # Pages of the log before it is copied into the database. 1000 is SQLite's own; a bigger log means that pages which
+    # change with every step are copied, and synced, four times less often. 16 MB at most.
+    "wal_autocheckpoint": 4000,
+    "temp_store": "memory",
+}
+_DIALECTS: Final[Mapping[str, Mapping[str, str]]] = {
+    "sqlite": {"{blob}": "blob", "{clustered}": " WITHOUT ROWID"},
+    "postgresql": {"{blob}": "bytea", "{clustered}": ""},
+}
+"""Words of the schema that differ. `{clustered}`: the table is its primary key's index."""
+_SCHEMES: Final = {"sqlite": "sqlite", "postgresql": "postgresql", "postgres": "postgresql"}
+_MIGRATION_LOCK: Final = 7_305_801
+"""Any number that no other program uses for a Postgres advisory lock."""
+
+
+class Database:
+    """The store's database, open and migrated; safe to use from any thread and after a fork."""
+
+    def __init__(self, uri: str) -> None:
+        scheme, mark, rest = uri.partition("://")
+        if not mark or scheme not in _SCHEMES or not rest or ":memory:" in rest:
+            raise StoreError(
+                f"'{_without_password(uri)}' is not a database that Stoker can open",
+                fix="write sqlite:///path/to/stoker.db or postgresql://user@host/name",
+            )
+        self.uri = uri
+        self.shown = _without_password(uri)
+        self.dialect = _SCHEMES[scheme]
+        self.path = os.path.abspath(rest) if self.dialect == "sqlite" else ""
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        self._open: list[tuple[threading.Thread, Any]] = []
+        self._peewee, self._errors = self._prepared()
+        try:
+            self._migrate()
+        except BaseException:
+            self.close()
+            raise
+
+    def sql(self, statement: str) -> str:
+        """A statement in this database's own words; `?` stands for a value and must not occur otherwise."""
+        for word, meaning in _DIALECTS[self.dialect].items():
+            statement = statement.replace(word, meaning)
+        return statement if self.dialect == "sqlite" else statement.replace("?", "%s")
+
+    def cursor(self) -> Any:
+        """A DB-API cursor of this thread's connection, outside any transaction."""
+        local = self._local
+        if getattr(local, "pid", 0) != os.getpid():
+            self._connect()
+        return local.connection.cursor()
+
+    def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Every row of a query."""
+        try:
+            cursor = self.cursor()
+            cursor.execute(statement, values)
+            found: list[tuple[Any, ...]] = cursor.fetchall()
+        except self._errors as error:
+            self.fail(error)
+        return found
+
+    def row(self, statement: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
+        """The first row of a query."""
+        try:
+            cursor = self.cursor()
+            cursor.execute(statement, values)
+            found: tuple[Any, ...] | None = cursor.fetchone()
+        except self._errors as error:
+            self.fail(error)
+        return found
+
+    def change(self, statement: str, values: Sequence[Any] = ()) -> int:
+        """How many rows a statement changed."""
+        try:
+            cursor = self.cursor()
+            cursor.execute(statement, values)
+            count: int = cursor.rowcount
+        except self._errors as error:
+            self.fail(error)
+        return count
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        """A cursor whose changes happen all or not at all."""
+        try:
+            cursor = self.cursor()
+            self.begin(cursor)
+            try:
+                yield cursor
+                cursor.execute("COMMIT")
+            except BaseException:
+                self.rollback(cursor)
+                raise
+        except self._errors as error:
+            self.fail(error)
+
+    def begin(self, cursor: Any) -> None:
+        """Start a transaction that is allowed to write from its first statement on."""
+        # SQLite's plain BEGIN takes the write lock late, and a transaction that read before then fails at once.
+        cursor.execute("BEGIN IMMEDIATE" if self.dialect == "sqlite" else "BEGIN")
+
+    def rollback(self, cursor: Any) -> None:
+        """Undo a transaction; one that the database has undone already is fine."""
+        try:
+            cursor.execute("ROLLBACK")
+        except self._errors:
+            pass
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What the driver and peewee raise; hand it to `fail`."""
+        return self._errors
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """Raise a driver's error as one of ours."""
+        raise self._explained(error) from error
+
+    def close(self) -> None:
+        """Close every thread's connection; the database opens again when it is used again."""
+        with self._lock:
+            connections, self._open = [connection for _, connection in self._open], []
+            self._local = threading.local()
+            for connection in connections:
+                connection.close()
+
+    def _prepared(self) -> tuple[Any, tuple[type[Exception], ...]]:
+        """peewee's database, nothing opened yet, and the errors that it and its driver raise."""
+        import peewee
+
+        if self.dialect == "sqlite":
+            import sqlite3
+
+            try:
+                os.makedirs(os.path.dirname(self.path), exist_ok=True)
+            except OSError as error:
+                raise StoreError(
+                    f"the folder of {self.path} cannot be made: {error}", fix="choose another home"
+                ) from error
+            # Connections of threads that have ended are closed by whoever comes next.
+            database = peewee.SqliteDatabase(self.path, pragmas=_PRAGMAS, timeout=BUSY_SECONDS, check_same_thread=False)
+            return database, (peewee.PeeweeException, sqlite3.Error)
+        try:
+            import psycopg
+        except ImportError as error:
+            raise MissingPackage(
+                f"{self.shown} needs the package 'psycopg'", fix="pip install 'stoker[postgres]'"
+            ) from error
+        uri = "postgresql://" + self.uri.partition("://")[2]
+        return peewee.PostgresqlDatabase(uri, prefer_psycopg3=True), (peewee.PeeweeException, psycopg.Error)
+
+    def _connect(self) -> None:
+        """Open this thread's connection; close those of threads that have ended."""
+        with self._lock:
+            pid = os.getpid()
+            if self._open and getattr(self, "_pid", pid) != pid:
+                # A connection must not cross a fork, not even to be closed: its owner still uses it.
+                _ABANDONED.append(self._open)
+                self._open = []
+                self._peewee, self._errors = self._prepared()
+            self._pid = pid
+            kept: list[tuple[threading.Thread, Any]] = []
+            for thread, connection in self._open:
+                if thread.is_alive():
+                    kept.append((thread, connection))
+                else:
+                    connection.close()
+            deadline = time.monotonic() + BUSY_SECONDS
+            while True:
+                try:
+                    connection = self._peewee._connect()
+                    break
+                except self._errors as error:
+                    # Changing to WAL mode while another process does the same is refused without waiting.
+                    if "locked" not in str(error) or time.monotonic() > deadline:
+                        self.fail(error)
+                    time.sleep(0.005)
+            self._open = [*kept, (threading.current_thread(), connection)]
+            self._local.connection = connection
+            self._local.pid = pid
+
+    def _migrate(self) -> None:
+        """Bring the schema to this version, exactly once however many processes try."""
+        if self._version() == len(MIGRATIONS):
+            return
+        with self.transaction() as cursor:
+            if self.dialect == "postgresql":
+                cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
+            cursor.execute(
+                "CREATE TABLE IF NOT EXISTS stoker_schema (version integer PRIMARY KEY, applied double precision)"
+            )
+            cursor.execute("SELECT max(version) FROM stoker_schema")
+            version = cursor.fetchone()[0] or 0
+            self._refuse_newer(version)
+            for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
+                for statement in statements:
+                    cursor.execute(self.sql(statement))
+                cursor.execute(self.sql("INSERT INTO stoker_schema VALUES (?, ?)"), (number, time.time()))
+
+    def _version(self) -> int:
+        """The schema's number, 0 for a fresh database; a newer one than ours is refused."""
+        catalog = {
+            "sqlite": "SELECT 1 FROM sqlite_master WHERE name = 'stoker_schema'",
+            "postgresql": "SELECT 1 WHERE to_regclass('stoker_schema') IS NOT NULL",
+        }
+        if self.row(catalog[self.dialect]) is None:
+            return 0
+        found = self.row("SELECT max(version) FROM stoker_schema")
+        version = int(found[0] or 0) if found else 0
+        self._refuse_newer(version)
+        return version
+
+    def _refuse_newer(self, version: int) -> None:
+        known = len(MIGRATIONS)
+        if version > known:
+            raise StoreError(
+                f"the store {self.shown} has schema version {version}; this Stoker knows versions up to {known}",
+                fix="upgrade Stoker here (pip install -U stoker), or set STOKER_HOME to another folder",
+            )
+
+    def _explained(self, error: BaseException) -> StoreError:
+        text = " ".join(str(error).split())
+        for words, message, fix in _EXPLANATIONS:
+            if words in text:
+                return StoreError(f"{self.shown}: {message} ({text})", fix=fix)
+        return StoreError(f"{self.shown}: {text}")
+
+
+_ABANDONED: Final[list[Any]] = []
+"""Connections that a fork copied: kept so that they are never closed here."""
+
+_EXPLANATIONS: Final[Iterable[tuple[str, str, str]]] = (
+    ("not a database", "the file is not a database", "move it away, or set STOKER_HOME to another folder"),
+    ("malformed", "the database file is damaged", "restore a copy, or move it away: the next run starts a new one"),
+    ("disk is full", "the disk is full", "free space on it, for example with `stoker gc`, and run again"),
+    ("No space left", "the disk is full", "free space on it, for example with `stoker gc`, and run again"),
+    ("readonly", "the database cannot be written", "check the permissions of the file and its folder"),
+    ("unable to open", "the database cannot be opened", "check that the path is a file in a folder you may write to"),
+    ("locked", "another process has held the database for a minute", "end it: it may be stopped inside a transaction"),
+    ("connection", "the database server does not answer", "check the address, and that the server runs"),
+)
+"""What a driver says → what it means, and what to do."""
+
+
+def _without_password(uri: str) -> str:
+    scheme, mark, rest = uri.partition("://")
+    user, at, host = rest.rpartition("@")
+    if not at:
+        return uri
+    return f"{scheme}{mark}{user.partition(':')[0]}@{host}"

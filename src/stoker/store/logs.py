@@ -1,0 +1,252 @@
+"""What steps print: a file for each attempt, a line for each line, with its time and stream.
+
+    1718000000.123456 o epoch 3: loss 0.21
+
+Files are appended to with one write a batch, so that several processes may, and read without loading them. Text is
+UTF-8; bytes that are not are replaced. Of a line drawn over with carriage returns, as progress bars do, the last
+drawing is kept. A line of more than 64 KiB is split, and each part but the last ends in "…".
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from collections import deque
+from typing import Callable, Final, Iterable, Iterator, Mapping
+
+from stoker.core.errors import StoreError
+from stoker.core.plan import LogLine
+from stoker.store.blobs import remove_tree
+
+LONGEST: Final = 64 * 1024
+"""Bytes of one line. A reader holds one line at a time, and a terminal has no use for more."""
+_BLOCK: Final = 256 * 1024
+_STREAMS: Final[Mapping[bytes, str]] = {b"o": "stdout", b"e": "stderr"}
+_LETTERS: Final[Mapping[str, str]] = {"stdout": "o", "stderr": "e"}
+_DRAWN_OVER: Final = re.compile(rb"[^\n]*\r(?=[^\r\n])")
+_MORE: Final = "…".encode()
+_PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.[]")
+_LONGEST_NAME: Final = 200
+"""Bytes of a file name; file systems take 255."""
+
+
+class Logs:
+    """The log files below a folder."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def path(self, run: str, key: str, attempt: int) -> str:
+        """The file of an attempt; it exists once the attempt has printed something."""
+        return os.path.join(self.folder, file_name(run), file_name(key), f"{attempt}.log")
+
+    def append(self, run: str, key: str, attempt: int, lines: Iterable[LogLine]) -> None:
+        """Add lines; none makes no file."""
+        head, last = "", (-1.0, "")
+        parts: list[str] = []
+        for line in lines:
+            stamp = (line.time, line.stream)
+            if stamp != last:
+                head, last = f"{line.time:.6f} {_LETTERS.get(line.stream, 'o')} ", stamp
+            text = line.text
+            if len(text) > LONGEST // 4 or "\n" in text or "\r" in text:
+                text = _tidy(text.encode("utf-8", "replace") + b"\n", head.encode())[len(head) : -1].decode()
+            parts.append(head)
+            parts.append(text)
+            parts.append("\n")
+        if parts:
+            self._write(self.path(run, key, attempt), "".join(parts).encode("utf-8", "replace"))
+
+    def capture(self, run: str, key: str, attempt: int, stream: str) -> Capture:
+        """Takes the raw bytes of one stream of an attempt as they come."""
+        return Capture(self, self.path(run, key, attempt), _LETTERS.get(stream, "o"))
+
+    def lines(
+        self, run: str, key: str, attempt: int, *, tail: int | None = None, stream: str = ""
+    ) -> Iterator[LogLine]:
+        """The lines so far, or the last `tail` of them, of both streams or of one; none where there is no log."""
+        try:
+            with open(self.path(run, key, attempt), "rb", buffering=_BLOCK) as file:
+                letter = _LETTERS.get(stream, "").encode()
+                found = file if tail is None else _last(file.fileno(), tail, letter)
+                for raw in found:
+                    line = _line(raw)
+                    if not stream or line.stream == stream:
+                        yield line
+        except FileNotFoundError:
+            return
+
+    def follow(
+        self,
+        run: str,
+        key: str,
+        attempt: int,
+        *,
+        done: Callable[[], bool],
+        stream: str = "",
+        interval: float = 0.2,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> Iterator[LogLine]:
+        """The lines so far and then each new one, until `done` says that no more will come."""
+        offset, rest = 0, b""
+        path = self.path(run, key, attempt)
+        while True:
+            finished = done()
+            try:
+                with open(path, "rb") as file:
+                    file.seek(offset)
+                    while data := file.read(_BLOCK):
+                        offset += len(data)
+                        whole, mark, rest = (rest + data).rpartition(b"\n")
+                        for raw in whole.split(b"\n") if mark else ():
+                            line = _line(raw)
+                            if not stream or line.stream == stream:
+                                yield line
+            except FileNotFoundError:
+                pass
+            if finished:
+                if rest:
+                    yield _line(rest)
+                return
+            sleep(interval)
+
+    def attempts(self, run: str, key: str) -> list[int]:
+        """The numbers of the attempts that have a log."""
+        try:
+            names = os.listdir(os.path.join(self.folder, file_name(run), file_name(key)))
+        except FileNotFoundError:
+            return []
+        return sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit())
+
+    def delete(self, run: str) -> None:
+        """Remove the logs of a run; a run without any is fine."""
+        remove_tree(os.path.join(self.folder, file_name(run)))
+
+    def _write(self, path: str, data: bytes) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        try:
+            try:
+                descriptor = os.open(path, flags, 0o644)
+            except FileNotFoundError:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                descriptor = os.open(path, flags, 0o644)
+            try:
+                view = memoryview(data)
+                while view.nbytes:
+                    view = view[os.write(descriptor, view) :]
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise StoreError(
+                f"the log {path} cannot be written: {'the disk is full' if full else error}",
+                fix="free space on the disk" if full else "check the folder's permissions",
+            ) from error
+
+
+class Capture:
+    """One stream of one attempt; a line that has not ended is held back until it does, or until `close`."""
+
+    def __init__(self, logs: Logs, path: str, letter: str) -> None:
+        self._logs = logs
+        self._path = path
+        self._letter = letter
+        self._rest = b""
+
+    def write(self, data: bytes, now: float) -> None:
+        """Add bytes that arrived at a time."""
+        data = self._rest + data
+        whole, mark, self._rest = data.rpartition(b"\n")
+        if len(self._rest) > LONGEST:
+            # Without end, or a progress bar: only its last drawing counts, and it is not held back for ever.
+            self._rest = _DRAWN_OVER.sub(b"", self._rest)
+            if len(self._rest) > LONGEST:
+                whole, mark, self._rest = whole + mark + self._rest, b"", b""
+        if whole or mark:
+            self._logs._write(self._path, _tidy(whole + b"\n", self._head(now)))
+
+    def close(self, now: float) -> None:
+        """Add a last line that was not ended."""
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            self._logs._write(self._path, _tidy(rest + b"\n", self._head(now)))
+
+    def _head(self, now: float) -> bytes:
+        return f"{now:.6f} {self._letter} ".encode()
+
+
+def file_name(key: str) -> str:
+    """A run's or step's name as a file name, from which `key_of` makes the name again."""
+    raw = key.encode("utf-8", "surrogatepass")
+    name = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
+    if name.startswith("."):
+        name = "%2E" + name[1:]
+    if len(name) > _LONGEST_NAME:
+        import hashlib
+
+        # Only this far can it be read again; nobody has to, because rows know the whole name.
+        name = f"{name[: _LONGEST_NAME - 17]}~{hashlib.sha256(raw).hexdigest()[:16]}"
+    return name
+
+
+def key_of(name: str) -> str:
+    """The name that `file_name` was given."""
+    raw = re.sub(rb"%([0-9A-F]{2})", lambda found: bytes([int(found[1], 16)]), name.encode())
+    return raw.decode("utf-8", "surrogatepass")
+
+
+def _tidy(data: bytes, head: bytes) -> bytes:
+    """Whole lines of raw output as lines of the file."""
+    if b"\r" in data:
+        data = _DRAWN_OVER.sub(b"", data.replace(b"\r\n", b"\n")).replace(b"\r", b"")
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        data = data.decode("utf-8", "replace").encode()
+    if len(data) > LONGEST and any(len(line) > LONGEST for line in data.split(b"\n")):
+        data = b"\n".join(part for line in data[:-1].split(b"\n") for part in _parts(line)) + b"\n"
+    return head + data[:-1].replace(b"\n", b"\n" + head) + b"\n"
+
+
+def _parts(line: bytes) -> Iterator[bytes]:
+    while len(line) > LONGEST:
+        end = LONGEST - len(_MORE)
+        while line[end] & 0xC0 == 0x80:  # not inside a character
+            end -= 1
+        yield line[:end] + _MORE
+        line = line[end:]
+    yield line
+
+
+def _line(raw: bytes) -> LogLine:
+    """A line of the file; one that was written by something else is kept as it is, at time 0."""
+    raw = raw.rstrip(b"\n")
+    stamp, _, rest = raw.partition(b" ")
+    stream = _STREAMS.get(rest[:1])
+    if stream is not None and rest[1:2] == b" ":
+        try:
+            return LogLine(time=float(stamp), stream=stream, text=rest[2:].decode("utf-8", "replace"))
+        except ValueError:
+            pass
+    return LogLine(time=0.0, stream="stdout", text=raw.decode("utf-8", "replace"))
+
+
+def _last(descriptor: int, count: int, letter: bytes) -> Iterable[bytes]:
+    """The last lines of a file, read from its end; with a letter only those of that stream count."""
+    found: deque[bytes] = deque()
+    position = os.fstat(descriptor).st_size
+    rest = b""
+    while position > 0 and len(found) < count:
+        start = max(0, position - _BLOCK)
+        data = os.pread(descriptor, position - start, start) + rest
+        position = start
+        lines = data.split(b"\n")
+        rest = lines.pop(0) if start else b""
+        for raw in reversed(lines):
+            if len(found) >= count:
+                break
+            if raw and (not letter or raw.partition(b" ")[2][:2] == letter + b" "):
+                found.appendleft(raw)
+    return found

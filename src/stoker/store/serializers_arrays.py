@@ -1,0 +1,158 @@
+"""Arrays and tensors: never copied to be saved, mapped and not read to be loaded.
+
+A mapped array is private: changes to it stay in the process and never reach the stored bytes. Tensors come back on the
+CPU, whatever device they were on. Imports a library only when a value of it is there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from typing import Any, BinaryIO, Final, Iterable, Iterator, Mapping
+
+from stoker.store.serializers import Stored
+
+_MAPPED: Final = 256 * 1024
+"""Bytes from which mapping a file is cheaper than reading it."""
+_LEVELS: Final = 12
+"""Levels of containers in which tensors are looked for."""
+
+
+class Numpy:
+    """NumPy arrays as .npy; those that hold Python objects, and subclasses such as masked arrays, are pickled."""
+
+    name: Final = "numpy"
+
+    def fits(self, value: Any) -> bool:
+        numpy = sys.modules["numpy"]
+        return type(value) in (numpy.ndarray, numpy.memmap) and not value.dtype.hasobject
+
+    def save(self, value: Any, file: BinaryIO) -> Mapping[str, Any]:
+        import numpy as np
+
+        array = value.view(np.ndarray)
+        straight = array if array.flags.c_contiguous else array.T
+        if straight.flags.c_contiguous and array.nbytes:
+            np.lib.format.write_array_header_2_0(file, np.lib.format.header_data_from_array_1_0(array))
+            # As plain bytes: dates and records have no buffer of their own.
+            file.write(straight.reshape(-1).view(np.uint8).data)
+        else:
+            np.lib.format.write_array(file, array, version=(2, 0), allow_pickle=False)
+        return {"shape": list(array.shape), "dtype": str(array.dtype)}
+
+    def load(self, stored: Stored) -> Any:
+        import numpy as np
+
+        path = stored.path()
+        if path is not None and stored.artifact.size >= _MAPPED:
+            # `asarray`: an ordinary array, which keeps the mapping alive.
+            return np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
+        with stored.open() as file:
+            return np.load(file, allow_pickle=False)
+
+
+class Torch:
+    """Tensors, modules, optimizers, and containers that hold tensors, as torch's own zip."""
+
+    name: Final = "torch"
+
+    def fits(self, value: Any) -> bool:
+        torch = sys.modules["torch"]
+        if not hasattr(torch, "nn"):  # still being imported
+            return False
+        if isinstance(value, (torch.Tensor, torch.nn.Module)) or type(value).__name__ not in _CONTAINER_NAMES:
+            return True
+        return any(issubclass(kind, (torch.Tensor, torch.nn.Module)) for kind in _leaf_types(value))
+
+    def save(self, value: Any, file: BinaryIO) -> Mapping[str, Any]:
+        import torch
+
+        kinds = _leaf_types(value)
+        # Loaded without running pickled code where torch can do that; a user's own classes need the code.
+        plain = all(kind in _PLAIN or kind in (torch.Tensor, torch.nn.Parameter, torch.Size) for kind in kinds)
+        torch.save(_trimmed(value), file, pickle_protocol=2 if plain else 5)
+        meta: dict[str, Any] = {"plain": plain, "package": "torch", "version": str(torch.__version__)}
+        if isinstance(value, torch.Tensor):
+            meta.update(shape=list(value.shape), dtype=str(value.dtype).removeprefix("torch."))
+        return meta
+
+    def load(self, stored: Stored) -> Any:
+        import torch
+
+        plain = bool(stored.meta.get("plain"))
+        path = stored.path()
+        if path is not None and stored.artifact.size >= _MAPPED:
+            return torch.load(path, map_location="cpu", weights_only=plain, mmap=True)
+        with stored.open() as file:
+            return torch.load(file, map_location="cpu", weights_only=plain)
+
+
+NUMPY: Final = Numpy()
+TORCH: Final = Torch()
+
+_PLAIN: Final = frozenset({int, float, bool, str, type(None), complex, bytes})
+_CONTAINER_NAMES: Final = frozenset({"dict", "list", "tuple", "OrderedDict"})
+
+
+def _inner(value: Any) -> Iterable[Any] | None:
+    """The elements of an ordinary container."""
+    if type(value) in (dict, OrderedDict):
+        return value.values()  # type: ignore[no-any-return]
+    return value if type(value) in (list, tuple) else None
+
+
+def _leaf_types(value: Any, levels: int = _LEVELS) -> set[type]:
+    """The types of all that a value of nested containers holds."""
+    inner = _inner(value)
+    if inner is None or levels < 0:
+        return {type(value)}
+    kinds: set[type] = set(map(type, inner))
+    if not kinds & {dict, OrderedDict, list, tuple}:
+        return kinds
+    return kinds.union(*(_leaf_types(item, levels - 1) for item in inner if _inner(item) is not None))
+
+
+def _trimmed(value: Any) -> Any:
+    """Tensors that are a part of a larger storage nobody else here needs, as copies of that part.
+
+    torch saves whole storages: `batch[:10]` would drag the data set along.
+    """
+    import torch
+
+    found = [part for part in _tensors(value) if type(part) is torch.Tensor and part.layout == torch.strided]
+    uses: dict[int, int] = {}
+    for part in found:
+        if part.device.type != "meta":
+            place = part.untyped_storage().data_ptr()
+            uses[place] = uses.get(place, 0) + 1
+    wasteful = {
+        id(part)
+        for part in found
+        if part.device.type != "meta"
+        and uses[part.untyped_storage().data_ptr()] == 1
+        and part.untyped_storage().nbytes() > part.numel() * part.element_size()
+    }
+    return _replaced(value, wasteful) if wasteful else value
+
+
+def _tensors(value: Any, levels: int = _LEVELS) -> Iterator[Any]:
+    inner = _inner(value)
+    if inner is None:
+        yield value if isinstance(value, sys.modules["torch"].Tensor) else None
+    elif levels >= 0:
+        for item in inner:
+            yield from _tensors(item, levels - 1)
+
+
+def _replaced(value: Any, wasteful: set[int]) -> Any:
+    if id(value) in wasteful:
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    inner = _inner(value)
+    if inner is None:
+        return value
+    if type(value) in (dict, OrderedDict):
+        copy = value.copy()  # keeps what a state dict has beside its entries
+        for key, item in value.items():
+            copy[key] = _replaced(item, wasteful)
+        return copy
+    return type(value)(_replaced(item, wasteful) for item in inner)

@@ -1,0 +1,198 @@
+"""Files and folders that a step returns as a `pathlib.Path`: their content is kept, and loads as a path to a copy.
+
+The copy is made once for each content and machine, and is read-only: steps that take the same artifact share it. A
+folder is a tar whose bytes depend only on names, content and the executable bit. A link that stays inside the folder
+stays a link; one that leads out is followed, because its target would not be there on another machine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Final, Iterator, Mapping
+
+from stoker.core.errors import SerializationError, StoreError
+from stoker.store.blobs import remove_tree
+from stoker.store.serializers import Stored
+
+_COPY: Final = 4 * 1024 * 1024
+
+
+class PathContent:
+    """`pathlib.Path` of an existing file or folder."""
+
+    name: Final = "path"
+
+    def fits(self, value: Path) -> bool:
+        return True
+
+    def save(self, value: Path, file: BinaryIO) -> Mapping[str, object]:
+        try:
+            mode = os.stat(value).st_mode
+        except OSError as error:
+            raise SerializationError(
+                f"the path '{value}' cannot be saved: {error.strerror}",
+                fix="return the path of a file or folder that exists, or str(path) if only the name matters",
+            ) from error
+        facts: dict[str, object] = {"name": Path(os.path.abspath(value)).name or "root"}
+        try:
+            if stat.S_ISDIR(mode):
+                _pack(os.path.abspath(value), file)
+                return {**facts, "kind": "folder"}
+            if not stat.S_ISREG(mode):
+                raise _unkeepable(str(value))
+            with open(value, "rb") as source:
+                shutil.copyfileobj(source, file, _COPY)
+        except PermissionError as error:
+            raise SerializationError(f"the path '{value}' cannot be saved: {error}", fix="make it readable") from error
+        return {**facts, "kind": "file", **({"executable": True} if mode & 0o100 else {})}
+
+    def load(self, stored: Stored) -> Path:
+        name = str(stored.meta["name"])
+        place = os.path.join(stored.blobs.unpacked(stored.artifact.digest), str(stored.meta["kind"]))
+        if stored.meta.get("executable"):
+            place += "-executable"
+        target = os.path.join(place, name)
+        if not os.path.lexists(target):
+            _materialize(stored, place, name)
+        return Path(target)
+
+
+PATH: Final = PathContent()
+
+
+def _materialize(stored: Stored, place: str, name: str) -> None:
+    """Make the copy beside, then give it its name; whoever is second drops theirs."""
+    if name in ("", ".", "..") or "/" in name or os.sep in name:
+        raise StoreError(f"the saved path has a name that is none: '{name}'")
+    beside = stored.blobs.scratch()
+    made = os.path.join(beside, name)
+    os.makedirs(beside)
+    try:
+        with stored.open() as source:
+            if stored.meta["kind"] == "folder":
+                _unpack(source, made)
+            else:
+                with open(made, "wb") as target:
+                    shutil.copyfileobj(source, target, _COPY)
+                os.chmod(made, 0o555 if stored.meta.get("executable") else 0o444)
+        os.makedirs(place, exist_ok=True)
+        try:
+            os.rename(made, os.path.join(place, name))
+        except OSError:
+            if not os.path.lexists(os.path.join(place, name)):
+                raise
+    finally:
+        remove_tree(beside)
+
+
+def _pack(root: str, file: BinaryIO) -> None:
+    real = os.path.realpath(root)
+    with tarfile.open(fileobj=file, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_COPY) as tar:
+        for name, path in _entries(real, "", (real,)):
+            entry = tarfile.TarInfo(name)
+            mode = os.lstat(path).st_mode
+            if stat.S_ISLNK(mode) and _stays(real, path):
+                entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)
+                tar.addfile(entry)
+                continue
+            status = os.stat(path)
+            if stat.S_ISDIR(status.st_mode):
+                entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+                tar.addfile(entry)
+                continue
+            if not stat.S_ISREG(status.st_mode):
+                raise _unkeepable(path)
+            entry.size = status.st_size
+            entry.mode = 0o755 if status.st_mode & 0o100 else 0o644
+            with open(path, "rb") as source:
+                tar.addfile(entry, source)
+
+
+def _entries(root: str, below: str, above: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Names inside the folder with their paths, sorted, folders before what they hold."""
+    here = os.path.join(root, below) if below else root
+    for name in sorted(os.listdir(here)):
+        inside, path = f"{below}/{name}" if below else name, os.path.join(here, name)
+        link = os.path.islink(path)
+        if link and not _stays(above[0], path):
+            target = os.path.realpath(path)
+            if not os.path.exists(target) or target in above:
+                raise SerializationError(
+                    f"the link '{path}' leads to '{os.readlink(path)}', which "
+                    + ("is a folder around it" if target in above else "does not exist"),
+                    fix="remove the link, or put what it means in its place",
+                )
+            yield inside, path
+            if os.path.isdir(target):
+                yield from _entries(root, inside, (*above, target))
+        else:
+            yield inside, path
+            if not link and os.path.isdir(path):
+                yield from _entries(root, inside, above)
+
+
+def _stays(root: str, link: str) -> bool:
+    """Whether a link is relative and leads to a place inside the folder, also when the folder is somewhere else."""
+    target = os.readlink(link)
+    if os.path.isabs(target):
+        return False
+    place = os.path.normpath(os.path.join(os.path.dirname(link), target))
+    real = os.path.realpath(link)
+    return (
+        place.startswith(root + os.sep)
+        and real.startswith(root + os.sep)
+        and os.path.realpath(os.path.dirname(link)).startswith(root)
+    )
+
+
+def _unpack(source: BinaryIO, root: str) -> None:
+    """Write a packed folder; an entry that would leave it is refused, whoever made the tar."""
+    os.makedirs(root)
+    folders = [root]
+    with tarfile.open(fileobj=source, mode="r|") as tar:
+        for entry in tar:
+            path = os.path.join(root, _inside(entry.name))
+            parent = os.path.dirname(path)
+            if os.path.realpath(parent) != os.path.join(os.path.realpath(root), os.path.relpath(parent, root)).rstrip(
+                "/."
+            ):
+                raise _unsafe(entry.name)
+            if entry.isdir():
+                os.makedirs(path, exist_ok=True)
+                folders.append(path)
+            elif entry.issym():
+                _inside(os.path.normpath(os.path.join(os.path.dirname(entry.name), entry.linkname)))
+                os.symlink(entry.linkname, path)
+            elif entry.isfile():
+                content = tar.extractfile(entry)
+                assert content is not None
+                with open(path, "xb") as target:
+                    shutil.copyfileobj(content, target, _COPY)
+                os.chmod(path, 0o555 if entry.mode & 0o100 else 0o444)
+            else:
+                raise _unsafe(entry.name)
+    for folder in reversed(folders):
+        os.chmod(folder, 0o555)
+
+
+def _inside(name: str) -> str:
+    pure = PurePosixPath(name)
+    if pure.is_absolute() or ".." in pure.parts:
+        raise _unsafe(name)
+    return name
+
+
+def _unsafe(name: str) -> StoreError:
+    return StoreError(
+        f"the saved folder has an entry that leads out of it: '{name}'", fix="don't load it: somebody made it"
+    )
+
+
+def _unkeepable(path: str) -> SerializationError:
+    return SerializationError(
+        f"'{path}' is a socket, a device or a pipe, which cannot be saved", fix="return files and folders only"
+    )

@@ -1,0 +1,178 @@
+"""The last resort: pickle, then cloudpickle for what pickle cannot say (lambdas, local classes).
+
+Tensors inside other objects are saved from the CPU, so that they load on a machine without the device. What cannot be
+pickled at all is looked for inside the value, so that the message can point at it.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+import sys
+from typing import Any, BinaryIO, Callable, Final, Iterator, Mapping
+
+from stoker.core.errors import SerializationError
+from stoker.store.serializers import Stored, full_name
+
+PROTOCOL: Final = 5
+"""The newest that every supported Python reads."""
+_TRIES: Final = 2000
+"""Parts of a value that are tried on the way to the one that cannot be saved."""
+_DEEPEST: Final = 30
+
+
+class Pickle:
+    """Any Python object whose classes and functions can be imported where it is loaded."""
+
+    name: Final = "pickle"
+
+    def fits(self, value: Any) -> bool:
+        return True
+
+    def save(self, value: Any, file: BinaryIO) -> Mapping[str, Any]:
+        pickler = pickle.Pickler(file, PROTOCOL)
+        reducers = _reducers()
+        if reducers:
+            pickler.dispatch_table = {**copyreg.dispatch_table, **reducers}
+        pickler.dump(value)
+        return facts(type(value))
+
+    def load(self, stored: Stored) -> Any:
+        with stored.open() as file:
+            return pickle.load(file)
+
+
+class CloudPickle:
+    """Any Python object; classes and functions that cannot be imported are saved with it."""
+
+    name: Final = "cloudpickle"
+
+    def fits(self, value: Any) -> bool:
+        return True
+
+    def save(self, value: Any, file: BinaryIO) -> Mapping[str, Any]:
+        try:
+            _cloud(value, file)
+        except Exception as error:  # pickling runs the user's code
+            raise _unserializable(value, error) from error
+        return facts(type(value))
+
+    def load(self, stored: Stored) -> Any:
+        with stored.open() as file:
+            return pickle.load(file)
+
+
+PICKLE: Final = Pickle()
+CLOUDPICKLE: Final = CloudPickle()
+
+
+def facts(kind: type) -> dict[str, Any]:
+    """The package that a type comes from and its version, to be named when a later one cannot load the value."""
+    package = kind.__module__.partition(".")[0]
+    version = getattr(sys.modules.get(package), "__version__", None)
+    return {"package": package, "version": version} if isinstance(version, str) else {}
+
+
+def _cloud(value: Any, file: BinaryIO) -> None:
+    import cloudpickle
+
+    pickler = cloudpickle.Pickler(file, PROTOCOL)
+    reducers = _reducers()
+    if reducers:
+        pickler.dispatch_table = {**dict(pickler.dispatch_table), **reducers}
+    pickler.dump(value)
+
+
+def _reducers() -> dict[type, Callable[[Any], Any]]:
+    """How tensors are pickled; none where torch is not loaded, because no value holds one then."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "nn"):
+        return {}
+
+    def tensor(value: Any) -> Any:
+        return (value if value.device.type == "cpu" else value.cpu()).__reduce_ex__(PROTOCOL)
+
+    def parameter(value: Any) -> Any:
+        if value.device.type == "cpu":
+            return value.__reduce_ex__(PROTOCOL)
+        return torch.nn.Parameter(value.data.cpu(), requires_grad=value.requires_grad).__reduce_ex__(PROTOCOL)
+
+    return {torch.Tensor: tensor, torch.nn.Parameter: parameter}
+
+
+def _unserializable(value: Any, error: Exception) -> SerializationError:
+    """Where in the value the trouble is, what it is, and what to do."""
+    path, part, reason = culprit(value, error)
+    kind = full_name(type(part)).removeprefix("builtins.")
+    if path:
+        message = (
+            f"a value of type {full_name(type(value)).removeprefix('builtins.')} cannot be saved: {path} is a {kind}"
+        )
+    else:
+        message = f"a value of type {kind} cannot be saved"
+    return SerializationError(
+        f"{message} ({type(reason).__name__}: {reason})",
+        fix="leave it out of what the step returns and make it anew in the step that needs it; "
+        "or register a serializer for its type (stoker.store.artifacts.register)",
+    )
+
+
+def culprit(value: Any, error: Exception) -> tuple[str, Any, Exception]:
+    """The path to the innermost part that cannot be pickled (`['model'].lock`), the part, and why."""
+    path, tries = "", _TRIES
+    seen = {id(value)}
+    for _ in range(_DEEPEST):
+        for step, part in _parts(value):
+            tries -= 1
+            if tries < 0:
+                return path, value, error
+            if id(part) in seen:
+                continue
+            reason = _refusal(part)
+            if reason is not None:
+                seen.add(id(part))
+                path, value, error = path + step, part, reason
+                break
+        else:
+            break
+    return path, value, error
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield f"[{key!r}]", part
+    elif isinstance(value, (list, tuple)):
+        for number, part in enumerate(value):
+            yield f"[{number}]", part
+    elif isinstance(value, (set, frozenset)):
+        for part in value:
+            yield "{…}", part
+    state = getattr(value, "__dict__", None)
+    if isinstance(state, dict) and not isinstance(value, type):
+        for name, part in state.items():
+            yield f".{name}", part
+    for base in type(value).__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if hasattr(value, name):
+                yield f".{name}", getattr(value, name)
+
+
+class _Nowhere(io.RawIOBase):
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return memoryview(data).nbytes
+
+
+def _refusal(part: Any) -> Exception | None:
+    if isinstance(part, (int, float, str, bytes, type(None))):
+        return None
+    try:
+        _cloud(part, _Nowhere())  # type: ignore[arg-type]
+    except Exception as error:  # pickling runs the user's code
+        return error
+    return None
