@@ -1,7 +1,7 @@
-"""`python -m benchmarks [--quick] [--rows NAME …]`: the measures, interleaved, each a median beside its floor.
+"""`python -m benchmarks [--repeat N] [--rows NAME …]`: the measures, interleaved, each a median beside its floor.
 
-A figure "per step" is a slope between two sizes, so that start-up is out of it. Every run is a process of its own
-with a store of its own. The table is printed and stored as JSON with the machine's description in `benchmarks/results.json`.
+A figure "per step" is a slope between two sizes, so that start-up is out of it. Every run is a process of its own,
+with a store of its own. The table is printed and stored as JSON with the machine's description beside this file.
 """
 
 from __future__ import annotations
@@ -146,7 +146,8 @@ BUDGETS = {
     "chain_memory": 150,
     "size": 40,
 }
-SLOW = {"chain_10000", "wide", "size", "chain_memory"}
+ONCE = {"size"}
+"""Figures that do not vary."""
 
 
 def machine() -> dict[str, Any]:
@@ -176,7 +177,7 @@ def main() -> None:
     values: dict[str, list[float]] = {name: [] for name in options.rows}
     for turn in range(options.repeat):
         for name in options.rows:
-            if name in SLOW and turn > 0 and options.repeat <= 5 and name == "size":
+            if name in ONCE and turn > 0:
                 continue
             values[name].append(MEASURES[name][2]())
             print(f"\r{turn + 1}/{options.repeat} {name:<20}", end="", file=sys.stderr, flush=True)

@@ -305,11 +305,11 @@ class _Drive:
             if request.debug:
                 status = self._loop(runner, backends)
             else:
-                with interrupts(runner, self._observer):
+                with interrupts(runner, self._observer, computing=self._computing):
                     status = self._loop(runner, backends)
         except StokerError as problem:
             failure, error = problem, str(problem)
-        except BaseException as problem:
+        except BaseException as problem:  # the end is recorded, whatever it was, and then raised again
             failure, error = problem, f"{type(problem).__name__}: {problem}"
             raise
         finally:
@@ -325,6 +325,9 @@ class _Drive:
         if status != "succeeded":
             raise RunFailed(self._summary(run), run=run, fix=f"stoker logs {self._id} STEP; stoker resume {self._id}")
         return run
+
+    def _computing(self) -> bool:
+        return self._body is not None and self._body.computing
 
     def _loop(self, runner: Runner, backends: Mapping[str, Backend]) -> str:
         if self._body is not None:

@@ -373,6 +373,18 @@ def test_losing_the_fork_server_loses_what_ran_and_nothing_else(place: Place) ->
     assert place.value(place.result("one")) == 1
 
 
+def test_a_fork_server_that_went_away_unseen_is_replaced(place: Place) -> None:
+    place.result("one")
+    server = place.backend._server
+    assert server is not None
+    for line in list(place.backend._lines.values()):
+        place.backend._idle.remove(line)  # so that the next job needs another worker
+    os.kill(server.pid, signal.SIGKILL)
+    assert gone(server.pid)
+    assert place.value(place.result("plus", x=1)) == 2
+    assert place.backend._server is not server
+
+
 def test_closing_ends_every_process(place: Place) -> None:
     place.submit("stubborn")
     job = place.submit("pid")

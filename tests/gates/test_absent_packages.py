@@ -82,7 +82,7 @@ def test_import_works_without(package: str, project: Any) -> None:
 def test_a_pipeline_runs_without_any(project: Any) -> None:
     needs("stoker.driver")
     env = without(project, OPTIONAL)
-    finished = project.write({"numbers.py": PIPELINE.replace("numbers", "some_numbers")}).run("numbers.py", env=env)
+    finished = project.write({"counting.py": PIPELINE.replace("numbers", "some_numbers")}).run("counting.py", env=env)
     assert "succeeded 40" in finished.stdout
 
 

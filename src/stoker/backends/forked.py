@@ -38,18 +38,25 @@ class Output:
         self.owners: deque[str] = deque()
         self._rest = b""
 
-    def read(self, lines: dict[str, list[LogLine]]) -> bool:
-        """Take what is there into `lines`, by job; False once nobody can write any more."""
-        while True:
+    def read(self, lines: dict[str, list[LogLine]], *, all: bool) -> bool:
+        """Take what is there into `lines`, by job; False once nobody can write any more.
+
+        `all`: as much as a full pipe can hold, which is what jobs that are over may have written; otherwise one piece,
+        so that a step that writes faster than lines can be stored does not fill the driver's memory.
+        """
+        left = 2 * _PIPE_SIZE if all else _CHUNK
+        while left > 0:
             try:
                 data = os.read(self.descriptor, _CHUNK)
             except BlockingIOError:
                 return True
             if not data:
                 return False
+            left -= len(data)
             self._take(data, lines)
             if len(data) < _CHUNK:
                 return True
+        return True
 
     def _take(self, data: bytes, lines: dict[str, list[LogLine]]) -> None:
         now = time.time()

@@ -14,6 +14,7 @@ from typing import Any, Iterable, Iterator, Mapping
 
 from stoker.backends.forked import ForkServer, Line, documents
 from stoker.backends.machine import check, room
+from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import Capacity, Job, JobStatus, LogLine, Site, StepPlan
 
@@ -78,12 +79,22 @@ class LocalBackend:
         return bool(line.jobs) and not line.once and self._jobs[line.jobs[-1]].marked
 
     def _forked(self, *, once: bool, environment: Mapping[str, str]) -> Line:
+        new = self._server is None
         if self._server is None:
             self._server = ForkServer(self._site)
             self._selector.register(self._server.fileno(), selectors.EVENT_READ, None)
         self._count += 1
         line = Line(self._count, once=once)
-        self._server.fork(line, environment)
+        try:
+            self._server.fork(line, environment)
+        except BackendError:
+            # It went away since the last poll: what it held is told to the engine, and another one takes its place.
+            line.let_go()
+            line.close()
+            self._server_is_gone()
+            if new:
+                raise
+            return self._forked(once=once, environment=environment)
         self._lines[line.number] = line
         self._selector.register(line.results, selectors.EVENT_READ, line)
         for output in line.outputs:
@@ -126,7 +137,7 @@ class LocalBackend:
         self._logs = {}
         return news
 
-    def _read(self, line: Line) -> None:
+    def _read(self, line: Line, *, over: bool = False) -> None:
         """Results first, then output: whatever a finished job wrote is in the pipes by the time its result is."""
         finished: list[dict[str, Any]] = []
         while True:
@@ -141,10 +152,13 @@ class LocalBackend:
             if len(data) < 1 << 18:
                 break
         for output in line.outputs:
-            if not output.read(self._logs):
+            if not output.read(self._logs, all=over or bool(finished)):
                 self._unwatch(output.descriptor)
         for result in finished:
-            self._finish(line, result)
+            if "began" in result:
+                self._news[result["job"]] = JobStatus(state="running", started=result["began"])
+            else:
+                self._finish(line, result)
 
     def _finish(self, line: Line, result: dict[str, Any]) -> None:
         name = result["job"]
@@ -201,16 +215,15 @@ class LocalBackend:
         return not there
 
     def _worker_exited(self, line: Line, message: Mapping[str, Any]) -> None:
-        self._read(line)
+        self._read(line, over=True)
         unread = line.take_back()
         # The job that was running goes first, so that what the worker wrote last is still its own.
         if line.jobs:
             self._fail(line, line.jobs[0], message)
-        for name in list(line.jobs):
-            self._forget(name, JobStatus(state="unknown", lost=True))
         self._drop(line)
-        for name in unread:
-            self._forget(name, JobStatus(state="unknown", lost=True))
+        for name in [*line.jobs, *unread]:
+            lost = "the worker whose line it stood in ended before it began"
+            self._forget(name, JobStatus(state="unknown", lost=True, message=lost))
 
     def _fail(self, line: Line, name: str, message: Mapping[str, Any]) -> None:
         line.jobs.popleft()
@@ -253,7 +266,7 @@ class LocalBackend:
         server.close()
         message = "the process that held the workers went away" + (f": {words}" if words else "")
         for line in list(self._lines.values()):
-            self._read(line)
+            self._read(line, over=True)
             unread = line.take_back()
             if line.jobs:
                 name = line.jobs[0]
@@ -261,7 +274,7 @@ class LocalBackend:
                     output.end(self._logs)
                 self._forget(name, JobStatus(state="failed", cause="worker-lost", message=message, ended=time.time()))
             for name in [*list(line.jobs)[1:], *unread]:
-                self._forget(name, JobStatus(state="unknown", lost=True))
+                self._forget(name, JobStatus(state="unknown", lost=True, message=message))
             self._drop(line)
 
     def logs(self, id: str, *, follow: bool = False) -> Iterator[LogLine]:
@@ -318,6 +331,8 @@ def job_message(job: Job, number: int) -> dict[str, Any]:
     message: dict[str, Any] = {"job": job.name, "step": number, "inputs": job.inputs}
     if job.marked:
         message["mark"] = True
+    if job.kind == "step" and job.step.settings.timeout is not None:
+        message["timed"] = True
     if job.kind == "hook":
         message["kind"] = "hook"
         message["hook"] = documents([job.hook])[0]

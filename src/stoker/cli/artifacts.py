@@ -10,7 +10,7 @@ import click
 from stoker.cli.options import json_option, stack_option
 from stoker.cli.output import print_json, say, table
 from stoker.client import Client, Output
-from stoker.report.words import memory_text
+from stoker.core.words import memory_text
 
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 

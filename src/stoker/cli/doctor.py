@@ -17,7 +17,7 @@ from stoker import config
 from stoker.cli.options import json_option
 from stoker.cli.output import paint, print_json
 from stoker.core.errors import EXIT_INFRASTRUCTURE, StokerError
-from stoker.report.words import memory_text
+from stoker.core.words import memory_text
 from stoker.store.records import RunFilter
 from stoker.store.schema import MIGRATIONS
 from stoker.store.store import open_store

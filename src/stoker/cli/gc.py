@@ -14,7 +14,7 @@ from stoker.cli.output import print_json
 from stoker.client import Client
 from stoker.client.liveness import shown_status
 from stoker.core import units
-from stoker.report.words import count_text, memory_text
+from stoker.core.words import count_text, memory_text
 from stoker.store import sweep
 from stoker.store.records import RunFilter
 from stoker.store.rows import RunRow

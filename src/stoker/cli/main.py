@@ -6,9 +6,10 @@ A command is a line in `COMMANDS` and a file beside this one, which is loaded on
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from typing import Any, Final, Mapping, Sequence
+from typing import Any, Final, Iterator, Mapping, Sequence
 
 import click
 
@@ -46,7 +47,7 @@ def invoke(argv: Sequence[str]) -> int:
         result = group.main(args=arguments, prog_name="stoker", standalone_mode=False)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderGone):
         # Python flushes stdout once more when it exits; that must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE
@@ -68,8 +69,22 @@ def invoke(argv: Sequence[str]) -> int:
         return EXIT_INFRASTRUCTURE
 
 
+class ReaderGone(Exception):
+    """Who read our output does so no more; not an OSError, which click would take for exit code 1, a failed step."""
+
+
 class Commands(click.Group):
     """The commands of `COMMANDS`."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Read the options; `--help` prints here."""
+        with _reader():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with _reader():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Their names, in the order of the table."""
@@ -119,6 +134,14 @@ def group(ctx: click.Context, *, version: bool, traceback: bool) -> None:
         ctx.exit()
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
+
+
+@contextlib.contextmanager
+def _reader() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise ReaderGone from None
 
 
 def _without_traceback_option(argv: Sequence[str]) -> tuple[list[str], bool]:

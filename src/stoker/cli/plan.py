@@ -19,9 +19,9 @@ from stoker.core.resources import describe
 from stoker.core.retry import Retry
 from stoker.core.settings import StepSettings
 from stoker.core.units import duration_text, size_text
+from stoker.core.words import count_text
 from stoker.frontends import arguments
 from stoker.frontends.arguments import CommandLine, RunOption
-from stoker.report.words import count_text
 
 PLAN_OPTIONS: Final = (
     *OPTIONS,
@@ -67,7 +67,8 @@ def planned(found: targets.Target, line: CommandLine) -> Plan:
 
 def plan_lines(made: Plan, where: Mapping[str, str], *, explain: bool) -> Iterator[str]:
     """The plan as a person reads it; `where` has words for each backend."""
-    head = f"{made.pipeline}: {count_text(len(made.steps), 'step')} on stack '{made.stack}'"
+    steps = "dynamic" if made.dynamic else count_text(len(made.steps), "step")
+    head = f"{made.pipeline}: {steps} on stack '{made.stack}'"
     yield paint(head, "1") + (f"  {made.where}" if made.where else "")
     if made.dynamic:
         yield "  its body decides while it runs which steps there are; they cannot be shown before"

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from stoker import driver
+from stoker import start
 from stoker.cli import target as targets
 from stoker.core.errors import UsageError
 from stoker.frontends import arguments
@@ -60,4 +60,4 @@ def command(words: list[str]) -> None:
     with targets.executed(found, line) as main:
         if not line.calls:
             pipeline = targets.choose(main, found)
-            driver.run(pipeline, {}, arguments.request(pipeline, line.options, line.arguments))
+            start.run(pipeline, {}, arguments.request(pipeline, line.options, line.arguments))

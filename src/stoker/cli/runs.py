@@ -8,7 +8,7 @@ from stoker.cli.options import json_option, stack_option
 from stoker.cli.output import print_json, say, table
 from stoker.client import Client, Run
 from stoker.client.liveness import SHOWN
-from stoker.report.words import time_text
+from stoker.core.words import time_text
 
 
 @click.command("runs")

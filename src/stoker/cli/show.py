@@ -12,7 +12,7 @@ from stoker.cli.options import json_option, run_argument, stack_option
 from stoker.cli.output import paint, print_json, short, status_text, table
 from stoker.client import Client, Run, Step
 from stoker.core.status import STEP_GOOD
-from stoker.report.words import count_text, memory_text, time_text
+from stoker.core.words import count_text, memory_text, time_text
 
 _FAILURES: Final = 10
 """Failed steps that are shown with their tracebacks; of a thousand the rest is a count."""

@@ -7,7 +7,8 @@ from typing import Any, Iterable, Mapping
 
 import attrs
 
-from stoker.client.words import between, iso, memory_text, moment, time_text
+from stoker.client.times import between, iso, moment
+from stoker.core.words import memory_text, time_text
 from stoker.store.rows import AttemptRow
 
 

@@ -6,7 +6,7 @@ from html import escape
 from typing import Any, Final, Mapping, Sequence
 
 from stoker.client.attempts import Usage
-from stoker.client.words import count_text, memory_text, time_text
+from stoker.core.words import count_text, memory_text, time_text
 
 ROWS: Final = 200
 """Rows of a table. Beyond that a page gets slow and nobody reads; what failed is always shown first."""

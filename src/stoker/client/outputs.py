@@ -6,8 +6,8 @@ import sys
 from typing import Any, Callable, Iterable, Iterator, Mapping
 
 from stoker.client.missing import NoSuchKey
-from stoker.client.words import memory_text
 from stoker.core.artifact import Artifact
+from stoker.core.words import memory_text
 from stoker.store import artifacts
 from stoker.store.rows import OutputRow
 from stoker.store.store import Store

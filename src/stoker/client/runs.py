@@ -11,9 +11,10 @@ import attrs
 from stoker.client.liveness import ShownStatus, shown_status
 from stoker.client.logs import merged
 from stoker.client.steps import Step, Steps
-from stoker.client.words import between, iso, local, moment, time_text
+from stoker.client.times import between, iso, local, moment
 from stoker.core.plan import LogLine
 from stoker.core.units import duration
+from stoker.core.words import time_text
 from stoker.store.rows import RunRow
 from stoker.store.store import Store
 

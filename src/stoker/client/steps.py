@@ -13,10 +13,11 @@ from stoker.client.attempts import Attempt, Failure, Usage, usage, usage_of_all
 from stoker.client.logs import Source, followed, last_attempt, merged
 from stoker.client.missing import NoSuchIndex, NoSuchKey
 from stoker.client.outputs import Output, Outputs, gathered
-from stoker.client.words import between, count_text, iso, moment, time_text
+from stoker.client.times import between, iso, moment
 from stoker.core.errors import NotFound, UsageError, nearest
 from stoker.core.plan import LogLine
 from stoker.core.status import STEP_DONE, STEP_GOOD
+from stoker.core.words import count_text, time_text
 from stoker.store.rows import StepRow
 from stoker.store.store import Store
 
@@ -135,7 +136,8 @@ class Step:
             raise self._no_output(UNNAMED)
         names = list(self.outputs)
         raise NoSuchKey(
-            f"{self} has {len(names)} outputs: {', '.join(names)}", fix=f"say which: step.outputs[{names[0]!r}]"
+            f"step '{self.key}' has {len(names)} outputs: {', '.join(names)}",
+            fix=f"say which: step.outputs[{names[0]!r}]",
         )
 
     def load(self) -> Any:
@@ -147,7 +149,7 @@ class Step:
     def __len__(self) -> int:
         if self.count is None:
             raise UsageError(
-                f"{self} has no elements: it is not a fan-out, or its elements have not been counted yet",
+                f"step '{self.key}' has no elements: it is not a fan-out, or its elements have not been counted yet",
                 fix="its own results are in step.outputs",
             )
         return self.count
@@ -172,7 +174,7 @@ class Step:
         if isinstance(index, slice):
             return list(self)[index]
         if not -count <= index < count:
-            raise NoSuchIndex(f"{self} has {count_text(count, 'element')}, and none with the index {index}")
+            raise NoSuchIndex(f"step '{self.key}' has {count_text(count, 'element')}, and none with the index {index}")
         index %= count
         if self._elements is not None:
             return self._elements[index]
@@ -197,7 +199,7 @@ class Step:
             return followed(self._store, self.run_id, self.key, attempt, stream=stream or "", tail=tail)
         last = last_attempt(self._store, self.run_id, self.key)
         if attempt is not None and not 0 <= attempt <= last:
-            raise NotFound(f"{self} has no attempt {attempt}: its last one is {last}")
+            raise NotFound(f"step '{self.key}' has no attempt {attempt}: its last one is {last}")
         number = last if attempt is None else attempt
         return self._store.logs.lines(self.run_id, self.key, number, stream=stream or "", tail=tail)
 
@@ -237,9 +239,6 @@ class Step:
             if self.count is not None:
                 document["elements"] = [element.as_dict(details=False) for element in self]
         return document
-
-    def __str__(self) -> str:
-        return f"step '{self.key}'"
 
     def __repr__(self) -> str:
         facts = [f"{self.status} ({self.cause})" if self.cause else self.status]
@@ -298,8 +297,8 @@ class Step:
     def _no_output(self, name: str) -> NoSuchKey:
         if self._row.status in STEP_GOOD:
             known = nearest(name, self.outputs) if self.outputs else ": it returns nothing"
-            return NoSuchKey(f"{self} has no output '{name}'{known}")
-        message = f"{self} has no output '{name}': it is {self.status}"
+            return NoSuchKey(f"step '{self.key}' has no output '{name}'{known}")
+        message = f"step '{self.key}' has no output '{name}': it is {self.status}"
         if self._row.status not in STEP_DONE:
             fix = "run.wait() until it is there" if self._run_lives() else f"stoker resume {self.run_id}"
             return NoSuchKey(message, fix=fix)
@@ -313,7 +312,8 @@ class Step:
         if follow or attempt is not None:
             what = "follow" if follow else "an attempt"
             raise UsageError(
-                f"{self} is a fan-out: its elements have the logs", fix=f"ask for {what} of one: step[0].logs(…)"
+                f"step '{self.key}' is a fan-out: its elements have the logs",
+                fix=f"ask for {what} of one: step[0].logs(…)",
             )
         lines = (line for _, line in merged(self._store, self.run_id, self.log_sources(), stream=stream))
         return lines if tail is None else iter(deque(lines, maxlen=tail))

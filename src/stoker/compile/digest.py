@@ -158,7 +158,10 @@ class Walk:
         if not _is_own_function(function):
             # A package's decorator around the user's functions; functools.singledispatch keeps them in a dict.
             inside = [found for _, found in closure if isinstance(found, (types.FunctionType, dict, list, tuple))]
-            return _token(_external(function), *map(self.token, inside), *([self.token(wrapped)] if wrapped else []))
+            # Wrappers copy the name and the module of what they wrap; their code and globals are their own.
+            module = str(function.__globals__.get("__name__", ""))
+            name = _token("external", module.partition(".")[0], function.__code__.co_name, version_of(module))
+            return _token(name, *map(self.token, inside), *([self.token(wrapped)] if wrapped else []))
         reading = bytecode.read(function.__code__)
         queued = (id(function.__code__), id(function.__globals__))
         if queued not in self._queued:

@@ -33,7 +33,7 @@ def dump(plan: Plan) -> str:
                     place = places[field.name][id(value)] = len(tables[field.name])
                     tables[field.name].append(to_json(value))
                 own[field.name] = place
-            elif value and value != field.default:
+            elif field.default is attrs.NOTHING or (value and value != field.default):
                 own[field.name] = to_json(value)
         steps.append(own)
     document["steps"] = steps

@@ -26,5 +26,8 @@ class Observer(Protocol):
     def said(self, text: str) -> None:
         """Something about the run as a whole."""
 
+    def tick(self) -> None:
+        """About a second went by: a live view may show that time passes."""
+
     def ended(self, status: str) -> None:
         """The run is over."""

@@ -109,7 +109,8 @@ class JobStatus:
 
     `result` is the worker's own document (`runtime.worker`) where it got through; `cause` and `message` are the
     platform's explanation where it did not. `lost` means that the job never began and may be sent again for free.
-    `usage`: "cpu" in seconds, "peak" in bytes of memory.
+    `usage`: "cpu" in seconds, "peak" in bytes of memory. `started` comes as soon as it is known, at the latest with the
+    end: a step's timeout counts from there.
     """
 
     state: JobState

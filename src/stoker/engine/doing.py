@@ -20,12 +20,16 @@ class Policy:
 
 
 class Doing:
-    """A step on its way: what it was bound to, its cache key, and the facts of its latest attempt."""
+    """A step on its way: what it was bound to, its cache key, and the facts of its latest attempt.
 
-    __slots__ = ("cache_key", "facts", "inputs", "step")
+    `ending` is the cause for which we are ending the attempt, empty while we are not.
+    """
+
+    __slots__ = ("cache_key", "ending", "facts", "inputs", "step")
 
     def __init__(self, step: StepPlan, inputs: Mapping[str, Any], cache_key: str) -> None:
         self.step = step
         self.inputs = inputs
         self.cache_key = cache_key
+        self.ending = ""
         self.facts: dict[str, Any] = {}

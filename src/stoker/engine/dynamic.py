@@ -40,6 +40,7 @@ class Body:
         self._news = threading.Condition()
         self._settled: dict[str, str] = {}
         self._over = False
+        self.computing = False
         self.returned: Any = None
 
     def run(self, runner: Runner, backends: Mapping[str, Backend]) -> str:
@@ -51,15 +52,18 @@ class Body:
         thread.start()
         failure: BaseException | None = None
         try:
+            self.computing = True
             self.returned = self._pipeline.body(self._arguments, self)
         except BaseException as error:  # the user's code
             failure = error
+        self.computing = False
         runner.post(lambda: runner.close(failed=failure is not None))
         self._join(thread)
         status = outcome[0]
         if isinstance(status, BaseException):
             raise status
-        if failure is not None and not isinstance(failure, RunFailed):
+        interrupted = isinstance(failure, KeyboardInterrupt) and status == "cancelled"
+        if failure is not None and not interrupted and not isinstance(failure, RunFailed):
             raise failure
         return str(status)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from typing import Any, Iterator, Protocol
+from typing import Any, Callable, Iterator, Protocol
 
 from stoker.core.observer import Observer
 
@@ -21,8 +21,11 @@ class Stoppable(Protocol):
 
 
 @contextlib.contextmanager
-def interrupts(runner: Stoppable, observer: Observer) -> Iterator[None]:
-    """While inside, signals stop the runner. In another thread than the main one nothing can be done, or needed."""
+def interrupts(runner: Stoppable, observer: Observer, *, computing: Callable[[], bool]) -> Iterator[None]:
+    """While inside, signals stop the runner. In another thread than the main one nothing can be done, or needed.
+
+    While `computing`, this thread runs the user's code: a second signal ends that, too.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -34,6 +37,8 @@ def interrupts(runner: Stoppable, observer: Observer) -> Iterator[None]:
         text = "stopping: steps that run are asked to end (again: at once)" if count == 1 else "stopping at once"
         runner.post(lambda: observer.said(text))
         runner.stop()
+        if count > 1 and computing():
+            raise KeyboardInterrupt
 
     before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

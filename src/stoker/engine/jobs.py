@@ -5,8 +5,8 @@ Backends that wake us are only asked when they did; the others together, less an
 
 from __future__ import annotations
 
-import os
 import selectors
+import socket
 import time
 from typing import Any, Final, Mapping
 
@@ -45,9 +45,9 @@ class Jobs:
         self._backends = backends
         self.pace = Pace(backends, max_parallel)
         self._known: dict[str, tuple[str, int, str]] = {}
-        self._wake_in, self._wake_out = os.pipe()
-        os.set_blocking(self._wake_in, False)
-        os.set_blocking(self._wake_out, False)
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_in, selectors.EVENT_READ)
         for backend in set(backends.values()):
@@ -103,17 +103,17 @@ class Jobs:
     def wake(self) -> None:
         """End the present wait; safe in a signal handler and from any thread."""
         try:
-            os.write(self._wake_out, b"x")
-        except BlockingIOError:
-            return  # it is full: the wait ends anyway
+            self._wake_out.send(b"x")
+        except OSError:
+            return  # it is full, and the wait ends anyway; or all is over, and nobody waits
 
     def wait(self, seconds: float) -> None:
         """Wait for news, a wake, or the time to ask again."""
         if self._known and not self.pace.all_wake:
             seconds = min(seconds, self._next_poll - time.time())
         woken = self._selector.select(max(0.0, seconds))
-        if any(key.fd == self._wake_in for key, _ in woken):
-            os.read(self._wake_in, 4096)
+        if any(key.fileobj is self._wake_in for key, _ in woken):
+            self._wake_in.recv(4096)
 
     def news(self) -> list[News]:
         """What happened since the last call; the backends' lost jobs and ended ones are forgotten here."""
@@ -146,5 +146,5 @@ class Jobs:
     def close(self) -> None:
         """Close what waiting needed; the backends are their owner's to close."""
         self._selector.close()
-        os.close(self._wake_in)
-        os.close(self._wake_out)
+        self._wake_in.close()
+        self._wake_out.close()

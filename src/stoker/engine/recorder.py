@@ -37,24 +37,30 @@ class Recorder:
         self._run = run
         self._token = token
         self._batch = Batch()
+        # Not in the batch until it is written: a step that ends before has its whole row there already.
+        self._progress: dict[str, StepProgress] = {}
         self._seq = store.records.next_seq(run)
         self._kept: dict[str, StepRow] = {}
         self._tried: dict[str, int] = {}
+        self._resumed = False
         self._beat_at = time.monotonic()
 
     # What earlier sessions left
 
     def remember_earlier(self) -> None:
         """Take over what earlier sessions of the run finished, and how often they tried the rest."""
+        self._resumed = True
+        self._tried = self._store.records.attempt_numbers(self._run)
         for row in self._store.records.all_steps(self._run):
-            if row.attempts:
-                self._tried[row.key] = row.attempts
+            self._tried[row.key] = max(row.attempts, self._tried.get(row.key, 0))
             if row.status in STEP_GOOD:
                 self._kept[row.key] = row
 
     def tried(self, key: str) -> int:
-        """How many attempts earlier sessions made at a step."""
-        return self._tried.get(key, 0)
+        """How many attempts earlier sessions made at a step, also those that ended with their driver."""
+        known = self._tried.get(key, 0)
+        # An element has no row while it runs, but what it printed is there: nothing is to be added to that.
+        return max(known, *self._store.logs.attempts(self._run, key), 0) if self._resumed else known
 
     def is_kept(self, key: str) -> bool:
         """Whether an earlier session finished the step."""
@@ -90,15 +96,16 @@ class Recorder:
         """A fan-out knows how many elements it has."""
         if not self.is_kept(key):
             row = StepProgress(run_id=self._run, key=key, status="running", started=time.time(), count=count)
-            self._batch.change(row)
+            self._progress[key] = row
 
-    def running(self, key: str, step: StepPlan, *, started: float, parent: str) -> None:
+    def running(self, key: str, attempt: int, *, started: float, parent: str) -> None:
         """An attempt begins."""
         if parent:
             # Elements have no row until they end: ten thousand short ones would be written twice.
             return
-        row = StepProgress(run_id=self._run, key=key, status="running", started=started, attempts=self.tried(key))
-        self._batch.change(row)
+        self._progress[key] = StepProgress(
+            run_id=self._run, key=key, status="running", started=started, attempts=attempt
+        )
 
     def attempt(self, key: str, step: StepPlan, facts: Mapping[str, Any]) -> None:
         """An attempt is over."""
@@ -133,6 +140,7 @@ class Recorder:
     ) -> None:
         """A step is over: its row, its outputs, and what the cache learns from it."""
         now = time.time()
+        self._progress.pop(key, None)
         inputs = doing.inputs if doing is not None else {}
         known = doing.cache_key if doing is not None else ""
         self._batch.step(
@@ -178,6 +186,12 @@ class Recorder:
 
     def flush(self) -> None:
         """Commit all that was recorded, if this driver still holds the run."""
+        for row in self._progress.values():
+            self._batch.change(row)
+        self._progress.clear()
+        for row in self._progress.values():
+            self._batch.change(row)
+        self._progress.clear()
         if not len(self._batch):
             return
         batch, self._batch = self._batch, Batch()

@@ -23,9 +23,9 @@ from stoker.engine.doing import Doing, Policy
 from stoker.engine.inputs import Inputs, digest_of
 from stoker.engine.jobs import Jobs, News
 from stoker.engine.machine import Machine
+from stoker.engine.outcomes import facts_of
 from stoker.engine.recorder import Recorder
 from stoker.engine.tasks import element_task, step_task
-from stoker.runtime.failure import of_exit
 
 HEARTBEAT: Final = 1.0
 """Seconds between looks at the run's row: is somebody asking for its end? And the proof that the driver lives."""
@@ -175,9 +175,7 @@ class Runner:
             self._observer.said(f"run {self._run} is being cancelled")
             self._stops = 1 if asked == "now" else 0
             self.stop()
-        tick = getattr(self._observer, "tick", None)
-        if tick is not None:
-            tick()
+        self._observer.tick()
 
     # News from the backends
 
@@ -189,32 +187,19 @@ class Runner:
         if news.hook:
             self._heard_of_hook(news)
         elif status.lost:
+            self._doing[key].facts["message"] = status.message
             self.tell(ev.Lost(key=key, attempt=attempt))
         elif news.over:
             self._ended(key, attempt, status)
+        elif status.started is not None:
+            self.tell(ev.Began(key=key, attempt=attempt))
 
     def _ended(self, key: str, attempt: int, status: JobStatus) -> None:
         doing = self._doing[key]
+        facts = doing.facts = facts_of(attempt, status, doing)
+        cause = facts["cause"]
         result = status.result or {}
-        facts = doing.facts = {
-            "attempt": attempt,
-            "started": status.started or doing.facts.get("submitted"),
-            "ended": status.ended or time.time(),
-            "usage": dict(status.usage),
-            "exit_code": status.exit_code,
-            "outputs": result.get("outputs", {}),
-        }
-        cause = status.cause
-        if status.state == "failed":
-            error = result.get("error") or {}
-            message = error.get("message") or status.message
-            if not result and not cause:
-                code = status.exit_code
-                died = code is not None and code < 0
-                cause, message = of_exit(code=None if died else code, signal_number=-code if died and code else None)
-            facts.update(cause=cause, message=message, error=error)
-        else:
-            cause = ""
+        if not cause:
             self._pace.took(key in self._members, facts["ended"] - (facts["started"] or facts["ended"]))
         if result.get("left"):
             self._recorder.event("leftovers", key, {"processes": result["left"]})
@@ -277,6 +262,7 @@ class Runner:
             self._unready(key, step, error)
             return
         self._doing[key] = Doing(step, {}, "")
+        self._doing[key].facts = {"started": time.time()}
         tasks = []
         for index in range(count):
             member = f"{key}[{index}]"
@@ -295,9 +281,10 @@ class Runner:
         member = key in self._members
         now = time.time()
         doing.facts = {"submitted": now}
+        doing.ending = ""
         if not action.behind:
             parent = step.key if member else ""
-            self._recorder.running(key, step, started=now, parent=parent)
+            self._recorder.running(key, action.attempt, started=now, parent=parent)
             self._observer.changed(key, "running", {"parent": parent, "attempt": action.attempt})
         try:
             self._jobs.submit(key, action.attempt, step, doing.inputs, element=member, behind=action.behind)
@@ -312,8 +299,6 @@ class Runner:
             self._recorder.attempt(key, step, doing.facts)
             self.tell(ev.Ended(key=key, attempt=action.attempt, cause=REFUSED))
             return
-        if step.settings.timeout is not None:
-            self.tell(ev.Began(key=key, attempt=action.attempt))
 
     def _cancel(self, action: ev.Cancel) -> None:
         step, _ = self._step_of(action.key)
@@ -322,6 +307,7 @@ class Runner:
             self.tell(ev.Ended(key=action.key, attempt=action.attempt, cause=action.cause))
             return
         self._recorder.event("cancel", action.key, {"cause": action.cause, "hard": action.hard})
+        self._doing[action.key].ending = action.cause
         self._jobs.cancel(action.key, action.attempt, step, hard=action.hard)
 
     def _retrying(self, action: ev.Retrying) -> None:
@@ -335,6 +321,8 @@ class Runner:
         doing = self._doing.get(key)
         step, index = self._step_of(key)
         facts = dict(doing.facts) if doing is not None else {}
+        if key in self._fanouts and "started" in facts:
+            facts["ended"] = time.time()
         if action.cause and facts.get("cause") != action.cause:
             facts["cause"] = action.cause
         parent = step.key if index is not None else ""

@@ -165,7 +165,7 @@ def kinds(annotation: Any) -> list[type | None]:
     if typing.is_typeddict(annotation):
         return [dict]
     found = origin if origin is not None else annotation
-    if not isinstance(found, type) or found is object or getattr(found, "_is_protocol", False):
+    if not isinstance(found, type) or found in (object, ANYTHING) or getattr(found, "_is_protocol", False):
         return [None]
     return [found]
 

@@ -103,8 +103,8 @@ class Step(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<step '{self.name}' of {self.where}>"
 
-    def __reduce__(self) -> Any:
-        return _reduced(self)
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _importable_name(self) or super().__reduce_ex__(protocol)
 
     def _called(self) -> Call:
         if self._call is None or not self._call.signature.complete:
@@ -155,8 +155,10 @@ class Pipeline(Generic[P]):
         if trace is not None:
             return self._nested(trace, given, where)
         self._check(given, where)
+        from stoker.frontends.arguments import request_for
+
         run = plugins.load("stoker.drivers", "run")
-        return run(self, given, request.REQUEST.get() or request.RunRequest())
+        return run(self, given, request_for(self, given))
 
     def with_options(self, **options: Unpack[PipelineOptions]) -> Pipeline[P]:
         """The same pipeline with other settings."""
@@ -231,8 +233,8 @@ class Pipeline(Generic[P]):
         with inside(Trace(self.name, session)):
             return self._body(arguments)
 
-    def __reduce__(self) -> Any:
-        return _reduced(self)
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _importable_name(self) or super().__reduce_ex__(protocol)
 
     def __repr__(self) -> str:
         return f"<pipeline '{self.name}' of {self.where}>"
@@ -382,8 +384,8 @@ def _look_like(wrapper: Any, function: Any) -> None:
     wrapper.__stoker_function__ = function
 
 
-def _reduced(wrapper: Any) -> Any:
-    """By its name where a module has it under that name, as pickle does with functions; else by its parts."""
+def _importable_name(wrapper: Any) -> str:
+    """The name under which its module has it: it is pickled by that, as functions are; "" is by its parts."""
+    name: str = wrapper.__qualname__
     module = sys.modules.get(wrapper.__module__)
-    importable = wrapper.__module__ != "__main__" and getattr(module, wrapper.__qualname__, None) is wrapper
-    return wrapper.__qualname__ if importable else object.__reduce_ex__(wrapper, 2)
+    return name if wrapper.__module__ != "__main__" and getattr(module, name, None) is wrapper else ""

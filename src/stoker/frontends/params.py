@@ -10,7 +10,7 @@ from collections import abc
 from typing import Any, Callable, Final, Literal, Mapping, TypeVar
 
 from stoker.core.errors import ParameterError, nearest
-from stoker.frontends.annotations import UNIONS, bare, text_of
+from stoker.frontends.annotations import UNIONS, bare, element_of, text_of, value_of
 
 LOOKED_AT: Final = 1000
 """Elements of a container whose types are looked at: a list of a million numbers must not cost a second a call."""
@@ -50,15 +50,24 @@ def allows(annotation: Any, value: Any) -> bool:
 
 def converted(value: Any, annotation: Any) -> Any:
     """The value in the type that the function expects: a text for a `Path` becomes one, everything else stays."""
-    if type(value) is not str:
+    kind = type(value)
+    if kind not in (str, list, tuple, dict) or not _mentions_path(annotation):
         return value
     annotation = bare(annotation)
     options = typing.get_args(annotation) if typing.get_origin(annotation) in UNIONS else (annotation,)
-    if any(_is_path(option) for option in options) and not any(bare(option) is str for option in options):
+    if kind is str:
+        if any(bare(option) is str for option in options) or not any(_is_path(bare(option)) for option in options):
+            return value
         from pathlib import Path
 
         return Path(value)
-    return value
+    fitting = next((option for option in options if _mentions_path(option) and allows(option, value)), Any)
+    if kind is dict:
+        return {key: converted(item, value_of(fitting)) for key, item in value.items()}
+    args = typing.get_args(bare(fitting))
+    if kind is tuple and args and args[-1] is not Ellipsis:
+        return tuple(converted(item, arg) for item, arg in zip(value, args))
+    return kind(converted(item, element_of(fitting)) for item in value)
 
 
 def parse(text: str, annotation: Any) -> Any:
@@ -133,6 +142,11 @@ def _is_instance(value: Any, kind: type) -> bool:
 
 def _is_path(kind: Any) -> bool:
     return isinstance(kind, type) and kind.__module__.startswith("pathlib") and hasattr(kind, "exists")
+
+
+def _mentions_path(annotation: Any) -> bool:
+    annotation = bare(annotation)
+    return _is_path(annotation) or any(map(_mentions_path, typing.get_args(annotation)))
 
 
 def _is_number(*abstract: str) -> Callable[[Any], bool]:

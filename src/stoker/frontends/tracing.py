@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Callable, Container, Final, Iterator, Mapping, Protocol, Sequence
+from typing import Any, Callable, Final, Iterator, Mapping, Protocol, Sequence
 
 import attrs
 
@@ -61,6 +61,22 @@ class _Scope:
     hooks: Mapping[str, Callable[..., Any]] = attrs.field(factory=dict)
 
 
+class _Keys:
+    """Keys that are taken, with the places that took them."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+
+    def free(self, name: str) -> str:
+        """`name`, `name_2`, `name_3`, … whichever is not taken."""
+        while True:
+            count = self._counts[name] = self._counts.get(name, 0) + 1
+            key = name if count == 1 else f"{name}_{count}"
+            if key not in self.places:
+                return key
+
+
 class Trace:
     """The calls of one pipeline's body, in order."""
 
@@ -68,9 +84,8 @@ class Trace:
         self.pipeline = pipeline
         self.session = session
         self.nodes: list[Node] = []
-        self._places: dict[str, str] = {}
-        self._prefixes: set[str] = set()
-        self._counts: dict[str, int] = {}
+        self._keys = _Keys()
+        self._prefixes = _Keys()
         self._scopes = [_Scope()]
         self._steps: dict[tuple[int, int], tuple[StepSpec, StepSpec, _Scope]] = {}
 
@@ -110,15 +125,16 @@ class Trace:
     @contextmanager
     def nested(self, name: str, layers: tuple[Layer, ...], hooks: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
         """Calls in here are those of a pipeline inside this one."""
+        where = caller()
         if len(self._scopes) > NESTED:
             raise GraphError(
                 f"pipeline '{self.pipeline}' has more than {NESTED} pipelines inside each other",
-                where=caller(),
+                where=where,
                 fix=f"does '{name}' call itself without an end?",
             )
         outer = self._scopes[-1]
-        prefix = self._next(outer.prefix + name, self._prefixes)
-        self._prefixes.add(prefix)
+        prefix = self._prefixes.free(outer.prefix + name)
+        self._prefixes.places[prefix] = where
         # What is for a whole run says nothing about steps: it holds where this pipeline is run by itself.
         own = tuple(attrs.evolve(layer, values=_for_steps(layer.values)) for layer in layers)
         scope = _Scope(prefix=f"{prefix}.", layers=(*outer.layers, *own), hooks={**outer.hooks, **hooks})
@@ -150,29 +166,21 @@ class Trace:
         else:
             with outside():
                 self.session.submit(node)
-        self._places[node.key] = where
+        self._keys.places[node.key] = where
         return node
 
     def _key(self, call: Call, where: str) -> str:
         scope = self._scopes[-1]
         if call.id is None:
-            return self._next(scope.prefix + call.step.name, self._places)
+            return self._keys.free(scope.prefix + call.step.name)
         key = scope.prefix + call.id
-        if key in self._places:
+        if key in self._keys.places:
             raise GraphError(
-                f"two steps have the id '{key}' (the other is called at {self._places[key]})",
+                f"two steps have the id '{key}' (the other is called at {self._keys.places[key]})",
                 where=where,
                 fix="give one of them another id=",
             )
         return key
-
-    def _next(self, name: str, taken: Container[str]) -> str:
-        """`name`, `name_2`, `name_3`, … whichever is free."""
-        while True:
-            count = self._counts[name] = self._counts.get(name, 0) + 1
-            key = name if count == 1 else f"{name}_{count}"
-            if key not in taken:
-                return key
 
     def _step(self, step: StepSpec) -> StepSpec:
         """The step with what the pipelines around it say put under its own settings."""

@@ -13,7 +13,7 @@ import time
 from typing import Any, Final, Mapping, Sequence, TextIO
 
 from stoker.core.plan import LogLine, Plan
-from stoker.report.words import count_text, memory_text, time_text
+from stoker.core.words import count_text, memory_text, time_text
 
 REDRAW: Final = 0.1
 """Seconds between two drawings: faster flickers on slow terminals and costs the run."""
@@ -94,7 +94,8 @@ class Terminal:
             row.statuses[status] = row.statuses.get(status, 0) + 1
         else:
             row.status = status
-        row.seconds += facts.get("seconds") or 0.0
+        if not element:
+            row.seconds = facts.get("seconds") or 0.0
         row.cpu += facts.get("cpu") or 0.0
         row.peak = max(row.peak, facts.get("peak") or 0.0)
         row.attempts = max(row.attempts, facts.get("attempt") or 0)

@@ -92,7 +92,7 @@ class ForkServer:
         for source in message["sources"]:
             try:
                 modules.module_of(source)
-            except BaseException:
+            except BaseException:  # the user's module is imported
                 # The worker will meet the same error where it can be told to the step that it concerns.
                 continue
         # Everything alive now is shared with the workers: the collector must not touch, and so copy, its pages.
@@ -142,7 +142,7 @@ class ForkServer:
             code = 0
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else 1
-        except BaseException:
+        except BaseException:  # the top of a process
             import traceback
 
             traceback.print_exc()

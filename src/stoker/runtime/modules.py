@@ -94,7 +94,7 @@ def _executed(name: str, path: str, *, package: str) -> ModuleType:
         spec.loader.exec_module(module)
     except request.NotTheDriver:
         return module
-    except BaseException:
+    except BaseException:  # half a module must not stay; raised again
         sys.modules.pop(name, None)
         raise
     return module

@@ -30,7 +30,7 @@ def serve(jobs: socket.socket, results: socket.socket, blobs_uri: str, *, once: 
     _logging_is_captured()
     worker = Worker(Blobs(blobs_uri))
     steps: dict[int, Mapping[str, Any]] = {}
-    home, environment = os.getcwd(), dict(os.environ)
+    home, environment, own = os.getcwd(), dict(os.environ), os.getpid()
     while True:
         data = jobs.recv(2 * wire.DATAGRAM_LIMIT)
         if not data:
@@ -47,7 +47,11 @@ def serve(jobs: socket.socket, results: socket.socket, blobs_uri: str, *, once: 
         alone = not job.get("mark")
         if alone:
             _reset_peak()
+        if job.get("timed"):
+            results.sendall(wire.framed({"job": job["job"], "began": time.time()}))
         result = worker.run(job, step)
+        if os.getpid() != own:
+            os._exit(0 if result["ok"] else 1)  # a process that the step forked came back: it speaks for nobody
         if alone:
             result["peak"] = _peak()
         _flush(libc)

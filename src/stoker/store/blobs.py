@@ -309,7 +309,9 @@ class Writer(io.RawIOBase):
             digest = self._hash.hexdigest()
             self._close()
             self._blobs._keep(self._path, digest, self.size)
-        except BaseException:
+        except (
+            BaseException
+        ):  # also an interrupt leaves nothing half-written  # what was begun is removed; raised again
             self.abort()
             raise
         self.digest = digest

@@ -59,7 +59,7 @@ class Database:
         self._peewee, self._errors = self._prepared()
         try:
             self._migrate()
-        except BaseException:
+        except BaseException:  # also an interrupt leaves no connection open  # raised again, explained
             self.close()
             raise
 
@@ -115,7 +115,7 @@ class Database:
             try:
                 yield cursor
                 cursor.execute("COMMIT")
-            except BaseException:
+            except BaseException:  # also an interrupt ends the transaction  # rolled back and raised again
                 self.rollback(cursor)
                 raise
         except self._errors as error:

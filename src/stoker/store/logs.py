@@ -25,7 +25,6 @@ LONGEST: Final = 64 * 1024
 _BLOCK: Final = 256 * 1024
 _STREAMS: Final[Mapping[bytes, str]] = {b"o": "stdout", b"e": "stderr"}
 _LETTERS: Final[Mapping[str, str]] = {"stdout": "o", "stderr": "e"}
-_DRAWN_OVER: Final = re.compile(rb"[^\n]*\r(?=[^\r\n])")
 _MORE: Final = "…".encode()
 _PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.[]")
 _LONGEST_NAME: Final = 200
@@ -161,7 +160,7 @@ class Capture:
         whole, mark, self._rest = data.rpartition(b"\n")
         if len(self._rest) > LONGEST:
             # Without end, or a progress bar: only its last drawing counts, and it is not held back for ever.
-            self._rest = _DRAWN_OVER.sub(b"", self._rest)
+            self._rest = self._rest[self._rest.rstrip(b"\r").rfind(b"\r") + 1 :]
             if len(self._rest) > LONGEST:
                 whole, mark, self._rest = whole + mark + self._rest, b"", b""
         if whole or mark:
@@ -200,7 +199,7 @@ def key_of(name: str) -> str:
 def _tidy(data: bytes, head: bytes) -> bytes:
     """Whole lines of raw output as lines of the file."""
     if b"\r" in data:
-        data = _DRAWN_OVER.sub(b"", data.replace(b"\r\n", b"\n")).replace(b"\r", b"")
+        data = b"\n".join(line.rstrip(b"\r").rpartition(b"\r")[2] for line in data.split(b"\n"))
     try:
         data.decode()
     except UnicodeDecodeError:

@@ -12,7 +12,7 @@ from typing import Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
-from stoker.core.errors import NotFound, UsageError, nearest
+from stoker.core.errors import NotFound, StoreError, UsageError, nearest
 from stoker.store import rows
 from stoker.store.database import Database
 from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, RunRow, StepProgress, StepRow
@@ -88,22 +88,33 @@ class Records:
 
     def write(self, batch: Batch, *, run_id: str = "", token: str = "") -> bool:
         """Write a batch, all or nothing; with a token, only while that driver still holds the run."""
-        database, sql = self.database, self._sql
+        rows_of = [(self._sql[name], getattr(batch, name)) for name in _ORDER]
+        try:
+            return self._write(rows_of, run_id, token)
+        except (UnicodeEncodeError, StoreError) as error:
+            if not isinstance(error, UnicodeEncodeError) and "NUL" not in str(error):
+                raise
+        # A message of the user's code that no database takes: rare enough to be looked for only now.
+        cleaned = [(statement, [list(map(rows.clean, row)) for row in values]) for statement, values in rows_of]
+        return self._write(cleaned, run_id, token)
+
+    def _write(self, rows_of: Sequence[tuple[str, Sequence[Sequence[Any]]]], run_id: str, token: str) -> bool:
+        # By hand and not by `transaction`: this is what every step of a run waits for.
+        database = self.database
         cursor = database.cursor()
         try:
             database.begin(cursor)
             try:
                 if token:
-                    cursor.execute(sql["held"], (run_id, token))
+                    cursor.execute(self._sql["held"], (run_id, token))
                     if cursor.fetchone() is None:
                         database.rollback(cursor)
                         return False
-                for name in _ORDER:
-                    values = getattr(batch, name)
+                for statement, values in rows_of:
                     if values:
-                        cursor.executemany(sql[name], values)
+                        cursor.executemany(statement, values)
                 cursor.execute("COMMIT")
-            except BaseException:
+            except BaseException:  # also an interrupt ends the transaction  # rolled back and raised again
                 database.rollback(cursor)
                 raise
         except database.errors as error:
@@ -113,7 +124,7 @@ class Records:
     def create_run(self, run: RunRow, *, plan: str = "", batch: Batch | None = None) -> None:
         """A new run with its plan and first rows, in one transaction."""
         with self.database.transaction() as cursor:
-            cursor.execute(self._sql["runs"], rows.RUNS.tuple_of(run))
+            cursor.execute(self._sql["runs"], list(map(rows.clean, rows.RUNS.tuple_of(run))))
             if plan:
                 cursor.execute(self._sql["plans"], (run.id, plan))
             for name in _ORDER if batch is not None else ():
@@ -126,7 +137,7 @@ class Records:
         for name in fields:
             if name not in _SETTABLE:
                 raise UsageError(f"a run has no column '{name}' that can be set{nearest(name, _SETTABLE)}")
-        values = [rows.text(value) if name in _RUN_JSON else value for name, value in fields.items()]
+        values = [rows.text(value) if name in _RUN_JSON else rows.clean(value) for name, value in fields.items()]
         changes = ", ".join(f"{name} = ?" for name in fields)
         statement = self.database.sql(f"UPDATE runs SET {changes} WHERE id = ? AND token = ?")
         return self.database.change(statement, (*values, id, token)) == 1
@@ -258,6 +269,10 @@ class Records:
         """The tries at a step, first to last."""
         return [rows.ATTEMPTS.row_of(row) for row in self.database.rows(self._sql["attempts_of"], (run_id, key))]
 
+    def attempt_numbers(self, run_id: str) -> dict[str, int]:
+        """The number of the last recorded try at each step of a run that has been tried."""
+        return {str(key): int(number) for key, number in self.database.rows(self._sql["attempt_numbers"], (run_id,))}
+
     def events(self, run_id: str, *, after: int = -1) -> list[EventRow]:
         """What happened in a run, in order, from behind `after`."""
         return [rows.EVENTS.row_of(row) for row in self.database.rows(self._sql["events_of"], (run_id, after))]
@@ -351,6 +366,7 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     "inline": f"{_OUTPUT} WHERE digest = ? ORDER BY run_id, key, name",
     "manifests": f"{_OUTPUT} WHERE serializer = 'list'",
     "attempts_of": _columns(rows.ATTEMPTS.columns, "attempts") + " WHERE run_id = ? AND key = ? ORDER BY number",
+    "attempt_numbers": "SELECT key, max(number) FROM attempts WHERE run_id = ? GROUP BY key",
     "events_of": _columns(rows.EVENTS.columns, "events") + " WHERE run_id = ? AND seq > ? ORDER BY seq",
     "last_seq": "SELECT max(seq) FROM events WHERE run_id = ?",
     "cached": f"{_CACHE} WHERE key = ? AND (expires IS NULL OR expires > ?)",

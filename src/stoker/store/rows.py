@@ -142,11 +142,23 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def text(value: Any) -> str:
-    """JSON for a column; the empty text for nothing. Half a surrogate pair, which no database takes, is replaced."""
+    """JSON for a column; the empty text for nothing."""
     if not value:
         return ""
     written = _encode(value)
-    return written if written.isascii() else written.encode("utf-8", "replace").decode()
+    if not written.isascii():
+        try:
+            written.encode()
+        except UnicodeEncodeError:  # half a surrogate pair, as in the name of a file that is not UTF-8
+            return json.dumps(value, separators=(",", ":"))
+    return written
+
+
+def clean(value: Any) -> Any:
+    """A column that every database takes: no half of a surrogate pair and no NUL in a text."""
+    if not isinstance(value, str):
+        return value
+    return value.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 def parsed(column: str) -> dict[str, Any]:

@@ -60,8 +60,8 @@ class Torch:
         torch = sys.modules["torch"]
         if not hasattr(torch, "nn"):  # still being imported
             return False
-        if isinstance(value, (torch.Tensor, torch.nn.Module)) or type(value).__name__ not in _CONTAINER_NAMES:
-            return True
+        if _inner(value) is None:
+            return isinstance(value, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer))
         return any(issubclass(kind, (torch.Tensor, torch.nn.Module)) for kind in _leaf_types(value))
 
     def save(self, value: Any, file: BinaryIO) -> Mapping[str, Any]:
@@ -91,7 +91,7 @@ NUMPY: Final = Numpy()
 TORCH: Final = Torch()
 
 _PLAIN: Final = frozenset({int, float, bool, str, type(None), complex, bytes})
-_CONTAINER_NAMES: Final = frozenset({"dict", "list", "tuple", "OrderedDict"})
+_CONTAINERS: Final = frozenset({dict, OrderedDict, list, tuple})
 
 
 def _inner(value: Any) -> Iterable[Any] | None:
@@ -107,9 +107,9 @@ def _leaf_types(value: Any, levels: int = _LEVELS) -> set[type]:
     if inner is None or levels < 0:
         return {type(value)}
     kinds: set[type] = set(map(type, inner))
-    if not kinds & {dict, OrderedDict, list, tuple}:
+    if kinds.isdisjoint(_CONTAINERS):
         return kinds
-    return kinds.union(*(_leaf_types(item, levels - 1) for item in inner if _inner(item) is not None))
+    return (kinds - _CONTAINERS).union(*(_leaf_types(item, levels - 1) for item in inner if type(item) in _CONTAINERS))
 
 
 def _trimmed(value: Any) -> Any:

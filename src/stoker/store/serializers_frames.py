@@ -21,7 +21,7 @@ class Pandas:
         pandas = sys.modules["pandas"]
         if type(value) is not pandas.DataFrame or value.attrs or not _has_pyarrow():
             return False
-        columns = [value.iloc[:, place] for place in range(value.shape[1])]
+        columns = [value.iloc[:, place] for place, kind in enumerate(value.dtypes) if kind.kind == "O"]
         if not value.columns.is_unique or not all(map(_is_exact, (*columns, *_levels(value.index)))):
             return False
         try:
@@ -46,9 +46,12 @@ class Pandas:
         return meta
 
     def load(self, stored: Stored) -> Any:
-        import pandas as pd  # noqa: F401  (named when it is missing)
+        import pandas as pd
 
         frame = _read(stored).to_pandas()
+        for place, kind in enumerate(frame.dtypes):
+            if isinstance(kind, pd.CategoricalDtype):  # the only columns that Arrow leaves read-only
+                frame.isetitem(place, frame.iloc[:, place].copy())
         if "freq" in stored.meta:
             frame.index.freq = stored.meta["freq"]
         return frame
@@ -72,7 +75,7 @@ class Polars:
 
         path = stored.path()
         if path is not None:
-            return pl.read_ipc(path, memory_map=True)
+            return pl.read_ipc(path)
         with stored.open() as file:
             return pl.read_ipc(file)
 
@@ -117,9 +120,10 @@ def _is_exact(column: Any) -> bool:
     """Whether a column's values come back as the same Python objects."""
     if column.dtype.kind != "O" or str(column.dtype) != "object":
         return True
-    # A column of objects: Arrow gives texts back as they were, but lists become arrays, integers beside None floats.
-    # It has one kind of nothing, None, so that a NaN among them would become that.
-    return set(map(type, column)) <= {str, type(None)} and bool(len(column))
+    # A column of objects: Arrow gives texts back as they were where pandas keeps texts as objects (before 3), but lists
+    # become arrays, integers beside None floats. It has one kind of nothing, None: a NaN among them would become that.
+    texts_are_objects = sys.modules["pandas"].Series(["x"]).dtype == object
+    return texts_are_objects and bool(len(column)) and set(map(type, column)) <= {str, type(None)}
 
 
 def _levels(index: Any) -> list[Any]:

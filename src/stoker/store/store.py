@@ -35,13 +35,13 @@ def open_store(database_uri: str = "", artifact_uri: str = "", home: str = "") -
     """
     home = os.path.abspath(home or ".stoker")
     database_uri = database_uri or f"sqlite://{home}/stoker.db"
-    artifact_uri = artifact_uri or f"{home}/artifacts"
+    blobs = Blobs(artifact_uri or f"{home}/artifacts")
     database = Database(database_uri)
     return Store(
         home=home,
         database_uri=database_uri,
-        artifact_uri=artifact_uri,
+        artifact_uri=blobs.uri,
         records=Records(database),
-        blobs=Blobs(artifact_uri),
+        blobs=blobs,
         logs=Logs(os.path.join(home, "logs")),
     )

@@ -1,0 +1,189 @@
+"""Commands that look at what ran: runs, show, logs, artifacts; and cancel, resume, gc."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def ran(stoker: Any) -> Any:
+    """A project with one run that succeeded and a newer one that failed."""
+    stoker("run", "train.py", "--tag", "good")
+    stoker("run", "train.py", "--broken", "--tag", "bad", "--tag", "new", "--no-cache", code=1)
+    return stoker
+
+
+def test_runs(ran: Any) -> None:
+    lines = ran("runs").stdout.splitlines()
+    assert lines[0].split() == ["run", "pipeline", "status", "created", "took", "stack", "tags"]
+    assert ["failed" in line for line in lines[1:]] == [True, False]
+    assert "bad, new" in lines[1]
+    found = ran.json("runs", "--status", "succeeded", "--tag", "good", "--pipeline", "training", "--since", "1h")
+    assert [run["status"] for run in found] == ["succeeded"]
+    assert len(ran.json("runs", "--limit", "1")) == 1
+    assert len(ran.json("runs", "--limit", "0")) == 2
+    finished = ran("runs", "--tag", "nothing")
+    assert finished.stdout == ""
+    assert "no runs like that" in finished.stderr
+
+
+def test_show(ran: Any) -> None:
+    text = ran("show", "latest").stdout
+    for words in ("training  failed", "count = 3", "square ×3", "user-error", "the model is no good", "stoker resume"):
+        assert words in text
+    assert 'raise ValueError("the model is no good")' in text
+    assert "train.model" in text
+    assert "square[1]" not in text
+    good = ran.json("runs")[1]["id"]
+    assert "square[1]" in ran("show", good[:-2], "--elements").stdout
+
+
+def test_show_as_json(ran: Any) -> None:
+    document = ran.json("show", "latest")
+    steps = {step["key"]: step for step in document["steps"]}
+    assert steps["check"]["attempts"][0]["failure"]["cause"] == "user-error"
+    assert steps["train"]["outputs"]["model"]["type"].endswith("float")
+    assert steps["square"]["count"] == 3
+    assert "elements" not in steps["square"]
+    steps = {step["key"]: step for step in ran.json("show", "latest", "--elements")["steps"]}
+    assert len(steps["square"]["elements"]) == 3
+
+
+def test_the_beginning_of_an_id_must_be_of_one_run(ran: Any) -> None:
+    first, second = (run["id"] for run in ran.json("runs"))
+    assert first[:2] == second[:2], "ids begin with the time"
+    assert "begins the ids of several runs" in ran("show", first[:2], code=2).stderr
+
+
+def test_logs(ran: Any) -> None:
+    assert ran("logs", "latest", "train").stdout == "training with 0.5\n"
+    assert ran("logs", "latest").stdout == "load │ loading 3\ntrain │ training with 0.5\n"
+    assert ran("logs", "latest", "--tail", "1").stdout == "train │ training with 0.5\n"
+    assert ran("logs", "latest", "train", "--stream", "stderr").stdout == ""
+    assert ran("logs", "latest", "train", "--follow").stdout == "training with 0.5\n"
+    assert ran("logs", "latest", "-f").stdout == "load │ loading 3\ntrain │ training with 0.5\n"
+    assert ran("logs", "latest", "train", "-t").stdout.startswith("20")
+    assert ran("logs", "latest", "square").stdout == ""
+    line = json.loads(ran("logs", "latest", "load", "--json").stdout)
+    assert (line["step"], line["stream"], line["text"]) == ("load", "stdout", "loading 3")
+
+
+def test_mistaken_logs(ran: Any) -> None:
+    assert "did you mean 'train'" in ran("logs", "latest", "trian", code=2).stderr
+    assert "has no attempt 9" in ran("logs", "latest", "train", "--attempt", "9", code=2).stderr
+    assert "one of a step" in ran("logs", "latest", "--attempt", "1", code=2).stderr
+    assert "fan-out" in ran("logs", "latest", "square", "--attempt", "1", code=2).stderr
+
+
+def test_artifacts(ran: Any) -> None:
+    found = ran.json("artifacts", "latest")
+    assert [(output["step"], output["name"]) for output in found] == [
+        ("load", "output"),
+        ("train", "model"),
+        ("square", "output"),
+    ]
+    assert found[1]["digest"] in ran("artifacts", "latest", "train").stdout
+    makers = ran.json("artifacts", found[1]["digest"])
+    assert [output["step"] for output in makers] == ["train", "train"]
+    assert makers[0]["run"] in ran("artifacts", found[1]["digest"]).stdout
+    assert ran("artifacts", "0" * 64, code=2).stderr.startswith("error: ")
+
+
+def test_resume(ran: Any) -> None:
+    path = ran.project.folder / "train.py"
+    path.write_text(path.read_text().replace("if broken:", "if broken and not broken:"))
+    id = ran.json("runs")[0]["id"]
+    finished = ran("resume", "latest")
+    assert "succeeded" in finished.stderr
+    assert finished.stdout == ""
+    document = ran.json("show", id)
+    assert document["status"] == "succeeded"
+    assert document["sessions"] == 2
+
+
+def test_cancel(stoker: Any) -> None:
+    stoker.project.write(
+        {
+            "slow.py": """
+                import time
+
+                from stoker import pipeline, step
+
+
+                @step
+                def slow():
+                    print("begun", flush=True)
+                    time.sleep(300)
+
+
+                @pipeline
+                def slowly():
+                    slow()
+            """
+        }
+    )
+    program = "from stoker.cli.main import main; main()"
+    started = subprocess.Popen(
+        [sys.executable, "-c", program, "run", "slow.py"],
+        cwd=stoker.project.folder,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert started.stderr is not None
+        line = next(line for line in started.stderr if "begun" in line)
+        assert line.startswith("slow │")
+        assert stoker("logs", "latest", "slow").stdout == "begun\n"
+        assert "is asked to stop now" in stoker("cancel", "latest", "--now").stderr
+        _, _ = started.communicate(timeout=60)
+        assert started.returncode == 130
+    finally:
+        started.kill()
+        started.wait()
+    assert stoker.json("runs")[0]["status"] == "cancelled"
+    assert "does not run any more: cancelled" in stoker("cancel", "latest").stderr
+
+
+def test_gc(ran: Any) -> None:
+    newest = ran.json("runs")[0]["id"]
+    would = ran.json("gc", "--keep", "1", "--dry-run")
+    assert would["dry_run"]
+    assert len(would["runs"]) == 1
+    assert len(ran.json("runs")) == 2
+    assert ran.json("gc", "--older-than", "1d")["runs"] == []
+    assert ran.json("gc")["runs"] == []
+    assert ran.json("gc", "--keep", "1")["runs"] == would["runs"]
+    assert [run["id"] for run in ran.json("runs")] == [newest]
+    assert "deleted 1 run" in ran("gc", "--older-than", "0s").stdout
+    assert ran.json("runs") == []
+
+
+def test_time_passes() -> None:
+    """`gc` decides by ends, and never deletes what runs."""
+    from stoker.cli.gc import old_runs
+    from stoker.store.rows import RunRow
+
+    now = time.time()
+    rows = [
+        RunRow(id="d", pipeline="a", status="running", created=now - 9000),
+        RunRow(id="c", pipeline="b", status="succeeded", created=now - 9000, ended=now - 10),
+        RunRow(id="b", pipeline="a", status="failed", created=now - 9000, ended=now - 8000),
+        RunRow(id="a", pipeline="a", status="succeeded", created=now - 9500, ended=now - 9100),
+    ]
+
+    def ids(**which: Any) -> list[str]:
+        fields = {"before": None, "keep": None, **which}
+        return [row.id for row in old_runs(rows, status=lambda row: row.status, **fields)]
+
+    assert ids(before=now - 3600) == ["b", "a"]
+    assert ids(before=now - 9000) == ["a"]
+    assert ids(keep=1) == ["b", "a"]
+    assert ids(keep=2) == ["a"]
+    assert ids(keep=0) == ["c", "b", "a"]
+    assert ids(before=now - 3600, keep=2) == ["a"]

@@ -1,0 +1,86 @@
+"""`stoker doctor` and `stoker stacks`: what is here, and what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.cli.doctor import file_system
+from stoker.cli.gc import stale_scratch
+
+STACKS = """
+    stack = "team"
+
+    [stacks.team]
+    orchestrator = {flavor = "local", max_workers = 4}
+    step_operators.big = "local"
+    database = "postgresql://me:secret@db.example.com/stoker"
+    artifact_store = "artifacts"
+"""
+
+
+def test_doctor(stoker: Any) -> None:
+    found = stoker.json("doctor")
+    assert found["ok"]
+    checks = {check["name"]: check["found"] for check in found["checks"]}
+    assert checks["stacks"] == "local (current)"
+    assert "made by the first run" in checks["database"]
+    assert checks["python"]
+    text = stoker("doctor").stdout
+    assert text.endswith("0 problems\n")
+    stoker("run", "train.py")
+    checks = {check["name"]: check["found"] for check in stoker.json("doctor")["checks"]}
+    assert "version 1" in checks["database"]
+
+
+def test_doctor_finds_problems(stoker: Any) -> None:
+    stoker.project.write({"stoker.toml": "[stacks.a]\norchestartor = 'local'\n", "file": ""})
+    home = {"STOKER_HOME": str(stoker.project.folder / "file" / "home")}
+    found = stoker.json("doctor", code=4, env=home)
+    problems = {check["name"]: check for check in found["checks"] if check["problem"]}
+    assert "did you mean 'orchestrator'" in problems["stacks"]["problem"]
+    assert "stoker.toml:2" in problems["stacks"]["problem"]
+    assert problems["home"]["fix"].startswith("set STOKER_HOME")
+    text = stoker("doctor", code=4, env=home).stdout
+    assert "fix: set STOKER_HOME" in text
+    assert text.endswith("2 problems\n")
+
+
+def test_stacks(stoker: Any) -> None:
+    stoker.project.write({"stoker.toml": STACKS})
+    found = {stack["name"]: stack for stack in stoker.json("stacks")}
+    assert found["team"]["current"]
+    assert not found["local"]["current"]
+    assert found["team"]["orchestrator"] == {"flavor": "local", "options": {"max_workers": 4}}
+    assert found["team"]["database"] == "postgresql://me:***@db.example.com/stoker"
+    assert found["team"]["artifact_store"] == f"file://{stoker.project.folder}/artifacts"
+    assert found["team"]["defined"].endswith("stoker.toml")
+    assert found["local"]["defined"] == "built in"
+    text = stoker("stacks").stdout
+    assert "secret" not in text
+    assert "local (max_workers=4)" in text
+    assert "big: local" in text
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("/", "ext4"), ("/data", "nfs4"), ("/data/deep/er", "nfs4"), ("/database", "ext4"), ("/with blank/x", "xfs")],
+)
+def test_file_system(path: str, kind: str, tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text("/dev/sda / ext4 rw 0 0\nserver:/x /data nfs4 rw 0 0\n/dev/sdb /with\\040blank xfs rw 0 0\n")
+    assert file_system(Path(path), mounts) == kind
+    assert file_system(Path(path), tmp_path / "none") == ""
+
+
+def test_stale_scratch(tmp_path: Path) -> None:
+    import os
+
+    (tmp_path / "folder").mkdir()
+    for name, age in (("old", 1000), ("new", 3000)):
+        (tmp_path / name).write_text("")
+        os.utime(tmp_path / name, (age, age))
+    assert stale_scratch(tmp_path, 2000) == [tmp_path / "old"]
+    assert stale_scratch(tmp_path / "none", 2000) == []

@@ -1,0 +1,153 @@
+"""The command line as a whole: help, mistakes, exit codes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from stoker.cli import main as cli
+from stoker.cli.main import COMMANDS, invoke
+from stoker.core.errors import PreflightError, RunFailed, StoreError, UsageError
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["--help"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    for name, (_, told) in COMMANDS.items():
+        assert f"  {name} " in printed.out
+        assert told.split()[0] in printed.out
+
+
+def test_nothing_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke([]) == 0
+    assert "Usage: stoker" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke([name, "--help"]) == 0
+    printed = capsys.readouterr()
+    assert f"Usage: stoker {name}" in printed.out
+    assert printed.err == ""
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["--version"]) == 0
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["rnu"], "there is no command 'rnu', did you mean 'run'"),
+        (["runs", "--limt", "3"], "there is no option '--limt', did you mean '--limit'?"),
+        (["--versoin"], "there is no option '--versoin', did you mean '--version'?"),
+        (["runs", "--limit", "x"], "invalid value for '--limit'"),
+        (["runs", "--status", "done"], "no run is ever 'done'"),
+        (["runs", "--since", "soon"], "is not a duration"),
+        (["show"], "missing argument 'RUN'"),
+        (["show", "latest"], "there are no runs yet"),
+        (["show", "x"], "there is no run 'x'"),
+        (["run"], "no file is named"),
+        (["run", "--lr", "1", "train.py"], "write train.py --lr"),
+        (["run", "nowhere.py"], "there is no file nowhere.py"),
+        (["run", "nowhere"], "there is no file and no module nowhere"),
+        (["run", "."], ". is a folder"),
+        (["runs", "--stack", "gpu"], "there is no stack called 'gpu'"),
+        (["gc", "--older-than", "-1d"], "is not a duration"),
+    ],
+)
+def test_mistakes(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(argv) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    assert message in printed.err
+    assert "Traceback" not in printed.err
+
+
+@pytest.fixture
+def raising(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let a command raise something."""
+
+    def put(error: BaseException) -> None:
+        @click.command("runs")
+        def command() -> None:
+            raise error
+
+        monkeypatch.setattr(cli, "resolve", lambda target: command)
+
+    return put
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RunFailed("a step failed"), 1),
+        (UsageError("wrong"), 2),
+        (PreflightError("refused"), 3),
+        (StoreError("gone"), 4),
+        (KeyboardInterrupt(), 130),
+        (click.Abort(), 130),
+    ],
+)
+def test_exit_codes(error: BaseException, code: int, raising: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    raising(error)
+    assert invoke(["runs"]) == code
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_an_error_says_where_and_how_to_mend_it(raising: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    raising(UsageError("there is no GPU", where="train.py:14", fix="buy one"))
+    invoke(["runs"])
+    assert capsys.readouterr().err == "error: train.py:14: there is no GPU\n  fix: buy one\n"
+
+
+@pytest.mark.parametrize("how", ["option", "behind", "variable"])
+def test_a_traceback_is_shown_when_asked_for(
+    how: str, raising: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raising(UsageError("wrong"))
+    if how == "variable":
+        monkeypatch.setenv("STOKER_TRACEBACK", "1")
+    invoke({"option": ["--traceback", "runs"], "behind": ["runs", "--traceback"], "variable": ["runs"]}[how])
+    printed = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in printed
+    assert printed.endswith("error: wrong\n")
+
+
+def test_a_defect_of_ours_is_shown_with_its_traceback(raising: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    raising(ZeroDivisionError("oops"))
+    assert invoke(["runs"]) == 4
+    printed = capsys.readouterr().err
+    assert "ZeroDivisionError: oops" in printed
+    assert "inside Stoker" in printed
+
+
+def test_a_reader_that_goes_away_is_no_error(stoker: Any) -> None:
+    for argv in (["--help"], ["doctor"]):
+        read, write = os.pipe()
+        os.close(read)
+        try:
+            program = [sys.executable, "-c", "from stoker.cli.main import main; main()", *argv]
+            ended = subprocess.run(
+                program, cwd=stoker.project.folder, stdout=write, stderr=subprocess.PIPE, check=False
+            )
+        finally:
+            os.close(write)
+        assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+def test_nothing_is_written_by_looking(stoker: Any, stoker_home: Path) -> None:
+    stoker("--help")
+    stoker("run", "train.py", "--help")
+    stoker("doctor")
+    stoker("stacks")
+    assert not stoker_home.exists() or not os.listdir(stoker_home)

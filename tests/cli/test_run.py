@@ -1,0 +1,232 @@
+"""`stoker run FILE` does what `python FILE` does, and takes the pipeline's parameters."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+TWO = """
+    from stoker import pipeline, step
+
+
+    @step
+    def one() -> int:
+        return 1
+
+
+    @pipeline
+    def first():
+        one()
+
+
+    @pipeline
+    def second(count: int = 1):
+        one()
+"""
+
+
+def test_the_main_block_runs_with_the_command_line_on_top(stoker: Any) -> None:
+    finished = stoker("run", "train.py", "--lr", "2", "--tag", "nightly", "--name", "tuesday")
+    assert finished.stdout == "status succeeded\n"
+    assert "train │ training with 2.0" in finished.stderr
+    (run,) = stoker.json("runs")
+    assert run["parameters"] == {"count": 3, "lr": 2.0, "broken": False}
+    assert run["tags"] == ["nightly"]
+    assert run["pipeline"] == "tuesday"
+
+
+def test_the_script_by_itself_takes_the_same(stoker: Any) -> None:
+    finished = stoker.project.run("train.py", "--lr", "2", "--count=4", "--quiet")
+    assert finished.stdout == "status succeeded\n"
+    (run,) = stoker.json("runs")
+    assert run["parameters"] == {"count": 4, "lr": 2.0, "broken": False}
+    finished = stoker.project.run("train.py", "--lern", "2", code=2)
+    assert "has no parameter for --lern, did you mean '--lr'" in finished.stderr
+    finished = stoker.project.run("train.py", "--help")
+    assert "--lr float" in finished.stdout
+    assert len(stoker.json("runs")) == 1
+
+
+def test_both_ways_find_the_same_in_the_cache(stoker: Any) -> None:
+    stoker.project.run("train.py")
+    assert "4 cached" in stoker("run", "train.py").stderr
+    assert "cached" not in stoker("run", "train.py", "--no-cache").stderr
+
+
+def test_a_failed_step_is_exit_code_1(stoker: Any) -> None:
+    finished = stoker("run", "train.py", "--broken", code=1)
+    assert "the model is no good" in finished.stderr
+    assert finished.stderr.count("Traceback") == 1, "the step's own"
+    assert "error: run " in finished.stderr
+    assert "status" not in finished.stdout
+
+
+def test_settings_and_their_mistakes(stoker: Any) -> None:
+    stoker.project.write({"run.yaml": "parameters:\n  lr: 4\n  count: 5\n"})
+    stoker("run", "train.py", "--config", "run.yaml", "--lr", "3", "--failure-mode", "continue")
+    (run,) = stoker.json("runs")
+    assert run["parameters"] == {"count": 5, "lr": 3.0, "broken": False}
+    assert run["failure_mode"] == "continue"
+    for argv, message in (
+        (["--lr", "abc"], "error: --lr: expected float, got 'abc'"),
+        (["--set", "steps.trian.timeout=3"], "there is no step 'trian'"),
+        (["--set", "nonsense=1"], "nonsense"),
+        (["--failure-mode", "sometimes"], "'sometimes' is not one of fail_fast, continue"),
+        (["--stack", "gpu"], "there is no stack called 'gpu'"),
+        (["--config", "none.yaml"], "the run file cannot be read"),
+        (["stray"], "unexpected argument 'stray'"),
+    ):
+        assert message in stoker("run", "train.py", *argv, code=2).stderr
+    assert len(stoker.json("runs")) == 1
+
+
+def test_a_file_without_a_call(stoker: Any) -> None:
+    stoker.project.write({"two.py": TWO, "one.py": TWO.rpartition("@pipeline")[0], "none.py": "value = 1\n"})
+    stoker("run", "one.py")
+    finished = stoker("run", "two.py", code=2)
+    assert "two.py has several pipelines: first, second\n  fix: name one: two.py:first" in finished.stderr
+    stoker("run", "two.py:second", "--count", "7")
+    stoker("run", "two.py", "--pipeline", "first")
+    assert "has no pipeline 'secnod', did you mean 'second'?" in stoker("run", "two.py:secnod", code=2).stderr
+    assert "none.py has no pipeline" in stoker("run", "none.py", code=2).stderr
+    assert [run["pipeline"] for run in stoker.json("runs")] == ["first", "second", "first"]
+
+
+def test_a_named_pipeline_is_run_though_the_main_block_calls_another(stoker: Any) -> None:
+    stoker.project.write(
+        {"two.py": TWO + '\n\n    if __name__ == "__main__":\n        first()\n        second(count=3)\n'}
+    )
+    stoker("run", "two.py:second")
+    (run,) = stoker.json("runs")
+    assert run["pipeline"] == "second"
+
+
+def test_a_script_that_reads_its_own_command_line(stoker: Any) -> None:
+    text = """
+        import argparse
+        import sys
+
+        from train import training
+
+        if __name__ == "__main__":
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--rate", type=float, default=0.25)
+            training(count=2, lr=parser.parse_args().rate)
+            print(sys.argv[1:], __name__)
+    """
+    stoker.project.write({"own.py": text})
+    assert stoker.project.run("own.py", "--rate", "0.125").stdout == "['--rate', '0.125'] __main__\n"
+    assert stoker("run", "own.py", "--lr", "8").stdout == "[] __main__\n"
+    assert [run["parameters"]["lr"] for run in stoker.json("runs")] == [8.0, 0.125]
+
+
+@pytest.mark.parametrize("target", ["parts/deep/train.py", "parts.deep.train", "parts.deep.train:packaged"])
+def test_a_file_of_a_package(target: str, stoker: Any) -> None:
+    text = """
+        from stoker import pipeline, step
+
+        from ..numbers import NUMBER
+
+
+        @step
+        def give() -> int:
+            return NUMBER
+
+
+        @pipeline
+        def packaged():
+            give()
+
+
+        if __name__ == "__main__":
+            print(packaged().steps["give"].output.load(), __package__)
+    """
+    init = {"parts/__init__.py": "", "parts/deep/__init__.py": ""}
+    stoker.project.write({"parts/deep/train.py": text, "parts/numbers.py": "NUMBER = 42\n", **init})
+    assert stoker("run", target).stdout == "42 parts.deep\n"
+    program = [sys.executable, "-m", "parts.deep.train", "--quiet"]
+    finished = stoker.project.command(program)
+    assert finished.stdout == "42 parts.deep\n"
+    assert "1 cached" in finished.stderr, "it is the same code"
+
+
+def test_modules_beside_the_script_are_found_from_elsewhere(stoker: Any) -> None:
+    stoker.project.write(
+        {
+            "code/beside.py": "NUMBER = 7\n",
+            "code/job.py": """
+                import beside
+
+                from stoker import pipeline, step
+
+
+                @step
+                def give() -> int:
+                    return beside.NUMBER
+
+
+                @pipeline
+                def job():
+                    give()
+            """,
+        }
+    )
+    stoker("run", "code/job.py")
+    (step,) = stoker.json("show", "latest")["steps"]
+    assert step["status"] == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "shown"),
+    [
+        ("raise SystemExit(7)", 7, ""),
+        ("import sys; sys.exit('enough')", 1, "enough"),
+        ("value = 1 / 0", 1, "ZeroDivisionError: division by zero"),
+        ("value = (", 1, "SyntaxError"),
+        ("import nothing_like_it", 1, "No module named 'nothing_like_it'"),
+        ("raise KeyboardInterrupt", 130, "interrupted"),
+        ("from stoker import step\n@step(tiemout=3)\ndef f(): pass\n", 2, "did you mean 'timeout'"),
+    ],
+)
+def test_what_the_file_raises(text: str, code: int, shown: str, stoker: Any) -> None:
+    stoker.project.write({"bad.py": text})
+    finished = stoker("run", "bad.py", code=code)
+    assert shown in finished.stderr
+    assert "stoker/cli" not in finished.stderr, "frames of ours are of no use"
+
+
+def test_help_runs_nothing(stoker: Any) -> None:
+    stoker.project.write({"loud.py": TWO.replace("def second", "def loud") + "\n    first()\n    print('called')\n"})
+    finished = stoker("run", "loud.py:loud", "--help")
+    assert "--count int" in finished.stdout
+    assert "default: 1" in finished.stdout
+    assert "--stack NAME" in finished.stdout
+    assert "called" not in finished.stdout
+    assert stoker.json("runs") == []
+
+
+def test_debug_runs_in_this_process(stoker: Any) -> None:
+    text = """
+        import os
+
+        from stoker import pipeline, step
+
+
+        @step
+        def pid() -> int:
+            return os.getpid()
+
+
+        @pipeline
+        def where():
+            pid()
+
+
+        if __name__ == "__main__":
+            print(where().steps["pid"].output.load() == os.getpid())
+    """
+    stoker.project.write({"where.py": text})
+    assert stoker("run", "where.py", "--debug").stdout == "True\n"
+    assert stoker("run", "where.py", "--no-cache").stdout == "False\n"

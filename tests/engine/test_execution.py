@@ -1,0 +1,235 @@
+"""Static pipelines with real processes: what runs when, on what, and what comes out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+SHAPES = """
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+from stoker import each, pipeline, step
+from stoker.config import LocalSettings
+from stoker.core.errors import RunFailed
+
+TWO = {"orchestrator.local": LocalSettings(cpus=2)}
+
+@step
+def numbers(count: int) -> list[int]:
+    return list(range(count))
+
+@step
+def plus(x: int, y: int = 1) -> int:
+    return x + y
+
+@step
+def times(x: int, y: int) -> int:
+    return x * y
+
+@step
+def total(values: list[int]) -> int:
+    return sum(values)
+
+@step
+def meet(mine: str, other: str, start: int) -> str:
+    "Ends well only while the other one runs, too."
+    Path(mine).touch()
+    deadline = time.monotonic() + 20
+    while not Path(other).exists():
+        assert time.monotonic() < deadline, f"{other} never came"
+        time.sleep(0.002)
+    return mine
+
+@step
+def join(left: str, right: str, pair: list[str], named: dict[str, str]) -> str:
+    return "+".join([left, right, *pair, *named.values()])
+
+@step
+def note(text: str) -> None:
+    with open("notes", "a") as file:
+        file.write(text + chr(10))
+
+@step
+def anything():
+    return 5
+
+@step
+def several() -> tuple[int, str]:
+    return 7, "seven"
+
+@step
+def named() -> tuple[Annotated[int, "count"], Annotated[str, "word"]]:
+    return 8, "eight"
+
+@step
+def single() -> Annotated[float, "loss"]:
+    return 0.5
+
+@pipeline
+def chain(x: int = 1):
+    plus(plus(plus(x)))
+
+@pipeline(settings=TWO)
+def diamond():
+    start = plus(0)
+    left, right = meet("left", "right", start), meet("right", "left", start)
+    join(left, right, [left, "x"], {"key": right})
+
+@pipeline(settings=TWO)
+def fan(count: int = 5):
+    total(times.map(plus.map(numbers(count)), y=10))
+
+@pipeline
+def zipped():
+    total(times.map(numbers(3), each([10, 100, 1000])))
+
+@pipeline
+def fixed():
+    times.map(each([1, 2, 3]), y=plus(1))
+
+@pipeline
+def unequal():
+    times.map(numbers(3), [1, 2])
+
+@pipeline
+def empty():
+    total(plus.map(numbers(0)))
+
+@pipeline(settings=TWO)
+def ordered():
+    first = note.with_options(id="late-name")("first")
+    note.with_options(after=first)("second")
+    note.with_options(after=["note"], id="third")("third")
+
+@pipeline
+def inner(x: int):
+    return plus(plus(x))
+
+@pipeline
+def nested():
+    total([inner(1), inner(10)])
+
+@pipeline
+def results():
+    number, word = several()
+    both = named()
+    single()
+    join(word, both["word"], [both[1]], {})
+    note("nothing")
+
+@pipeline
+def uncounted():
+    plus.map(anything())
+
+if __name__ == "__main__":
+    for run in (chain, diamond, fan, zipped, fixed, unequal, empty, ordered, nested, results, uncounted):
+        try:
+            run()
+        except RunFailed as error:
+            print(f"{run.name} failed: {error}")
+"""
+
+
+@pytest.fixture(scope="module")
+def shapes(module_lab: Any) -> Any:
+    module_lab.write("shapes.py", SHAPES)
+    module_lab.said = module_lab.run("shapes.py")
+    return module_lab
+
+
+def test_a_chain_runs_in_order(shapes: Any) -> None:
+    run = shapes["chain"]
+    assert run.status == "succeeded"
+    steps = list(run.steps.values())
+    assert [step.key for step in steps] == ["plus", "plus_2", "plus_3"]
+    assert [step.load() for step in steps] == [2, 3, 4]
+    for before, after in zip(steps, steps[1:]):
+        assert before.ended <= after.started, "a step began before the one that it needs had ended"
+    assert all(len(step.attempts) == 1 and step.attempts[0].status == "succeeded" for step in steps)
+    assert run.started <= steps[0].started <= steps[-1].ended <= run.ended
+
+
+def test_the_arms_of_a_diamond_run_at_the_same_time(shapes: Any) -> None:
+    run = shapes["diamond"]
+    assert run.status == "succeeded", run.steps["meet"].message
+    left, right = run.steps["meet"], run.steps["meet_2"]
+    assert max(left.started, right.started) < min(left.ended, right.ended)
+    assert run.steps["join"].load() == "left+right+left+x+right"
+    assert run.steps["join"].started >= max(left.ended, right.ended)
+
+
+def test_a_fan_out_over_a_run_time_list_is_reduced(shapes: Any) -> None:
+    run = shapes["fan"]
+    assert run.steps["total"].load() == 10 * sum(range(1, 6))
+    assert [run.steps[key].count for key in ("numbers", "plus", "times", "total")] == [None, 5, 5, None]
+    assert [element.load() for element in run.steps["times"]] == [10, 20, 30, 40, 50]
+    assert run.steps["plus"].outputs["output"].load() == [1, 2, 3, 4, 5]
+    assert run.steps["times"][3].index == 3
+
+
+def test_a_map_over_a_map_does_not_wait_for_all_elements(shapes: Any) -> None:
+    run = shapes["fan"]
+    assert run.steps["times"][0].started >= run.steps["plus"][0].ended
+    assert len(run.steps["times"]) == 5
+
+
+def test_lists_are_zipped_and_the_rest_is_fixed(shapes: Any) -> None:
+    assert shapes["zipped"].steps["total"].load() == 0 * 10 + 1 * 100 + 2 * 1000
+    assert [element.load() for element in shapes["fixed"].steps["times"]] == [2, 4, 6]
+
+
+def test_lists_of_unequal_length_fail_with_their_lengths(shapes: Any) -> None:
+    run = shapes["unequal"]
+    step = run.steps["times"]
+    assert (run.status, step.status, step.cause) == ("failed", "failed", "input-error")
+    assert "differ in length" in step.message and "x has 3" in step.message and "y has 2" in step.message
+    assert "step 'times'" in step.message and "shapes.py:" in step.message
+    assert run.steps["numbers"].status in ("succeeded", "cached")
+
+
+def test_what_is_no_list_cannot_be_mapped_over(shapes: Any) -> None:
+    run = shapes["uncounted"]
+    assert run.status == "failed"
+    failed = next(step for step in run.steps.values() if step.status == "failed")
+    assert "int" in failed.message and "list" in failed.message
+
+
+def test_an_empty_list_makes_no_element_and_an_empty_result(shapes: Any) -> None:
+    run = shapes["empty"]
+    assert run.status == "succeeded"
+    assert (run.steps["plus"].count, run.steps["plus"].status, list(run.steps["plus"])) == (0, "succeeded", [])
+    assert run.steps["plus"].load() == []
+    assert run.steps["total"].load() == 0
+
+
+def test_after_orders_steps_and_id_names_them(shapes: Any) -> None:
+    run = shapes["ordered"]
+    assert list(run.steps) == ["late-name", "note", "third"]
+    assert shapes.read("notes")[:3] == ["first", "second", "third"]
+    assert all(not step.outputs for step in run.steps.values())
+
+
+def test_a_pipeline_in_a_pipeline_has_steps_of_its_own(shapes: Any) -> None:
+    run = shapes["nested"]
+    assert run.steps["total"].load() == 3 + 12
+    assert list(run.steps) == ["inner.plus", "inner.plus_2", "inner_2.plus", "inner_2.plus_2", "total"]
+
+
+def test_outputs_by_tuple_and_by_name(shapes: Any) -> None:
+    steps = shapes["results"].steps
+    assert [output.load() for output in steps["several"].outputs.values()] == [7, "seven"]
+    assert {name: output.load() for name, output in steps["named"].outputs.items()} == {"count": 8, "word": "eight"}
+    assert steps["single"].outputs["loss"].load() == 0.5
+    assert steps["join"].load() == "seven+eight+eight"
+    assert steps["note"].status == "succeeded" and not steps["note"].outputs
+
+
+def test_equal_inputs_are_computed_once(shapes: Any) -> None:
+    """`plus(1)` of the first pipeline is what later ones find."""
+    found = shapes["fixed"].steps["plus"]
+    assert found.status == "cached"
+    assert found.cached_from == f"{shapes['chain'].id}/plus"

@@ -1,0 +1,310 @@
+"""Logs: every line with its time and stream, however it was printed; read lazily, from the end, and while it grows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stoker.core.errors import StoreError
+from stoker.core.plan import LogLine
+from stoker.store.logs import LONGEST, Logs, file_name, key_of
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Logs:
+    return Logs(str(tmp_path / "logs"))
+
+
+def line(text: str, time: float = 1.5, stream: str = "stdout") -> LogLine:
+    return LogLine(time=time, stream=stream, text=text)
+
+
+def texts(logs: Logs, **which: Any) -> list[str]:
+    return [found.text for found in logs.lines("r", "k", 1, **which)]
+
+
+def captured(logs: Logs, *pieces: bytes) -> list[str]:
+    capture = logs.capture("r", "k", 1, "stdout")
+    for piece in pieces:
+        capture.write(piece, 1.0)
+    capture.close(2.0)
+    return texts(logs)
+
+
+# Appending
+
+
+def test_lines_come_back_as_they_were(logs: Logs) -> None:
+    written = [line("a"), line("", 2.25, "stderr"), line("  ünïcode \t ✓ ", 1718000000.123456), line("x", 3.0)]
+    logs.append("r", "k", 1, written[:2])
+    logs.append("r", "k", 1, written[2:])
+    assert list(logs.lines("r", "k", 1)) == written
+    content = Path(logs.path("r", "k", 1)).read_text()
+    assert content.splitlines()[:2] == ["1.500000 o a", "2.250000 e "]
+
+
+def test_nothing_makes_no_file(logs: Logs) -> None:
+    logs.append("r", "k", 1, [])
+    assert list(logs.lines("r", "k", 1)) == []
+    assert logs.attempts("r", "k") == []
+    assert not Path(logs.folder).exists()
+
+
+def test_lines_of_a_line_are_lines(logs: Logs) -> None:
+    logs.append("r", "k", 1, [line("a\nb"), line("10%\r20%\r100%"), line("end\r")])
+    assert texts(logs) == ["a", "b", "100%", "end"]
+    assert {found.time for found in logs.lines("r", "k", 1)} == {1.5}
+
+
+def test_other_line_ends_are_text(logs: Logs) -> None:
+    strange = "a\x0bb\x0cc\x1cd\x85e\u2028f"
+    logs.append("r", "k", 1, [line(strange)])
+    assert texts(logs) == [strange]
+
+
+def test_half_characters_are_replaced(logs: Logs) -> None:
+    logs.append("r", "k", 1, [line("a\udcffb")])
+    assert texts(logs) == ["a?b"]
+
+
+def test_attempts_have_files_of_their_own(logs: Logs) -> None:
+    for attempt in (1, 2, 10):
+        logs.append("r", "train[3]", attempt, [line(str(attempt))])
+    assert logs.attempts("r", "train[3]") == [1, 2, 10]
+    assert [found.text for found in logs.lines("r", "train[3]", 10)] == ["10"]
+
+
+def test_a_full_disk_says_so(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(descriptor: int, data: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write)
+        with pytest.raises(StoreError, match="the disk is full"):
+            logs.append("r", "k", 1, [line("x")])
+
+
+# Raw output
+
+
+@pytest.mark.parametrize(
+    ("pieces", "found"),
+    [
+        ([b"a\nb\n"], ["a", "b"]),
+        ([b"a", b"b\nc", b"\n"], ["ab", "c"]),
+        ([b"no end"], ["no end"]),
+        ([b"\n\n"], ["", ""]),
+        ([b"windows\r\nlines\r\n"], ["windows", "lines"]),
+        ([b"windows\r", b"\nlines\r", b"\n"], ["windows", "lines"]),
+        ([b"\r10%", b"\r50%", b"\r100%\ndone\n"], ["100%", "done"]),
+        ([b"10%\r20%\r"], ["20%"]),
+        ([b"a\n1\r2\r3\nb\n"], ["a", "3", "b"]),
+        ([b"\xc3", b"\xbc\n"], ["ü"]),
+        ([b"bad \xff byte\ngood\n"], ["bad \ufffd byte", "good"]),
+        ([b""], []),
+    ],
+)
+def test_raw_output_becomes_lines(logs: Logs, pieces: list[bytes], found: list[str]) -> None:
+    assert captured(logs, *pieces) == found
+
+
+def test_both_streams_are_told_apart(logs: Logs) -> None:
+    out, err = logs.capture("r", "k", 1, "stdout"), logs.capture("r", "k", 1, "stderr")
+    out.write(b"o1\no", 1.0)
+    err.write(b"e1\n", 2.0)
+    out.write(b"2\n", 3.0)
+    assert [(found.stream, found.text, found.time) for found in logs.lines("r", "k", 1)] == [
+        ("stdout", "o1", 1.0),
+        ("stderr", "e1", 2.0),
+        ("stdout", "o2", 3.0),
+    ]
+    assert texts(logs, stream="stderr") == ["e1"]
+
+
+@given(data=st.binary(), cuts=st.lists(st.integers(0, 50)))
+def test_the_pieces_do_not_matter(tmp_path_factory: pytest.TempPathFactory, data: bytes, cuts: list[int]) -> None:
+    folder = tmp_path_factory.mktemp("logs")
+    whole = captured(Logs(str(folder / "whole")), data)
+    pieces, rest = [], data
+    for cut in cuts:
+        pieces.append(rest[:cut])
+        rest = rest[cut:]
+    assert captured(Logs(str(folder / "cut")), *pieces, rest) == whole
+    assert not any("\n" in text or "\r" in text for text in whole)
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_long_lines_are_split_and_marked(logs: Logs, raw: bool) -> None:
+    long = "ä" * LONGEST + "end"
+    if raw:
+        captured(logs, f"before\n{long}\nafter\n".encode())
+    else:
+        logs.append("r", "k", 1, [line("before"), line(long), line("after")])
+    found = texts(logs)
+    assert (found[0], found[-1]) == ("before", "after")
+    parts = found[1:-1]
+    assert len(parts) > 2
+    assert all(part.endswith("…") for part in parts[:-1])
+    assert "".join(part.removesuffix("…") for part in parts) == long
+    assert all(len(part.encode()) <= LONGEST for part in parts)
+
+
+def test_a_line_without_end_is_not_held_back_for_ever(logs: Logs) -> None:
+    capture = logs.capture("r", "k", 1, "stdout")
+    for _ in range(40):
+        capture.write(b"x" * 10_000, 1.0)
+    assert sum(len(text) for text in texts(logs)) > 300_000
+    assert len(capture._rest) <= LONGEST
+
+
+def test_a_long_progress_bar_is_one_line(logs: Logs) -> None:
+    bar = b"".join(b"\r%5d of 100000" % number for number in range(20_000))
+    assert captured(logs, *(bar[start : start + 999] for start in range(0, len(bar), 999)), b"\n") == [
+        "19999 of 100000"
+    ]
+
+
+# Reading
+
+
+def test_the_tail_is_read_from_the_end(logs: Logs) -> None:
+    logs.append(
+        "r",
+        "k",
+        1,
+        [line(f"line {number}", stream=("stdout", "stderr")[number % 10 == 0]) for number in range(100_000)],
+    )
+    assert texts(logs, tail=3) == ["line 99997", "line 99998", "line 99999"]
+    assert texts(logs, tail=2, stream="stderr") == ["line 99980", "line 99990"]
+    assert len(texts(logs, tail=50_000)) == 50_000
+    assert texts(logs, tail=10**9) == texts(logs)
+    assert texts(logs, tail=0) == []
+    assert len(texts(logs, tail=10**9, stream="stderr")) == 10_000
+
+
+def test_the_tail_of_a_short_file(logs: Logs) -> None:
+    logs.append("r", "k", 1, [line("only")])
+    assert texts(logs, tail=5) == ["only"]
+
+
+def test_a_torn_last_line_is_shown(logs: Logs) -> None:
+    logs.append("r", "k", 1, [line("whole")])
+    with open(logs.path("r", "k", 1), "ab") as file:
+        file.write(b"2.0 e half")
+    assert texts(logs) == texts(logs, tail=5) == ["whole", "half"]
+
+
+def test_what_somebody_else_wrote_is_kept_as_it_is(logs: Logs) -> None:
+    logs.append("r", "k", 1, [line("mine")])
+    with open(logs.path("r", "k", 1), "ab") as file:
+        file.write(b"not ours\nx o text\n\n")
+    assert texts(logs) == ["mine", "not ours", "x o text", ""]
+
+
+def test_a_long_log_is_read_lazily(logs: Logs) -> None:
+    logs.append("r", "k", 1, [line("x" * 1000)] * 100_000)
+    code = (
+        "import resource, sys; from stoker.store.logs import Logs\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
+        "before = peak(); print(sum(1 for _ in Logs(sys.argv[1]).lines('r', 'k', 1)), peak() - before)"
+    )
+    made = subprocess.run([sys.executable, "-c", code, logs.folder], capture_output=True, text=True, check=True)
+    count, grown = made.stdout.split()
+    assert int(count) == 100_000
+    assert float(grown) < 10
+
+
+# Following
+
+
+def test_following_sees_what_is_added_until_the_end(logs: Logs) -> None:
+    def add(data: bytes) -> None:
+        with open(logs.path("r", "k", 1), "ab") as file:
+            file.write(data)
+
+    script: list[Callable[[], None]] = [
+        lambda: None,
+        lambda: logs.append("r", "k", 1, [line("1"), line("e", stream="stderr")]),
+        lambda: None,
+        lambda: add(b"3.0 o ha"),
+        lambda: add(b"lf\n4.0 o last without end"),
+    ]
+
+    def sleep(seconds: float) -> None:
+        assert seconds == 0.2
+        script.pop(0)()
+
+    found = list(logs.follow("r", "k", 1, done=lambda: not script, sleep=sleep))
+    assert [one.text for one in found] == ["1", "e", "half", "last without end"]
+
+
+def test_following_one_stream(logs: Logs) -> None:
+    logs.append("r", "k", 1, [line("o"), line("e", stream="stderr")])
+    assert [one.text for one in logs.follow("r", "k", 1, done=lambda: True, stream="stderr")] == ["e"]
+
+
+def test_following_what_never_prints(logs: Logs) -> None:
+    assert list(logs.follow("r", "k", 1, done=lambda: True)) == []
+
+
+def test_nothing_is_missed_between_the_last_look_and_the_end(logs: Logs) -> None:
+    """What was written before `done` said so is there, although it was not when we looked before."""
+
+    def done() -> bool:
+        logs.append("r", "k", 1, [line("at the last moment")])
+        return True
+
+    assert [one.text for one in logs.follow("r", "k", 1, done=done)] == ["at the last moment"]
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("train", "train"),
+        ("train[3]", "train[3]"),
+        ("a/b", "a%2Fb"),
+        ("..", "%2E."),
+        (".hidden", "%2Ehidden"),
+        ("100%", "100%25"),
+        ("ü x", "%C3%BC%20x"),
+        ("a\0b", "a%00b"),
+    ],
+)
+def test_names_are_safe(key: str, name: str) -> None:
+    assert file_name(key) == name
+    assert key_of(name) == key
+
+
+@given(key=st.text(st.characters(exclude_categories=()), min_size=1, max_size=40))
+def test_any_short_name_can_be_read_again(key: str) -> None:
+    name = file_name(key)
+    assert "/" not in name
+    assert name not in (".", "..")
+    if len(name) < 150:
+        assert key_of(name) == key
+
+
+def test_long_names_stay_apart(logs: Logs) -> None:
+    one, other = "x" * 5000 + "1", "x" * 5000 + "2"
+    logs.append("r", one, 1, [line("one")])
+    logs.append("r", other, 1, [line("other")])
+    assert [found.text for found in logs.lines("r", one, 1)] == ["one"]
+
+
+def test_a_deleted_run_has_no_logs(logs: Logs) -> None:
+    logs.append("r", "k", 1, [line("x")])
+    logs.append("other", "k", 1, [line("x")])
+    logs.delete("r")
+    logs.delete("r")
+    assert os.listdir(logs.folder) == ["other"]

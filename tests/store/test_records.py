@@ -1,0 +1,407 @@
+"""Rows: what is written comes back; guards; the cache; pages; many writers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.core.artifact import Artifact
+from stoker.core.errors import NotFound, UsageError
+from stoker.store import rows
+from stoker.store.records import Batch, Records, RunFilter
+from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, RunRow, StepProgress, StepRow
+from stoker.store.store import Store, open_store
+
+
+def run_row(id: str = "r1", **fields: Any) -> RunRow:
+    return RunRow(**{"id": id, "pipeline": "train", "created": 1.0, "token": "t1", **fields})
+
+
+def artifact(number: int = 1, **fields: Any) -> Artifact:
+    digest = f"{number:064x}"
+    return Artifact(**{"digest": digest, "serializer": "json", "type": "builtins.int", "size": 1, **fields})
+
+
+@pytest.fixture
+def records(store: Store) -> Records:
+    return store.records
+
+
+def write(records: Records, *written: Any) -> None:
+    batch = Batch()
+    add = {
+        StepRow: batch.step,
+        StepProgress: batch.change,
+        OutputRow: batch.output,
+        AttemptRow: batch.attempt,
+        CacheRow: batch.remember,
+        EventRow: batch.event,
+    }
+    for row in written:
+        add[type(row)](row)
+    assert len(batch) == len(written)
+    assert records.write(batch)
+
+
+# Runs
+
+
+def test_a_run_comes_back_as_it_was_written(records: Records) -> None:
+    row = run_row(
+        ended=2.5,
+        parameters={"lr": 0.1, "ü": [1, None]},
+        tags=("a", "ß"),
+        dynamic=True,
+        driver={"host": "h", "pid": 3},
+        heartbeat=1.25,
+        source="train.py:3",
+        stack="gpu",
+    )
+    records.create_run(row, plan='{"steps":[]}')
+    assert records.run("r1") == row
+    assert records.plan("r1") == '{"steps":[]}'
+    assert records.plan("r2") == ""
+
+
+def test_a_run_and_its_first_rows_are_one_transaction(records: Records) -> None:
+    batch = Batch()
+    batch.step(StepRow(run_id="r1", key="a", name="a"))
+    records.create_run(run_row(), batch=batch)
+    assert [row.key for row in records.steps("r1")] == ["a"]
+
+
+def test_a_run_is_found_by_the_beginning_of_its_id(records: Records) -> None:
+    for id in ("abc1", "abd2", "xyz"):
+        records.create_run(run_row(id))
+    assert records.run("x").id == "xyz"
+    assert records.run("abc").id == "abc1"
+    with pytest.raises(NotFound, match="begins the ids of several runs: ab"):
+        records.run("ab")
+    with pytest.raises(NotFound, match="no run 'xyy', did you mean 'xyz'"):
+        records.run("xyy")
+    with pytest.raises(NotFound):
+        records.run("")
+
+
+def test_an_id_that_begins_another_is_found_whole(records: Records) -> None:
+    for id in ("ab", "abc"):
+        records.create_run(run_row(id))
+    assert records.run("ab").id == "ab"
+
+
+def test_runs_are_listed_newest_first_and_filtered(records: Records) -> None:
+    for number in range(6):
+        records.create_run(
+            run_row(
+                f"r{number}",
+                created=float(number),
+                pipeline="even" if number % 2 == 0 else "odd",
+                status="failed" if number == 4 else "succeeded",
+                tags=("best",) if number in (0, 4) else ("Best", "be%t"),
+            )
+        )
+
+    def ids(**filter: Any) -> list[str]:
+        return [row.id for row in records.runs(RunFilter(**filter))]
+
+    assert ids() == ["r5", "r4", "r3", "r2", "r1", "r0"]
+    assert ids(limit=2, offset=1) == ["r4", "r3"]
+    assert ids(pipeline="even") == ["r4", "r2", "r0"]
+    assert ids(status="failed") == ["r4"]
+    assert ids(tag="best") == ["r4", "r0"]
+    assert ids(tag="bes") == []
+    assert ids(tag="be%t", since=3.0) == ["r5", "r3"]
+
+
+def test_only_the_token_changes_a_run(records: Records) -> None:
+    records.create_run(run_row())
+    assert records.set_run("r1", "t1", status="failed", ended=9.0, tags=["x"], error="boom")
+    assert not records.set_run("r1", "other", status="succeeded")
+    assert not records.set_run("r2", "t1", status="succeeded")
+    row = records.run("r1")
+    assert (row.status, row.ended, row.tags, row.error) == ("failed", 9.0, ("x",), "boom")
+
+
+def test_a_column_that_cannot_be_set_is_refused(records: Records) -> None:
+    with pytest.raises(UsageError, match="no column 'statsu' that can be set, did you mean 'status'"):
+        records.set_run("r1", "t1", statsu="failed")
+    with pytest.raises(UsageError):
+        records.set_run("r1", "t1", created=2.0)
+
+
+def test_a_driver_that_lost_the_run_writes_nothing(records: Records) -> None:
+    records.create_run(run_row(status="failed", error="x", ended=3.0))
+    assert records.take_over("r1", expected="t1", token="t2", driver={"pid": 7})
+    assert not records.take_over("r1", expected="t1", token="t3", driver={})
+    row = records.run("r1")
+    assert (row.token, row.sessions, row.status, row.error, row.ended) == ("t2", 2, "running", "", None)
+    batch = Batch()
+    batch.step(StepRow(run_id="r1", key="a", name="a"))
+    assert not records.write(batch, run_id="r1", token="t1")
+    assert records.steps("r1") == []
+    assert records.write(batch, run_id="r1", token="t2")
+    assert not records.set_plan("r1", "t1", "old")
+    assert records.set_plan("r1", "t2", "new")
+    assert records.plan("r1") == "new"
+
+
+def test_a_wish_reaches_the_driver_with_its_heartbeat(records: Records) -> None:
+    records.create_run(run_row())
+    assert records.asked("r1", "t1", 5.0) == ""
+    assert records.ask("r1", "cancel")
+    assert records.asked("r1", "t1", 6.0) == "cancel"
+    assert records.asked("r1", "lost", 7.0) is None
+    assert records.run("r1").heartbeat == 6.0
+    records.set_run("r1", "t1", status="cancelled")
+    assert not records.ask("r1", "now")
+
+
+def test_of_many_that_take_a_run_over_one_succeeds(store: Store) -> None:
+    store.records.create_run(run_row())
+    barrier, won = threading.Barrier(8), []
+
+    def take(number: int) -> None:
+        barrier.wait()
+        if store.records.take_over("r1", expected="t1", token=f"thread-{number}", driver={}):
+            won.append(number)
+
+    threads = [threading.Thread(target=take, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert store.records.run("r1").token == f"thread-{won[0]}"
+
+
+def test_a_deleted_run_leaves_nothing(records: Records) -> None:
+    for id in ("r1", "r2"):
+        records.create_run(run_row(id), plan="{}")
+        write(
+            records,
+            StepRow(run_id=id, key="a", name="a"),
+            OutputRow(run_id=id, key="a", name="o", artifact=artifact()),
+            AttemptRow(run_id=id, key="a", number=1, status="succeeded"),
+            CacheRow(key=f"k{id}", run_id=id, step_key="a", created=1.0),
+            EventRow(run_id=id, seq=0, time=1.0, kind="began"),
+        )
+    records.delete_run("r1")
+    records.delete_run("r1")
+    tables = {"runs": "id", "plans": "run_id", "steps": "run_id", "outputs": "run_id", "attempts": "run_id"}
+    for table, column in {**tables, "cache": "run_id", "events": "run_id"}.items():
+        assert records.database.rows(f"SELECT {column} FROM {table}") == [("r2",)]
+
+
+# Steps
+
+
+def test_a_step_comes_back_as_it_was_written(records: Records) -> None:
+    row = StepRow(
+        run_id="r1",
+        key="train[3]",
+        name="train",
+        position=4,
+        parent="train",
+        idx=3,
+        status="failed",
+        started=1.0,
+        ended=2.0,
+        cause="user-error",
+        message="nö",
+        cached_from="r0/train",
+        inputs={"x": "json:12"},
+        cache_key="c",
+        attempts=2,
+        usage={"cpu": 1.5},
+    )
+    write(records, row)
+    assert records.step("r1", "train[3]") == row
+    assert records.step("r1", "train[4]") is None
+
+
+def test_a_row_that_is_written_again_is_replaced(records: Records) -> None:
+    write(records, StepRow(run_id="r1", key="a", name="a", inputs={"x": 1}))
+    write(records, StepRow(run_id="r1", key="a", name="a", status="running", started=2.0))
+    assert records.step("r1", "a") == StepRow(run_id="r1", key="a", name="a", status="running", started=2.0)
+
+
+def test_progress_changes_what_moves_and_keeps_the_rest(records: Records) -> None:
+    write(
+        records,
+        StepProgress(run_id="r1", key="a", status="succeeded", started=1.0, ended=2.0, attempts=1, usage={"cpu": 1}),
+        StepRow(run_id="r1", key="a", name="train", position=3, inputs={"x": 1}, cache_key="c"),
+    )
+    row = records.step("r1", "a")
+    assert row is not None
+    assert (row.name, row.position, row.inputs, row.cache_key) == ("train", 3, {"x": 1}, "c")
+    assert (row.status, row.ended, row.attempts, row.usage) == ("succeeded", 2.0, 1, {"cpu": 1})
+
+
+def test_steps_are_in_the_order_of_the_pipeline_and_elements_by_index(records: Records) -> None:
+    batch = Batch()
+    for position, key in enumerate(["z", "fan", "a"]):
+        batch.step(StepRow(run_id="r1", key=key, name=key, position=position, count=20 if key == "fan" else None))
+    for index in reversed(range(20)):
+        status: Any = "failed" if index == 3 else "succeeded"
+        batch.step(
+            StepRow(run_id="r1", key=f"fan[{index}]", name="f", position=1, parent="fan", idx=index, status=status)
+        )
+        one = artifact(index)
+        batch.output(OutputRow(run_id="r1", key=f"fan[{index}]", name="output", artifact=one))
+    records.write(batch)
+    assert [row.key for row in records.steps("r1")] == ["z", "fan", "a"]
+    assert [row.idx for row in records.steps("r1", parent="fan")] == list(range(20))
+    assert [row.idx for row in records.steps("r1", parent="fan", limit=5, offset=10)] == [10, 11, 12, 13, 14]
+    assert [row.key for row in records.steps("r1", limit=1, offset=1)] == ["fan"]
+    everything = [row.key for row in records.all_steps("r1")]
+    assert len(everything) == 23
+    assert everything.index("fan") < everything.index("fan[0]") < everything.index("fan[11]") < everything.index("a")
+    assert records.counts("r1") == {"pending": 3, "succeeded": 19, "failed": 1}
+    assert records.counts("r1", parent="") == {"pending": 3}
+    assert records.counts("r1", parent="fan") == {"succeeded": 19, "failed": 1}
+    outputs = records.element_outputs("r1", "fan", "output")
+    assert [row.artifact.digest for row in outputs] == [f"{index:064x}" for index in range(20)]
+
+
+def test_queries_of_elements_use_their_index(records: Records) -> None:
+    for name in ("elements", "element_outputs", "lineage"):
+        statement = records._sql[name]
+        plan = records.database.rows("EXPLAIN QUERY PLAN " + statement, ("x",) * statement.count("?"))
+        assert "SCAN" not in str(plan), (name, plan)
+        assert ("outputs_by_digest" if name == "lineage" else "elements") in str(plan)
+
+
+# Outputs, attempts, events
+
+
+def test_outputs_come_back_with_their_bytes(records: Records) -> None:
+    small = artifact(1, serializer="pickle", inline=b"\x80\x05\x00", meta={"package": "x"})
+    large = artifact(2, size=1 << 40)
+    write(
+        records,
+        OutputRow(run_id="r1", key="a", name="small", artifact=small),
+        OutputRow(run_id="r1", key="a", name="large", artifact=large),
+        OutputRow(run_id="r1", key="b", name="large", artifact=large),
+    )
+    assert {row.name: row.artifact for row in records.outputs("r1", "a")} == {"small": small, "large": large}
+    assert [(row.key, row.name) for row in records.lineage(large.digest)] == [("a", "large"), ("b", "large")]
+    assert [row.key for row in records.lineage(small.digest)] == ["a"]
+    assert records.lineage("f" * 64) == []
+
+
+def test_attempts_are_in_order(records: Records) -> None:
+    first = AttemptRow(
+        run_id="r1",
+        key="a",
+        number=1,
+        status="failed",
+        backend="local",
+        job="j",
+        started=1.0,
+        ended=2.0,
+        cause="killed",
+        message="m",
+        error={"traceback": "t"},
+        exit_code=-9,
+        usage={"peak": 3},
+    )
+    second = AttemptRow(run_id="r1", key="a", number=2, status="succeeded")
+    write(records, second, first)
+    assert records.attempts("r1", "a") == [first, second]
+
+
+def test_events_are_in_order_and_never_replaced(records: Records) -> None:
+    assert records.next_seq("r1") == 0
+    events = [EventRow(run_id="r1", seq=seq, time=1.0, kind="k", data={"n": seq}) for seq in range(5)]
+    write(records, *events)
+    write(records, EventRow(run_id="r1", seq=2, time=9.0, kind="other"))
+    assert records.events("r1") == events
+    assert records.events("r1", after=2) == events[3:]
+    assert records.next_seq("r1") == 5
+
+
+# The cache
+
+
+def test_the_cache_forgets_in_time(records: Records) -> None:
+    outputs = {"model": artifact(1, inline=b"1").wire()}
+    for_ever = CacheRow(key="a", run_id="r1", step_key="s", created=1.0, outputs=outputs)
+    until_ten = CacheRow(key="b", run_id="r1", step_key="s", created=1.0, expires=10.0)
+    write(records, for_ever, until_ten)
+    assert records.cached("a", 1e12) == for_ever
+    assert records.cached("b", 9.9) == until_ten
+    assert records.cached("b", 10.0) is None
+    assert records.cached("c", 0.0) is None
+    assert records.cached_many(["a", "b", "c"], 5.0) == {"a": for_ever, "b": until_ten}
+    assert records.cached_many(["a", "b"], 50.0) == {"a": for_ever}
+    assert records.forget_expired(50.0) == 1
+    records.forget(["a", "zz"])
+    assert records.cached("a", 0.0) is None
+
+
+def test_many_keys_at_once(records: Records) -> None:
+    write(records, *(CacheRow(key=f"{n}", run_id="r", step_key="s", created=1.0) for n in range(1200)))
+    assert len(records.cached_many([f"{n}" for n in range(2000)], 1.0)) == 1200
+
+
+# Any text
+
+
+any_text = st.text(st.characters(exclude_categories=()))
+
+
+@settings(max_examples=50, deadline=None)
+@given(text=any_text, data=st.dictionaries(any_text, any_text))
+def test_any_text_can_be_written(tmp_path_factory: pytest.TempPathFactory, text: str, data: dict[str, str]) -> None:
+    store = open_store(home=str(tmp_path_factory.mktemp("home")))
+    store.records.create_run(run_row(parameters=data, source=text))
+    assert store.records.set_run("r1", "t1", error=text)
+    write(store.records, StepRow(run_id="r1", key="a", name="n", message=text, inputs=data))
+    row, run = store.records.step("r1", "a"), store.records.run("r1")
+    assert row is not None
+    assert row.inputs == run.parameters == data
+    readable = text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+    assert run.error == run.source == readable
+    assert row.message.replace("\0", "\ufffd") == readable
+    store.close()
+
+
+def test_rows_know_their_columns() -> None:
+    assert rows.STEPS.columns[:4] == ("run_id", "key", "name", "position")
+    assert rows.text({}) == ""
+    assert rows.text({"a": 1}) == '{"a":1}'
+
+
+# Many writers
+
+WRITE = """
+import sys
+from stoker.store.store import open_store
+from stoker.store.records import Batch
+from stoker.store.rows import EventRow, StepRow
+store = open_store(home=sys.argv[1])
+for number in range(100):
+    batch = Batch()
+    batch.step(StepRow(run_id=sys.argv[2], key=f"s{number}", name="s", position=number))
+    batch.event(EventRow(run_id=sys.argv[2], seq=number, time=1.0, kind="k"))
+    assert store.records.write(batch)
+store.close()
+"""
+
+
+def test_eight_processes_write_at_once(tmp_path: Path) -> None:
+    home = str(tmp_path / "home")
+    processes = [subprocess.Popen([sys.executable, "-c", WRITE, home, f"r{number}"]) for number in range(8)]
+    assert [process.wait(timeout=120) for process in processes] == [0] * 8
+    store = open_store(home=home)
+    for number in range(8):
+        assert store.records.counts(f"r{number}") == {"pending": 100}
+        assert len(store.records.events(f"r{number}")) == 100
+    store.close()

@@ -1,0 +1,165 @@
+"""Blobs behind fsspec: uploaded whole, fetched once, never half."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.core.errors import MissingPackage, StoreError
+from stoker.store import artifacts
+from stoker.store.blobs import Blobs
+from stoker.store.remote import Remote, cache_folder
+from stoker.store.store import open_store
+from stoker.store.sweep import sweep
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    import fsspec
+
+    monkeypatch.setenv("STOKER_CACHE", str(tmp_path / "cache"))
+    yield
+    files = fsspec.filesystem("memory")
+    files.store.clear()
+    files.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture(params=["memory://bucket/some/where", "local://"])
+def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Blobs:
+    """A store in memory, whose uploads are whole by themselves, and one that needs a rename."""
+    uri: str = request.param
+    return Blobs(uri if uri.startswith("memory") else f"{uri}{tmp_path}/far")
+
+
+def test_bytes_come_back_without_the_cache(remote: Blobs) -> None:
+    data = os.urandom(100_000)
+    digest = remote.put(data)
+    assert remote.exists(digest)
+    assert remote.size(digest) == len(data)
+    assert remote.read(digest, len(data)) == data
+    os.unlink(remote.path(digest))
+    assert remote.read(digest, len(data)) == data
+    remote.verify(digest)
+    assert list(remote.digests()) == [digest]
+    assert os.listdir(f"{remote.folder}/tmp") == []
+
+
+def test_it_is_fetched_once(remote: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = remote.put(b"x")
+    os.unlink(remote.path(digest))
+    first = remote.path(digest)
+    monkeypatch.setattr(Remote, "get", None)
+    assert remote.path(digest) == first
+    assert remote.read(digest) == b"x"
+
+
+def test_values_come_back_on_another_machine(remote: Blobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+
+    saved = artifacts.save(np.arange(100_000), remote)
+    monkeypatch.setenv("STOKER_CACHE", str(tmp_path / "another"))
+    elsewhere = Blobs(remote.uri)
+    assert elsewhere.folder != remote.folder
+    assert np.array_equal(artifacts.load(saved, elsewhere), np.arange(100_000))
+
+
+def test_a_damaged_object_is_not_kept(remote: Blobs) -> None:
+    import fsspec
+
+    digest = remote.put(b"x" * 1000)
+    os.unlink(remote.path(digest))
+    files, root = fsspec.core.url_to_fs(remote.uri)
+    files.pipe_file(f"{root}/objects/{digest[:2]}/{digest[2:]}", b"x" * 500)
+    with pytest.raises(StoreError, match="damaged"):
+        remote.path(digest, 1000)
+    assert os.listdir(f"{remote.folder}/tmp") == []
+    assert remote.put(b"x" * 1000) == digest
+    os.unlink(remote.path(digest))
+    assert remote.read(digest, 1000) == b"x" * 1000
+
+
+def test_a_truncated_copy_is_fetched_again(remote: Blobs) -> None:
+    digest = remote.put(b"x" * 1000)
+    path = remote.path(digest)
+    os.chmod(path, 0o644)
+    os.truncate(path, 10)
+    assert remote.read(digest, 1000) == b"x" * 1000
+
+
+def test_a_missing_object_is_a_store_error(remote: Blobs) -> None:
+    with pytest.raises(StoreError, match="is not in"):
+        remote.read("f" * 64)
+    with pytest.raises(StoreError, match="is not in"):
+        remote.size("f" * 64)
+    assert not remote.exists("f" * 64)
+    assert list(remote.digests()) == []
+    remote.delete("f" * 64)
+
+
+def test_deleted_is_gone_here_and_there(remote: Blobs) -> None:
+    digest = remote.put(b"x")
+    remote.delete(digest)
+    assert not remote.exists(digest)
+    with pytest.raises(StoreError):
+        remote.read(digest)
+
+
+def test_an_upload_that_fails_keeps_nothing_here(remote: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert remote._remote is not None
+
+    def put_file(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no credentials")
+
+    monkeypatch.setattr(remote._remote._files, "put_file", put_file)
+    with pytest.raises(StoreError, match="no credentials"):
+        remote.put(b"x")
+    assert not remote.exists("f" * 64)
+    assert os.listdir(f"{remote.folder}/tmp") == []
+    assert not os.path.exists(f"{remote.folder}/objects")
+
+
+def test_an_unknown_protocol_is_an_error() -> None:
+    with pytest.raises(StoreError, match="nosuch"):
+        Blobs("nosuch://bucket")
+
+
+def test_a_missing_file_system_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fsspec
+
+    def url_to_fs(uri: str) -> None:
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
+    with pytest.raises(MissingPackage, match="Install s3fs"):
+        Blobs("s3://bucket")
+
+
+def test_old_objects_are_renewed_by_a_put_and_swept_without(tmp_path: Path) -> None:
+    store = open_store(artifact_uri="memory://bucket", home=str(tmp_path / "home"))
+    kept, lost = store.blobs.put(b"kept"), store.blobs.put(b"lost")
+    assert store.blobs._remote is not None
+    files = store.blobs._remote._files
+    for entry in files.store.values():
+        entry.modified = entry.modified.replace(year=2001)
+    store.blobs.put(b"kept")
+    assert sweep(store).blobs == 1
+    assert list(store.blobs.digests()) == [kept]
+    assert not os.path.exists(f"{store.blobs.folder}/objects/{lost[:2]}/{lost[2:]}")
+    assert sweep(store, older_than=0.0, now=time.time() + 1).blobs == 1
+    store.close()
+
+
+def test_where_copies_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STOKER_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder("s3://a").startswith(str(tmp_path / "xdg" / "stoker"))
+    assert cache_folder("s3://a") != cache_folder("s3://b")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "temporary"))
+    assert cache_folder("s3://a").startswith(str(tmp_path / "temporary"))
