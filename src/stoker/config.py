@@ -31,7 +31,7 @@ from typing import Any, Final, Iterable, Mapping
 
 import attrs
 
-from stoker.core.errors import NotFound, SettingsError, nearest
+from stoker.core.errors import NotFound, SettingsError, UsageError, nearest
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import (
     DockerSettings,
@@ -161,7 +161,10 @@ class _File:
 
 
 def _upwards(start: Path | None) -> list[Path]:
-    folder = (start or Path.cwd()).absolute()
+    try:
+        folder = (start or Path.cwd()).absolute()
+    except FileNotFoundError:
+        raise UsageError("the working directory does not exist any more", fix="cd to a folder that does") from None
     folder = folder if folder.is_dir() else folder.parent
     return [folder, *folder.parents]
 

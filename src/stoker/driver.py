@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import importlib
 import os
-import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 import attrs
 
@@ -28,9 +27,10 @@ from stoker.core.graph import Source
 from stoker.core.observer import Observer
 from stoker.core.plan import Backend, Plan, Site, StepPlan
 from stoker.core.request import RunRequest
-from stoker.core.settings import PipelineSettings
+from stoker.core.settings import Layer, PipelineSettings
 from stoker.engine import dynamic
 from stoker.engine.doing import Policy
+from stoker.engine.identity import new_id, new_token, this_process
 from stoker.engine.inputs import Inputs
 from stoker.engine.interrupts import interrupts
 from stoker.engine.recorder import Recorder
@@ -44,10 +44,6 @@ from stoker.store.store import Store, open_store
 if TYPE_CHECKING:
     from stoker.client import Client, Run
     from stoker.frontends.functional import Pipeline
-
-_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
-_EPOCH: Final = 1_735_689_600
-"""2025-01-01: the ids' clock starts here, so that eight characters last until the year 2059."""
 
 
 class Session:
@@ -168,10 +164,10 @@ def run(pipeline: Pipeline[...], arguments: Mapping[str, Any], request: RunReque
     session = Session(request, stack=pipeline.stack)
     made, planner, settings = _planned(session, pipeline, arguments)
     refuse(made)
-    made = attrs.evolve(made, hooks=planner.hooks(pipeline.hooks, made.where))
+    made = attrs.evolve(made, hooks=planner.hooks(pipeline.hooks, made.where), settings=settings)
     bound = _bound(session, pipeline, arguments)
     now = time.time()
-    id, token = new_id(now), _token()
+    id, token = new_id(now), new_token()
     session.store.records.create_run(
         RunRow(
             id=id,
@@ -184,7 +180,7 @@ def run(pipeline: Pipeline[...], arguments: Mapping[str, Any], request: RunReque
             stack=session.stack.name,
             failure_mode=made.failure_mode,
             dynamic=made.dynamic,
-            driver=_this_process(),
+            driver=this_process(),
             token=token,
             heartbeat=now,
         ),
@@ -213,15 +209,23 @@ def resume(run_id: str, request: RunRequest) -> Run:
     if request.stack is None and row.stack != session.stack.name:
         session = Session(attrs.evolve(request, stack=row.stack))
     made = _with_code_of_now(plandoc.load(text), session)
-    token = _token()
-    if not session.store.records.take_over(row.id, expected=row.token, token=token, driver=_this_process()):
+    settings = _settings_again(made, session)
+    made = attrs.evolve(made, settings=settings, failure_mode=settings.failure_mode)
+    body = _body_again(row.id, made, session) if made.dynamic else None
+    token = new_token()
+    if not session.store.records.take_over(row.id, expected=row.token, token=token, driver=this_process()):
         raise UsageError(f"run {row.id} was taken over by another driver just now", fix=f"stoker show {row.id}")
-    settings, _ = resolve_pipeline((session.stack.layer, *session.overrides().every), session.stack)
-    settings = attrs.evolve(settings, failure_mode=made.failure_mode)
-    body = None
-    if made.dynamic:
-        body = _body_again(row.id, made, session)
     return _Drive(session, made, settings, id=row.id, token=token, body=body, resumed=True).go()
+
+
+def _settings_again(made: Plan, session: Session) -> PipelineSettings:
+    """The settings that the run had, under what this session's command line says."""
+    stack, had = session.stack, made.settings
+    values: dict[str, Any] = {"failure_mode": made.failure_mode, "max_parallel": had.max_parallel}
+    if made.stack == stack.name and ORCHESTRATOR in had.backend:
+        values[f"orchestrator.{stack.orchestrator.flavor}"] = had.backend[ORCHESTRATOR]
+    recorded = Layer(origin="the run as it was started", values=values)
+    return resolve_pipeline((stack.layer, recorded, *session.overrides().every), stack)[0]
 
 
 def _body_again(run: str, made: Plan, session: Session) -> dynamic.Body:
@@ -294,13 +298,14 @@ class _Drive:
                 backends=backends,
                 observer=self._observer,
                 policy=Policy(
+                    pipeline=self._plan.pipeline,
                     environment=environment_digest(),
                     fail_fast=self._plan.failure_mode == "fail_fast" and self._body is None,
                     use_cache=request.cache is not False,
                     max_parallel=self._settings.max_parallel,
+                    hooks=self._plan.hooks,
                 ),
             )
-            runner.run_hooks = self._plan.hooks
             self._observer.began(self._id, self._plan)
             if request.debug:
                 status = self._loop(runner, backends)
@@ -349,36 +354,6 @@ def _client(store: Store) -> Client:
     from stoker.client import Client
 
     return Client(store=store)
-
-
-def new_id(now: float) -> str:
-    """A run's id: eight characters of time, so that ids sort by it, and four drawn at random."""
-    number = int((now - _EPOCH) * 1000)
-    time_part = "".join(_ALPHABET[number >> shift & 31] for shift in range(35, -5, -5))
-    return time_part + "".join(_ALPHABET[byte & 31] for byte in os.urandom(4))
-
-
-def _token() -> str:
-    return os.urandom(8).hex()
-
-
-def _this_process() -> dict[str, Any]:
-    return {"host": socket.gethostname(), "pid": os.getpid(), "started": _started()}
-
-
-def _started() -> float:
-    """When this process started, in seconds since the epoch, so that another one with its pid is not taken for it."""
-    try:
-        # proc(5): field 22 of stat counts clock ticks since the boot, whose time is in /proc/stat. Reading these two
-        # files takes 0.1 ms; psutil does the same, but takes 20 ms to import.
-        with open("/proc/self/stat") as stat, open("/proc/stat") as boot:
-            ticks = int(stat.read().rpartition(")")[2].split()[19])
-            booted = next(int(line.split()[1]) for line in boot if line.startswith("btime"))
-        return booted + ticks / os.sysconf("SC_CLK_TCK")
-    except OSError:
-        import psutil
-
-        return float(psutil.Process().create_time())
 
 
 def _shown_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:

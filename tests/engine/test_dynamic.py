@@ -175,7 +175,7 @@ def test_an_error_of_the_body_ends_the_run_and_is_recorded(ran: Any) -> None:
     run = ran["breaks"]
     assert run.status == "failed"
     assert "KeyError" in run.error and "the body's own" in run.error
-    assert "breaks: KeyError: \"the body's own\"" in ran.said
+    assert 'breaks: KeyError: "the body\'s own"' in ran.said
 
 
 def test_resuming_runs_the_body_over_what_is_kept(ran: Any) -> None:

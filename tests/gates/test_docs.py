@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import os
 import re
 import sys
 from importlib import metadata
@@ -27,6 +28,8 @@ else:
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
+COMMANDS = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+"""PATH with `stoker` on it, as in an environment that is activated."""
 PARSERS = {"toml": tomllib.loads, "yaml": yaml.safe_load, "json": json.loads}
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL)
@@ -80,7 +83,7 @@ def test_blocks(page: Path, project: Any) -> None:
         named = FILE_NAME.match(block.text)
         script = named["name"] if named else f"block_{number}.py"
         project.write({script: block.text})
-        finished = project.run(script, code=None)
+        finished = project.run(script, code=None, env={"PATH": COMMANDS})
         assert finished.returncode == 0, f"{place}:\n{finished.stdout}\n{finished.stderr}"
 
 

@@ -28,7 +28,6 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "psutil": ("stoker.client", "stoker.driver", "stoker.runtime"),
     "psycopg": ("stoker.store",),
     "pyarrow": ("stoker.store",),
-    "rich": ("stoker.cli", "stoker.report"),
     "tomli": ("stoker.config",),
     "torch": ("stoker.store",),
     "yaml": ("stoker.compile",),

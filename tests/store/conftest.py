@@ -1,13 +1,19 @@
-"""An open store in a folder of its own."""
+"""An open store in a folder of its own, and the rows' queries on every database there is.
+
+Set TEST_POSTGRES to the address of a Postgres database to run the queries there too; each test gets its own schema.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from stoker.store.blobs import Blobs
+from stoker.store.database import Database
+from stoker.store.records import Records
 from stoker.store.store import Store, open_store
 
 
@@ -23,3 +29,30 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def blobs(tmp_path: Path) -> Blobs:
     """A fresh artifact store."""
     return Blobs(str(tmp_path / "artifacts"))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """A fresh database of each kind."""
+    if request.param == "sqlite":
+        opened = Database(f"sqlite://{tmp_path}/stoker.db")
+        yield opened
+        opened.close()
+        return
+    uri = os.environ.get("TEST_POSTGRES")
+    if not uri:
+        pytest.skip("TEST_POSTGRES is not set")
+    psycopg = pytest.importorskip("psycopg")
+    schema = f"test_{os.urandom(6).hex()}"
+    with psycopg.connect(uri, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+        opened = Database(f"{uri}?options=-csearch_path%3D{schema}")
+        yield opened
+        opened.close()
+        connection.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+@pytest.fixture
+def records(database: Database) -> Records:
+    """The queries on a fresh database of each kind."""
+    return Records(database)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.core.artifact import Artifact
-from stoker.core.errors import NotFound, UsageError
+from stoker.core.errors import NotFound, StoreError, UsageError
 from stoker.store import rows
 from stoker.store.records import Batch, Records, RunFilter
 from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, RunRow, StepProgress, StepRow
@@ -27,11 +28,6 @@ def run_row(id: str = "r1", **fields: Any) -> RunRow:
 def artifact(number: int = 1, **fields: Any) -> Artifact:
     digest = f"{number:064x}"
     return Artifact(**{"digest": digest, "serializer": "json", "type": "builtins.int", "size": 1, **fields})
-
-
-@pytest.fixture
-def records(store: Store) -> Records:
-    return store.records
 
 
 def write(records: Records, *written: Any) -> None:
@@ -163,13 +159,13 @@ def test_a_wish_reaches_the_driver_with_its_heartbeat(records: Records) -> None:
     assert not records.ask("r1", "now")
 
 
-def test_of_many_that_take_a_run_over_one_succeeds(store: Store) -> None:
-    store.records.create_run(run_row())
+def test_of_many_that_take_a_run_over_one_succeeds(records: Records) -> None:
+    records.create_run(run_row())
     barrier, won = threading.Barrier(8), []
 
     def take(number: int) -> None:
         barrier.wait()
-        if store.records.take_over("r1", expected="t1", token=f"thread-{number}", driver={}):
+        if records.take_over("r1", expected="t1", token=f"thread-{number}", driver={}):
             won.append(number)
 
     threads = [threading.Thread(target=take, args=(number,)) for number in range(8)]
@@ -178,7 +174,7 @@ def test_of_many_that_take_a_run_over_one_succeeds(store: Store) -> None:
     for thread in threads:
         thread.join()
     assert len(won) == 1
-    assert store.records.run("r1").token == f"thread-{won[0]}"
+    assert records.run("r1").token == f"thread-{won[0]}"
 
 
 def test_a_deleted_run_leaves_nothing(records: Records) -> None:
@@ -270,7 +266,8 @@ def test_steps_are_in_the_order_of_the_pipeline_and_elements_by_index(records: R
     assert [row.artifact.digest for row in outputs] == [f"{index:064x}" for index in range(20)]
 
 
-def test_queries_of_elements_use_their_index(records: Records) -> None:
+def test_queries_of_elements_use_their_index(store: Store) -> None:
+    records = store.records
     for name in ("elements", "element_outputs", "lineage"):
         statement = records._sql[name]
         plan = records.database.rows("EXPLAIN QUERY PLAN " + statement, ("x",) * statement.count("?"))
@@ -371,6 +368,36 @@ def test_any_text_can_be_written(tmp_path_factory: pytest.TempPathFactory, text:
     assert run.error == run.source == readable
     assert row.message.replace("\0", "\ufffd") == readable
     store.close()
+
+
+def test_no_text_stops_a_run(records: Records) -> None:
+    """NUL is nothing for Postgres, half a surrogate pair for neither."""
+    message = "a\0b\udcffc"
+    records.create_run(run_row(error=message, parameters={"path": message}))
+    write(
+        records,
+        StepRow(run_id="r1", key="a", name="a", message=message, inputs={"path": message}),
+        EventRow(run_id="r1", seq=0, time=1.0, kind="k", data={"path": message}),
+    )
+    row = records.step("r1", "a")
+    assert row is not None
+    assert row.message == "a\ufffdb?c"
+    assert row.inputs == records.run("r1").parameters == records.events("r1")[0].data == {"path": message}
+    assert records.set_run("r1", "t1", error=message)
+
+
+def test_a_server_that_closed_the_connection_is_asked_again(records: Records) -> None:
+    if records.database.dialect != "postgresql":
+        pytest.skip("SQLite has no server")
+    import psycopg
+
+    pid = records.database.row("SELECT pg_backend_pid()")
+    assert pid is not None
+    with psycopg.connect(os.environ["TEST_POSTGRES"], autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s)", pid)
+    with pytest.raises(StoreError):
+        records.counts("r1")
+    assert records.counts("r1") == {}
 
 
 def test_rows_know_their_columns() -> None:

@@ -22,6 +22,8 @@ def folder(tmp_path: Path) -> Path:
     root = tmp_path / "model"
     (root / "deep" / "er").mkdir(parents=True)
     (root / "empty").mkdir()
+    (root / "v1.").mkdir()
+    (root / "v1." / "inside").write_text("dots")
     (root / "weights.bin").write_bytes(b"w" * 10_000)
     (root / "deep" / "ünïcode name").write_text("text")
     (root / "deep" / "er" / "run.sh").write_text("#!/bin/sh\n")
@@ -159,6 +161,22 @@ def test_sockets_are_refused(blobs: Blobs, folder: Path, monkeypatch: pytest.Mon
     for path in (folder, folder / "sock"):
         with pytest.raises(SerializationError, match=r"sock.*a socket, a device or a pipe"):
             artifacts.save(path, blobs)
+
+
+def test_a_file_that_shrinks_meanwhile_is_refused(blobs: Blobs, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.stat
+
+    def stat(path: Any, **options: Any) -> Any:
+        found = real(path, **options)
+        if str(path).endswith("weights.bin"):
+            os.truncate(path, 10)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", stat)
+        with pytest.raises(SerializationError, match="cannot be saved"):
+            artifacts.save(folder, blobs)
+    assert not list(blobs.digests())
 
 
 def test_paths_inside_other_values_are_only_names(blobs: Blobs, tmp_path: Path) -> None:

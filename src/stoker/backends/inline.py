@@ -5,6 +5,7 @@ What a step prints goes straight to the terminal and is not stored; a step that 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from typing import Any, Callable, Iterable, Iterator, Mapping
@@ -59,7 +60,8 @@ class InlineBackend:
             raise BackendError("the inline backend has not been told how to run a job")
         job = self._waiting.popleft()
         os.read(self._wake_in, 1)
-        result = self.execute(job_message(job, 0), step_document(job.step))
+        with _surroundings(job.step.settings.environment):
+            result = self.execute(job_message(job, 0), step_document(job.step))
         status = JobStatus(
             state="succeeded" if result["ok"] else "failed",
             result=result,
@@ -85,3 +87,16 @@ class InlineBackend:
         """Close the descriptors."""
         os.close(self._wake_in)
         os.close(self._wake_out)
+
+
+@contextlib.contextmanager
+def _surroundings(environment: Mapping[str, str]) -> Iterator[None]:
+    """A step's environment variables; whatever it does to them or to the working directory is put back."""
+    before, folder = dict(os.environ), os.getcwd()
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(before)

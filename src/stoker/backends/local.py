@@ -62,24 +62,34 @@ class LocalBackend:
         if job.name in self._jobs:
             return job.name
         self._jobs[job.name] = job
-        self._place(job)
+        try:
+            self._send(self._line_for(job), job)
+        except BackendError:
+            # It went away since the last poll: what it held is told to the engine, and another one takes its place.
+            self._server_is_gone()
+            self._place(job)
         return job.name
 
     def _place(self, job: Job) -> None:
+        try:
+            self._send(self._line_for(job), job)
+        except BackendError as error:
+            # Lost, not refused: the engine submits it again, and counts how often. In the middle of a poll this is no
+            # moment to give up all lines; the poll will hear by itself that the fork server is gone.
+            self._forget(job.name, JobStatus(state="unknown", lost=True, message=str(error)))
+
+    def _line_for(self, job: Job) -> Line:
         if job.step.settings.isolation == "fresh" and job.kind == "step":
-            line = self._forked(once=True, environment=job.step.settings.environment)
-        elif self._idle:
-            line = self._idle.pop()
-        else:
-            lines = [line for line in self._lines.values() if self._takes_more(line)] if job.behind else []
-            line = min(lines, key=_length) if lines else self._forked(once=False, environment={})
-        self._send(line, job)
+            return self._forked(once=True, environment=job.step.settings.environment)
+        if self._idle:
+            return self._idle.pop()
+        lines = [line for line in self._lines.values() if self._takes_more(line)] if job.behind else []
+        return min(lines, key=_length) if lines else self._forked(once=False, environment={})
 
     def _takes_more(self, line: Line) -> bool:
         return bool(line.jobs) and not line.once and self._jobs[line.jobs[-1]].marked
 
     def _forked(self, *, once: bool, environment: Mapping[str, str]) -> Line:
-        new = self._server is None
         if self._server is None:
             self._server = ForkServer(self._site)
             self._selector.register(self._server.fileno(), selectors.EVENT_READ, None)
@@ -88,13 +98,9 @@ class LocalBackend:
         try:
             self._server.fork(line, environment)
         except BackendError:
-            # It went away since the last poll: what it held is told to the engine, and another one takes its place.
             line.let_go()
             line.close()
-            self._server_is_gone()
-            if new:
-                raise
-            return self._forked(once=once, environment=environment)
+            raise
         self._lines[line.number] = line
         self._selector.register(line.results, selectors.EVENT_READ, line)
         for output in line.outputs:
@@ -215,15 +221,17 @@ class LocalBackend:
         return not there
 
     def _worker_exited(self, line: Line, message: Mapping[str, Any]) -> None:
-        self._read(line, over=True)
+        self._read(line)
         unread = line.take_back()
         # The job that was running goes first, so that what the worker wrote last is still its own.
         if line.jobs:
             self._fail(line, line.jobs[0], message)
+        elif unread:
+            # It died before it read a job. That may be the job's doing, so the engine counts how often it happens.
+            self._forget(unread.pop(0), JobStatus(state="unknown", lost=True))
         self._drop(line)
-        for name in [*line.jobs, *unread]:
-            lost = "the worker whose line it stood in ended before it began"
-            self._forget(name, JobStatus(state="unknown", lost=True, message=lost))
+        for name in unread:
+            self._again(name)
 
     def _fail(self, line: Line, name: str, message: Mapping[str, Any]) -> None:
         line.jobs.popleft()

@@ -10,6 +10,7 @@ from stoker.core.findings import Finding
 from stoker.core.plan import Capacity, StepPlan
 from stoker.core.settings import LocalSettings
 from stoker.core.units import given, size_text
+from stoker.core.words import memory_text
 
 _SLOTS_PER_CPU: Final = 8
 """How many steps may run at once for each CPU when they ask for less than one; each is a process of some 20 MB."""
@@ -18,11 +19,12 @@ _NO_LEASES: Final = "the local backend finds and leases no accelerators yet"
 _REFUSED: Final[Mapping[str, tuple[str, str, str]]] = {
     "gpu_count": ("STK103", "{} GPUs", _NO_LEASES),
     "accelerators": ("STK103", "{}", _NO_LEASES),
-    "gpu_memory": ("STK103", "{} bytes of GPU memory", _NO_LEASES),
+    "gpu_memory": ("STK103", "{} of GPU memory", _NO_LEASES),
+    "gpu_vendor": ("STK103", "a GPU made by {}", _NO_LEASES),
     "nodes": ("STK104", "{} nodes", "the local backend runs each step on one node"),
     "shared_memory": (
         "STK105",
-        "{} bytes of shared memory",
+        "{} of shared memory",
         "/dev/shm is the machine's, and no step has one of its own",
     ),
     "extended": ("STK106", "extended resources {}", "only a cluster's scheduler knows these"),
@@ -77,15 +79,14 @@ def check(step: StepPlan, room: Capacity) -> Iterator[Finding]:
         what = f"asks for {cpus:g} CPUs; this machine has {room.cpus:g}"
         yield refused("STK101", what, _NEVER_LESS, f"resources.cpu_count={room.cpus:g}")
     if memory and memory > room.memory:
-        what = f"asks for {size_text(memory)} of memory; this machine has {size_text(room.memory)}"
+        what = f"asks for {size_text(memory)} of memory; this machine has {memory_text(room.memory)}"
         yield refused("STK102", what, _NEVER_LESS, f"resources.memory={size_text(room.memory // 2**30 * 2**30)}")
     for name, (code, what, why) in _REFUSED.items():
         asked = given(wanted.get(name, None), None)
         if asked and not (name == "nodes" and asked == 1):
-            shown = ", ".join(map(str, asked)) if isinstance(asked, tuple) else asked
-            yield refused(code, f"asks for {what.format(shown)}", why, f"resources.{name}=null")
+            yield refused(code, f"asks for {what.format(_shown(name, asked))}", why, f"resources.{name}=null")
     if given(wanted.disk, 0) > (free := shutil.disk_usage(".").free):
-        what = f"asks for {size_text(wanted.disk or 0)} of disk; {size_text(free)} are free here"
+        what = f"asks for {size_text(wanted.disk or 0)} of disk; {memory_text(free)} are free here"
         yield refused("STK108", what, _NEVER_LESS, "resources.disk=null")
     if given(wanted.spot, None):
         what = "asks for a spot machine; it runs on this one"
@@ -93,3 +94,12 @@ def check(step: StepPlan, room: Capacity) -> Iterator[Finding]:
     if step.settings.docker is not None:
         what = "asks for a container image; the local backend runs steps in the driver's own Python environment"
         yield refused("STK110", what, "what the image brings would be missing, unsaid", "docker=null")
+
+
+def _shown(name: str, asked: Any) -> str:
+    """What a field asks for, as a person writes it."""
+    if name in ("gpu_memory", "shared_memory"):
+        return size_text(asked)
+    if name == "extended":
+        return ", ".join(f"{label}={amount:g}" for label, amount in asked.items())
+    return ", ".join(map(str, asked)) if isinstance(asked, tuple) else str(asked)

@@ -15,6 +15,9 @@ from stoker.core.settings import StepSettings
 
 _SHARED: Final = {"settings": StepSettings, "source": Source, "origins": None, "outputs": None}
 """Fields of a step that ten thousand calls of it have in common."""
+_PLAIN: Final = ("key", "name", "unpack", "backend", "code", "position", "where")
+_RARE: Final = ("mapped", "after", "split", "hooks")
+"""Fields that are mostly empty, and then left out."""
 
 
 def dump(plan: Plan) -> str:
@@ -24,17 +27,19 @@ def dump(plan: Plan) -> str:
     places: dict[str, dict[int, int]] = {name: {} for name in _SHARED}
     steps = []
     for step in plan.steps:
-        own = {}
-        for field in attrs.fields(StepPlan):
-            value = getattr(step, field.name)
-            if field.name in _SHARED:
-                place = places[field.name].get(id(value))
-                if place is None:
-                    place = places[field.name][id(value)] = len(tables[field.name])
-                    tables[field.name].append(to_json(value))
-                own[field.name] = place
-            elif field.default is attrs.NOTHING or (value and value != field.default):
-                own[field.name] = to_json(value)
+        own: dict[str, Any] = {name: getattr(step, name) for name in _PLAIN}
+        own["inputs"] = to_json(step.inputs)
+        for name in _SHARED:
+            value = getattr(step, name)
+            place = places[name].get(id(value))
+            if place is None:
+                place = places[name][id(value)] = len(tables[name])
+                tables[name].append(to_json(value))
+            own[name] = place
+        for name in _RARE:
+            value = getattr(step, name)
+            if value:
+                own[name] = to_json(value)
         steps.append(own)
     document["steps"] = steps
     document["shared"] = tables

@@ -5,7 +5,8 @@ Nothing runs here and no platform is asked; what the backends say of a step with
 
 from __future__ import annotations
 
-from typing import Any, Callable, Final, Iterable, Mapping, Sequence
+import contextlib
+from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -13,7 +14,14 @@ from stoker.compile import source as sources
 from stoker.compile.layers import resolve
 from stoker.config import Stack
 from stoker.core import findings as checks
-from stoker.core.errors import GraphError, PreflightError, SettingsError, nearest
+from stoker.core.errors import (
+    GraphError,
+    ParameterError,
+    PreflightError,
+    SerializationError,
+    SettingsError,
+    nearest,
+)
 from stoker.core.findings import Finding
 from stoker.core.graph import Binding, Constant, FromStep, Graph, Many, Node, Source, StepSpec
 from stoker.core.plan import Backend, Plan, StepPlan
@@ -67,7 +75,7 @@ class Planner:
             source=source,
             outputs=spec.outputs,
             unpack=spec.unpack,
-            inputs={name: self._tree(binding, mapped=name in node.mapped) for name, binding in node.bindings.items()},
+            inputs=self._inputs(node),
             settings=settings,
             backend=settings.step_operator or ORCHESTRATOR,
             code=code,
@@ -117,6 +125,22 @@ class Planner:
         """Where a worker finds each hook."""
         return {name: self._located(hook, where)[0] for name, hook in functions.items()}
 
+    def parameters(self, graph: Graph) -> dict[str, Any]:
+        """The arguments of a dynamic pipeline, kept: on resume its body runs again with them."""
+        found = {}
+        for name, value in graph.parameters.items():
+            with _kept(f"pipeline '{graph.name}' cannot be given {name}", graph.where):
+                found[name] = artifacts.save(value, self.blobs).wire()
+        return found
+
+    def _inputs(self, node: Node) -> dict[str, Any]:
+        """What each parameter is bound to; values that the pipeline's body hands over are kept here."""
+        found = {}
+        for name, binding in node.bindings.items():
+            with _kept(f"step '{node.step.name}' cannot be given {name}", node.where or node.step.where):
+                found[name] = self._tree(binding, mapped=name in node.mapped)
+        return found
+
     def _tree(self, binding: Binding, *, mapped: bool) -> dict[str, Any]:
         if isinstance(binding, Constant):
             save = artifacts.save_split if mapped else artifacts.save
@@ -160,7 +184,7 @@ def plan(
     return Plan(
         pipeline=graph.name,
         steps=steps,
-        parameters={name: artifacts.save(value, planner.blobs).wire() for name, value in graph.parameters.items()},
+        parameters=planner.parameters(graph) if graph.dynamic else {},
         failure_mode=failure_mode,
         stack=stack,
         where=graph.where,
@@ -209,3 +233,12 @@ def links(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "dict" in tree:
         return [link for item in tree["dict"].values() for link in links(item)]
     return []
+
+
+@contextlib.contextmanager
+def _kept(what: str, where: str) -> Iterator[None]:
+    try:
+        yield
+    except SerializationError as error:
+        fix = "hand over what it is made from, such as a path as text, and make it inside the step"
+        raise ParameterError(f"{what}: {error.message}", where=where, fix=fix) from error

@@ -14,7 +14,7 @@ class Observer(Protocol):
         """The run has an id and a plan; nothing has been submitted."""
 
     def changed(self, key: str, status: str, facts: Mapping[str, Any]) -> None:
-        """A step's status changed; also "retrying", and "expanded" with `count` for a fan-out.
+        """A step's status changed; also "retrying", "waiting" with `message`, "expanded" with `count` (fan-outs).
 
         Facts, where known: `parent` and `index` of an element, `seconds`, `cpu` (seconds), `peak` (bytes), `cause`,
         `message`, `traceback`, `attempt`, `wait` (seconds until the next attempt).

@@ -11,7 +11,7 @@ import attrs
 
 from stoker.core.findings import Finding
 from stoker.core.graph import Output, Source
-from stoker.core.settings import StepSettings
+from stoker.core.settings import PipelineSettings, StepSettings
 from stoker.core.status import JobState
 
 PLAN_VERSION = 1
@@ -46,13 +46,17 @@ class StepPlan:
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """A pipeline ready to run. `parameters` are the artifacts of the arguments that it was called with."""
+    """A pipeline ready to run. `parameters` are the artifacts of the arguments that it was called with.
+
+    `settings` are those of the run as a whole, so that it goes on with them when it is resumed.
+    """
 
     pipeline: str
     steps: tuple[StepPlan, ...]
     parameters: Mapping[str, Any]
     failure_mode: Literal["fail_fast", "continue"]
     stack: str
+    settings: PipelineSettings = PipelineSettings()
     where: str = ""
     source: Source | None = None
     dynamic: bool = False

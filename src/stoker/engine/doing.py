@@ -6,17 +6,20 @@ from typing import Any, Mapping
 
 import attrs
 
+from stoker.core.graph import Source
 from stoker.core.plan import StepPlan
 
 
 @attrs.frozen(kw_only=True)
 class Policy:
-    """How a run is to be run. `environment` is the digest that every cache key holds."""
+    """How a run is to be run. `environment` is the digest in every cache key; `hooks` are the pipeline's own."""
 
+    pipeline: str
     environment: str
     fail_fast: bool = True
     use_cache: bool = True
     max_parallel: int | None = None
+    hooks: Mapping[str, Source] = attrs.field(factory=dict)
 
 
 class Doing:

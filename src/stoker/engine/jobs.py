@@ -45,6 +45,7 @@ class Jobs:
         self._backends = backends
         self.pace = Pace(backends, max_parallel)
         self._known: dict[str, tuple[str, int, str]] = {}
+        self._hooks: dict[str, Backend] = {}
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -85,15 +86,21 @@ class Jobs:
             inputs={},
             kind="hook",
             hook=step.hooks[which],
-            told=told,
+            told={"run": self._run, **told},
         )
         self._backends[step.backend].submit(job)
         self._known[job.name] = (key, 0, which)
+        self._hooks[job.name] = self._backends[step.backend]
         self.pace.placed(job.name, step.backend)
 
     def cancel(self, key: str, attempt: int, step: StepPlan, *, hard: bool) -> None:
         """Ask for an attempt's end; its news still comes."""
         self._backends[step.backend].cancel(self._name(key, attempt), grace=0.0 if hard else GRACE)
+
+    def end_hooks(self, *, hard: bool) -> None:
+        """Ask for the end of the hooks that run: one that hangs must not keep the run from its end."""
+        for name, backend in self._hooks.items():
+            backend.cancel(name, grace=0.0 if hard else GRACE)
 
     def _name(self, key: str, attempt: int) -> str:
         return f"{self._run}/{key}/{attempt}"
@@ -141,6 +148,7 @@ class Jobs:
         key, attempt, hook = known
         if status.lost or status.state in _OVER:
             del self._known[job]
+            self._hooks.pop(job, None)
         found.append(News(key=key, attempt=attempt, status=status, hook=hook))
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final, Mapping
 
 from stoker.core.events import Task
 from stoker.core.plan import JobStatus, StepPlan
-from stoker.core.status import CANCELLED, TIMED_OUT, StepStatus
+from stoker.core.status import CANCELLED, KILLED, TIMED_OUT, StepStatus
 from stoker.core.words import time_text
 from stoker.engine.doing import Doing
 from stoker.runtime.failure import of_exit
@@ -50,6 +50,9 @@ def facts_of(attempt: int, status: JobStatus, doing: Doing) -> dict[str, Any]:
     if doing.ending:
         # We ended it: what the platform saw of that is only how.
         cause, message = doing.ending, _ended_by(doing.ending, doing.step)
+    elif cause == CANCELLED:
+        # Not by us: a platform that takes its machine back, or a person with `kill`.
+        cause, message = KILLED, "the step's process was ended by SIGTERM from outside"
     elif not result and not cause:
         code = status.exit_code
         if code is not None and code < 0:
@@ -57,6 +60,18 @@ def facts_of(attempt: int, status: JobStatus, doing: Doing) -> dict[str, Any]:
         else:
             cause, message = of_exit(code=code, signal_number=None)
     return {**facts, "cause": cause, "message": message, "error": error}
+
+
+def told(pipeline: str, key: str, status: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What a hook is told of a step that is over, or, without a key, of a run."""
+    return {
+        "pipeline": pipeline,
+        "step": key,
+        "status": status,
+        "cause": facts.get("cause", ""),
+        "message": facts.get("message", ""),
+        "traceback": (facts.get("error") or {}).get("traceback", ""),
+    }
 
 
 def _ended_by(cause: str, step: StepPlan) -> str:

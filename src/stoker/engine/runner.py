@@ -15,7 +15,6 @@ import attrs
 from stoker.compile.cachekey import cache_key
 from stoker.core import events as ev
 from stoker.core.errors import StokerError
-from stoker.core.graph import Source
 from stoker.core.observer import Observer
 from stoker.core.plan import Backend, JobStatus, StepPlan
 from stoker.core.status import INPUT_ERROR, REFUSED, RunStatus
@@ -23,7 +22,7 @@ from stoker.engine.doing import Doing, Policy
 from stoker.engine.inputs import Inputs, digest_of
 from stoker.engine.jobs import Jobs, News
 from stoker.engine.machine import Machine
-from stoker.engine.outcomes import facts_of
+from stoker.engine.outcomes import facts_of, told
 from stoker.engine.recorder import Recorder
 from stoker.engine.tasks import element_task, step_task
 
@@ -61,8 +60,8 @@ class Runner:
         self._posted: deque[Callable[[], None]] = deque()
         self._stops = 0
         self.status: RunStatus = "running"
-        self.run_hooks: Mapping[str, Source] = {}
         self._closing: RunStatus = "failed"
+        self._failure: Mapping[str, Any] = {}
         # Called in the runner's thread for whoever waits for single steps.
         self.on_settled: Callable[[str, str], None] | None = None
         self._perform: dict[type, Callable[..., None]] = {
@@ -87,8 +86,12 @@ class Runner:
         """Ask for the end: the first time with grace, then without; safe in a signal handler."""
         self._stops += 1
         hard = self._stops > 1
-        self._posted.append(lambda: self.tell(ev.Stopped(hard=hard)))
+        self._posted.append(lambda: self._stop(hard=hard))
         self._jobs.wake()
+
+    def _stop(self, *, hard: bool) -> None:
+        self._jobs.end_hooks(hard=hard)
+        self.tell(ev.Stopped(hard=hard))
 
     def tell(self, event: ev.Event) -> None:
         """Put an event in line for the machine."""
@@ -187,7 +190,7 @@ class Runner:
         if news.hook:
             self._heard_of_hook(news)
         elif status.lost:
-            self._doing[key].facts["message"] = status.message
+            self._doing[key].facts.update(lost=attempt, message=status.message)
             self.tell(ev.Lost(key=key, attempt=attempt))
         elif news.over:
             self._ended(key, attempt, status)
@@ -289,16 +292,9 @@ class Runner:
         try:
             self._jobs.submit(key, action.attempt, step, doing.inputs, element=member, behind=action.behind)
         except StokerError as error:
-            doing.facts = {
-                "attempt": action.attempt,
-                "cause": REFUSED,
-                "message": str(error),
-                "ended": now,
-                "error": {},
-            }
+            doing.facts = {"attempt": action.attempt, "cause": REFUSED, "message": str(error), "ended": now}
             self._recorder.attempt(key, step, doing.facts)
             self.tell(ev.Ended(key=key, attempt=action.attempt, cause=REFUSED))
-            return
 
     def _cancel(self, action: ev.Cancel) -> None:
         step, _ = self._step_of(action.key)
@@ -311,13 +307,23 @@ class Runner:
         self._jobs.cancel(action.key, action.attempt, step, hard=action.hard)
 
     def _retrying(self, action: ev.Retrying) -> None:
+        self._gave_up(action.key, action.cause)
         wait = max(0.0, action.at - time.time())
         facts = {"attempt": action.attempt, "cause": action.cause, "wait": wait}
         self._recorder.event("retry", action.key, facts)
         self._observer.changed(action.key, "retrying", facts)
 
+    def _gave_up(self, key: str, cause: str) -> None:
+        """Record an attempt that was lost so often before it began that the machine counts it as over."""
+        doing = self._doing.get(key)
+        if doing is not None and "lost" in doing.facts:
+            facts = doing.facts
+            facts.update(attempt=facts.pop("lost"), cause=cause, started=facts["submitted"], ended=time.time())
+            self._recorder.attempt(key, doing.step, facts)
+
     def _settled(self, action: ev.Settled) -> None:
         key = action.key
+        self._gave_up(key, action.cause)
         doing = self._doing.get(key)
         step, index = self._step_of(key)
         facts = dict(doing.facts) if doing is not None else {}
@@ -325,6 +331,8 @@ class Runner:
             facts["ended"] = time.time()
         if action.cause and facts.get("cause") != action.cause:
             facts["cause"] = action.cause
+        if action.status == "failed" and facts.get("message"):
+            self._failure = facts
         parent = step.key if index is not None else ""
         if not self._recorder.is_kept(key):
             count = self._inputs.count(key)
@@ -353,27 +361,24 @@ class Runner:
 
     def _finished(self, action: ev.Finished) -> None:
         which = "on_success" if action.status == "succeeded" else "on_failure"
-        if which not in self.run_hooks or not self._steps:
+        if which not in self._policy.hooks or not self._steps:
             self.status = action.status
             return
         self._closing = action.status
-        step = attrs.evolve(next(iter(self._steps.values())), hooks=self.run_hooks)
-        self._jobs.hook("", which, step, {"run": self._run, "step": "", "status": action.status})
+        step = attrs.evolve(next(iter(self._steps.values())), hooks=self._policy.hooks)
+        facts = self._failure if action.status == "failed" else {}
+        self._jobs.hook("", which, step, told(self._policy.pipeline, "", action.status, facts))
 
     # Hooks
 
     def _hook(self, action: ev.Hook) -> None:
+        if self._recorder.is_kept(action.key):
+            self.tell(ev.HookDone(key=action.key))  # an earlier session called it
+            return
         step, _ = self._step_of(action.key)
+        status = "succeeded" if action.which == "on_success" else "failed"
         facts = self._doing[action.key].facts
-        told = {
-            "run": self._run,
-            "step": action.key,
-            "status": "succeeded" if action.which == "on_success" else "failed",
-            "cause": facts.get("cause", ""),
-            "message": facts.get("message", ""),
-            "traceback": (facts.get("error") or {}).get("traceback", ""),
-        }
-        self._jobs.hook(action.key, action.which, step, told)
+        self._jobs.hook(action.key, action.which, step, told(self._policy.pipeline, action.key, status, facts))
 
     def _heard_of_hook(self, news: News) -> None:
         if not (news.over or news.status.lost):

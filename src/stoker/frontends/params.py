@@ -135,9 +135,16 @@ def _is_instance(value: Any, kind: type) -> bool:
     if _is_path(kind) and isinstance(value, str):
         return True
     try:
-        return isinstance(value, kind)
+        return isinstance(value, kind) or (kind.__module__ == "__main__" and _was(value, kind))
     except TypeError:  # a Protocol that cannot be asked at run time
         return True
+
+
+def _was(value: Any, kind: type) -> bool:
+    """Whether a value is of an earlier definition of a class: one of a notebook's cell that was run again."""
+    return any(
+        base.__module__ == kind.__module__ and base.__qualname__ == kind.__qualname__ for base in type(value).__mro__
+    )
 
 
 def _is_path(kind: Any) -> bool:

@@ -266,6 +266,8 @@ def outside() -> Iterator[None]:
 
 def checked_name(name: Any, what: str, where: str) -> str:
     """A name of a step or a pipeline, or an id; `UsageError` where it could not be a key."""
+    if name == "<lambda>":
+        raise UsageError(f"a lambda has no name; one is needed as the {what}", where=where, fix="write it with def")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot be the {what}",

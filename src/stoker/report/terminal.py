@@ -56,6 +56,7 @@ class Terminal:
         self._verbose = verbose
         self._rows: dict[str, _Row] = {}
         self._running: dict[str, float] = {}
+        self._waits: dict[str, str] = {}
         self._drawn = 0
         self._last = 0.0
         self._run = ""
@@ -76,7 +77,12 @@ class Terminal:
         if status == "expanded":
             row.count = facts["count"]
             row.status = "running"
+        elif status == "waiting":
+            self._waits[key] = facts["message"]
+            if not self._tty:
+                self._line(f"{key}: {facts['message']}")
         elif status == "running":
+            self._waits.pop(key, None)
             self._running[key] = time.monotonic()
             row.status = "running"
         elif status == "retrying":
@@ -90,6 +96,7 @@ class Terminal:
 
     def _settled(self, row: _Row, key: str, status: str, facts: Mapping[str, Any], *, element: bool) -> None:
         self._running.pop(key, None)
+        self._waits.pop(key, None)
         if element:
             row.statuses[status] = row.statuses.get(status, 0) + 1
         else:
@@ -108,7 +115,7 @@ class Terminal:
         """Let a step's lines scroll by, its name before each."""
         if not self._verbose:
             return
-        head = self._paint(f"{key} │ ", "2")
+        head = self._paint(f"{key or self._pipeline} │ ", "2")  # the run's own hooks have no step
         self._line("\n".join(head + line.text.rpartition("\r")[2] for line in lines))
 
     def said(self, text: str) -> None:
@@ -209,7 +216,8 @@ class Terminal:
         width = shutil.get_terminal_size().columns - 1
         lines = []
         for key, since in list(self._running.items())[:_SHOWN]:
-            lines.append(f"{self._mark('running')} {key}  {time_text(clock - since)}"[: width + 9])
+            doing = self._waits.get(key) or time_text(clock - since)
+            lines.append(f"{self._mark('running')} {key}  {doing}"[: width + 9])
         if len(self._running) > _SHOWN:
             lines.append(f"  … and {len(self._running) - _SHOWN} more running")
         for row in self._rows.values():

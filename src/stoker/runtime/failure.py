@@ -11,6 +11,7 @@ import traceback
 from types import TracebackType
 from typing import Any, Final
 
+from stoker.core.errors import StokerError
 from stoker.core.status import CRASHED, EXITED, KILLED
 
 _HERE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -23,8 +24,13 @@ _CRASHES: Final = frozenset(
 
 
 def described(error: BaseException) -> dict[str, Any]:
-    """An exception as JSON: its type, its message, the traceback as text, and the user's line that raised it."""
+    """An exception as JSON: its type, its message, the traceback as text, and the user's line that raised it.
+
+    An error of ours that no line of the user's raised has no traceback: its message says all that there is to know.
+    """
     shown = _users(error.__traceback__)
+    if isinstance(error, StokerError) and not _is_users(shown):
+        return {"type": type(error).__name__, "message": _message(error), "traceback": "", "place": ""}
     lines = traceback.format_exception(type(error), error, shown)
     frames = traceback.extract_tb(shown)
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
@@ -38,17 +44,23 @@ def described(error: BaseException) -> dict[str, Any]:
 
 def _message(error: BaseException) -> str:
     try:
-        return str(error)
+        text = str(error)
     except Exception as broken:  # the user's own __str__ may fail
         return f"<the message cannot be shown: {type(broken).__name__} in __str__>"
+    # "AssertionError" says more than nothing, and "KeyError: 'rate'" more than "'rate'".
+    return f"{type(error).__name__}: {text}".rstrip(": ") if not text or isinstance(error, KeyError) else text
 
 
 def _users(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the first frame that is not Stoker's; all of it when every frame is."""
     first = trace
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
+    while trace is not None and not _is_users(trace):
         trace = trace.tb_next
     return trace if trace is not None else first
+
+
+def _is_users(trace: TracebackType | None) -> bool:
+    return trace is not None and not trace.tb_frame.f_code.co_filename.startswith(_HERE)
 
 
 def of_exit(*, code: int | None, signal_number: int | None) -> tuple[str, str]:

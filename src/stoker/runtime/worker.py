@@ -25,6 +25,9 @@ from stoker.store.blobs import Blobs
 class Terminated(SystemExit):
     """SIGTERM arrived: the step is asked to leave, with its `finally` blocks run."""
 
+    def __str__(self) -> str:
+        return "the step was asked to end, by SIGTERM"
+
 
 class Worker:
     """What stays warm between jobs: the steps' functions and the way to the artifacts."""

@@ -196,7 +196,7 @@ def _saved(value: Any, serializer: Serializer, blobs: Blobs, inline_limit: int) 
     except Exception:  # pickling runs the user's code
         sink.abort()
         return _saved(value, serializers.named(_NEXT.get(serializer.name, "pickle")), blobs, inline_limit)
-    except BaseException:  # also an interrupt leaves nothing half-written  # what was begun is removed; raised again
+    except BaseException:  # also an interrupt leaves nothing half-written
         sink.abort()
         raise
 

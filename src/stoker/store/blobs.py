@@ -309,9 +309,7 @@ class Writer(io.RawIOBase):
             digest = self._hash.hexdigest()
             self._close()
             self._blobs._keep(self._path, digest, self.size)
-        except (
-            BaseException
-        ):  # also an interrupt leaves nothing half-written  # what was begun is removed; raised again
+        except BaseException:  # also an interrupt leaves nothing half-written
             self.abort()
             raise
         self.digest = digest

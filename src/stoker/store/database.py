@@ -59,7 +59,7 @@ class Database:
         self._peewee, self._errors = self._prepared()
         try:
             self._migrate()
-        except BaseException:  # also an interrupt leaves no connection open  # raised again, explained
+        except BaseException:  # also an interrupt leaves no connection open
             self.close()
             raise
 
@@ -115,7 +115,7 @@ class Database:
             try:
                 yield cursor
                 cursor.execute("COMMIT")
-            except BaseException:  # also an interrupt ends the transaction  # rolled back and raised again
+            except BaseException:  # also an interrupt ends the transaction
                 self.rollback(cursor)
                 raise
         except self._errors as error:
@@ -139,7 +139,10 @@ class Database:
         return self._errors
 
     def fail(self, error: BaseException) -> NoReturn:
-        """Raise a driver's error as one of ours."""
+        """Raise a driver's error as one of ours; a connection that the server has closed is opened again next time."""
+        connection = getattr(self._local, "connection", None)
+        if getattr(connection, "closed", False):
+            self._local.pid = 0
         raise self._explained(error) from error
 
     def close(self) -> None:

@@ -114,7 +114,7 @@ class Records:
                     if values:
                         cursor.executemany(statement, values)
                 cursor.execute("COMMIT")
-            except BaseException:  # also an interrupt ends the transaction  # rolled back and raised again
+            except BaseException:  # also an interrupt ends the transaction
                 database.rollback(cursor)
                 raise
         except database.errors as error:

@@ -46,8 +46,11 @@ class PathContent:
                 raise _unkeepable(str(value))
             with open(value, "rb") as source:
                 shutil.copyfileobj(source, file, _COPY)
-        except PermissionError as error:
-            raise SerializationError(f"the path '{value}' cannot be saved: {error}", fix="make it readable") from error
+        except OSError as error:
+            raise SerializationError(
+                f"the path '{value}' cannot be saved: {error}",
+                fix="make sure that all of it can be read, and that nothing writes to it any more",
+            ) from error
         return {**facts, "kind": "file", **({"executable": True} if mode & 0o100 else {})}
 
     def load(self, stored: Stored) -> Path:
@@ -152,14 +155,12 @@ def _stays(root: str, link: str) -> bool:
 def _unpack(source: BinaryIO, root: str) -> None:
     """Write a packed folder; an entry that would leave it is refused, whoever made the tar."""
     os.makedirs(root)
-    folders = [root]
+    real, folders = os.path.realpath(root), [root]
     with tarfile.open(fileobj=source, mode="r|") as tar:
         for entry in tar:
             path = os.path.join(root, _inside(entry.name))
             parent = os.path.dirname(path)
-            if os.path.realpath(parent) != os.path.join(os.path.realpath(root), os.path.relpath(parent, root)).rstrip(
-                "/."
-            ):
+            if os.path.realpath(parent) != os.path.normpath(os.path.join(real, os.path.relpath(parent, root))):
                 raise _unsafe(entry.name)
             if entry.isdir():
                 os.makedirs(path, exist_ok=True)

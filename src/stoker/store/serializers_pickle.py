@@ -10,6 +10,7 @@ import copyreg
 import io
 import pickle
 import sys
+from types import FunctionType
 from typing import Any, BinaryIO, Callable, Final, Iterator, Mapping
 
 from stoker.core.errors import SerializationError
@@ -31,7 +32,7 @@ class Pickle:
         return True
 
     def save(self, value: Any, file: BinaryIO) -> Mapping[str, Any]:
-        pickler = pickle.Pickler(file, PROTOCOL)
+        pickler = (pickle.Pickler if _has_file("__main__") else _Interactive)(file, PROTOCOL)
         reducers = _reducers()
         if reducers:
             pickler.dispatch_table = {**copyreg.dispatch_table, **reducers}
@@ -67,11 +68,24 @@ PICKLE: Final = Pickle()
 CLOUDPICKLE: Final = CloudPickle()
 
 
+class _Interactive(pickle.Pickler):
+    """Refuses what is defined in a notebook or typed in: a worker's `__main__` has no such names to load it by."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, (type, FunctionType)) and value.__module__ == "__main__":
+            raise pickle.PicklingError(f"{value.__qualname__} is in no file")
+        return NotImplemented
+
+
 def facts(kind: type) -> dict[str, Any]:
     """The package that a type comes from and its version, to be named when a later one cannot load the value."""
     package = kind.__module__.partition(".")[0]
     version = getattr(sys.modules.get(package), "__version__", None)
     return {"package": package, "version": version} if isinstance(version, str) else {}
+
+
+def _has_file(module: str) -> bool:
+    return getattr(sys.modules.get(module), "__file__", None) is not None
 
 
 def _cloud(value: Any, file: BinaryIO) -> None:
