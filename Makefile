@@ -10,13 +10,16 @@ PYTEST_ARGS ?=
 .DEFAULT_GOAL := help
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help test demo bench lint format clean
+.PHONY: help test servers demo bench lint format clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## */\1|/p' Makefile | awk -F'|' '{ printf "  make %-8s %s\n", $$1, $$2 }'
 
-test: $(VENV)/.test  ## install what the tests need, then run all of them
+test: $(VENV)/.test servers  ## install what the tests need, then run all of them
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+servers:
+	@tests/servers/install.sh
 
 demo: $(VENV)/.demo  ## install what the demo needs, then train a small classifier in a pipeline
 	@$(BIN)/python examples/digits.py

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stoker import config
-from stoker.core.errors import NotFound, SettingsError
+from stoker.core.errors import NotFound, SettingsError, UsageError
 
 
 @pytest.fixture
@@ -252,3 +252,12 @@ def test_lines_of_keys(text: str, lines: Any) -> None:
 def test_the_names_that_settings_need_are_here() -> None:
     assert config.ResourceSettings(gpu_count=2).gpus_per_node == 2
     assert all(hasattr(config, name) for name in config.__all__)
+
+
+def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> Path:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "cwd", gone)
+    with pytest.raises(UsageError, match="the working directory does not exist any more"):
+        config.load()

@@ -10,7 +10,7 @@ import importlib
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
 
 import attrs
 
@@ -18,11 +18,12 @@ from stoker import config
 from stoker.compile import plandoc, source
 from stoker.compile.cachekey import environment_digest
 from stoker.compile.layers import RunFile, assignments, resolve_pipeline, run_file
-from stoker.compile.planner import ORCHESTRATOR, Overrides, Planner, check_names, refuse
+from stoker.compile.planner import ORCHESTRATOR, Overrides, Planner, check_names, findings_of, refuse, replanned
 from stoker.compile.planner import plan as planned
 from stoker.core import plugins
 from stoker.core.artifact import from_wire
 from stoker.core.errors import NotFound, RunCancelled, RunFailed, StokerError, UsageError
+from stoker.core.findings import Finding
 from stoker.core.graph import Source
 from stoker.core.observer import Observer
 from stoker.core.plan import Backend, Plan, Site, StepPlan
@@ -30,13 +31,13 @@ from stoker.core.request import RunRequest
 from stoker.core.settings import Layer, PipelineSettings
 from stoker.engine import dynamic
 from stoker.engine.doing import Policy
-from stoker.engine.identity import new_id, new_token, this_process
 from stoker.engine.inputs import Inputs
 from stoker.engine.interrupts import interrupts
 from stoker.engine.recorder import Recorder
 from stoker.engine.runner import Runner
 from stoker.report.terminal import Terminal
 from stoker.runtime import modules
+from stoker.runtime.identity import this_process
 from stoker.store import artifacts
 from stoker.store.rows import RunRow
 from stoker.store.store import Store, open_store
@@ -44,6 +45,10 @@ from stoker.store.store import Store, open_store
 if TYPE_CHECKING:
     from stoker.client import Client, Run
     from stoker.frontends.functional import Pipeline
+
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+_EPOCH: Final = 1_735_689_600
+"""2025-01-01: the ids' clock starts here, so that eight characters last until the year 2059."""
 
 
 class Session:
@@ -208,14 +213,25 @@ def resume(run_id: str, request: RunRequest) -> Run:
         raise NotFound(f"run {row.id} has no plan, so it cannot go on", fix="start its pipeline again")
     if request.stack is None and row.stack != session.stack.name:
         session = Session(attrs.evolve(request, stack=row.stack))
-    made = _with_code_of_now(plandoc.load(text), session)
+    made = replanned(_with_code_of_now(plandoc.load(text), session), session.overrides(), session.stack)
     settings = _settings_again(made, session)
-    made = attrs.evolve(made, settings=settings, failure_mode=settings.failure_mode)
+    findings = _findings(session, made.steps, settings)
+    made = attrs.evolve(made, settings=settings, failure_mode=settings.failure_mode, findings=findings)
+    refuse(made)
     body = _body_again(row.id, made, session) if made.dynamic else None
     token = new_token()
     if not session.store.records.take_over(row.id, expected=row.token, token=token, driver=this_process()):
         raise UsageError(f"run {row.id} was taken over by another driver just now", fix=f"stoker show {row.id}")
     return _Drive(session, made, settings, id=row.id, token=token, body=body, resumed=True).go()
+
+
+def _findings(session: Session, steps: Sequence[StepPlan], settings: PipelineSettings) -> tuple[Finding, ...]:
+    backends = session.backends((), settings)
+    try:
+        return tuple(findings_of(steps, backends))
+    finally:
+        for backend in set(backends.values()):
+            backend.close()
 
 
 def _settings_again(made: Plan, session: Session) -> PipelineSettings:
@@ -354,6 +370,18 @@ def _client(store: Store) -> Client:
     from stoker.client import Client
 
     return Client(store=store)
+
+
+def new_id(now: float) -> str:
+    """A run's id: eight characters of time, so that ids sort by it, and four drawn at random."""
+    number = int((now - _EPOCH) * 1000)
+    time_part = "".join(_ALPHABET[number >> shift & 31] for shift in range(35, -5, -5))
+    return time_part + "".join(_ALPHABET[byte & 31] for byte in os.urandom(4))
+
+
+def new_token() -> str:
+    """What a driver holds a run by: who takes the run over writes another one."""
+    return os.urandom(8).hex()
 
 
 def _shown_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:

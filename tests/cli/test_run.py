@@ -230,3 +230,22 @@ def test_debug_runs_in_this_process(stoker: Any) -> None:
     stoker.project.write({"where.py": text})
     assert stoker("run", "where.py", "--debug").stdout == "True\n"
     assert stoker("run", "where.py", "--no-cache").stdout == "False\n"
+
+
+def test_a_file_of_a_package_by_its_path_from_a_shell(project: Any) -> None:
+    """There `sys.path` begins with the folder of `stoker` itself, not with the working directory."""
+    source = """
+        from stoker import pipeline, step
+        from .other import NUMBER
+
+        @step
+        def give() -> int:
+            return NUMBER
+
+        @pipeline
+        def packaged():
+            give()
+        """
+    project.write({"parts/__init__.py": "", "parts/other.py": "NUMBER = 4\n", "parts/train.py": source})
+    project.stoker("run", "parts/train.py")
+    project.stoker("plan", "parts/train.py")

@@ -193,5 +193,5 @@ def test_a_constant_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     def locked() -> None:
         takes(threading.Lock())
 
-    with pytest.raises(ParameterError, match="cannot be given x: a value of type _thread.lock"):
+    with pytest.raises(ParameterError, match=r"cannot be given x: a value of type _thread\.lock"):
         Desk(tmp_path).plan(locked)

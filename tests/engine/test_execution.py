@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -147,7 +148,7 @@ def test_a_chain_runs_in_order(shapes: Any) -> None:
     steps = list(run.steps.values())
     assert [step.key for step in steps] == ["plus", "plus_2", "plus_3"]
     assert [step.load() for step in steps] == [2, 3, 4]
-    for before, after in zip(steps, steps[1:]):
+    for before, after in pairwise(steps):
         assert before.ended <= after.started, "a step began before the one that it needs had ended"
     assert all(len(step.attempts) == 1 and step.attempts[0].status == "succeeded" for step in steps)
     assert run.started <= steps[0].started <= steps[-1].ended <= run.ended

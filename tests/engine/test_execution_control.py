@@ -86,7 +86,8 @@ def again():
     flaky(1)
 
 def told_step(told):
-    note(f"step {told.step} {told.status} {told.cause} {told.message} {bool(told.traceback)} {told.pipeline} {len(told.run)}")
+    facts = [told.step, told.status, told.cause, told.message, bool(told.traceback), told.pipeline, len(told.run)]
+    note(" ".join(["step", *map(str, facts)]))
 
 def told_nothing():
     note("told nothing")

@@ -75,6 +75,39 @@ def test_after_a_failure_with_the_code_mended(lab: Any) -> None:
     assert "Traceback" not in said
 
 
+SLOW = """
+import os
+import time
+from stoker import pipeline, step
+
+@step(timeout=30, environment={"MOOD": "as written"})
+def train() -> str:
+    if os.environ["MOOD"] != "as asked":
+        raise RuntimeError("not like this")
+    return os.environ["MOOD"]
+
+@pipeline
+def training():
+    train()
+
+if __name__ == "__main__":
+    training()
+"""
+
+
+def test_a_resumed_run_takes_new_settings_and_refuses_wrong_ones(lab: Any) -> None:
+    lab.write("slow.py", SLOW).run("slow.py", code=1)
+    run = lab["training"]
+    said = lab.run("stoker", "resume", run.id, "--set", "steps.trian.timeout=5", code=2)
+    assert "no step 'trian' in this pipeline, did you mean 'train'" in said
+    said = lab.run("stoker", "resume", run.id, "--set", "steps.train.resources.cpu_count=512", code=3)
+    assert "STK101" in said
+    assert run.refresh().sessions == 1, "nobody took the run over"
+    lab.run("stoker", "resume", run.id, "--set", "steps.train.environment.MOOD=as asked")
+    run = run.refresh()
+    assert (run.status, run.steps["train"].load()) == ("succeeded", "as asked")
+
+
 KILLED = """
 import os
 import time

@@ -390,3 +390,9 @@ def test_type_checkers_see_the_functions_signatures(tmp_path: Path, repository: 
     assert 'incompatible type "str"; expected "int"' in told
     assert "Too many arguments" in told
     assert "retires" in told or "No overload variant" in told
+
+
+def test_a_lambda_is_asked_for_a_name() -> None:
+    with pytest.raises(UsageError, match="a lambda has no name") as refused:
+        step(lambda: 1)
+    assert "with def" in str(refused.value)

@@ -1,6 +1,7 @@
 """An open store in a folder of its own, and the rows' queries on every database there is.
 
-Set TEST_POSTGRES to the address of a Postgres database to run the queries there too; each test gets its own schema.
+They run on a PostgreSQL server that is started for them (or on the one that TEST_POSTGRES names); each test gets its
+own schema.
 """
 
 from __future__ import annotations
@@ -10,11 +11,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.servers import postgres
 
 from stoker.store.blobs import Blobs
 from stoker.store.database import Database
 from stoker.store.records import Records
 from stoker.store.store import Store, open_store
+
+
+@pytest.fixture(scope="session")
+def postgres_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A PostgreSQL server for the whole session."""
+    given = os.environ.get("TEST_POSTGRES")
+    if given:
+        yield given
+        return
+    programs = postgres.binaries()
+    if programs is None:
+        pytest.skip("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
+    with postgres.running(tmp_path_factory.mktemp("postgres"), programs) as uri:
+        yield uri
 
 
 @pytest.fixture
@@ -39,10 +55,9 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
         yield opened
         opened.close()
         return
-    uri = os.environ.get("TEST_POSTGRES")
-    if not uri:
-        pytest.skip("TEST_POSTGRES is not set")
-    psycopg = pytest.importorskip("psycopg")
+    uri = request.getfixturevalue("postgres_uri")
+    import psycopg
+
     schema = f"test_{os.urandom(6).hex()}"
     with psycopg.connect(uri, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {schema}")

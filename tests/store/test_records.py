@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -386,14 +385,13 @@ def test_no_text_stops_a_run(records: Records) -> None:
     assert records.set_run("r1", "t1", error=message)
 
 
-def test_a_server_that_closed_the_connection_is_asked_again(records: Records) -> None:
-    if records.database.dialect != "postgresql":
-        pytest.skip("SQLite has no server")
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_server_that_closed_the_connection_is_asked_again(records: Records, postgres_uri: str) -> None:
     import psycopg
 
     pid = records.database.row("SELECT pg_backend_pid()")
     assert pid is not None
-    with psycopg.connect(os.environ["TEST_POSTGRES"], autocommit=True) as other:
+    with psycopg.connect(postgres_uri, autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(%s)", pid)
     with pytest.raises(StoreError):
         records.counts("r1")

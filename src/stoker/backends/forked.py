@@ -103,6 +103,8 @@ class Line:
         self.number = number
         self.once = once
         self.jobs: deque[str] = deque()
+        # Those that the worker surely knows, since it has run them: a job that was sent may be taken back, and the next
+        # one be read, before it ever came to the worker.
         self.steps: set[int] = set()
         self.retired = False
         self.frames = wire.Frames()
@@ -152,8 +154,6 @@ class Line:
                 message = wire.unpacked(path.read_bytes())
                 path.unlink()
             taken.append(message["job"])
-            for number in message.get("steps", ()):
-                self.steps.discard(int(number))
         for name in taken:
             self.jobs.remove(name)
             for output in self.outputs:

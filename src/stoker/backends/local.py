@@ -111,7 +111,6 @@ class LocalBackend:
         number = self._steps.setdefault(job.step.key, len(self._steps))
         message = job_message(job, number)
         if number not in line.steps:
-            line.steps.add(number)
             message["steps"] = {str(number): step_document(job.step)}
         line.send(job.name, message, self._site.scratch)
         self._line_of[job.name] = line
@@ -173,6 +172,7 @@ class LocalBackend:
             return
         line.jobs.popleft()
         del self._line_of[name]
+        line.steps.add(self._steps[job.step.key])
         if not job.marked:
             for output in line.outputs:
                 output.end(self._logs)
@@ -196,8 +196,15 @@ class LocalBackend:
             return
         longest = max((line for line in self._lines.values() if len(line.jobs) > 1), key=_length, default=None)
         if longest is not None:
-            for name in longest.take_back():
+            for name in self._taken_back(longest):
                 self._again(name)
+
+    def _taken_back(self, line: Line) -> list[str]:
+        """The jobs that stood unread in a line; a worker that had not even read its first one is idle then."""
+        names = line.take_back()
+        if names and not line.jobs and not line.once and not line.retired:
+            self._idle.append(line)
+        return names
 
     def _again(self, name: str) -> None:
         self._line_of.pop(name, None)
@@ -295,7 +302,7 @@ class LocalBackend:
         if line is None or self._server is None:
             return
         if line.jobs[0] != id:
-            for name in line.take_back():
+            for name in self._taken_back(line):
                 if name == id:
                     self._forget(name, JobStatus(state="failed", cause="cancelled", ended=time.time()))
                 else:

@@ -13,6 +13,7 @@ from stoker.cli.output import paint, print_json, short, status_text, table
 from stoker.client import Client, Run, Step
 from stoker.core.status import STEP_GOOD
 from stoker.core.words import count_text, memory_text, time_text
+from stoker.runtime.failure import shown
 
 _FAILURES: Final = 10
 """Failed steps that are shown with their tracebacks; of a thousand the rest is a count."""
@@ -117,7 +118,9 @@ def _failure(step: Step) -> Iterator[str]:
         return
     at = f" at {failure.place}" if failure.place else ""
     yield "\n" + paint(f"{step.key} failed{at}: {failure.cause}", "1;31")
-    yield (failure.traceback or failure.message).rstrip()
+    body = (failure.traceback or failure.message).rstrip()
+    yield body
+    yield from shown(why=failure.why, advice=failure.advice, evidence=failure.evidence, body=body).splitlines()
 
 
 def _outputs(step: Step) -> Iterator[tuple[str, ...]]:

@@ -86,6 +86,8 @@ def executed(target: Target, line: CommandLine) -> Iterator[ModuleType]:
     Inside the context it still is `__main__`. Everything is put back afterwards.
     """
     main = ModuleType("__main__")
+    argv, path, before = sys.argv, list(sys.path), sys.modules.get("__main__")
+    _on_path(target.root)  # first: a package's modules are found from there
     spec = _spec(target)
     main.__dict__.update(
         __file__=target.path,
@@ -95,9 +97,7 @@ def executed(target: Target, line: CommandLine) -> Iterator[ModuleType]:
         __cached__=None,
         __builtins__=__builtins__,
     )
-    argv, path, before = sys.argv, list(sys.path), sys.modules.get("__main__")
     sys.argv = [target.path]
-    _on_path(target.root)
     sys.modules["__main__"] = main
     token = COMMAND_LINE.set(line)
     try:

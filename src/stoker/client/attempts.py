@@ -8,6 +8,7 @@ from typing import Any, Iterable, Mapping
 import attrs
 
 from stoker.client.times import between, iso, moment
+from stoker.core.status import RETRYABLE
 from stoker.core.words import memory_text, time_text
 from stoker.store.rows import AttemptRow
 
@@ -48,6 +49,8 @@ class Failure:
     """Why something failed: the classified cause, and the exception where the step's code raised one.
 
     `place` is the line of yours that raised it, `exit_code` is that of a process that died (negative: by that signal).
+    `why` says what the message means, where that is known, `evidence` what shows it, `advice` what to do. `retryable`
+    is where the same job may succeed: "here", "elsewhere", or "never" without a change.
     """
 
     cause: str
@@ -56,6 +59,10 @@ class Failure:
     traceback: str = attrs.field(default="", repr=False)
     place: str = ""
     exit_code: int | None = None
+    why: str = ""
+    advice: str = attrs.field(default="", repr=False)
+    evidence: str = attrs.field(default="", repr=False)
+    retryable: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """The failure as JSON."""
@@ -107,4 +114,8 @@ def _failure(row: AttemptRow) -> Failure | None:
         traceback=str(row.error.get("traceback", "")),
         place=str(row.error.get("place", "")),
         exit_code=row.exit_code,
+        why=str(row.error.get("why", "")),
+        advice=str(row.error.get("advice", "")),
+        evidence=str(row.error.get("evidence", "")),
+        retryable=str(row.error.get("retryable") or RETRYABLE.get(row.cause, "")),
     )

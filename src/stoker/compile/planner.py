@@ -25,7 +25,7 @@ from stoker.core.errors import (
 from stoker.core.findings import Finding
 from stoker.core.graph import Binding, Constant, FromStep, Graph, Many, Node, Source, StepSpec
 from stoker.core.plan import Backend, Plan, StepPlan
-from stoker.core.settings import FailureMode, Layer, StepSettings
+from stoker.core.settings import OPTIONS, FailureMode, Layer, StepSettings, fields_given
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
@@ -192,6 +192,36 @@ def plan(
         dynamic=graph.dynamic,
         findings=tuple(findings_of(steps, backends)),
     )
+
+
+def replanned(made: Plan, overrides: Overrides, stack: Stack) -> Plan:
+    """A run's plan for another session: what its command line says of steps, over the settings that they had."""
+    check_names(overrides, made.steps)
+    if not overrides.every and not overrides.steps:
+        return made
+    found: dict[tuple[int, str, str], tuple[StepSettings, dict[str, str]]] = {}
+    steps = []
+    for step in made.steps:
+        alike = (id(step.settings), step.name, step.key if step.key in overrides.steps else "")
+        if alike not in found:
+            named = {name: overrides.steps.get(name, ()) for name in (step.name, step.key)}
+            layers = (_recorded(step.settings), *overrides.every, *(layer for own in named.values() for layer in own))
+            settings, origins = resolve(layers, stack)
+            found[alike] = (attrs.evolve(settings, backend=step.settings.backend), origins)
+        settings, origins = found[alike]
+        backend = settings.step_operator or ORCHESTRATOR
+        steps.append(attrs.evolve(step, settings=settings, origins=origins, backend=backend))
+    return attrs.evolve(made, steps=tuple(steps))
+
+
+def _recorded(settings: StepSettings) -> Layer:
+    """Resolved settings as a layer again."""
+    values: dict[str, Any] = {}
+    for name in OPTIONS:
+        value = getattr(settings, name, None)
+        if value is not None:
+            values[name] = fields_given(value) if attrs.has(type(value)) else value
+    return Layer(origin="the run as it was started", values=values)
 
 
 def findings_of(steps: Iterable[StepPlan], backends: Mapping[str, Backend]) -> Iterable[Finding]:

@@ -56,7 +56,7 @@ class Plan:
     parameters: Mapping[str, Any]
     failure_mode: Literal["fail_fast", "continue"]
     stack: str
-    settings: PipelineSettings = PipelineSettings()
+    settings: PipelineSettings = attrs.field(factory=PipelineSettings)
     where: str = ""
     source: Source | None = None
     dynamic: bool = False

@@ -66,7 +66,7 @@ def given_jitter(value: float) -> float:
 @strict
 @attrs.frozen
 class Retry:
-    """`Retry(3)`: up to 3 more attempts; `on` names the causes after which, none is any.
+    """`Retry(3)`: up to 3 more attempts; `on` names the causes after which, none is any that another attempt may cure.
 
     The n-th wait is `delay * backoff ** (n - 1)`, at most `max_delay`, longer or shorter by up to `jitter` of it. What
     is not given is `UNSET` until the layers are merged; then it is what `NO_RETRY` has.

@@ -5,13 +5,16 @@ Strings on the wire and in the store; nothing here knows how they change: that i
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, Mapping
 
 RunStatus = Literal["running", "succeeded", "failed", "cancelled"]
 """A run whose driver died still says "running" in its row; `client` shows it as "interrupted"."""
 
 StepStatus = Literal["pending", "running", "succeeded", "cached", "failed", "skipped", "cancelled"]
 """`skipped`: something upstream failed, or the run stopped before the step began."""
+
+Retryable = Literal["here", "elsewhere", "never"]
+"""Where another attempt may fare better: in the same place, only in another one, or nowhere without a change."""
 
 JobState = Literal["queued", "running", "succeeded", "failed", "unknown"]
 """What a platform says of a job. What it does not mention is `unknown`, never `succeeded`."""
@@ -21,32 +24,83 @@ STEP_GOOD: Final = frozenset({"succeeded", "cached"})
 RUN_DONE: Final = frozenset({"succeeded", "failed", "cancelled"})
 
 # Why an attempt ended. A cause is a fact about one attempt; whether it is tried again is the retry policy's.
+# The step and its process:
 USER_ERROR: Final = "user-error"  # the step's code raised
 CRASHED: Final = "crashed"  # the process died by a signal of its own making: SIGSEGV, SIGABRT, SIGBUS, …
-KILLED: Final = "killed"  # SIGKILL from outside; the kernel's OOM killer looks the same without more evidence
+KILLED: Final = "killed"  # SIGKILL or SIGTERM from outside, and nothing says from whom
 EXITED: Final = "exited"  # the process left by os._exit or sys.exit before the step returned
-TIMED_OUT: Final = "timed-out"  # the step's own timeout
+TIMED_OUT: Final = "timed-out"  # the step's own timeout, or the platform's limit on the job's time
 CANCELLED: Final = "cancelled"  # a person or a failing run ended it
 UNSERIALIZABLE: Final = "unserializable"  # the step returned what cannot be kept
-IMPORT_ERROR: Final = "import-error"  # the worker could not import the step
+IMPORT_ERROR: Final = "import-error"  # a module or a shared library that the step needs could not be imported
 INPUT_ERROR: Final = "input-error"  # the worker could not load an input
+# Memory, disk and quotas:
+GPU_OOM: Final = "gpu-oom"  # an accelerator's memory was full
+HOST_OOM: Final = "host-oom"  # the machine's or the container's memory was full
+SHM_TOO_SMALL: Final = "shm-too-small"  # /dev/shm was full: containers have 64 MB unless they ask for more
+DISK_FULL: Final = "disk-full"  # a file system was full
+QUOTA: Final = "quota"  # an account's, a user's or a namespace's quota is used up
+# The GPU and its software:
+NO_DRIVER: Final = "no-driver"  # no GPU driver where the step ran
+DRIVER_TOO_OLD: Final = "driver-too-old"  # the driver is older than what the image's CUDA asks for
+DRIVER_BROKEN: Final = "driver-broken"  # the driver is there and does not work: half upgraded, or not yet up
+FORWARD_COMPAT: Final = "forward-compat"  # CUDA's forward compatibility was tried on a GPU that has none
+NO_GPU_BUILD: Final = "no-gpu-build"  # the framework was built for the CPU only
+NO_KERNEL_IMAGE: Final = "no-kernel-image"  # the framework was built for other kinds of GPU than this one
+NO_GPU: Final = "no-gpu"  # the GPU that the step reached for is not among those that it sees
+GPU_BUSY: Final = "gpu-busy"  # another process holds the device for itself
+GPU_HARDWARE: Final = "gpu-hardware"  # the device failed: ECC, NVLink, off the bus, an XID of that kind
+ILLEGAL_MEMORY_ACCESS: Final = "illegal-memory-access"  # a kernel left its memory, or failed an assertion
+# Several processes together:
+NCCL_TIMEOUT: Final = "nccl-timeout"  # a collective operation waited for a rank that did not come
+NCCL_REMOTE_PEER: Final = "nccl-remote-peer"  # another rank went away
+NCCL_ERROR: Final = "nccl-error"  # the collective library failed in another way
+RENDEZVOUS: Final = "rendezvous"  # not all ranks found each other at the start
+PORT_IN_USE: Final = "port-in-use"  # the address to listen on was taken
+# The place:
+PREEMPTED: Final = "preempted"  # the platform took the place away for somebody else
+NODE_LOST: Final = "node-lost"  # the machine failed, was shut down or stopped answering
 WORKER_LOST: Final = "worker-lost"  # the machinery that held the worker went away
 REFUSED: Final = "refused"  # the backend would not take the job
 
-CAUSES: Final = frozenset(
-    {
-        USER_ERROR,
-        CRASHED,
-        KILLED,
-        EXITED,
-        TIMED_OUT,
-        CANCELLED,
-        UNSERIALIZABLE,
-        IMPORT_ERROR,
-        INPUT_ERROR,
-        WORKER_LOST,
-        REFUSED,
-    }
-)
+RETRYABLE: Final[Mapping[str, Retryable]] = {
+    USER_ERROR: "here",
+    CRASHED: "here",
+    KILLED: "here",
+    EXITED: "here",
+    TIMED_OUT: "here",
+    CANCELLED: "never",
+    UNSERIALIZABLE: "never",
+    IMPORT_ERROR: "never",
+    INPUT_ERROR: "here",
+    GPU_OOM: "elsewhere",
+    HOST_OOM: "elsewhere",
+    SHM_TOO_SMALL: "elsewhere",
+    DISK_FULL: "elsewhere",
+    QUOTA: "elsewhere",
+    NO_DRIVER: "never",
+    DRIVER_TOO_OLD: "elsewhere",
+    DRIVER_BROKEN: "elsewhere",
+    FORWARD_COMPAT: "never",
+    NO_GPU_BUILD: "never",
+    NO_KERNEL_IMAGE: "never",
+    NO_GPU: "elsewhere",
+    GPU_BUSY: "here",
+    GPU_HARDWARE: "elsewhere",
+    ILLEGAL_MEMORY_ACCESS: "here",
+    NCCL_TIMEOUT: "here",
+    NCCL_REMOTE_PEER: "here",
+    NCCL_ERROR: "here",
+    RENDEZVOUS: "here",
+    PORT_IN_USE: "here",
+    PREEMPTED: "here",
+    NODE_LOST: "elsewhere",
+    WORKER_LOST: "here",
+    REFUSED: "never",
+}
+"""Where the same job may succeed after a cause, with nothing changed but the place."""
+CAUSES: Final = frozenset(RETRYABLE)
 NEVER_RETRIED: Final = frozenset({CANCELLED, REFUSED})
 """Trying again cannot help: a person stopped it, or the same request meets the same refusal."""
+RETRIED_IF_NAMED: Final = frozenset(cause for cause in CAUSES if RETRYABLE[cause] == "never") - NEVER_RETRIED
+"""Another attempt meets the same code and the same environment: only made where a retry's `on` names the cause."""

@@ -38,8 +38,8 @@ from stoker.core.events import (
     Unready,
 )
 from stoker.core.plan import Capacity
-from stoker.core.status import CANCELLED, NEVER_RETRIED, STEP_DONE, STEP_GOOD, TIMED_OUT, WORKER_LOST, StepStatus
-from stoker.engine.outcomes import outcome, pause
+from stoker.core.status import CANCELLED, STEP_DONE, STEP_GOOD, TIMED_OUT, WORKER_LOST, StepStatus
+from stoker.engine.outcomes import outcome, pause, retried_after
 from stoker.engine.pool import Pool
 
 LOST_LIMIT: Final = 3
@@ -287,9 +287,7 @@ class Machine:
             self._settle(node, "failed", cause)
 
     def _retries(self, node: _Node, cause: str) -> bool:
-        task = node.task
-        wanted = not task.retry_on or cause in task.retry_on
-        return wanted and node.failures < task.retries and cause not in NEVER_RETRIED and not self._stopping
+        return retried_after(cause, node.task) and node.failures < node.task.retries and not self._stopping
 
     def _wait(self, node: _Node, cause: str, now: float) -> None:
         node.failures += 1

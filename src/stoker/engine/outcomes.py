@@ -1,18 +1,27 @@
-"""What follows from how things ended: an attempt's facts, a fan-out's status, and the wait before another attempt."""
+"""What follows from how things ended: an attempt's facts, a fan-out's status, and whether and when to try again."""
 
 from __future__ import annotations
 
+import signal
 import time
 import zlib
-from typing import Any, Final, Mapping
+from typing import Any, Callable, Collection, Final, Mapping, Sequence
+
+import attrs
 
 from stoker.core.events import Task
 from stoker.core.plan import JobStatus, StepPlan
-from stoker.core.status import CANCELLED, KILLED, TIMED_OUT, StepStatus
+from stoker.core.status import CANCELLED, KILLED, NEVER_RETRIED, RETRIED_IF_NAMED, TIMED_OUT, StepStatus
 from stoker.core.words import time_text
 from stoker.engine.doing import Doing
-from stoker.runtime.failure import of_exit
+from stoker.runtime.failure import ASK_THE_KERNEL, Ending, Explanation, asks_the_log, explained
+from stoker.runtime.kernel_log import KernelLog
+from stoker.runtime.memory_pressure import OomKills
 
+HERE: Final = frozenset({"local"})
+"""Backends whose jobs run beside the driver: what its machine's kernel knows is said of theirs too."""
+EXPLAINED: Final = ("why", "advice", "evidence")
+"""What the error document of an attempt has of its explanation, beside `retryable`."""
 _WORST_FIRST: Final[tuple[StepStatus, ...]] = ("failed", "cancelled", "skipped")
 
 
@@ -31,7 +40,39 @@ def pause(task: Task, failures: int) -> float:
     return float(max(0.0, wait * (1 + task.jitter * spread)))
 
 
-def facts_of(attempt: int, status: JobStatus, doing: Doing) -> dict[str, Any]:
+def retried_after(cause: str, task: Task) -> bool:
+    """Whether a retry, if any are left, is meant for this cause."""
+    wanted = cause in task.retry_on if task.retry_on else cause not in RETRIED_IF_NAMED
+    return wanted and cause not in NEVER_RETRIED
+
+
+class Witness:
+    """What else is known of an attempt's end: the last lines that it wrote, and what this machine's kernel counted."""
+
+    def __init__(self, tail: Callable[[str, int], Sequence[str]], here: Collection[str]) -> None:
+        self._tail = tail
+        self._here = here
+        self._kills = OomKills()
+        self._kernel = KernelLog()
+
+    def begin(self, now: float) -> dict[str, Any]:
+        """What to remember of the moment in which an attempt is submitted."""
+        return {"submitted": now, "oom_kills": self._kills.now()}
+
+    def explained(self, key: str, attempt: int, doing: Doing, error: Mapping[str, Any], ending: Ending) -> Explanation:
+        """Why an attempt failed; asks the kernel only where it may know more."""
+        lines = self._tail(key, attempt) if asks_the_log(error, ending.cause) else ()
+        found = explained(error, lines, ending)
+        if found.cause not in ASK_THE_KERNEL or doing.step.backend not in self._here:
+            return found
+        # SIGTERM is never the OOM killer's. Evidence for "killed" is that a child was, by SIGKILL.
+        by_kill = found.cause == KILLED and (ending.signal == signal.SIGKILL or found.evidence)
+        oom = self._kills.since(doing.facts.get("oom_kills")) if by_kill else ""
+        kernel = self._kernel.since(time.time() - doing.facts.get("submitted", time.time()))
+        return explained(error, lines, attrs.evolve(ending, oom=oom, kernel=tuple(kernel)))
+
+
+def facts_of(key: str, attempt: int, status: JobStatus, doing: Doing, witness: Witness) -> dict[str, Any]:
     """Everything that is worth recording of an attempt that is over; its "cause" is empty where it went well."""
     result = status.result or {}
     facts: dict[str, Any] = {
@@ -46,20 +87,31 @@ def facts_of(attempt: int, status: JobStatus, doing: Doing) -> dict[str, Any]:
     if status.state != "failed":
         return facts
     error = result.get("error") or {}
-    cause, message = status.cause, error.get("message") or status.message
+    code = status.exit_code
+    by_signal = code is not None and code < 0
+    ending = Ending(
+        cause=status.cause,
+        message=status.message,
+        code=None if by_signal else code,
+        signal=-code if code is not None and by_signal else None,
+    )
+    message = error.get("message") or status.message
     if doing.ending:
         # We ended it: what the platform saw of that is only how.
-        cause, message = doing.ending, _ended_by(doing.ending, doing.step)
-    elif cause == CANCELLED:
+        ending, message = Ending(cause=doing.ending, message=_ended_by(doing.ending, doing.step)), ""
+    elif status.cause == CANCELLED:
         # Not by us: a platform that takes its machine back, or a person with `kill`.
-        cause, message = KILLED, "the step's process was ended by SIGTERM from outside"
-    elif not result and not cause:
-        code = status.exit_code
-        if code is not None and code < 0:
-            cause, message = of_exit(code=None, signal_number=-code)
-        else:
-            cause, message = of_exit(code=code, signal_number=None)
-    return {**facts, "cause": cause, "message": message, "error": error}
+        ending, message = Ending(cause=KILLED, message="the step's process was ended by SIGTERM from outside"), ""
+    found = witness.explained(key, attempt, doing, error, ending)
+    message = message or found.sentence
+    document = {"why": found.sentence if found.evidence else "", "advice": found.advice, "evidence": found.evidence}
+    document = {name: text for name, text in document.items() if text and text != message}
+    return {
+        **facts,
+        "cause": found.cause,
+        "message": message,
+        "error": {**error, **document, "retryable": found.retryable},
+    }
 
 
 def told(pipeline: str, key: str, status: str, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,6 +123,7 @@ def told(pipeline: str, key: str, status: str, facts: Mapping[str, Any]) -> dict
         "cause": facts.get("cause", ""),
         "message": facts.get("message", ""),
         "traceback": (facts.get("error") or {}).get("traceback", ""),
+        "advice": (facts.get("error") or {}).get("advice", ""),
     }
 
 

@@ -6,7 +6,7 @@ Everything goes through `flush`: the runner calls it before it submits what depe
 from __future__ import annotations
 
 import time
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -19,6 +19,9 @@ from stoker.engine.inputs import Wire, digest_of
 from stoker.store.records import Batch
 from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, StepProgress, StepRow
 from stoker.store.store import Store
+
+_TAIL: Final = 40
+"""Lines of a log that are asked why a process died; those of a caught error further up would mislead."""
 
 
 @attrs.frozen
@@ -183,6 +186,10 @@ class Recorder:
     def wrote(self, key: str, attempt: int, lines: Sequence[LogLine]) -> None:
         """A step wrote lines: they go to its log at once."""
         self._store.logs.append(self._run, key, attempt, lines)
+
+    def tail(self, key: str, attempt: int) -> list[str]:
+        """The last lines that an attempt wrote."""
+        return [line.text for line in self._store.logs.lines(self._run, key, attempt, tail=_TAIL)]
 
     def flush(self) -> None:
         """Commit all that was recorded, if this driver still holds the run."""

@@ -22,7 +22,7 @@ from stoker.engine.doing import Doing, Policy
 from stoker.engine.inputs import Inputs, digest_of
 from stoker.engine.jobs import Jobs, News
 from stoker.engine.machine import Machine
-from stoker.engine.outcomes import facts_of, told
+from stoker.engine.outcomes import EXPLAINED, HERE, Witness, facts_of, told
 from stoker.engine.recorder import Recorder
 from stoker.engine.tasks import element_task, step_task
 
@@ -50,6 +50,8 @@ class Runner:
         self._policy = policy
         self._jobs = Jobs(run, backends, max_parallel=policy.max_parallel)
         self._pace = self._jobs.pace
+        here = [name for name, backend in backends.items() if backend.name in HERE]
+        self._witness = Witness(recorder.tail, here)
         self._machine = Machine(self._pace.capacities(), fail_fast=policy.fail_fast)
         self._steps: dict[str, StepPlan] = {}
         self._members: dict[str, tuple[StepPlan, int]] = {}
@@ -199,7 +201,7 @@ class Runner:
 
     def _ended(self, key: str, attempt: int, status: JobStatus) -> None:
         doing = self._doing[key]
-        facts = doing.facts = facts_of(attempt, status, doing)
+        facts = doing.facts = facts_of(key, attempt, status, doing, self._witness)
         cause = facts["cause"]
         result = status.result or {}
         if not cause:
@@ -283,7 +285,7 @@ class Runner:
         step = doing.step
         member = key in self._members
         now = time.time()
-        doing.facts = {"submitted": now}
+        doing.facts = self._witness.begin(now)
         doing.ending = ""
         if not action.behind:
             parent = step.key if member else ""
@@ -350,6 +352,7 @@ class Runner:
                 "cause": facts.get("cause", ""),
                 "message": facts.get("message", ""),
                 "traceback": error.get("traceback", ""),
+                **{name: error.get(name, "") for name in EXPLAINED},
                 "attempt": facts.get("attempt"),
                 **usage,
             },

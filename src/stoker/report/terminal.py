@@ -14,6 +14,7 @@ from typing import Any, Final, Mapping, Sequence, TextIO
 
 from stoker.core.plan import LogLine, Plan
 from stoker.core.words import count_text, memory_text, time_text
+from stoker.runtime.failure import shown
 
 REDRAW: Final = 0.1
 """Seconds between two drawings: faster flickers on slow terminals and costs the run."""
@@ -133,14 +134,15 @@ class Terminal:
     def _failure(self, key: str, facts: Mapping[str, Any]) -> str:
         head = self._paint(f"{key} failed: {facts.get('cause', '')}", "1;31")
         body = facts.get("traceback") or facts.get("message") or ""
-        return f"\n{head}\n{body.rstrip()}\n"
+        explained = {name: facts.get(name, "") for name in ("why", "advice", "evidence")}
+        return f"\n{head}\n{body.rstrip()}\n{shown(**explained, body=body)}"
 
     def _table(self) -> list[str]:
         width = max((len(self._title(row)) for row in self._rows.values()), default=4)
-        shown = list(self._rows.values())
-        hidden = shown[40:] if len(shown) > 50 else []
+        rows = list(self._rows.values())
+        hidden = rows[40:] if len(rows) > 50 else []
         lines = [""]
-        for row in shown[: len(shown) - len(hidden)]:
+        for row in rows[: len(rows) - len(hidden)]:
             lines.append(f"  {self._mark(row.status)} {self._title(row):<{width}}  {self._facts(row)}".rstrip())
         if hidden:
             tally: dict[str, int] = {}

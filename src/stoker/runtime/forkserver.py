@@ -75,8 +75,10 @@ class ForkServer:
             return False
         message = wire.unpacked(data)
         if "file" in message:
-            with open(message["file"], "rb") as file:
+            path = message["file"]
+            with open(path, "rb") as file:
                 message = wire.unpacked(file.read())
+            os.unlink(path)
         if message["op"] == "hello":
             self._hello(message)
         elif message["op"] == "fork":

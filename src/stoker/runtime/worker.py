@@ -138,7 +138,8 @@ class Worker:
 
 
 class Told:
-    """What a hook is told: `run`, `pipeline`, `step`, `status`, and of a failure `cause`, `message`, `traceback`."""
+    """What a hook is told: `run`, `pipeline`, `step`, `status`; also, of a failure, its `cause`, `message`, `traceback`
+    and `advice`."""
 
     def __init__(self, **facts: Any) -> None:
         self.__dict__.update(facts)

@@ -85,7 +85,8 @@ def facts(kind: type) -> dict[str, Any]:
 
 
 def _has_file(module: str) -> bool:
-    return getattr(sys.modules.get(module), "__file__", None) is not None
+    # What comes from stdin has "<stdin>".
+    return not (getattr(sys.modules.get(module), "__file__", None) or "<").startswith("<")
 
 
 def _cloud(value: Any, file: BinaryIO) -> None:

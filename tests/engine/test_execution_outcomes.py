@@ -275,3 +275,30 @@ def test_a_hundred_megabytes_of_log_are_kept_and_not_held_in_memory(lab: Any) ->
     assert count == 1_000_000
     peak = int(said.rpartition("peak ")[2])
     assert peak < 150, f"the driver held {peak} MB"
+
+
+def test_a_timeout_counts_from_where_the_step_begins(lab: Any) -> None:
+    """The time in which its process comes up and imports the module is not the step's."""
+    lab.write(
+        "slow.py",
+        """
+        import time
+        from stoker import pipeline, step
+
+        if __name__ != "__main__":
+            time.sleep(0.7)
+
+        @step(timeout=0.5)
+        def quick() -> int:
+            return 1
+
+        @pipeline
+        def slow():
+            quick()
+
+        if __name__ == "__main__":
+            slow()
+        """,
+    )
+    lab.run("slow.py")
+    assert lab["slow"].steps["quick"].status == "succeeded"

@@ -1,26 +1,10 @@
-"""Names for runs, and for the process that drives one."""
+"""Which process this is, so that another one can see whether it still lives."""
 
 from __future__ import annotations
 
 import os
 import socket
-from typing import Any, Final
-
-_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
-_EPOCH: Final = 1_735_689_600
-"""2025-01-01: the ids' clock starts here, so that eight characters last until the year 2059."""
-
-
-def new_id(now: float) -> str:
-    """A run's id: eight characters of time, so that ids sort by it, and four drawn at random."""
-    number = int((now - _EPOCH) * 1000)
-    time_part = "".join(_ALPHABET[number >> shift & 31] for shift in range(35, -5, -5))
-    return time_part + "".join(_ALPHABET[byte & 31] for byte in os.urandom(4))
-
-
-def new_token() -> str:
-    """What a driver holds a run by: who takes the run over writes another one."""
-    return os.urandom(8).hex()
+from typing import Any
 
 
 def this_process() -> dict[str, Any]:

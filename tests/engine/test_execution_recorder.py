@@ -1,0 +1,88 @@
+"""What the recorder writes when much happens between two commits."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.core.errors import StoreError
+from stoker.core.graph import Source
+from stoker.core.plan import StepPlan
+from stoker.core.settings import StepSettings
+from stoker.engine.doing import Doing
+from stoker.engine.recorder import Recorder
+from stoker.store.rows import RunRow
+from stoker.store.store import Store, open_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    opened = open_store("", "", str(tmp_path / "home"))
+    now = time.time()
+    opened.records.create_run(RunRow(id="run", pipeline="p", created=now, started=now, token="mine"))
+    yield opened
+    opened.close()
+
+
+STEP = StepPlan(
+    key="train",
+    name="train",
+    source=Source(kind="module", module="m", qualname="train"),
+    outputs=(),
+    unpack=False,
+    inputs={},
+    settings=StepSettings(),
+    backend="orchestrator",
+    code="",
+)
+
+
+def recorder(store: Store) -> Recorder:
+    return Recorder(store, run="run", token="mine")
+
+
+def test_a_step_that_begins_and_ends_between_two_commits_has_ended(store: Store) -> None:
+    recording = recorder(store)
+    recording.pending([STEP])
+    recording.flush()
+    recording.running("train", 1, started=10.0, parent="")
+    facts = {"started": 10.5, "ended": 11.0, "attempt": 1, "outputs": {}}
+    recording.settled("train", STEP, "succeeded", facts, Doing(STEP, {}, "key"), parent="", index=None)
+    recording.flush()
+    row = store.records.step("run", "train")
+    assert row is not None
+    assert (row.status, row.started, row.ended, row.attempts) == ("succeeded", 10.5, 11.0, 1)
+
+
+def test_a_fan_out_over_nothing_has_ended(store: Store) -> None:
+    recording = recorder(store)
+    recording.pending([STEP])
+    recording.expanded("train", 0)
+    recording.settled("train", STEP, "succeeded", {}, Doing(STEP, {}, ""), parent="", index=None, count=0)
+    recording.flush()
+    row = store.records.step("run", "train")
+    assert row is not None and (row.status, row.count) == ("succeeded", 0)
+
+
+def test_an_attempt_counts_as_soon_as_it_begins(store: Store) -> None:
+    recording = recorder(store)
+    recording.pending([STEP])
+    recording.running("train", 2, started=10.0, parent="")
+    recording.flush()
+    row = store.records.step("run", "train")
+    assert row is not None and (row.status, row.attempts) == ("running", 2)
+    later = recorder(store)
+    later.remember_earlier()
+    assert (later.tried("train"), later.is_kept("train")) == (2, False)
+
+
+def test_whoever_lost_the_run_writes_nothing(store: Store) -> None:
+    recording = recorder(store)
+    assert store.records.take_over("run", expected="mine", token="theirs", driver={"pid": 1})
+    recording.pending([STEP])
+    with pytest.raises(StoreError, match="taken over by another driver"):
+        recording.flush()
+    assert store.records.step("run", "train") is None
