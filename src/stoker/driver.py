@@ -330,6 +330,8 @@ class _Drive:
                     status = self._loop(runner, backends)
         except StokerError as problem:
             failure, error = problem, str(problem)
+        except KeyboardInterrupt:
+            status, error = "cancelled", "interrupted"  # only under --debug: otherwise the signal stops the runner
         except BaseException as problem:  # the end is recorded, whatever it was, and then raised again
             failure, error = problem, f"{type(problem).__name__}: {problem}"
             raise

@@ -143,3 +143,41 @@ def test_lines_are_shown_and_followed_while_the_step_runs(talked: Any) -> None:
     assert [line.text for line in followed] == ["after"]
     driver.wait(0)
     assert "waits │ after" in driver.lines
+
+
+HOOKED = """
+import os
+import signal
+
+from stoker import pipeline, step
+
+def goodbye(told):
+    print("goodbye from", told.pipeline)
+
+@step
+def work() -> int:
+    print("working")
+    if os.environ.get("INTERRUPTED"):
+        os.kill(os.getpid(), signal.SIGINT)
+    return 1
+
+@pipeline(on_success=goodbye)
+def hooked():
+    work()
+
+if __name__ == "__main__":
+    hooked()
+"""
+
+
+def test_lines_of_the_pipelines_own_hooks_are_kept(lab: Any) -> None:
+    lab.write("hooked.py", HOOKED).run("hooked.py")
+    told = [(key, line.text) for key, line in lab["hooked"].logs()]
+    assert told == [("work", "working"), ("hooked", "goodbye from hooked")]
+    assert [key for key, _ in lab["hooked"].logs("work")] == ["work"]
+
+
+def test_an_interrupt_under_debug_cancels_the_run(lab: Any) -> None:
+    lab.write("hooked.py", HOOKED)
+    lab.run("stoker", "run", "hooked.py", "--debug", code=130, env={"INTERRUPTED": "1"})
+    assert lab["hooked"].status == "cancelled"

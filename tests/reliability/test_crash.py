@@ -424,3 +424,49 @@ def test_killed_drivers(
     assert any(not found.run for case in cases for found in case.before)
     assert any(found.status == "running" and not found.good for case in cases for found in case.before)
     assert any(found.status == "running" and len(found.good) > STEPS // 2 for case in cases for found in case.before)
+
+
+FOREVER = """
+import subprocess, time
+from stoker import pipeline, step
+
+@step
+def family(number: int) -> int:
+    children = [subprocess.Popen(["sleep", "600"], start_new_session=own) for own in (True, False)]
+    time.sleep(600)
+    return len(children)
+
+@step(isolation="fresh")
+def alone() -> int:
+    time.sleep(600)
+    return 0
+
+@pipeline
+def forever():
+    alone()
+    family.map(list(range(40)))
+
+if __name__ == "__main__":
+    forever()
+"""
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_nothing_outlives_a_killed_driver(number: int, tmp_path: Path, mark: Callable[[str], Any]) -> None:
+    """Steps that would go on for minutes, and their children, also those that made themselves independent."""
+    (tmp_path / "flow.py").write_text(FOREVER)
+    marked = mark("forever")
+    environment = {**marked.environment, "STOKER_HOME": str(tmp_path / "home")}
+    process = subprocess.Popen(
+        [sys.executable, "flow.py"], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    delay = random.Random(f"{SEED}/forever/{number}")
+    if number % 2:
+        # Once steps run: the driver, the fork server, a worker, and a child of it at least.
+        while len(marked.processes()) < 4:
+            assert process.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(delay.uniform(0.0, 0.5))
+    process.kill()
+    process.wait()
+    assert not marked.gone()

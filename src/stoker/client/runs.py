@@ -9,7 +9,7 @@ from typing import Any, Final, Iterator, Mapping
 import attrs
 
 from stoker.client.liveness import ShownStatus, shown_status
-from stoker.client.logs import merged
+from stoker.client.logs import Source, merged
 from stoker.client.steps import Step, Steps
 from stoker.client.times import between, iso, local, moment
 from stoker.core.plan import LogLine
@@ -128,9 +128,16 @@ class Run:
         return [Event(time=local(row.time), kind=row.kind, key=row.key, data=row.data) for row in rows]
 
     def logs(self, step: str | None = None) -> Iterator[tuple[str, LogLine]]:
-        """What its steps printed, or one of them (of a fan-out all elements), as (key, line) by time."""
+        """What its steps printed, or one of them (of a fan-out all elements), as (key, line) by time.
+
+        Lines of the pipeline's own hooks stand under the pipeline's name.
+        """
         steps: list[Step] = [self.steps[step]] if step is not None else list(self.steps.values())
-        return merged(self._store, self.id, (source for one in steps for source in one.log_sources()))
+        sources = [source for one in steps for source in one.log_sources()]
+        if step is None and self._store.logs.attempts(self.id, ""):
+            sources.append(Source(start=self._row.started or 0.0, key=""))
+        for key, line in merged(self._store, self.id, sources):
+            yield key or self.pipeline, line
 
     def refresh(self) -> Run:
         """Read it again, and its steps when they are next asked for; returns itself."""

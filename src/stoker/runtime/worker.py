@@ -64,19 +64,19 @@ class Worker:
     def _step(self, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
         try:
             function = self.function(step["source"])
-        except Terminated:
+        except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # the user's module runs here
             return _failed(IMPORT_ERROR, error)
         try:
             arguments = {name: self._value(tree) for name, tree in job["inputs"].items()}
-        except Terminated:
+        except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # unpickling runs the user's code
             return _failed(INPUT_ERROR, error)
         try:
             returned = function(**arguments)
-        except Terminated:
+        except (Terminated, KeyboardInterrupt):
             raise
         except SystemExit as error:
             return _failed(EXITED, error, message=f"the step called sys.exit({error.code!r})")
@@ -85,7 +85,7 @@ class Worker:
         del arguments
         try:
             return {"ok": True, "outputs": self._kept(returned, step)}
-        except Terminated:
+        except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # pickling runs the user's code
             return _failed(UNSERIALIZABLE if isinstance(error, SerializationError) else USER_ERROR, error)
@@ -130,7 +130,7 @@ class Worker:
             hook = self.function(job["hook"])
             takes = getattr(getattr(hook, "__code__", None), "co_argcount", 1)
             hook(*([Told(**job["told"])] if takes else []))
-        except Terminated:
+        except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # the user's code
             return _failed(USER_ERROR, error)
