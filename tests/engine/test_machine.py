@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stoker.core import events as ev
 from stoker.core.plan import Capacity
-from stoker.core.status import STEP_DONE, STEP_GOOD
+from stoker.core.status import CAUSES, NEVER_RETRIED, RETRIED_IF_NAMED, STEP_DONE, STEP_GOOD
 from stoker.engine.machine import LOST_LIMIT, Machine
 from stoker.engine.pool import PATIENCE
 
@@ -212,6 +212,34 @@ def test_only_the_named_causes_are_retried() -> None:
     player.start(task("a", retries=3, retry_on=frozenset({"killed"})))
     player.end("a", "user-error")
     assert player.settled == {"a": "failed"}
+
+
+@pytest.mark.parametrize("cause", sorted(RETRIED_IF_NAMED))
+def test_what_another_attempt_cannot_cure_is_retried_only_if_it_is_named(cause: str) -> None:
+    player = Player()
+    player.start(task("a", retries=3))
+    player.end("a", cause)
+    assert player.settled == {"a": "failed"} and not player.retrying
+    named = Player()
+    named.start(task("a", retries=1, retry_on=frozenset({cause})))
+    named.end("a", cause)
+    assert named.retrying[0].cause == cause and not named.settled
+
+
+@pytest.mark.parametrize("cause", sorted(NEVER_RETRIED - {"cancelled"}))
+def test_what_is_never_retried_is_not_even_if_it_is_named(cause: str) -> None:
+    player = Player()
+    player.start(task("a", retries=3, retry_on=frozenset({cause})))
+    player.end("a", cause)
+    assert player.settled == {"a": "failed"} and not player.retrying
+
+
+@pytest.mark.parametrize("cause", sorted(CAUSES - RETRIED_IF_NAMED - NEVER_RETRIED))
+def test_every_other_cause_is_retried(cause: str) -> None:
+    player = Player()
+    player.start(task("a", retries=1))
+    player.end("a", cause)
+    assert player.retrying[0].cause == cause
 
 
 def test_a_timeout_cancels_the_attempt_and_names_the_cause() -> None:

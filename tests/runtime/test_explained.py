@@ -68,6 +68,7 @@ def test_the_oom_killer_is_told_from_another_kill() -> None:
     assert found.evidence == f"{OOM}; {kernel[0]}" and "resources.memory" in found.advice
     assert explained({}, [], Ending(signal=signal.SIGTERM, oom=OOM)).cause == "killed"
     assert explained({}, [], Ending(signal=signal.SIGSEGV, oom=OOM)).cause == "crashed"
+    assert "dmesg" not in explained({}, [], Ending(signal=signal.SIGTERM)).advice
 
 
 def test_a_child_that_the_oom_killer_ended_is_out_of_memory() -> None:
@@ -89,6 +90,12 @@ def test_what_an_exception_was_raised_from_counts() -> None:
         document = described(caught)
     assert document["because"] == ["OSError: [Errno 28] No space left on device: 'model.pt'"]
     assert explained(document, [], Ending(cause="user-error")).cause == "disk-full"
+
+
+def test_an_exception_without_words_is_its_own_evidence() -> None:
+    document = described(MemoryError())
+    found = explained(document, [], Ending(cause="user-error"))
+    assert (found.cause, found.evidence) == ("host-oom", "MemoryError")
 
 
 def test_what_was_only_handled_before_does_not() -> None:

@@ -57,7 +57,12 @@ class Run:
     @property
     def status(self) -> ShownStatus:
         """Where it stands; "interrupted" if it was running and its driver is dead."""
-        return shown_status(self._row)
+        shown = shown_status(self._row)
+        if shown == "interrupted":
+            # Its driver may have recorded the end, and gone, since the row was read.
+            self._row = self._store.records.run(self.id)
+            shown = shown_status(self._row)
+        return shown
 
     @property
     def created(self) -> datetime:
@@ -136,8 +141,7 @@ class Run:
         sources = [source for one in steps for source in one.log_sources()]
         if step is None and self._store.logs.attempts(self.id, ""):
             sources.append(Source(start=self._row.started or 0.0, key=""))
-        for key, line in merged(self._store, self.id, sources):
-            yield key or self.pipeline, line
+        return ((key or self.pipeline, line) for key, line in merged(self._store, self.id, sources))
 
     def refresh(self) -> Run:
         """Read it again, and its steps when they are next asked for; returns itself."""

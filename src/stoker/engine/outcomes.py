@@ -101,7 +101,8 @@ def facts_of(key: str, attempt: int, status: JobStatus, doing: Doing, witness: W
         ending, message = Ending(cause=doing.ending, message=_ended_by(doing.ending, doing.step)), ""
     elif status.cause == CANCELLED:
         # Not by us: a platform that takes its machine back, or a person with `kill`.
-        ending, message = Ending(cause=KILLED, message="the step's process was ended by SIGTERM from outside"), ""
+        said = "the step's process was ended by SIGTERM from outside"
+        ending, message = Ending(cause=KILLED, message=said, signal=signal.SIGTERM), ""
     found = witness.explained(key, attempt, doing, error, ending)
     message = message or found.sentence
     document = {"why": found.sentence if found.evidence else "", "advice": found.advice, "evidence": found.evidence}

@@ -170,8 +170,9 @@ class Recorder:
         outputs = facts.get("outputs") or {}
         if status not in STEP_GOOD or not known:
             return
-        for name, wire in outputs.items():
-            self._batch.output(OutputRow(run_id=self._run, key=key, name=name, artifact=from_wire(wire)))
+        for place, (name, wire) in enumerate(outputs.items()):
+            row = OutputRow(run_id=self._run, key=key, name=name, artifact=from_wire(wire), place=place)
+            self._batch.output(row)
         if status == "succeeded" and step.settings.cache:
             expires = None if step.settings.cache_expires is None else now + step.settings.cache_expires
             self._batch.remember(

@@ -110,7 +110,12 @@ def _because(error: BaseException) -> dict[str, Any]:
         if isinstance(cause, BaseException) and cause not in found:
             found.append(cause)
             line += [cause.__cause__, *getattr(cause, "exceptions", ())]
-    return {"because": [f"{_type(cause)}: {_message(cause)}" for cause in found]} if found else {}
+    return {"because": [_line(_type(cause), _message(cause)) for cause in found]} if found else {}
+
+
+def _line(kind: str, message: str) -> str:
+    """An exception as Python prints it; one without words has its type for a message."""
+    return kind if message == kind.rpartition(".")[2] else f"{kind}: {message}"
 
 
 def _type(error: BaseException) -> str:
@@ -156,6 +161,8 @@ def explained(error: Mapping[str, Any], lines: Sequence[str], ending: Ending) ->
     general, advice = signatures.general(cause)
     if "\n  fix: " in error.get("message", ""):
         advice = ""  # an error of ours brings its own
+    elif cause == KILLED and number == signal.SIGTERM:
+        advice = signatures.TERMINATED
     plain = _explanation(cause, sentence or general, advice, "")
     if cause not in _OPEN:
         return plain
@@ -185,7 +192,7 @@ def _explanation(cause: str, sentence: str, advice: str, evidence: str) -> Expla
 
 def _raised(error: Mapping[str, Any], ending: Ending) -> Iterator[str]:
     if error.get("type"):
-        yield f"{error['type']}: {error.get('message', '')}"
+        yield _line(error["type"], error.get("message", ""))
     yield from error.get("because", ())
     if ending.message:
         yield ending.message
@@ -206,7 +213,8 @@ def shown(*, why: str, advice: str, evidence: str, body: str = "") -> str:
 def of_exit(*, code: int | None, signal_number: int | None) -> tuple[str, str]:
     """The cause and a sentence for a process that ended before its step did."""
     if signal_number is not None:
-        name = signal.Signals(signal_number).name
+        known = {number.value: number.name for number in signal.Signals}
+        name = known.get(signal_number, f"signal {signal_number}")  # real-time signals have no names of their own
         if signal_number in _CRASHES:
             return CRASHED, f"the step's process crashed with {name} (a fault in native code)"
         if signal_number == signal.SIGKILL:

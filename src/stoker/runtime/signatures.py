@@ -31,12 +31,14 @@ GENERAL: Final[Mapping[str, tuple[str, str]]] = {
     status.USER_ERROR: ("the step's code raised an exception", ""),
     status.CRASHED: (
         "the step's process crashed in native code",
-        "set PYTHONFAULTHANDLER=1 in the step's environment to see the Python line; suspect extensions first",
+        (
+            "suspect extensions first: faulthandler.enable() at the step's start shows the Python line; after SIGBUS also "
+            "a full /dev/shm, or a file that shrank while it was mapped"
+        ),
     ),
     status.KILLED: (
         "the step's process was killed from outside",
-        "look who sent the signal: the kernel out of memory (`dmesg`), a platform that takes its place back, a person; "
-        + _LOOK,
+        f"look who did it: the kernel out of memory (`dmesg`), a platform that takes its place back, a person; {_LOOK}",
     ),
     status.EXITED: ("the step's process left before the step returned", f"return from the step instead; {_LOOK}"),
     status.TIMED_OUT: ("the step ran longer than it may", "raise its timeout, or find out where it waits"),
@@ -69,6 +71,10 @@ _RAISED: Final = re.compile(
     # An exception that a process died of, as Python prints it, also with a rank before it; or as C++ does.
     r"^(?:\[[^\]]*\]:? *)*(?:((?:\w+\.)*\w*(?:Error|Exception)\w*)(?::? *(.*))?|\s*what\(\): +(.*))$"
 )
+
+
+TERMINATED: Final = f"look who asked for its end: a person, or a platform that takes its place back; {_LOOK}"
+"""The advice after SIGTERM, which the OOM killer never sends."""
 
 
 def known(raised: Sequence[str], printed: str) -> tuple[Signature, str] | None:

@@ -357,7 +357,7 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     "all_steps": f"{_STEP} WHERE run_id = ? ORDER BY position, parent, idx",
     "counts": "SELECT status, count(*) FROM steps WHERE run_id = ? GROUP BY status",
     "counts_of": "SELECT status, count(*) FROM steps WHERE run_id = ? AND parent = ? GROUP BY status",
-    "outputs_of": f"{_OUTPUT} WHERE run_id = ? AND key = ? ORDER BY name",
+    "outputs_of": f"{_OUTPUT} WHERE run_id = ? AND key = ? ORDER BY place, name",
     "element_outputs": "SELECT "
     + ", ".join(f"outputs.{name}" for name in rows.OUTPUT_COLUMNS)
     + " FROM steps JOIN outputs ON outputs.run_id = steps.run_id AND outputs.key = steps.key"

@@ -87,12 +87,13 @@ class StepProgress:
 
 @attrs.frozen(kw_only=True, slots=True)
 class OutputRow:
-    """A named result of a step."""
+    """A named result of a step, and its place among them as they were declared."""
 
     run_id: str
     key: str
     name: str
     artifact: Artifact
+    place: int = 0
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -201,7 +202,7 @@ ATTEMPTS: Final = Table(AttemptRow, json_columns=("error", "usage"))
 CACHE: Final = Table(CacheRow, json_columns=("outputs",))
 EVENTS: Final = Table(EventRow, json_columns=("data",))
 
-OUTPUT_COLUMNS: Final = ("run_id", "key", "name", "digest", "serializer", "type", "size", "meta", "inline")
+OUTPUT_COLUMNS: Final = ("run_id", "key", "name", "digest", "serializer", "type", "size", "meta", "inline", "place")
 
 
 def output_columns(row: OutputRow) -> tuple[Any, ...]:
@@ -217,16 +218,18 @@ def output_columns(row: OutputRow) -> tuple[Any, ...]:
         artifact.size,
         text(artifact.meta),
         artifact.inline,
+        row.place,
     )
 
 
 def output_row(values: Sequence[Any]) -> OutputRow:
     """The output of columns, as a query returned them."""
-    run_id, key, name, digest, serializer, kind, size, meta, inline = values
+    run_id, key, name, digest, serializer, kind, size, meta, inline, place = values
     return OutputRow(
         run_id=run_id,
         key=key,
         name=name,
+        place=place,
         artifact=Artifact(
             digest=digest,
             serializer=serializer,

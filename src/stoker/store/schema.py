@@ -29,7 +29,7 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
         "CREATE INDEX elements ON steps (run_id, parent, idx) WHERE parent <> ''",
         """CREATE TABLE outputs (
             run_id text NOT NULL, key text NOT NULL, name text NOT NULL, digest text NOT NULL, serializer text NOT NULL,
-            type text NOT NULL, size bigint NOT NULL, meta text NOT NULL, inline {blob},
+            type text NOT NULL, size bigint NOT NULL, meta text NOT NULL, inline {blob}, place integer NOT NULL,
             PRIMARY KEY (run_id, key, name)){clustered}""",
         # Blobs only: nobody looks for all the places where a step returned 3.
         "CREATE INDEX outputs_by_digest ON outputs (digest) WHERE inline IS NULL",
