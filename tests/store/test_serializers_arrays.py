@@ -135,16 +135,19 @@ def test_what_npy_cannot_say_is_pickled(blobs: Blobs, value: Any) -> None:
 
 
 MEMORY = """
-import resource, sys
+import sys
+from pathlib import Path
 import numpy as np
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 blobs = Blobs(sys.argv[1])
 array = np.ones(25_000_000)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def peak():
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+before = peak()
 saved = artifacts.save(array, blobs)
 loaded = artifacts.load(saved, blobs)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+print((peak() - before) / 1024)
 """
 
 
