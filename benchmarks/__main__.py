@@ -38,6 +38,7 @@ class Home:
     def run(self, *command: str) -> tuple[float, dict[str, Any]]:
         """Seconds for the whole process, and what it printed as JSON."""
         environment = {**os.environ, "STOKER_HOME": self.path, "TMPDIR": self.path}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # with it every start would compile everything again
         started = time.perf_counter()
         done = subprocess.run(
             [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False

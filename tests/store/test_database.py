@@ -197,3 +197,23 @@ def test_processes_that_open_a_fresh_database_at_once_migrate_it_once(tmp_path: 
         with sqlite3.connect(path) as connection:
             assert connection.execute("SELECT count(*) FROM plans").fetchone() == (8,)
         connection.close()
+
+
+def test_drivers_of_other_databases_are_not_imported_for_sqlite(tmp_path: Path) -> None:
+    code = (
+        "import sys; from stoker.store.database import Database\n"
+        f"Database('sqlite:///{tmp_path}/a.db').close()\n"
+        "assert 'psycopg' not in sys.modules, 'it costs 100 ms'\n"
+        "import psycopg"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_postgres_after_sqlite_in_one_process(tmp_path: Path, postgres_uri: str) -> None:
+    code = (
+        "import sys; from stoker.store.database import Database\n"
+        f"first = Database('sqlite:///{tmp_path}/a.db')\n"
+        f"Database('{postgres_uri}').rows('SELECT 1')\n"
+        "assert first.rows('SELECT 2') == [(2,)]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
