@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 CHECK = """
@@ -116,3 +119,15 @@ def test_a_module_is_found_below_its_root(project: Any) -> None:
     project.write({"src/deep/__init__.py": "", "src/deep/er.py": "class Of:\n    def one(): return 7\n"})
     said = check(project, "print(found('module', 'deep.er', 'Of.one', root='src')(), 'src' in sys.path)\n")
     assert said == "7 True\n"
+
+
+def test_a_script_runs_as_it_is_now_not_as_it_was_compiled(tmp_path: Path) -> None:
+    """Two edits in one second that keep the size look alike to Python's cache of compiled files."""
+    path = tmp_path / "train.py"
+    source = {"kind": "script", "module": "train_as_it_is", "qualname": "f", "path": str(path), "root": str(tmp_path)}
+    for number in (1, 2):
+        path.write_text(f"def f():\n    return {number}\n")
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+        sys.modules.pop("train_as_it_is", None)
+        assert modules.function_of(source, lambda digest: b"")() == number
+    assert not (tmp_path / "__pycache__").exists()

@@ -10,7 +10,8 @@ import importlib
 import importlib.util
 import os
 import sys
-from types import ModuleType
+from importlib.machinery import SourceFileLoader
+from types import CodeType, ModuleType
 from typing import Any, Callable, Mapping
 
 from stoker.core import request
@@ -59,6 +60,19 @@ def module_of(source: Mapping[str, Any]) -> ModuleType:
         request.WORKER = was
 
 
+class _AsItIs(SourceFileLoader):
+    """Runs a file's source as it is now, never a compiled copy of it.
+
+    Python takes a copy for current when the file's size and the second of its last change are the same. The driver,
+    for which the script is `__main__`, has no copy: after a quick edit it would hash new code, and workers run the old.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+
 def _same_file(module: ModuleType, path: str) -> bool:
     file = getattr(module, "__file__", None)
     return file is not None and os.path.realpath(file) == os.path.realpath(path)
@@ -83,7 +97,7 @@ def _script(name: str, path: str) -> ModuleType:
 
 
 def _executed(name: str, path: str, *, package: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=_AsItIs(name, path))
     if spec is None or spec.loader is None:
         raise SourceError(f"'{path}' is not a Python file that a worker can run")
     module = importlib.util.module_from_spec(spec)
