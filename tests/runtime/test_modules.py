@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from stoker.runtime import modules
+
 CHECK = """
 import sys
 from stoker.core import request
