@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
+import socket
 import sys
+from collections import Counter
 from importlib import metadata
 from pathlib import Path
-from typing import Final, Iterator
+from typing import Final, Iterator, Mapping
 
 import attrs
 import click
@@ -16,14 +19,16 @@ import click
 from stoker import config
 from stoker.cli.options import json_option
 from stoker.cli.output import paint, print_json
+from stoker.core.devices import Inventory
 from stoker.core.errors import EXIT_INFRASTRUCTURE, StokerError
 from stoker.core.words import memory_text
+from stoker.hardware.probe import probe
 from stoker.store.records import RunFilter
 from stoker.store.schema import MIGRATIONS
 from stoker.store.store import open_store
 
-NEEDED: Final = ("attrs", "cattrs", "click", "cloudpickle", "fsspec", "peewee", "psutil", "pyyaml")
-OPTIONAL: Final = ("numpy", "pandas", "polars", "pyarrow", "scipy", "scikit-learn", "torch", "matplotlib", "psycopg")
+NEEDED: Final = ("attrs", "cattrs", "click", "cloudpickle", "fsspec", "nvidia-ml-py", "peewee", "psutil", "pyyaml")
+OPTIONAL: Final = ("numpy", "pandas", "polars", "pyarrow", "scipy", "scikit-learn", "matplotlib", "psycopg")
 """Packages whose values Stoker keeps in their own formats, or that an extra brings."""
 NETWORK: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs"}
@@ -33,11 +38,21 @@ LITTLE: Final = 10**9
 """Bytes. With less free space, the next large artifact may be the one that does not fit."""
 OLDEST_SQLITE: Final = (3, 24)
 """The first that knows INSERT … ON CONFLICT DO UPDATE."""
+FRAMEWORKS: Final[Mapping[str, tuple[str, ...]]] = {
+    "torch": ("torch/version.py",),
+    "jax": (),
+    "tensorflow": ("tensorflow/python/platform/build_info.py",),
+}
+"""framework → files of it that say for what it was built, read as text: to import one takes seconds"""
+JAX_PLUGINS: Final = re.compile(r"jax-(cuda|rocm)(\d+)-plugin", re.IGNORECASE)
+ENGINES: Final = ("docker", "podman", "buildah")
+SLOW: Final = 2.0
+"""Seconds after which a socket counts as not answering; one on this machine takes none."""
 
 
 @attrs.frozen(kw_only=True)
 class Check:
-    """One thing that was looked at; `problem` is empty if all is well."""
+    """One thing that was looked at; `problem` is empty if all is well, and `fix` then a hint at most."""
 
     name: str
     found: str
@@ -49,7 +64,7 @@ class Check:
 @json_option
 def command(*, as_json: bool) -> int:
     """Check this machine, the configuration and the store; exit code 4 if there is a problem."""
-    checks = [*machine(), *configuration(), *home(), *packages()]
+    checks = [*machine(), *accelerators(), *configuration(), *home(), *packages(), *engines(), *clusters()]
     problems = [check for check in checks if check.problem]
     if as_json:
         print_json({"ok": not problems, "checks": [attrs.asdict(check) for check in checks]})
@@ -59,7 +74,9 @@ def command(*, as_json: bool) -> int:
             mark = paint("✗", "31") if check.problem else paint("✓", "32")
             click.echo(f"{mark} {check.name:<{width}}  {check.found}")
             if check.problem:
-                click.echo(f"  {'':<{width}}  {check.problem}\n  {'':<{width}}  fix: {check.fix}")
+                click.echo(f"  {'':<{width}}  {check.problem}")
+            if check.fix:
+                click.echo(f"  {'':<{width}}  fix: {check.fix}")
         click.echo(f"{len(problems)} problems" if len(problems) != 1 else "1 problem")
     return EXIT_INFRASTRUCTURE if problems else 0
 
@@ -89,6 +106,42 @@ def machine() -> Iterator[Check]:
         problem="" if enough else f"Stoker needs {'.'.join(map(str, OLDEST_SQLITE))} or later",
         fix="" if enough else "use a newer Python, or a PostgreSQL database",
     )
+
+
+def accelerators() -> Iterator[Check]:
+    """What there is of them, the driver, and whether the frameworks that are installed can use them."""
+    try:
+        inventory = probe()
+    except StokerError as error:
+        yield Check(name="devices", found="", problem=_told(error), fix=error.fix)
+        inventory = Inventory()
+    else:
+        counted = Counter(device.model + (f"/{device.slice}" if device.slice else "") for device in inventory.devices)
+        found = ", ".join(f"{count} × {name}" for name, count in counted.items()) or "no accelerators"
+        yield Check(name="devices", found=found + (" (simulated)" if inventory.simulated else ""))
+    if inventory.driver:
+        cuda = "" if inventory.cuda is None else f", CUDA up to {inventory.cuda[0]}.{inventory.cuda[1]}"
+        yield Check(name="driver", found=f"NVIDIA {inventory.driver}{cuda}")
+    for finding in inventory.findings:
+        what = f"{finding.where}: {finding.what}" if finding.where else finding.what
+        bad = finding.level == "error"
+        yield Check(
+            name=finding.code,
+            found="" if bad else what,
+            problem=f"{what} ({finding.why})" if bad else "",
+            fix=finding.fix,
+        )
+    there = any(device.kind == "nvidia" and not device.simulated for device in inventory.devices)
+    for name in FRAMEWORKS:
+        version = _version(name)
+        built = built_for(name) if version else ""
+        blind = there and built == "the CPU"
+        yield Check(
+            name=name,
+            found=(f"{version}, built for {built}" if built else version) or "not installed (optional)",
+            problem=f"this {name} cannot use the NVIDIA devices" if blind else "",
+            fix=f"install {name} again, in a build for CUDA" if blind else "",
+        )
 
 
 def configuration() -> Iterator[Check]:
@@ -153,6 +206,89 @@ def packages() -> Iterator[Check]:
         yield Check(name=name, found=_version(name) or "not installed (optional)")
 
 
+def engines() -> Iterator[Check]:
+    """What can build and run containers."""
+    found = [name for name in ENGINES if shutil.which(name)]
+    if "docker" in found:
+        address = docker_socket()
+        silent = not answers(address)
+        fix = "start Docker, and see that the user is in the group docker, if steps are to run in containers"
+        state = f"docker, whose socket {address} does not answer" if silent else f"docker at {address}"
+        yield Check(name="docker", found=state, fix=fix if silent else "")
+    others = [name for name in found if name != "docker"]
+    if others or not found:
+        yield Check(name="containers", found=", ".join(others) or f"none of {', '.join(ENGINES)} (optional)")
+
+
+def clusters() -> Iterator[Check]:
+    """Where steps could go, by what has been left here to reach it; no secret is read."""
+    folder = Path.home()
+    config_files = (os.environ.get("KUBECONFIG") or str(folder / ".kube/config")).split(os.pathsep)
+    slurm = shutil.which("sbatch")
+    signs = {
+        "kubernetes": [*filter(os.path.exists, config_files), *_named("KUBERNETES_SERVICE_HOST")],
+        "aws": [
+            *(str(path) for name in ("credentials", "config") if (path := folder / ".aws" / name).exists()),
+            *_named("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+        ],
+        "slurm": [slurm] if slurm else [],
+        "ray": _named("RAY_ADDRESS"),
+        "skypilot": [str(folder / ".sky")] if (folder / ".sky").exists() else [],
+    }
+    for name, found in signs.items():
+        yield Check(name=name, found=", ".join(found) or "nothing to reach it with (optional)")
+
+
+def built_for(framework: str) -> str:
+    """For what an installed framework was built: "CUDA 12.1", "ROCm 6.2", "the CPU"; empty where nothing tells."""
+    _, _, local = _version(framework).partition("+")
+    match = re.match(r"(?:(cpu)|(cu|rocm)(\d+(?:\.\d+)*))", local)
+    if match is not None:
+        number = match[3] or ""
+        return (
+            "the CPU" if match[1] else f"ROCm {number}" if match[2] == "rocm" else f"CUDA {number[:-1]}.{number[-1:]}"
+        )
+    if framework == "jax":
+        plugins = [found for found in map(JAX_PLUGINS.fullmatch, _installed()) if found is not None]
+        names = {"cuda": "CUDA", "rocm": "ROCm"}
+        kinds = [f"{names[found[1].lower()]} {found[2]}" for found in plugins] + ["TPU"] * bool(_version("libtpu"))
+        return ", ".join(sorted(kinds)) or "the CPU"
+    for name in FRAMEWORKS[framework]:
+        try:
+            text = Path(str(metadata.distribution(framework).locate_file(name))).read_text(encoding="utf-8")
+        except (OSError, metadata.PackageNotFoundError):
+            continue
+        told = re.search(r"""^cuda\b.*= '([\d.]+)'|'cuda_version', '([\d.]+)'""", text, re.MULTILINE)
+        hip = re.search(r"^hip\b.*= '([\d.]+)", text, re.MULTILINE)
+        if told or hip:
+            return f"CUDA {told[1] or told[2]}" if told else f"ROCm {hip[1]}" if hip else ""
+        return "the CPU"
+    return ""
+
+
+def docker_socket() -> str:
+    """Where Docker is asked: DOCKER_HOST, the user's own socket, or the system's."""
+    own = Path(os.environ.get("XDG_RUNTIME_DIR", "/nonexistent"), "docker.sock")
+    path = own if own.exists() else Path("/var/run/docker.sock")
+    return os.environ.get("DOCKER_HOST") or f"unix://{path}"
+
+
+def answers(address: str) -> bool:
+    """Whether somebody listens at "unix:///path" or "tcp://host:port"; of other addresses nothing is known: yes."""
+    scheme, _, rest = address.partition("://")
+    try:
+        if scheme == "unix":
+            with socket.socket(socket.AF_UNIX) as tried:
+                tried.settimeout(SLOW)
+                tried.connect(rest)
+        elif scheme == "tcp":
+            host, _, port = rest.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), timeout=SLOW).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
     """The type of the file system that a path lies on, such as "ext4"; empty where that cannot be found out."""
     try:
@@ -182,6 +318,14 @@ def _version(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return ""
+
+
+def _installed() -> list[str]:
+    return [str(name) for one in metadata.distributions() if (name := one.metadata["Name"])]
+
+
+def _named(*variables: str) -> list[str]:
+    return [name for name in variables if os.environ.get(name)]
 
 
 def _told(error: StokerError) -> str:

@@ -27,6 +27,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "cancel": ("stoker.cli.cancel:command", "ask a run to stop"),
     "resume": ("stoker.cli.resume:command", "go on with a run where it stopped"),
     "stacks": ("stoker.cli.stacks:command", "list where runs can run and where things are kept"),
+    "devices": ("stoker.cli.devices:command", "list this machine's accelerators, and what is wrong with them"),
     "doctor": ("stoker.cli.doctor:command", "check this machine, the configuration and the store"),
     "gc": ("stoker.cli.gc:command", "remove old runs and what nothing needs any more"),
 }

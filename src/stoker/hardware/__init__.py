@@ -1,0 +1,1 @@
+"""Accelerators of this machine: finding them, and pretending to have some."""
