@@ -37,13 +37,24 @@ from stoker.core.settings import (
     DockerSettings,
     Layer,
     LocalSettings,
+    Monitor,
     Retry,
     check_flavor,
     component_settings,
     layer_from,
 )
 
-__all__ = ["Component", "DockerSettings", "LocalSettings", "ResourceSettings", "Retry", "Stack", "load", "stacks"]
+__all__ = [
+    "Component",
+    "DockerSettings",
+    "LocalSettings",
+    "Monitor",
+    "ResourceSettings",
+    "Retry",
+    "Stack",
+    "load",
+    "stacks",
+]
 
 FILE: Final = "stoker.toml"
 PYPROJECT: Final = "pyproject.toml"

@@ -15,6 +15,7 @@ from stoker.core import units
 from stoker.core.accelerators import Accelerator
 from stoker.core.docker import DockerSettings, given_environment, given_mapping
 from stoker.core.errors import SettingsError, nearest
+from stoker.core.monitoring import WATCHED, AcceleratorPolicy, Monitor, OnIdle
 from stoker.core.plugins import BACKENDS, resolve, third_party
 from stoker.core.resources import ResourceSettings, given_flag
 from stoker.core.retry import NO_RETRY, Retry
@@ -29,6 +30,7 @@ __all__ = [
     "DockerSettings",
     "Layer",
     "LocalSettings",
+    "Monitor",
     "PipelineSettings",
     "ResourceSettings",
     "Retry",
@@ -102,6 +104,9 @@ class StepSettings:
     cache_key: Any = None
     cache_expires: float | None = None
     isolation: Isolation = "warm"
+    accelerator_policy: AcceleratorPolicy = "require"
+    on_idle_gpu: OnIdle = "warn"
+    monitor: Monitor = WATCHED
     environment: Mapping[str, str] = attrs.field(factory=dict)
     step_operator: str | None = None
     backend: Mapping[str, Any] = attrs.field(factory=dict)
@@ -188,6 +193,9 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "cache_key": Option(parse=_json),
     "cache_expires": Option(parse=_or_none(units.positive_duration)),
     "isolation": Option(parse=_choice("warm", "fresh")),
+    "accelerator_policy": Option(parse=_choice("require", "prefer")),
+    "on_idle_gpu": Option(parse=_choice("warn", "fail", "stop", "ignore")),
+    "monitor": _fields_of(Monitor, short="interval"),
     "environment": Option(parse=given_environment),
     "step_operator": Option(parse=_operator),
     "failure_mode": Option(parse=_choice("fail_fast", "continue"), level="pipeline"),
@@ -274,12 +282,14 @@ def step_settings(values: Mapping[str, Any], backend: Mapping[str, Any] | None =
     asked.complete(resources)
     docker = plain.pop("docker", None)
     retry = _kept(plain.pop("retry", None))
+    monitor = _kept(plain.pop("monitor", None))
     if "on" in retry and "times" not in retry:
         raise SettingsError("retry: it says after what, but not how often", fix="give times, such as Retry(3, on=…)")
     return StepSettings(
         resources=resources,
         docker=None if docker is None else DockerSettings(**_kept(docker)),
         retry=attrs.evolve(NO_RETRY, **retry),
+        monitor=attrs.evolve(WATCHED, **monitor),
         environment=_kept(plain.pop("environment", None)),
         backend=backend or {},
         **plain,

@@ -48,6 +48,7 @@ FORWARD_COMPAT: Final = "forward-compat"  # CUDA's forward compatibility was tri
 NO_GPU_BUILD: Final = "no-gpu-build"  # the framework was built for the CPU only
 NO_KERNEL_IMAGE: Final = "no-kernel-image"  # the framework was built for other kinds of GPU than this one
 NO_GPU: Final = "no-gpu"  # the GPU that the step reached for is not among those that it sees
+IDLE_GPU: Final = "idle-gpu"  # the step left its devices idle, and was to fail or to be ended for it
 GPU_BUSY: Final = "gpu-busy"  # another process holds the device for itself
 GPU_HARDWARE: Final = "gpu-hardware"  # the device failed: ECC, NVLink, off the bus, an XID of that kind
 ILLEGAL_MEMORY_ACCESS: Final = "illegal-memory-access"  # a kernel left its memory, or failed an assertion
@@ -85,6 +86,7 @@ RETRYABLE: Final[Mapping[str, Retryable]] = {
     NO_GPU_BUILD: "never",
     NO_KERNEL_IMAGE: "never",
     NO_GPU: "elsewhere",
+    IDLE_GPU: "never",
     GPU_BUSY: "here",
     GPU_HARDWARE: "elsewhere",
     ILLEGAL_MEMORY_ACCESS: "here",

@@ -197,9 +197,6 @@ class Recorder:
         for row in self._progress.values():
             self._batch.change(row)
         self._progress.clear()
-        for row in self._progress.values():
-            self._batch.change(row)
-        self._progress.clear()
         if not len(self._batch):
             return
         batch, self._batch = self._batch, Batch()

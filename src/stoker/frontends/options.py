@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, Typed
 import attrs
 
 from stoker.core.errors import UsageError, nearest
+from stoker.core.monitoring import AcceleratorPolicy, OnIdle
 from stoker.core.settings import OPTIONS, FailureMode, Isolation, Layer, layer_of
 from stoker.core.units import UNSET
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from stoker.core.settings import DockerSettings, ResourceSettings, Retry
+    from stoker.core.settings import DockerSettings, Monitor, ResourceSettings, Retry
 
 Hook = Callable[..., Any]
 HOOKS: Final = ("on_success", "on_failure")
@@ -31,6 +32,9 @@ class Options(TypedDict, total=False):
     cache_key: Any
     cache_expires: float | str | timedelta | None
     isolation: Isolation
+    accelerator_policy: AcceleratorPolicy
+    on_idle_gpu: OnIdle
+    monitor: Monitor | Mapping[str, Any] | float | str | None
     environment: Mapping[str, str] | None
     step_operator: str | None
     on_success: Hook

@@ -20,7 +20,7 @@ from typing import Any, Callable, Final, Mapping, Sequence
 import attrs
 
 from stoker.core.accelerators import MODELS, model
-from stoker.core.devices import Device, Inventory
+from stoker.core.devices import CORES, Device, Inventory
 from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
 from stoker.hardware.catalog import NEURON, TPU, TPU_VENDOR, model_of
@@ -30,8 +30,6 @@ UNREADABLE: Final = "STK128"
 
 TIMEOUT: Final = 20.0
 """Seconds for a vendor's command. neuron-ls takes 1 s on a machine with 16 chips; one that hangs does so for ever."""
-CORES: Final = "neuron-cores:"
-"""What the UUID of a Neuron device begins with; behind it stand its cores as NEURON_RT_VISIBLE_CORES takes them."""
 
 # amdsmi has called its enumeration AmdSmiIoLinkType and AmdSmiLinkType; the number is the same.
 _XGMI = 2

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Final, Mapping, Sequence
 
-from stoker.core.devices import Device, Inventory, Kind, Process
+from stoker.core.devices import CORES, Device, Inventory, Kind, Process
 from stoker.core.findings import Finding
 from stoker.hardware import nvidia, others
 from stoker.hardware.simulate import VARIABLE, simulated
@@ -90,7 +90,7 @@ def _listed(devices: list[Device], value: str) -> list[Device]:
 def _cores(devices: list[Device], value: str) -> list[Device]:
     """The Neuron devices all of whose cores are in a list such as "0-3,8"."""
     allowed = _numbers(value)
-    return [one for one in devices if _numbers(one.uuid.removeprefix(others.CORES)) <= allowed]
+    return [one for one in devices if _numbers(one.uuid.removeprefix(CORES)) <= allowed]
 
 
 def _numbers(value: str) -> set[int]:
