@@ -78,6 +78,12 @@ def memory(name: str, n: int, field: str) -> float:
         return float(home.run("-m", "benchmarks.workloads", name, str(n))[1][field])
 
 
+def sampling(hertz: int) -> float:
+    """Percent of one core that the sampler takes."""
+    with Home() as home:
+        return float(home.run("-m", "benchmarks.sampler", str(hertz))[1]["percent"])
+
+
 def slope(measure: Callable[[int], float], small: int, large: int) -> float:
     """Milliseconds for one more."""
     return (measure(large) - measure(small)) / (large - small) * 1000
@@ -138,6 +144,8 @@ MEASURES: dict[str, tuple[str, str, Callable[[], float]]] = {
     "chain_memory": ("driver's memory at 10,000 steps (chain)", "MB", lambda: memory("chain", 10_000, "driver_mb")),
     "chain_10000": ("a chain of 10,000, inside the process", "s", lambda: inside("chain", 10_000)),
     "wide": ("a step with 10,000 upstream steps, inside", "s", lambda: inside("wide", 10_000)),
+    "sampling": ("sampling 8 GPUs and 10 processes, once a second", "%", lambda: sampling(1)),
+    "sampling_20": ("  twenty times a second", "%", lambda: sampling(20)),
     "size": ("installed size without extras", "MB", installed_size),
 }
 BUDGETS = {
@@ -151,6 +159,7 @@ BUDGETS = {
     "array_memory": 1024 * 1.1 + 60,
     "driver_memory": 150,
     "chain_memory": 150,
+    "sampling": 0.5,
     "size": 40,
 }
 ONCE = {"size"}

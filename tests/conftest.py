@@ -49,6 +49,7 @@ def stoker_home(tmp_path: Path) -> Iterator[Path]:
     before = os.getcwd()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STOKER_HOME", str(home))
+        patch.setenv("STOKER_LEASES", str(tmp_path / "stoker-leases"))
         yield home
     after = os.getcwd()
     os.chdir(before)

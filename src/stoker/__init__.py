@@ -12,13 +12,17 @@ if TYPE_CHECKING:
     from stoker.frontends.functional import each as each
     from stoker.frontends.functional import pipeline as pipeline
     from stoker.frontends.functional import step as step
+    from stoker.runtime.context import context as context
+    from stoker.runtime.memory import cleanup_memory as cleanup_memory
 
 __version__ = "0.1.0"
 
-__all__ = ["Client", "each", "pipeline", "step"]
+__all__ = ["Client", "cleanup_memory", "context", "each", "pipeline", "step"]
 
 _HOMES = {
     "Client": "stoker.client",
+    "cleanup_memory": "stoker.runtime.memory",
+    "context": "stoker.runtime.context",
     "each": "stoker.frontends.functional",
     "pipeline": "stoker.frontends.functional",
     "step": "stoker.frontends.functional",

@@ -32,6 +32,8 @@ from typing import Any, Final, Iterable, Mapping
 import attrs
 
 from stoker.core.errors import NotFound, SettingsError, UsageError, nearest
+from stoker.core.ladder import Alternative, Halve, Scale
+from stoker.core.launch import MPI, Accelerate, Command, DeepSpeed, Jax, Launch, Torchrun
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import (
     DockerSettings,
@@ -44,17 +46,9 @@ from stoker.core.settings import (
     layer_from,
 )
 
-__all__ = [
-    "Component",
-    "DockerSettings",
-    "LocalSettings",
-    "Monitor",
-    "ResourceSettings",
-    "Retry",
-    "Stack",
-    "load",
-    "stacks",
-]
+__all__ = ["Alternative", "Component", "DockerSettings", "Halve", "LocalSettings", "Monitor", "ResourceSettings"]
+__all__ += ["Retry", "Scale", "Stack", "load", "stacks"]
+__all__ += ["MPI", "Accelerate", "Command", "DeepSpeed", "Jax", "Launch", "Torchrun"]
 
 FILE: Final = "stoker.toml"
 PYPROJECT: Final = "pyproject.toml"

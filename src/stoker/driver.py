@@ -14,19 +14,16 @@ from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
 
 import attrs
 
-from stoker import config
 from stoker.compile import plandoc, source
 from stoker.compile.cachekey import environment_digest
-from stoker.compile.layers import RunFile, assignments, resolve_pipeline, run_file
-from stoker.compile.planner import ORCHESTRATOR, Overrides, Planner, check_names, findings_of, refuse, replanned
+from stoker.compile.layers import resolve_pipeline
+from stoker.compile.planner import ORCHESTRATOR, Planner, check_names, findings_of, refuse, replanned
 from stoker.compile.planner import plan as planned
-from stoker.core import plugins
 from stoker.core.artifact import from_wire
 from stoker.core.errors import NotFound, RunCancelled, RunFailed, StokerError, UsageError
 from stoker.core.findings import Finding
-from stoker.core.graph import Source
 from stoker.core.observer import Observer
-from stoker.core.plan import Backend, Plan, Site, StepPlan
+from stoker.core.plan import Backend, Plan, StepPlan
 from stoker.core.request import RunRequest
 from stoker.core.settings import Layer, PipelineSettings
 from stoker.engine import dynamic
@@ -38,9 +35,10 @@ from stoker.engine.runner import Runner
 from stoker.report.terminal import Terminal
 from stoker.runtime import modules
 from stoker.runtime.identity import this_process
+from stoker.session import Session
 from stoker.store import artifacts
 from stoker.store.rows import RunRow
-from stoker.store.store import Store, open_store
+from stoker.store.store import Store
 
 if TYPE_CHECKING:
     from stoker.client import Client, Run
@@ -49,72 +47,6 @@ if TYPE_CHECKING:
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _EPOCH: Final = 1_735_689_600
 """2025-01-01: the ids' clock starts here, so that eight characters last until the year 2059."""
-
-
-class Session:
-    """What one call of a pipeline is made with: its stack, its store, its settings."""
-
-    def __init__(self, request: RunRequest, *, stack: str | None = None) -> None:
-        files = [run_file(request.run_file)] if request.run_file else []
-        files += [assignments(request.assignments)] if request.assignments else []
-        self.files: Sequence[RunFile] = files
-        named = [file.stack for file in files if file.stack]
-        self.request = request
-        self.stack = config.load(request.stack or (named[-1] if named else None) or stack)
-        self.store: Store = open_store(self.stack.database, self.stack.artifact_store, str(self.stack.home))
-
-    def overrides(self) -> Overrides:
-        """What run file and command line say about steps."""
-        steps: dict[str, tuple[Any, ...]] = {}
-        for file in self.files:
-            for name, layers in file.steps.items():
-                steps[name] = (*steps.get(name, ()), *layers)
-        return Overrides(every=tuple(layer for file in self.files for layer in file.layers), steps=steps)
-
-    def parameters(self) -> dict[str, Any]:
-        """What run file and command line say about the pipeline's parameters."""
-        found: dict[str, Any] = {}
-        for file in self.files:
-            found.update(file.parameters)
-        found.update(self.request.parameters)
-        return found
-
-    def site(self, sources: Sequence[Source]) -> Site:
-        """Where this machine's workers find things."""
-        return Site(
-            artifacts=self.store.blobs.uri,
-            scratch=str(self.stack.home / "scratch"),
-            path=tuple(entry or os.getcwd() for entry in sys.path),
-            folder=os.getcwd(),
-            sources=tuple(sources),
-        )
-
-    def backends(self, steps: Sequence[StepPlan], settings: PipelineSettings) -> dict[str, Backend]:
-        """The stack's orchestrator, and its step operators."""
-        site = self.site(_modules_of(steps))
-        options: Mapping[str, Any] = {**self.stack.orchestrator.options, **settings.backend.get("orchestrator", {})}
-        flavors = {ORCHESTRATOR: (self.stack.orchestrator.flavor, options)}
-        for name, operator in self.stack.step_operators.items():
-            flavors[name] = (operator.flavor, operator.options)
-        if self.request.debug:
-            return dict.fromkeys(flavors, self._inline(site, options))
-        return {name: plugins.load("stoker.backends", flavor)(site, given) for name, (flavor, given) in flavors.items()}
-
-    def _inline(self, site: Site, options: Mapping[str, Any]) -> Backend:
-        from stoker.runtime.worker import Worker
-
-        backend: Any = plugins.load("stoker.backends", "inline")(site, options)
-        backend.execute = Worker(self.store.blobs).run
-        return backend  # type: ignore[no-any-return]
-
-
-def _modules_of(steps: Sequence[StepPlan]) -> list[Source]:
-    """The modules that a worker should have imported before its first step."""
-    found: dict[tuple[str, str], Source] = {}
-    for step in steps:
-        if step.source.kind != "pickled":
-            found.setdefault((step.source.module, step.source.path), step.source)
-    return list(found.values())
 
 
 def plan(pipeline: Pipeline[...], arguments: Mapping[str, Any], request: RunRequest) -> Plan:

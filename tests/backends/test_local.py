@@ -365,7 +365,7 @@ def test_a_job_too_big_for_a_message_goes_through_a_file(place: Place) -> None:
 def test_losing_the_fork_server_loses_what_ran_and_nothing_else(place: Place) -> None:
     job = place.submit("long")
     time.sleep(0.3)
-    server = place.backend._server
+    server = place.backend._servers[False]
     assert server is not None
     os.kill(server.pid, signal.SIGKILL)
     status = place.ended(job)[0]
@@ -375,21 +375,21 @@ def test_losing_the_fork_server_loses_what_ran_and_nothing_else(place: Place) ->
 
 def test_a_fork_server_that_went_away_unseen_is_replaced(place: Place) -> None:
     place.result("one")
-    server = place.backend._server
+    server = place.backend._servers[False]
     assert server is not None
     for line in list(place.backend._lines.values()):
         place.backend._idle.remove(line)  # so that the next job needs another worker
     os.kill(server.pid, signal.SIGKILL)
     assert gone(server.pid)
     assert place.value(place.result("plus", x=1)) == 2
-    assert place.backend._server is not server
+    assert place.backend._servers[False] is not server
 
 
 def test_closing_ends_every_process(place: Place) -> None:
     place.submit("stubborn")
     job = place.submit("pid")
     pid = place.value(place.ended(job)[0])
-    server = place.backend._server
+    server = place.backend._servers[False]
     assert server is not None
     children = psutil.Process(server.pid).children(recursive=True)
     place.backend.close()

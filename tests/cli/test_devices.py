@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.hardware.conftest import Machine, compiled
 
 from stoker.cli.doctor import answers, docker_socket
+from stoker.core.accelerators import Accelerator
+from stoker.core.devices import Claim, Holder, Lease
+from stoker.hardware.leases import Ledger
+from stoker.hardware.probe import processes
+from stoker.hardware.simulate import simulated
 
 TWO = """
     driver = 535.104.05
@@ -36,8 +43,9 @@ TWO = """
 
 
 @pytest.fixture(autouse=True)
-def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What whoever runs the tests has set for devices, containers and clusters is gone."""
+def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What whoever runs the tests has set for devices, containers and clusters is gone; so are the machine's leases."""
+    monkeypatch.setenv("STOKER_LEASES", str(tmp_path / "leases"))
     for name in ("CUDA_VISIBLE_DEVICES", "DOCKER_HOST", "KUBECONFIG", "KUBERNETES_SERVICE_HOST", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"):
@@ -105,6 +113,46 @@ def test_simulated_devices(stoker: Any) -> None:
     # The option goes before the variable.
     assert by_option == stoker.json("devices", env={"STOKER_SIMULATE": text})
     assert len(stoker.json("devices", "--simulate", "1xL4", env={"STOKER_SIMULATE": text})["devices"]) == 1
+
+
+def test_who_holds_devices_and_who_waits(stoker: Any) -> None:
+    text = "2xH100,1xA10"
+    ledger = Ledger(lambda: simulated(text), processes)
+    started = psutil.Process().create_time()
+
+    def claimed(run: str, attempt: int, claim: Claim) -> str:
+        return ledger.claim(claim, Holder(run=run, key="train", attempt=attempt, pid=os.getpid(), started=started))
+
+    whole = claimed("7f2", 1, Claim(count=1, choices=(Accelerator.parse("H100:1"),)))
+    part = claimed("9ab", 2, Claim(count=1, memory=10 * 10**9, share=True, choices=(Accelerator.parse("A10:1"),)))
+    assert all(isinstance(ledger.answer(ticket), Lease) for ticket in (whole, part))
+    claimed("c0d", 1, Claim(count=2, choices=(Accelerator.parse("H100:2"),)))
+    reason = "waiting for 2 of 2 H100: 1 leased to run 7f2, 1 free"
+    lines = stoker("devices", "--simulate", text).stdout.splitlines()
+    assert lines[0].split()[:7] == ["index", "model", "memory", "capability", "links", "leased", "to"]
+    assert "  run 7f2 train #1  " in lines[1] and "run" not in lines[2]
+    assert "  run 9ab train #2 (10 GB)  " in lines[3]
+    assert lines[4:] == ["3 devices (simulated)", f"run c0d step 'train' attempt 1: {reason}"]
+    found = stoker.json("devices", "--simulate", text)
+    first, second, third = found["devices"]
+    holder = {"run": "7f2", "step": "train", "attempt": 1, "pid": os.getpid()}
+    assert first["leased_to"] == [{**holder, "memory": 0}] and second["leased_to"] == []
+    assert third["leased_to"] == [{"run": "9ab", "step": "train", "attempt": 2, "pid": os.getpid(), "memory": 10**10}]
+    assert found["leases"][0] == {**holder, "devices": [first["uuid"]], "memory": 0} and len(found["leases"]) == 2
+    (waiting,) = found["waiting"]
+    assert (waiting["run"], waiting["why"], waiting["claim"]["choices"]) == ("c0d", reason, ["H100:2"])
+    # Another machine's are none of these.
+    other = stoker.json("devices", "--simulate", "2xA10")
+    assert other["leases"] == other["waiting"] == other["devices"][0]["leased_to"] == []
+
+
+def test_a_ledger_that_cannot_be_read(stoker: Any, tmp_path: Path) -> None:
+    ledger = Ledger(lambda: simulated("1xL4"), processes)
+    ledger.path.parent.mkdir()
+    ledger.path.mkdir()
+    finished = stoker("devices", "--simulate", "1xL4")
+    assert "1 device (simulated)" in finished.stdout
+    assert "cannot be used" in finished.stderr and "  fix: " in finished.stderr
 
 
 def test_a_wrong_simulation(stoker: Any) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from stoker.cli.doctor import file_system
 from stoker.cli.gc import stale_scratch
+from stoker.store.schema import MIGRATIONS
 
 STACKS = """
     stack = "team"
@@ -32,7 +33,7 @@ def test_doctor(stoker: Any) -> None:
     assert text.endswith("0 problems\n")
     stoker("run", "train.py")
     checks = {check["name"]: check["found"] for check in stoker.json("doctor")["checks"]}
-    assert "version 1" in checks["database"]
+    assert f"version {len(MIGRATIONS)}" in checks["database"]
 
 
 def test_doctor_finds_problems(stoker: Any) -> None:

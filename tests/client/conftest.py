@@ -75,9 +75,18 @@ class Book:
                 outputs={"output": value},
             )
 
-    def lines(self, run: str, key: str, attempt: int, *texts: str, at: float = 100.0, stream: str = "stdout") -> None:
+    def lines(
+        self,
+        run: str,
+        key: str,
+        attempt: int,
+        *texts: str,
+        at: float = 100.0,
+        stream: str = "stdout",
+        rank: int | None = None,
+    ) -> None:
         """Lines of a log, a second apart."""
-        lines = [LogLine(time=at + number, stream=stream, text=text) for number, text in enumerate(texts)]
+        lines = [LogLine(time=at + number, stream=stream, text=text, rank=rank) for number, text in enumerate(texts)]
         self.store.logs.append(run, key, attempt, lines)
 
 

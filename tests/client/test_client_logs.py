@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -68,6 +69,100 @@ def test_wrong_questions_are_refused_at_once(book: Any) -> None:
         step.logs(1)
 
 
+# Ranks
+
+
+@pytest.fixture
+def train(book: Any) -> Any:
+    """A distributed step with two attempts."""
+    id = book.run()
+    book.step(id, "train", attempts=2)
+    book.lines(id, "train", 1, "first try", rank=9)
+    book.lines(id, "train", 2, "starting")
+    for rank in (0, 1, 3):
+        book.lines(id, "train", 2, f"hello {rank}", at=101.0, rank=rank)
+        book.lines(id, "train", 2, f"oh {rank}", at=102.0, stream="stderr", rank=rank)
+    return book.client.run(id).steps["train"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({"rank": 3}, ["hello 3", "oh 3"]),
+        ({"rank": 3, "stream": "stderr"}, ["oh 3"]),
+        ({"rank": [0, 3], "stream": "stdout"}, ["hello 0", "hello 3"]),
+        ({"rank": "launcher"}, ["starting"]),
+        ({"rank": {"launcher", 1}, "tail": 2}, ["hello 1", "oh 1"]),
+        ({"rank": 9, "attempt": 1}, ["first try"]),
+        ({"rank": 1, "follow": True, "tail": 1}, ["oh 1"]),
+    ],
+)
+def test_lines_of_ranks(train: Step, asked: dict[str, Any], found: list[str]) -> None:
+    assert texts(train.logs(**asked)) == found
+
+
+def test_ranks_that_wrote(train: Step, book: Any) -> None:
+    assert train.ranks == [0, 1, 3]
+    assert {line.rank for line in train.logs()} == {None, 0, 1, 3}
+    id = book.run()
+    book.step(id, "load", attempts=1)
+    book.lines(id, "load", 1, "one process")
+    load = book.client.run(id).steps["load"]
+    assert load.ranks == []
+    assert texts(load.logs(rank="launcher")) == ["one process"]
+    with pytest.raises(NotFound, match=r"attempt 1 of step 'load' has no line of rank 0, nor of any other"):
+        load.logs(rank=0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"rank": 2}, "attempt 2 of step 'train' has no line of rank 2: ranks 0-1, 3 wrote"),
+        ({"rank": [0, 2, 5]}, "no line of ranks 2, 5: ranks 0-1, 3 wrote"),
+        ({"rank": 0, "attempt": 1}, "attempt 1 of step 'train' has no line of rank 0: rank 9 wrote"),
+        ({"rank": 2, "follow": True}, "no line of rank 2"),
+    ],
+)
+def test_an_unknown_rank(train: Step, asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(NotFound, match=re.escape(words)):
+        train.logs(**asked)
+
+
+@pytest.mark.parametrize("rank", [-1, True, "3", "laucher", 1.0, [0, None]])
+def test_what_is_no_rank(train: Step, rank: Any) -> None:
+    with pytest.raises(UsageError, match="is no rank"):
+        train.logs(rank=rank)
+
+
+def test_follow_a_rank_that_has_not_written_yet(book: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = book.run(status="running")
+    book.step(id, "train", status="running", started=1.0)
+    book.lines(id, "train", 1, "hello 0", rank=0)
+
+    def ends() -> None:
+        book.lines(id, "train", 1, "hello 0 again", rank=0)
+        book.lines(id, "train", 1, "hello 1", rank=1)
+        book.step(id, "train", attempts=1)
+
+    assert following(book.client.run(id).steps["train"], monkeypatch, ends, rank=1) == ["hello 1"]
+
+
+def test_ranks_of_a_fan_out(book: Any) -> None:
+    id = book.run()
+    book.step(id, "train", count=2, ended=20.0)
+    for index in (0, 1):
+        book.step(id, f"train[{index}]", parent="train", idx=index, started=10.0 + index, attempts=1)
+        for rank in (0, 1 + index):
+            book.lines(id, f"train[{index}]", 1, f"{index}: {rank}", at=10.0 + index, rank=rank)
+    step = book.client.run(id).steps["train"]
+    assert step.ranks == [0, 1, 2]
+    assert step[1].ranks == [0, 2]
+    assert texts(step.logs(rank=0)) == ["0: 0", "1: 0"]
+    assert texts(step.logs(rank=2)) == ["1: 2"]
+    with pytest.raises(NotFound, match="step 'train' has no line of rank 3: ranks 0-2 wrote"):
+        step.logs(rank=3)
+
+
 # Following
 
 
@@ -108,7 +203,7 @@ def test_follow_what_another_process_writes(book: Any) -> None:
     assert writer.returncode == 0
 
 
-def following(step: Step, monkeypatch: pytest.MonkeyPatch, *news: Callable[[], None]) -> list[str]:
+def following(step: Step, monkeypatch: pytest.MonkeyPatch, *news: Callable[[], None], **asked: Any) -> list[str]:
     """The lines that following gives while, at each pause, the next of the news happens."""
     coming = list(news)
     store: Any = step._store
@@ -119,7 +214,7 @@ def following(step: Step, monkeypatch: pytest.MonkeyPatch, *news: Callable[[], N
 
     monkeypatch.setattr(store.logs, "follow", lambda *args, **options: follow(*args, **options, sleep=pause))
     try:
-        got = texts(step.logs(follow=True))
+        got = texts(step.logs(follow=True, **asked))
     finally:
         monkeypatch.undo()
     assert not coming

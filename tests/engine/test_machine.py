@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -91,8 +92,8 @@ class Player:
         while self.preparing:
             self.tell(ev.Prepared(key=self.preparing.pop(0)))
 
-    def end(self, key: str, cause: str = "") -> None:
-        self.tell(ev.Ended(key=key, attempt=self.running.pop(key), cause=cause))
+    def end(self, key: str, cause: str = "", escalated: ev.Task | None = None) -> None:
+        self.tell(ev.Ended(key=key, attempt=self.running.pop(key), cause=cause, escalated=escalated))
         self.prepare_all()
 
     def start(self, *tasks: ev.Task, close: bool = True) -> None:
@@ -240,6 +241,68 @@ def test_every_other_cause_is_retried(cause: str) -> None:
     player.start(task("a", retries=1))
     player.end("a", cause)
     assert player.retrying[0].cause == cause
+
+
+def test_a_changed_request_is_tried_whatever_the_retry_names() -> None:
+    player = Player()
+    player.start(task("a", retries=2, retry_on=frozenset({"killed"}), climbs=frozenset({"gpu-oom"})))
+    player.end("a", "gpu-oom", escalated=task("a", retries=2, climbs=frozenset({"gpu-oom"})))
+    assert [retry.cause for retry in player.retrying] == ["gpu-oom"]
+    player.tell(ev.Ticked(), player.retrying[0].at)
+    assert player.attempts["a"] == 2
+
+
+def test_a_changed_request_is_admitted_by_what_it_asks_for_now() -> None:
+    player = Player()
+    player.start(task("a", cpus=0.1, memory=400, retries=1), task("b", cpus=0.1, memory=400))
+    assert set(player.running) == {"a", "b"}
+    player.end("a", "host-oom", escalated=task("a", cpus=0.1, memory=800, retries=1))
+    player.tell(ev.Ticked(), player.retrying[0].at)
+    assert set(player.running) == {"b"}, "1200 bytes do not fit into 1000"
+    player.end("b")
+    assert set(player.running) == {"a"}
+
+
+def test_a_request_that_is_changed_from_the_start_is_admitted_so() -> None:
+    player = Player()
+    player.tell(ev.Added(tasks=(task("a", cpus=0.1, memory=400), task("b", cpus=0.1, memory=400))))
+    player.tell(ev.Closed())
+    player.tell(ev.Prepared(key="a", escalated=task("a", cpus=0.1, memory=800)))
+    player.tell(ev.Prepared(key="b"))
+    assert set(player.running) == {"a"}
+
+
+def test_without_another_rung_the_failure_is_final_unless_it_is_named() -> None:
+    final = Player()
+    final.start(task("a", retries=5, climbs=frozenset({"gpu-oom", "host-oom"})))
+    final.end("a", "gpu-oom")
+    assert final.settled == {"a": "failed"} and not final.retrying
+    named = Player()
+    named.start(task("a", retries=5, retry_on=frozenset({"gpu-oom"}), climbs=frozenset({"gpu-oom", "host-oom"})))
+    named.end("a", "gpu-oom")
+    assert named.retrying and not named.settled
+    other = Player()
+    other.start(task("a", retries=5, climbs=frozenset({"gpu-oom", "host-oom"})))
+    other.end("a", "user-error")
+    assert other.retrying and not other.settled
+
+
+def test_changed_requests_stay_in_the_limit_of_retries() -> None:
+    player = Player()
+    player.start(task("a", retries=1))
+    player.end("a", "gpu-oom", escalated=task("a", retries=1))
+    player.tell(ev.Ticked(), player.retrying[0].at)
+    player.end("a", "gpu-oom", escalated=task("a", retries=1))
+    assert player.settled == {"a": "failed"}
+
+
+def test_a_timeout_is_no_want_of_memory() -> None:
+    player = Player()
+    player.start(task("a", timeout=5.0, retries=1, retry_on=frozenset({"killed"})))
+    player.tell(ev.Began(key="a", attempt=1), 1.0)
+    player.tell(ev.Ticked(), 6.0)
+    player.end("a", "gpu-oom", escalated=task("a", retries=1))
+    assert player.settled == {"a": "failed"} and not player.retrying
 
 
 def test_a_timeout_cancels_the_attempt_and_names_the_cause() -> None:
@@ -448,6 +511,7 @@ def graph(draw: Any) -> list[ev.Task]:
                 memory=draw(st.sampled_from([0, 400, 2000])),
                 gang=draw(st.sampled_from([1, 1, 2])),
                 retries=0 if fanout else draw(st.integers(0, 2)),
+                climbs=frozenset({"gpu-oom"}) if draw(st.booleans()) else frozenset(),
                 timeout=draw(st.sampled_from([None, 5.0])),
                 on_failure=draw(st.booleans()) and not fanout,
             )
@@ -490,8 +554,12 @@ def test_any_order_of_events_keeps_the_promises(world: tuple[list[ev.Task], bool
             player.tell(ev.Expanded(key=key, tasks=tuple(wide)))
         elif move == "end":
             key = chance.choice(list(player.running))
-            cause = chance.choice(["", "", "", "user-error", "killed"])
+            cause = chance.choice(["", "", "", "user-error", "killed", "gpu-oom"])
             attempt = player.running.pop(key)
+            bigger = None
+            if cause == "gpu-oom" and chance.random() < 0.7:
+                memory = chance.choice([0, 400, 900, 2000])
+                bigger = attrs.evolve(player.tasks[key], memory=memory, cpus=chance.choice([0.5, 2.0]), ahead=False)
             if chance.random() < 0.05:
                 player.tell(ev.Lost(key=key, attempt=attempt))
                 continue
@@ -499,7 +567,9 @@ def test_any_order_of_events_keeps_the_promises(world: tuple[list[ev.Task], bool
                 failures[key] = failures.get(key, 0) + 1
             else:
                 succeeded.add(key)
-            player.tell(ev.Ended(key=key, attempt=attempt, cause=cause))
+            player.tell(ev.Ended(key=key, attempt=attempt, cause=cause, escalated=bigger))
+            if cause == "gpu-oom" and bigger is None and "gpu-oom" in player.tasks[key].climbs:
+                assert key in player.settled, "the same request would only run out of memory again"
         elif move == "hook":
             player.tell(ev.HookDone(key=player.hooks.pop()))
         elif move == "tick":
@@ -514,3 +584,5 @@ def test_any_order_of_events_keeps_the_promises(world: tuple[list[ev.Task], bool
         assert player.settled[key] == "succeeded", "a finished step's output was lost"
     for key, count in failures.items():
         assert count <= player.tasks[key].retries + 1
+    pool = player.machine._pools["p"]
+    assert (pool.running, pool.cpus, pool.memory) == (0, 0.0, 0), "something is held by nobody"

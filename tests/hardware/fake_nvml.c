@@ -7,23 +7,29 @@
  *           fails_after = 12 (from then on every call is an unknown error)
  *   gpu:    name, uuid, memory (bytes), used (bytes), capability = 9.0, nvlink = 1,2 (indexes of GPUs), mig = 1,
  *           process = PID:BYTES (again for another; without bytes the driver does not tell them),
+ *               PID may be STEP: then it stands in the file named by FAKE_NVML_STEP, and nobody is there without it,
  *           utilisation = 0,50,100 (a value for each time it is asked, then the last),
  *           fails = 15 (every call), lost_after = 3 (calls that still work), handle = 15 (what finding it returns)
+ *           power (mW), temperature, clock, reasons (bits): each a list like utilisation,
+ *           energy = 1000,500 (mJ at first, and how much more each time it is asked),
+ *           pcie = RX,TX (KB/s), counters = RX,TX (bytes more each time it is asked),
+ *           bursts = 0,90,0 (the driver's own samples, of which each asking finds three more),
+ *           xid = 2:79 (at the second look for events, code 79)
  *   slice:  name, uuid, memory, used, process, attributes = GPU_SLICES:COMPUTE_SLICES:MEGABYTES
  *
- * Compiled with -DWITHOUT_P2P, -DWITHOUT_MIG, -DWITHOUT_PROCESSES_V3, -DWITHOUT_PROCESSES, -DWITHOUT_CUDA_V2 or
- * -DWITHOUT_INIT, it lacks the functions that an old driver lacks.
+ * Compiled with -DWITHOUT_P2P, -DWITHOUT_MIG, -DWITHOUT_PROCESSES_V3, -DWITHOUT_PROCESSES, -DWITHOUT_CUDA_V2,
+ * -DWITHOUT_METERS, -DWITHOUT_NEW_REASONS or -DWITHOUT_INIT, it lacks the functions that an old driver lacks.
  */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { OK = 0, UNINITIALISED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, LOST = 15, UNKNOWN = 999 };
-enum { DEVICES = 64, FIELDS = 24, TEXT = 160 };
+enum { OK = 0, UNINITIALISED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, TIMEOUT = 10, LOST = 15, UNKNOWN = 999 };
+enum { DEVICES = 64, FIELDS = 32, TEXT = 160 };
 
 struct field { char key[32], value[TEXT]; };
-struct section { struct field fields[FIELDS]; int count, parent, index, calls, asked; };
+struct section { struct field fields[FIELDS]; int count, parent, index, calls, asked, turns[8]; };
 
 static struct section sections[1 + DEVICES]; /* the first is the system's */
 static int section_count, initialised, calls;
@@ -234,6 +240,17 @@ int nvmlDeviceGetAttributes_v2(void *handle, struct attributes *into) {
 #endif
 
 struct process { unsigned pid; uint64_t memory; unsigned gpu_instance, compute_instance; };
+
+static unsigned step(void) {
+    const char *path = getenv("FAKE_NVML_STEP");
+    FILE *file = path ? fopen(path, "r") : NULL;
+    unsigned pid = 0;
+    if (!file) return 0;
+    if (fscanf(file, "%u", &pid) != 1) pid = 0;
+    fclose(file);
+    return pid;
+}
+
 static int processes(void *handle, unsigned *count, struct process *into) {
     DEVICE
     unsigned found = 0;
@@ -243,13 +260,17 @@ static int processes(void *handle, unsigned *count, struct process *into) {
         *count = found;
         return TOO_SMALL;
     }
+    unsigned there = 0;
     for (unsigned i = 0; i < found && (value = nth(of, "process", (int)i)); i++) {
         const char *colon = strchr(value, ':');
-        into[i].pid = (unsigned)atoi(value);
-        into[i].memory = colon ? strtoull(colon + 1, NULL, 10) : UINT64_MAX; /* the driver does not tell */
-        into[i].gpu_instance = into[i].compute_instance = UINT32_MAX;
+        unsigned pid = strncmp(value, "STEP", 4) ? (unsigned)atoi(value) : step();
+        if (!pid) continue;
+        into[there].pid = pid;
+        into[there].memory = colon ? strtoull(colon + 1, NULL, 10) : UINT64_MAX; /* the driver does not tell */
+        into[there].gpu_instance = into[there].compute_instance = UINT32_MAX;
+        there++;
     }
-    *count = found;
+    *count = there;
     return OK;
 }
 #ifndef WITHOUT_PROCESSES
@@ -260,5 +281,120 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, struc
 #endif
 int nvmlDeviceGetComputeRunningProcesses_v2(void *handle, unsigned *count, struct process *into) {
     return processes(handle, count, into);
+}
+#endif
+
+#ifndef WITHOUT_METERS
+enum { POWER, TEMPERATURE, CLOCK, REASONS, ENERGY, BURSTS, COUNTERS, LOOKS };
+
+/* The next value of a list, or its last. */
+static int scripted(struct section *of, const char *key, int turn, unsigned long long *into) {
+    const char *value = get(of, key), *comma;
+    if (!value) return NOT_SUPPORTED;
+    for (int i = 0; i < of->turns[turn] && (comma = strchr(value, ',')); i++) value = comma + 1;
+    of->turns[turn]++;
+    *into = strtoull(value, NULL, 0);
+    return OK;
+}
+static int small(struct section *of, const char *key, int turn, unsigned *into) {
+    unsigned long long value = 0;
+    int failed = scripted(of, key, turn, &value);
+    *into = (unsigned)value;
+    return failed;
+}
+
+int nvmlDeviceGetPowerUsage(void *handle, unsigned *into) { DEVICE return small(of, "power", POWER, into); }
+int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned *into) {
+    DEVICE
+    return sensor ? INVALID : small(of, "temperature", TEMPERATURE, into);
+}
+int nvmlDeviceGetClockInfo(void *handle, int kind, unsigned *into) {
+    DEVICE
+    return kind != 1 ? INVALID : small(of, "clock", CLOCK, into); /* 1 = multiprocessors */
+}
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *into) {
+    DEVICE return scripted(of, "reasons", REASONS, into);
+}
+#ifndef WITHOUT_NEW_REASONS
+int nvmlDeviceGetCurrentClocksEventReasons(void *handle, unsigned long long *into) {
+    DEVICE return scripted(of, "reasons", REASONS, into);
+}
+#endif
+int nvmlDeviceGetTotalEnergyConsumption(void *handle, unsigned long long *into) {
+    DEVICE
+    const char *value = get(of, "energy"), *comma = value ? strchr(value, ',') : NULL;
+    if (!value) return NOT_SUPPORTED;
+    *into = strtoull(value, NULL, 10) + (comma ? strtoull(comma + 1, NULL, 10) : 0) * (unsigned)of->turns[ENERGY]++;
+    return OK;
+}
+int nvmlDeviceGetPcieThroughput(void *handle, int counter, unsigned *into) {
+    DEVICE
+    unsigned rates[2] = {0, 0}; /* received, sent */
+    const char *value = get(of, "pcie");
+    if (!value || sscanf(value, "%u,%u", &rates[0], &rates[1]) != 2) return NOT_SUPPORTED;
+    *into = rates[counter == 0]; /* 0 = sent, 1 = received */
+    return OK;
+}
+struct value { unsigned field, scope; long long time, latency; int type, result; unsigned long long value; };
+int nvmlDeviceGetFieldValues(void *handle, int count, struct value *into) {
+    DEVICE
+    unsigned long long more[2] = {0, 0};
+    const char *value = get(of, "counters");
+    if (!value || sscanf(value, "%llu,%llu", &more[0], &more[1]) != 2) return NOT_SUPPORTED;
+    of->turns[COUNTERS]++;
+    for (int i = 0; i < count; i++) {
+        int known = into[i].field == 197 || into[i].field == 198; /* sent, received */
+        into[i].result = known ? OK : NOT_SUPPORTED;
+        into[i].type = 3; /* unsigned long long */
+        into[i].value = known ? more[into[i].field == 197] * (unsigned)of->turns[COUNTERS] : 0;
+    }
+    return OK;
+}
+struct burst { unsigned long long time, value; };
+int nvmlDeviceGetSamples(void *handle, int kind, unsigned long long seen, int *type, unsigned *count, struct burst *into) {
+    DEVICE
+    const char *value = get(of, "bursts");
+    unsigned found = 0;
+    if (!value || kind != 1) return NOT_SUPPORTED; /* 1 = utilisation */
+    if (!into) of->turns[BURSTS] += 3;
+    for (int i = 0; value && i < of->turns[BURSTS]; i++) {
+        unsigned long long time = 1000000ULL + (unsigned)i * 166667ULL;
+        if (time > seen) {
+            if (into && found < *count) into[found] = (struct burst){time, (unsigned)atoi(value)};
+            found++;
+        }
+        value = strchr(value, ',');
+        if (value) value++;
+    }
+    *type = 1;
+    *count = found;
+    return found ? OK : NOT_FOUND;
+}
+
+struct event { void *device; unsigned long long type, data; unsigned gpu_instance, compute_instance; };
+static int looks;
+int nvmlEventSetCreate(void **set) { *set = &looks; return called(); }
+int nvmlDeviceGetSupportedEventTypes(void *handle, unsigned long long *into) {
+    DEVICE
+    *into = 8; /* critical errors (XID) */
+    return get(of, "xid") ? OK : NOT_SUPPORTED;
+}
+int nvmlDeviceRegisterEvents(void *handle, unsigned long long kinds, void *set) {
+    DEVICE
+    return kinds == 8 && set == &looks ? OK : INVALID;
+}
+int nvmlEventSetWait_v2(void *set, struct event *into, unsigned milliseconds) {
+    int failed = called();
+    (void)milliseconds;
+    if (failed || set != &looks) return failed ? failed : INVALID;
+    for (int i = 1; i < section_count; i++) {
+        int at = 0, code = 0;
+        const char *value = get(&sections[i], "xid");
+        if (value && sscanf(value, "%d:%d", &at, &code) == 2 && ++sections[i].turns[LOOKS] == at) {
+            *into = (struct event){&sections[i], 8, (unsigned)code, UINT32_MAX, UINT32_MAX};
+            return OK;
+        }
+    }
+    return TIMEOUT;
 }
 #endif

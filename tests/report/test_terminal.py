@@ -107,6 +107,15 @@ def test_a_failure_is_shown_with_the_users_traceback_and_the_way_on(clock: Clock
     assert "stoker logs 1abc STEP · go on: stoker resume 1abc" in text
 
 
+def test_a_retry_says_what_it_changes(clock: Clock) -> None:
+    out = io.StringIO()
+    view = Terminal(out)
+    view.began("1abc", plan("train"))
+    facts = {"attempt": 1, "cause": "gpu-oom", "wait": 2.0, "changes": ["batch_size 64 → 32"]}
+    view.changed("train", "retrying", facts)
+    assert out.getvalue() == "train: attempt 1 ended: gpu-oom; again in 2.0 s, batch_size 64 → 32\n"
+
+
 def test_a_fan_out_is_one_row(clock: Clock) -> None:
     out = io.StringIO()
     view = Terminal(out)
@@ -159,6 +168,30 @@ def test_a_terminal_is_redrawn_in_place(clock: Clock) -> None:
     view.wrote("load", 1, [LogLine(time=0.0, stream="stdout", text="10%\r20%")])
     assert "\x1b[4F\x1b[J" in out.getvalue()[before:], "four lines are erased"
     assert "load │ 20%" in bare(out.getvalue()[before:])
+
+
+def test_other_ranks_are_heard_when_they_complain(clock: Clock) -> None:
+    def line(text: str, rank: int | None, stream: str = "stderr") -> LogLine:
+        return LogLine(time=0.0, stream=stream, text=text, rank=rank)
+
+    out = io.StringIO()
+    view = Terminal(out)
+    view.began("1abc", plan("train"))
+    begin = "Traceback (most recent call last):"
+    view.wrote("train", 1, [line("starting 2 ranks", None), line("epoch 1", 0, "stdout"), line("epoch 1", 1, "stdout")])
+    view.wrote("train", 1, [line("epoch 2", 1, "stdout"), line("a warning", 1)])
+    view.wrote("train", 1, [line(begin, 1), line("epoch 2", 0, "stdout")])
+    view.wrote("train", 2, [line("  of another attempt", 1)])
+    view.wrote("train", 1, [line('  File "a.py"', 1), line("Stop", 1), line("bye", 1), line("bye", None)])
+    assert out.getvalue().splitlines() == [
+        "train │ starting 2 ranks",
+        "train │ epoch 1",
+        f"train │ [1] {begin}",
+        "train │ epoch 2",
+        'train │ [1]   File "a.py"',
+        "train │ [1] Stop",
+        "train │ bye",
+    ]
 
 
 def test_colour_is_left_out_when_it_is_not_wanted(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

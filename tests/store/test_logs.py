@@ -23,8 +23,8 @@ def logs(tmp_path: Path) -> Logs:
     return Logs(str(tmp_path / "logs"))
 
 
-def line(text: str, time: float = 1.5, stream: str = "stdout") -> LogLine:
-    return LogLine(time=time, stream=stream, text=text)
+def line(text: str, time: float = 1.5, stream: str = "stdout", rank: int | None = None) -> LogLine:
+    return LogLine(time=time, stream=stream, text=text, rank=rank)
 
 
 def texts(logs: Logs, **which: Any) -> list[str]:
@@ -220,6 +220,111 @@ def test_a_long_log_is_read_lazily(logs: Logs) -> None:
     count, grown = made.stdout.split()
     assert int(count) == 100_000
     assert float(grown) < 10
+
+
+# Ranks
+
+
+def test_lines_know_their_rank(logs: Logs) -> None:
+    written = [
+        line("0 of no rank"),
+        line("a", rank=0),
+        line("b", rank=3),
+        line("", rank=3),
+        line("3 c", stream="stderr", rank=3),
+        line("d", stream="stderr", rank=4095),
+        line("e", stream="stderr"),
+    ]
+    logs.append("r", "k", 1, written)
+    assert list(logs.lines("r", "k", 1)) == written
+    assert Path(logs.path("r", "k", 1)).read_text().splitlines() == [
+        "1.500000 o 0 of no rank",
+        "1.500000 o0 a",
+        "1.500000 o3 b",
+        "1.500000 o3 ",
+        "1.500000 e3 3 c",
+        "1.500000 e4095 d",
+        "1.500000 e e",
+    ]
+    assert list(logs.lines("r", "k", 1, tail=5)) == written[2:]
+
+
+def test_a_file_of_before_ranks_were_written_is_read(logs: Logs) -> None:
+    path = Path(logs.path("r", "k", 1))
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"1.500000 o 3 epochs\n1.500000 e e3 x\n1.500000 o \n1.500000 o o3\n")
+    assert list(logs.lines("r", "k", 1)) == [line("3 epochs"), line("e3 x", stream="stderr"), line(""), line("o3")]
+    assert logs.ranks("r", "k", 1) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({"rank": 3}, ["b", "c"]),
+        ({"rank": 0}, ["a"]),
+        ({"rank": 30}, ["d"]),
+        ({"rank": 1}, []),
+        ({"rank": []}, []),
+        ({"rank": (0, 30)}, ["a", "d"]),
+        ({"rank": "launcher"}, ["l", "not ours", "x o3 text", "1.0 o3x text"]),
+        ({"rank": {0, "launcher"}}, ["l", "a", "not ours", "x o3 text", "1.0 o3x text"]),
+        ({"rank": 3, "stream": "stderr"}, ["c"]),
+        ({"rank": "launcher", "stream": "stderr"}, []),
+        ({"stream": "stderr"}, ["c"]),
+        ({"stream": "stdout"}, ["l", "a", "b", "d", "not ours", "x o3 text", "1.0 o3x text"]),
+    ],
+)
+def test_lines_of_some_ranks(logs: Logs, asked: dict[str, Any], found: list[str]) -> None:
+    wrote = [line("l"), line("a", rank=0), line("b", rank=3), line("c", stream="stderr", rank=3), line("d", rank=30)]
+    logs.append("r", "k", 1, wrote)
+    with open(logs.path("r", "k", 1), "ab") as file:
+        file.write(b"not ours\nx o3 text\n1.0 o3x text\n")
+    assert texts(logs, **asked) == found
+    assert texts(logs, tail=2, **asked) == found[-2:]
+    assert texts(logs, tail=100, **asked) == found
+    assert [one.text for one in logs.follow("r", "k", 1, done=lambda: True, **asked)] == found
+
+
+def test_the_tail_of_a_rank_that_wrote_long_ago(logs: Logs) -> None:
+    logs.append("r", "k", 1, [line("first", rank=7), *(line(f"line {number}", rank=0) for number in range(100_000))])
+    assert texts(logs, tail=3, rank=7) == ["first"]
+    assert texts(logs, tail=2, rank=[0, 7]) == ["line 99998", "line 99999"]
+
+
+def test_a_torn_line_of_a_rank(logs: Logs) -> None:
+    logs.append("r", "k", 1, [line("whole", rank=1)])
+    with open(logs.path("r", "k", 1), "ab") as file:
+        file.write(b"2.0 e12 half")
+    assert list(logs.lines("r", "k", 1))[-1] == line("half", 2.0, "stderr", 12)
+    for rank, found in ((1, ["whole"]), (12, ["half"])):
+        assert texts(logs, rank=rank) == found
+        assert [one.text for one in logs.follow("r", "k", 1, done=lambda: True, rank=rank)] == found
+
+
+def test_raw_output_of_a_rank(logs: Logs) -> None:
+    one, other = logs.capture("r", "k", 1, "stdout", 0), logs.capture("r", "k", 1, "stderr", rank=11)
+    one.write(b"a\nb", 1.0)
+    other.write(b"10%\r20%\n", 2.0)
+    one.close(3.0)
+    assert list(logs.lines("r", "k", 1)) == [
+        line("a", 1.0, rank=0),
+        line("20%", 2.0, "stderr", 11),
+        line("b", 3.0, rank=0),
+    ]
+
+
+def test_a_ranks_lines_of_a_line_are_the_ranks(logs: Logs) -> None:
+    logs.append("r", "k", 1, [line("a\nb", rank=5), line("ä" * LONGEST, rank=6)])
+    assert texts(logs, rank=5) == ["a", "b"]
+    assert "".join(text.removesuffix("…") for text in texts(logs, rank=6)) == "ä" * LONGEST
+
+
+def test_which_ranks_wrote(logs: Logs) -> None:
+    assert logs.ranks("r", "k", 1) == []
+    logs.append("r", "k", 1, [line("l"), line("a", rank=10), line("b", rank=2), line("c", stream="stderr", rank=2)])
+    assert logs.ranks("r", "k", 1) == [2, 10]
+    assert logs.ranks("r", "k", 1, enough=[10]) == [10], "it is read no further than it has to be"
+    assert logs.ranks("r", "k", 1, enough=[10, 3]) == [2, 10]
 
 
 # Following

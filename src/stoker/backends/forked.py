@@ -96,12 +96,28 @@ class Output:
             self.owners.popleft()
 
 
-class Line:
-    """A worker as the driver sees it, and the jobs that stand in its line; the first one runs."""
+class ServerGone(BackendError):
+    """A fork server went away."""
 
-    def __init__(self, number: int, *, once: bool) -> None:
+    def __init__(self, server: ForkServer) -> None:
+        super().__init__("the fork server is gone", fix=server.last_words())
+        self.server = server
+
+
+class Line:
+    """A worker as the driver sees it, and the jobs that stand in its line; the first one runs.
+
+    `lease` is the document of the devices that its only job holds, `node` the place of this worker in that job's gang.
+    """
+
+    def __init__(
+        self, number: int, server: ForkServer, *, once: bool, lease: Mapping[str, Any] | None = None, node: int = 0
+    ) -> None:
         self.number = number
+        self.server = server
         self.once = once
+        self.lease = lease
+        self.node = node
         self.jobs: deque[str] = deque()
         # Those that the worker surely knows, since it has run them: a job that was sent may be taken back, and the next
         # one be read, before it ever came to the worker.
@@ -186,9 +202,9 @@ def _widen(descriptor: int) -> None:
 
 
 class ForkServer:
-    """The process that forks workers, seen from the driver."""
+    """The process that forks workers, seen from the driver; `environment` is added to what it has from us."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, environment: Mapping[str, str]) -> None:
         self.site = site
         self._boot = spare.take()
         self._control = self._boot.control
@@ -198,6 +214,9 @@ class ForkServer:
                 "path": list(site.path),
                 "cwd": site.folder,
                 "blobs": site.artifacts,
+                "checkpoints": site.checkpoints,
+                "environment": dict(environment),
+                "preload": list(site.preload),
                 "sources": [_document(source) for source in site.sources],
             }
         )
@@ -212,12 +231,14 @@ class ForkServer:
         return self._control.fileno()
 
     def fork(self, line: Line, environment: Mapping[str, str]) -> None:
-        """Have a worker forked for a line."""
+        """Have a worker forked for a line, and a monitor beside it where it holds devices."""
         message = {"op": "fork", "worker": line.number, "once": line.once, "environment": dict(environment)}
+        if line.lease is not None:
+            message["watch"] = line.lease
         try:
             socket.send_fds(self._control, [wire.packed(message)], line.handed_over())
         except (BrokenPipeError, ConnectionResetError) as error:
-            raise BackendError("the fork server is gone", fix=self.last_words()) from error
+            raise ServerGone(self) from error
         line.let_go()
 
     def end(self, worker: int, *, grace: float) -> None:

@@ -1,22 +1,51 @@
 """Every step in the driver's own process, one after the other, so that `breakpoint()` and a debugger work.
 
-What a step prints goes straight to the terminal and is not stored; a step that crashes takes the run with it.
+What a step prints goes straight to the terminal and is not stored; a step that crashes takes the run with it. A step
+that asks for devices has them leased, proved and watched as in a worker; the monitor is a process beside the driver.
+What the user's module read of its environment when it was imported, it read before any lease.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import os
+import subprocess
+import sys
+import time
 from collections import deque
-from typing import Any, Callable, Iterable, Iterator, Mapping
+from typing import Any, Callable, Final, Iterable, Iterator, Mapping
 
-from stoker.backends.local import job_message, step_document
+import attrs
+
+from stoker.backends.leasing import Granted, Leasing, visibility
 from stoker.backends.machine import check, room
+from stoker.backends.messages import job_message, step_document
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import Capacity, Job, JobStatus, LogLine, Site, StepPlan
+from stoker.core.status import CANCELLED, REFUSED
+
+log = logging.getLogger(__name__)
 
 Execute = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+
+STOPS_NOTHING: Final = "STK113"
+
+_FIRST_SAMPLE: Final = 10.0
+"""Seconds that a step waits for its monitor to begin: importing it and asking the driver take tenths."""
+_LAST_SAMPLE: Final = 5.0
+"""Seconds that a monitor gets to write its last sample; a driver that hangs would hold it for ever."""
+_LOOK: Final = 0.01
+
+
+@attrs.frozen
+class _Ready:
+    """A job that can run now, and the document of the devices that it holds."""
+
+    job: Job
+    lease: Mapping[str, Any] = attrs.field(factory=dict)
 
 
 class InlineBackend:
@@ -26,51 +55,107 @@ class InlineBackend:
 
     def __init__(self, site: Site, options: Mapping[str, Any]) -> None:
         self._room = room(options)
-        self._waiting: deque[Job] = deque()
+        self._ready: deque[_Ready] = deque()
+        self._news: dict[str, JobStatus] = {}
         self._wake_in, self._wake_out = os.pipe()
+        os.set_blocking(self._wake_in, False)
+        os.set_blocking(self._wake_out, False)
         self.execute: Execute | None = None
+        self.leasing: Leasing | None = None
 
     def capacity(self) -> Capacity:
         """One step at a time, as big as the machine."""
         return Capacity(cpus=self._room.cpus, memory=self._room.memory, slots=1)
 
     def check(self, step: StepPlan) -> Iterable[Finding]:
-        """What this machine cannot give a step; the same as without a debugger."""
-        return check(step, self._room)
+        """What this machine cannot give a step; nearly the same as without a debugger."""
+        if self.leasing is not None:
+            yield from self.leasing.check(step)
+        yield from check(step, self.capacity(), leases=self.leasing is not None)
+        if step.settings.resources.gpus_per_node and step.settings.on_idle_gpu == "stop":
+            yield Finding(
+                code=STOPS_NOTHING,
+                level="translated",
+                where=f"{step.where} step '{step.name}'",
+                what='its on_idle_gpu="stop" counts as "warn" under --debug',
+                why="a step in the driver's own process may stand at a breakpoint, and its devices are idle meanwhile",
+            )
 
     def render(self, job: Job) -> Mapping[str, Any]:
         """The message that the step's function is called for."""
         return {"message": job_message(job, 0), "step": step_document(job.step)}
 
     def submit(self, job: Job) -> str:
-        """Put the job in line for the next poll."""
-        self._waiting.append(job)
-        os.write(self._wake_out, b"x")
+        """Put the job in line for the next polls, or among those that wait for devices."""
+        if self.leasing is not None and self.leasing.wants(job):
+            self._held_or_waiting(self.leasing, job)  # a ledger that cannot be used refuses the job here
+        else:
+            self._ready.append(_Ready(job))
+            self._wake()
         return job.name
 
+    def _held_or_waiting(self, leasing: Leasing, job: Job) -> None:
+        granted = leasing.ask(job)
+        if isinstance(granted, Granted):
+            lease = leasing.documents(job)[0]
+            if lease["on_idle"] == "stop":
+                lease["on_idle"] = "warn"
+            self._ready.append(_Ready(job, lease))
+            self._news[job.name] = JobStatus(state="running", lease=lease)
+        elif leasing.wait(job, granted):
+            self._news[job.name] = JobStatus(state="queued", message=granted)
+        else:
+            return
+        self._wake()
+
     def wakeups(self) -> Iterable[int]:
-        """Readable while a job waits."""
+        """Readable while there is something to poll for."""
         return (self._wake_in,)
 
     def poll(self, ids: Iterable[str]) -> Mapping[str, JobStatus]:
-        """Run the next job."""
-        if not self._waiting:
-            return {}
+        """What is new; where nothing is, run the next job."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_in, 4096)
+        if self.leasing is not None:
+            self._ask_again(self.leasing)
+        if not self._news and self._ready:
+            self._run(self._ready.popleft())
+        if self._ready:
+            self._wake()
+        news, self._news = self._news, {}
+        return news
+
+    def _ask_again(self, leasing: Leasing) -> None:
+        for job in leasing.due():
+            try:
+                self._held_or_waiting(leasing, job)
+            except BackendError as error:
+                leasing.release(job.name)
+                self._news[job.name] = JobStatus(state="failed", cause=REFUSED, message=str(error), ended=time.time())
+
+    def _run(self, ready: _Ready) -> None:
         if self.execute is None:
             raise BackendError("the inline backend has not been told how to run a job")
-        job = self._waiting.popleft()
-        os.read(self._wake_in, 1)
-        with _surroundings(job.step.settings.environment):
-            result = self.execute(job_message(job, 0), step_document(job.step))
-        status = JobStatus(
+        job, lease = ready.job, ready.lease
+        message = job_message(job, 0)
+        if lease:
+            message["accelerators"] = lease
+        try:
+            seen = visibility(lease.get("devices", ()))
+            with _watched(lease), _surroundings({**job.step.settings.environment, **seen}):
+                result = self.execute(message, step_document(job.step))
+        finally:
+            if self.leasing is not None:
+                self.leasing.release(job.name)
+        self._news[job.name] = JobStatus(
             state="succeeded" if result["ok"] else "failed",
             result=result,
             cause=result.get("cause", ""),
             started=result["start"],
             ended=result["end"],
             usage={"cpu": result["cpu"]},
+            lease=lease,
         )
-        return {job.name: status}
 
     def logs(self, id: str, *, follow: bool = False) -> Iterator[LogLine]:
         """Nothing: output went to the terminal."""
@@ -78,15 +163,27 @@ class InlineBackend:
 
     def cancel(self, id: str, *, grace: float) -> None:
         """Take a waiting job out of the line; one that runs holds this very thread."""
-        for job in list(self._waiting):
-            if job.name == id:
-                self._waiting.remove(job)
-                os.read(self._wake_in, 1)
+        known = [ready for ready in self._ready if ready.job.name == id]
+        for ready in known:
+            self._ready.remove(ready)
+        waits = self.leasing is not None and self.leasing.waits(id)
+        if not known and not waits:
+            return
+        if self.leasing is not None:
+            self.leasing.release(id)
+        self._news[id] = JobStatus(state="failed", cause=CANCELLED, ended=time.time())
+        self._wake()
 
     def close(self) -> None:
-        """Close the descriptors."""
+        """Give back the devices, and close the descriptors."""
+        if self.leasing is not None:
+            self.leasing.release_all()
         os.close(self._wake_in)
         os.close(self._wake_out)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # it is full: the next poll is coming anyway
+            os.write(self._wake_out, b"x")
 
 
 @contextlib.contextmanager
@@ -100,3 +197,54 @@ def _surroundings(environment: Mapping[str, str]) -> Iterator[None]:
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _watched(lease: Mapping[str, Any]) -> Iterator[None]:
+    """A monitor beside this process for as long as a step with devices runs in it."""
+    monitor = _monitor(lease) if lease else None
+    try:
+        yield
+    finally:
+        if monitor is not None:
+            monitor.terminate()
+            try:
+                monitor.wait(_LAST_SAMPLE)
+            except subprocess.TimeoutExpired:
+                monitor.kill()
+                monitor.wait()
+
+
+def _monitor(lease: Mapping[str, Any]) -> subprocess.Popen[bytes] | None:
+    """The process that samples this one, once it has begun; None where it cannot be started."""
+    path = str(lease["samples"])
+    file = path.removesuffix(".jsonl") + ".json"
+    with open(file, "w", encoding="utf-8") as written:
+        json.dump({**lease, "pid": os.getpid()}, written)
+    try:
+        # In a session of its own: what Ctrl-C ends at a terminal is the step.
+        started = subprocess.Popen(
+            [sys.executable, "-m", "stoker.hardware.monitor", file],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        log.warning("the step's devices are not watched: %s", error)
+        os.unlink(file)
+        return None
+    try:
+        until = time.monotonic() + _FIRST_SAMPLE
+        while started.poll() is None and time.monotonic() < until and not _begun(path):
+            time.sleep(_LOOK)
+    finally:
+        os.unlink(file)
+    return started
+
+
+def _begun(path: str) -> bool:
+    """Whether there is a sample behind the header: from then on the monitor ends as it should when it is told."""
+    try:
+        with open(path, "rb") as file:
+            return file.read().count(b"\n") > 1
+    except OSError:
+        return False

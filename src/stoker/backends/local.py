@@ -1,22 +1,34 @@
 """This machine: warm worker processes forked from a server that has imported the user's module.
 
-A step with `isolation="fresh"` gets a process of its own that ends with it. Every other step runs in a warm worker, one
-at a time; short elements of a fan-out may stand in line behind each other. When a worker dies, the job that it was
-running has failed, and those that it had not read are sent again.
+A step with `isolation="fresh"` gets a process of its own that ends with it. So does one that holds devices, from a
+server of its own, which has not imported the user's module: that one may ask for devices when it is imported, and CUDA
+that was asked before a fork is of no use after it. Every other step runs in a warm worker, one at a time, and sees no
+device; short elements of a fan-out may stand in line behind each other. When a worker dies, the job that it was running
+has failed, and those that it had not read are sent again.
 """
 
 from __future__ import annotations
 
 import selectors
 import sys
-import time
-from typing import Any, Iterable, Iterator, Mapping
+from typing import Any, Final, Iterable, Iterator, Mapping
 
-from stoker.backends.forked import ForkServer, Line, documents
+import attrs
+
+from stoker.backends.forked import ForkServer, Line, ServerGone
+from stoker.backends.holding import Holding
+from stoker.backends.leasing import Granted, Leasing, visibility
 from stoker.backends.machine import check, room
+from stoker.backends.messages import gang_document, job_message, node_environment, nodes_of, step_document
+from stoker.backends.news import News
+from stoker.backends.statuses import failed, of_exit, of_result
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import Capacity, Job, JobStatus, LogLine, Site, StepPlan
+from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
+
+GANG_GRACE: Final = 5.0
+"""Seconds that the other nodes of a gang get when its first one is over; by then its agent has told them to end."""
 
 
 class LocalBackend:
@@ -27,32 +39,36 @@ class LocalBackend:
     def __init__(self, site: Site, options: Mapping[str, Any]) -> None:
         self._site = site
         self._room = room(options)
-        self._server: ForkServer | None = None
+        self.leasing: Leasing | None = None
+        self._servers: dict[bool, ForkServer] = {}
         self._selector = selectors.DefaultSelector()
         self._lines: dict[int, Line] = {}
         self._idle: list[Line] = []
         self._jobs: dict[str, Job] = {}
         self._line_of: dict[str, Line] = {}
-        self._news: dict[str, JobStatus] = {}
-        self._logs: dict[str, list[LogLine]] = {}
+        self._news = News()
         self._steps: dict[str, int] = {}
+        self._holding = Holding()
         self._count = 0
 
     # Deciding
 
     def capacity(self) -> Capacity:
-        """The machine's CPUs and memory, or what the stack's settings leave of them."""
-        return self._room
+        """The machine's CPUs, memory and devices, or what the stack's settings leave of them."""
+        return self._room if self.leasing is None else attrs.evolve(self._room, devices=self.leasing.room())
 
     def check(self, step: StepPlan) -> Iterable[Finding]:
         """What this machine cannot give a step."""
-        return check(step, self._room)
+        if self.leasing is not None:
+            yield from self.leasing.check(step)
+        yield from check(step, self._room, leases=self.leasing is not None)
 
     def render(self, job: Job) -> Mapping[str, Any]:
         """The command of the fork server and the message that a worker is sent."""
         return {
             "command": [sys.executable, "-m", "stoker.runtime.forkserver"],
             "message": {**job_message(job, 0), "steps": {"0": step_document(job.step)}},
+            "nodes": nodes_of(job),
         }
 
     # Doing
@@ -61,22 +77,63 @@ class LocalBackend:
         """Give the job to an idle worker, to a new one, or, if it may, into the line of a busy one."""
         if job.name in self._jobs:
             return job.name
+        if self.leasing is not None and self.leasing.wants(job):
+            granted = self.leasing.ask(job)  # a ledger that cannot be used refuses the job here
+            self._jobs[job.name] = job
+            self._held_or_waiting(self.leasing, job, granted)
+            return job.name
         self._jobs[job.name] = job
         try:
-            self._send(self._line_for(job), job)
-        except BackendError:
+            self._start(job)
+        except ServerGone as error:
             # It went away since the last poll: what it held is told to the engine, and another one takes its place.
-            self._server_is_gone()
+            self._server_is_gone(error.server)
             self._place(job)
         return job.name
 
+    def _held_or_waiting(self, leasing: Leasing, job: Job, granted: Granted | str) -> None:
+        if isinstance(granted, str):
+            if leasing.wait(job, granted):
+                self._news.put(job.name, JobStatus(state="queued", message=granted))
+            return
+        self._place(job)
+        line = self._line_of.get(job.name)
+        if line is not None and line.lease is not None:
+            self._news.put(job.name, JobStatus(state="running", lease=line.lease))
+
+    def _ask_again(self, leasing: Leasing) -> None:
+        for job in leasing.due():
+            try:
+                self._held_or_waiting(leasing, job, leasing.ask(job))
+            except BackendError as error:
+                self._forget(job.name, failed(REFUSED, str(error)))
+
     def _place(self, job: Job) -> None:
         try:
-            self._send(self._line_for(job), job)
+            self._start(job)
         except BackendError as error:
             # Lost, not refused: the engine submits it again, and counts how often. In the middle of a poll this is no
             # moment to give up all lines; the poll will hear by itself that the fork server is gone.
             self._forget(job.name, JobStatus(state="unknown", lost=True, message=str(error)))
+
+    def _start(self, job: Job) -> None:
+        leases = [] if self.leasing is None else self.leasing.documents(job)
+        nodes = nodes_of(job)
+        if not leases and nodes == 1 and (job.step.settings.launch is None or job.kind == "hook"):
+            self._line_of[job.name] = line = self._line_for(job)
+            self._send(line, job)
+            return
+        own, lines = job.step.settings.environment, []
+        gang = gang_document(job, self._site.scratch) if nodes > 1 else None
+        for node in range(nodes):
+            lease = leases[node] if leases else None
+            seen = {} if lease is None else visibility(lease["devices"])
+            place = {} if gang is None else node_environment(node, nodes)
+            lines.append(self._forked(once=True, environment={**own, **seen, **place}, lease=lease, node=node))
+        self._holding.begin(job.name, lines)
+        self._line_of[job.name] = lines[0]
+        for line in lines:
+            self._send(line, job, gang)
 
     def _line_for(self, job: Job) -> Line:
         if job.step.settings.isolation == "fresh" and job.kind == "step":
@@ -89,14 +146,19 @@ class LocalBackend:
     def _takes_more(self, line: Line) -> bool:
         return bool(line.jobs) and not line.once and self._jobs[line.jobs[-1]].marked
 
-    def _forked(self, *, once: bool, environment: Mapping[str, str]) -> Line:
-        if self._server is None:
-            self._server = ForkServer(self._site)
-            self._selector.register(self._server.fileno(), selectors.EVENT_READ, None)
+    def _forked(
+        self, *, once: bool, environment: Mapping[str, str], lease: Mapping[str, Any] | None = None, node: int = 0
+    ) -> Line:
+        clean = lease is not None
+        server = self._servers.get(clean)
+        if server is None:
+            site = attrs.evolve(self._site, sources=()) if clean else attrs.evolve(self._site, preload=())
+            server = self._servers[clean] = ForkServer(site, visibility(()))
+            self._selector.register(server.fileno(), selectors.EVENT_READ, server)
         self._count += 1
-        line = Line(self._count, once=once)
+        line = Line(self._count, server, once=once, lease=lease, node=node)
         try:
-            self._server.fork(line, environment)
+            server.fork(line, environment)
         except BackendError:
             line.let_go()
             line.close()
@@ -107,13 +169,16 @@ class LocalBackend:
             self._selector.register(output.descriptor, selectors.EVENT_READ, line)
         return line
 
-    def _send(self, line: Line, job: Job) -> None:
+    def _send(self, line: Line, job: Job, gang: Mapping[str, Any] | None = None) -> None:
         number = self._steps.setdefault(job.step.key, len(self._steps))
         message = job_message(job, number)
         if number not in line.steps:
             message["steps"] = {str(number): step_document(job.step)}
+        if line.lease is not None:
+            message["accelerators"] = line.lease
+        if gang is not None:
+            message["gang"] = gang
         line.send(job.name, message, self._site.scratch)
-        self._line_of[job.name] = line
 
     def wakeups(self) -> Iterable[int]:
         """One descriptor that stands for every worker's."""
@@ -121,26 +186,19 @@ class LocalBackend:
 
     def poll(self, ids: Iterable[str]) -> Mapping[str, JobStatus]:
         """What is new since the last call."""
-        gone = False
+        gone = []
         for key, _ in self._selector.select(0):
-            line: Line | None = key.data
-            if line is None:
-                gone = self._hear()
-            elif line.number in self._lines:
-                self._read(line)
-        if gone:
-            self._server_is_gone()
+            if isinstance(key.data, ForkServer):
+                if self._hear(key.data):
+                    gone.append(key.data)
+            elif key.data.number in self._lines:
+                self._read(key.data)
+        for server in gone:
+            self._server_is_gone(server)
         self._share()
-        news, self._news = self._news, {}
-        for name, lines in self._logs.items():
-            status = news.get(name)
-            if status is None:
-                news[name] = JobStatus(state="running", lines=tuple(lines))
-            else:
-                # Built by hand: attrs.evolve costs ten times as much, and this runs for every step.
-                news[name] = _with_lines(status, tuple(lines))
-        self._logs = {}
-        return news
+        if self.leasing is not None:
+            self._ask_again(self.leasing)
+        return self._news.taken()
 
     def _read(self, line: Line, *, over: bool = False) -> None:
         """Results first, then output: whatever a finished job wrote is in the pipes by the time its result is."""
@@ -157,16 +215,21 @@ class LocalBackend:
             if len(data) < 1 << 18:
                 break
         for output in line.outputs:
-            if not output.read(self._logs, all=over or bool(finished)):
+            if not output.read(self._news.lines, all=over or bool(finished)):
                 self._unwatch(output.descriptor)
         for result in finished:
-            if "began" in result:
-                self._news[result["job"]] = JobStatus(state="running", started=result["began"])
+            if "lines" in result or "event" in result:
+                self._news.said(result["job"], result)
+            elif "began" in result:
+                self._news.put(result["job"], JobStatus(state="running", started=result["began"]))
             else:
                 self._finish(line, result)
 
     def _finish(self, line: Line, result: dict[str, Any]) -> None:
         name = result["job"]
+        if line.node:
+            line.jobs.popleft()
+            return  # its agent told the first node's, which speaks for all
         job = self._jobs.pop(name, None)
         if job is None:
             return
@@ -175,20 +238,22 @@ class LocalBackend:
         line.steps.add(self._steps[job.step.key])
         if not job.marked:
             for output in line.outputs:
-                output.end(self._logs)
+                output.end(self._news.lines)
         line.retired = bool(result.get("retired"))
         if line.retired:
             self._send_elsewhere(line)
         elif not line.jobs and not line.once:
             self._idle.append(line)
-        self._news[name] = JobStatus(
-            state="succeeded" if result["ok"] else "failed",
-            result=result,
-            cause=result.get("cause", ""),
-            started=result["start"],
-            ended=result["end"],
-            usage={"cpu": result["cpu"], **({"peak": result["peak"]} if "peak" in result else {})},
-        )
+        status = of_result(result, line.lease)
+        if self._holding.holds(name):
+            self._is_over(name, status)
+        else:
+            self._news.put(name, status)
+
+    def _is_over(self, name: str, status: JobStatus) -> None:
+        for line in self._holding.over(name, status):
+            if line.node:
+                line.server.end(line.number, grace=GANG_GRACE)
 
     def _share(self) -> None:
         """Idle workers take what stands unread in others' lines."""
@@ -214,11 +279,8 @@ class LocalBackend:
         for name in line.take_back():
             self._again(name)
 
-    def _hear(self) -> bool:
-        """Take in what the fork server says; whether it is gone."""
-        server = self._server
-        if server is None:
-            return False
+    def _hear(self, server: ForkServer) -> bool:
+        """Take in what a fork server says; whether it is gone."""
         messages, there = server.heard()
         for message in messages:
             if message["op"] == "exited":
@@ -235,29 +297,33 @@ class LocalBackend:
             self._fail(line, line.jobs[0], message)
         elif unread:
             # It died before it read a job. That may be the job's doing, so the engine counts how often it happens.
-            self._forget(unread.pop(0), JobStatus(state="unknown", lost=True))
+            self._ended(line, unread.pop(0), JobStatus(state="unknown", lost=True))
         self._drop(line)
+        over = self._holding.gone(line)
+        if over is not None:
+            self._forget(*over)
         for name in unread:
             self._again(name)
 
     def _fail(self, line: Line, name: str, message: Mapping[str, Any]) -> None:
         line.jobs.popleft()
         for output in line.outputs:
-            output.end(self._logs)
-        self._forget(
-            name,
-            JobStatus(
-                state="failed",
-                exit_code=message["code"] if message["signal"] is None else -message["signal"],
-                ended=time.time(),
-                usage={"peak": message["peak"]},
-            ),
-        )
+            output.end(self._news.lines)
+        self._ended(line, name, of_exit(message, line.lease))
+
+    def _ended(self, line: Line, name: str, status: JobStatus) -> None:
+        """A job ended with its worker; a gang only when its first node did, which hears of the others' ends itself."""
+        if not self._holding.holds(name):
+            self._forget(name, status)
+        elif self._holding.speaks(line, name):
+            self._is_over(name, status)
 
     def _forget(self, name: str, status: JobStatus) -> None:
         self._jobs.pop(name, None)
         self._line_of.pop(name, None)
-        self._news[name] = status
+        self._news.put(name, status)
+        if self.leasing is not None:
+            self.leasing.release(name)
 
     def _drop(self, line: Line) -> None:
         del self._lines[line.number]
@@ -271,26 +337,27 @@ class LocalBackend:
         if descriptor in self._selector.get_map():
             self._selector.unregister(descriptor)
 
-    def _server_is_gone(self) -> None:
+    def _server_is_gone(self, server: ForkServer) -> None:
         """Everything that ran is lost with it; the next job starts another one, without importing ahead."""
-        server, self._server = self._server, None
-        if server is None:
-            return
+        self._servers = {clean: other for clean, other in self._servers.items() if other is not server}
         self._selector.unregister(server.fileno())
         words = server.last_words()
         server.close()
         message = "the process that held the workers went away" + (f": {words}" if words else "")
-        for line in list(self._lines.values()):
+        for line in [line for line in self._lines.values() if line.server is server]:
             self._read(line, over=True)
             unread = line.take_back()
             if line.jobs:
                 name = line.jobs[0]
                 for output in line.outputs:
-                    output.end(self._logs)
-                self._forget(name, JobStatus(state="failed", cause="worker-lost", message=message, ended=time.time()))
+                    output.end(self._news.lines)
+                self._ended(line, name, failed(WORKER_LOST, message, line.lease))
             for name in [*list(line.jobs)[1:], *unread]:
-                self._forget(name, JobStatus(state="unknown", lost=True, message=message))
+                self._ended(line, name, JobStatus(state="unknown", lost=True, message=message))
             self._drop(line)
+            over = self._holding.gone(line)
+            if over is not None:
+                self._forget(*over)
 
     def logs(self, id: str, *, follow: bool = False) -> Iterator[LogLine]:
         """Nothing more than what `poll` brought."""
@@ -299,24 +366,29 @@ class LocalBackend:
     def cancel(self, id: str, *, grace: float) -> None:
         """End a job's process and all it started; a job still in line is only taken out of it."""
         line = self._line_of.get(id)
-        if line is None or self._server is None:
+        if line is None:
+            if id in self._jobs:  # it waits for devices
+                self._forget(id, failed(CANCELLED))
             return
         if line.jobs[0] != id:
             for name in self._taken_back(line):
                 if name == id:
-                    self._forget(name, JobStatus(state="failed", cause="cancelled", ended=time.time()))
+                    self._forget(name, failed(CANCELLED))
                 else:
                     self._again(name)
             if id not in self._line_of:
                 return
-        self._server.end(line.number, grace=grace)
+        for one in (line, *self._holding.others(id)):
+            one.server.end(one.number, grace=grace)
 
     def close(self) -> None:
         """End every worker."""
-        if self._server is not None:
-            self._selector.unregister(self._server.fileno())
-            self._server.close()
-            self._server = None
+        for server in self._servers.values():
+            self._selector.unregister(server.fileno())
+            server.close()
+        self._servers = {}
+        if self.leasing is not None:
+            self.leasing.release_all()
         for line in list(self._lines.values()):
             self._drop(line)
         self._selector.close()
@@ -324,44 +396,3 @@ class LocalBackend:
 
 def _length(line: Line) -> int:
     return len(line.jobs)
-
-
-def _with_lines(status: JobStatus, lines: tuple[LogLine, ...]) -> JobStatus:
-    return JobStatus(
-        state=status.state,
-        result=status.result,
-        cause=status.cause,
-        message=status.message,
-        exit_code=status.exit_code,
-        started=status.started,
-        ended=status.ended,
-        lost=status.lost,
-        lines=lines,
-        usage=status.usage,
-    )
-
-
-def job_message(job: Job, number: int) -> dict[str, Any]:
-    """What a worker is told of a job; `number` stands for its step."""
-    message: dict[str, Any] = {"job": job.name, "step": number, "inputs": job.inputs}
-    if job.marked:
-        message["mark"] = True
-    if job.kind == "step" and job.step.settings.timeout is not None:
-        message["timed"] = True
-    if job.kind == "hook":
-        message["kind"] = "hook"
-        message["hook"] = documents([job.hook])[0]
-        message["told"] = dict(job.told)
-    return message
-
-
-def step_document(step: StepPlan) -> dict[str, Any]:
-    """What a worker is told of a step, once."""
-    return {
-        "name": step.name,
-        "source": documents([step.source])[0],
-        "outputs": [output.name for output in step.outputs],
-        "unpack": step.unpack,
-        "split": list(step.split),
-        "environment": dict(step.settings.environment),
-    }

@@ -8,6 +8,7 @@ from typing import Any, Final, Iterator, Mapping
 
 from stoker.core.findings import Finding
 from stoker.core.plan import Capacity, StepPlan
+from stoker.core.resources import describe
 from stoker.core.settings import LocalSettings
 from stoker.core.units import given, size_text
 from stoker.core.words import memory_text
@@ -15,13 +16,8 @@ from stoker.core.words import memory_text
 _SLOTS_PER_CPU: Final = 8
 """How many steps may run at once for each CPU when they ask for less than one; each is a process of some 20 MB."""
 _NEVER_LESS: Final = "a step is never silently given less than it asks for"
-_NO_LEASES: Final = "the local backend finds and leases no accelerators yet"
+_NO_LEASES: Final = "nobody hands out devices here: the backend was made without a ledger of them"
 _REFUSED: Final[Mapping[str, tuple[str, str, str]]] = {
-    "gpu_count": ("STK103", "{} GPUs", _NO_LEASES),
-    "accelerators": ("STK103", "{}", _NO_LEASES),
-    "gpu_memory": ("STK103", "{} of GPU memory", _NO_LEASES),
-    "gpu_vendor": ("STK103", "a GPU made by {}", _NO_LEASES),
-    "nodes": ("STK104", "{} nodes", "the local backend runs each step on one node"),
     "shared_memory": (
         "STK105",
         "{} of shared memory",
@@ -65,8 +61,11 @@ def memory_size() -> int:
         return total
 
 
-def check(step: StepPlan, room: Capacity) -> Iterator[Finding]:
-    """Field by field, what this machine refuses of a step's request and how it takes the rest."""
+def check(step: StepPlan, room: Capacity, *, leases: bool) -> Iterator[Finding]:
+    """Field by field, what this machine refuses of a step's request and how it takes the rest.
+
+    `leases`: devices are handed out, and what of them is wanted is for `leasing` to judge.
+    """
     wanted = step.settings.resources
     where = f"{step.where} step '{step.name}'"
     way = f"--set steps.{step.name}.{{}}, or a stack that has it (--stack)"
@@ -74,16 +73,27 @@ def check(step: StepPlan, room: Capacity) -> Iterator[Finding]:
     def refused(code: str, what: str, why: str, fix: str) -> Finding:
         return Finding(code=code, level="error", where=where, what=what, why=why, fix=way.format(fix))
 
+    nodes = int(wanted.get("nodes", 1))
+    each = f" on each of {nodes} nodes" if nodes > 1 else ""
     cpus, memory = given(wanted.cpu_count, 0.0), given(wanted.memory, 0)
-    if cpus and cpus > room.cpus:
-        what = f"asks for {cpus:g} CPUs; this machine has {room.cpus:g}"
-        yield refused("STK101", what, _NEVER_LESS, f"resources.cpu_count={room.cpus:g}")
-    if memory and memory > room.memory:
-        what = f"asks for {size_text(memory)} of memory; this machine has {memory_text(room.memory)}"
+    if cpus and cpus * nodes > room.cpus:
+        what = f"asks for {cpus:g} CPUs{each}; this machine has {room.cpus:g}"
+        yield refused("STK101", what, _NEVER_LESS, f"resources.cpu_count={room.cpus / nodes:g}")
+    if nodes > room.slots:
+        what = f"asks for {nodes} nodes; this machine runs {room.slots} processes at once"
+        yield refused("STK104", what, "each node is a process of its own here", f"resources.nodes={room.slots}")
+    elif nodes > 1:
+        what = f"asks for {nodes} nodes; they are processes of this machine"
+        why = "everything happens as on several machines but what goes over the cable"
+        yield Finding(code="STK104", level="translated", where=where, what=what, why=why)
+    if memory and memory * nodes > room.memory:
+        what = f"asks for {size_text(memory)} of memory{each}; this machine has {memory_text(room.memory)}"
         yield refused("STK102", what, _NEVER_LESS, f"resources.memory={size_text(room.memory // 2**30 * 2**30)}")
+    if wanted.gpus_per_node and not leases:
+        yield refused("STK103", f"asks for {describe(wanted)}", _NO_LEASES, "resources.gpu_count=null")
     for name, (code, what, why) in _REFUSED.items():
         asked = given(wanted.get(name, None), None)
-        if asked and not (name == "nodes" and asked == 1):
+        if asked:
             yield refused(code, f"asks for {what.format(_shown(name, asked))}", why, f"resources.{name}=null")
     if given(wanted.disk, 0) > (free := shutil.disk_usage(".").free):
         what = f"asks for {size_text(wanted.disk or 0)} of disk; {memory_text(free)} are free here"
@@ -98,7 +108,7 @@ def check(step: StepPlan, room: Capacity) -> Iterator[Finding]:
 
 def _shown(name: str, asked: Any) -> str:
     """What a field asks for, as a person writes it."""
-    if name in ("gpu_memory", "shared_memory"):
+    if name == "shared_memory":
         return size_text(asked)
     if name == "extended":
         return ", ".join(f"{label}={amount:g}" for label, amount in asked.items())

@@ -1,4 +1,4 @@
-"""`stoker devices`: this machine's accelerators as steps could get them, who uses them, and what is wrong with them."""
+"""`stoker devices`: this machine's accelerators as steps could get them, who has them, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import attrs
 import click
 
 from stoker.cli.options import json_option
-from stoker.cli.output import paint, print_json, short, table
-from stoker.core.devices import Device, Inventory, Process
-from stoker.core.errors import EXIT_INFRASTRUCTURE
+from stoker.cli.output import paint, print_json, say, short, table
+from stoker.core.codec import to_json
+from stoker.core.devices import Device, Entry, Inventory, Process
+from stoker.core.errors import EXIT_INFRASTRUCTURE, BackendError
 from stoker.core.findings import Finding, errors
 from stoker.core.words import count_text, memory_text
+from stoker.hardware.leases import Ledger
 from stoker.hardware.probe import probe, processes
 from stoker.hardware.simulate import VARIABLE, simulated
 
-HEADERS = ("index", "model", "slice", "memory", "capability", "links", "used by", "uuid", "name")
+HEADERS = ("index", "model", "slice", "memory", "capability", "links", "leased to", "used by", "uuid", "name")
 """The longest last, which is what a narrow terminal cuts off."""
 
 
@@ -28,15 +30,25 @@ HEADERS = ("index", "model", "slice", "memory", "capability", "links", "used by"
     help=f'Show the machine that {VARIABLE}=TEXT makes, such as "4xH100-80GB,1xA10;driver=535.104.05".',
 )
 def command(*, as_json: bool, simulate: str | None) -> int:
-    """List this machine's accelerators; exit code 4 if a driver is broken."""
+    """List this machine's accelerators, who holds them and who waits; exit code 4 if a driver is broken."""
     inventory = probe() if simulate is None else simulated(simulate)
     users = by_device(processes(inventory))
+    ledger = entries(inventory)
     if as_json:
-        print_json(document(inventory, users))
+        print_json(document(inventory, users, ledger))
     else:
-        for line in lines(inventory, users):
+        for line in lines(inventory, users, ledger):
             click.echo(line)
     return EXIT_INFRASTRUCTURE if errors(inventory.findings) else 0
+
+
+def entries(inventory: Inventory) -> Sequence[Entry]:
+    """The ledger of these devices; one that cannot be read is said to be, and the devices are shown all the same."""
+    try:
+        return Ledger(lambda: inventory, processes).entries()
+    except BackendError as error:
+        say(str(error))
+        return ()
 
 
 def by_device(found: Iterable[Process]) -> dict[str, list[Process]]:
@@ -47,8 +59,8 @@ def by_device(found: Iterable[Process]) -> dict[str, list[Process]]:
     return users
 
 
-def document(inventory: Inventory, users: Mapping[str, Sequence[Process]]) -> dict[str, Any]:
-    """The inventory as JSON."""
+def document(inventory: Inventory, users: Mapping[str, Sequence[Process]], ledger: Sequence[Entry]) -> dict[str, Any]:
+    """The inventory and the ledger as JSON. `leases` also has those of devices that are hidden from this process."""
     return {
         "simulated": inventory.simulated,
         "driver": inventory.driver or None,
@@ -57,18 +69,31 @@ def document(inventory: Inventory, users: Mapping[str, Sequence[Process]]) -> di
             {
                 **attrs.asdict(device),
                 "capability": version_text(device.capability) or None,
+                "leased_to": [
+                    {**_holder(entry), "memory": entry.memory} for entry in ledger if device.uuid in entry.devices
+                ],
                 "used_by": [{"pid": user.pid, "memory": user.memory} for user in users.get(device.uuid, ())],
             }
             for device in inventory.devices
+        ],
+        "leases": [
+            {**_holder(entry), "devices": list(entry.devices), "memory": entry.memory}
+            for entry in ledger
+            if entry.devices
+        ],
+        "waiting": [
+            {**_holder(entry), "claim": to_json(entry.claim), "why": entry.waits}
+            for entry in ledger
+            if not entry.devices
         ],
         "findings": [attrs.asdict(finding) for finding in inventory.findings],
     }
 
 
-def lines(inventory: Inventory, users: Mapping[str, Sequence[Process]]) -> Iterable[str]:
-    """The inventory as a person reads it: the devices, then the driver, then what is wrong."""
+def lines(inventory: Inventory, users: Mapping[str, Sequence[Process]], ledger: Sequence[Entry]) -> Iterable[str]:
+    """The inventory as a person reads it: the devices, then the driver, who waits, and what is wrong."""
     if inventory.devices:
-        rows = [_row(device, inventory, users.get(device.uuid, ())) for device in inventory.devices]
+        rows = [_row(device, inventory, users.get(device.uuid, ()), ledger) for device in inventory.devices]
         # A column in which nothing stands is left out.
         shown = [number for number in range(len(HEADERS)) if any(row[number] for row in rows)]
         headers = [HEADERS[number] for number in shown]
@@ -82,6 +107,9 @@ def lines(inventory: Inventory, users: Mapping[str, Sequence[Process]]) -> Itera
     ]
     if inventory.devices or inventory.driver:
         yield ", ".join(fact for fact in facts if fact)
+    for entry in ledger:
+        if not entry.devices:
+            yield f"{_attempt(entry)}: {entry.waits}"
     for finding in inventory.findings:
         yield from finding_lines(finding)
 
@@ -98,7 +126,7 @@ def finding_lines(finding: Finding) -> Iterable[str]:
     yield from rest
 
 
-def _row(device: Device, inventory: Inventory, users: Sequence[Process]) -> list[str]:
+def _row(device: Device, inventory: Inventory, users: Sequence[Process], ledger: Sequence[Entry]) -> list[str]:
     index = {other.uuid: str(other.index) for other in inventory.devices if other.kind == device.kind}
     return [
         str(device.index),
@@ -107,6 +135,7 @@ def _row(device: Device, inventory: Inventory, users: Sequence[Process]) -> list
         memory_text(device.memory) if device.memory else "",
         version_text(device.capability),
         ",".join(index[uuid] for uuid in device.links if uuid in index),
+        short(", ".join(_lessee(entry) for entry in ledger if device.uuid in entry.devices)),
         short(", ".join(_user(user) for user in users)),
         device.uuid,
         device.name if device.name != device.model else "",
@@ -115,3 +144,19 @@ def _row(device: Device, inventory: Inventory, users: Sequence[Process]) -> list
 
 def _user(process: Process) -> str:
     return f"pid {process.pid}" + (f" ({memory_text(process.memory)})" if process.memory else "")
+
+
+def _holder(entry: Entry) -> dict[str, Any]:
+    holder = entry.holder
+    return {"run": holder.run, "step": holder.key, "attempt": holder.attempt, "pid": holder.pid}
+
+
+def _attempt(entry: Entry) -> str:
+    holder = entry.holder
+    return f"run {holder.run} step '{holder.key}' attempt {holder.attempt}"
+
+
+def _lessee(entry: Entry) -> str:
+    holder = entry.holder
+    part = f" ({memory_text(entry.memory)})" if entry.memory else ""
+    return f"run {holder.run} {holder.key} #{holder.attempt}{part}"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 import socket
 import sys
 from collections import Counter
 from importlib import metadata
 from pathlib import Path
-from typing import Final, Iterator, Mapping
+from typing import Final, Iterator
 
 import attrs
 import click
@@ -21,7 +20,9 @@ from stoker.cli.options import json_option
 from stoker.cli.output import paint, print_json
 from stoker.core.devices import Inventory
 from stoker.core.errors import EXIT_INFRASTRUCTURE, StokerError
+from stoker.core.status import NO_GPU_BUILD
 from stoker.core.words import memory_text
+from stoker.hardware import builds, compat
 from stoker.hardware.probe import probe
 from stoker.store.records import RunFilter
 from stoker.store.schema import MIGRATIONS
@@ -38,13 +39,6 @@ LITTLE: Final = 10**9
 """Bytes. With less free space, the next large artifact may be the one that does not fit."""
 OLDEST_SQLITE: Final = (3, 24)
 """The first that knows INSERT … ON CONFLICT DO UPDATE."""
-FRAMEWORKS: Final[Mapping[str, tuple[str, ...]]] = {
-    "torch": ("torch/version.py",),
-    "jax": (),
-    "tensorflow": ("tensorflow/python/platform/build_info.py",),
-}
-"""framework → files of it that say for what it was built, read as text: to import one takes seconds"""
-JAX_PLUGINS: Final = re.compile(r"jax-(cuda|rocm)(\d+)-plugin", re.IGNORECASE)
 ENGINES: Final = ("docker", "podman", "buildah")
 SLOW: Final = 2.0
 """Seconds after which a socket counts as not answering; one on this machine takes none."""
@@ -131,17 +125,29 @@ def accelerators() -> Iterator[Check]:
             problem=f"{what} ({finding.why})" if bad else "",
             fix=finding.fix,
         )
-    there = any(device.kind == "nvidia" and not device.simulated for device in inventory.devices)
-    for name in FRAMEWORKS:
-        version = _version(name)
-        built = built_for(name) if version else ""
-        blind = there and built == "the CPU"
-        yield Check(
-            name=name,
-            found=(f"{version}, built for {built}" if built else version) or "not installed (optional)",
-            problem=f"this {name} cannot use the NVIDIA devices" if blind else "",
-            fix=f"install {name} again, in a build for CUDA" if blind else "",
-        )
+    yield from frameworks(inventory)
+
+
+def frameworks(inventory: Inventory) -> Iterator[Check]:
+    """For what each was built, and whether that fits the driver and the devices; none is imported."""
+    installed = {build.framework: build for build in builds.builds()}
+    sides = {
+        kind: compat.held(devices, driver=inventory.driver, cuda=inventory.cuda, machine=platform.machine())
+        for kind in dict.fromkeys(device.kind for device in inventory.devices)
+        if not inventory.simulated and (devices := [one for one in inventory.devices if one.kind == kind])
+    }
+    for name in builds.FRAMEWORKS:
+        build = installed.get(name)
+        if build is None:
+            yield Check(name=name, found="not installed (optional)")
+            continue
+        problems = [compat.unfit(build, side) for side in sides.values()]
+        problem = problems[0] if problems and all(problems) else None
+        said, fix = (problem.sentence, problem.fix) if problem is not None else ("", "")
+        if problem is not None and problem.cause == NO_GPU_BUILD and "nvidia" in sides:
+            said = f"this {name} cannot use the NVIDIA devices"
+            fix = f"install {name} again, in a build for CUDA"
+        yield Check(name=name, found=builds.words(build), problem=said, fix=fix)
 
 
 def configuration() -> Iterator[Check]:
@@ -239,33 +245,6 @@ def clusters() -> Iterator[Check]:
         yield Check(name=name, found=", ".join(found) or "nothing to reach it with (optional)")
 
 
-def built_for(framework: str) -> str:
-    """For what an installed framework was built: "CUDA 12.1", "ROCm 6.2", "the CPU"; empty where nothing tells."""
-    _, _, local = _version(framework).partition("+")
-    match = re.match(r"(?:(cpu)|(cu|rocm)(\d+(?:\.\d+)*))", local)
-    if match is not None:
-        number = match[3] or ""
-        return (
-            "the CPU" if match[1] else f"ROCm {number}" if match[2] == "rocm" else f"CUDA {number[:-1]}.{number[-1:]}"
-        )
-    if framework == "jax":
-        plugins = [found for found in map(JAX_PLUGINS.fullmatch, _installed()) if found is not None]
-        names = {"cuda": "CUDA", "rocm": "ROCm"}
-        kinds = [f"{names[found[1].lower()]} {found[2]}" for found in plugins] + ["TPU"] * bool(_version("libtpu"))
-        return ", ".join(sorted(kinds)) or "the CPU"
-    for name in FRAMEWORKS[framework]:
-        try:
-            text = Path(str(metadata.distribution(framework).locate_file(name))).read_text(encoding="utf-8")
-        except (OSError, metadata.PackageNotFoundError):
-            continue
-        told = re.search(r"""^cuda\b.*= '([\d.]+)'|'cuda_version', '([\d.]+)'""", text, re.MULTILINE)
-        hip = re.search(r"^hip\b.*= '([\d.]+)", text, re.MULTILINE)
-        if told or hip:
-            return f"CUDA {told[1] or told[2]}" if told else f"ROCm {hip[1]}" if hip else ""
-        return "the CPU"
-    return ""
-
-
 def docker_socket() -> str:
     """Where Docker is asked: DOCKER_HOST, the user's own socket, or the system's."""
     own = Path(os.environ.get("XDG_RUNTIME_DIR", "/nonexistent"), "docker.sock")
@@ -318,10 +297,6 @@ def _version(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return ""
-
-
-def _installed() -> list[str]:
-    return [str(name) for one in metadata.distributions() if (name := one.metadata["Name"])]
 
 
 def _named(*variables: str) -> list[str]:

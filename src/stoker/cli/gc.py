@@ -42,16 +42,19 @@ def command(*, older_than: str | None, keep: int | None, dry_run: bool, client: 
     before = None if older_than is None else now - units.duration(older_than)
     runs = all_runs(store)
     old = [] if before is None and keep is None else old_runs(runs, before=before, keep=keep)
-    document: dict[str, Any] = {"dry_run": dry_run, "runs": [run.id for run in old]}
+    checkpoints = sum(store.checkpoints.size(run.id) for run in old)
+    document: dict[str, Any] = {"dry_run": dry_run, "runs": [run.id for run in old], "checkpoint_bytes": checkpoints}
     if dry_run:
         blobs = sweep.unreferenced(store)
-        document.update(artifacts=len(blobs), bytes=sum(map(store.blobs.size, blobs)))
+        document.update(artifacts=len(blobs), bytes=sum(map(store.blobs.size, blobs)) + checkpoints)
     else:
         for run in old:
+            # First: what is interrupted here leaves a run that the next time finds again.
+            store.checkpoints.delete(run.id)
             store.records.delete_run(run.id)
             store.logs.delete(run.id)
         swept = sweep.sweep(store, now=now)
-        document.update(artifacts=swept.blobs, bytes=swept.bytes)
+        document.update(artifacts=swept.blobs, bytes=swept.bytes + checkpoints)
     running = any(shown_status(run) == "running" for run in runs)
     stale = [] if running else stale_scratch(Path(store.home) / "scratch", now - SCRATCH_AGE)
     for path in () if dry_run else stale:
@@ -106,11 +109,14 @@ def stale_scratch(folder: Path, before: float) -> list[Path]:
 
 def told(document: dict[str, Any]) -> str:
     """What went, in a sentence or two."""
-    runs, artifacts, size = len(document["runs"]), document["artifacts"], memory_text(document["bytes"])
+    runs, artifacts, checkpoints = len(document["runs"]), document["artifacts"], document["checkpoint_bytes"]
     if not document["dry_run"]:
+        size = memory_text(document["bytes"])
         return f"deleted {count_text(runs, 'run')} and {count_text(artifacts, 'artifact')}: {size} are free again"
+    size = memory_text(document["bytes"] - checkpoints)
     lines = [f"would delete {count_text(runs, 'run')}"]
     lines += [f"  {id}" for id in document["runs"]]
+    lines += [f"would delete {memory_text(checkpoints)} of their checkpoints"] if checkpoints else []
     lines.append(
         f"would delete {count_text(artifacts, 'artifact')} that no run needs, {size}, unless put within the hour"
     )

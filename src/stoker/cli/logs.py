@@ -9,16 +9,17 @@ import sys
 import time
 from collections import deque
 from datetime import datetime, timezone
-from typing import Final, Iterable, Iterator
+from typing import Callable, Final, Iterable, Iterator, Sequence
 
 import click
 
 from stoker.cli.options import json_option, run_argument, stack_option
 from stoker.cli.output import paint
 from stoker.client import Client, Run
-from stoker.client.steps import STREAMS
+from stoker.client.logs import STREAMS, Which, require_ranks
 from stoker.core.errors import UsageError
 from stoker.core.plan import LogLine
+from stoker.store.logs import LAUNCHER, Rank
 from stoker.store.store import Store
 
 LOOK: Final = 0.3
@@ -27,11 +28,32 @@ LOOK: Final = 0.3
 Lines = Iterator[tuple[str, LogLine]]
 
 
+def ranks_option(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> list[Rank] | None:
+    """What `--rank` says, each time that it is given: a number, several behind commas, or "launcher"."""
+    found: list[Rank] = []
+    for word in (word.strip() for value in values for word in value.split(",")):
+        if word == LAUNCHER:
+            found.append(LAUNCHER)
+        elif word.isdecimal():
+            found.append(int(word))
+        else:
+            raise click.BadParameter(f"'{word}' is no rank; write a number, several as in 0,3, or {LAUNCHER}")
+    return found or None
+
+
 @click.command("logs")
 @run_argument
 @click.argument("step", required=False)
 @click.option("--attempt", type=click.IntRange(min=0), help="Of a step: this attempt, not the last; 0 is its hooks.")
 @click.option("--stream", type=click.Choice(STREAMS), help="Only one of the two.")
+@click.option(
+    "--rank",
+    "ranks",
+    multiple=True,
+    metavar="N",
+    callback=ranks_option,
+    help="Of a distributed step: only this process's lines; 0,3 for several; launcher for those of none.",
+)
 @click.option("--follow", "-f", is_flag=True, help="Go on with new lines until it is over.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines, and what follows them.")
 @click.option("--timestamps", "-t", is_flag=True, help="The time before each line.")
@@ -43,6 +65,7 @@ def command(
     step: str | None,
     attempt: int | None,
     stream: str | None,
+    ranks: list[Rank] | None,
     follow: bool,
     tail: int | None,
     timestamps: bool,
@@ -52,7 +75,8 @@ def command(
     """Print what steps wrote.
 
     STEP is a step's key, such as train, or that of a fan-out's element, such as "train[3]". Without it: the lines of
-    all steps by time. With --json each line is one object.
+    all steps by time. Before a line of a distributed step stands its rank, as in "[3] …", unless one --rank is asked
+    for. With --json each line is one object.
     """
     run = client.run(run_id)
     if step is None and attempt is not None:
@@ -60,36 +84,49 @@ def command(
     one = step is not None and run.steps[step].count is None
     lines: Lines
     if step is not None and one:
-        found = run.steps[step].logs(attempt, stream=stream, follow=follow, tail=tail)
+        found = run.steps[step].logs(attempt, stream=stream, rank=ranks, follow=follow, tail=tail)
         lines = ((step, line) for line in found)
     elif attempt is not None:
         raise UsageError(
             f"'{step}' is a fan-out: its elements have attempts", fix=f'stoker logs {run_id} "{step}[0]" …'
         )
     else:
-        lines = _of_many(client.store, run, step, stream=stream, follow=follow, tail=tail)
-    _print(lines, named=not one, timestamps=timestamps, as_json=as_json, at_once=follow)
+        lines = _of_many(client.store, run, step, which=Which.parse(stream, ranks), follow=follow, tail=tail)
+    several = ranks is None or len(set(ranks)) > 1
+    _print(lines, named=not one, ranked=several, timestamps=timestamps, as_json=as_json, at_once=follow)
 
 
-def followed(store: Store, run: Run, step: str | None, *, tail: int | None = None) -> Lines:
+def followed(
+    store: Store,
+    run: Run,
+    step: str | None,
+    *,
+    tail: int | None = None,
+    wanted: Callable[[LogLine], bool] = lambda line: True,
+) -> Lines:
     """The lines of many steps as they come, until the run is over."""
     seen: dict[str, int] = {}
     counts: dict[str, int] = {}
     first = True
     while True:
         over = run.refresh().status != "running"
-        news = sorted(_news(store, run, step, seen, counts), key=lambda pair: pair[1].time)
-        yield from news if tail is None or not first else deque(news, maxlen=tail)
+        news = (pair for pair in _news(store, run, step, seen, counts) if wanted(pair[1]))
+        ordered = sorted(news, key=lambda pair: pair[1].time)
+        yield from ordered if tail is None or not first else deque(ordered, maxlen=tail)
         first = False
         if over:
             return
         time.sleep(LOOK)
 
 
-def _of_many(store: Store, run: Run, step: str | None, *, stream: str | None, follow: bool, tail: int | None) -> Lines:
-    pairs = followed(store, run, step, tail=tail) if follow else run.logs(step)
-    lines = ((key, line) for key, line in pairs if stream is None or line.stream == stream)
-    return lines if follow or tail is None else iter(deque(lines, maxlen=tail))
+def _of_many(store: Store, run: Run, step: str | None, *, which: Which, follow: bool, tail: int | None) -> Lines:
+    if not follow or run.status != "running":  # a rank that wrote nothing yet may still
+        logs = ((key, attempt) for key in _keys(run, step) for attempt in store.logs.attempts(run.id, key))
+        require_ranks(store, run.id, logs, which, where=f"run {run.id}" if step is None else f"step '{step}'")
+    if follow:
+        return followed(store, run, step, tail=tail, wanted=which.takes)
+    lines = ((key, line) for key, line in run.logs(step) if which.takes(line))
+    return lines if tail is None else iter(deque(lines, maxlen=tail))
 
 
 def _news(store: Store, run: Run, step: str | None, seen: dict[str, int], counts: dict[str, int]) -> Lines:
@@ -115,15 +152,28 @@ def _keys(run: Run, step: str | None) -> Iterator[str]:
 
 
 def _print(
-    lines: Iterable[tuple[str, LogLine]], *, named: bool, timestamps: bool, as_json: bool, at_once: bool
+    lines: Iterable[tuple[str, LogLine]],
+    *,
+    named: bool,
+    ranked: bool,
+    timestamps: bool,
+    as_json: bool,
+    at_once: bool,
 ) -> None:
     for key, line in lines:
         if as_json:
-            document = {"step": key, "time": line.time, "stream": line.stream, "text": line.text}
+            document = {
+                "step": key,
+                "time": line.time,
+                "stream": line.stream,
+                "rank": line.rank,
+                "text": line.text,
+            }
             print(json.dumps(document, ensure_ascii=False))
         else:
             head = paint(f"{_clock(line.time)} ", "2") if timestamps else ""
             head += paint(f"{key} │ ", "2") if named else ""
+            head += paint(f"[{line.rank}] ", "2") if ranked and line.rank is not None else ""
             print(head + line.text)
         if at_once:
             sys.stdout.flush()

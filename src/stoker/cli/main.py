@@ -22,6 +22,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "plan": ("stoker.cli.plan:command", "show what a run would do, and with which settings, without running it"),
     "runs": ("stoker.cli.runs:command", "list runs, newest first"),
     "show": ("stoker.cli.show:command", "show a run: its steps, why it failed, what it made"),
+    "gpu": ("stoker.cli.gpu:command", "show what steps did with their accelerators, with charts"),
     "logs": ("stoker.cli.logs:command", "print what steps wrote"),
     "artifacts": ("stoker.cli.artifacts:command", "list what a run's steps made, or who made an artifact"),
     "cancel": ("stoker.cli.cancel:command", "ask a run to stop"),

@@ -131,7 +131,8 @@ def _retry_text(retry: Retry) -> str:
         text += f", {duration_text(retry.delay)} later"
     if retry.delay and retry.backoff != 1:
         text += f", each wait {retry.backoff:g} × the last"
-    return text + (f", on {', '.join(sorted(retry.on))}" if retry.on else "")
+    text += f", on {', '.join(sorted(retry.on))}" if retry.on else ""
+    return text + (f", out of memory: {', then '.join(map(str, retry.on_oom))}" if retry.on_oom else "")
 
 
 def _cache_text(settings: StepSettings) -> str:

@@ -17,6 +17,7 @@ from stoker.core.request import RunRequest
 @click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="A setting; may be given again.")
 @click.option("--no-cache", is_flag=True, help="Run every step that is left, also those whose results are known.")
 @click.option("--debug", is_flag=True, help="Run every step in this process, one by one.")
+@click.option("--simulate", metavar="DEVICES", help='Pretend that this machine has "4xH100-80GB,1xA10", for example.')
 @click.option("--quiet", is_flag=True, help="Show the summary only.")
 def command(
     *,
@@ -26,6 +27,7 @@ def command(
     assignments: tuple[str, ...],
     no_cache: bool,
     debug: bool,
+    simulate: str | None,
     quiet: bool,
 ) -> None:
     """Go on with a run where it stopped, with the code as it is now."""
@@ -35,6 +37,7 @@ def command(
         assignments=assignments,
         cache=False if no_cache else None,
         debug=debug,
+        simulate=simulate,
         quiet=quiet,
     )
     driver.resume(Client(stack).run(run_id).id, request)

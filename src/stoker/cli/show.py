@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any, Final, Iterator
+from typing import Any, Final, Iterator, Mapping, Sequence
 
 import click
 
 from stoker.cli.options import json_option, run_argument, stack_option
 from stoker.cli.output import paint, print_json, short, status_text, table
 from stoker.client import Client, Run, Step
+from stoker.client.order import element_of
+from stoker.core.ladder import Change
+from stoker.core.receipt import Receipt
+from stoker.core.receipt_words import summary_of
 from stoker.core.status import STEP_GOOD
 from stoker.core.words import count_text, memory_text, time_text
 from stoker.runtime.failure import shown
 
+Held = Mapping[str, Sequence[Receipt]]
+
+_CHANGES: Final = 20
+"""Changes of requests that are shown; a fan-out's elements may have made thousands."""
 _FAILURES: Final = 10
 """Failed steps that are shown with their tracebacks; of a thousand the rest is a count."""
 
@@ -52,9 +60,16 @@ def run_lines(run: Run, *, elements: bool) -> Iterator[str]:
         yield "\nparameters"
         yield from (f"  {name} = {_value(value)}" for name, value in run.parameters.items())
     if steps:
-        rows = [row for step in steps for row in _rows(step, elements=elements)]
+        held = _held(run)
+        rows = [row for step in steps for row in _rows(step, held, elements=elements)]
         headers = ("step", "status", "took", "cpu", "peak", "attempts", "")
         yield "\n" + table(headers, rows, right=("took", "cpu", "peak", "attempts"), indent="  ")
+    changes = list(_changes(run))
+    if changes:
+        titles = ("step", "attempt", "after", "changed", "rung")
+        yield "\n" + table(titles, changes[:_CHANGES], right=("attempt",), indent="  ")
+    if len(changes) > _CHANGES:
+        yield f"  … and {count_text(len(changes) - _CHANGES, 'change')} more"
     failed = [step for step in steps if step.status == "failed"]
     for step in failed[:_FAILURES]:
         yield from _failure(step)
@@ -77,15 +92,24 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
         yield "go on", f"stoker resume {run.id}"
 
 
-def _rows(step: Step, *, elements: bool) -> Iterator[tuple[str, ...]]:
+def _held(run: Run) -> Held:
+    """The receipts of each step and each element; a fan-out has those of its elements."""
+    found: dict[str, list[Receipt]] = {}
+    for key, receipt in run.receipts.items():
+        for name in {key, element_of(key)[0]}:
+            found.setdefault(name, []).append(receipt)
+    return found
+
+
+def _rows(step: Step, held: Held, *, elements: bool) -> Iterator[tuple[str, ...]]:
     title = step.key if step.count is None else f"{step.key} ×{step.count}"
-    yield _row(step, title)
+    yield _row(step, title, held)
     if elements and step.count:
         for element in step:
-            yield _row(element, f"  {element.key}")
+            yield _row(element, f"  {element.key}", held)
 
 
-def _row(step: Step, title: str) -> tuple[str, ...]:
+def _row(step: Step, title: str, held: Held) -> tuple[str, ...]:
     usage = step.usage
     return (
         title,
@@ -94,12 +118,14 @@ def _row(step: Step, title: str) -> tuple[str, ...]:
         time_text(usage.cpu) if usage.cpu is not None else "",
         memory_text(usage.peak_memory) if usage.peak_memory else "",
         str(step.attempt_count) if step.attempt_count > 1 else "",
-        _remark(step),
+        _remark(step, held.get(step.key, ())),
     )
 
 
-def _remark(step: Step) -> str:
-    """What else is worth a word: where a cached result is from, why a step failed, how a fan-out's elements stand."""
+def _remark(step: Step, receipts: Sequence[Receipt]) -> str:
+    """What else is worth a word: how a fan-out's elements stand, where a cached result is from, what the accelerators
+    did, why a step failed.
+    """
     words = []
     if step.count:
         tally = Counter(element.status for element in step)
@@ -107,9 +133,23 @@ def _remark(step: Step) -> str:
             words.append(", ".join(f"{number:,} {status}" for status, number in tally.items()))
     if step.cached_from:
         words.append(f"from {step.cached_from}")
+    if receipts:
+        words.append(summary_of(receipts))
     if step.cause:
         words.append(f"{step.cause}: {short(step.message)}".rstrip(": "))
     return "; ".join(words)
+
+
+def _changes(run: Run) -> Iterator[tuple[str, ...]]:
+    """What was changed of requests that ran out of memory: for which attempt, and why."""
+    for event in run.events:
+        if event.kind != "escalated":
+            continue
+        data = event.data
+        change = Change(what=data["what"], old=data["old"], new=data["new"])
+        remembered = data["cause"] == "remembered"
+        why = f"worked in {data['run']}; --no-cache asks anew" if remembered else data["cause"]
+        yield event.key, "first" if remembered else str(data["attempt"] + 1), why, str(change), data["rung"]
 
 
 def _failure(step: Step) -> Iterator[str]:

@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Iterable, Mapping
+from typing import Any
 
 import attrs
 
 from stoker.client.times import between, iso, moment
+from stoker.client.usage import usage
+from stoker.core.codec import to_json
+from stoker.core.ladder import Change
+from stoker.core.receipt import Receipt, Track
 from stoker.core.status import RETRYABLE
-from stoker.core.words import memory_text, time_text
-from stoker.store.rows import AttemptRow
-
-
-@attrs.frozen(kw_only=True)
-class Usage:
-    """What was used, where it was measured: `cpu` in seconds, `peak_memory` in bytes."""
-
-    cpu: float | None = None
-    peak_memory: int | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The figures as JSON."""
-        return {"cpu": self.cpu, "peak_memory": self.peak_memory}
-
-    def __str__(self) -> str:
-        facts = [] if self.cpu is None else [f"cpu {time_text(self.cpu)}"]
-        facts += [] if self.peak_memory is None else [f"peak {memory_text(self.peak_memory)}"]
-        return ", ".join(facts)
-
-
-def usage(recorded: Mapping[str, Any]) -> Usage:
-    """The figures of a row."""
-    cpu, peak = recorded.get("cpu"), recorded.get("peak")
-    return Usage(cpu=None if cpu is None else float(cpu), peak_memory=None if peak is None else int(peak))
-
-
-def usage_of_all(parts: Iterable[Usage]) -> Usage:
-    """The figures of several that may have run side by side: their time together, the largest memory of one."""
-    known = list(parts)
-    times = [part.cpu for part in known if part.cpu is not None]
-    peaks = [part.peak_memory for part in known if part.peak_memory is not None]
-    return Usage(cpu=sum(times) if times else None, peak_memory=max(peaks, default=None))
+from stoker.core.words import time_text
+from stoker.store.records import Records
+from stoker.store.rows import AttemptRow, ReceiptRow
 
 
 @attrs.frozen(kw_only=True)
@@ -73,9 +47,17 @@ class Failure:
 
 
 class Attempt:
-    """One try at a step."""
+    """One try at a step.
 
-    def __init__(self, row: AttemptRow) -> None:
+    `changes`: what of its request was not as asked, since an attempt had run out of memory; each has `what`, `old` (as
+    asked) and `new`.
+    """
+
+    def __init__(self, row: AttemptRow, records: Records) -> None:
+        self._row = row
+        self._records = records
+        self._accelerators: ReceiptRow | None = None
+        self._looked = False
         self.number = row.number
         self.status = row.status
         self.backend = row.backend
@@ -83,10 +65,23 @@ class Attempt:
         self.ended: datetime | None = moment(row.ended)
         self.seconds = between(row.started, row.ended)
         self.usage = usage(row.usage)
+        self.changes = [Change(what=one["what"], old=one["old"], new=one["new"]) for one in row.changes]
         self.failure = _failure(row)
 
+    @property
+    def receipt(self) -> Receipt | None:
+        """What it did with its accelerators; None for one that asked for none."""
+        found = self._receipt_row()
+        return None if found is None else found.receipt
+
+    @property
+    def tracks(self) -> tuple[Track, ...]:
+        """What was measured over its time, for charts: of each device, and of its processes (`uuid` empty)."""
+        found = self._receipt_row()
+        return () if found is None else found.tracks
+
     def as_dict(self) -> dict[str, Any]:
-        """The attempt as JSON."""
+        """The attempt as JSON, without its tracks."""
         return {
             "number": self.number,
             "status": self.status,
@@ -96,12 +91,26 @@ class Attempt:
             "seconds": self.seconds,
             "failure": None if self.failure is None else self.failure.as_dict(),
             "usage": self.usage.as_dict(),
+            "changes": [change.as_dict() for change in self.changes],
+            "receipt": None if self.receipt is None else to_json(self.receipt),
         }
 
     def __repr__(self) -> str:
         took = "" if self.seconds is None else f" after {time_text(self.seconds)}"
+        changed = f" with {', '.join(map(str, self.changes))}" if self.changes else ""
         why = "" if self.failure is None else f": {self.failure}"
-        return f"<Attempt {self.number} {self.status}{took}{why}>"
+        return f"<Attempt {self.number} {self.status}{took}{changed}{why}>"
+
+    def _repr_html_(self) -> str:
+        from stoker.client import html
+
+        return html.attempt(self.as_dict())
+
+    def _receipt_row(self) -> ReceiptRow | None:
+        if not self._looked:
+            self._accelerators = self._records.receipt(self._row.run_id, self._row.key, self.number)
+            self._looked = True
+        return self._accelerators
 
 
 def _failure(row: AttemptRow) -> Failure | None:

@@ -94,7 +94,7 @@ class Client:
         return Output(self.store, self.store.records.lineage(found[0])[0])
 
     def delete(self, run: Run | str) -> None:
-        """Remove a run with its steps, logs and entries of the cache; a `Run` that is gone already is fine.
+        """Remove a run with its steps, logs, checkpoints and entries of the cache; a `Run` that is gone is fine.
 
         The values stay until `stoker gc`: other runs may have the same.
         """
@@ -107,6 +107,8 @@ class Client:
             raise
         if found.status == "running":
             raise UsageError(f"run {found.id} is running", fix=f"stoker cancel {found.id} first")
+        # Files first: what is interrupted here leaves a run that can be deleted again.
+        self.store.checkpoints.delete(found.id)
         self.store.records.delete_run(found.id)
         self.store.logs.delete(found.id)
 

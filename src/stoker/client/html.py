@@ -5,7 +5,10 @@ from __future__ import annotations
 from html import escape
 from typing import Any, Final, Mapping, Sequence
 
-from stoker.client.attempts import Usage
+from stoker.client.usage import Usage
+from stoker.core import receipt_words as words
+from stoker.core.codec import from_json
+from stoker.core.receipt import Receipt
 from stoker.core.words import count_text, memory_text, time_text
 
 ROWS: Final = 200
@@ -17,6 +20,12 @@ _COLOURS: Final[Mapping[str, str]] = {
     "failed": "#cd3b3b",
     "interrupted": "#cd3b3b",
     "cancelled": "#b8860b",
+}
+_VERDICTS: Final[Mapping[str, str]] = {
+    "used": "#2e8b57",
+    "idle": "#b8860b",
+    "wrong-device": "#cd3b3b",
+    "cpu-fallback": "#b8860b",
 }
 _OTHER_COLOUR: Final = "#808080"
 _TABLE: Final = "border-collapse:collapse;text-align:left;font-variant-numeric:tabular-nums"
@@ -68,9 +77,49 @@ def step(document: Mapping[str, Any]) -> str:
         f"step <b>{escape(document['key'])}</b> {_status(document)}",
         facts,
         _table(("attempt", "status", "on", "took", "used", ""), attempts),
+        *(receipt(one["receipt"]) for one in document["attempts"][-1:] if one["receipt"] is not None),
         _table(("output", "type", "size", "digest"), outputs),
         _step_table(document.get("elements", ()), "element"),
     )
+
+
+def attempt(document: Mapping[str, Any]) -> str:
+    """One try at a step with its receipt, from `Attempt.as_dict`."""
+    facts = {
+        "started": _time(document["started"]),
+        "took": _took(document["seconds"]),
+        "on": document["backend"],
+        "used": _used(document["usage"]),
+    }
+    held = "" if document["receipt"] is None else receipt(document["receipt"])
+    return _page(f"attempt <b>{document['number']}</b> {_status(document)}", facts, _failure(document), held)
+
+
+def receipt(document: Mapping[str, Any]) -> str:
+    """What an attempt did with its accelerators, from the receipt's JSON: verdict, evidence, devices, advice."""
+    found = from_json(Receipt, document, strict=False)
+    rows = [
+        (
+            escape(words.device_name(use)),
+            escape(use.model),
+            words.percent_text(use.utilization_mean),
+            words.percent_text(use.utilization_peak),
+            words.memory_of_text(use.memory_peak, use.memory),
+            words.power_text(use.power_mean),
+            words.energy_text(use.energy),
+            words.known(use.first_use, time_text),
+            words.known(use.longest_idle, time_text),
+        )
+        for use in found.devices
+    ]
+    headers = ("", "model", "utilisation", "peak", "memory", "power", "energy", "first use", "longest idle")
+    kept = [place for place in range(len(headers)) if not rows or any(row[place] for row in rows)]
+    colour = _VERDICTS.get(found.verdict, _OTHER_COLOUR)
+    verdict = f'<span style="color:{colour};font-weight:600">{escape(found.verdict)}</span>'
+    facts = {"asked for": found.asked, "no devices": found.fallback, "stopped": found.stopped or found.left_idle}
+    told = "".join(f"<div>{escape(text)}</div>" for text in (*found.evidence, *found.advice))
+    table = _table([headers[place] for place in kept], [[row[place] for place in kept] for row in rows])
+    return _page(f"accelerators {verdict}", facts, told, table)
 
 
 def output(document: Mapping[str, Any]) -> str:

@@ -10,9 +10,11 @@ import attrs
 
 from stoker.client.liveness import ShownStatus, shown_status
 from stoker.client.logs import Source, merged
+from stoker.client.order import in_order
 from stoker.client.steps import Step, Steps
 from stoker.client.times import between, iso, local, moment
 from stoker.core.plan import LogLine
+from stoker.core.receipt import Receipt
 from stoker.core.units import duration
 from stoker.core.words import time_text
 from stoker.store.rows import RunRow
@@ -125,6 +127,17 @@ class Run:
         if self._steps is None:
             self._steps = Steps(self._store, self.id, run_lives=self._lives)
         return self._steps
+
+    @property
+    def receipts(self) -> dict[str, Receipt]:
+        """What steps, and elements of fan-outs, did with their accelerators in their last attempts, by key.
+
+        In the order of the pipeline; a step that asked for none is not among them.
+        """
+        records = self._store.records
+        last = records.attempt_numbers(self.id)
+        found = {row.key: row.receipt for row in records.receipts(self.id) if last.get(row.key) == row.number}
+        return {key: found[key] for key in in_order(found, self.steps)}
 
     @property
     def events(self) -> list[Event]:

@@ -9,22 +9,24 @@ from typing import Any, Callable, Final, Iterable, Iterator, Mapping, overload
 
 import attrs
 
-from stoker.client.attempts import Attempt, Failure, Usage, usage, usage_of_all
-from stoker.client.logs import Source, followed, last_attempt, merged
+from stoker.client.attempts import Attempt, Failure
+from stoker.client.logs import Source, Which, followed, last_attempt, merged, ranks_of, require_ranks, so_far, there
 from stoker.client.missing import NoSuchIndex, NoSuchKey
+from stoker.client.order import element_of
 from stoker.client.outputs import Output, Outputs, gathered
 from stoker.client.times import between, iso, moment
-from stoker.core.errors import NotFound, UsageError, nearest
+from stoker.client.usage import Usage, usage, usage_of_all
+from stoker.core.errors import UsageError, nearest
 from stoker.core.plan import LogLine
+from stoker.core.receipt import Receipt
 from stoker.core.status import STEP_DONE, STEP_GOOD
 from stoker.core.words import count_text, time_text
+from stoker.store.logs import Ranks
 from stoker.store.rows import StepRow
 from stoker.store.store import Store
 
 UNNAMED: Final = "output"
 """What the one output is called that its step gives no name."""
-STREAMS: Final = ("stdout", "stderr")
-_ELEMENT: Final = re.compile(r"(.+)\[(\d+)\]")
 _ONE_VALUE: Final = re.compile(r"\w+:([0-9a-f]{64})")
 
 
@@ -100,8 +102,14 @@ class Step:
     def attempts(self) -> list[Attempt]:
         """The tries at it that are over, first to last. A fan-out has none of its own: its elements do."""
         if self._attempts is None:
-            self._attempts = [Attempt(row) for row in self._store.records.attempts(self.run_id, self.key)]
+            records = self._store.records
+            self._attempts = [Attempt(row, records) for row in records.attempts(self.run_id, self.key)]
         return self._attempts
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What its last attempt did with its accelerators; None if it asked for none. A fan-out's elements have one."""
+        return self.attempts[-1].receipt if self.attempts else None
 
     @property
     def failure(self) -> Failure | None:
@@ -182,26 +190,35 @@ class Step:
 
     # What it printed
 
+    @property
+    def ranks(self) -> list[int]:
+        """Of a distributed step the ranks that wrote lines in its last attempt; of a fan-out, in any attempt."""
+        if self.count is not None:
+            return ranks_of(self._store, self.run_id, there(self._store, self.run_id, self.log_sources()))
+        return ranks_of(self._store, self.run_id, [(self.key, last_attempt(self._store, self.run_id, self.key))])
+
     def logs(
-        self, attempt: int | None = None, *, stream: str | None = None, follow: bool = False, tail: int | None = None
+        self,
+        attempt: int | None = None,
+        *,
+        stream: str | None = None,
+        rank: Ranks = None,
+        follow: bool = False,
+        tail: int | None = None,
     ) -> Iterator[LogLine]:
         """The lines of its last attempt, or of one by number (0: of its hooks); of a fan-out those of all elements.
 
+        Of a distributed step, `rank` asks for one process's lines, `[0, 3]` for several, "launcher" for those of none.
         `follow` goes on with new lines until the step is over, and then into its next attempts unless one was named.
         """
-        if stream is not None and stream not in STREAMS:
-            raise UsageError(f"there is no stream '{stream}'{nearest(stream, STREAMS)}")
+        which = Which.parse(stream, rank)
         if tail is not None and tail < 0:
             raise UsageError(f"tail={tail} is not a number of lines", fix="write 0 or more")
         if self.count is not None:
-            return self._logs_of_elements(attempt, stream=stream or "", follow=follow, tail=tail)
-        if follow:
-            return followed(self._store, self.run_id, self.key, attempt, stream=stream or "", tail=tail)
-        last = last_attempt(self._store, self.run_id, self.key)
-        if attempt is not None and not 0 <= attempt <= last:
-            raise NotFound(f"step '{self.key}' has no attempt {attempt}: its last one is {last}")
-        number = last if attempt is None else attempt
-        return self._store.logs.lines(self.run_id, self.key, number, stream=stream or "", tail=tail)
+            return self._logs_of_elements(attempt, which=which, follow=follow, tail=tail)
+        if follow and self.status not in STEP_DONE:  # a rank that wrote nothing yet may still
+            return followed(self._store, self.run_id, self.key, attempt, which=which, tail=tail)
+        return so_far(self._store, self.run_id, self.key, attempt, which=which, tail=tail)
 
     def log_sources(self) -> Iterator[Source]:
         """Where lines of it may be: itself, or its elements."""
@@ -307,7 +324,7 @@ class Step:
         return NoSuchKey(message, fix=f"see step.failure; `stoker resume {self.run_id}` tries it again")
 
     def _logs_of_elements(
-        self, attempt: int | None, *, stream: str, follow: bool, tail: int | None
+        self, attempt: int | None, *, which: Which, follow: bool, tail: int | None
     ) -> Iterator[LogLine]:
         if follow or attempt is not None:
             what = "follow" if follow else "an attempt"
@@ -315,7 +332,9 @@ class Step:
                 f"step '{self.key}' is a fan-out: its elements have the logs",
                 fix=f"ask for {what} of one: step[0].logs(…)",
             )
-        lines = (line for _, line in merged(self._store, self.run_id, self.log_sources(), stream=stream))
+        logs = there(self._store, self.run_id, self.log_sources())
+        require_ranks(self._store, self.run_id, logs, which, where=f"step '{self.key}'")
+        lines = (line for _, line in merged(self._store, self.run_id, self.log_sources(), which=which))
         return lines if tail is None else iter(deque(lines, maxlen=tail))
 
 
@@ -337,9 +356,9 @@ class Steps(Mapping[str, Step]):
         if row is not None:
             step = self._steps[key] = Step(self._store, row, run_lives=self._run_lives)
             return step
-        element = _ELEMENT.fullmatch(key)
-        if element is not None and element[1] in self._rows and self._rows[element[1]].count is not None:
-            return self[element[1]][int(element[2])]
+        parent, index = element_of(key)
+        if index is not None and parent in self._rows and self._rows[parent].count is not None:
+            return self[parent][index]
         raise NoSuchKey(f"run {self._run_id} has no step '{key}'{nearest(key, self._rows)}")
 
     def __iter__(self) -> Iterator[str]:

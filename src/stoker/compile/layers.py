@@ -15,6 +15,7 @@ import attrs
 
 from stoker.config import Component, Stack
 from stoker.core.errors import SettingsError, nearest
+from stoker.core.launch import laid_over
 from stoker.core.settings import (
     OPTIONS,
     Layer,
@@ -155,6 +156,7 @@ class _Pile:
 
     def put(self, given: Mapping[str, Any], layer: Layer, key: str) -> None:
         """Lay what a layer gives under one of its keys on top."""
+        self._let_go(given)
         self.values = merge(self.values, given)
         for path in _leaves(given):
             dotted = ".".join(path)
@@ -166,6 +168,17 @@ class _Pile:
             ]
             over = [place for one in hidden for place in self.places.pop(one)]
             self.places[dotted] = [*over, _place(layer, (key, *path[1:]))]
+
+    def _let_go(self, given: Mapping[str, Any]) -> None:
+        """Another launcher takes none of the arguments that weaker layers gave the one before."""
+        weak, strong = self.values.get("launch"), given.get("launch")
+        if not isinstance(weak, Mapping) or not isinstance(strong, Mapping):
+            return
+        left = laid_over(weak, strong)
+        self.values = {**self.values, "launch": left}
+        gone = tuple(f"launch.{name}" for name in weak if name not in left)
+        if gone:
+            self.places = {path: places for path, places in self.places.items() if not path.startswith(gone)}
 
 
 def _merged(

@@ -11,6 +11,7 @@ from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from stoker.compile import source as sources
+from stoker.compile.ladders import check_ladder
 from stoker.compile.layers import resolve
 from stoker.config import Stack
 from stoker.core import findings as checks
@@ -24,6 +25,7 @@ from stoker.core.errors import (
 )
 from stoker.core.findings import Finding
 from stoker.core.graph import Binding, Constant, FromStep, Graph, Many, Node, Source, StepSpec
+from stoker.core.launch import Launch
 from stoker.core.plan import Backend, Plan, StepPlan
 from stoker.core.settings import OPTIONS, FailureMode, Layer, StepSettings, fields_given
 from stoker.store import artifacts
@@ -69,7 +71,7 @@ class Planner:
         settings, origins = self._resolved(node)
         source, code = self._located(spec.function, spec.where)
         position, self._position = self._position, self._position + 1
-        return StepPlan(
+        made = StepPlan(
             key=node.key,
             name=spec.name,
             source=source,
@@ -87,6 +89,8 @@ class Planner:
             hooks=self._hooks(spec, node),
             origins=origins,
         )
+        check_ladder(made)
+        return made
 
     def _resolved(self, node: Node) -> tuple[StepSettings, dict[str, str]]:
         overrides = self._overrides
@@ -211,6 +215,7 @@ def replanned(made: Plan, overrides: Overrides, stack: Stack) -> Plan:
         settings, origins = found[alike]
         backend = settings.step_operator or ORCHESTRATOR
         steps.append(attrs.evolve(step, settings=settings, origins=origins, backend=backend))
+        check_ladder(steps[-1])
     return attrs.evolve(made, steps=tuple(steps))
 
 
@@ -233,6 +238,16 @@ def findings_of(steps: Iterable[StepPlan], backends: Mapping[str, Backend]) -> I
             continue
         seen.add(alike)
         yield from backends[step.backend].check(step)
+        if step.settings.launch is not None:
+            yield from _launch_findings(step.settings.launch, step)
+
+
+def _launch_findings(launch: Launch, step: StepPlan) -> Iterable[Finding]:
+    """What its launcher says of a distributed step; the rooms for it are entered only where there is one."""
+    from stoker.hardware.catalog import capability
+    from stoker.launchers.check import check
+
+    return check(launch, step.settings.resources, where=f"{step.where} step '{step.name}'", capability=capability)
 
 
 def refuse(plan: Plan) -> None:

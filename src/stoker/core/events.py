@@ -19,7 +19,9 @@ class Task:
     `requires` are keys that must end well first; `"k[]"` stands for "the fan-out k knows its elements". A `fanout` is
     expanded instead of submitted. `gang` nodes start together or not at all: each takes `cpus` and `memory`.
     `tried` attempts were made by earlier sessions of the run; they count for the attempt's number, not for the limit.
-    `ahead`: the task may be handed to a busy worker to be next in its line.
+    After one of the causes in `climbs` only a changed request is tried again, or one whose `retry_on` names the cause.
+    `devices` are the accelerators that it takes whole. `ahead`: the task may be handed to a busy worker to be next in
+    its line.
     """
 
     key: str
@@ -30,8 +32,10 @@ class Task:
     cpus: float = 0.0
     memory: int = 0
     gang: int = 1
+    devices: int = 0
     retries: int = 0
     retry_on: frozenset[str] = frozenset()
+    climbs: frozenset[str] = frozenset()
     delay: float = 0.0
     backoff: float = 1.0
     max_delay: float = 3600.0
@@ -80,9 +84,10 @@ class Paced:
 
 @attrs.frozen(kw_only=True, slots=True)
 class Prepared:
-    """A task's inputs are there and its result is not in the cache."""
+    """A task's inputs are there and its result is not in the cache. `escalated`: it asks for something else by now."""
 
     key: str
+    escalated: Task | None = None
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -111,12 +116,16 @@ class Began:
 
 @attrs.frozen(kw_only=True, slots=True)
 class Ended:
-    """An attempt is over. `grown`: tasks that its result decided on, added before anyone can think the run is done."""
+    """An attempt is over. `grown`: tasks that its result decided on, added before anyone can think the run is done.
+
+    `escalated`: it failed for want of memory and can be tried with another request, whatever its `retry_on` says.
+    """
 
     key: str
     attempt: int
     cause: str = ""
     grown: tuple[Task, ...] = ()
+    escalated: Task | None = None
 
 
 @attrs.frozen(kw_only=True, slots=True)

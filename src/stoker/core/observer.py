@@ -14,10 +14,12 @@ class Observer(Protocol):
         """The run has an id and a plan; nothing has been submitted."""
 
     def changed(self, key: str, status: str, facts: Mapping[str, Any]) -> None:
-        """A step's status changed; also "retrying", "waiting" with `message`, "expanded" with `count` (fan-outs).
+        """A step's status changed; also "retrying", "waiting" with `message`, "expanded" with `count` (fan-outs), and
+        "leased" with the documents of its `devices`.
 
         Facts, where known: `parent` and `index` of an element, `seconds`, `cpu` (seconds), `peak` (bytes), `cause`,
-        `message`, `traceback`, `attempt`, `wait` (seconds until the next attempt).
+        `message`, `traceback`, `attempt`, `receipt` (in a line), `warning`, `changes` (texts, with "retrying"), `wait`
+        (seconds until the next attempt).
         """
 
     def wrote(self, key: str, attempt: int, lines: Sequence[LogLine]) -> None:

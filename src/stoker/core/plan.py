@@ -89,22 +89,32 @@ class Job:
 
 @attrs.frozen(kw_only=True)
 class Site:
-    """Where a run's workers find things: the artifact store, a folder for scratch files, and the user's modules."""
+    """Where a run's workers find things: the artifact store, a folder for scratch files, and the user's modules.
+
+    `preload` are packages that the user's modules import and that no device needs to be chosen for. Below `checkpoints`
+    each step has its folder (`store.checkpoints`); empty where nobody keeps any.
+    """
 
     artifacts: str
     scratch: str
     path: tuple[str, ...] = ()
     folder: str = "."
     sources: tuple[Source, ...] = ()
+    preload: tuple[str, ...] = ()
+    checkpoints: str = ""
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class LogLine:
-    """One line that a step wrote: seconds since the epoch, "stdout" or "stderr", its text without the newline."""
+    """One line that a step wrote: seconds since the epoch, "stdout" or "stderr", its text without the newline.
+
+    `rank` is the process of a distributed step that wrote it, None for a step of one process, and for the launcher.
+    """
 
     time: float
     stream: str
     text: str
+    rank: int | None = None
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -112,9 +122,11 @@ class JobStatus:
     """What a platform knows of a job now, with the news since it was last asked.
 
     `result` is the worker's own document (`runtime.worker`) where it got through; `cause` and `message` are the
-    platform's explanation where it did not. `lost` means that the job never began and may be sent again for free.
+    platform's explanation where it did not; of a job that is "queued", `message` says why. `lost` means that the job
+    never began and may be sent again for free.
     `usage`: "cpu" in seconds, "peak" in bytes of memory. `started` comes as soon as it is known, at the latest with the
-    end: a step's timeout counts from there.
+    end: a step's timeout counts from there. `lease` is the document of the devices that the job holds or held
+    (`backends.leasing`), from the news in which it got them. `events` are worth remembering, each a kind and its data.
     """
 
     state: JobState
@@ -127,15 +139,33 @@ class JobStatus:
     lost: bool = False
     lines: tuple[LogLine, ...] = ()
     usage: Mapping[str, float] = attrs.field(factory=dict)
+    lease: Mapping[str, Any] = attrs.field(factory=dict)
+    events: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class Capacity:
-    """What a backend can run at once, for admission; cpus in cores, memory in bytes."""
+    """What a backend can run at once, for admission; cpus in cores, memory in bytes.
+
+    `devices`: accelerators that it hands out whole, None where their number does not limit what may be sent.
+    """
 
     cpus: float
     memory: int
     slots: int
+    devices: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Topology:
+    """The variables by which a platform tells a node its place in a gang: its number, how many there are, where the
+    first one and this one are reached, or all of them in their order. Empty where it does not say."""
+
+    node: str
+    nodes: str
+    head: str = ""
+    address: str = ""
+    hosts: str = ""
 
 
 class Backend(Protocol):

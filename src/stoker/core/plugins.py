@@ -22,9 +22,20 @@ DRIVERS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """The way up from a called pipeline to the floor that runs it (docs/dev/decisions/0003)."""
 
+LAUNCHERS: Final[Mapping[str, tuple[str, str]]] = {
+    "accelerate": ("stoker.launchers.accelerate:LAUNCHER", ""),
+    "command": ("stoker.launchers.command:LAUNCHER", ""),
+    "deepspeed": ("stoker.launchers.deepspeed:LAUNCHER", ""),
+    "jax": ("stoker.launchers.jax:LAUNCHER", ""),
+    "mpi": ("stoker.launchers.mpi:LAUNCHER", ""),
+    "single": ("stoker.launchers.single:LAUNCHER", ""),
+    "torchrun": ("stoker.launchers.torchrun:LAUNCHER", ""),
+}
+
 TABLES: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "stoker.backends": BACKENDS,
     "stoker.drivers": DRIVERS,
+    "stoker.launchers": LAUNCHERS,
 }
 
 

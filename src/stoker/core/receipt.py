@@ -56,8 +56,9 @@ class Receipt:
 
     `asked` is the request in words. `cpus_mean` and `cpus_peak` are cores in use, `memory_mean` and `memory_peak` bytes
     of the step's processes together. `interval` is the seconds between samples. `whole`: the sampler saw the step's end
-    (False for one that was killed with it). `stopped` says why the monitor ended the step, if it did. `fallback` says
-    why the step had no device. `proved` are the facts that the gate found, by name, as text.
+    (False for one that was killed with it). `stopped` says why the monitor ended the step, if it did. `left_idle` says
+    for how long none of the devices worked, where that was `Monitor.idle_for` or longer. `fallback` says why the step
+    had no device. `proved` are the facts that the gate found, by name, as text.
     """
 
     verdict: Verdict
@@ -75,6 +76,7 @@ class Receipt:
     advice: tuple[str, ...] = ()
     fallback: str = ""
     stopped: str = ""
+    left_idle: str = ""
     simulated: bool = False
     whole: bool = True
     proved: Mapping[str, str] = attrs.field(factory=dict)

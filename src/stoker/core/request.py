@@ -15,14 +15,16 @@ import attrs
 class RunRequest:
     """What the command line, or whoever starts a run, says about it; None and empty leave it to weaker places.
 
-    `parameters` override the arguments of the pipeline's call, and the driver applies them; texts are parsed as the
-    command line's are. `assignments` are the texts of `--set`, `run_file` is the path of `--config`.
+    `simulate` describes accelerators to pretend (`hardware.simulate`). `parameters` override the arguments of the
+    pipeline's call, and the driver applies them; texts are parsed as the command line's are. `assignments` are the
+    texts of `--set`, `run_file` is the path of `--config`.
     """
 
     stack: str | None = None
     parameters: Mapping[str, Any] = attrs.field(factory=dict)
     cache: bool | None = None
     debug: bool = False
+    simulate: str | None = None
     quiet: bool = False
     run_file: str | None = None
     assignments: tuple[str, ...] = ()

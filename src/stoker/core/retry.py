@@ -9,6 +9,7 @@ import attrs
 from stoker.core import units
 from stoker.core.docker import given_texts
 from stoker.core.errors import SettingsError, nearest
+from stoker.core.ladder import Rung, given_ladder
 from stoker.core.status import CAUSES, NEVER_RETRIED
 from stoker.core.units import UNSET, strict
 
@@ -70,6 +71,10 @@ class Retry:
 
     The n-th wait is `delay * backoff ** (n - 1)`, at most `max_delay`, longer or shorter by up to `jitter` of it. What
     is not given is `UNSET` until the layers are merged; then it is what `NO_RETRY` has.
+
+    `on_oom` is a ladder: after an attempt that ran out of memory the next rung that can help is taken, and the request
+    stays as it was changed. Where none is left, another attempt is made only if `on` names the cause. Without `times`
+    there are as many attempts more as the ladder has rungs.
     """
 
     times: int = attrs.field(default=UNSET, converter=given_times)
@@ -78,7 +83,8 @@ class Retry:
     backoff: float = attrs.field(default=UNSET, converter=given_factor, kw_only=True)
     max_delay: float = attrs.field(default=UNSET, converter=given_delay, kw_only=True)
     jitter: float = attrs.field(default=UNSET, converter=given_jitter, kw_only=True)
+    on_oom: tuple[Rung, ...] = attrs.field(default=UNSET, converter=given_ladder, kw_only=True)
 
 
 # No delay by default: on one machine a failure is rarely cured by waiting, and who retries a network says how long.
-NO_RETRY: Final = Retry(times=0, on=(), delay=0.0, backoff=2.0, max_delay=MAX_DELAY, jitter=0.1)
+NO_RETRY: Final = Retry(times=0, on=(), delay=0.0, backoff=2.0, max_delay=MAX_DELAY, jitter=0.1, on_oom=())

@@ -15,6 +15,9 @@ from stoker.core import units
 from stoker.core.accelerators import Accelerator
 from stoker.core.docker import DockerSettings, given_environment, given_mapping
 from stoker.core.errors import SettingsError, nearest
+from stoker.core.ladder import Alternative, Halve, Scale, single
+from stoker.core.launch import Launch, given_launch
+from stoker.core.launch import resolved as resolved_launch
 from stoker.core.monitoring import WATCHED, AcceleratorPolicy, Monitor, OnIdle
 from stoker.core.plugins import BACKENDS, resolve, third_party
 from stoker.core.resources import ResourceSettings, given_flag
@@ -108,6 +111,7 @@ class StepSettings:
     on_idle_gpu: OnIdle = "warn"
     monitor: Monitor = WATCHED
     environment: Mapping[str, str] = attrs.field(factory=dict)
+    launch: Launch | None = None
     step_operator: str | None = None
     backend: Mapping[str, Any] = attrs.field(factory=dict)
 
@@ -197,6 +201,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "on_idle_gpu": Option(parse=_choice("warn", "fail", "stop", "ignore")),
     "monitor": _fields_of(Monitor, short="interval"),
     "environment": Option(parse=given_environment),
+    "launch": Option(parse=given_launch, kind=Launch),
     "step_operator": Option(parse=_operator),
     "failure_mode": Option(parse=_choice("fail_fast", "continue"), level="pipeline"),
     "max_parallel": Option(parse=asked.given_nodes, level="pipeline"),
@@ -283,6 +288,8 @@ def step_settings(values: Mapping[str, Any], backend: Mapping[str, Any] | None =
     docker = plain.pop("docker", None)
     retry = _kept(plain.pop("retry", None))
     monitor = _kept(plain.pop("monitor", None))
+    if retry.get("on_oom") and "times" not in retry:
+        retry["times"] = len(single(Retry(on_oom=retry["on_oom"]).on_oom))
     if "on" in retry and "times" not in retry:
         raise SettingsError("retry: it says after what, but not how often", fix="give times, such as Retry(3, on=…)")
     return StepSettings(
@@ -291,6 +298,7 @@ def step_settings(values: Mapping[str, Any], backend: Mapping[str, Any] | None =
         retry=attrs.evolve(NO_RETRY, **retry),
         monitor=attrs.evolve(WATCHED, **monitor),
         environment=_kept(plain.pop("environment", None)),
+        launch=resolved_launch(plain.pop("launch", None)),
         backend=backend or {},
         **plain,
     )
@@ -373,7 +381,7 @@ def _kept(values: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _bare(value: Any) -> Any:
-    if isinstance(value, Accelerator):
+    if isinstance(value, (Accelerator, Halve, Scale, Alternative)):
         return str(value)
     if isinstance(value, (tuple, list)):
         return [_bare(item) for item in value]

@@ -57,6 +57,8 @@ NCCL_TIMEOUT: Final = "nccl-timeout"  # a collective operation waited for a rank
 NCCL_REMOTE_PEER: Final = "nccl-remote-peer"  # another rank went away
 NCCL_ERROR: Final = "nccl-error"  # the collective library failed in another way
 RENDEZVOUS: Final = "rendezvous"  # not all ranks found each other at the start
+HANG: Final = "hang"  # ranks wait for each other and no longer get on
+GANG_INCOMPLETE: Final = "gang-incomplete"  # not all nodes of a gang came up in time
 PORT_IN_USE: Final = "port-in-use"  # the address to listen on was taken
 # The place:
 PREEMPTED: Final = "preempted"  # the platform took the place away for somebody else
@@ -94,6 +96,8 @@ RETRYABLE: Final[Mapping[str, Retryable]] = {
     NCCL_REMOTE_PEER: "here",
     NCCL_ERROR: "here",
     RENDEZVOUS: "here",
+    HANG: "here",
+    GANG_INCOMPLETE: "here",
     PORT_IN_USE: "here",
     PREEMPTED: "here",
     NODE_LOST: "elsewhere",

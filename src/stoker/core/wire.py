@@ -62,3 +62,9 @@ class Frames:
             document = unpacked(bytes(self._data[_LENGTH.size : end]))
             del self._data[:end]
             yield document
+
+    def rest(self) -> bytes:
+        """What came behind the last document, taken out: where frames begin a stream of something else."""
+        rest = bytes(self._data)
+        self._data.clear()
+        return rest

@@ -39,6 +39,7 @@ from stoker.core.events import (
 )
 from stoker.core.plan import Capacity
 from stoker.core.status import CANCELLED, STEP_DONE, STEP_GOOD, TIMED_OUT, WORKER_LOST, StepStatus
+from stoker.engine.nodes import Node
 from stoker.engine.outcomes import outcome, pause, retried_after
 from stoker.engine.pool import Pool
 
@@ -47,41 +48,12 @@ LOST_LIMIT: Final = 3
 process that imports it would otherwise be tried for ever."""
 
 
-class _Node:
-    """A task and where it stands: pending → preparing → ready → running (→ waiting → ready …) → a final status."""
-
-    __slots__ = (
-        "attempt",
-        "cancelled",
-        "causes",
-        "children",
-        "expanded",
-        "failures",
-        "losses",
-        "status",
-        "task",
-        "unmet",
-    )
-
-    def __init__(self, task: Task) -> None:
-        self.task = task
-        self.status = "pending"
-        self.unmet = 0
-        self.attempt = task.tried
-        self.failures = 0
-        self.losses = 0
-        self.cancelled = ""
-        self.expanded = False
-        self.children = 0
-        self.causes: dict[str, str] = {}
-
-
 class Machine:
     """The state of one run. `capacities` by pool name; None is a pool whose platform keeps its own queue."""
 
     def __init__(self, capacities: Mapping[str, Capacity | None], *, fail_fast: bool = True) -> None:
-        self._nodes: dict[str, _Node] = {}
-        self._followers: dict[str, list[_Node]] = {}
+        self._nodes: dict[str, Node] = {}
+        self._followers: dict[str, list[Node]] = {}
         self._pools = {name: Pool(capacity) for name, capacity in capacities.items()}
         self._fail_fast = fail_fast
         self._open = True
@@ -150,14 +122,14 @@ class Machine:
         for task in tasks:
             if task.key in self._nodes:
                 raise ValueError(f"task '{task.key}' was added twice")
-            node = _Node(task)
+            node = Node(task)
             self._nodes[task.key] = node
             self._unsettled += 1
             nodes.append(node)
         for node in nodes:
             self._link(node)
 
-    def _link(self, node: _Node) -> None:
+    def _link(self, node: Node) -> None:
         doomed = bool(self._stopping)
         for requirement in node.task.requires:
             met = self._met(requirement)
@@ -194,12 +166,12 @@ class Machine:
 
     # A task on its way
 
-    def _start(self, node: _Node) -> None:
+    def _start(self, node: Node) -> None:
         node.status = "preparing"
         key = node.task.key
         self._actions.append(Expand(key=key) if node.task.fanout else Prepare(key=key))
 
-    def _in_state(self, key: str, status: str) -> _Node | None:
+    def _in_state(self, key: str, status: str) -> Node | None:
         node = self._nodes.get(key)
         return node if node is not None and node.status == status else None
 
@@ -207,6 +179,7 @@ class Machine:
         node = self._in_state(event.key, "preparing")
         if node is not None:
             node.status = "ready"
+            node.task = event.escalated or node.task
             self._pools[node.task.pool].join(node.task)
 
     def _hit(self, event: Hit, now: float) -> None:
@@ -245,7 +218,7 @@ class Machine:
     def _is_ready(self, task: Task) -> bool:
         return self._nodes[task.key].status == "ready"
 
-    def _running(self, key: str, attempt: int) -> _Node | None:
+    def _running(self, key: str, attempt: int) -> Node | None:
         node = self._in_state(key, "running")
         return node if node is not None and node.attempt == attempt and not node.task.fanout else None
 
@@ -281,15 +254,19 @@ class Machine:
         cause = node.cancelled or event.cause
         if cause == CANCELLED:
             self._settle(node, "cancelled", cause)
-        elif self._retries(node, cause):
+            return
+        escalated = None if node.cancelled else event.escalated
+        if self._retries(node, cause, escalated):
+            node.task = escalated or node.task
             self._wait(node, cause, now)
         else:
             self._settle(node, "failed", cause)
 
-    def _retries(self, node: _Node, cause: str) -> bool:
-        return retried_after(cause, node.task) and node.failures < node.task.retries and not self._stopping
+    def _retries(self, node: Node, cause: str, escalated: Task | None) -> bool:
+        wanted = escalated is not None or retried_after(cause, node.task)
+        return wanted and node.failures < node.task.retries and not self._stopping
 
-    def _wait(self, node: _Node, cause: str, now: float) -> None:
+    def _wait(self, node: Node, cause: str, now: float) -> None:
         node.failures += 1
         node.cancelled = ""
         node.status = "waiting"
@@ -318,9 +295,9 @@ class Machine:
 
     # The end of a task
 
-    def _settle(self, node: _Node, status: StepStatus, cause: str = "") -> None:
+    def _settle(self, node: Node, status: StepStatus, cause: str = "") -> None:
         """Give a task its final status, and all that follows from it; a loop, because chains are long."""
-        line: list[tuple[_Node, StepStatus, str]] = [(node, status, cause)]
+        line: list[tuple[Node, StepStatus, str]] = [(node, status, cause)]
         while line:
             node, status, cause = line.pop()
             if node.status in STEP_DONE:
@@ -343,9 +320,9 @@ class Machine:
                 if self._fail_fast and not self._stopping:
                     self._halt("failing", hard=False)
 
-    def _release(self, requirement: str, *, good: bool) -> list[tuple[_Node, StepStatus, str]]:
+    def _release(self, requirement: str, *, good: bool) -> list[tuple[Node, StepStatus, str]]:
         """Tell those who wait for a requirement; those who now never can are returned, to be skipped."""
-        skipped: list[tuple[_Node, StepStatus, str]] = []
+        skipped: list[tuple[Node, StepStatus, str]] = []
         for follower in self._followers.pop(requirement, ()):
             if follower.status != "pending":
                 continue
@@ -357,9 +334,7 @@ class Machine:
                 self._start(follower)
         return skipped
 
-    def _child_settled(
-        self, parent: _Node, child: _Node, cause: str, line: list[tuple[_Node, StepStatus, str]]
-    ) -> None:
+    def _child_settled(self, parent: Node, child: Node, cause: str, line: list[tuple[Node, StepStatus, str]]) -> None:
         parent.children -= 1
         parent.causes.setdefault(child.status, cause)
         if not parent.children and parent.status == "running":
@@ -389,7 +364,7 @@ class Machine:
             elif node.status not in STEP_DONE:
                 self._settle(node, "skipped")
 
-    def _cancel(self, node: _Node, cause: str, *, hard: bool = False) -> None:
+    def _cancel(self, node: Node, cause: str, *, hard: bool = False) -> None:
         if node.cancelled and not hard:
             return
         node.cancelled = node.cancelled or cause

@@ -42,7 +42,8 @@ def pause(task: Task, failures: int) -> float:
 
 def retried_after(cause: str, task: Task) -> bool:
     """Whether a retry, if any are left, is meant for this cause."""
-    wanted = cause in task.retry_on if task.retry_on else cause not in RETRIED_IF_NAMED
+    named_only = bool(task.retry_on) or cause in task.climbs
+    wanted = cause in task.retry_on if named_only else cause not in RETRIED_IF_NAMED
     return wanted and cause not in NEVER_RETRIED
 
 
@@ -112,6 +113,25 @@ def facts_of(key: str, attempt: int, status: JobStatus, doing: Doing, witness: W
         "cause": found.cause,
         "message": message,
         "error": {**error, **document, "retryable": found.retryable},
+    }
+
+
+def shown(facts: Mapping[str, Any], *, parent: str, index: int | None) -> dict[str, Any]:
+    """What an observer is told of a step that is over."""
+    started, ended = facts.get("started"), facts.get("ended")
+    error = facts.get("error") or {}
+    return {
+        "parent": parent,
+        "index": index,
+        "seconds": ended - started if started and ended else None,
+        "cause": facts.get("cause", ""),
+        "message": facts.get("message", ""),
+        "traceback": error.get("traceback", ""),
+        **{name: error.get(name, "") for name in EXPLAINED},
+        "attempt": facts.get("attempt"),
+        "receipt": facts.get("receipt", ""),
+        "warning": facts.get("warning", ""),
+        **(facts.get("usage") or {}),
     }
 
 

@@ -25,6 +25,7 @@ class Pool:
         self.capacity = capacity
         self.cpus = 0.0
         self.memory = 0
+        self.devices = 0
         self.running = 0
         self.line: deque[Task] = deque()
         self.ahead_limit = 0
@@ -66,6 +67,7 @@ class Pool:
         while self.line and len(stay) < LOOKAHEAD and self._passed < PATIENCE:
             task = self.line.popleft()
             as_big = task.cpus >= head.cpus and task.memory >= head.memory and task.gang >= head.gang
+            as_big = as_big and task.devices >= head.devices
             if as_big or not wanted(task) or not self._fits(task):
                 stay.append(task)
                 continue
@@ -82,6 +84,9 @@ class Pool:
             # Alone on the machine, whatever it asks: requests beyond the machine are the preflight's to refuse.
             return True
         cpus = self.cpus + task.cpus * task.gang
+        devices = task.devices * task.gang
+        if room.devices is not None and devices <= room.devices < self.devices + devices:
+            return False
         return (
             self.running < room.slots
             and cpus <= room.cpus + 1e-9
@@ -92,6 +97,7 @@ class Pool:
         self.running += 1
         self.cpus += task.cpus * task.gang
         self.memory += task.memory * task.gang
+        self.devices += task.devices * task.gang
 
     def release(self, task: Task) -> None:
         """Give back what a task held; the next in a worker's line inherits it."""
@@ -101,7 +107,8 @@ class Pool:
         self.running -= 1
         self.cpus -= task.cpus * task.gang
         self.memory -= task.memory * task.gang
+        self.devices -= task.devices * task.gang
         if self._ahead:
             self._take(self._ahead.popleft())
         if not self.running:
-            self.cpus, self.memory = 0.0, 0
+            self.cpus, self.memory, self.devices = 0.0, 0, 0

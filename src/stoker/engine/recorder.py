@@ -13,11 +13,13 @@ import attrs
 from stoker.core.artifact import from_wire
 from stoker.core.errors import StoreError
 from stoker.core.plan import LogLine, StepPlan
+from stoker.core.receipt import Receipt, Track
 from stoker.core.status import STEP_GOOD, StepStatus
 from stoker.engine.doing import Doing
 from stoker.engine.inputs import Wire, digest_of
 from stoker.store.records import Batch
-from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, StepProgress, StepRow
+from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, ReceiptRow, RungRow, StepProgress, StepRow
+from stoker.store.rungs import Rungs
 from stoker.store.store import Store
 
 _TAIL: Final = 40
@@ -37,6 +39,7 @@ class Recorder:
 
     def __init__(self, store: Store, *, run: str, token: str) -> None:
         self._store = store
+        self._rungs = Rungs(store.records.database)
         self._run = run
         self._token = token
         self._batch = Batch()
@@ -126,6 +129,7 @@ class Recorder:
                 error=facts.get("error") or {},
                 exit_code=facts.get("exit_code"),
                 usage=facts.get("usage") or {},
+                changes=facts.get("changes") or (),
             )
         )
 
@@ -179,6 +183,22 @@ class Recorder:
                 CacheRow(key=known, run_id=self._run, step_key=key, created=now, expires=expires, outputs=outputs)
             )
 
+    def learned(self, key: str) -> RungRow | None:
+        """The changes with which a request worked the last time."""
+        return self._rungs.found(key)
+
+    def learn(self, key: str, changes: Mapping[str, Any]) -> None:
+        """A request worked with these changes."""
+        self._rungs.learn(RungRow(key=key, run_id=self._run, created=time.time(), changes=changes))
+
+    def unlearn(self, key: str) -> None:
+        """A request worked as it was."""
+        self._rungs.forget(key)
+
+    def receipt(self, key: str, attempt: int, receipt: Receipt, tracks: tuple[Track, ...]) -> None:
+        """What an attempt did with its accelerators."""
+        self._batch.receipt(ReceiptRow(run_id=self._run, key=key, number=attempt, receipt=receipt, tracks=tracks))
+
     def event(self, kind: str, key: str, data: Mapping[str, Any]) -> None:
         """Something worth remembering that is no row of its own."""
         self._batch.event(EventRow(run_id=self._run, seq=self._seq, time=time.time(), kind=kind, key=key, data=data))
@@ -188,9 +208,13 @@ class Recorder:
         """A step wrote lines: they go to its log at once."""
         self._store.logs.append(self._run, key, attempt, lines)
 
-    def tail(self, key: str, attempt: int) -> list[str]:
-        """The last lines that an attempt wrote."""
-        return [line.text for line in self._store.logs.lines(self._run, key, attempt, tail=_TAIL)]
+    def tail(self, key: str, attempt: int, rank: int | None = None) -> list[str]:
+        """The last lines that an attempt wrote, or one of its ranks; if that one wrote none, those of all."""
+        logs = self._store.logs
+        last = list(logs.lines(self._run, key, attempt, tail=_TAIL, rank=rank))
+        if rank is not None and not last:
+            last = list(logs.lines(self._run, key, attempt, tail=_TAIL))
+        return [line.text for line in last]
 
     def flush(self) -> None:
         """Commit all that was recorded, if this driver still holds the run."""

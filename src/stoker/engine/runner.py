@@ -10,19 +10,20 @@ import time
 from collections import deque
 from typing import Any, Callable, Final, Mapping, Sequence
 
-import attrs
-
-from stoker.compile.cachekey import cache_key
 from stoker.core import events as ev
 from stoker.core.errors import StokerError
 from stoker.core.observer import Observer
 from stoker.core.plan import Backend, JobStatus, StepPlan
 from stoker.core.status import INPUT_ERROR, REFUSED, RunStatus
+from stoker.engine.accounts import Accounts
 from stoker.engine.doing import Doing, Policy
-from stoker.engine.inputs import Inputs, digest_of
+from stoker.engine.escalation import Escalation
+from stoker.engine.hooks import Hooks
+from stoker.engine.inputs import Inputs
 from stoker.engine.jobs import Jobs, News
+from stoker.engine.keys import result_key
 from stoker.engine.machine import Machine
-from stoker.engine.outcomes import EXPLAINED, HERE, Witness, facts_of, told
+from stoker.engine.outcomes import HERE, Witness, facts_of, shown
 from stoker.engine.recorder import Recorder
 from stoker.engine.tasks import element_task, step_task
 
@@ -50,6 +51,11 @@ class Runner:
         self._policy = policy
         self._jobs = Jobs(run, backends, max_parallel=policy.max_parallel)
         self._pace = self._jobs.pace
+        self._hooks = Hooks(self._jobs, recorder, observer, policy)
+        self._escalation = Escalation(
+            recorder, backends, observer, pipeline=policy.pipeline, remembers=policy.use_cache
+        )
+        self._accounts = Accounts(recorder, observer)
         here = [name for name, backend in backends.items() if backend.name in HERE]
         self._witness = Witness(recorder.tail, here)
         self._machine = Machine(self._pace.capacities(), fail_fast=policy.fail_fast)
@@ -189,35 +195,47 @@ class Runner:
         if status.lines:
             self._recorder.wrote(key, attempt, status.lines)
             self._observer.wrote(key, attempt, status.lines)
+        for kind, data in status.events:
+            self._recorder.event(kind, key, data)
+        if status.lease:
+            self._accounts.leased(key, self._parent(key), attempt, status.lease)
         if news.hook:
-            self._heard_of_hook(news)
+            self._hook_ended(news)
         elif status.lost:
             self._doing[key].facts.update(lost=attempt, message=status.message)
             self.tell(ev.Lost(key=key, attempt=attempt))
         elif news.over:
             self._ended(key, attempt, status)
+        elif status.state == "queued" and status.message:
+            self._accounts.waits(key, self._parent(key), status.message)
         elif status.started is not None:
             self.tell(ev.Began(key=key, attempt=attempt))
 
     def _ended(self, key: str, attempt: int, status: JobStatus) -> None:
         doing = self._doing[key]
         facts = doing.facts = facts_of(key, attempt, status, doing, self._witness)
+        self._accounts.close(key, doing.step, status, facts)
         cause = facts["cause"]
         result = status.result or {}
         if not cause:
             self._pace.took(key in self._members, facts["ended"] - (facts["started"] or facts["ended"]))
         if result.get("left"):
             self._recorder.event("leftovers", key, {"processes": result["left"]})
-        self._recorder.attempt(key, doing.step, facts)
+        self._over(key, doing)
         if not cause:
             self._inputs.keep(key, facts["outputs"])
-        self.tell(ev.Ended(key=key, attempt=attempt, cause=cause))
+            self._escalation.worked(key)
+        escalated = self._escalation.climb(key, self._parent(key), attempt, cause)
+        self.tell(ev.Ended(key=key, attempt=attempt, cause=cause, escalated=escalated))
 
     # Performing
 
     def _step_of(self, key: str) -> tuple[StepPlan, int | None]:
         member = self._members.get(key)
         return member if member is not None else (self._steps[key], None)
+
+    def _parent(self, key: str) -> str:
+        return self._members[key][0].key if key in self._members else ""
 
     def _prepare(self, action: ev.Prepare) -> None:
         key = action.key
@@ -229,8 +247,8 @@ class Runner:
             self.tell(ev.Hit(key=key, kept=True))
             return
         try:
-            inputs = self._inputs.bind(step, index)
-            known = self._key_of(step, inputs)
+            step, inputs = self._escalation.start(key, step, self._inputs.bind(step, index))
+            known = result_key(step, inputs, self._policy.environment)
         except StokerError as error:
             self._unready(key, step, error)
             return
@@ -242,16 +260,7 @@ class Runner:
                 self._inputs.keep(key, row.outputs)
                 self.tell(ev.Hit(key=key))
                 return
-        self.tell(ev.Prepared(key=key))
-
-    def _key_of(self, step: StepPlan, inputs: Mapping[str, Any]) -> str:
-        return cache_key(
-            code=step.code,
-            inputs={name: digest_of(tree) for name, tree in inputs.items()},
-            outputs=[*(output.name for output in step.outputs), *(f"split:{name}" for name in step.split)],
-            environment=self._policy.environment,
-            extra=step.settings.cache_key,
-        )
+        self.tell(ev.Prepared(key=key, escalated=self._escalation.begun(key, self._parent(key))))
 
     def _unready(self, key: str, step: StepPlan, error: StokerError) -> None:
         doing = self._doing[key] = Doing(step, {}, "")
@@ -288,14 +297,14 @@ class Runner:
         doing.facts = self._witness.begin(now)
         doing.ending = ""
         if not action.behind:
-            parent = step.key if member else ""
+            parent = self._parent(key)
             self._recorder.running(key, action.attempt, started=now, parent=parent)
             self._observer.changed(key, "running", {"parent": parent, "attempt": action.attempt})
         try:
             self._jobs.submit(key, action.attempt, step, doing.inputs, element=member, behind=action.behind)
         except StokerError as error:
             doing.facts = {"attempt": action.attempt, "cause": REFUSED, "message": str(error), "ended": now}
-            self._recorder.attempt(key, step, doing.facts)
+            self._over(key, doing)
             self.tell(ev.Ended(key=key, attempt=action.attempt, cause=REFUSED))
 
     def _cancel(self, action: ev.Cancel) -> None:
@@ -309,11 +318,19 @@ class Runner:
         self._jobs.cancel(action.key, action.attempt, step, hard=action.hard)
 
     def _retrying(self, action: ev.Retrying) -> None:
-        self._gave_up(action.key, action.cause)
-        wait = max(0.0, action.at - time.time())
-        facts = {"attempt": action.attempt, "cause": action.cause, "wait": wait}
-        self._recorder.event("retry", action.key, facts)
-        self._observer.changed(action.key, "retrying", facts)
+        key = action.key
+        self._gave_up(key, action.cause)
+        facts: dict[str, Any] = {"attempt": action.attempt, "cause": action.cause}
+        facts["wait"] = max(0.0, action.at - time.time())
+        taken = self._escalation.taken(key, action.attempt, action.cause)
+        if taken is not None:
+            change, request = taken
+            doing = self._doing[key]
+            doing.step, doing.inputs = request.step, request.inputs
+            doing.cache_key = result_key(doing.step, doing.inputs, self._policy.environment)
+            facts["changes"] = [str(change)]
+        self._recorder.event("retry", key, facts)
+        self._observer.changed(key, "retrying", facts)
 
     def _gave_up(self, key: str, cause: str) -> None:
         """Record an attempt that was lost so often before it began that the machine counts it as over."""
@@ -321,7 +338,11 @@ class Runner:
         if doing is not None and "lost" in doing.facts:
             facts = doing.facts
             facts.update(attempt=facts.pop("lost"), cause=cause, started=facts["submitted"], ended=time.time())
-            self._recorder.attempt(key, doing.step, facts)
+            self._over(key, doing)
+
+    def _over(self, key: str, doing: Doing) -> None:
+        doing.facts["changes"] = self._escalation.changes(key)
+        self._recorder.attempt(key, doing.step, doing.facts)
 
     def _settled(self, action: ev.Settled) -> None:
         key = action.key
@@ -339,59 +360,29 @@ class Runner:
         if not self._recorder.is_kept(key):
             count = self._inputs.count(key)
             self._recorder.settled(key, step, action.status, facts, doing, parent=parent, index=index, count=count)
-        usage = facts.get("usage") or {}
-        seconds = (facts["ended"] - facts["started"]) if facts.get("started") and facts.get("ended") else None
-        error = facts.get("error") or {}
-        self._observer.changed(
-            key,
-            action.status,
-            {
-                "parent": parent,
-                "index": index,
-                "seconds": seconds,
-                "cause": facts.get("cause", ""),
-                "message": facts.get("message", ""),
-                "traceback": error.get("traceback", ""),
-                **{name: error.get(name, "") for name in EXPLAINED},
-                "attempt": facts.get("attempt"),
-                **usage,
-            },
-        )
+        self._observer.changed(key, action.status, shown(facts, parent=parent, index=index))
         if doing is not None:
             doing.inputs = {}
         if self.on_settled is not None:
             self.on_settled(key, action.status)
 
     def _finished(self, action: ev.Finished) -> None:
-        which = "on_success" if action.status == "succeeded" else "on_failure"
-        if which not in self._policy.hooks or not self._steps:
+        if self._hooks.of_run(action.status, next(iter(self._steps.values()), None), self._failure):
+            self._closing = action.status
+        else:
             self.status = action.status
-            return
-        self._closing = action.status
-        step = attrs.evolve(next(iter(self._steps.values())), hooks=self._policy.hooks)
-        facts = self._failure if action.status == "failed" else {}
-        self._jobs.hook("", which, step, told(self._policy.pipeline, "", action.status, facts))
-
-    # Hooks
 
     def _hook(self, action: ev.Hook) -> None:
         if self._recorder.is_kept(action.key):
             self.tell(ev.HookDone(key=action.key))  # an earlier session called it
             return
         step, _ = self._step_of(action.key)
-        status = "succeeded" if action.which == "on_success" else "failed"
-        facts = self._doing[action.key].facts
-        self._jobs.hook(action.key, action.which, step, told(self._policy.pipeline, action.key, status, facts))
+        self._hooks.of_step(action.key, action.which, step, self._doing[action.key].facts)
 
-    def _heard_of_hook(self, news: News) -> None:
-        if not (news.over or news.status.lost):
+    def _hook_ended(self, news: News) -> None:
+        if not self._hooks.over(news):
             return
-        if not news.key:
-            self.status = self._closing
-        if news.status.state != "succeeded":
-            error = (news.status.result or {}).get("error") or {}
-            message = error.get("message") or news.status.message or "its process ended"
-            self._recorder.event("hook-failed", news.key, {"hook": news.hook, "message": message})
-            self._observer.said(f"{news.key or 'pipeline'}: its {news.hook} hook failed: {message}")
         if news.key:
             self.tell(ev.HookDone(key=news.key))
+        else:
+            self.status = self._closing

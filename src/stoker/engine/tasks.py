@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Collection, Final, Mapping, Sequence
 
+import attrs
+
 from stoker.core.events import Task
+from stoker.core.ladder import climbed_after
 from stoker.core.plan import StepPlan
 from stoker.core.units import UNSET
 
 DEFAULT_CPUS: Final = 1.0
-"""What a step counts for where it does not say: one core, so that a machine is filled but not overrun."""
+"""What a step counts for where it does not say: one core, so that a machine is filled but not overrun. One that must
+have accelerators counts for none: these are fewer than cores, and decide how many such steps run."""
 
 
 def step_task(step: StepPlan, fanouts: Collection[str], tried: int) -> Task:
@@ -26,10 +30,21 @@ def element_task(step: StepPlan, key: str, requires: Sequence[str], tried: int) 
     return _task(step, key=key, requires=tuple(requires), parent=step.key, tried=tried)
 
 
+def escalated_task(step: StepPlan, key: str, parent: str) -> Task:
+    """The task of a step or an element whose request was changed; in a line it would get what one before it had."""
+    return attrs.evolve(_task(step, key=key, parent=parent), ahead=False)
+
+
 def lines_up(step: StepPlan) -> bool:
     """Whether elements of this fan-out may stand in line behind each other: nothing may hang on when one starts."""
     settings = step.settings
-    return settings.timeout is None and settings.isolation == "warm" and not step.hooks
+    return (
+        settings.timeout is None
+        and settings.isolation == "warm"
+        and not step.hooks
+        and not settings.resources.gpus_per_node
+        and settings.launch is None
+    )
 
 
 def _task(step: StepPlan, **fields: Any) -> Task:
@@ -37,13 +52,17 @@ def _task(step: StepPlan, **fields: Any) -> Task:
     resources, retry = settings.resources, settings.retry
     element = bool(fields.get("parent"))
     fanout = bool(fields.get("fanout"))
+    devices = resources.gpus_per_node
+    must_have = devices and settings.accelerator_policy == "require"
     return Task(
         pool=step.backend,
-        cpus=_or(resources.cpu_count, DEFAULT_CPUS),
+        cpus=_or(resources.cpu_count, 0.0 if must_have else DEFAULT_CPUS),
         memory=_or(resources.memory, 0),
         gang=_or(resources.nodes, 1),
+        devices=0 if resources.get("share") else devices,
         retries=retry.times,
         retry_on=frozenset(retry.on),
+        climbs=climbed_after(retry.on_oom),
         delay=retry.delay,
         backoff=retry.backoff,
         max_delay=retry.max_delay,

@@ -59,6 +59,7 @@ RUN_OPTIONS: Final = (
     RunOption(name="failure-mode", value="MODE", help="fail_fast, or continue with what does not depend on a failure"),
     RunOption(name="no-cache", help="run every step, also those whose results are known"),
     RunOption(name="debug", help="run every step in this process, one by one, so that breakpoint() works"),
+    RunOption(name="simulate", value="DEVICES", help='pretend that this machine has "4xH100-80GB,1xA10", for example'),
     RunOption(name="quiet", help="show the summary only"),
     RunOption(name="help", help="show this and run nothing"),
 )
@@ -179,6 +180,7 @@ def request(pipeline: Called, options: Options, arguments: Sequence[str]) -> Run
         parameters=parameters,
         cache=False if options.get("no-cache") else None,
         debug=bool(options.get("debug")),
+        simulate=options.get("simulate"),
         run_file=options.get("config"),
         assignments=tuple(assignments),
         tags=tuple(options.get("tag", ())),

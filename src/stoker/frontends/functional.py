@@ -348,6 +348,7 @@ def _step(function: Any, options: Mapping[str, Any]) -> Step[..., Any]:
         )
     _refuse_or_place(function, "@step")
     where = place_of(function)
+    options = keywords.with_marks(options, function, where)
     given = taken_apart(options, StepOptions, owner="@step", origin=f"{where} @step", step=True)
     name = checked_name(given.rest.get("name", function.__name__), "name of a step", where)
     return Step(function, _Definition(function, name, where, given))

@@ -14,10 +14,13 @@ from stoker.core.units import UNSET
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from stoker.core.launch import Launch
     from stoker.core.settings import DockerSettings, Monitor, ResourceSettings, Retry
 
 Hook = Callable[..., Any]
 HOOKS: Final = ("on_success", "on_failure")
+LAUNCH_MARK: Final = "__stoker_launch__"
+"""What a decorator below `@step` leaves on the function: the step's `launch`."""
 
 
 class Options(TypedDict, total=False):
@@ -36,6 +39,7 @@ class Options(TypedDict, total=False):
     on_idle_gpu: OnIdle
     monitor: Monitor | Mapping[str, Any] | float | str | None
     environment: Mapping[str, str] | None
+    launch: Launch | Mapping[str, Any] | str | None
     step_operator: str | None
     on_success: Hook
     on_failure: Hook
@@ -91,6 +95,21 @@ def taken_apart(options: Mapping[str, Any], known: Any, *, owner: str, origin: s
             raise UsageError(f"{owner}: {name}={hook!r} is not a function", where=origin)
     rest = {name: value for name, value in options.items() if name not in OPTIONS and name not in (*HOOKS, "settings")}
     return Given(layers=layers, hooks=hooks, rest=rest)
+
+
+def with_marks(options: Mapping[str, Any], function: Any, where: str) -> Mapping[str, Any]:
+    """The keywords of `@step`, and what decorators below it left on the function."""
+    launch = getattr(function, LAUNCH_MARK, None)
+    if launch is None:
+        return options
+    settings = options.get("settings")
+    if options.get("launch", UNSET) is not UNSET or (isinstance(settings, Mapping) and "launch" in settings):
+        raise UsageError(
+            "@step has launch=, and a decorator below it says how to launch, too",
+            where=where,
+            fix="keep one of the two",
+        )
+    return {**options, "launch": launch}
 
 
 def tags_of(given: Any, where: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import Any, Final, Mapping, Sequence, TextIO
 
 from stoker.core.plan import LogLine, Plan
 from stoker.core.words import count_text, memory_text, time_text
+from stoker.report.complaints import Block, worth_showing
 from stoker.runtime.failure import shown
 
 REDRAW: Final = 0.1
@@ -45,6 +46,7 @@ class _Row:
         self.cpu = 0.0
         self.peak = 0.0
         self.attempts = 0
+        self.receipts: dict[str, int] = {}
 
 
 class Terminal:
@@ -58,12 +60,15 @@ class Terminal:
         self._rows: dict[str, _Row] = {}
         self._running: dict[str, float] = {}
         self._waits: dict[str, str] = {}
+        self._devices: dict[str, str] = {}
         self._drawn = 0
         self._last = 0.0
         self._run = ""
         self._pipeline = ""
         self._started = 0.0
         self._failures: list[tuple[str, Mapping[str, Any]]] = []
+        self._blocks: dict[tuple[str, int], dict[int, Block]] = {}
+        self._warnings: list[str] = []
 
     def began(self, run: str, plan: Plan) -> None:
         """Remember the steps in their order."""
@@ -82,15 +87,18 @@ class Terminal:
             self._waits[key] = facts["message"]
             if not self._tty:
                 self._line(f"{key}: {facts['message']}")
+        elif status == "leased":
+            self._waits.pop(key, None)
+            self._devices[key] = _devices_text(facts["devices"])
         elif status == "running":
             self._waits.pop(key, None)
             self._running[key] = time.monotonic()
             row.status = "running"
         elif status == "retrying":
             self._running.pop(key, None)
-            self._line(
-                f"{key}: attempt {facts['attempt']} ended: {facts['cause']}; again in {time_text(facts['wait'])}"
-            )
+            changed = "".join(f", {change}" for change in facts.get("changes", ()))
+            again = f"again in {time_text(facts['wait'])}{changed}"
+            self._line(f"{key}: attempt {facts['attempt']} ended: {facts['cause']}; {again}")
         else:
             self._settled(row, key, status, facts, element=bool(parent))
         self._draw()
@@ -98,6 +106,11 @@ class Terminal:
     def _settled(self, row: _Row, key: str, status: str, facts: Mapping[str, Any], *, element: bool) -> None:
         self._running.pop(key, None)
         self._waits.pop(key, None)
+        self._devices.pop(key, None)
+        if facts.get("receipt"):
+            row.receipts[facts["receipt"]] = row.receipts.get(facts["receipt"], 0) + 1
+        if facts.get("warning"):
+            self._warnings.append(f"{key}: {facts['warning']}")
         if element:
             row.statuses[status] = row.statuses.get(status, 0) + 1
         else:
@@ -113,11 +126,16 @@ class Terminal:
             self._line(self._mark(status) + f" {key} {self._facts(row)}".rstrip())
 
     def wrote(self, key: str, attempt: int, lines: Sequence[LogLine]) -> None:
-        """Let a step's lines scroll by, its name before each."""
+        """Let a step's lines scroll by, its name before each; of ranks other than 0 only complaints."""
         if not self._verbose:
             return
+        if any(line.rank for line in lines):
+            lines, self._blocks[key, attempt] = worth_showing(lines, self._blocks.get((key, attempt), {}))
+            if not lines:
+                return
         head = self._paint(f"{key or self._pipeline} │ ", "2")  # the run's own hooks have no step
-        self._line("\n".join(head + line.text.rpartition("\r")[2] for line in lines))
+        heads = {rank: head + self._paint(f"[{rank}] ", "2") for rank in {line.rank for line in lines} if rank}
+        self._line("\n".join(heads.get(line.rank or 0, head) + line.text.rpartition("\r")[2] for line in lines))
 
     def said(self, text: str) -> None:
         """Let a sentence scroll by."""
@@ -166,6 +184,8 @@ class Terminal:
             facts.append(f"peak {memory_text(row.peak)}")
         if row.attempts > 1:
             facts.append(f"{row.attempts} attempts")
+        # Elements on one device each are alike; where they are not, `stoker gpu` has the list.
+        facts += [text if count == 1 else f"{count} times {text}" for text, count in list(row.receipts.items())[:3]]
         return "  ".join(facts)
 
     def _farewell(self, status: str) -> list[str]:
@@ -175,7 +195,9 @@ class Terminal:
         head = f"{self._mark(status)} {self._pipeline} {status} in {took}: {count_text(len(rows), 'step')}"
         if cached:
             head += f", {cached} cached"
-        lines = ["", head]
+        lines = ["", *(self._paint(f"  ! {warning}", "33") for warning in self._warnings[:_SHOWN]), head]
+        if len(self._warnings) > _SHOWN:
+            lines.insert(-1, f"  ! … and {len(self._warnings) - _SHOWN} more: stoker gpu {self._run}")
         if status == "succeeded":
             lines.append(f"  look: stoker show {self._run} · in Python: Client().run('{self._run}')")
         else:
@@ -218,7 +240,9 @@ class Terminal:
         width = shutil.get_terminal_size().columns - 1
         lines = []
         for key, since in list(self._running.items())[:_SHOWN]:
-            doing = self._waits.get(key) or time_text(clock - since)
+            doing = self._waits.get(key) or "  ".join(
+                filter(None, (time_text(clock - since), self._devices.get(key, "")))
+            )
             lines.append(f"{self._mark('running')} {key}  {doing}"[: width + 9])
         if len(self._running) > _SHOWN:
             lines.append(f"  … and {len(self._running) - _SHOWN} more running")
@@ -234,3 +258,11 @@ class Terminal:
         self._out.write("\n".join(lines) + "\n")
         self._out.flush()
         self._drawn = len(lines)
+
+
+def _devices_text(devices: Sequence[Mapping[str, Any]]) -> str:
+    """Devices on a line: "on H100-80GB 0, 1"."""
+    by_model: dict[str, list[str]] = {}
+    for device in devices:
+        by_model.setdefault(device["model"], []).append(str(device["index"]))
+    return "on " + "; ".join(f"{model} {', '.join(found)}" for model, found in by_model.items()) if by_model else ""

@@ -1,6 +1,7 @@
 """A warm worker on this machine: takes jobs from a socket, one after the other, until the socket closes.
 
-Between jobs it puts back what a step may have bent: the working directory, the environment, processes left behind.
+Between jobs it puts back what a step may have bent: the working directory, the environment, who hears SIGTERM,
+processes left behind.
 """
 
 from __future__ import annotations
@@ -16,28 +17,38 @@ import time
 from typing import Any, Final, Mapping
 
 from stoker.core import wire
-from stoker.runtime.worker import Terminated, Worker
+from stoker.runtime.notice import Notice
+from stoker.runtime.worker import Worker
 from stoker.store.blobs import Blobs
 
 _LEFTOVER_GRACE: Final = 2.0
 """Seconds that processes left behind by a step get between SIGTERM and SIGKILL."""
 
 
-def serve(jobs: socket.socket, results: socket.socket, blobs_uri: str, *, once: bool, libc: Any) -> None:
+def serve(
+    jobs: socket.socket,
+    results: socket.socket,
+    blobs_uri: str,
+    *,
+    checkpoints: str,
+    notice: Notice,
+    once: bool,
+    libc: Any,
+) -> None:
     """Run jobs until there are none; `libc` flushes C's own buffers so that a step's output stays with the step."""
-    signal.signal(signal.SIGTERM, _terminate)
-    _fresh_randomness()
-    _logging_is_captured()
-    worker = Worker(Blobs(blobs_uri))
+    notice.listen()
+    prepare()
+    worker = Worker(Blobs(blobs_uri), checkpoints=checkpoints, notice=notice)
+    worker.emit = lambda message: results.sendall(wire.framed(message))
     steps: dict[int, Mapping[str, Any]] = {}
     home, environment, own = os.getcwd(), dict(os.environ), os.getpid()
     while True:
-        data = jobs.recv(2 * wire.DATAGRAM_LIMIT)
+        notice.idle = True
+        data = b"" if notice.asked else jobs.recv(2 * wire.DATAGRAM_LIMIT)
+        notice.idle = False
         if not data:
             return
-        job = wire.unpacked(data)
-        if "file" in job:
-            job = _from_file(job["file"])
+        job = _job(data)
         if "steps" in job:
             steps.update({int(number): step for number, step in job["steps"].items()})
         step = steps.get(job["step"], {})
@@ -65,7 +76,9 @@ def serve(jobs: socket.socket, results: socket.socket, blobs_uri: str, *, once: 
             line = wire.MARK + job["job"].encode() + b"\n"
             _write(1, line)
             _write(2, line)
-        retired = once or left or result.get("cause") == "cancelled" or not _is_back_in(home)
+        notice.listen()
+        # Whoever told this process to end will kill it: nothing else may begin here.
+        retired = once or left or notice.asked or not _is_back_in(home)
         if retired:
             result["retired"] = True
         results.sendall(wire.framed(result))
@@ -74,16 +87,21 @@ def serve(jobs: socket.socket, results: socket.socket, blobs_uri: str, *, once: 
             return
 
 
-def _from_file(path: str) -> Any:
-    with open(path, "rb") as file:
-        document = wire.unpacked(file.read())
-    os.unlink(path)
+def _job(data: bytes) -> Any:
+    """A job as it was sent, in the message or in a file that it names."""
+    document = wire.unpacked(data)
+    if "file" in document:
+        path = document["file"]
+        with open(path, "rb") as file:
+            document = wire.unpacked(file.read())
+        os.unlink(path)
     return document
 
 
-def _terminate(number: int, frame: Any) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Terminated(128 + number)
+def prepare() -> None:
+    """What a process that runs steps needs of Python itself."""
+    _fresh_randomness()
+    _logging_is_captured()
 
 
 def _fresh_randomness() -> None:

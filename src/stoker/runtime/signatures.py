@@ -59,6 +59,24 @@ GENERAL: Final[Mapping[str, tuple[str, str]]] = {
         "the kernel ended the step's process by SIGKILL, because memory was used up",
         signatures_host.MORE_MEMORY,
     ),
+    status.HANG: (
+        "the ranks of the step wait for each other, and no longer get on",
+        (
+            "look in the stacks for the rank that took another way: a condition on its rank around a collective "
+            "operation, or data that ends earlier than others'; a step that is meant to pause sets hang_after"
+        ),
+    ),
+    status.GANG_INCOMPLETE: (
+        "not all nodes of the step came up in time",
+        "see why the missing one did not start; gang_timeout says how long the others wait for it",
+    ),
+    status.IDLE_GPU: (
+        "on_idle_gpu of the step says that it must use the devices that it holds",
+        (
+            "see `stoker gpu` for when they worked; move model and data to the device, or ask for fewer; if long "
+            'pauses are meant, raise Monitor(idle_for=…), or say on_idle_gpu="warn"'
+        ),
+    ),
     status.WORKER_LOST: (
         "the process that held the workers went away",
         "try again; if it recurs, look for what ends it",

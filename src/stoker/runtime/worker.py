@@ -3,37 +3,42 @@
 A job comes as a JSON document, the result leaves as one:
 
     {"job", "ok", "outputs": {name: artifact}, "start", "end", "cpu", "cause",
-     "error": {type, message, traceback, place}}
+     "error": {type, message, traceback, place}, "proved": {name: text}, "fallback": text}
+
+The last two are of a step that holds devices: what the gate found of them, and why it runs on the CPU if it does.
 
 It must not know which backend it is in, nor talk to the database.
 """
 
 from __future__ import annotations
 
+import os
 import resource
 import time
 from typing import Any, Callable, Mapping
 
 from stoker.core.artifact import Artifact, from_wire
 from stoker.core.errors import SerializationError, StokerError
-from stoker.core.status import CANCELLED, EXITED, IMPORT_ERROR, INPUT_ERROR, UNSERIALIZABLE, USER_ERROR
+from stoker.core.status import CANCELLED, CAUSES, EXITED, IMPORT_ERROR, INPUT_ERROR, UNSERIALIZABLE, USER_ERROR
 from stoker.runtime import failure, modules
+from stoker.runtime.context import document_of, entered
+from stoker.runtime.notice import Notice, Terminated
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
 
-class Terminated(SystemExit):
-    """SIGTERM arrived: the step is asked to leave, with its `finally` blocks run."""
-
-    def __str__(self) -> str:
-        return "the step was asked to end, by SIGTERM"
-
-
 class Worker:
-    """What stays warm between jobs: the steps' functions and the way to the artifacts."""
+    """What stays warm between jobs: the steps' functions and the way to the artifacts.
 
-    def __init__(self, blobs: Blobs) -> None:
+    `checkpoints` is the folder below which steps keep theirs, `notice` where they see that they should stop.
+    """
+
+    def __init__(self, blobs: Blobs, *, checkpoints: str = "", notice: Notice | None = None) -> None:
         self.blobs = blobs
+        self._checkpoints = checkpoints
+        self._notice = notice
+        self.emit: Callable[[Mapping[str, Any]], None] = _unheard
+        """Sends on what the ranks of a distributed step say while they run; put in by whoever has the way."""
         self._functions: dict[tuple[str, ...], Callable[..., Any]] = {}
 
     def function(self, source: Mapping[str, Any]) -> Callable[..., Any]:
@@ -51,8 +56,10 @@ class Worker:
         try:
             if job.get("kind") == "hook":
                 result = self._hook(job)
+            elif "accelerators" in job:
+                result = self._behind_the_gate(job, step)
             else:
-                result = self._step(job, step)
+                result = self._ran(job, step)
         except Terminated as error:
             result = _failed(CANCELLED, error)
         result["job"] = job["job"]
@@ -61,6 +68,37 @@ class Worker:
         result["cpu"] = _cpu() - before
         return result
 
+    def _behind_the_gate(self, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+        """A step that holds devices proves them before the first line of the user's code runs."""
+        from stoker.runtime import gate
+
+        lease = job["accelerators"]
+        try:
+            proof = gate.opened(lease)
+            gate.watch_imports(lease, proof)
+        except gate.GateError as error:
+            return _failed(error.cause, error)
+        if proof.fallback:
+            from stoker.core.devices import environment_of
+
+            os.environ.update(environment_of(()))
+            job = {**job, "context": {**job.get("context", {}), "devices": ()}}
+        result = self._ran(job, step)
+        if proof.refused is not None and result["ok"]:
+            result = _failed(
+                proof.refused.cause, proof.refused
+            )  # the user's code caught it; the proof failed all the same
+        return {**result, "proved": proof.facts, "fallback": proof.fallback}
+
+    def _ran(self, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+        """The step in this process, or in the ranks of a launcher."""
+        if "launch" not in job:
+            return self._step(job, step)
+        from stoker.runtime import agent
+
+        document = document_of(job, self._checkpoints)
+        return agent.run({**job, "context": document}, step, self.blobs.uri, emit=self.emit, notice=self._notice)
+
     def _step(self, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
         try:
             function = self.function(step["source"])
@@ -68,6 +106,10 @@ class Worker:
             raise
         except BaseException as error:  # the user's module runs here
             return _failed(IMPORT_ERROR, error)
+        with entered(document_of(job, self._checkpoints), notice=self._notice):
+            return self._called(function, job, step)
+
+    def _called(self, function: Callable[..., Any], job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
         try:
             arguments = {name: self._value(tree) for name, tree in job["inputs"].items()}
         except (Terminated, KeyboardInterrupt):
@@ -79,6 +121,8 @@ class Worker:
         except (Terminated, KeyboardInterrupt):
             raise
         except SystemExit as error:
+            if self._notice is not None and self._notice.asked:
+                return _failed(CANCELLED, error, message="the step left when it was asked to end")
             return _failed(EXITED, error, message=f"the step called sys.exit({error.code!r})")
         except BaseException as error:  # the user's code
             return _failed(USER_ERROR, error)
@@ -99,6 +143,8 @@ class Worker:
 
     def _kept(self, returned: Any, step: Mapping[str, Any]) -> dict[str, Any]:
         names = step["outputs"]
+        if step.get("discards"):
+            return {}
         if not names:
             if returned is not None:
                 raise SerializationError(
@@ -148,8 +194,14 @@ class Told:
         return "Told(" + ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items()) + ")"
 
 
+def _unheard(message: Mapping[str, Any]) -> None:
+    """Nobody listens."""
+
+
 def _failed(cause: str, error: BaseException, *, message: str = "") -> dict[str, Any]:
     document = failure.described(error)
+    if isinstance(error, StokerError) and (own := getattr(error, "cause", "")) in CAUSES:
+        cause = own  # the gate's errors know theirs, wherever they are raised
     if message:
         document["message"] = message
     return {"ok": False, "outputs": {}, "cause": cause, "error": document}

@@ -1,6 +1,10 @@
 """What steps print: a file for each attempt, a line for each line, with its time and stream.
 
-    1718000000.123456 o epoch 3: loss 0.21
+    1718000000.123456 o loading
+    1718000002.654321 o3 epoch 3: loss 0.21
+
+The number behind the stream's letter is the rank of the process that wrote it. Without one, the step is one process, or
+it is its launcher's line.
 
 Files are appended to with one write a batch, so that several processes may, and read without loading them. Text is
 UTF-8; bytes that are not are replaced. Of a line drawn over with carriage returns, as progress bars do, the last
@@ -14,7 +18,8 @@ import os
 import re
 import time
 from collections import deque
-from typing import Callable, Final, Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Callable, Collection, Final, Iterable, Iterator, Literal, Mapping
 
 from stoker.core.errors import StoreError
 from stoker.core.plan import LogLine
@@ -22,6 +27,14 @@ from stoker.store.blobs import remove_tree
 
 LONGEST: Final = 64 * 1024
 """Bytes of one line. A reader holds one line at a time, and a terminal has no use for more."""
+LAUNCHER: Final = "launcher"
+"""Asks for the lines that are of no rank: what started the ranks wrote them, or the only process of the step."""
+
+Rank = int | Literal["launcher"]
+"""Who wrote a line."""
+Ranks = Rank | Collection[Rank] | None
+"""Whose lines are asked for; None: everybody's."""
+
 _BLOCK: Final = 256 * 1024
 _STREAMS: Final[Mapping[bytes, str]] = {b"o": "stdout", b"e": "stderr"}
 _LETTERS: Final[Mapping[str, str]] = {"stdout": "o", "stderr": "e"}
@@ -43,12 +56,14 @@ class Logs:
 
     def append(self, run: str, key: str, attempt: int, lines: Iterable[LogLine]) -> None:
         """Add lines; none makes no file."""
-        head, last = "", (-1.0, "")
+        head, last, stream = "", -1.0, ""
+        rank: int | None = None
         parts: list[str] = []
         for line in lines:
-            stamp = (line.time, line.stream)
-            if stamp != last:
-                head, last = f"{line.time:.6f} {_LETTERS.get(line.stream, 'o')} ", stamp
+            if line.time != last or line.stream != stream or line.rank != rank:
+                last, stream, rank = line.time, line.stream, line.rank
+                letter = _LETTERS.get(stream, "o")
+                head = f"{last:.6f} {letter} " if rank is None else f"{last:.6f} {letter}{rank} "
             text = line.text
             if len(text) > LONGEST // 4 or "\n" in text or "\r" in text:
                 text = _tidy(text.encode("utf-8", "replace") + b"\n", head.encode())[len(head) : -1].decode()
@@ -58,24 +73,46 @@ class Logs:
         if parts:
             self._write(self.path(run, key, attempt), "".join(parts).encode("utf-8", "replace"))
 
-    def capture(self, run: str, key: str, attempt: int, stream: str) -> Capture:
-        """Takes the raw bytes of one stream of an attempt as they come."""
-        return Capture(self, self.path(run, key, attempt), _LETTERS.get(stream, "o"))
+    def capture(self, run: str, key: str, attempt: int, stream: str, rank: int | None = None) -> Capture:
+        """Takes the raw bytes of one stream of an attempt, or of one of its ranks, as they come."""
+        return Capture(self, self.path(run, key, attempt), _tag(stream, rank))
 
     def lines(
-        self, run: str, key: str, attempt: int, *, tail: int | None = None, stream: str = ""
+        self, run: str, key: str, attempt: int, *, tail: int | None = None, stream: str = "", rank: Ranks = None
     ) -> Iterator[LogLine]:
-        """The lines so far, or the last `tail` of them, of both streams or of one; none where there is no log."""
+        """The lines so far, or the last `tail` of them, of both streams or one, of all ranks or some.
+
+        Where there is no log there are none.
+        """
+        asked = _asked(stream, rank)
         try:
             with open(self.path(run, key, attempt), "rb", buffering=_BLOCK) as file:
-                letter = _LETTERS.get(stream, "").encode()
-                found = file if tail is None else _last(file.fileno(), tail, letter)
-                for raw in found:
-                    line = _line(raw)
-                    if not stream or line.stream == stream:
-                        yield line
+                if tail is not None:
+                    yield from map(_line, _last(file.fileno(), tail, asked))
+                    return
+                for raw in file:
+                    if asked is None or asked(raw):
+                        yield _line(raw)
         except FileNotFoundError:
             return
+
+    def ranks(self, run: str, key: str, attempt: int, *, enough: Collection[int] = ()) -> list[int]:
+        """The ranks that wrote lines; with `enough`, it is not read further once these are found."""
+        found: set[int] = set()
+        missing = set(enough)
+        try:
+            with open(self.path(run, key, attempt), "rb", buffering=_BLOCK) as file:
+                for raw in file:
+                    head = _head(raw)
+                    if head is None or head[2] is None or head[2] in found:
+                        continue
+                    found.add(head[2])
+                    missing.discard(head[2])
+                    if enough and not missing:
+                        break
+        except FileNotFoundError:
+            pass
+        return sorted(found)
 
     def follow(
         self,
@@ -85,10 +122,12 @@ class Logs:
         *,
         done: Callable[[], bool],
         stream: str = "",
+        rank: Ranks = None,
         interval: float = 0.2,
         sleep: Callable[[float], None] = time.sleep,
     ) -> Iterator[LogLine]:
         """The lines so far and then each new one, until `done` says that no more will come."""
+        asked = _asked(stream, rank)
         offset, rest = 0, b""
         path = self.path(run, key, attempt)
         while True:
@@ -100,13 +139,12 @@ class Logs:
                         offset += len(data)
                         whole, mark, rest = (rest + data).rpartition(b"\n")
                         for raw in whole.split(b"\n") if mark else ():
-                            line = _line(raw)
-                            if not stream or line.stream == stream:
-                                yield line
+                            if asked is None or asked(raw):
+                                yield _line(raw)
             except FileNotFoundError:
                 pass
             if finished:
-                if rest:
+                if rest and (asked is None or asked(rest)):
                     yield _line(rest)
                 return
             sleep(interval)
@@ -148,10 +186,10 @@ class Logs:
 class Capture:
     """One stream of one attempt; a line that has not ended is held back until it does, or until `close`."""
 
-    def __init__(self, logs: Logs, path: str, letter: str) -> None:
+    def __init__(self, logs: Logs, path: str, tag: str) -> None:
         self._logs = logs
         self._path = path
-        self._letter = letter
+        self._tag = tag
         self._rest = b""
 
     def write(self, data: bytes, now: float) -> None:
@@ -173,7 +211,7 @@ class Capture:
             self._logs._write(self._path, _tidy(rest + b"\n", self._head(now)))
 
     def _head(self, now: float) -> bytes:
-        return f"{now:.6f} {self._letter} ".encode()
+        return f"{now:.6f} {self._tag} ".encode()
 
 
 def file_name(key: str) -> str:
@@ -219,21 +257,59 @@ def _parts(line: bytes) -> Iterator[bytes]:
     yield line
 
 
+def _tag(stream: str, rank: int | None) -> str:
+    letter = _LETTERS.get(stream, "o")
+    return letter if rank is None else f"{letter}{rank}"
+
+
 def _line(raw: bytes) -> LogLine:
     """A line of the file; one that was written by something else is kept as it is, at time 0."""
     raw = raw.rstrip(b"\n")
-    stamp, _, rest = raw.partition(b" ")
-    stream = _STREAMS.get(rest[:1])
-    if stream is not None and rest[1:2] == b" ":
-        try:
-            return LogLine(time=float(stamp), stream=stream, text=rest[2:].decode("utf-8", "replace"))
-        except ValueError:
-            pass
-    return LogLine(time=0.0, stream="stdout", text=raw.decode("utf-8", "replace"))
+    head = _head(raw)
+    if head is None:
+        return LogLine(time=0.0, stream="stdout", text=raw.decode("utf-8", "replace"))
+    moment, stream, rank, text = head
+    return LogLine(time=moment, stream=stream, text=text.decode("utf-8", "replace"), rank=rank)
 
 
-def _last(descriptor: int, count: int, letter: bytes) -> Iterable[bytes]:
-    """The last lines of a file, read from its end; with a letter only those of that stream count."""
+def _head(raw: bytes) -> tuple[float, str, int | None, bytes] | None:
+    """Time, stream and rank of a line of the file, and its text; None if something else wrote it."""
+    try:
+        stamp, tag, text = raw.split(b" ", 2)
+        stream, rank = _origin(tag)
+        return float(stamp), stream, rank, text
+    except ValueError:
+        return None
+
+
+@lru_cache(maxsize=4096)
+def _origin(tag: bytes) -> tuple[str, int | None]:
+    stream, digits = _STREAMS.get(tag[:1]), tag[1:]
+    if stream is None or not (digits.isdigit() or not digits):
+        raise ValueError(tag)
+    return stream, int(digits) if digits else None
+
+
+def _asked(stream: str, rank: Ranks) -> Callable[[bytes], bool] | None:
+    """Says of a line of the file whether it is asked for; None: every line is."""
+    if not stream and rank is None:
+        return None
+    several = (rank,) if isinstance(rank, (int, str)) else rank
+    ranks = None if several is None else {None if one == LAUNCHER else one for one in several}
+    # What something else wrote is on stdout and of no rank, as `_line` reads it.
+    others = stream in ("", "stdout") and (ranks is None or None in ranks)
+
+    def asked(raw: bytes) -> bool:
+        head = _head(raw)
+        if head is None:
+            return others
+        return (not stream or head[1] == stream) and (ranks is None or head[2] in ranks)
+
+    return asked
+
+
+def _last(descriptor: int, count: int, asked: Callable[[bytes], bool] | None) -> Iterable[bytes]:
+    """The last lines of a file that are asked for, read from its end."""
     found: deque[bytes] = deque()
     position = os.fstat(descriptor).st_size
     rest = b""
@@ -246,6 +322,6 @@ def _last(descriptor: int, count: int, letter: bytes) -> Iterable[bytes]:
         for raw in reversed(lines):
             if len(found) >= count:
                 break
-            if raw and (not letter or raw.partition(b" ")[2][:2] == letter + b" "):
+            if raw and (asked is None or asked(raw)):
                 found.appendleft(raw)
     return found

@@ -15,24 +15,25 @@ import attrs
 from stoker.core.errors import NotFound, StoreError, UsageError, nearest
 from stoker.store import rows
 from stoker.store.database import Database
-from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, RunRow, StepProgress, StepRow
+from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, ReceiptRow, RunRow, StepProgress, StepRow
 
 _MANY: Final = 500
 """Values in one `IN (…)`: SQLite before 3.32 takes 999 at most."""
-_ORDER: Final = ("steps", "progress", "outputs", "attempts", "cache", "events")
+_ORDER: Final = ("steps", "progress", "outputs", "attempts", "receipts", "cache", "events")
 """In which a batch's rows are written: a step's row comes before what changes of it."""
 
 
 class Batch:
     """Rows collected for one transaction; a row that is there already is replaced, an event's is not."""
 
-    __slots__ = ("attempts", "cache", "events", "outputs", "progress", "steps")
+    __slots__ = ("attempts", "cache", "events", "outputs", "progress", "receipts", "steps")
 
     def __init__(self) -> None:
         self.steps: list[Sequence[Any]] = []
         self.progress: list[Sequence[Any]] = []
         self.outputs: list[Sequence[Any]] = []
         self.attempts: list[Sequence[Any]] = []
+        self.receipts: list[Sequence[Any]] = []
         self.cache: list[Sequence[Any]] = []
         self.events: list[Sequence[Any]] = []
 
@@ -52,6 +53,10 @@ class Batch:
     def attempt(self, row: AttemptRow) -> None:
         """One try at a step."""
         self.attempts.append(rows.ATTEMPTS.tuple_of(row))
+
+    def receipt(self, row: ReceiptRow) -> None:
+        """What an attempt did with its accelerators."""
+        self.receipts.append(rows.receipt_columns(row))
 
     def remember(self, row: CacheRow) -> None:
         """Results to be found again by what they depend on."""
@@ -170,7 +175,7 @@ class Records:
     def delete_run(self, id: str) -> None:
         """Remove a run with everything of it, also what the cache knows from it; a run that is gone is fine."""
         with self.database.transaction() as cursor:
-            for table in ("events", "attempts", "outputs", "steps", "cache", "plans"):
+            for table in ("events", "receipts", "attempts", "outputs", "steps", "cache", "rungs", "plans"):
                 cursor.execute(self.database.sql(f"DELETE FROM {table} WHERE run_id = ?"), (id,))
             cursor.execute(self.database.sql("DELETE FROM runs WHERE id = ?"), (id,))
 
@@ -273,6 +278,16 @@ class Records:
         """The number of the last recorded try at each step of a run that has been tried."""
         return {str(key): int(number) for key, number in self.database.rows(self._sql["attempt_numbers"], (run_id,))}
 
+    def receipt(self, run_id: str, key: str, number: int) -> ReceiptRow | None:
+        """What one attempt did with its accelerators, with the tracks of its charts."""
+        found = self.database.row(self._sql["receipt"], (run_id, key, number))
+        return None if found is None else rows.receipt_row(found)
+
+    def receipts(self, run_id: str, *, key: str = "") -> list[ReceiptRow]:
+        """The receipts of a run, or of one step, attempt by attempt and without their tracks, which take most room."""
+        found = self.database.rows(self._sql["receipts_of"], (run_id, key, key))
+        return [rows.receipt_row((*row, None)) for row in found]
+
     def events(self, run_id: str, *, after: int = -1) -> list[EventRow]:
         """What happened in a run, in order, from behind `after`."""
         return [rows.EVENTS.row_of(row) for row in self.database.rows(self._sql["events_of"], (run_id, after))]
@@ -339,6 +354,7 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     + " WHERE run_id = ? AND key = ?",
     "outputs": _upsert("outputs", rows.OUTPUT_COLUMNS, ("run_id", "key", "name")),
     "attempts": _upsert("attempts", rows.ATTEMPTS.columns, ("run_id", "key", "number")),
+    "receipts": _upsert("receipts", rows.RECEIPT_COLUMNS, ("run_id", "key", "number")),
     "cache": _upsert("cache", rows.CACHE.columns, ("key",)),
     "events": f"INSERT INTO events ({', '.join(rows.EVENTS.columns)}) VALUES (?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (run_id, seq) DO NOTHING",
@@ -367,6 +383,9 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     "manifests": f"{_OUTPUT} WHERE serializer = 'list'",
     "attempts_of": _columns(rows.ATTEMPTS.columns, "attempts") + " WHERE run_id = ? AND key = ? ORDER BY number",
     "attempt_numbers": "SELECT key, max(number) FROM attempts WHERE run_id = ? GROUP BY key",
+    "receipt": _columns(rows.RECEIPT_COLUMNS, "receipts") + " WHERE run_id = ? AND key = ? AND number = ?",
+    "receipts_of": _columns(rows.RECEIPT_COLUMNS[:-1], "receipts")
+    + " WHERE run_id = ? AND (key = ? OR ? = '') ORDER BY key, number",
     "events_of": _columns(rows.EVENTS.columns, "events") + " WHERE run_id = ? AND seq > ? ORDER BY seq",
     "last_seq": "SELECT max(seq) FROM events WHERE run_id = ?",
     "cached": f"{_CACHE} WHERE key = ? AND (expires IS NULL OR expires > ?)",

@@ -6,12 +6,15 @@ A row's attributes are its table's columns, in order. Knows no SQL and opens not
 from __future__ import annotations
 
 import json
+import zlib
 from operator import attrgetter
-from typing import Any, Callable, Final, Generic, Mapping, Sequence, TypeVar
+from typing import Any, Callable, Final, Generic, Mapping, Sequence, TypeVar, get_args
 
 import attrs
 
 from stoker.core.artifact import Artifact
+from stoker.core.codec import from_json, to_json
+from stoker.core.receipt import Receipt, Track, Verdict
 from stoker.core.status import RunStatus, StepStatus
 
 Row = TypeVar("Row")
@@ -98,7 +101,7 @@ class OutputRow:
 
 @attrs.frozen(kw_only=True, slots=True)
 class AttemptRow:
-    """One try at a step."""
+    """One try at a step. `changes`: what of its request was not as asked, as `core.ladder.Change` documents."""
 
     run_id: str
     key: str
@@ -113,6 +116,18 @@ class AttemptRow:
     error: Mapping[str, Any] = _NOTHING
     exit_code: int | None = None
     usage: Mapping[str, Any] = _NOTHING
+    changes: Sequence[Mapping[str, Any]] = ()
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ReceiptRow:
+    """What one try at a step did with its accelerators, and the tracks of its charts where they are asked for."""
+
+    run_id: str
+    key: str
+    number: int
+    receipt: Receipt
+    tracks: tuple[Track, ...] = ()
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -125,6 +140,16 @@ class CacheRow:
     created: float
     expires: float | None = None
     outputs: Mapping[str, Mapping[str, Any]] = _NOTHING
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class RungRow:
+    """The changes with which a step worked that had run out of memory, under the digest of what it had asked for."""
+
+    key: str
+    run_id: str
+    created: float
+    changes: Mapping[str, Any] = _NOTHING
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -198,8 +223,9 @@ class Table(Generic[Row]):
 RUNS: Final = Table(RunRow, json_columns=("parameters", "driver"), lists=("tags",))
 STEPS: Final = Table(StepRow, json_columns=("inputs", "usage"))
 PROGRESS: Final = Table(StepProgress, json_columns=("usage",))
-ATTEMPTS: Final = Table(AttemptRow, json_columns=("error", "usage"))
+ATTEMPTS: Final = Table(AttemptRow, json_columns=("error", "usage"), lists=("changes",))
 CACHE: Final = Table(CacheRow, json_columns=("outputs",))
+RUNGS: Final = Table(RungRow, json_columns=("changes",))
 EVENTS: Final = Table(EventRow, json_columns=("data",))
 
 OUTPUT_COLUMNS: Final = ("run_id", "key", "name", "digest", "serializer", "type", "size", "meta", "inline", "place")
@@ -238,4 +264,30 @@ def output_row(values: Sequence[Any]) -> OutputRow:
             meta=parsed(meta),
             inline=None if inline is None else bytes(inline),
         ),
+    )
+
+
+RECEIPT_COLUMNS: Final = ("run_id", "key", "number", "verdict", "receipt", "tracks")
+_VERDICTS: Final = frozenset(get_args(Verdict))
+
+
+def receipt_columns(row: ReceiptRow) -> tuple[Any, ...]:
+    """The columns of a receipt; the verdict has one of its own, so that a query can ask for it."""
+    tracks = zlib.compress(_encode(to_json(row.tracks)).encode("utf-8", "replace"))
+    receipt = text(to_json(row.receipt))
+    return row.run_id, row.key, row.number, row.receipt.verdict, receipt, tracks
+
+
+def receipt_row(values: Sequence[Any]) -> ReceiptRow:
+    """The receipt of columns, as a query returned them; the tracks may be None, which is none."""
+    run_id, key, number, verdict, receipt, tracks = values
+    # A verdict that only a newer version knows says nothing to this one.
+    document = {**parsed(receipt), "verdict": verdict if verdict in _VERDICTS else "unknown"}
+    lines = json.loads(zlib.decompress(tracks)) if tracks is not None else []
+    return ReceiptRow(
+        run_id=run_id,
+        key=key,
+        number=number,
+        receipt=from_json(Receipt, document, strict=False),
+        tracks=tuple(from_json(Track, line, strict=False) for line in lines),
     )

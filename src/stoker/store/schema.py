@@ -45,4 +45,17 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             run_id text NOT NULL, seq bigint NOT NULL, time double precision NOT NULL, kind text NOT NULL,
             key text NOT NULL, data text NOT NULL, PRIMARY KEY (run_id, seq)){clustered}""",
     ),
+    (
+        # A receipt's tracks, compressed JSON, are for whoever looks at one: a list of receipts leaves them unread.
+        """CREATE TABLE receipts (
+            run_id text NOT NULL, key text NOT NULL, number integer NOT NULL, verdict text NOT NULL,
+            receipt text NOT NULL, tracks {blob} NOT NULL, PRIMARY KEY (run_id, key, number))""",
+    ),
+    (
+        # What steps that ran out of memory got by with. An attempt knows how its request differed from what was asked.
+        """CREATE TABLE rungs (
+            key text PRIMARY KEY, run_id text NOT NULL, created double precision NOT NULL,
+            changes text NOT NULL){clustered}""",
+        "ALTER TABLE attempts ADD COLUMN changes text NOT NULL DEFAULT ''",
+    ),
 )

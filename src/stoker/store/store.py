@@ -1,4 +1,4 @@
-"""All that a home keeps, as one value: rows, blobs and logs."""
+"""All that a home keeps, as one value: rows, blobs, logs and checkpoints."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import attrs
 
 from stoker.store.blobs import Blobs
+from stoker.store.checkpoints import Checkpoints
 from stoker.store.database import Database
 from stoker.store.logs import Logs
 from stoker.store.records import Records
@@ -22,6 +23,7 @@ class Store:
     records: Records
     blobs: Blobs
     logs: Logs
+    checkpoints: Checkpoints
 
     def close(self) -> None:
         """Close the database; what is left to do opens it again."""
@@ -31,7 +33,8 @@ class Store:
 def open_store(database_uri: str = "", artifact_uri: str = "", home: str = "") -> Store:
     """The store of these addresses; what is not given lies in `home`. Logs are in `home` wherever the artifacts are.
 
-    They are appended to line by line, which object stores cannot do.
+    They are appended to line by line, which object stores cannot do. Checkpoints are there too: steps write them as
+    files.
     """
     home = os.path.abspath(home or ".stoker")
     database_uri = database_uri or f"sqlite://{home}/stoker.db"
@@ -44,4 +47,5 @@ def open_store(database_uri: str = "", artifact_uri: str = "", home: str = "") -
         records=Records(database),
         blobs=blobs,
         logs=Logs(os.path.join(home, "logs")),
+        checkpoints=Checkpoints(os.path.join(home, "checkpoints")),
     )

@@ -1,0 +1,230 @@
+"""Devices for the jobs of a backend that runs them on this machine: asked for, waited for, given back.
+
+The ledger itself is `hardware.leases`, which the driver hands in; here it is only `core.devices.Devices`. It is opened
+when the first step asks for an accelerator: finding devices costs a driver's start.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Callable, Final, Iterable, Iterator, Mapping
+
+import attrs
+
+from stoker.core.codec import to_json
+from stoker.core.devices import Claim, Device, Devices, Holder, Lease, claim_of, environment_of
+from stoker.core.findings import Finding, errors
+from stoker.core.plan import Job, StepPlan
+from stoker.core.resources import describe
+
+NO_SUCH_DEVICE: Final = "STK103"
+FALLS_BACK: Final = "STK111"
+OWN_VISIBILITY: Final = "STK112"
+
+ASK_AGAIN: Final = 0.5
+"""Seconds between two looks into the ledger for a job that waits; what we release ourselves is looked for at once."""
+_VISIBILITY: Final = frozenset(environment_of(())) | {"NEURON_RT_VISIBLE_CORES", "TPU_VISIBLE_CHIPS"}
+
+
+@attrs.frozen(kw_only=True)
+class Granted:
+    """What a job got: devices, its part of each in bytes if they are shared, or why it runs without any."""
+
+    devices: tuple[Device, ...] = ()
+    memory: int = 0
+    fallback: str = ""
+
+
+class Leasing:
+    """The claims of one session's jobs. `find` opens the ledger, `process` is (pid, start) of who holds them."""
+
+    def __init__(self, find: Callable[[], Devices], *, process: tuple[int, float], scratch: str, limits: bool) -> None:
+        self._find = find
+        self._opened: Devices | None = None
+        self._process = process
+        self._scratch = scratch
+        self._limits = limits
+        self._tickets: dict[str, str] = {}
+        self._granted: dict[str, Granted] = {}
+        self._waiting: dict[str, tuple[Job, str, float]] = {}
+
+    @property
+    def _devices(self) -> Devices:
+        if self._opened is None:
+            self._opened = self._find()
+        return self._opened
+
+    # Before a run
+
+    def room(self) -> int | None:
+        """How many devices steps can hold at once; None where no step asks, or where all may use the same ones."""
+        if not self._limits:
+            return None
+        devices = self._devices.inventory().devices
+        return len(devices) if all(device.exclusive for device in devices) else None
+
+    def check(self, step: StepPlan) -> Iterator[Finding]:
+        """What this machine cannot give a step of what it asks of accelerators."""
+        where = f"{step.where} step '{step.name}'"
+        own = sorted(_VISIBILITY & step.settings.environment.keys())
+        if own:
+            yield Finding(
+                code=OWN_VISIBILITY,
+                level="error",
+                where=where,
+                what=f"its environment sets {', '.join(own)}",
+                why="which devices a step sees follows from its lease, and another step may hold these",
+                fix=f"remove {own[0]}, and ask for devices: resources=ResourceSettings(gpu_count=1)",
+            )
+        claim = claimed(step)
+        if claim is None or not (reason := self._devices.impossible(claim)):
+            return
+        if step.settings.accelerator_policy == "prefer":
+            yield Finding(
+                code=FALLS_BACK,
+                level="translated",
+                where=where,
+                what=f"asks for {describe(step.settings.resources)}; it runs without: {reason}",
+                why='accelerator_policy="prefer" lets it; its receipt will say cpu-fallback',
+            )
+            return
+        yield Finding(
+            code=NO_SUCH_DEVICE,
+            level="error",
+            where=where,
+            what=f"asks for {describe(step.settings.resources)}: {reason}",
+            why=self._why(),
+            fix=_ways_on(step.name, claim),
+        )
+
+    def _why(self) -> str:
+        broken = errors(self._devices.inventory().findings)
+        if broken:
+            return f"{broken[0].what} ({broken[0].code}): {broken[0].fix}"
+        return "a step is never silently given less than it asks for"
+
+    # During a run
+
+    def wants(self, job: Job) -> bool:
+        """Whether a job is to hold devices."""
+        return job.kind == "step" and claim_of(job.step.settings.resources) is not None
+
+    def ask(self, job: Job) -> Granted | str:
+        """What a job gets, or why it still waits; it stands in line until it is released."""
+        granted = self._granted.get(job.name)
+        if granted is not None:
+            return granted
+        claim = claimed(job.step)
+        assert claim is not None  # `wants` was asked
+        ticket = self._tickets.get(job.name)
+        if ticket is None:
+            reason = self._devices.impossible(claim)
+            if reason and job.step.settings.accelerator_policy == "prefer":
+                return self._give(job, Granted(fallback=reason))
+            pid, started = self._process
+            holder = Holder(run=job.run, key=job.key, attempt=job.attempt, pid=pid, started=started)
+            ticket = self._tickets[job.name] = self._devices.claim(claim, holder)
+        answer = self._devices.answer(ticket)
+        if isinstance(answer, Lease):
+            return self._give(job, Granted(devices=answer.devices, memory=answer.memory))
+        return answer
+
+    def _give(self, job: Job, granted: Granted) -> Granted:
+        self._waiting.pop(job.name, None)
+        self._granted[job.name] = granted
+        os.makedirs(self._scratch, exist_ok=True)
+        return granted
+
+    def wait(self, job: Job, reason: str) -> bool:
+        """Note that a job waits; whether the reason is news."""
+        known = self._waiting.get(job.name)
+        self._waiting[job.name] = (job, reason, time.monotonic() + ASK_AGAIN)
+        return known is None or known[1] != reason
+
+    def due(self) -> list[Job]:
+        """Those who wait and should ask again now, first come first."""
+        now = time.monotonic()
+        return [job for job, _, at in self._waiting.values() if at <= now]
+
+    def waits(self, name: str) -> bool:
+        """Whether a job stands in line."""
+        return name in self._waiting
+
+    def granted(self, name: str) -> Granted | None:
+        """What a job holds."""
+        return self._granted.get(name)
+
+    def release(self, name: str) -> None:
+        """Give back what a job holds, or leave the line; whoever of ours waits may ask at once."""
+        self._waiting.pop(name, None)
+        self._granted.pop(name, None)
+        ticket = self._tickets.pop(name, None)
+        if ticket is not None:
+            self._devices.release(ticket)
+            self._waiting = {other: (job, reason, 0.0) for other, (job, reason, _) in self._waiting.items()}
+
+    def release_all(self) -> None:
+        """Give everything back."""
+        for name in [*self._tickets, *self._granted]:
+            self.release(name)
+
+    # What others are told
+
+    def documents(self, job: Job) -> list[dict[str, Any]]:
+        """What a job holds, a document for each of its nodes; none for a job that holds nothing.
+
+        These are what the gate proves, the monitor watches and the run remembers. That of the first node knows the
+        others' samples.
+        """
+        granted = self._granted.get(job.name)
+        if granted is None:
+            return []
+        nodes = job.step.settings.resources.get("nodes", 1)
+        each = len(granted.devices) // nodes
+        parts = [granted.devices[node * each : (node + 1) * each] for node in range(nodes)]
+        made = [self._document(job, granted, part, node) for node, part in enumerate(parts)]
+        made[0]["others"] = [{"devices": one["devices"], "samples": one["samples"]} for one in made[1:]]
+        return made
+
+    def _document(self, job: Job, granted: Granted, devices: tuple[Device, ...], node: int) -> dict[str, Any]:
+        settings, inventory = job.step.settings, self._devices.inventory()
+        name = "".join(letter if letter.isalnum() else "-" for letter in job.name) + (f"-node-{node}" if node else "")
+        return {
+            "devices": to_json(devices),
+            "memory": granted.memory,
+            "fallback": granted.fallback,
+            "asked": describe(settings.resources),
+            "policy": settings.accelerator_policy,
+            "driver": inventory.driver,
+            "cuda": None if inventory.cuda is None else list(inventory.cuda),
+            "simulated": inventory.simulated,
+            "samples": os.path.join(self._scratch, f"samples-{name}.jsonl"),
+            "interval": settings.monitor.interval,
+            "idle_below": settings.monitor.idle_below,
+            "idle_for": settings.monitor.idle_for,
+            "on_idle": settings.on_idle_gpu,
+            "started": time.time(),
+        }
+
+
+def claimed(step: StepPlan) -> Claim | None:
+    """What a step claims for all of its nodes together: one claim, so that two gangs never wait for each other."""
+    claim, nodes = claim_of(step.settings.resources), step.settings.resources.get("nodes", 1)
+    if claim is None or nodes == 1:
+        return claim
+    choices = tuple(attrs.evolve(choice, count=(choice.count or claim.count) * nodes) for choice in claim.choices)
+    return attrs.evolve(claim, count=claim.count * nodes, choices=choices)
+
+
+def visibility(devices: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
+    """The variables by which a process sees the devices of these documents only."""
+    return environment_of(Device(**{**device, "capability": None, "links": ()}) for device in devices)
+
+
+def _ways_on(step: str, claim: Claim) -> str:
+    pretended = str(claim.choices[0].name) if claim.choices else "H100-80GB"
+    return (
+        f"run where there is one (--stack NAME), or pretend (--simulate {claim.count}x{pretended}), or let the step "
+        f"run on the CPU (--set steps.{step}.accelerator_policy=prefer)"
+    )

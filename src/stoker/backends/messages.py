@@ -1,0 +1,74 @@
+"""What a worker is told of a job and of its step, as JSON; the same for every backend whose workers are ours."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+import attrs
+
+from stoker.backends.forked import documents
+from stoker.core.launch import DEFAULTS, plain
+from stoker.core.plan import Job, StepPlan
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+def job_message(job: Job, number: int) -> dict[str, Any]:
+    """What a worker is told of a job; `number` stands for its step."""
+    message: dict[str, Any] = {"job": job.name, "step": number, "inputs": job.inputs}
+    if job.marked:
+        message["mark"] = True
+    if job.kind == "step" and job.step.settings.timeout is not None:
+        message["timed"] = True
+    if job.kind == "step" and job.name != f"{job.run}/{job.key}/{job.attempt}":
+        message["context"] = {"run": job.run, "key": job.key, "attempt": job.attempt}  # the name does not say it
+    launch = job.step.settings.launch
+    if job.kind == "step" and launch is None and nodes_of(job) > 1:
+        launch = attrs.evolve(DEFAULTS, launcher="single")  # the step itself, once on each node
+    if job.kind == "step" and launch is not None:
+        message["launch"] = plain(launch)
+    if job.kind == "hook":
+        message["kind"] = "hook"
+        message["hook"] = documents([job.hook])[0]
+        message["told"] = dict(job.told)
+    return message
+
+
+def nodes_of(job: Job) -> int:
+    """On how many nodes a job runs."""
+    return int(job.step.settings.resources.get("nodes", 1)) if job.kind == "step" else 1
+
+
+def gang_document(job: Job, folder: str) -> dict[str, Any]:
+    """How the nodes of an attempt find each other (`runtime.cluster`): the same document for all of them."""
+    launch = job.step.settings.launch
+    name = "".join(letter if letter.isalnum() else "-" for letter in job.name)
+    return {
+        "topology": "stoker",
+        "note": os.path.join(folder, f"gang-{name}.json"),
+        "token": os.urandom(16).hex(),
+        "timeout": DEFAULTS.gang_timeout if launch is None else launch.gang_timeout,
+    }
+
+
+def node_environment(node: int, nodes: int) -> dict[str, str]:
+    """The variables by which a node on this machine learns its place."""
+    return {
+        "STOKER_NODE_RANK": str(node),
+        "STOKER_NODES": str(nodes),
+        "STOKER_HEAD_ADDR": LOOPBACK,
+        "STOKER_NODE_ADDR": LOOPBACK,
+    }
+
+
+def step_document(step: StepPlan) -> dict[str, Any]:
+    """What a worker is told of a step, once."""
+    return {
+        "name": step.name,
+        "source": documents([step.source])[0],
+        "outputs": [output.name for output in step.outputs],
+        "unpack": step.unpack,
+        "split": list(step.split),
+        "environment": dict(step.settings.environment),
+    }

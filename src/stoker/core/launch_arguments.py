@@ -1,0 +1,196 @@
+"""One argument of a launcher's own command: what a person may write for it, and how it stands on the command line.
+
+Launchers have tables of these by the arguments' Python names. Knows no launcher by name.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Final, Iterable, Literal, Mapping
+
+import attrs
+
+from stoker.core import units
+from stoker.core.errors import SettingsError, nearest
+
+Kind = Literal["flag", "switch", "truth", "yesno", "yesnos", "int", "float", "text", "texts", "names", "pairs", "each"]
+"""How a value is written.
+
+flag: `--x` or nothing. switch: `--x`, or `off` for no. truth: `--x=True`, or `--x=` for no, because the launcher takes
+any text but an empty one for true. yesno: `--x=true` or `--x=false`. yesnos: several of these, by commas. int, float,
+text: `--x=4`. texts: `--x=a --x=b`. names: `--x=a,b`. pairs: `--x=a=1,b=2`. each: `--x a 1 --x b 2`.
+"""
+Common = Literal["num_processes", "processes_per_node", "nodes", ""]
+
+
+@attrs.frozen
+class Argument:
+    """What an argument takes. `flag` is how it is written where that is not its name with dashes.
+
+    `means` is Stoker's own word for it; `owned` is a sentence why Stoker gives it and nobody else.
+    """
+
+    kind: Kind = "text"
+    choices: tuple[str, ...] = ()
+    flag: str = attrs.field(default="", kw_only=True)
+    off: str = attrs.field(default="", kw_only=True)
+    means: Common = attrs.field(default="", kw_only=True)
+    owned: str = attrs.field(default="", kw_only=True)
+
+
+def given_argument(argument: Argument, value: Any) -> Any:
+    """The plain value of what a person wrote; None is none."""
+    return None if value is None else _PARSE[argument.kind](argument, value)
+
+
+def written(name: str, argument: Argument, value: Any) -> list[str]:
+    """The argument as it stands on a command line; nothing for None.
+
+    With "=" in one word, so that no value is taken for another option.
+    """
+    flag = argument.flag or f"--{name}"
+    if value is None:
+        return []
+    if argument.kind in {"flag", "switch"}:
+        return [flag] if value else [argument.off] if argument.off else []
+    if argument.kind == "truth":
+        return [f"{flag}=True" if value else f"{flag}="]
+    if argument.kind == "texts":
+        return [f"{flag}={item}" for item in value]
+    if argument.kind == "each":
+        return [word for key, item in value.items() for word in (flag, key, str(item))]
+    return [f"{flag}={_text(argument.kind, value)}"]
+
+
+def _text(kind: Kind, value: Any) -> str:
+    if kind == "yesno" and isinstance(value, bool):
+        return str(value).lower()
+    if kind == "yesnos":
+        return ",".join(str(item).lower() for item in value)
+    if kind == "names":
+        return ",".join(value)
+    if kind == "pairs":
+        return ",".join(f"{key}={item}" for key, item in value.items())
+    return str(value)
+
+
+def _truth(argument: Argument, value: Any) -> bool:
+    found = _TRUTHS.get(value.strip().lower()) if isinstance(value, str) else value
+    if isinstance(found, bool):
+        return found
+    raise SettingsError(f"{value!r} is neither true nor false", fix="write true or false")
+
+
+def _yesno(argument: Argument, value: Any) -> Any:
+    # Some take a third word, which only their own code knows: `--fsdp_reshard_after_forward=FULL_SHARD` of version 1.
+    if isinstance(value, str) and value.strip().lower() not in _TRUTHS and argument.choices:
+        return _chosen(argument, value)
+    return _truth(argument, value)
+
+
+def _yesnos(argument: Argument, value: Any) -> list[bool]:
+    return [_truth(argument, item) for item in _listed(value)]
+
+
+def _int(argument: Argument, value: Any) -> int | None:
+    if value in argument.choices:
+        # `nproc_per_node="gpu"`: as many as there are, which is what Stoker does where nothing is said.
+        return None
+    try:
+        sign, text = (-1, value.strip()[1:]) if isinstance(value, str) and value.strip()[:1] == "-" else (1, value)
+        number = sign * units.count(text) if isinstance(text, str) else text
+    except SettingsError:
+        number = value
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or number != number // 1:
+        raise SettingsError(f"{value!r} is not a whole number", fix="write a whole number, such as 2")
+    return int(number)
+
+
+def _float(argument: Argument, value: Any) -> float:
+    try:
+        number = float(value) if isinstance(value, str) else value
+    except ValueError:
+        number = value
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
+        raise SettingsError(f"{value!r} is not a number", fix="write a number, such as 0.5")
+    return float(number)
+
+
+def _words(argument: Argument, value: Any) -> str:
+    # `fsdp_version=2` and `gpu_ids=0` are texts to the launcher, and numbers to everybody else.
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or "\0" in value:
+        raise SettingsError(f"{value!r} is not a text")
+    return _chosen(argument, value)
+
+
+def _chosen(argument: Argument, value: str) -> str:
+    if not argument.choices or value in argument.choices:
+        return value
+    same = [choice for choice in argument.choices if choice.lower() == value.lower()]
+    if same:
+        return same[0]
+    raise SettingsError(
+        f"{value!r} is not one of {', '.join(argument.choices)}{nearest(value, argument.choices)}"
+        if len(argument.choices) > 1
+        else f"{value!r} is not {argument.choices[0]!r}, the only one there is"
+    )
+
+
+def _texts(argument: Argument, value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return [f"{key}={_words(argument, item)}" for key, item in value.items()]
+    return [_words(argument, item) for item in ([value] if isinstance(value, str) else _listed(value))]
+
+
+def _names(argument: Argument, value: Any) -> list[str]:
+    items = _listed(value) if not isinstance(value, int) or isinstance(value, bool) else [value]
+    names = [_words(argument, item).strip() for item in items]
+    for name in names:
+        if not name or "," in name:
+            raise SettingsError(f"{name!r} in the list is not a name", fix="write a list of names")
+    return names
+
+
+def _pairs(argument: Argument, value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        parts = [part.partition("=") for part in value.split(",") if part.strip()]
+        if not all(equals and key.strip() for key, equals, _ in parts):
+            raise SettingsError(f"{value!r} is not a list of names and values", fix='write "timeout=60,keep=1"')
+        return {key.strip(): item.strip() for key, _, item in parts}
+    if not isinstance(value, Mapping):
+        raise SettingsError(f"{value!r} does not map names to values", fix='write {"timeout": 60}')
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        if isinstance(item, bool) or not isinstance(item, (str, int, float)):
+            raise SettingsError(f"{key}={item!r} is neither a text nor a number")
+        if not isinstance(key, str) or not key or "=" in key or (argument.kind == "pairs" and "," in f"{key}{item}"):
+            raise SettingsError(f"{key}={item!r} cannot be written on a command line")
+        found[key] = item
+    return found
+
+
+def _listed(value: Any) -> list[Any]:
+    if isinstance(value, str):
+        return value.split(",")
+    if isinstance(value, Mapping) or not isinstance(value, Iterable):
+        raise SettingsError(f"{value!r} is not a list", fix=f"write [{value!r}]")
+    return list(value)
+
+
+_TRUTHS: Final[Mapping[str, bool]] = {"true": True, "false": False}
+_PARSE: Final[Mapping[Kind, Callable[[Argument, Any], Any]]] = {
+    "flag": _truth,
+    "switch": _truth,
+    "truth": _truth,
+    "yesno": _yesno,
+    "yesnos": _yesnos,
+    "int": _int,
+    "float": _float,
+    "text": _words,
+    "texts": _texts,
+    "names": _names,
+    "pairs": _pairs,
+    "each": _pairs,
+}

@@ -1,0 +1,97 @@
+"""What steps do with their devices: who waits for some, who got which, and the receipt when an attempt is over.
+
+The monitor beside a step wrote samples; here they become the receipt, are kept, and are judged by `on_idle_gpu`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from typing import Any, Mapping
+
+from stoker.core.observer import Observer
+from stoker.core.plan import JobStatus, StepPlan
+from stoker.core.receipt import Receipt
+from stoker.core.receipt_words import summary
+from stoker.core.status import IDLE_GPU, NO_DRIVER, NO_GPU, RETRYABLE
+from stoker.engine.recorder import Recorder
+from stoker.runtime import signatures
+
+ASKED_FOR_NONE = (
+    "the step asks for no accelerator, so that it sees none: give it resources=ResourceSettings(gpu_count=1)"
+)
+
+
+class Accounts:
+    """The leases and receipts of one run."""
+
+    def __init__(self, recorder: Recorder, observer: Observer) -> None:
+        self._recorder = recorder
+        self._observer = observer
+        self._noted: set[tuple[str, int]] = set()
+
+    def waits(self, key: str, parent: str, message: str) -> None:
+        """An attempt stands in line for devices."""
+        self._recorder.event("waiting", key, {"message": message})
+        self._observer.changed(key, "waiting", {"parent": parent, "message": message})
+
+    def leased(self, key: str, parent: str, attempt: int, lease: Mapping[str, Any]) -> None:
+        """An attempt has its devices."""
+        if not lease or (key, attempt) in self._noted:
+            return
+        self._noted.add((key, attempt))
+        self._recorder.event("leased", key, {**lease, "attempt": attempt, "host": socket.gethostname()})
+        self._observer.changed(key, "leased", {"parent": parent, "attempt": attempt, "devices": lease["devices"]})
+
+    def close(self, key: str, step: StepPlan, status: JobStatus, facts: dict[str, Any]) -> None:
+        """Write the receipt of an attempt that is over, and let it change the attempt's facts where it is to."""
+        if not status.lease:
+            _explain_none(step, facts)
+            return
+        from stoker.hardware.receipt import read, receipt_of, tracks  # only for steps with devices
+
+        lease, result = status.lease, status.result or {}
+        samples = read(lease["samples"])
+        receipt = receipt_of(
+            samples,
+            asked=lease["asked"],
+            resources=step.settings.resources,
+            status="failed" if facts["cause"] else "succeeded",
+            seconds=_seconds(facts),
+            proved=result.get("proved") or {},
+            fallback=lease["fallback"] or result.get("fallback", ""),
+        )
+        self._recorder.receipt(key, facts["attempt"], receipt, tracks(samples))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(lease["samples"])
+        facts["receipt"] = summary(receipt)
+        judged = _judged(receipt, step, facts)
+        if judged:
+            why, advice = signatures.general(IDLE_GPU)
+            facts.update(cause=IDLE_GPU, message=judged, outputs={})
+            facts["error"] = {"message": judged, "why": why, "advice": advice, "retryable": RETRYABLE[IDLE_GPU]}
+        elif step.settings.on_idle_gpu != "ignore" and receipt.verdict in ("idle", "wrong-device", "cpu-fallback"):
+            facts["warning"] = "; ".join(receipt.evidence)
+
+
+def _judged(receipt: Receipt, step: StepPlan, facts: Mapping[str, Any]) -> str:
+    """Why an attempt is to count as failed for what it did with its devices; empty where it is not."""
+    if receipt.stopped and facts["cause"]:
+        return receipt.stopped
+    if step.settings.on_idle_gpu != "fail" or facts["cause"]:
+        return ""
+    if receipt.verdict in ("idle", "wrong-device"):
+        return "; ".join(receipt.evidence)
+    return receipt.left_idle
+
+
+def _seconds(facts: Mapping[str, Any]) -> float | None:
+    started, ended = facts.get("started"), facts.get("ended")
+    return None if started is None or ended is None else float(ended - started)
+
+
+def _explain_none(step: StepPlan, facts: dict[str, Any]) -> None:
+    """A step that reached for a GPU without having asked for one is told just that."""
+    if facts["cause"] in (NO_GPU, NO_DRIVER) and not step.settings.resources.gpus_per_node:
+        facts["error"] = {**(facts.get("error") or {}), "advice": ASKED_FOR_NONE}

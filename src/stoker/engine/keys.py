@@ -1,0 +1,20 @@
+"""What the result of a step that is bound to its inputs is found again by."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from stoker.compile.cachekey import cache_key
+from stoker.core.plan import StepPlan
+from stoker.engine.inputs import digest_of
+
+
+def result_key(step: StepPlan, inputs: Mapping[str, Any], environment: str) -> str:
+    """The cache's key; `environment` is the digest of what every step of the run has in common."""
+    return cache_key(
+        code=step.code,
+        inputs={name: digest_of(tree) for name, tree in inputs.items()},
+        outputs=[*(output.name for output in step.outputs), *(f"split:{name}" for name in step.split)],
+        environment=environment,
+        extra=step.settings.cache_key,
+    )

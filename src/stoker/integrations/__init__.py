@@ -1,0 +1,1 @@
+"""Names that people know from other tools, a few lines each."""

@@ -1,0 +1,100 @@
+"""DeepSpeed's launcher on each node, without ssh.
+
+`deepspeed`, the front, finds nodes in a host file and starts `deepspeed.launcher.launch` on each by ssh; Stoker's
+nodes are there already, so it starts that part itself. The front also turns `CUDA_VISIBLE_DEVICES` into numbers, which
+a lease by names does not survive; the part behind takes names as they are.
+https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py and launch.py
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any, Final, Mapping
+
+from stoker.core.launch_arguments import Argument
+from stoker.launchers.base import Argv, Launcher, Node, Started, target_of, words
+
+SCRIPT: Final = "what is launched is Stoker's worker, which calls the step"
+PLACE: Final = "each node learns its place and the head's address when it starts"
+NODES: Final = "Stoker starts DeepSpeed on every node itself, without ssh or a host file"
+DEVICES: Final = "the step runs on the devices that it holds; resources.gpu_count says how many"
+
+ARGUMENTS: Final[Mapping[str, Argument]] = {
+    # Of `deepspeed`, the front.
+    "num_gpus": Argument("int", means="processes_per_node"),
+    "num_accelerators": Argument("int", means="processes_per_node"),
+    "num_nodes": Argument("int", means="nodes"),
+    "elastic_training": Argument("flag", flag="--enable_elastic_training"),
+    "hostfile": Argument("text", owned=NODES),
+    "include": Argument("text", owned=DEVICES),
+    "exclude": Argument("text", owned=DEVICES),
+    "launcher_args": Argument("text", owned=NODES),
+    "force_multi": Argument("flag", owned=NODES),
+    "no_ssh": Argument("flag", owned=NODES),
+    "no_ssh_check": Argument("flag", owned=NODES),
+    "ssh_port": Argument("int", owned=NODES),
+    "comment": Argument("text", owned=NODES),
+    "account": Argument("text", owned=NODES),
+    "autotuning": Argument("text", owned="the tuner starts runs of its own, which Stoker would know nothing of"),
+    "save_pid": Argument("flag", owned="Stoker knows the launcher's process and ends it"),
+    "node_rank": Argument("int", owned=PLACE),
+    "master_addr": Argument("text", owned=PLACE),
+    "module": Argument("flag", owned=SCRIPT),
+    "no_python": Argument("flag", owned=SCRIPT),
+    "user_script": Argument("text", owned=SCRIPT),
+    "user_args": Argument("text", owned=SCRIPT),
+    # Of both, or of the part on each node alone.
+    "master_port": Argument("int"),
+    "min_elastic_nodes": Argument("int"),
+    "max_elastic_nodes": Argument("int"),
+    "no_local_rank": Argument("flag"),
+    "enable_each_rank_log": Argument("text"),
+    "bind_cores_to_rank": Argument("flag"),
+    "bind_core_list": Argument("names"),
+    "log_level": Argument("text", ("debug", "info", "warning", "error", "critical")),
+    "quiet": Argument("flag"),
+    "world_info": Argument("text", owned=DEVICES),
+}
+
+
+def launched(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
+    """`deepspeed.launcher.launch` for one node."""
+    given = {name: value for name, value in arguments.items() if value is not None}
+    given.pop("num_nodes", None)
+    given.setdefault("master_port", node.port)
+    given["node_rank"] = node.rank
+    given["master_addr"] = node.head
+    given["world_info"] = world_info(node)
+    # It would be put among the worker's own arguments; LOCAL_RANK says it, too.
+    given["no_local_rank"] = True
+    target = target_of(argv)
+    shape = {"module": ["--module"], "script": [], "program": ["--no_python"]}[target.kind]
+    return Started(
+        argv=(
+            *(target.python or (node.python,)),
+            "-m",
+            "deepspeed.launcher.launch",
+            *words(ARGUMENTS, given),
+            *shape,
+            target.name,
+            *target.rest,
+        ),
+        # Elastic training has no argument for it.
+        environment={"ELASTIC_RUN_ID": node.rendezvous},
+    )
+
+
+def world_info(node: Node) -> str:
+    """Every node's devices as the launcher takes them; this node's by their names, of others only their number counts.
+
+    A rank without a device of its own has a number, too.
+    """
+    named: dict[str, list[Any]] = {}
+    for rank in range(node.nodes):
+        own = list(node.devices[: node.processes]) if rank == node.rank else []
+        named[f"node-{rank}"] = own if len(own) == node.processes else list(range(node.processes))
+    return base64.urlsafe_b64encode(json.dumps(named).encode()).decode()
+
+
+LAUNCHER: Final = Launcher(name="deepspeed", launched=launched, arguments=ARGUMENTS)

@@ -1,0 +1,226 @@
+"""A receipt in full, as text for a terminal: what was asked and held, the verdict, every number, advice, charts.
+
+Pure: it is told the width, the characters that the output has, and how to colour.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from typing import Callable, Final, Iterator, Mapping, Sequence
+
+from stoker.core import receipt_words as words
+from stoker.core.receipt import Receipt, Track, Use
+from stoker.core.words import count_text, memory_text, time_text
+from stoker.report.charts import BLOCKS, Glyphs, Style, ceiling, chart
+
+WIDEST: Final = 100
+"""Columns; a longer line is read less easily, and a wider chart shows no more."""
+NARROWEST: Final = 30
+COLOURS: Final[Mapping[str, str]] = {"used": "32", "idle": "33", "wrong-device": "31", "cpu-fallback": "33"}
+"""verdict → its colour on a terminal"""
+
+Paint = Callable[[str, str], str]
+
+
+def plainly(text: str, _: str) -> str:
+    """The text without its colour."""
+    return text
+
+
+def receipt_lines(
+    receipt: Receipt,
+    tracks: Sequence[Track],
+    *,
+    width: int,
+    running: bool = False,
+    glyphs: Glyphs = BLOCKS,
+    paint: Paint = plainly,
+) -> Iterator[str]:
+    """The whole receipt, no line wider than `width`, of which it takes `WIDEST` at most; `running` has no end yet."""
+    width = max(NARROWEST, min(width, WIDEST))
+    facts = [*_facts(receipt, running=running)]
+    margin = max(len(name) for name, _ in facts) + 4
+    for name, text in facts:
+        first, *rest = textwrap.wrap(text, width - margin, break_on_hyphens=False) or [""]
+        coloured = paint(first, COLOURS.get(receipt.verdict, "")) if name == "verdict" else first
+        yield f"  {name:<{margin - 2}}{coloured}"
+        yield from (" " * margin + line for line in rest)
+    for table in _device_tables(receipt.devices, width):
+        yield ""
+        yield from _aligned(table, paint)
+    for lines in _charts(receipt, tracks, width, glyphs):
+        yield ""
+        yield paint(lines[0], "1")
+        yield from lines[1:]
+
+
+def _facts(receipt: Receipt, *, running: bool) -> Iterator[tuple[str, str]]:
+    """Name and text of everything that is not a number of one device; what is empty is left out."""
+    held = words.devices_text(receipt.devices)
+    yield "verdict", receipt.verdict
+    yield from _several("evidence", receipt.evidence)
+    if receipt.fallback and not any(receipt.fallback in sentence for sentence in receipt.evidence):
+        yield "no devices", receipt.fallback
+    if receipt.left_idle and not receipt.stopped:
+        yield "left idle", receipt.left_idle
+    if receipt.stopped:
+        yield "stopped", receipt.stopped
+    if receipt.asked:
+        yield "asked for", receipt.asked
+    yield "held", held or "nothing"
+    samples = max((use.samples for use in receipt.devices), default=0)
+    watched = f", {count_text(samples, 'sample')} every {time_text(receipt.interval)}" if samples else ""
+    unfinished = "" if receipt.whole or running else ", its end was not seen: the sampler was killed, too"
+    yield "took", time_text(receipt.seconds) + watched + unfinished
+    energy = words.energy_text(words.totals([receipt]).energy)
+    if energy:
+        yield "energy", energy
+    if receipt.cpus_mean is not None or receipt.cpus_peak is not None:
+        yield "cores", _mean_and_peak(receipt.cpus_mean, receipt.cpus_peak, words.cores_text)
+    if receipt.memory_mean is not None or receipt.memory_peak is not None:
+        yield "host memory", _mean_and_peak(receipt.memory_mean, receipt.memory_peak, memory_text)
+    yield from _several("proved", [f"{name} {value}" for name, value in receipt.proved.items()])
+    yield from _several("advice", receipt.advice)
+
+
+def _several(name: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The name stands before the first only."""
+    for place, text in enumerate(texts):
+        yield "" if place else name, text
+
+
+def _mean_and_peak(mean: float | None, peak: float | None, shown: Callable[[float], str]) -> str:
+    parts = [("mean", words.known(mean, shown)), ("peak", words.known(peak, shown))]
+    return ", ".join(f"{name} {text}" for name, text in parts if text)
+
+
+_UUID: Final = 20
+"""Characters of a UUID that is shown whole; the beginning of NVIDIA's, which have 40, tells devices apart."""
+
+
+def _uuid(use: Use) -> str:
+    """Nothing for a device that is made up: its UUID leads nowhere."""
+    if use.simulated:
+        return ""
+    return use.uuid if len(use.uuid) <= _UUID else use.uuid[:12]
+
+
+_ROWS: Final[Sequence[tuple[str, Callable[[Use], str]]]] = (
+    ("", words.device_name),
+    ("model", lambda use: use.model),
+    ("utilisation", lambda use: words.percent_text(use.utilization_mean)),
+    ("  peak", lambda use: words.percent_text(use.utilization_peak)),
+    ("idle", lambda use: words.percent_text(None if use.idle is None else use.idle * 100)),
+    ("first use", lambda use: words.known(use.first_use, time_text)),
+    ("longest idle", lambda use: words.known(use.longest_idle, time_text)),
+    ("memory", lambda use: memory_text(use.memory) if use.memory else ""),
+    ("  mean", lambda use: words.known(use.memory_mean, memory_text)),
+    ("  peak", lambda use: words.known(use.memory_peak, memory_text)),
+    ("  own peak", lambda use: words.known(use.own_memory_peak, memory_text)),
+    ("power", lambda use: words.power_text(use.power_mean)),
+    ("  peak", lambda use: words.power_text(use.power_peak)),
+    ("energy", lambda use: words.energy_text(use.energy)),
+    ("temperature", lambda use: words.known(use.temperature_peak, "{:.0f} °C".format)),
+    ("clock", lambda use: words.known(use.clock_mean, "{:.0f} MHz".format)),
+    ("PCIe in", lambda use: words.rate_text(use.pcie_received)),
+    ("PCIe out", lambda use: words.rate_text(use.pcie_sent)),
+    ("held back", lambda use: words.throttled_text(use).partition(", ")[0]),
+    ("uuid", _uuid),
+)
+"""name → what stands there for a device; of reasons why one was held back the worst, of a UUID what tells it apart"""
+
+
+def _device_tables(uses: Sequence[Use], width: int) -> Iterator[list[tuple[str, ...]]]:
+    """The devices side by side, as many as fit; rows in which nothing stands are left out."""
+    columns = [tuple(shown(use) for _, shown in _ROWS) for use in uses]
+    rows = [place for place in range(len(_ROWS)) if any(column[place] for column in columns)]
+    names = tuple(_ROWS[place][0] for place in rows)
+    margin = max(map(len, names), default=0) + 2
+    columns = [tuple(column[place] for place in rows) for column in columns]
+    while columns:
+        taken, room = 1, width - margin - _width(columns[0])
+        while taken < len(columns) and room >= _width(columns[taken]):
+            room -= _width(columns[taken])
+            taken += 1
+        yield list(zip(names, *columns[:taken]))
+        columns = columns[taken:]
+
+
+def _width(column: Sequence[str]) -> int:
+    return max(map(len, column)) + 2
+
+
+def _aligned(table: Sequence[Sequence[str]], paint: Paint) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*table)]
+    for number, row in enumerate(table):
+        name, *cells = row
+        line = "  " + "  ".join([name.ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells, widths[1:]))]).rstrip()
+        yield line if number else paint(line, "1")
+
+
+_OF_DEVICES: Final = (("utilization", "utilisation"), ("memory", "memory"), ("power", "power"))
+_OF_PROCESSES: Final = (("cpus", "cores in use"), ("memory", "host memory"))
+_WRITE: Final[Mapping[str, Callable[[float], str]]] = {
+    "utilization": "{:.0f} %".format,
+    "memory": memory_text,
+    "power": "{:.0f} W".format,
+    "cpus": words.cores_text,
+}
+"""track → a value in words, with its unit"""
+
+
+_MARGIN: Final = len("85.9 GB")
+"""Columns of every scale, so that the charts' times stand below each other."""
+
+
+def _charts(receipt: Receipt, tracks: Sequence[Track], width: int, glyphs: Glyphs) -> Iterator[list[str]]:
+    """A chart for every quantity of every device, then those of the processes; none for what nothing measured."""
+    by_name = {(track.uuid, track.name): track for track in tracks if any(v is not None for v in track.values)}
+    height = 5 if len(receipt.devices) <= 2 else 3
+    end = max([receipt.seconds, *(time for track in by_name.values() for time in track.times)])
+    # Devices of one receipt share their scales, so that they can be compared.
+    for use in receipt.devices:
+        for name, title in _OF_DEVICES:
+            track = by_name.get((use.uuid, name))
+            if track is not None:
+                high = _top(name, use, [other for (uuid, which), other in by_name.items() if uuid and which == name])
+                label = f"{title} of {words.device_name(use)}"
+                yield _chart(track, label, size=(width, height), high=high, style=_style(name, end, glyphs))
+    for name, title in _OF_PROCESSES:
+        track = by_name.get(("", name))
+        if track is not None:
+            yield _chart(track, title, size=(width, 3), high=_highest([track]), style=_style(name, end, glyphs))
+
+
+def _style(name: str, end: float, glyphs: Glyphs) -> Style:
+    return Style(glyphs=glyphs, words=_WRITE[name], end=end, margin=_MARGIN)
+
+
+def _chart(track: Track, title: str, *, size: tuple[int, int], high: float, style: Style) -> list[str]:
+    width, height = size
+    label = title + _peak(track, style.glyphs)
+    lines = chart(track.times, track.values, width=width - 2, height=height, high=high, label=label, style=style)
+    return [("  " + line).rstrip() for line in lines]
+
+
+def _peak(track: Track, glyphs: Glyphs) -> str:
+    """What to read beside the title: the highest value, and what a gap looks like where there are any."""
+    peak = track.peak if track.peak is not None else max(v for v in track.values if v is not None)
+    gaps = f", {glyphs.gap} unknown" if any(value is None for value in track.values) else ""
+    return f", peak {_WRITE[track.name](peak)}{gaps}"
+
+
+def _top(name: str, use: Use, tracks: Sequence[Track]) -> float:
+    """Where the scale of a device's quantity ends."""
+    if name == "utilization":
+        return 100.0
+    if name == "memory" and use.memory:
+        return float(use.memory)
+    return _highest(tracks)
+
+
+def _highest(tracks: Sequence[Track]) -> float:
+    """A round number at or above all that was measured, also what thinning took away."""
+    values = [value for track in tracks for value in (*track.values, track.peak)]
+    return ceiling(max((value for value in values if value is not None and math.isfinite(value)), default=0.0))

@@ -1,0 +1,279 @@
+"""A gang: the nodes that run one step together, from where they find each other until all are done.
+
+Who a node is, how many there are and where the first one stands is told by variables of the platform, one table for
+all of them. The first node, the head, listens on a free port and leaves a note of it where all nodes can read; the
+others connect, and when the last one has come, all start. From then on the connections stay: a node that fails is told
+to the head, the head tells the others to end, and one that goes away without a word is missed at once.
+
+    node → head  {"op": "here", "node", "token", "address"} … {"op": "result", "node", "result"}
+    head → node  {"op": "go", "port", "hosts"} … {"op": "end"}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import time
+from typing import Any, Callable, Final, Mapping
+
+import attrs
+
+from stoker.core import wire
+from stoker.core.plan import Topology
+from stoker.store import notes
+
+TOPOLOGIES: Final[Mapping[str, Topology]] = {
+    # Where Stoker itself starts the nodes: on this machine, and in containers of one network.
+    "stoker": Topology(
+        node="STOKER_NODE_RANK", nodes="STOKER_NODES", head="STOKER_HEAD_ADDR", address="STOKER_NODE_ADDR"
+    ),
+    # https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES
+    "slurm": Topology(node="SLURM_NODEID", nodes="SLURM_JOB_NUM_NODES"),
+    # An indexed Job: https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode
+    "kubernetes": Topology(node="JOB_COMPLETION_INDEX", nodes="STOKER_NODES", head="STOKER_HEAD_ADDR"),
+    # https://docs.aws.amazon.com/batch/latest/userguide/mnp-env-vars.html
+    "aws_batch": Topology(
+        node="AWS_BATCH_JOB_NODE_INDEX",
+        nodes="AWS_BATCH_JOB_NUM_NODES",
+        head="AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS",
+    ),
+    # https://docs.skypilot.co/en/latest/running-jobs/environment-variables.html
+    "skypilot": Topology(node="SKYPILOT_NODE_RANK", nodes="SKYPILOT_NUM_NODES", hosts="SKYPILOT_NODE_IPS"),
+}
+"""platform → the variables by which it tells a node its place. What a platform does not say, the nodes tell each other:
+the head's note has its address."""
+
+LOOK: Final = 0.1
+"""Seconds between two looks for the head's note."""
+
+
+class GangIncomplete(Exception):
+    """Not all nodes came in time; `missing` are those that the head did not see, none where the head itself is."""
+
+    def __init__(self, missing: list[int], nodes: int, timeout: float) -> None:
+        self.missing = missing
+        who = ", ".join(map(str, missing)) or "0 (the head)"
+        plural = "s" if len(missing) > 1 else ""
+        super().__init__(f"node{plural} {who} of {nodes} did not come up within {timeout:g} s")
+
+
+@attrs.frozen(kw_only=True)
+class Member:
+    """A node's place in its gang. `address` is where others reach this node, `head` where the first one was said to be,
+    empty where nobody said."""
+
+    node: int
+    nodes: int
+    head: str = ""
+    address: str = ""
+
+
+def member_of(topology: Topology, environment: Mapping[str, str]) -> Member:
+    """The place that a platform's variables tell; `KeyError` or `ValueError` where they do not."""
+    hosts = environment.get(topology.hosts, "").split() if topology.hosts else []
+    return Member(
+        node=int(environment[topology.node]),
+        nodes=int(environment[topology.nodes]),
+        head=hosts[0] if hosts else environment.get(topology.head, ""),
+        address=environment.get(topology.address, "") if topology.address else "",
+    )
+
+
+class Gang:
+    """This node's ties to the others. `port` and `hosts` are known once all have gathered."""
+
+    def __init__(self, member: Member, *, note: str, token: str, timeout: float | None) -> None:
+        self.member = member
+        self.port = 0
+        self.hosts: tuple[str, ...] = ()
+        self.results: dict[int, Mapping[str, Any]] = {}
+        self.lost: list[int] = []
+        self._warned = False
+        self.told_to_end = False
+        self._note = note
+        self._token = token
+        self._timeout = timeout
+        self._ties: dict[socket.socket, tuple[int, wire.Frames]] = {}
+
+    @property
+    def is_head(self) -> bool:
+        """Whether this node answers for all."""
+        return self.member.node == 0
+
+    # Gathering
+
+    def gather(self, stopped: Callable[[], bool]) -> bool:
+        """Wait until all nodes are there; False if it was stopped meanwhile. `GangIncomplete` where one is missing when
+        time is up."""
+        until = None if self._timeout is None else time.monotonic() + self._timeout
+        return self._call(until, stopped) if self.is_head else self._come(until, stopped)
+
+    def _call(self, until: float | None, stopped: Callable[[], bool]) -> bool:
+        address = self.member.address or own_address(self.member.head)
+        with listening(address) as listener:
+            note = {"address": address, "port": listener.getsockname()[1], "token": self._token}
+            notes.put(self._note, json.dumps(note).encode())
+            hosts = {0: address}
+            while len(hosts) < self.member.nodes:
+                if stopped():
+                    return False
+                if not select.select([listener], [], [], LOOK)[0]:
+                    if until is None or time.monotonic() < until:
+                        continue
+                    missing = [node for node in range(self.member.nodes) if node not in hosts]
+                    raise GangIncomplete(missing, self.member.nodes, self._timeout or 0.0)
+                tie, peer = listener.accept()
+                hello = _first(tie, 5.0)
+                if hello is None or hello.get("token") != self._token or hello["node"] in hosts:
+                    tie.close()  # a stranger, or a ghost of an earlier attempt
+                    continue
+                hosts[hello["node"]] = hello["address"] or peer[0]
+                self._ties[tie] = (hello["node"], wire.Frames())
+        self.hosts = tuple(hosts[node] for node in range(self.member.nodes))
+        self.port = free_port(address)
+        self._tell({"op": "go", "port": self.port, "hosts": self.hosts})
+        notes.remove(self._note)
+        return True
+
+    def _come(self, until: float | None, stopped: Callable[[], bool]) -> bool:
+        missing_head = GangIncomplete([], self.member.nodes, self._timeout or 0.0)
+        while not stopped():
+            with contextlib.suppress(OSError, ValueError):
+                note = json.loads(notes.get(self._note) or b"{}")
+                if note.get("token") == self._token:
+                    tie = socket.create_connection((note["address"], note["port"]), timeout=5.0)
+                    break
+            if until is not None and time.monotonic() > until:
+                raise missing_head
+            time.sleep(LOOK)
+        else:
+            return False
+        hello = {"op": "here", "node": self.member.node, "token": self._token, "address": self.member.address}
+        tie.sendall(wire.framed(hello))
+        go = None
+        while go is None:
+            if stopped():
+                return False
+            if select.select([tie], [], [], LOOK)[0]:
+                go = _first(tie, None)
+                if go is None:
+                    raise missing_head
+        self.port, self.hosts = go["port"], tuple(go["hosts"])
+        tie.settimeout(None)
+        self._ties[tie] = (0, wire.Frames())
+        return True
+
+    # Together
+
+    def ties(self) -> list[socket.socket]:
+        """What can be waited for: each is readable when the node at its other end said something or is gone."""
+        return list(self._ties)
+
+    def hear(self, tie: socket.socket) -> bool:
+        """Take in what a node said; False when it hung up."""
+        node, frames = self._ties[tie]
+        try:
+            data = tie.recv(1 << 18)
+        except (ConnectionResetError, TimeoutError):
+            data = b""
+        if not data:
+            del self._ties[tie]
+            tie.close()
+            if self.is_head and node not in self.results:
+                self.lost.append(node)
+            if not self.is_head:
+                self.told_to_end = True  # the head is gone, and with it everybody who could take our result
+            return False
+        for message in frames.feed(data):
+            if message["op"] == "result":
+                self.results[node] = message["result"]
+            elif message["op"] == "failing":
+                self._warned = True
+            elif message["op"] == "end":
+                self.told_to_end = True
+        return True
+
+    @property
+    def failed(self) -> bool:
+        """Whether another node failed or went away."""
+        return self._warned or bool(self.lost) or any(not result["ok"] for result in self.results.values())
+
+    @property
+    def complete(self) -> bool:
+        """Whether the head has heard of all the others, for good or ill."""
+        return len(self.results) + len(self.lost) >= self.member.nodes - 1
+
+    def end(self) -> None:
+        """The head has the others end."""
+        self._tell({"op": "end"})
+
+    def warn(self) -> None:
+        """Tell the head that a rank here failed: its result follows when the others here have ended."""
+        self._tell({"op": "failing"})
+
+    def report(self, result: Mapping[str, Any]) -> None:
+        """Tell the head this node's result."""
+        self._tell({"op": "result", "node": self.member.node, "result": result})
+
+    def close(self) -> None:
+        """Hang up."""
+        for tie in self._ties:
+            tie.close()
+        self._ties.clear()
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
+        data = wire.framed(message)
+        for tie in self._ties:
+            with contextlib.suppress(OSError):  # one that is gone will be missed when it is heard
+                tie.sendall(data)
+
+
+def listening(address: str) -> socket.socket:
+    """A socket on a free port of an address."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.bind((address, 0))
+    listener.listen(1024)
+    return listener
+
+
+def free_port(address: str) -> int:
+    """A port of an address that nobody listens on at this moment."""
+    with listening(address) as tried:
+        return int(tried.getsockname()[1])
+
+
+def own_address(said: str) -> str:
+    """Where other nodes reach this one: as the platform said, else the address that packets leave from."""
+    if said:
+        return said
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # RFC 5737: nobody's; nothing is sent, only the way out is chosen
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def _first(tie: socket.socket, patience: float | None) -> dict[str, Any] | None:
+    """The first message that a node sends; None where it hangs up or says nothing."""
+    frames = wire.Frames()
+    tie.settimeout(patience)
+    try:
+        while data := tie.recv(1 << 16):
+            for message in frames.feed(data):
+                tie.settimeout(None)
+                found: dict[str, Any] = message
+                return found
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def gang_of(document: Mapping[str, Any]) -> Gang:
+    """This node's gang, from a job's document and the platform's variables."""
+    member = member_of(TOPOLOGIES[document["topology"]], os.environ)
+    return Gang(member, note=document["note"], token=document["token"], timeout=document["timeout"])

@@ -1,0 +1,614 @@
+"""Steps with accelerators, in whole runs: leased, waited for, seen, proved, watched and given back."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.hardware.gpus import IDLES, WORKS, Gpus
+from tests.hardware.test_compat import UUIDS
+
+FOUR = ("--simulate", "4xH100-80GB")
+SCRIPT = """
+    import os
+    import time
+
+    from stoker import context, pipeline, step
+    from stoker.config import Monitor, ResourceSettings
+
+    IMPORTED = os.environ.get("CUDA_VISIBLE_DEVICES", "unset")
+
+
+    def facts():
+        return {
+            "imported": IMPORTED,
+            "visible": os.environ.get("CUDA_VISIBLE_DEVICES", "unset"),
+            "amd": os.environ.get("ROCR_VISIBLE_DEVICES", "unset"),
+            "held": [device.uuid for device in context.devices],
+            "memory": [device.memory for device in context.devices],
+            "simulated": [device.simulated for device in context.devices],
+            "pid": os.getpid(),
+        }
+
+
+    def compute(seconds):
+        started = time.time()
+        time.sleep(seconds)
+        return {**facts(), "started": started, "ended": time.time()}
+
+
+    def note(name, text=""):
+        with open(f"{name}.new", "w") as file:
+            file.write(str(text))
+        os.replace(f"{name}.new", name)
+
+
+    def until(name):
+        while not os.path.exists(name):
+            time.sleep(0.01)
+
+
+    def is_the_step():
+        if "FAKE_NVML_STEP" in os.environ:
+            note(os.environ["FAKE_NVML_STEP"], os.getpid())
+
+
+    @step(resources=ResourceSettings(gpu_count=1), cache=False)
+    def one(number: int) -> dict:
+        return compute(0.2)
+
+
+    @step(resources=ResourceSettings(gpu_count=2), cache=False)
+    def two(number: int) -> dict:
+        return compute(0.2)
+
+
+    @pipeline
+    def twelve():
+        one.map(list(range(8)))
+        two.map(list(range(4)))
+
+
+    def told(about):
+        note("hook-" + about.step, os.environ.get("CUDA_VISIBLE_DEVICES", "unset"))
+
+
+    @step(resources=ResourceSettings(gpu_count=2), on_success=told, cache=False)
+    def held() -> dict:
+        return facts()
+
+
+    @step(cache=False)
+    def cpu(before: dict) -> dict:
+        return facts()
+
+
+    @step(isolation="fresh", cache=False)
+    def fresh(before: dict) -> dict:
+        return facts()
+
+
+    @pipeline(on_success=told)
+    def sights():
+        before = held()
+        cpu(before)
+        fresh(before)
+
+
+    @step(resources=ResourceSettings(gpu_count=1), cache=False)
+    def holder() -> dict:
+        note("holding", os.getpid())
+        until("go")
+        return facts()
+
+
+    @pipeline
+    def holding():
+        holder()
+
+
+    @step(resources=ResourceSettings(gpu_count=1), cache=False)
+    def train() -> dict:
+        return facts()
+
+
+    @pipeline
+    def training():
+        train()
+
+
+    @step(resources=ResourceSettings(gpu_count=1), timeout=1.0, cache=False)
+    def hurried(slow: bool) -> dict:
+        if slow:
+            time.sleep(60)
+        return facts()
+
+
+    @pipeline
+    def hurrying(slow: bool = False):
+        hurried(slow)
+
+
+    @step(resources=ResourceSettings(gpu_count=1, gpu_memory="20GB", share=True), cache=False)
+    def share(number: int) -> dict:
+        note(f"shares-{number}")
+        until("go")
+        return facts()
+
+
+    @pipeline
+    def sharing(count: int):
+        for number in range(count):
+            share(number)
+
+
+    @step(resources=ResourceSettings(accelerators=["H100:3", "L4:1"]), cache=False)
+    def either() -> dict:
+        return facts()
+
+
+    @pipeline
+    def choosing():
+        either()
+
+
+    @step(resources=ResourceSettings(accelerators="A100-80GB/1g.10gb:1"), cache=False)
+    def sliced() -> dict:
+        return facts()
+
+
+    @pipeline
+    def slicing():
+        sliced()
+
+
+    @step(resources=ResourceSettings(gpu_count=1), accelerator_policy="prefer", cache=False)
+    def preferring() -> dict:
+        return facts()
+
+
+    @pipeline
+    def preferred():
+        preferring()
+
+
+    @step(resources=ResourceSettings(gpu_count=1), retry=1, cache=False)
+    def flaky() -> dict:
+        if context.attempt == 1:
+            raise ValueError("the first time")
+        return facts()
+
+
+    @pipeline
+    def retried():
+        flaky()
+
+
+    @step(resources=ResourceSettings(gpu_count=1), monitor=Monitor(0.1), cache=False)
+    def user() -> dict:
+        note("user-code")
+        is_the_step()
+        time.sleep(float(os.environ.get("SECONDS", "2.5")))
+        return facts()
+
+
+    @pipeline
+    def using():
+        user()
+
+
+    @step(resources=ResourceSettings(gpu_count=1), monitor=Monitor(0.1), on_idle_gpu="fail", cache=False)
+    def failing() -> dict:
+        is_the_step()
+        time.sleep(2.5)
+        return facts()
+
+
+    @pipeline
+    def idle_fails():
+        failing()
+
+
+    @step(resources=ResourceSettings(gpu_count=1), monitor=Monitor(0.1, idle_for=1.0), on_idle_gpu="stop", cache=False)
+    def stopping() -> dict:
+        is_the_step()
+        time.sleep(120)
+        return facts()
+
+
+    @pipeline
+    def idle_stops():
+        stopping()
+
+
+    if __name__ == "__main__":
+        note("never", "the main block ran in a worker")
+"""
+
+
+@pytest.fixture
+def script(lab: Any) -> Any:
+    return lab.write("devices.py", SCRIPT)
+
+
+def start(lab: Any, pipeline: str, *options: str, env: Mapping[str, str] | None = None) -> Any:
+    return lab.start("stoker", "run", f"devices.py:{pipeline}", *options, env=dict(env or {}))
+
+
+def ran(lab: Any, pipeline: str, *options: str, code: int = 0, env: Mapping[str, str] | None = None) -> str:
+    """What a run wrote."""
+    said: str = start(lab, pipeline, *options, env=env).wait(code, 120.0)
+    return said
+
+
+def value(lab: Any, pipeline: str, key: str) -> dict[str, Any]:
+    """What a step of the newest run of a pipeline returned."""
+    found: dict[str, Any] = lab[pipeline].steps[key].load()
+    return found
+
+
+def there(lab: Any, name: str) -> Callable[[], bool]:
+    return lambda: (lab.folder / name).exists()
+
+
+def go(lab: Any) -> None:
+    (lab.folder / "go").touch()
+
+
+def assert_apart(uses: Iterable[tuple[float, float, list[str]]]) -> None:
+    """Nobody held a device while somebody else did."""
+    by_device: dict[str, list[tuple[float, float]]] = {}
+    for started, ended, devices in uses:
+        for device in devices:
+            by_device.setdefault(device, []).append((started, ended))
+    for device, times in by_device.items():
+        for (_, end), (begin, _) in zip(sorted(times), sorted(times)[1:]):
+            assert end <= begin, f"{device} was held twice: {sorted(times)}"
+
+
+def uses_of(run: Any) -> list[tuple[float, float, list[str]]]:
+    found = []
+    for key, count in (("one", 1), ("two", 2)):
+        for element in run.steps[key].load():
+            assert len(element["held"]) == count
+            assert element["visible"] == element["imported"] == ",".join(element["held"])
+            found.append((element["started"], element["ended"], element["held"]))
+    return found
+
+
+def test_twelve_steps_never_share_a_device(script: Any) -> None:
+    said = ran(script, "twelve", *FOUR)
+    run = script["twelve"]
+    uses = uses_of(run)
+    assert_apart(uses)
+    devices = {device for _, _, held in uses for device in held}
+    assert len(uses) == 12 and devices == {f"GPU-simulated-0000-0000-0000-{n:012d}" for n in range(4)}
+    assert "8 times unknown: 1 × H100 (simulated)" in said and "4 times unknown: 2 × H100 (simulated)" in said
+    for element in [*run.steps["one"], *run.steps["two"]]:
+        receipt = element.receipt
+        assert receipt.simulated and receipt.whole and receipt.verdict == "unknown"
+        assert receipt.proved["devices"] == f"{len(receipt.devices)} simulated (H100)"
+    assert not list((script.home / "scratch").iterdir())
+
+
+def test_two_runs_at_once_share_a_ledger(script: Any) -> None:
+    drivers = [start(script, "twelve", *FOUR, "--tag", f"side-{number}") for number in range(2)]
+    said = [driver.wait(0, 120.0) for driver in drivers]
+    runs = [script.client.runs(tag=f"side-{number}")[0] for number in range(2)]
+    uses = [use for run in runs for use in uses_of(run)]
+    assert len(uses) == 24
+    assert_apart(uses)
+    # Each fills all devices by itself, so that somebody waited for the other one, and was told so.
+    reasons = [f"leased to run {runs[1].id}", f"leased to run {runs[0].id}"]
+    assert any(reason in text for reason, text in zip(reasons, said)), said
+
+
+def test_a_step_sees_what_it_holds_and_no_other_sees_any(script: Any) -> None:
+    ran(script, "sights", *FOUR, env={"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
+    held, cpu, fresh = (value(script, "sights", key) for key in ("held", "cpu", "fresh"))
+    assert len(held["held"]) == 2 and held["visible"] == held["imported"] == ",".join(held["held"])
+    assert held["simulated"] == [True, True] and held["memory"] == [80 * 10**9] * 2
+    for other in (cpu, fresh):
+        assert (other["visible"], other["imported"], other["amd"], other["held"]) == ("", "", "", [])
+    assert script.read("hook-held") == script.read("hook-") == []  # a line would be a device
+    assert (script.folder / "hook-held").exists() and (script.folder / "hook-").exists()
+
+
+def test_a_wait_is_told_with_its_reason(script: Any) -> None:
+    holder = start(script, "holding", "--simulate", "1xL4")
+    holder.until(there(script, "holding"))
+    driver = start(script, "training", "--simulate", "1xL4")
+    who = script["holding"].id
+    reason = f"waiting for 1 of 1 GPUs: 1 leased to run {who}"
+    driver.until_written(f"train: {reason}")
+    assert script["training"].status == "running"
+    go(script)
+    holder.wait()
+    driver.wait()
+    run = script["training"]
+    assert [event.data["message"] for event in events(script, run, "waiting")] == [reason]
+    (leased,) = events(script, run, "leased")
+    assert leased.data["attempt"] == 1 and leased.data["simulated"] and len(leased.data["devices"]) == 1
+
+
+def events(lab: Any, run: Any, kind: str) -> list[Any]:
+    return [event for event in lab.client.store.records.events(run.id) if event.kind == kind]
+
+
+def test_a_step_that_waits_is_cancelled(script: Any) -> None:
+    holder = start(script, "holding", "--simulate", "1xL4")
+    holder.until(there(script, "holding"))
+    driver = start(script, "training", "--simulate", "1xL4")
+    driver.until_written("train: waiting for")
+    script.run("stoker", "cancel", script["training"].id)
+    driver.wait(130)
+    step = script["training"].steps["train"]
+    assert step.status == "cancelled" and not events(script, script["training"], "leased")
+    go(script)
+    holder.wait()
+    ran(script, "training", "--simulate", "1xL4")  # it left the line
+
+
+def test_time_in_line_is_not_the_steps(script: Any) -> None:
+    holder = start(script, "holding", "--simulate", "1xL4")
+    holder.until(there(script, "holding"))
+    driver = start(script, "hurrying", "--simulate", "1xL4")
+    driver.until_written("hurried: waiting for")
+    time.sleep(1.5)  # longer than its timeout
+    assert driver.process.poll() is None
+    go(script)
+    holder.wait()
+    driver.wait()
+    assert script["hurrying"].steps["hurried"].status == "succeeded"
+    ran(script, "hurrying", "--slow", "--simulate", "1xL4", code=1)
+    attempt = script["hurrying"].steps["hurried"].attempts[-1]
+    assert attempt.failure.cause == "timed-out" and attempt.receipt.whole
+    ran(script, "training", "--simulate", "1xL4")
+
+
+def test_parts_of_a_device_are_given_out_up_to_its_memory(script: Any) -> None:
+    driver = start(script, "sharing", "--count", "5", "--simulate", "1xH100-80GB")
+    driver.until(lambda: len(list(script.folder.glob("shares-*"))) == 4)
+    driver.until_written("waiting for 20 GB of 1 of 1 GPUs: 1 shared with 0 B left")
+    assert len(list(script.folder.glob("shares-*"))) == 4
+    go(script)
+    driver.wait()
+    values = [step.load() for step in script["sharing"].steps.values()]
+    assert {tuple(one["held"]) for one in values} == {("GPU-simulated-0000-0000-0000-000000000000",)}
+    assert [one["memory"] for one in values] == [[20 * 10**9]] * 5
+
+
+def test_alternatives_are_tried_in_order(script: Any) -> None:
+    ran(script, "choosing", "--simulate", "2xH100-80GB,1xL4")
+    (use,) = script["choosing"].steps["either"].receipt.devices
+    assert use.model == "L4"
+    ran(script, "choosing", "--simulate", "3xH100-80GB,1xL4")
+    assert [use.model for use in script["choosing"].steps["either"].receipt.devices] == ["H100"] * 3
+
+
+def test_a_slice(script: Any) -> None:
+    ran(script, "slicing", "--simulate", "2xA100-80GB/1g.10gb")
+    found = value(script, "slicing", "sliced")
+    assert found["visible"] == "MIG-simulated-0000-0000-0000-000000000000" and found["memory"] == [10 * 10**9]
+    assert "STK103" in ran(script, "slicing", "--simulate", "2xA100-80GB", code=3)
+
+
+def test_without_a_device_a_step_is_refused_with_the_ways_on(script: Any) -> None:
+    said = ran(script, "training", code=3)
+    assert "STK103" in said and "this machine has no GPU" in said
+    assert "--stack NAME" in said and "--simulate 1x" in said
+    assert "--set steps.train.accelerator_policy=prefer" in said
+    assert not script.client.runs()
+    # The third way is one.
+    said = ran(script, "training", "--set", "steps.train.accelerator_policy=prefer")
+    assert "cpu-fallback" in said
+
+
+def test_a_step_that_prefers_a_device_runs_without(script: Any) -> None:
+    said = ran(script, "preferred")
+    step = script["preferred"].steps["preferring"]
+    assert (step.receipt.verdict, step.receipt.devices) == ("cpu-fallback", ())
+    assert step.receipt.fallback == "this machine has no GPU" and step.receipt.whole
+    assert "! preferring: it ran without an accelerator: this machine has no GPU" in said
+    assert (step.load()["visible"], step.load()["held"]) == ("", [])
+    said = ran(script, "preferred", "--simulate", "1xL4")
+    assert "!" not in said and len(script["preferred"].steps["preferring"].receipt.devices) == 1
+
+
+def test_visibility_is_not_for_settings(script: Any) -> None:
+    said = ran(script, "training", *FOUR, "--set", "steps.train.environment.CUDA_VISIBLE_DEVICES=1", code=3)
+    assert "STK112" in said and "remove CUDA_VISIBLE_DEVICES" in said
+
+
+def test_each_attempt_has_its_lease_and_receipt(script: Any) -> None:
+    ran(script, "retried", "--simulate", "1xL4")
+    first, second = script["retried"].steps["flaky"].attempts
+    assert first.failure.cause == "user-error" and first.receipt.whole and second.receipt.whole
+    assert first.receipt.devices[0].uuid == second.receipt.devices[0].uuid
+    assert [event.data["attempt"] for event in events(script, script["retried"], "leased")] == [1, 2]
+
+
+# With a driver that answers.
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Gpus:
+    return Gpus(tmp_path_factory.mktemp("gpus"))
+
+
+@pytest.fixture
+def gpus(both: Gpus) -> Gpus:
+    return both.answer().torch("2.9.0+cu130", "13.0")
+
+
+def test_a_device_that_is_used(script: Any, gpus: Gpus) -> None:
+    gpus.answer(WORKS)
+    said = ran(script, "using", env=gpus.environment)
+    step = script["using"].steps["user"]
+    receipt = step.receipt
+    assert receipt.verdict == "used" and receipt.whole and not receipt.simulated, receipt
+    (use,) = receipt.devices
+    assert use.uuid == UUIDS[0] == step.load()["visible"]
+    assert use.utilization_peak == 90 and use.own_memory_peak == 2 * 10**9 and use.power_mean == 300
+    assert receipt.proved["devices"] == "1 visible, as leased"
+    assert receipt.proved["driver"] == "580.95.05 (CUDA 13.0)"
+    assert "used 1 × H100" in said and "!" not in said
+    assert {track.name for track in step.attempts[-1].tracks} >= {"utilization", "memory", "power"}
+
+
+def test_a_device_that_stays_idle(script: Any, gpus: Gpus) -> None:
+    gpus.answer(IDLES)
+    said = ran(script, "using", env=gpus.environment)
+    receipt = script["using"].steps["user"].receipt
+    assert receipt.verdict == "idle" and "never 5 %" in receipt.evidence[0]
+    assert "idle: 1 × H100" in said and "! user: H100 0: utilisation 0 % at most" in said
+    gpus.answer(IDLES)
+    said = ran(script, "using", "--set", "steps.user.on_idle_gpu=ignore", env=gpus.environment)
+    assert "idle: 1 × H100" in said and "!" not in said
+
+
+def test_a_step_on_a_device_that_it_does_not_hold(script: Any, gpus: Gpus) -> None:
+    gpus.answer("utilisation = 0\n", WORKS)
+    said = ran(script, "using", env=gpus.environment)
+    receipt = script["using"].steps["user"].receipt
+    assert receipt.verdict == "wrong-device" and UUIDS[1] in receipt.evidence[0]
+    assert f"! user: its processes computed on {UUIDS[1]}, which it does not hold" in said
+
+
+def test_an_idle_device_fails_a_step_that_wants_it(script: Any, gpus: Gpus) -> None:
+    gpus.answer(IDLES)
+    said = ran(script, "idle_fails", env=gpus.environment, code=1)
+    step = script["idle_fails"].steps["failing"]
+    attempt = step.attempts[-1]
+    assert (step.status, attempt.failure.cause) == ("failed", "idle-gpu")
+    assert "utilisation 0 % at most" in attempt.failure.message
+    assert not step.outputs and attempt.receipt.verdict == "idle"
+    assert "failing failed: idle-gpu" in said
+    gpus.answer(WORKS)
+    ran(script, "idle_fails", env=gpus.environment)
+
+
+def test_a_step_that_leaves_its_device_idle_is_ended(script: Any, gpus: Gpus) -> None:
+    gpus.answer(IDLES)
+    began = time.monotonic()
+    ran(script, "idle_stops", env=gpus.environment, code=1)
+    assert time.monotonic() - began < 100
+    attempt = script["idle_stops"].steps["stopping"].attempts[-1]
+    assert attempt.failure.cause == "idle-gpu" and attempt.receipt.stopped
+    assert attempt.failure.message.startswith("its device has not worked (utilisation below 5 %) for 1.")
+    gpus.answer(WORKS)
+    ran(script, "training", env=gpus.environment)  # the device is free again
+
+
+def refused(lab: Any, gpus: Gpus, cause: str, *said: str) -> None:
+    """The step fails at the gate, and none of its code has run."""
+    written = ran(lab, "using", env=gpus.environment, code=1)
+    attempt = lab["using"].steps["user"].attempts[-1]
+    assert attempt.failure.cause == cause, written
+    assert all(text in written for text in said), written
+    assert not (lab.folder / "user-code").exists()
+    assert attempt.receipt.verdict in ("unknown", "idle") and attempt.receipt.devices[0].uuid == UUIDS[0]
+
+
+def test_the_gate_finds_no_device(script: Any, gpus: Gpus) -> None:
+    gpus.answer(cuda="init = 100\n")
+    refused(script, gpus, "no-gpu", "CUDA finds no GPU", "CUDA_VISIBLE_DEVICES")
+
+
+def test_the_gate_finds_a_driver_too_old(script: Any, gpus: Gpus) -> None:
+    gpus.answer(driver="535.104.05", number=12020)
+    refused(script, gpus, "driver-too-old", "driver 535.104.05 (CUDA 12.2) is too old for torch 2.9.0+cu130", "pip")
+
+
+def test_the_gate_finds_a_build_for_the_cpu(script: Any, gpus: Gpus) -> None:
+    gpus.torch("2.9.0+cpu", None)
+    refused(script, gpus, "no-gpu-build", "torch 2.9.0+cpu is a CPU build", "pip install torch==2.9.0+cu130")
+    # Who prefers a device goes on without, and sees none.
+    said = ran(script, "preferred", env=gpus.environment)
+    step = script["preferred"].steps["preferring"]
+    assert step.receipt.verdict == "cpu-fallback" and "is a CPU build" in step.receipt.fallback
+    assert (step.load()["visible"], step.load()["held"]) == ("", [])
+    assert "! preferring: it ran without an accelerator: torch 2.9.0+cpu is a CPU build" in said
+
+
+def test_a_device_that_somebody_else_fills_is_passed_over(script: Any, gpus: Gpus) -> None:
+    gpus.answer(f"process = {os.getpid()}:40000000000\n", WORKS)
+    ran(script, "training", env=gpus.environment)
+    assert value(script, "training", "train")["visible"] == UUIDS[1]
+    filled = f"process = {os.getpid()}:40000000000\n"
+    gpus.answer(filled, filled)
+    driver = start(script, "training", env=gpus.environment)
+    driver.until_written(f"train: waiting for 1 of 2 GPUs: 2 in use by pid {os.getpid()} (40 GB)")
+    driver.signal()
+    driver.wait(130)
+
+
+# Under a debugger.
+
+
+def test_debug_leases_proves_and_watches(script: Any, gpus: Gpus) -> None:
+    gpus.answer(WORKS)
+    driver = start(script, "using", "--debug", env=gpus.environment)
+    driver.wait()
+    step = script["using"].steps["user"]
+    found, receipt = step.load(), step.receipt
+    assert (found["visible"], found["held"]) == (UUIDS[0], [UUIDS[0]]) and found["pid"] == driver.process.pid
+    assert receipt.verdict == "used" and receipt.whole and receipt.devices[0].utilization_peak == 90
+    assert receipt.proved["devices"] == "1 visible, as leased"
+    assert not list((script.home / "scratch").iterdir())
+
+
+def test_debug_hides_devices_from_other_steps(script: Any) -> None:
+    ran(script, "sights", *FOUR, "--debug", env={"CUDA_VISIBLE_DEVICES": "0,1"})
+    held, cpu = (value(script, "sights", key) for key in ("held", "cpu"))
+    assert len(held["held"]) == 2 and held["visible"] == ",".join(held["held"])
+    assert held["imported"] == "0,1"  # the driver's own: it imported the module before there was a lease
+    assert (cpu["visible"], cpu["held"]) == ("", [])
+    assert script.read("hook-held") == []
+
+
+def test_debug_opens_the_gate(script: Any, gpus: Gpus) -> None:
+    gpus.answer(cuda="init = 100\n")
+    said = ran(script, "using", "--debug", env=gpus.environment, code=1)
+    assert "CUDA finds no GPU" in said and not (script.folder / "user-code").exists()
+    assert script["using"].steps["user"].attempts[-1].failure.cause == "no-gpu"
+
+
+def test_debug_waits_in_the_same_line(script: Any) -> None:
+    holder = start(script, "holding", "--simulate", "1xL4")
+    holder.until(there(script, "holding"))
+    driver = start(script, "training", "--debug", "--simulate", "1xL4")
+    driver.until_written(f"train: waiting for 1 of 1 GPUs: 1 leased to run {script['holding'].id}")
+    other = start(script, "training", "--debug", "--simulate", "1xL4", "--tag", "left")
+    other.until_written("train: waiting for")
+    other.signal()
+    other.wait(130)
+    go(script)
+    holder.wait()
+    driver.wait()
+    assert script.client.runs(tag="left")[0].status == "cancelled"
+
+
+def test_debug_stops_nothing_for_idleness(script: Any, gpus: Gpus) -> None:
+    gpus.answer(IDLES)
+    settings = ("--set", "steps.user.on_idle_gpu=stop", "--set", "steps.user.monitor.idle_for=0.3")
+    said = ran(script, "using", "--debug", *settings, env={**gpus.environment, "SECONDS": "2"})
+    step = script["using"].steps["user"]
+    assert step.status == "succeeded" and step.receipt.verdict == "idle" and step.receipt.left_idle
+    assert "! user: H100 0: utilisation 0 % at most" in said
+    planned = script.run("stoker", "plan", "devices.py:using", "--debug", *settings, env=gpus.environment)
+    assert "STK113" in planned
+
+
+def test_the_ledger_is_empty_after_everything(script: Any, tmp_path: Path) -> None:
+    """Also after a step that fails."""
+    ran(script, "retried", "--simulate", "1xL4", "--set", "steps.flaky.retry=0", code=1)
+    from stoker.hardware.leases import Ledger
+    from stoker.hardware.simulate import simulated
+
+    ledger = Ledger(lambda: simulated("1xL4"), lambda inventory: (), folder=tmp_path / "stoker-leases")
+    assert ledger.path.exists() and not ledger.entries()
