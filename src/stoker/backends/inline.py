@@ -203,48 +203,49 @@ def _surroundings(environment: Mapping[str, str]) -> Iterator[None]:
 def _watched(lease: Mapping[str, Any]) -> Iterator[None]:
     """A monitor beside this process for as long as a step with devices runs in it."""
     monitor = _monitor(lease) if lease else None
+    if monitor is None:
+        yield
+        return
     try:
+        _await_begin(monitor, str(lease["samples"]))
         yield
     finally:
-        if monitor is not None:
-            monitor.terminate()
-            try:
-                monitor.wait(_LAST_SAMPLE)
-            except subprocess.TimeoutExpired:
-                monitor.kill()
-                monitor.wait()
+        monitor.terminate()
+        try:
+            monitor.wait(_LAST_SAMPLE)
+        except subprocess.TimeoutExpired:
+            monitor.kill()
+            monitor.wait()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_document(lease))
 
 
 def _monitor(lease: Mapping[str, Any]) -> subprocess.Popen[bytes] | None:
-    """The process that samples this one, once it has begun; None where it cannot be started."""
-    path = str(lease["samples"])
-    file = path.removesuffix(".jsonl") + ".json"
-    with open(file, "w", encoding="utf-8") as written:
-        json.dump({**lease, "pid": os.getpid()}, written)
+    """The process that samples this one; None where it cannot be started."""
     try:
+        with open(_document(lease), "w", encoding="utf-8") as file:
+            json.dump({**lease, "pid": os.getpid()}, file)
         # In a session of its own: what Ctrl-C ends at a terminal is the step.
-        started = subprocess.Popen(
-            [sys.executable, "-m", "stoker.hardware.monitor", file],
+        return subprocess.Popen(
+            [sys.executable, "-m", "stoker.hardware.monitor", _document(lease)],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
     except OSError as error:
         log.warning("the step's devices are not watched: %s", error)
-        os.unlink(file)
         return None
-    try:
-        until = time.monotonic() + _FIRST_SAMPLE
-        while started.poll() is None and time.monotonic() < until and not _begun(path):
-            time.sleep(_LOOK)
-    finally:
-        os.unlink(file)
-    return started
 
 
-def _begun(path: str) -> bool:
-    """Whether there is a sample behind the header: from then on the monitor ends as it should when it is told."""
-    try:
-        with open(path, "rb") as file:
-            return file.read().count(b"\n") > 1
-    except OSError:
-        return False
+def _document(lease: Mapping[str, Any]) -> str:
+    """The file in which the monitor reads what to watch."""
+    return str(lease["samples"]).removesuffix(".jsonl") + ".json"
+
+
+def _await_begin(monitor: subprocess.Popen[bytes], samples: str) -> None:
+    """Wait for a sample behind the header: from then on a monitor that is told to end writes its last one."""
+    until = time.monotonic() + _FIRST_SAMPLE
+    while monitor.poll() is None and time.monotonic() < until:
+        with contextlib.suppress(FileNotFoundError), open(samples, "rb") as file:
+            if file.read().count(b"\n") > 1:
+                return
+        time.sleep(_LOOK)

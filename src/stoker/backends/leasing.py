@@ -6,6 +6,8 @@ when the first step asks for an accelerator: finding devices costs a driver's st
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import time
 from typing import Any, Callable, Final, Iterable, Iterator, Mapping
@@ -14,9 +16,12 @@ import attrs
 
 from stoker.core.codec import to_json
 from stoker.core.devices import Claim, Device, Devices, Holder, Lease, claim_of, environment_of
+from stoker.core.errors import BackendError
 from stoker.core.findings import Finding, errors
 from stoker.core.plan import Job, StepPlan
 from stoker.core.resources import describe
+
+log = logging.getLogger(__name__)
 
 NO_SUCH_DEVICE: Final = "STK103"
 FALLS_BACK: Final = "STK111"
@@ -125,7 +130,11 @@ class Leasing:
             pid, started = self._process
             holder = Holder(run=job.run, key=job.key, attempt=job.attempt, pid=pid, started=started)
             ticket = self._tickets[job.name] = self._devices.claim(claim, holder)
-        answer = self._devices.answer(ticket)
+        try:
+            answer = self._devices.answer(ticket)
+        except BackendError:
+            self.release(job.name)  # whoever is refused stands in nobody's way
+            raise
         if isinstance(answer, Lease):
             return self._give(job, Granted(devices=answer.devices, memory=answer.memory))
         return answer
@@ -134,7 +143,17 @@ class Leasing:
         self._waiting.pop(job.name, None)
         self._granted[job.name] = granted
         os.makedirs(self._scratch, exist_ok=True)
+        for node in range(_nodes(job)):
+            # Of the same attempt, sent once before and lost, or of a driver that died: the monitor would append to it.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._samples(job, node))
         return granted
+
+    def _samples(self, job: Job, node: int) -> str:
+        # Each name is a file of its own: what is no letter or digit is written as its number.
+        name = "".join(letter if letter.isalnum() or letter == "_" else f"-{ord(letter):x}-" for letter in job.name)
+        name += f".{node}" if node else ""
+        return os.path.join(self._scratch, f"samples-{name}.jsonl")
 
     def wait(self, job: Job, reason: str) -> bool:
         """Note that a job waits; whether the reason is news."""
@@ -161,7 +180,10 @@ class Leasing:
         self._granted.pop(name, None)
         ticket = self._tickets.pop(name, None)
         if ticket is not None:
-            self._devices.release(ticket)
+            try:
+                self._devices.release(ticket)
+            except BackendError as error:
+                log.warning("the devices of %s only become free when this process ends: %s", name, error)
             self._waiting = {other: (job, reason, 0.0) for other, (job, reason, _) in self._waiting.items()}
 
     def release_all(self) -> None:
@@ -180,7 +202,7 @@ class Leasing:
         granted = self._granted.get(job.name)
         if granted is None:
             return []
-        nodes = job.step.settings.resources.get("nodes", 1)
+        nodes = _nodes(job)
         each = len(granted.devices) // nodes
         parts = [granted.devices[node * each : (node + 1) * each] for node in range(nodes)]
         made = [self._document(job, granted, part, node) for node, part in enumerate(parts)]
@@ -189,7 +211,6 @@ class Leasing:
 
     def _document(self, job: Job, granted: Granted, devices: tuple[Device, ...], node: int) -> dict[str, Any]:
         settings, inventory = job.step.settings, self._devices.inventory()
-        name = "".join(letter if letter.isalnum() else "-" for letter in job.name) + (f"-node-{node}" if node else "")
         return {
             "devices": to_json(devices),
             "memory": granted.memory,
@@ -199,7 +220,7 @@ class Leasing:
             "driver": inventory.driver,
             "cuda": None if inventory.cuda is None else list(inventory.cuda),
             "simulated": inventory.simulated,
-            "samples": os.path.join(self._scratch, f"samples-{name}.jsonl"),
+            "samples": self._samples(job, node),
             "interval": settings.monitor.interval,
             "idle_below": settings.monitor.idle_below,
             "idle_for": settings.monitor.idle_for,
@@ -220,6 +241,10 @@ def claimed(step: StepPlan) -> Claim | None:
 def visibility(devices: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
     """The variables by which a process sees the devices of these documents only."""
     return environment_of(Device(**{**device, "capability": None, "links": ()}) for device in devices)
+
+
+def _nodes(job: Job) -> int:
+    return int(job.step.settings.resources.get("nodes", 1))
 
 
 def _ways_on(step: str, claim: Claim) -> str:

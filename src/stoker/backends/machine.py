@@ -82,6 +82,10 @@ def check(step: StepPlan, room: Capacity, *, leases: bool) -> Iterator[Finding]:
     if nodes > room.slots:
         what = f"asks for {nodes} nodes; this machine runs {room.slots} processes at once"
         yield refused("STK104", what, "each node is a process of its own here", f"resources.nodes={room.slots}")
+    elif nodes > 1 and step.settings.launch is not None and step.settings.launch.launcher == "mpi":
+        what = f"asks for {nodes} nodes with mpirun"
+        why = "mpirun reaches other nodes by ssh or a scheduler, and the nodes here are processes of one machine"
+        yield refused("STK104", what, why, "resources.nodes=1")
     elif nodes > 1:
         what = f"asks for {nodes} nodes; they are processes of this machine"
         why = "everything happens as on several machines but what goes over the cable"

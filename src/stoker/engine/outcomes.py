@@ -50,7 +50,7 @@ def retried_after(cause: str, task: Task) -> bool:
 class Witness:
     """What else is known of an attempt's end: the last lines that it wrote, and what this machine's kernel counted."""
 
-    def __init__(self, tail: Callable[[str, int], Sequence[str]], here: Collection[str]) -> None:
+    def __init__(self, tail: Callable[[str, int, int | None], Sequence[str]], here: Collection[str]) -> None:
         self._tail = tail
         self._here = here
         self._kills = OomKills()
@@ -62,7 +62,8 @@ class Witness:
 
     def explained(self, key: str, attempt: int, doing: Doing, error: Mapping[str, Any], ending: Ending) -> Explanation:
         """Why an attempt failed; asks the kernel only where it may know more."""
-        lines = self._tail(key, attempt) if asks_the_log(error, ending.cause) else ()
+        # A rank that died has said it in its own lines, and others' end with complaints about that.
+        lines = self._tail(key, attempt, error.get("rank")) if asks_the_log(error, ending.cause) else ()
         found = explained(error, lines, ending)
         if found.cause not in ASK_THE_KERNEL or doing.step.backend not in self._here:
             return found

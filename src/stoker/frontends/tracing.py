@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import GenericAlias
 from typing import Any, Callable, Final, Iterator, Mapping, Protocol, Sequence
 
 import attrs
@@ -210,6 +211,11 @@ class Trace:
 
     def _origins(self, node: Node, signature: Signature) -> tuple[Origin, ...]:
         outputs = [(output.name, annotation) for output, annotation in zip(node.step.outputs, signature.results)]
+        if _gathers(node):
+            outputs = [
+                (name, list if annotation is None else GenericAlias(list, (annotation,)))
+                for name, annotation in outputs
+            ]
         return tuple(
             Origin(
                 trace=self,
@@ -283,3 +289,10 @@ def _handles(origins: tuple[Origin, ...], call: Call) -> Handle | Handles:
 
 def _for_steps(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in OPTIONS or OPTIONS[name].level == "step"}
+
+
+def _gathers(node: Node) -> bool:
+    """Whether a step's value is a list of what its ranks returned, as far as its own code says."""
+    launches = (layer.values.get("launch") for layer in node.step.layers)
+    said = [launch["outputs"] for launch in launches if launch and "outputs" in launch]
+    return bool(said) and said[-1] == "all"

@@ -142,10 +142,12 @@ def shape(value: Any) -> Argument:
 
 
 def processes_per_node(launch: Launch, *, nodes: int, devices: int, cpu: bool = False) -> int:
-    """The ranks of each node: as asked for, else one for each device, else one.
+    """The ranks of each node: as asked for, else one for each device, else one; without a launcher one.
 
     A number in all that does not divide by the nodes is refused by `check`; here it is rounded down.
     """
+    if launch.launcher == "single":
+        return 1
     if launch.processes_per_node:
         return launch.processes_per_node
     if launch.num_processes:

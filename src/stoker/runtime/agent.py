@@ -220,7 +220,8 @@ class Agent:
         grace = CANCELLED_GRACE if self._cancelled else GRACE
         if self._ending_since and not self._killed and now >= self._ending_since + grace:
             self._end_all(hard=True)
-        if self._delivered_at and not self._ending_since and now >= self._delivered_at + LEAVE:
+        late = self._delivered_at and now >= self._delivered_at + LEAVE
+        if not self._ending_since and (late or self._left_behind()):
             self._end_all(hard=False)
 
     def _pause(self) -> float:
@@ -346,6 +347,10 @@ class Agent:
             return True
         # What the ranks wrote last may still be on its way.
         return not self._outputs and all(state.status is not None for state in self._ranks.values())
+
+    def _left_behind(self) -> bool:
+        """Whether launcher and ranks have all ended: what still runs, or holds their output, the step left behind."""
+        return self._starters_are_gone() and all(state.status is not None for state in self._ranks.values())
 
     def _others_are_done(self) -> bool:
         gang = self._gang

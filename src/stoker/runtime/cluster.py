@@ -156,10 +156,12 @@ class Gang:
         go = None
         while go is None:
             if stopped():
+                tie.close()
                 return False
             if select.select([tie], [], [], LOOK)[0]:
                 go = _first(tie, None)
                 if go is None:
+                    tie.close()
                     raise missing_head
         self.port, self.hosts = go["port"], tuple(go["hosts"])
         tie.settimeout(None)

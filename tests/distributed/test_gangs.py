@@ -1,0 +1,286 @@
+"""Several nodes run one step together, here as processes of one machine: together or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.core import wire
+from stoker.runtime.cluster import TOPOLOGIES, Gang, GangIncomplete, Member, member_of
+
+SCRIPT = """
+    import os, sys, time
+    from pathlib import Path
+
+    from stoker import context, pipeline, step
+    from stoker.config import ResourceSettings, Retry, Torchrun
+
+    TWO = ResourceSettings(nodes=2, cpu_count=0.1)
+    HOW = os.environ.get("HOW", "")
+
+    def agent():
+        '''The process that speaks for this node: the parent of the rank's watcher.'''
+        return int(open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()[1])
+
+    @step(resources=TWO, cache=False)
+    def plain() -> dict:
+        return {"rank": context.rank, "node": context.node, "nodes": context.nodes, "world": context.world_size}
+
+    @step(resources=TWO, launch={"launcher": "torchrun", "processes_per_node": 2, "outputs": "all"}, cache=False)
+    def ranks() -> dict:
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        total = torch.tensor([context.rank + 1])
+        dist.all_reduce(total)
+        dist.destroy_process_group()
+        return {"rank": context.rank, "node": context.node, "sum": int(total)}
+
+    @step(resources=TWO, cache=False, launch={"launcher": "single", "outputs": "all"})
+    def everybody() -> int:
+        return 10 * context.node
+
+    @step
+    def show(x: object) -> None:
+        print("shown:", x)
+
+    @step(resources=ResourceSettings(nodes=3, cpu_count=0.1), cache=False, retry=Retry(int(HOW == "once")))
+    def faulty() -> int:
+        Path(f"{context.node}.pid").write_text(f"{os.getpid()} {os.getppid()} {agent()}")
+        while len(list(Path(".").glob("*.pid"))) < 3:
+            time.sleep(0.01)
+        if context.node == int(os.environ.get("WHO", "1")) and (HOW != "once" or context.attempt == 1):
+            if HOW in ("raise", "once"):
+                raise ValueError("the culprit")
+            if HOW == "kill":
+                os.kill(os.getpid(), 9)
+            if HOW == "node":
+                os.kill(agent(), 9)
+        elif HOW != "once" or context.attempt == 1:
+            time.sleep(300)
+        return context.attempt
+
+    FOUR = ResourceSettings(nodes=2, gpu_count=2)
+
+    @step(resources=FOUR, cache=False, launch={"launcher": "single", "outputs": "all"})
+    def with_devices() -> list:
+        return os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+
+    @pipeline
+    def well():
+        show(plain())
+        show(ranks())
+        show(everybody())
+
+    @pipeline
+    def badly():
+        faulty()
+
+    @pipeline
+    def devices():
+        show(with_devices())
+"""
+
+
+@pytest.fixture
+def gangs(project: Any) -> Any:
+    return project.write({"gangs.py": SCRIPT})
+
+
+def outputs(project: Any, key: str) -> Any:
+    return project.client().runs()[0].steps[key].outputs["output"].load()
+
+
+def everyone_is_gone(folder: Path) -> bool:
+    """None of the processes of any node is left."""
+    for note in folder.glob("*.pid"):
+        for pid in map(int, note.read_text().split()):
+            if os.path.exists(f"/proc/{pid}") and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+                return False
+    return True
+
+
+def test_a_gang_runs_together(gangs: Any) -> None:
+    gangs.stoker("run", "gangs.py:well")
+    assert outputs(gangs, "plain") == {"rank": 0, "node": 0, "nodes": 2, "world": 2}
+    assert outputs(gangs, "ranks") == [{"rank": rank, "node": rank // 2, "sum": 10} for rank in range(4)]
+    assert outputs(gangs, "everybody") == [0, 10]
+
+
+def test_the_plan_says_what_nodes_are_here(gangs: Any) -> None:
+    shown = gangs.stoker("plan", "gangs.py:well")
+    assert "STK104" in shown.stdout + shown.stderr
+    assert "processes of this machine" in shown.stdout + shown.stderr
+
+
+@pytest.mark.parametrize("who", ["0", "1", "2"])
+@pytest.mark.parametrize(
+    ("how", "cause", "words"),
+    [
+        ("raise", "user-error", "the culprit"),
+        ("kill", "killed", "was ended by SIGKILL"),
+    ],
+)
+def test_the_culprit_is_named_wherever_it_ran(gangs: Any, who: str, how: str, cause: str, words: str) -> None:
+    gangs.stoker("run", "gangs.py:badly", code=1, env={"HOW": how, "WHO": who})
+    failure = gangs.client().runs()[0].steps["faulty"].failure
+    assert failure.cause == cause
+    assert words in failure.message
+    assert json.loads(gangs.rows("SELECT error FROM attempts")[0]["error"])["rank"] == int(who)
+    assert everyone_is_gone(gangs.folder)
+
+
+def test_a_node_that_goes_away_is_missed(gangs: Any) -> None:
+    gangs.stoker("run", "gangs.py:badly", code=1, env={"HOW": "node", "WHO": "2"})
+    failure = gangs.client().runs()[0].steps["faulty"].failure
+    assert failure.cause == "node-lost"
+    assert "node 2 of 3" in failure.message
+    assert everyone_is_gone(gangs.folder)
+
+
+def test_the_head_that_goes_away_takes_the_gang_along(gangs: Any) -> None:
+    gangs.stoker("run", "gangs.py:badly", code=1, env={"HOW": "node", "WHO": "0"})
+    assert gangs.client().runs()[0].steps["faulty"].failure.cause == "killed"
+    assert everyone_is_gone(gangs.folder)
+
+
+def test_another_attempt_meets_no_ghost(gangs: Any) -> None:
+    gangs.stoker("run", "gangs.py:badly", env={"HOW": "once"})
+    step = gangs.client().runs()[0].steps["faulty"]
+    assert [attempt.status for attempt in step.attempts] == ["failed", "succeeded"]
+    assert step.outputs["output"].load() == 2
+
+
+def test_each_node_has_its_share_of_the_devices(gangs: Any) -> None:
+    gangs.stoker("run", "gangs.py:devices", "--simulate", "4xH100-80GB")
+    first, second = outputs(gangs, "with_devices")
+    assert len({*first, *second}) == 4
+    receipt = gangs.client().runs()[0].steps["with_devices"].receipt
+    assert {use.uuid for use in receipt.devices} == {*first, *second}
+    assert receipt.simulated
+    shown = gangs.stoker("run", "gangs.py:devices", "--simulate", "3xH100-80GB", code=3)
+    assert "STK103" in shown.stderr
+    assert "2 nodes with 2 GPUs each" in shown.stderr
+
+
+def test_more_than_the_machine_has_is_refused(project: Any) -> None:
+    project.write(
+        {
+            "big.py": """
+            from stoker import pipeline, step
+            from stoker.config import ResourceSettings, MPI
+
+            @step(resources=ResourceSettings(nodes=2, cpu_count=1000))
+            def cpus() -> None: ...
+
+            @step(resources=ResourceSettings(nodes=100_000))
+            def nodes() -> None: ...
+
+            @step(resources=ResourceSettings(nodes=2, cpu_count=0.1), launch=MPI(np=2))
+            def mpi() -> None: ...
+
+            @pipeline
+            def p():
+                cpus(), nodes(), mpi()
+            """
+        }
+    )
+    refused = project.stoker("plan", "big.py", code=3).stdout
+    assert "asks for 1000 CPUs on each of 2 nodes" in refused
+    assert "asks for 100000 nodes; this machine runs" in refused
+    assert "asks for 2 nodes with mpirun" in refused
+
+
+# Finding each other
+
+
+def gang(node: int, nodes: int, note: Path, *, token: str = "t", timeout: float | None = 30.0) -> Gang:
+    member = Member(node=node, nodes=nodes, head="127.0.0.1", address="127.0.0.1")
+    return Gang(member, note=str(note), token=token, timeout=timeout)
+
+
+def never() -> bool:
+    return False
+
+
+def test_a_node_that_is_missing_is_named(tmp_path: Path) -> None:
+    head = gang(0, 3, tmp_path / "note", timeout=1.0)
+    third = gang(2, 3, tmp_path / "note", timeout=30.0)
+
+    def come() -> None:
+        with pytest.raises(GangIncomplete):
+            third.gather(never)
+
+    came = threading.Thread(target=come)
+    came.start()
+    with pytest.raises(GangIncomplete, match=r"node 1 of 3 did not come up within 1 s") as told:
+        head.gather(never)
+    head.close()
+    came.join(30)
+    assert not came.is_alive(), "the one that came is not left waiting"
+    assert told.value.missing == [1]
+
+
+def test_a_node_without_a_head_gives_up(tmp_path: Path) -> None:
+    with pytest.raises(GangIncomplete, match=r"node 0 \(the head\)"):
+        gang(1, 2, tmp_path / "note", timeout=0.3).gather(never)
+
+
+def test_waiting_ends_when_it_is_stopped(tmp_path: Path) -> None:
+    assert not gang(0, 2, tmp_path / "a", timeout=None).gather(lambda: True)
+    assert not gang(1, 2, tmp_path / "b", timeout=None).gather(lambda: True)
+
+
+def test_strangers_and_ghosts_are_turned_away(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    head = gang(0, 2, note)
+    gathering = threading.Thread(target=head.gather, args=(never,))
+    gathering.start()
+    while not note.exists():
+        pass
+    place = json.loads(note.read_text())
+    for hello in ({"op": "here", "node": 1, "token": "of an earlier attempt", "address": ""}, {"op": "?"}):
+        stranger = socket.create_connection((place["address"], place["port"]))
+        stranger.sendall(wire.framed(hello))
+        assert stranger.recv(1) == b"", "the head hangs up"
+        stranger.close()
+    garbage = socket.create_connection((place["address"], place["port"]))
+    garbage.sendall(b"\0\0\0\5{{{{{")
+    assert garbage.recv(1) == b""
+    garbage.close()
+    second = gang(1, 2, note)
+    assert second.gather(never)
+    gathering.join(30)
+    assert second.port == head.port != 0
+    assert second.hosts == head.hosts == ("127.0.0.1", "127.0.0.1")
+    assert not note.exists(), "nothing is left for a later attempt to find"
+    second.close()
+    assert not head.hear(head.ties()[0])
+    assert head.lost == [1] and head.failed
+    head.close()
+
+
+def test_every_topology_reads_its_variables() -> None:
+    environments = {
+        "stoker": {"STOKER_NODE_RANK": "1", "STOKER_NODES": "2", "STOKER_HEAD_ADDR": "h", "STOKER_NODE_ADDR": "a"},
+        "slurm": {"SLURM_NODEID": "1", "SLURM_JOB_NUM_NODES": "2"},
+        "kubernetes": {"JOB_COMPLETION_INDEX": "1", "STOKER_NODES": "2", "STOKER_HEAD_ADDR": "h"},
+        "aws_batch": {
+            "AWS_BATCH_JOB_NODE_INDEX": "1",
+            "AWS_BATCH_JOB_NUM_NODES": "2",
+            "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": "h",
+        },
+        "skypilot": {"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_IPS": "h\na"},
+    }
+    assert environments.keys() == TOPOLOGIES.keys()
+    for name, topology in TOPOLOGIES.items():
+        member = member_of(topology, environments[name])
+        assert (member.node, member.nodes) == (1, 2), name
+        assert member.head == ("" if name == "slurm" else "h"), name
