@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Final, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
 
 from stoker import config
 from stoker.backends.leasing import Leasing
 from stoker.compile.layers import RunFile, assignments, run_file
 from stoker.compile.planner import ORCHESTRATOR, Overrides
 from stoker.core import plugins
-from stoker.core.devices import Devices
 from stoker.core.graph import Source
 from stoker.core.plan import Backend, Site, StepPlan
 from stoker.core.request import RunRequest
 from stoker.core.settings import PipelineSettings
 from stoker.runtime.identity import this_process
 from stoker.store.store import Store, open_store
+
+if TYPE_CHECKING:
+    from stoker.core.devices import Devices
 
 PRELOADED: Final = ("numpy", "torch")
 """Packages that take long to import and ask for no device when they are: forked, they cost a step nothing. JAX and

@@ -23,8 +23,9 @@ from stoker.core.plan import Plan, StepPlan
 from stoker.core.receipt import Receipt, Track, Use
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
+from stoker.store.receipts import ReceiptRow
 from stoker.store.records import Batch
-from stoker.store.rows import AttemptRow, EventRow, ReceiptRow, RunRow, StepRow
+from stoker.store.rows import AttemptRow, EventRow, RunRow, StepRow
 from stoker.store.store import Store, open_store
 
 RUN = "1run0000"

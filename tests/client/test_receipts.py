@@ -9,8 +9,9 @@ import attrs
 import pytest
 
 from stoker.core.receipt import Receipt, Track, Use
+from stoker.store.receipts import ReceiptRow
 from stoker.store.records import Batch
-from stoker.store.rows import AttemptRow, ReceiptRow
+from stoker.store.rows import AttemptRow
 
 USE = Use(
     uuid="GPU-1",

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from stoker.core.receipt import Receipt, Track, Use
 from stoker.store import database as module
-from stoker.store import rows
+from stoker.store import receipts
 from stoker.store.database import Database
+from stoker.store.receipts import ReceiptRow
 from stoker.store.records import Batch, Records
-from stoker.store.rows import ReceiptRow, RunRow, StepRow
+from stoker.store.rows import RunRow, StepRow
 from stoker.store.schema import MIGRATIONS
 
 USE = Use(
@@ -184,4 +185,4 @@ tracks = st.builds(
 @given(lines=st.lists(tracks, max_size=3).map(tuple))
 def test_any_tracks_come_back(lines: tuple[Track, ...]) -> None:
     row = receipt_row(tracks=lines)
-    assert rows.receipt_row(rows.receipt_columns(row)) == row
+    assert receipts.receipt_row(row.columns()) == row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Mapping
 
 import attrs
 
@@ -11,11 +11,14 @@ from stoker.client.times import between, iso, moment
 from stoker.client.usage import usage
 from stoker.core.codec import to_json
 from stoker.core.ladder import Change
-from stoker.core.receipt import Receipt, Track
 from stoker.core.status import RETRYABLE
 from stoker.core.words import time_text
 from stoker.store.records import Records
-from stoker.store.rows import AttemptRow, ReceiptRow
+from stoker.store.rows import AttemptRow
+
+if TYPE_CHECKING:
+    from stoker.core.receipt import Receipt, Track
+    from stoker.store.receipts import ReceiptRow
 
 
 @attrs.frozen(kw_only=True)
@@ -24,7 +27,9 @@ class Failure:
 
     `place` is the line of yours that raised it, `exit_code` is that of a process that died (negative: by that signal).
     `why` says what the message means, where that is known, `evidence` what shows it, `advice` what to do. `retryable`
-    is where the same job may succeed: "here", "elsewhere", or "never" without a change.
+    is where the same job may succeed: "here", "elsewhere", or "never" without a change. Of a distributed step `rank` is
+    the process that failed first, of `world_size`; `failed_ranks` are all that failed before they were ended. `stacks`
+    has the text of each rank's stacks where they hung.
     """
 
     cause: str
@@ -37,6 +42,15 @@ class Failure:
     advice: str = attrs.field(default="", repr=False)
     evidence: str = attrs.field(default="", repr=False)
     retryable: str = ""
+    rank: int | None = None
+    world_size: int | None = None
+    failed_ranks: tuple[int, ...] = ()
+    stacks: Mapping[int, str] = attrs.field(factory=dict, repr=False)
+
+    @property
+    def where(self) -> str:
+        """Which of several processes failed: "rank 1 of 3"; empty for a step that was one."""
+        return "" if self.rank is None else f"rank {self.rank} of {self.world_size}"
 
     def as_dict(self) -> dict[str, Any]:
         """The failure as JSON."""
@@ -127,4 +141,8 @@ def _failure(row: AttemptRow) -> Failure | None:
         advice=str(row.error.get("advice", "")),
         evidence=str(row.error.get("evidence", "")),
         retryable=str(row.error.get("retryable") or RETRYABLE.get(row.cause, "")),
+        rank=row.error.get("rank"),
+        world_size=row.error.get("world_size"),
+        failed_ranks=tuple(row.error.get("failed_ranks", ())),
+        stacks={int(rank): str(text) for rank, text in row.error.get("stacks", {}).items()},
     )

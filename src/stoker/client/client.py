@@ -18,7 +18,7 @@ from stoker.core.units import duration
 from stoker.store.records import RunFilter
 from stoker.store.store import Store, open_store
 
-LATEST: Final = "latest"
+LATEST: Final = ("latest", "last")
 """Instead of an id: the newest run. Ids are written without the letter l, so none begins like it."""
 _EVERYTHING: Final = 2**31 - 1
 _DIGEST: Final = 64
@@ -75,8 +75,8 @@ class Client:
         return list(islice(found, which.offset, which.offset + which.limit))
 
     def run(self, id: str) -> Run:
-        """The run with this id, the only one whose id begins so, or the newest for "latest"."""
-        if id != LATEST:
+        """The run with this id, the only one whose id begins so, or the newest for "latest" and "last"."""
+        if id not in LATEST:
             return Run(self.store, self.store.records.run(id))
         newest = self.runs(limit=1)
         if not newest:

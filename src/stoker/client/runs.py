@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime, timedelta
-from typing import Any, Final, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
 
 import attrs
 
@@ -14,11 +14,13 @@ from stoker.client.order import in_order
 from stoker.client.steps import Step, Steps
 from stoker.client.times import between, iso, local, moment
 from stoker.core.plan import LogLine
-from stoker.core.receipt import Receipt
 from stoker.core.units import duration
 from stoker.core.words import time_text
 from stoker.store.rows import RunRow
 from stoker.store.store import Store
+
+if TYPE_CHECKING:
+    from stoker.core.receipt import Receipt
 
 _LOOK: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Seconds between looks at a run that is waited for, longer while nothing changes."""

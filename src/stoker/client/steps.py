@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from datetime import datetime
-from typing import Any, Callable, Final, Iterable, Iterator, Mapping, overload
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Mapping, overload
 
 import attrs
 
@@ -18,12 +18,14 @@ from stoker.client.times import between, iso, moment
 from stoker.client.usage import Usage, usage, usage_of_all
 from stoker.core.errors import UsageError, nearest
 from stoker.core.plan import LogLine
-from stoker.core.receipt import Receipt
 from stoker.core.status import STEP_DONE, STEP_GOOD
 from stoker.core.words import count_text, time_text
 from stoker.store.logs import Ranks
 from stoker.store.rows import StepRow
 from stoker.store.store import Store
+
+if TYPE_CHECKING:
+    from stoker.core.receipt import Receipt
 
 UNNAMED: Final = "output"
 """What the one output is called that its step gives no name."""

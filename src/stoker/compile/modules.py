@@ -71,7 +71,10 @@ def spec_of(name: str) -> ModuleSpec | None:
         path = found.submodule_search_locations
     for finder in sys.meta_path:
         find = getattr(finder, "find_spec", None)
-        spec = find(name, path) if find is not None else None
+        try:
+            spec = find(name, path) if find is not None else None
+        except KeyError:  # a part of a namespace package whose parent is not imported: as good as not found
+            continue
         if isinstance(spec, ModuleSpec):
             return spec
     return None

@@ -8,15 +8,18 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from typing import Any, Mapping
+from typing import TYPE_CHECKING, Any, Mapping
+
+import attrs
 
 from stoker.core.observer import Observer
 from stoker.core.plan import JobStatus, StepPlan
-from stoker.core.receipt import Receipt
-from stoker.core.receipt_words import summary
 from stoker.core.status import IDLE_GPU, NO_DRIVER, NO_GPU, RETRYABLE
 from stoker.engine.recorder import Recorder
-from stoker.runtime import signatures
+
+if TYPE_CHECKING:
+    from stoker.core.receipt import Receipt
+    from stoker.hardware.samples import Samples
 
 ASKED_FOR_NONE = (
     "the step asks for no accelerator, so that it sees none: give it resources=ResourceSettings(gpu_count=1)"
@@ -42,37 +45,58 @@ class Accounts:
             return
         self._noted.add((key, attempt))
         self._recorder.event("leased", key, {**lease, "attempt": attempt, "host": socket.gethostname()})
-        self._observer.changed(key, "leased", {"parent": parent, "attempt": attempt, "devices": lease["devices"]})
+        devices = [*lease["devices"], *(device for other in lease.get("others", ()) for device in other["devices"])]
+        self._observer.changed(key, "leased", {"parent": parent, "attempt": attempt, "devices": devices})
 
     def close(self, key: str, step: StepPlan, status: JobStatus, facts: dict[str, Any]) -> None:
         """Write the receipt of an attempt that is over, and let it change the attempt's facts where it is to."""
         if not status.lease:
             _explain_none(step, facts)
             return
-        from stoker.hardware.receipt import read, receipt_of, tracks  # only for steps with devices
+        from stoker.core import receipt_words  # only for steps with devices
+        from stoker.hardware import nodes
+        from stoker.hardware.receipt import receipt_of, tracks
 
         lease, result = status.lease, status.result or {}
-        samples = read(lease["samples"])
-        receipt = receipt_of(
-            samples,
-            asked=lease["asked"],
-            resources=step.settings.resources,
-            status="failed" if facts["cause"] else "succeeded",
-            seconds=_seconds(facts),
-            proved=result.get("proved") or {},
-            fallback=lease["fallback"] or result.get("fallback", ""),
-        )
-        self._recorder.receipt(key, facts["attempt"], receipt, tracks(samples))
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(lease["samples"])
-        facts["receipt"] = summary(receipt)
+        leases = [lease, *({**lease, **other} for other in lease.get("others", ()))]
+        samples = [_samples(one) for one in leases]
+        receipts = [
+            receipt_of(
+                one,
+                asked=lease["asked"],
+                resources=step.settings.resources,
+                status="failed" if facts["cause"] else "succeeded",
+                seconds=_seconds(facts),
+                proved=result.get("proved") or {},
+                fallback=lease["fallback"] or result.get("fallback", ""),
+            )
+            for one in samples
+        ]
+        receipt = nodes.together(receipts)
+        shown = [track for one in samples for track in tracks(one) if track.uuid or one is samples[0]]
+        self._recorder.receipt(key, facts["attempt"], receipt, tuple(shown))
+        for held in leases:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(held["samples"])
+        facts["pretended"] = receipt.simulated or bool(receipt.fallback)
+        facts["receipt"] = receipt_words.summary(receipt)
         judged = _judged(receipt, step, facts)
         if judged:
+            from stoker.runtime import signatures  # read when something failed: the table costs a start 2 ms
+
             why, advice = signatures.general(IDLE_GPU)
             facts.update(cause=IDLE_GPU, message=judged, outputs={})
             facts["error"] = {"message": judged, "why": why, "advice": advice, "retryable": RETRYABLE[IDLE_GPU]}
         elif step.settings.on_idle_gpu != "ignore" and receipt.verdict in ("idle", "wrong-device", "cpu-fallback"):
             facts["warning"] = "; ".join(receipt.evidence)
+
+
+def _samples(lease: Mapping[str, Any]) -> Samples:
+    """What a monitor wrote; of one that never came so far, what it was told: the devices were held all the same."""
+    from stoker.hardware.receipt import read
+
+    samples = read(lease["samples"])
+    return samples if samples.header else attrs.evolve(samples, header=lease)
 
 
 def _judged(receipt: Receipt, step: StepPlan, facts: Mapping[str, Any]) -> str:

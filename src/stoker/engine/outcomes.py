@@ -129,6 +129,7 @@ def shown(facts: Mapping[str, Any], *, parent: str, index: int | None) -> dict[s
         "message": facts.get("message", ""),
         "traceback": error.get("traceback", ""),
         **{name: error.get(name, "") for name in EXPLAINED},
+        **{name: error[name] for name in ("rank", "world_size") if name in error},
         "attempt": facts.get("attempt"),
         "receipt": facts.get("receipt", ""),
         "warning": facts.get("warning", ""),

@@ -6,21 +6,23 @@ Everything goes through `flush`: the runner calls it before it submits what depe
 from __future__ import annotations
 
 import time
-from typing import Any, Final, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
 from stoker.core.artifact import from_wire
 from stoker.core.errors import StoreError
 from stoker.core.plan import LogLine, StepPlan
-from stoker.core.receipt import Receipt, Track
 from stoker.core.status import STEP_GOOD, StepStatus
 from stoker.engine.doing import Doing
 from stoker.engine.inputs import Wire, digest_of
 from stoker.store.records import Batch
-from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, ReceiptRow, RungRow, StepProgress, StepRow
+from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, RungRow, StepProgress, StepRow
 from stoker.store.rungs import Rungs
 from stoker.store.store import Store
+
+if TYPE_CHECKING:
+    from stoker.core.receipt import Receipt, Track
 
 _TAIL: Final = 40
 """Lines of a log that are asked why a process died; those of a caught error further up would mislead."""
@@ -177,7 +179,8 @@ class Recorder:
         for place, (name, wire) in enumerate(outputs.items()):
             row = OutputRow(run_id=self._run, key=key, name=name, artifact=from_wire(wire), place=place)
             self._batch.output(row)
-        if status == "succeeded" and step.settings.cache:
+        # What was computed without the devices that were asked for must not stand for what they would have computed.
+        if status == "succeeded" and step.settings.cache and not facts.get("pretended"):
             expires = None if step.settings.cache_expires is None else now + step.settings.cache_expires
             self._batch.remember(
                 CacheRow(key=known, run_id=self._run, step_key=key, created=now, expires=expires, outputs=outputs)
@@ -197,6 +200,8 @@ class Recorder:
 
     def receipt(self, key: str, attempt: int, receipt: Receipt, tracks: tuple[Track, ...]) -> None:
         """What an attempt did with its accelerators."""
+        from stoker.store.receipts import ReceiptRow  # only for steps with devices
+
         self._batch.receipt(ReceiptRow(run_id=self._run, key=key, number=attempt, receipt=receipt, tracks=tracks))
 
     def event(self, kind: str, key: str, data: Mapping[str, Any]) -> None:

@@ -20,9 +20,10 @@ from typing import Any, Callable, Final, Mapping, Sequence
 import attrs
 
 from stoker.core.accelerators import MODELS, model
-from stoker.core.devices import CORES, Device, Inventory
+from stoker.core.devices import Device, Inventory
 from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
+from stoker.core.visibility import CORES
 from stoker.hardware.catalog import NEURON, TPU, TPU_VENDOR, model_of
 
 TOOL_FAILED: Final = "STK127"

@@ -15,7 +15,8 @@ from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 import attrs
 
 from stoker.core import status
-from stoker.core.devices import CORES, Device, Kind
+from stoker.core.devices import Device, Kind
+from stoker.core.visibility import CORES
 from stoker.core.words import count_text, memory_text
 from stoker.hardware import cuda, nvidia
 from stoker.hardware.catalog import cuda_of_driver

@@ -10,8 +10,9 @@ import os
 from pathlib import Path
 from typing import Final, Mapping, Sequence
 
-from stoker.core.devices import CORES, Device, Inventory, Kind, Process
+from stoker.core.devices import Device, Inventory, Kind, Process
 from stoker.core.findings import Finding
+from stoker.core.visibility import CORES
 from stoker.hardware import nvidia, others
 from stoker.hardware.simulate import VARIABLE, simulated
 

@@ -10,12 +10,14 @@ import os
 import shutil
 import sys
 import time
-from typing import Any, Final, Mapping, Sequence, TextIO
+from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence, TextIO
 
 from stoker.core.plan import LogLine, Plan
 from stoker.core.words import count_text, memory_text, time_text
-from stoker.report.complaints import Block, worth_showing
 from stoker.runtime.failure import shown
+
+if TYPE_CHECKING:
+    from stoker.report.complaints import Block
 
 REDRAW: Final = 0.1
 """Seconds between two drawings: faster flickers on slow terminals and costs the run."""
@@ -130,6 +132,8 @@ class Terminal:
         if not self._verbose:
             return
         if any(line.rank for line in lines):
+            from stoker.report.complaints import worth_showing
+
             lines, self._blocks[key, attempt] = worth_showing(lines, self._blocks.get((key, attempt), {}))
             if not lines:
                 return
@@ -150,7 +154,8 @@ class Terminal:
         self._out.flush()
 
     def _failure(self, key: str, facts: Mapping[str, Any]) -> str:
-        head = self._paint(f"{key} failed: {facts.get('cause', '')}", "1;31")
+        where = f" on rank {facts['rank']} of {facts['world_size']}" if "rank" in facts else ""
+        head = self._paint(f"{key} failed{where}: {facts.get('cause', '')}", "1;31")
         body = facts.get("traceback") or facts.get("message") or ""
         explained = {name: facts.get(name, "") for name in ("why", "advice", "evidence")}
         return f"\n{head}\n{body.rstrip()}\n{shown(**explained, body=body)}"

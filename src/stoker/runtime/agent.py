@@ -281,6 +281,7 @@ class Agent:
             "blobs": self._blobs,
             "folder": self._folder,
             "grace": RANK_GRACE,
+            "lease": self._job.get("accelerators"),
             "job": {name: value for name, value in self._job.items() if name not in ("launch", "accelerators")},
             "step": {**self._step, "gathers": self._launch.outputs},
         }

@@ -43,7 +43,8 @@ def result(
     expected = range(node.rank * node.processes, (node.rank + 1) * node.processes)
     delivered = [ranks[rank] for rank in expected if rank in ranks and ranks[rank].succeeded]
     if len(delivered) == len(expected):
-        return {"ok": True, "outputs": _outputs(delivered, launch.outputs, blobs)}
+        fallback = next((told for state in delivered if (told := (state.result or {}).get("fallback"))), "")
+        return {"ok": True, "outputs": _outputs(delivered, launch.outputs, blobs), "fallback": fallback}
     if cause == HANG:
         error = {"type": "", "message": report["sentence"], "traceback": "", "place": "", **report}
         return {"ok": False, "outputs": {}, "cause": HANG, "error": error, "failed_at": time.time()}

@@ -49,6 +49,7 @@ class Watch:
         self._looked = 0.0
         self._used: dict[int, tuple[int, float]] = {}
         self._still_since: dict[int, float] = {}
+        self._ask_again = 0.0
         self.report: Mapping[str, Any] = {}
 
     def hangs(self, ranks: Mapping[int, int], now: float, folder: str) -> bool:
@@ -63,14 +64,15 @@ class Watch:
             if known != pid or used - before > STILL * passed:
                 self._still_since[rank] = now
         still = [rank for rank in ranks if now - self._still_since.get(rank, now) >= self._after]
-        if not still:
+        if not still or (len(still) < len(ranks) and now < self._ask_again):
             return False
         stacks = _stacks(ranks, folder)
         waiting = {rank: found for rank, text in stacks.items() if (found := collective(text))}
         # One that waits for data or a person is no hang as long as others work and nobody waits for it.
         if len(still) < len(ranks) and not any(rank in waiting for rank in still):
-            for rank in still:
-                self._still_since[rank] = now
+            # Asked too often they would do little else. Nor may they count as busy: ranks that came to a stand one
+            # after the other would never do so all at once.
+            self._ask_again = now + self._after
             return False
         self.report = {
             "sentence": _sentence(still, waiting, sorted(ranks), self._after),

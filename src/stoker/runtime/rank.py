@@ -48,21 +48,29 @@ def main() -> None:
         stream.close()
     sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
-    before, watcher = os.getppid(), os.getpid()
+    # Asked for its stacks before it can write them, a process must not die of it.
+    signal.signal(STACKS, signal.SIG_IGN)
+    watcher = os.getpid()
+    announced, announce = os.pipe()
     child = os.fork()
     if child == 0:
+        os.close(announce)
         _die_with(watcher)
+        os.read(announced, 1)  # its end: a result of a rank that nobody has announced would be lost
+        os.close(announced)
         _rank(address, place)
         return
-    _watch(address, place, child, launcher=before)
+    os.close(announced)
+    _watch(address, place, child, announce)
 
 
-def _watch(address: str, place: Place, child: int, *, launcher: int) -> None:
+def _watch(address: str, place: Place, child: int, announce: int) -> None:
     """Stay until the rank has ended, say how, and end in the same way: the launcher looks at that."""
     for number in PASSED_ON:
         signal.signal(number, lambda number, frame: _pass_on(child, number))
     hello = {"op": "hello", **attrs.asdict(place), "pid": os.getpid(), "child": child}
     connection = connected(address, hello)
+    os.close(announce)
     _, status = os.waitpid(child, 0)
     try:
         connection.sendall(wire.framed({"op": "exit", "rank": place.rank, "status": os.waitstatus_to_exitcode(status)}))
@@ -71,7 +79,8 @@ def _watch(address: str, place: Place, child: int, *, launcher: int) -> None:
         sys.exit(1)  # the agent is gone, and with it everybody who could want to know
     if os.WIFSIGNALED(status):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank has left its own
-        signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        if os.WTERMSIG(status) in PASSED_ON:
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
         os.kill(os.getpid(), os.WTERMSIG(status))
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
@@ -98,9 +107,9 @@ def _die_with(parent: int) -> None:
 
 def _rank(address: str, place: Place) -> None:
     """Run the step as this rank, and leave as Python leaves, so that the framework puts its own house in order."""
-    from stoker.runtime import serving
+    from stoker.runtime import gate, serving
     from stoker.runtime.notice import Notice
-    from stoker.runtime.worker import Worker
+    from stoker.runtime.worker import Worker, failed
     from stoker.store.blobs import Blobs
 
     connection = connected(address, {"op": "begin", "rank": place.rank})
@@ -118,7 +127,13 @@ def _rank(address: str, place: Place) -> None:
     if place.rank and step["gathers"] == "main":
         step["discards"] = True
     _meet(os.environ)
+    proof = gate.Proof()
+    if spec["lease"]:
+        gate.watch_imports(spec["lease"], proof)  # the agent has opened the gate; what is imported is seen here
     result = Worker(Blobs(spec["blobs"]), notice=notice).run(job, step)
+    if proof.refused is not None and result["ok"]:
+        result = failed(proof.refused.cause, proof.refused)
+    result["fallback"] = proof.fallback
     sys.stdout.flush()
     sys.stderr.flush()
     connection.sendall(wire.framed({"op": "result", "rank": place.rank, "result": result}))

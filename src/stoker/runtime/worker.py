@@ -61,7 +61,7 @@ class Worker:
             else:
                 result = self._ran(job, step)
         except Terminated as error:
-            result = _failed(CANCELLED, error)
+            result = failed(CANCELLED, error)
         result["job"] = job["job"]
         result["start"] = started
         result["end"] = time.time()
@@ -77,18 +77,18 @@ class Worker:
             proof = gate.opened(lease)
             gate.watch_imports(lease, proof)
         except gate.GateError as error:
-            return _failed(error.cause, error)
+            return failed(error.cause, error)
         if proof.fallback:
-            from stoker.core.devices import environment_of
+            from stoker.core.visibility import environment_of
 
             os.environ.update(environment_of(()))
             job = {**job, "context": {**job.get("context", {}), "devices": ()}}
         result = self._ran(job, step)
         if proof.refused is not None and result["ok"]:
-            result = _failed(
+            result = failed(
                 proof.refused.cause, proof.refused
             )  # the user's code caught it; the proof failed all the same
-        return {**result, "proved": proof.facts, "fallback": proof.fallback}
+        return {**result, "proved": proof.facts, "fallback": proof.fallback or result.get("fallback", "")}
 
     def _ran(self, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
         """The step in this process, or in the ranks of a launcher."""
@@ -105,7 +105,7 @@ class Worker:
         except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # the user's module runs here
-            return _failed(IMPORT_ERROR, error)
+            return failed(IMPORT_ERROR, error)
         with entered(document_of(job, self._checkpoints), notice=self._notice):
             return self._called(function, job, step)
 
@@ -115,24 +115,24 @@ class Worker:
         except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # unpickling runs the user's code
-            return _failed(INPUT_ERROR, error)
+            return failed(INPUT_ERROR, error)
         try:
             returned = function(**arguments)
         except (Terminated, KeyboardInterrupt):
             raise
         except SystemExit as error:
             if self._notice is not None and self._notice.asked:
-                return _failed(CANCELLED, error, message="the step left when it was asked to end")
-            return _failed(EXITED, error, message=f"the step called sys.exit({error.code!r})")
+                return failed(CANCELLED, error, message="the step left when it was asked to end")
+            return failed(EXITED, error, message=f"the step called sys.exit({error.code!r})")
         except BaseException as error:  # the user's code
-            return _failed(USER_ERROR, error)
+            return failed(USER_ERROR, error)
         del arguments
         try:
             return {"ok": True, "outputs": self._kept(returned, step)}
         except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # pickling runs the user's code
-            return _failed(UNSERIALIZABLE if isinstance(error, SerializationError) else USER_ERROR, error)
+            return failed(UNSERIALIZABLE if isinstance(error, SerializationError) else USER_ERROR, error)
 
     def _value(self, tree: Mapping[str, Any]) -> Any:
         if "value" in tree:
@@ -179,7 +179,7 @@ class Worker:
         except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # the user's code
-            return _failed(USER_ERROR, error)
+            return failed(USER_ERROR, error)
         return {"ok": True, "outputs": {}}
 
 
@@ -198,7 +198,8 @@ def _unheard(message: Mapping[str, Any]) -> None:
     """Nobody listens."""
 
 
-def _failed(cause: str, error: BaseException, *, message: str = "") -> dict[str, Any]:
+def failed(cause: str, error: BaseException, *, message: str = "") -> dict[str, Any]:
+    """The result of a job that an exception ended."""
     document = failure.described(error)
     if isinstance(error, StokerError) and (own := getattr(error, "cause", "")) in CAUSES:
         cause = own  # the gate's errors know theirs, wherever they are raised

@@ -8,14 +8,17 @@ nothing.
 from __future__ import annotations
 
 import time
-from typing import Any, Final, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
 from stoker.core.errors import NotFound, StoreError, UsageError, nearest
 from stoker.store import rows
 from stoker.store.database import Database
-from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, ReceiptRow, RunRow, StepProgress, StepRow
+from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, RunRow, StepProgress, StepRow
+
+if TYPE_CHECKING:
+    from stoker.store.receipts import ReceiptRow
 
 _MANY: Final = 500
 """Values in one `IN (…)`: SQLite before 3.32 takes 999 at most."""
@@ -56,7 +59,7 @@ class Batch:
 
     def receipt(self, row: ReceiptRow) -> None:
         """What an attempt did with its accelerators."""
-        self.receipts.append(rows.receipt_columns(row))
+        self.receipts.append(row.columns())
 
     def remember(self, row: CacheRow) -> None:
         """Results to be found again by what they depend on."""
@@ -281,12 +284,16 @@ class Records:
     def receipt(self, run_id: str, key: str, number: int) -> ReceiptRow | None:
         """What one attempt did with its accelerators, with the tracks of its charts."""
         found = self.database.row(self._sql["receipt"], (run_id, key, number))
-        return None if found is None else rows.receipt_row(found)
+        from stoker.store.receipts import receipt_row
+
+        return None if found is None else receipt_row(found)
 
     def receipts(self, run_id: str, *, key: str = "") -> list[ReceiptRow]:
         """The receipts of a run, or of one step, attempt by attempt and without their tracks, which take most room."""
         found = self.database.rows(self._sql["receipts_of"], (run_id, key, key))
-        return [rows.receipt_row((*row, None)) for row in found]
+        from stoker.store.receipts import receipt_row
+
+        return [receipt_row((*row, None)) for row in found]
 
     def events(self, run_id: str, *, after: int = -1) -> list[EventRow]:
         """What happened in a run, in order, from behind `after`."""

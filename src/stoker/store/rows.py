@@ -6,15 +6,12 @@ A row's attributes are its table's columns, in order. Knows no SQL and opens not
 from __future__ import annotations
 
 import json
-import zlib
 from operator import attrgetter
-from typing import Any, Callable, Final, Generic, Mapping, Sequence, TypeVar, get_args
+from typing import Any, Callable, Final, Generic, Mapping, Sequence, TypeVar
 
 import attrs
 
 from stoker.core.artifact import Artifact
-from stoker.core.codec import from_json, to_json
-from stoker.core.receipt import Receipt, Track, Verdict
 from stoker.core.status import RunStatus, StepStatus
 
 Row = TypeVar("Row")
@@ -117,17 +114,6 @@ class AttemptRow:
     exit_code: int | None = None
     usage: Mapping[str, Any] = _NOTHING
     changes: Sequence[Mapping[str, Any]] = ()
-
-
-@attrs.frozen(kw_only=True, slots=True)
-class ReceiptRow:
-    """What one try at a step did with its accelerators, and the tracks of its charts where they are asked for."""
-
-    run_id: str
-    key: str
-    number: int
-    receipt: Receipt
-    tracks: tuple[Track, ...] = ()
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -268,26 +254,3 @@ def output_row(values: Sequence[Any]) -> OutputRow:
 
 
 RECEIPT_COLUMNS: Final = ("run_id", "key", "number", "verdict", "receipt", "tracks")
-_VERDICTS: Final = frozenset(get_args(Verdict))
-
-
-def receipt_columns(row: ReceiptRow) -> tuple[Any, ...]:
-    """The columns of a receipt; the verdict has one of its own, so that a query can ask for it."""
-    tracks = zlib.compress(_encode(to_json(row.tracks)).encode("utf-8", "replace"))
-    receipt = text(to_json(row.receipt))
-    return row.run_id, row.key, row.number, row.receipt.verdict, receipt, tracks
-
-
-def receipt_row(values: Sequence[Any]) -> ReceiptRow:
-    """The receipt of columns, as a query returned them; the tracks may be None, which is none."""
-    run_id, key, number, verdict, receipt, tracks = values
-    # A verdict that only a newer version knows says nothing to this one.
-    document = {**parsed(receipt), "verdict": verdict if verdict in _VERDICTS else "unknown"}
-    lines = json.loads(zlib.decompress(tracks)) if tracks is not None else []
-    return ReceiptRow(
-        run_id=run_id,
-        key=key,
-        number=number,
-        receipt=from_json(Receipt, document, strict=False),
-        tracks=tuple(from_json(Track, line, strict=False) for line in lines),
-    )
