@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.servers.containers import base_image, engine, registry  # noqa: F401  # fixtures: a real container engine
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 """The checkout; tests that look at its files use the fixture `repository`."""

@@ -30,6 +30,8 @@ PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
 COMMANDS = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 """PATH with `stoker` on it, as in an environment that is activated."""
+DEVICES = {"four_gpus.py": ("--simulate", "4xH100-80GB")}
+"""Examples that are for machines with accelerators, and what their docstring says for all others."""
 PARSERS = {"toml": tomllib.loads, "yaml": yaml.safe_load, "json": json.loads}
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL)
@@ -97,7 +99,19 @@ def test_examples(example: Path, project: Any) -> None:
     missing = [name for line in NEEDS.findall(text) for name in missing_of(line.replace(",", " ").split())]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
-    project.run(str(example), timeout=240.0)
+    project.run(str(example), *DEVICES.get(example.name, ()), timeout=240.0)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_examples_for_accelerators_are_refused_without(name: str, project: Any) -> None:
+    example = REPOSITORY / "examples" / name
+    assert " ".join(DEVICES[name]) in (ast.get_docstring(ast.parse(example.read_text(encoding="utf-8"))) or "")
+    # Hidden, so that a machine that has some is like one that has none.
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
+    refused = project.run(str(example), code=3, env=hidden).stderr
+    for words in ("STK103", "--stack NAME", "--simulate 2x", ".accelerator_policy=prefer"):
+        assert words in refused, refused
+    assert not project.client().runs()
 
 
 def missing_of(names: list[str]) -> list[str]:

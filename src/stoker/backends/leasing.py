@@ -10,16 +10,19 @@ import contextlib
 import logging
 import os
 import time
-from typing import Any, Callable, Final, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Mapping
 
 import attrs
 
 from stoker.core.codec import to_json
-from stoker.core.devices import Claim, Device, Devices, Holder, Lease, claim_of, environment_of
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding, errors
 from stoker.core.plan import Job, StepPlan
 from stoker.core.resources import describe
+from stoker.core.visibility import environment_of
+
+if TYPE_CHECKING:
+    from stoker.core.devices import Claim, Device, Devices
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +32,8 @@ OWN_VISIBILITY: Final = "STK112"
 
 ASK_AGAIN: Final = 0.5
 """Seconds between two looks into the ledger for a job that waits; what we release ourselves is looked for at once."""
+TELL_AGAIN: Final = 10.0
+"""Seconds between two reasons for one job's wait: one that counts a stranger's memory would change with every look."""
 _VISIBILITY: Final = frozenset(environment_of(())) | {"NEURON_RT_VISIBLE_CORES", "TPU_VISIBLE_CHIPS"}
 
 
@@ -39,6 +44,16 @@ class Granted:
     devices: tuple[Device, ...] = ()
     memory: int = 0
     fallback: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class _Wait:
+    """A job in line: the reason that was told last and when, and when to ask again, by the monotonic clock."""
+
+    job: Job
+    told: str
+    told_at: float
+    due: float
 
 
 class Leasing:
@@ -52,7 +67,7 @@ class Leasing:
         self._limits = limits
         self._tickets: dict[str, str] = {}
         self._granted: dict[str, Granted] = {}
-        self._waiting: dict[str, tuple[Job, str, float]] = {}
+        self._waiting: dict[str, _Wait] = {}
 
     @property
     def _devices(self) -> Devices:
@@ -113,7 +128,7 @@ class Leasing:
 
     def wants(self, job: Job) -> bool:
         """Whether a job is to hold devices."""
-        return job.kind == "step" and claim_of(job.step.settings.resources) is not None
+        return job.kind == "step" and job.step.settings.resources.gpus_per_node > 0
 
     def ask(self, job: Job) -> Granted | str:
         """What a job gets, or why it still waits; it stands in line until it is released."""
@@ -128,6 +143,8 @@ class Leasing:
             if reason and job.step.settings.accelerator_policy == "prefer":
                 return self._give(job, Granted(fallback=reason))
             pid, started = self._process
+            from stoker.core.devices import Holder  # only for steps with devices
+
             holder = Holder(run=job.run, key=job.key, attempt=job.attempt, pid=pid, started=started)
             ticket = self._tickets[job.name] = self._devices.claim(claim, holder)
         try:
@@ -135,7 +152,7 @@ class Leasing:
         except BackendError:
             self.release(job.name)  # whoever is refused stands in nobody's way
             raise
-        if isinstance(answer, Lease):
+        if not isinstance(answer, str):
             return self._give(job, Granted(devices=answer.devices, memory=answer.memory))
         return answer
 
@@ -157,14 +174,18 @@ class Leasing:
 
     def wait(self, job: Job, reason: str) -> bool:
         """Note that a job waits; whether the reason is news."""
+        now = time.monotonic()
         known = self._waiting.get(job.name)
-        self._waiting[job.name] = (job, reason, time.monotonic() + ASK_AGAIN)
-        return known is None or known[1] != reason
+        news = known is None or (known.told != reason and known.told_at + TELL_AGAIN <= now)
+        if known is None or news:
+            known = _Wait(job=job, told=reason, told_at=now, due=now)
+        self._waiting[job.name] = attrs.evolve(known, due=now + ASK_AGAIN)
+        return news
 
     def due(self) -> list[Job]:
         """Those who wait and should ask again now, first come first."""
         now = time.monotonic()
-        return [job for job, _, at in self._waiting.values() if at <= now]
+        return [wait.job for wait in self._waiting.values() if wait.due <= now]
 
     def waits(self, name: str) -> bool:
         """Whether a job stands in line."""
@@ -184,7 +205,7 @@ class Leasing:
                 self._devices.release(ticket)
             except BackendError as error:
                 log.warning("the devices of %s only become free when this process ends: %s", name, error)
-            self._waiting = {other: (job, reason, 0.0) for other, (job, reason, _) in self._waiting.items()}
+            self._waiting = {other: attrs.evolve(wait, due=0.0) for other, wait in self._waiting.items()}
 
     def release_all(self) -> None:
         """Give everything back."""
@@ -231,6 +252,10 @@ class Leasing:
 
 def claimed(step: StepPlan) -> Claim | None:
     """What a step claims for all of its nodes together: one claim, so that two gangs never wait for each other."""
+    if not step.settings.resources.gpus_per_node:
+        return None
+    from stoker.core.devices import claim_of
+
     claim, nodes = claim_of(step.settings.resources), step.settings.resources.get("nodes", 1)
     if claim is None or nodes == 1:
         return claim
@@ -240,6 +265,10 @@ def claimed(step: StepPlan) -> Claim | None:
 
 def visibility(devices: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
     """The variables by which a process sees the devices of these documents only."""
+    if not devices:
+        return environment_of(())
+    from stoker.core.devices import Device
+
     return environment_of(Device(**{**device, "capability": None, "links": ()}) for device in devices)
 
 

@@ -20,6 +20,8 @@ from stoker.core.plugins import resolve
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "run": ("stoker.cli.run:command", "run a pipeline of a file, as `python FILE` would"),
     "plan": ("stoker.cli.plan:command", "show what a run would do, and with which settings, without running it"),
+    "build": ("stoker.cli.build:command", "build the images in which a pipeline's steps run"),
+    "image": ("stoker.cli.image:command", "look into an image without pulling it: CUDA, Python, frameworks, size"),
     "runs": ("stoker.cli.runs:command", "list runs, newest first"),
     "show": ("stoker.cli.show:command", "show a run: its steps, why it failed, what it made"),
     "gpu": ("stoker.cli.gpu:command", "show what steps did with their accelerators, with charts"),

@@ -27,5 +27,5 @@ def stack_option(command: F) -> F:
 
 
 def run_argument(command: F) -> F:
-    """RUN: an id, the beginning of one, or "latest"."""
+    """RUN: an id, the beginning of one, or "latest" and "last" for the newest one."""
     return click.argument("run_id", metavar="RUN")(command)

@@ -31,7 +31,7 @@ def command(
 ) -> None:
     """List runs, newest first.
 
-    RUN of other commands is an id, the beginning of one, or "latest".
+    RUN of other commands is an id, the beginning of one, or "latest", or "last".
     """
     found = client.runs(pipeline=pipeline, status=status, tag=tag, since=since, limit=limit or None)
     if as_json:

@@ -30,15 +30,16 @@ _FAILURES: Final = 10
 @click.command("show")
 @run_argument
 @click.option("--elements", is_flag=True, help="Also every element of the fan-outs.")
+@click.option("--stacks", is_flag=True, help="Of ranks that hung: where each of them stood.")
 @stack_option
 @json_option
-def command(*, run_id: str, elements: bool, client: Client, as_json: bool) -> None:
+def command(*, run_id: str, elements: bool, stacks: bool, client: Client, as_json: bool) -> None:
     """Show a run: its steps, why it failed, what it made."""
     run = client.run(run_id)
     if as_json:
         print_json(run_document(run, elements=elements))
     else:
-        click.echo("\n".join(run_lines(run, elements=elements)))
+        click.echo("\n".join(run_lines(run, elements=elements, stacks=stacks)))
 
 
 def run_document(run: Run, *, elements: bool) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def run_document(run: Run, *, elements: bool) -> dict[str, Any]:
     return document
 
 
-def run_lines(run: Run, *, elements: bool) -> Iterator[str]:
+def run_lines(run: Run, *, elements: bool, stacks: bool = False) -> Iterator[str]:
     """The run as a person reads it."""
     steps = list(run.steps.values())
     yield f"{paint(run.id, '1')}  {run.pipeline}  {status_text(run.status)}"
@@ -72,7 +73,7 @@ def run_lines(run: Run, *, elements: bool) -> Iterator[str]:
         yield f"  … and {count_text(len(changes) - _CHANGES, 'change')} more"
     failed = [step for step in steps if step.status == "failed"]
     for step in failed[:_FAILURES]:
-        yield from _failure(step)
+        yield from _failure(step, stacks=stacks)
     if len(failed) > _FAILURES:
         yield f"\n… and {count_text(len(failed) - _FAILURES, 'step')} more failed"
     outputs = [row for step in steps for row in _outputs(step)]
@@ -152,15 +153,21 @@ def _changes(run: Run) -> Iterator[tuple[str, ...]]:
         yield event.key, "first" if remembered else str(data["attempt"] + 1), why, str(change), data["rung"]
 
 
-def _failure(step: Step) -> Iterator[str]:
+def _failure(step: Step, *, stacks: bool) -> Iterator[str]:
     failure = step.failure
     if failure is None:
         return
+    where = f" on {failure.where}" if failure.where else ""
     at = f" at {failure.place}" if failure.place else ""
-    yield "\n" + paint(f"{step.key} failed{at}: {failure.cause}", "1;31")
+    yield "\n" + paint(f"{step.key} failed{where}{at}: {failure.cause}", "1;31")
     body = (failure.traceback or failure.message).rstrip()
     yield body
     yield from shown(why=failure.why, advice=failure.advice, evidence=failure.evidence, body=body).splitlines()
+    if failure.stacks and not stacks:
+        yield f"  stacks: of {count_text(len(failure.stacks), 'rank')}: stoker show {step.run_id} --stacks"
+    for rank, text in failure.stacks.items() if stacks else ():
+        yield "\n" + paint(f"rank {rank} stood in", "1")
+        yield text.rstrip()
 
 
 def _outputs(step: Step) -> Iterator[tuple[str, ...]]:

@@ -20,6 +20,7 @@ from typing import Any, Callable, Mapping
 from stoker.core.artifact import Artifact, from_wire
 from stoker.core.errors import SerializationError, StokerError
 from stoker.core.status import CANCELLED, CAUSES, EXITED, IMPORT_ERROR, INPUT_ERROR, UNSERIALIZABLE, USER_ERROR
+from stoker.frontends.transitions import MARK as FLOW_STEP
 from stoker.runtime import failure, modules
 from stoker.runtime.context import document_of, entered
 from stoker.runtime.notice import Notice, Terminated
@@ -75,7 +76,7 @@ class Worker:
         lease = job["accelerators"]
         try:
             proof = gate.opened(lease)
-            gate.watch_imports(lease, proof)
+            unwatch = gate.watch_imports(lease, proof)
         except gate.GateError as error:
             return failed(error.cause, error)
         if proof.fallback:
@@ -83,11 +84,13 @@ class Worker:
 
             os.environ.update(environment_of(()))
             job = {**job, "context": {**job.get("context", {}), "devices": ()}}
-        result = self._ran(job, step)
+        try:
+            result = self._ran(job, step)
+        finally:
+            unwatch()  # under --debug the process goes on
         if proof.refused is not None and result["ok"]:
-            result = failed(
-                proof.refused.cause, proof.refused
-            )  # the user's code caught it; the proof failed all the same
+            # The user's code caught it; the proof failed all the same.
+            result = failed(proof.refused.cause, proof.refused)
         return {**result, "proved": proof.facts, "fallback": proof.fallback or result.get("fallback", "")}
 
     def _ran(self, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,14 +113,20 @@ class Worker:
             return self._called(function, job, step)
 
     def _called(self, function: Callable[..., Any], job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+        task = None
         try:
-            arguments = {name: self._value(tree) for name, tree in job["inputs"].items()}
+            if hasattr(function, FLOW_STEP):
+                from stoker.runtime.flowtask import FlowTask
+
+                task = FlowTask(job, step, self.blobs)
+            # A flow's task loads what it reads, when it reads it.
+            arguments = {} if task else {name: self._value(tree) for name, tree in job["inputs"].items()}
         except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # unpickling runs the user's code
             return failed(INPUT_ERROR, error)
         try:
-            returned = function(**arguments)
+            returned = (task or function)(**arguments)
         except (Terminated, KeyboardInterrupt):
             raise
         except SystemExit as error:
@@ -128,7 +137,7 @@ class Worker:
             return failed(USER_ERROR, error)
         del arguments
         try:
-            return {"ok": True, "outputs": self._kept(returned, step)}
+            return {"ok": True, "outputs": task.kept() if task else self._kept(returned, step)}
         except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # pickling runs the user's code
