@@ -73,6 +73,16 @@ SCRIPT = """
     def with_devices() -> list:
         return os.environ["CUDA_VISIBLE_DEVICES"].split(",")
 
+    @step(resources=TWO, cache=False, launch={"launcher": "single", "outputs": "all"})
+    def one_is_slow() -> int:
+        if context.node == int(os.environ.get("WHO", "1")):
+            time.sleep(8)
+        return context.node
+
+    @pipeline
+    def slowly():
+        one_is_slow()
+
     @pipeline
     def well():
         show(plain())
@@ -112,6 +122,12 @@ def test_a_gang_runs_together(gangs: Any) -> None:
     assert outputs(gangs, "plain") == {"rank": 0, "node": 0, "nodes": 2, "world": 2}
     assert outputs(gangs, "ranks") == [{"rank": rank, "node": rank // 2, "sum": 10} for rank in range(4)]
     assert outputs(gangs, "everybody") == [0, 10]
+
+
+@pytest.mark.parametrize("who", ["0", "1"])
+def test_a_node_that_is_done_waits_for_the_others(gangs: Any, who: str) -> None:
+    gangs.stoker("run", "gangs.py:slowly", env={"WHO": who})
+    assert outputs(gangs, "one_is_slow") == [0, 1]
 
 
 def test_the_plan_says_what_nodes_are_here(gangs: Any) -> None:

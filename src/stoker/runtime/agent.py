@@ -101,6 +101,7 @@ class Agent:
         self._starters: list[subprocess.Popen[bytes]] = []
         self._failed_at = 0.0
         self._ending_since = 0.0
+        self._swept_since = 0.0
         self._killed = False
         self._delivered_at = 0.0
         self._cancelled = False
@@ -222,7 +223,7 @@ class Agent:
             self._end_all(hard=True)
         late = self._delivered_at and now >= self._delivered_at + LEAVE
         if not self._ending_since and (late or self._left_behind()):
-            self._end_all(hard=False)
+            self._sweep(now)
 
     def _pause(self) -> float:
         return 0.1 if self._failed_at or self._ending_since or self._starters_are_gone() else 1.0
@@ -256,13 +257,11 @@ class Agent:
     def _heard_hello(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
         rank = message["rank"]
         earlier = self._ranks.get(rank)
-        if earlier is not None:
-            self._emit(
-                {"job": self._job["job"], "event": "restarted", "data": {"rank": rank, "times": earlier.restarts + 1}}
-            )
+        restarts = 0 if earlier is None else earlier.restarts + 1
+        if restarts:
+            self._emit({"job": self._job["job"], "event": "restarted", "data": {"rank": rank, "times": restarts}})
             self._failed_at = 0.0
         self._watchers[connection] = rank
-        restarts = 0 if earlier is None else earlier.restarts + 1
         self._ranks[rank] = RankState(rank=rank, child=message["child"], restarts=restarts)
 
     def _gone(self, connection: socket.socket) -> None:
@@ -344,7 +343,7 @@ class Agent:
     def _over(self) -> bool:
         if not self._starters_are_gone() or not self._others_are_done():
             return False
-        if self._ending_since and not processes.descendants(os.getpid()):
+        if (self._ending_since or self._swept_since) and not processes.descendants(os.getpid()):
             return True
         # What the ranks wrote last may still be on its way.
         return not self._outputs and all(state.status is not None for state in self._ranks.values())
@@ -376,6 +375,14 @@ class Agent:
         self._ending_since = self._ending_since or time.monotonic()
         self._killed = self._killed or hard
         self._signal_all(signal.SIGKILL if hard else signal.SIGTERM)
+
+    def _sweep(self, now: float) -> None:
+        """End what a step left behind on this node; others may still be at work."""
+        if not self._swept_since:
+            self._swept_since = now
+            self._signal_all(signal.SIGTERM)
+        elif now >= self._swept_since + GRACE:
+            self._signal_all(signal.SIGKILL)
 
     def _signal_all(self, number: signal.Signals) -> None:
         for pid in processes.descendants(os.getpid()):
