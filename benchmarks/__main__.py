@@ -7,6 +7,7 @@ with a store of its own. The table is printed and stored as JSON with the machin
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -84,6 +85,12 @@ def sampling(hertz: int) -> float:
         return float(home.run("-m", "benchmarks.sampler", str(hertz))[1]["percent"])
 
 
+def ranks(work: str) -> float:
+    """Seconds of one of the works of `benchmarks.ranks`."""
+    with Home() as home:
+        return float(home.run("-m", "benchmarks.ranks", work)[1]["seconds"])
+
+
 def slope(measure: Callable[[int], float], small: int, large: int) -> float:
     """Milliseconds for one more."""
     return (measure(large) - measure(small)) / (large - small) * 1000
@@ -148,6 +155,23 @@ MEASURES: dict[str, tuple[str, str, Callable[[], float]]] = {
     "sampling_20": ("  twenty times a second", "%", lambda: sampling(20)),
     "size": ("installed size without extras", "MB", installed_size),
 }
+RANKS: dict[str, tuple[str, str, Callable[[], float]]] = {
+    "torchrun": ("a step of 2 ranks under torchrun", "s", lambda: ranks("torchrun")),
+    "floor_torchrun": ("  floor: torchrun of an empty script", "s", lambda: ranks("floor_torchrun")),
+    "torchrun_ratio": ("  one against the other", "×", lambda: ranks("torchrun") / ranks("floor_torchrun")),
+    "accelerate": ("a step of 2 ranks under accelerate launch", "s", lambda: ranks("accelerate")),
+    "floor_accelerate": ("  floor: accelerate launch of an empty script", "s", lambda: ranks("floor_accelerate")),
+    "accelerate_ratio": ("  one against the other", "×", lambda: ranks("accelerate") / ranks("floor_accelerate")),
+    "rank_raises": ("from a rank's exception to the step's failure", "s", lambda: ranks("raises")),
+    "rank_killed": ("  from SIGKILL", "s", lambda: ranks("killed")),
+    "rank_exits": ("  from its exit", "s", lambda: ranks("exits")),
+    "rank_crashes": ("  from a segmentation fault", "s", lambda: ranks("crashes")),
+    "ranks_hang": ("  from the end of `hang_after`", "s", lambda: ranks("hangs")),
+}
+if all(
+    importlib.util.find_spec(name) for name in ("torch", "accelerate")
+):  # gigabytes that `make bench` does not fetch
+    MEASURES |= RANKS
 BUDGETS = {
     "import": 60,
     "hello": 0.20,
@@ -160,6 +184,12 @@ BUDGETS = {
     "driver_memory": 150,
     "chain_memory": 150,
     "sampling": 0.5,
+    "torchrun_ratio": 1.2,
+    "accelerate_ratio": 1.2,
+    "rank_raises": 3.0,
+    "rank_killed": 3.0,
+    "rank_exits": 3.0,
+    "rank_crashes": 3.0,
     "size": 40,
 }
 ONCE = {"size"}

@@ -12,10 +12,9 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.engine.conftest import Lab, gone, lab
 
-from tests.engine.conftest import Lab, gone
-
-__all__ = ["gone"]
+__all__ = ["gone", "lab"]
 
 SPAWN = """
 import os, subprocess, sys
@@ -57,26 +56,26 @@ def meet(name, count=None, folder=Path("meetings")):
 """Begins every script."""
 
 
-def scripted(lab: Lab, text: str, name: str = "script.py") -> Lab:
+def scripted(made: Lab, text: str, name: str = "script.py") -> Lab:
     """The lab with `spawn.py` and a script that has `HEAD`."""
-    lab.write("spawn.py", SPAWN)
-    return lab.write(name, HEAD + text)
+    made.write("spawn.py", SPAWN)
+    return made.write(name, HEAD + text)
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Iterator[Callable[[str], Lab]]:
     """A lab for one test, made from the text of its script."""
-    lab = Lab(tmp_path)
-    yield lambda text: scripted(lab, text)
-    lab.close()
+    made = Lab(tmp_path)
+    yield lambda text: scripted(made, text)
+    made.close()
 
 
 @pytest.fixture(scope="module")
 def module_script(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Lab]]:
     """A lab for all tests of a module, made from the text of their script."""
-    lab = Lab(tmp_path_factory.mktemp("lab"))
-    yield lambda text: scripted(lab, text)
-    lab.close()
+    made = Lab(tmp_path_factory.mktemp("lab"))
+    yield lambda text: scripted(made, text)
+    made.close()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Each way in which a rank can fail, on the first, a middle and the last one: who is to blame, and what is left of it."""
+"""Each way in which a rank can fail, on the first, a middle and the last one: who is to blame, and what is left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
 from tests.distributed.conftest import scripted
 from tests.engine.conftest import Lab
 
@@ -46,8 +45,8 @@ def segfaults():
     ctypes.string_at(0)
 
 def prints():
-    for number in range(500):
-        sys.stdout.write("x" * 99_999 + "\\n")
+    for number in range(5_000):
+        sys.stdout.write("x" * 9_999 + "\\n")
     note("failed")
     raise ValueError(f"rank {context.rank} printed 50 MB")
 
@@ -58,18 +57,6 @@ def loses_a_thread():
     threading.Thread(target=lasting).start()
     note("failed")
     raise ValueError(f"rank {context.rank} has a thread that never ends")
-
-def fault(kind):
-    @step(cache=False, launch=plain(3, hang_after=None), name=kind.__name__)
-    def failing(rank: int) -> None:
-        note(f"began {os.getpid()}")
-        print(f"before, rank {context.rank}", flush=True)
-        meet("began")
-        if context.rank == rank:
-            kind()
-        lasting()
-    failing.__wrapped__ = None
-    return failing
 """
 
 KINDS = ("raises", "killed", "exits", "leaves", "segfaults", "prints")
@@ -108,7 +95,7 @@ EXPECTED: dict[str, tuple[str, int | None, str]] = {
 @pytest.fixture(scope="module")
 def failed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     lab = Lab(tmp_path_factory.mktemp("lab"))
-    scripted(lab, SCRIPT.partition("def fault(kind)")[0] + STEPS + PIPELINE)
+    scripted(lab, SCRIPT + STEPS + PIPELINE)
     lab.start("script.py").wait(1, 240.0)
     yield lab, lab["faults"]
     lab.close()
@@ -127,10 +114,12 @@ def test_the_culprit_is_named(failed: Any, error_of: Any, kind: str, rank: int) 
     assert message.format(rank=rank) in error["message"]
     if cause == "user-error":
         assert f"in {kind}\n" in step.failure.traceback and "script.py" in step.failure.place
-    lines = step.logs(rank=[0, 1, 2])
+    lines = list(step.logs(rank=[0, 1, 2]))
     assert {line.rank for line in lines if line.text.startswith("before")} == {0, 1, 2}, "nothing written is lost"
+    if kind in ("killed", "exits"):
+        assert {line.text for line in lines} == {f"before, rank {one}" for one in range(3)}, "and nothing is added"
     if kind == "prints":
-        assert sum(line.text == "x" * 99_999 and line.rank == rank for line in lines) == 500
+        assert sum(line.text == "x" * 9_999 and line.rank == rank for line in lines) == 5_000
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -158,8 +147,10 @@ import subprocess
 def family():
     '''Children that stay, one that leaves the session, one that does not hear SIGTERM, and a grandchild.'''
     sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
-    deaf = [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"]
-    nested = [sys.executable, "-c", f"import subprocess; c = subprocess.Popen({sleep!r}, start_new_session=True); print(c.pid, flush=True); c.wait()"]
+    deaf = [sys.executable, "-c",
+            "import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); signal.pause()"]
+    nested = [sys.executable, "-c", "import subprocess, sys; child = subprocess.Popen(sys.argv[1:], "
+              "start_new_session=True); print(child.pid, flush=True); child.wait()", *sleep]
     first = subprocess.Popen(sleep)
     second = subprocess.Popen(sleep, start_new_session=True)
     third = subprocess.Popen(deaf, stdout=subprocess.PIPE, start_new_session=True)
@@ -209,6 +200,7 @@ def test_no_child_of_a_rank_survives(script: Callable[[str], Lab], gone: Any) ->
     run = lab["families"]
     assert run.steps["fails"].failure.message == "out"
     assert run.steps["returns"].load() == 1
+    assert run.steps["returns"].seconds < 30, "what a step leaves behind is ended, not waited for"
     assert run.steps["deaf"].failure.message == "the other one does not hear"
     members = [int(word) for line in lab.read("family.txt") for word in line.split()]
     assert len(members) == 36

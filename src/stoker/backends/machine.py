@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from typing import Any, Final, Iterator, Mapping
 
 from stoker.core.findings import Finding
+from stoker.core.launch import Launch
 from stoker.core.plan import Capacity, StepPlan
 from stoker.core.resources import describe
 from stoker.core.settings import LocalSettings
@@ -16,6 +18,13 @@ from stoker.core.words import memory_text
 _SLOTS_PER_CPU: Final = 8
 """How many steps may run at once for each CPU when they ask for less than one; each is a process of some 20 MB."""
 _NEVER_LESS: Final = "a step is never silently given less than it asks for"
+_PACKAGES: Final[Mapping[str, str]] = {
+    "accelerate": "accelerate",
+    "torchrun": "torch",
+    "deepspeed": "deepspeed",
+    "jax": "jax",
+}
+"""launcher → the package that brings it"""
 _NO_LEASES: Final = "nobody hands out devices here: the backend was made without a ledger of them"
 _REFUSED: Final[Mapping[str, tuple[str, str, str]]] = {
     "shared_memory": (
@@ -105,9 +114,26 @@ def check(step: StepPlan, room: Capacity, *, leases: bool) -> Iterator[Finding]:
     if given(wanted.spot, None):
         what = "asks for a spot machine; it runs on this one"
         yield Finding(code="STK109", level="translated", where=where, what=what, why="this machine is never taken away")
+    if missing := _missing(step.settings.launch):
+        what = f"starts its ranks by {missing}, which is not installed here"
+        why = "ranks are started in the driver's own Python environment"
+        yield Finding(code="STK140", level="error", where=where, what=what, why=why, fix=f"install {missing}")
     if step.settings.docker is not None:
         what = "asks for a container image; the local backend runs steps in the driver's own Python environment"
         yield refused("STK110", what, "what the image brings would be missing, unsaid", "docker=null")
+
+
+def _missing(launch: Launch | None) -> str:
+    """What a launcher needs and is not installed here; empty where nothing is missing."""
+    if launch is None:
+        return ""
+    package = _PACKAGES.get(launch.launcher, "")
+    if package and importlib.util.find_spec(package) is None:
+        return f"the package '{package}'"
+    program = launch.command[0] if launch.command else ""
+    if launch.launcher == "mpi":
+        program = str((launch.arguments or {}).get("program") or "mpirun")
+    return f"the program '{program}'" if program and shutil.which(program) is None else ""
 
 
 def _shown(name: str, asked: Any) -> str:

@@ -226,9 +226,17 @@ def resolved(values: Mapping[str, Any] | None) -> Launch | None:
 def laid_over(weak: Mapping[str, Any], strong: Mapping[str, Any]) -> dict[str, Any]:
     """A weaker layer's `launch` as far as a stronger one leaves it: another launcher takes none of its arguments."""
     named, before = strong.get("launcher"), weak.get("launcher")
-    if named is None or before is None or named == before:
-        return dict(weak)
+    if before is None or named in {None, before}:
+        return _without_counts(weak, strong, before)
     return {name: value for name, value in weak.items() if name not in {"arguments", "command", *COMMON}}
+
+
+def _without_counts(weak: Mapping[str, Any], strong: Mapping[str, Any], launcher: str | None) -> dict[str, Any]:
+    """What is left where the stronger layer counts the ranks in the launcher's own word."""
+    table = load_launcher(launcher).arguments if launcher else {}
+    words = {*strong, *strong.get("arguments", {})}
+    counts = any(word in table and table[word].means in COMMON for word in words)
+    return {name: value for name, value in weak.items() if not (counts and name in COMMON)}
 
 
 def load_launcher(name: str) -> Any:

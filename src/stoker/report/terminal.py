@@ -92,12 +92,14 @@ class Terminal:
         elif status == "leased":
             self._waits.pop(key, None)
             self._devices[key] = _devices_text(facts["devices"])
+            self._running[key] = time.monotonic()  # what it waited is not its time
         elif status == "running":
             self._waits.pop(key, None)
             self._running[key] = time.monotonic()
             row.status = "running"
         elif status == "retrying":
             self._running.pop(key, None)
+            self._devices.pop(key, None)
             changed = "".join(f", {change}" for change in facts.get("changes", ()))
             again = f"again in {time_text(facts['wait'])}{changed}"
             self._line(f"{key}: attempt {facts['attempt']} ended: {facts['cause']}; {again}")

@@ -106,7 +106,7 @@ class Agent:
         self._delivered_at = 0.0
         self._cancelled = False
         self._cause = ""
-        self._watch = hang.Watch(launch.hang_after)
+        self._watch = hang.Watch(launch.hang_after, job.get("accelerators"))
 
     def run(self) -> dict[str, Any]:
         """Wait for the other nodes, start the ranks, wait for them, and say how the step went."""

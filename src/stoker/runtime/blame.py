@@ -105,21 +105,26 @@ def culprit(failed: Sequence[RankState]) -> RankState:
 
 
 def _is_echo(state: RankState) -> bool:
-    if state.result is None:
-        # SIGTERM is what launchers send to the others when one has failed.
-        return state.status == -signal.SIGTERM
-    if state.result.get("cause") == CANCELLED:
-        return True
+    if state.result is None or was_ended(state):
+        return was_ended(state)
     error = state.result.get("error") or {}
     raised = [f"{error.get('type', '')}: {error.get('message', '')}", *error.get("because", ())]
     known = signatures.known(raised, "")
     return known is not None and known[0].cause in CONSEQUENCES
 
 
+def was_ended(state: RankState) -> bool:
+    """Whether it had done nothing wrong: SIGTERM is what launchers, and we, send to the others when one has failed."""
+    if state.result is None:
+        return state.status == -signal.SIGTERM
+    return state.result.get("cause") == CANCELLED
+
+
 def _of(state: RankState, world_size: int, failed: Sequence[RankState]) -> dict[str, Any]:
     # On the clock of the wall, to be compared with other nodes'.
     facts = {"failed_at": time.time() - (time.monotonic() - state.failed_at), "echo": _is_echo(state)}
-    named = {"rank": state.rank, "world_size": world_size, "failed_ranks": sorted(one.rank for one in failed)}
+    themselves = {one.rank for one in failed if not was_ended(one)} | {state.rank}
+    named = {"rank": state.rank, "world_size": world_size, "failed_ranks": sorted(themselves)}
     if state.result is not None:
         error = dict(state.result.get("error") or {})
         return {**state.result, **facts, "error": {**error, **named}}

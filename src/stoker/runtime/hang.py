@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import json
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ import subprocess
 import time
 from typing import Any, Final, Mapping
 
+from stoker.hardware.idleness import worked
 from stoker.runtime import processes
 from stoker.runtime.rankstate import STACKS, stacks_file
 
@@ -25,6 +27,8 @@ LOOKS: Final = 12
 """How often in the time after which a rank hangs it is looked at."""
 PATIENCE: Final = 3.0
 """Seconds that a rank gets to write its stacks."""
+_TAIL: Final = 64 * 1024
+"""Bytes of the samples that hold the last one."""
 LONGEST: Final = 24_000
 """Characters of one rank's stacks that are kept."""
 
@@ -42,14 +46,20 @@ _WHERE: Final = re.compile(r"distributed|accelerate|multihost|mpi4py|horovod|dee
 
 
 class Watch:
-    """The ranks of one node. `report` is what was found when they hung: {rank: stacks}, and a sentence."""
+    """The ranks of one node. `report` is what was found when they hung: {rank: stacks}, and a sentence.
 
-    def __init__(self, hang_after: float | None) -> None:
+    `lease` is the document of the node's devices: one that works is no stand-still, unless ranks wait for each other
+    (NCCL's own kernels keep a device busy while they wait).
+    """
+
+    def __init__(self, hang_after: float | None, lease: Mapping[str, Any] | None = None) -> None:
         self._after = hang_after
+        self._lease = lease or {}
         self._looked = 0.0
         self._used: dict[int, tuple[int, float]] = {}
         self._still_since: dict[int, float] = {}
         self._ask_again = 0.0
+        self._busy_until = 0.0
         self.report: Mapping[str, Any] = {}
 
     def hangs(self, ranks: Mapping[int, int], now: float, folder: str) -> bool:
@@ -64,15 +74,18 @@ class Watch:
             if known != pid or used - before > STILL * passed:
                 self._still_since[rank] = now
         still = [rank for rank in ranks if now - self._still_since.get(rank, now) >= self._after]
-        if not still or (len(still) < len(ranks) and now < self._ask_again):
+        if not still or now < (self._busy_until if len(still) == len(ranks) else self._ask_again):
             return False
         stacks = _stacks(ranks, folder)
         waiting = {rank: found for rank, text in stacks.items() if (found := collective(text))}
         # One that waits for data or a person is no hang as long as others work and nobody waits for it.
-        if len(still) < len(ranks) and not any(rank in waiting for rank in still):
+        works = len(still) < len(ranks) or self._device_works()
+        if works and not any(rank in waiting for rank in still):
             # Asked too often they would do little else. Nor may they count as busy: ranks that came to a stand one
             # after the other would never do so all at once.
             self._ask_again = now + self._after
+            if len(still) == len(ranks):
+                self._busy_until = now + self._after  # a device worked: one kernel may take long
             return False
         self.report = {
             "sentence": _sentence(still, waiting, sorted(ranks), self._after),
@@ -80,6 +93,24 @@ class Watch:
             **_flight_recorder(ranks, folder),
         }
         return True
+
+    def _device_works(self) -> bool:
+        """Whether the monitor beside the step has lately seen one of its devices compute."""
+        path = self._lease.get("samples")
+        if not path:
+            return False
+        try:
+            with open(path, "rb") as file:
+                file.seek(max(0, os.path.getsize(path) - _TAIL))
+                lines = file.read().split(b"\n")[1:]
+        except OSError:
+            return False
+        for line in reversed(lines):
+            with contextlib.suppress(ValueError):
+                rows = (json.loads(line) if line else {}).get("devices")
+                if isinstance(rows, dict) and rows:
+                    return any(worked(row, self._lease["idle_below"]) for row in rows.values())
+        return False
 
 
 def collective(stacks: str) -> str:

@@ -22,7 +22,6 @@ from typing import Any, Final, Mapping
 import attrs
 
 from stoker.core import wire
-from stoker.launchers.jax import initialization
 from stoker.launchers.places import Place, place_of
 from stoker.runtime.rankstate import STACKS, stacks_file
 
@@ -145,6 +144,8 @@ def _meet(environment: Mapping[str, str]) -> None:
     """Let JAX's processes find each other: it must be called before the first computation."""
     if {"JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"} <= environment.keys():
         import jax
+
+        from stoker.launchers.jax import initialization
 
         jax.distributed.initialize(**initialization(environment))
 

@@ -19,8 +19,8 @@ from typing import Any, Callable, Mapping
 
 from stoker.core.artifact import Artifact, from_wire
 from stoker.core.errors import SerializationError, StokerError
+from stoker.core.flow import STEP_MARK
 from stoker.core.status import CANCELLED, CAUSES, EXITED, IMPORT_ERROR, INPUT_ERROR, UNSERIALIZABLE, USER_ERROR
-from stoker.frontends.transitions import MARK as FLOW_STEP
 from stoker.runtime import failure, modules
 from stoker.runtime.context import document_of, entered
 from stoker.runtime.notice import Notice, Terminated
@@ -115,7 +115,7 @@ class Worker:
     def _called(self, function: Callable[..., Any], job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
         task = None
         try:
-            if hasattr(function, FLOW_STEP):
+            if hasattr(function, STEP_MARK):
                 from stoker.runtime.flowtask import FlowTask
 
                 task = FlowTask(job, step, self.blobs)

@@ -1,0 +1,203 @@
+"""Ranks that no longer get on: noticed, asked where they stand, ended; and ranks that only look as if."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engine.conftest import Lab
+
+from stoker.runtime import hang
+
+STILL = """
+@step(cache=False, launch=plain(3, hang_after="2s"))
+def all_sleep() -> None:
+    print("before", context.rank, flush=True)
+    time.sleep(600)
+
+@step(cache=False, launch=plain(2, hang_after="2s"))
+def one_waits_for_data() -> int:
+    '''Rank 0 stands still for longer than that, and nobody waits for it in a collective.'''
+    if context.rank == 0:
+        time.sleep(8)
+        Path("enough").touch()
+    while not Path("enough").exists():
+        pass
+    return context.rank
+
+@step(cache=False, launch=plain(2, hang_after="2s"), timeout="9s")
+def both_spin() -> None:
+    '''Ranks that compute do not hang, whatever they compute; the step's timeout ends them.'''
+    while True:
+        pass
+
+@step(cache=False, launch=plain(2, hang_after=None), timeout="6s")
+def patient() -> None:
+    time.sleep(600)
+
+@step(cache=False, launch=plain(2, hang_after="2s"))
+def deaf_in_c() -> None:
+    '''A rank that is stopped cannot say where it stands.'''
+    if context.rank == 1:
+        import signal
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(600)
+
+@pipeline(failure_mode="continue")
+def still():
+    all_sleep()
+    one_waits_for_data()
+    both_spin()
+    patient()
+    deaf_in_c()
+
+still()
+"""
+
+
+@pytest.fixture(scope="module")
+def ran(module_script: Callable[[str], Lab]) -> Any:
+    lab = module_script(STILL)
+    lab.start("script.py").wait(1, 200.0)
+    return lab["still"]
+
+
+def test_ranks_that_do_nothing_hang(ran: Any, error_of: Any) -> None:
+    step = ran.steps["all_sleep"]
+    assert step.failure.cause == "hang"
+    error = error_of(step)
+    assert set(error["stacks"]) == {"0", "1", "2"}
+    for text in error["stacks"].values():
+        assert "all_sleep" in text and "script.py" in text
+    assert error["sentence"] in step.failure.message
+    assert "none waits in a known collective" in error["sentence"]
+    assert {line.text for line in step.logs()} >= {"before 0", "before 1", "before 2"}
+
+
+def test_a_rank_that_stands_still_while_others_work_does_not_hang(ran: Any) -> None:
+    assert ran.steps["one_waits_for_data"].load() == 0
+
+
+def test_ranks_that_compute_do_not_hang(ran: Any) -> None:
+    assert ran.steps["both_spin"].failure.cause == "timed-out"
+
+
+def test_no_limit_is_no_limit(ran: Any) -> None:
+    assert ran.steps["patient"].failure.cause == "timed-out"
+
+
+def test_a_rank_that_does_not_answer(ran: Any, error_of: Any) -> None:
+    error = error_of(ran.steps["deaf_in_c"])
+    assert ran.steps["deaf_in_c"].failure.cause == "hang"
+    assert "deaf_in_c" in error["stacks"]["0"]
+    assert "did not answer" in error["stacks"]["1"]
+
+
+COLLECTIVE = """
+import torch
+import torch.distributed as dist
+
+@step(cache=False, launch=Torchrun(nproc_per_node=3, hang_after="6s"))
+def hangs(missing: int, spins: bool) -> None:
+    dist.init_process_group("gloo")
+    dist.barrier()
+    if context.rank == missing:
+        while True:
+            if not spins:
+                time.sleep(600)
+    dist.all_reduce(torch.ones(4))
+
+@pipeline(failure_mode="continue")
+def collective():
+    hangs.with_options(name="sleeps")(1, False)
+    hangs.with_options(name="spins")(2, True)
+
+collective()
+"""
+
+
+@pytest.mark.slow
+def test_a_collective_that_a_rank_never_enters(script: Callable[[str], Lab], error_of: Any) -> None:
+    lab = script(COLLECTIVE)
+    lab.start("script.py").wait(1, 200.0)
+    run = lab["collective"]
+    for key, missing, others in (("sleeps", 1, "0, 2"), ("spins", 2, "0, 1")):
+        assert run.steps[key].failure.cause == "hang"
+        error = error_of(run.steps[key])
+        assert error["sentence"] == f"ranks {others} in all_reduce: waiting for rank {missing}, which is not there"
+        assert set(error["stacks"]) == {"0", "1", "2"}
+        assert "all_reduce" not in error["stacks"][str(missing)]
+
+
+def test_ranks_that_came_to_a_stand_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = {1: 0.0, 2: 0.0}
+    monkeypatch.setattr(hang.processes, "cpu_seconds", used.__getitem__)
+    asked = []
+    monkeypatch.setattr(hang, "_stacks", lambda ranks, folder: asked.append(now) or dict.fromkeys(ranks, "waits"))
+    watch = hang.Watch(4.0)
+    for now in range(100, 130):
+        used[2] += 1.0 if now < 105 else 0.0
+        if watch.hangs({0: 1, 1: 2}, float(now), ""):
+            break
+    assert now == 108, "rank 0 stands from 100 on, rank 1 since 104"
+    assert asked == [104, 108], "one that merely waits is asked every so often, not at each look"
+
+
+FAULTHANDLER = """Thread 0x00007f1 (most recent call first):
+  File "/x/torch/distributed/elastic/timer.py", line 10 in wait
+
+Thread 0x00007f0 (most recent call first):
+  File "/x/torch/distributed/distributed_c10d.py", line 3204 in all_reduce
+  File "/x/torch/distributed/c10d_logger.py", line 81 in wrapper
+  File "/y/train.py", line 9 in train
+"""
+PY_SPY = """Process 7: python -m stoker.runtime.rank
+Python v3.11.7
+
+Thread 7 (idle): "MainThread"
+    all_gather_into_tensor (torch/distributed/distributed_c10d.py:4000)
+    wrapper (torch/distributed/c10d_logger.py:81)
+    train (train.py:9)
+Thread 9 (idle): "Thread-1"
+    wait (threading.py:331)
+"""
+
+
+@pytest.mark.parametrize(
+    ("stacks", "name"),
+    [
+        (FAULTHANDLER, "all_reduce"),
+        (PY_SPY, "all_gather_into_tensor"),
+        (FAULTHANDLER.replace("all_reduce", "helper"), ""),
+        ('  File "/y/distributed.py", line 3 in train', ""),
+        ('  File "/x/accelerate/state.py", line 3 in wait_for_everyone', "wait_for_everyone"),
+        ('  File "/x/jax/experimental/multihost_utils.py", line 3 in sync_global_devices', "sync_global_devices"),
+        ("", ""),
+    ],
+)
+def test_the_collective_in_stacks(stacks: str, name: str) -> None:
+    assert hang.collective(stacks) == name
+
+
+def test_a_device_that_works_is_no_hang(tmp_path: Path) -> None:
+    samples = tmp_path / "samples.jsonl"
+    watch = hang.Watch(0.2, {"samples": str(samples), "idle_below": 5.0})
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        for percent, hangs in ((80.0, False), (0.0, True)):
+            samples.write_text(f'{{"header":1}}\n{{"t":1.0,"devices":{{"GPU-1":{{"u":{percent}}}}}}}\n{{"t":2.')
+            deadline = time.monotonic() + 60
+            seen = False
+            now = 1000.0 * percent
+            while not seen and time.monotonic() < deadline and now < 1000.0 * percent + 20:
+                now += 1.0
+                seen = watch.hangs({0: sleeper.pid}, now, str(tmp_path))
+            assert seen == hangs, percent
+    finally:
+        sleeper.kill()
+        sleeper.wait()

@@ -1,0 +1,120 @@
+"""Real training: the same loss on any number of ranks, Accelerate's own test script, `run_with_accelerate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engine.conftest import Lab
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_same_loss_on_one_two_and_four_ranks(lab: Lab, repository: Path) -> None:
+    lab.write("ddp_digits.py", (repository / "examples" / "ddp_digits.py").read_text(encoding="utf-8"))
+    losses = {}
+    for ranks in (1, 2, 4):
+        many = f"steps.train.launch.num_processes={ranks}"
+        lab.start("stoker", "run", "ddp_digits.py", "--set", many, "--no-cache").wait(0, 180.0)
+        run = lab["ddp_digits"]
+        losses[ranks] = run.steps["train"].outputs["losses"].load()
+        assert any(f"on {ranks} ranks" in line.text for line in run.steps["train"].logs())
+    assert losses[1][-1] < losses[1][0] / 2, "it learns"
+    for ranks in (2, 4):
+        assert losses[ranks] == pytest.approx(losses[1], rel=1e-3), f"{ranks} ranks"
+
+
+ACCELERATE = """
+from stoker.integrations.huggingface import run_with_accelerate
+
+@run_with_accelerate(cpu=True, num_processes=2)
+@step(cache=False)
+def its_own_tests() -> str:
+    from accelerate.test_utils.scripts import test_script
+
+    test_script.main()
+    return "passed"
+
+@run_with_accelerate
+@step(cache=False)
+def bare_above(x: int) -> list:
+    return seen(x)
+
+@step(cache=False)
+@run_with_accelerate
+def bare_below(x: int) -> list:
+    return seen(x)
+
+@run_with_accelerate(cpu=True, num_processes=2, outputs="all")
+@step(cache=False)
+def above(x: int, *, word: str = "default") -> list:
+    return [*seen(x), word]
+
+@step(cache=False)
+@run_with_accelerate(cpu=True, num_processes=2, outputs="all", mixed_precision="bf16")
+def below(x: int, *, word: str = "default") -> list:
+    return [*seen(x), word]
+
+@run_with_accelerate(cpu=True, num_processes=2)
+@step(cache=False)
+def second_rank_fails(x: int) -> None:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator()
+    if accelerator.process_index == 1:
+        raise ValueError(f"rank {accelerator.process_index} had {x}")
+    accelerator.wait_for_everyone()
+
+def seen(x):
+    from accelerate import Accelerator
+
+    accelerator = Accelerator()
+    found = [x, accelerator.process_index, accelerator.num_processes, accelerator.device.type,
+             accelerator.mixed_precision, context.rank]
+    accelerator.end_training()
+    return found
+
+@pipeline(failure_mode="continue")
+def accelerated():
+    its_own_tests()
+    bare_above(1)
+    bare_below(2)
+    above(3)
+    below(x=4, word="given")
+    second_rank_fails(5)
+
+accelerated()
+"""
+
+
+@pytest.fixture(scope="module")
+def accelerated(module_script: Callable[[str], Lab]) -> Any:
+    lab = module_script(ACCELERATE)
+    lab.start("script.py").wait(1, 280.0)
+    return lab["accelerated"]
+
+
+def test_accelerates_own_script_passes_as_a_step(accelerated: Any) -> None:
+    step = accelerated.steps["its_own_tests"]
+    assert step.load() == "passed"
+    texts = [line.text for line in step.logs(rank=0)]
+    assert "**Initialization**" in texts
+    assert "Distributed environment: DistributedType.MULTI_CPU  Backend: gloo" in texts and "Num processes: 2" in texts
+
+
+def test_bare_it_is_one_process(accelerated: Any) -> None:
+    assert accelerated.steps["bare_above"].load() == [1, 0, 1, "cpu", "no", 0]
+    assert accelerated.steps["bare_below"].load() == [2, 0, 1, "cpu", "no", 0]
+
+
+def test_with_arguments_it_does_what_they_say(accelerated: Any) -> None:
+    assert accelerated.steps["above"].load() == [[3, rank, 2, "cpu", "no", rank, "default"] for rank in (0, 1)]
+    assert accelerated.steps["below"].load() == [[4, rank, 2, "cpu", "bf16", rank, "given"] for rank in (0, 1)]
+
+
+def test_no_traceback_is_lost(accelerated: Any) -> None:
+    failure = accelerated.steps["second_rank_fails"].failure
+    assert (failure.cause, failure.message, failure.rank) == ("user-error", "rank 1 had 5", 1)
+    assert 'raise ValueError(f"rank {accelerator.process_index} had {x}")' in failure.traceback
