@@ -31,6 +31,7 @@ from typing import Any, Final, Iterable, Mapping
 
 import attrs
 
+from stoker.core.containers import ContainerSettings
 from stoker.core.errors import NotFound, SettingsError, UsageError, nearest
 from stoker.core.ladder import Alternative, Halve, Scale
 from stoker.core.launch import MPI, Accelerate, Command, DeepSpeed, Jax, Launch, Torchrun
@@ -47,7 +48,7 @@ from stoker.core.settings import (
 )
 
 __all__ = ["Alternative", "Component", "DockerSettings", "Halve", "LocalSettings", "Monitor", "ResourceSettings"]
-__all__ += ["Retry", "Scale", "Stack", "load", "stacks"]
+__all__ += ["ContainerSettings", "Retry", "Scale", "Stack", "load", "stacks"]
 __all__ += ["MPI", "Accelerate", "Command", "DeepSpeed", "Jax", "Launch", "Torchrun"]
 
 FILE: Final = "stoker.toml"

@@ -10,7 +10,7 @@ import importlib
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence, cast
 
 import attrs
 
@@ -36,12 +36,14 @@ from stoker.report.terminal import Terminal
 from stoker.runtime import modules
 from stoker.runtime.identity import this_process
 from stoker.session import Session
-from stoker.store import artifacts
+from stoker.store import artifacts, plans
 from stoker.store.rows import RunRow
 from stoker.store.store import Store
 
 if TYPE_CHECKING:
     from stoker.client import Client, Run
+    from stoker.engine.flows import FlowBody
+    from stoker.frontends.flowdefinition import FlowDefinition
     from stoker.frontends.functional import Pipeline
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -49,17 +51,19 @@ _EPOCH: Final = 1_735_689_600
 """2025-01-01: the ids' clock starts here, so that eight characters last until the year 2059."""
 
 
-def plan(pipeline: Pipeline[...], arguments: Mapping[str, Any], request: RunRequest) -> Plan:
+def plan(pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any], request: RunRequest) -> Plan:
     """The plan of a pipeline, with its findings; nothing runs, and nobody is refused."""
     session = Session(request, stack=pipeline.stack)
     return _planned(session, pipeline, arguments)[0]
 
 
 def _planned(
-    session: Session, pipeline: Pipeline[...], arguments: Mapping[str, Any]
+    session: Session, pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any]
 ) -> tuple[Plan, Planner, PipelineSettings]:
     bound = _bound(session, pipeline, arguments)
     _alias_main()
+    if hasattr(pipeline, "here"):
+        session.hint(pipeline)
     graph = pipeline.trace(**bound) if not pipeline.dynamic else pipeline.outline(bound)
     overrides = session.overrides()
     settings, _ = resolve_pipeline((session.stack.layer, *graph.layers, *overrides.every), session.stack)
@@ -77,12 +81,13 @@ def _planned(
     finally:
         for backend in set(checkers.values()):
             backend.close()
-    if not pipeline.dynamic:
+    made = pipeline.completed(made) if hasattr(pipeline, "completed") else made
+    if made.steps:
         check_names(overrides, made.steps)
-    return made, planner, settings
+    return attrs.evolve(made, findings=(*made.findings, *session.proofs(made, settings))), planner, settings
 
 
-def _bound(session: Session, pipeline: Pipeline[...], arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _bound(session: Session, pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return pipeline.bind({**arguments, **session.parameters()})
 
 
@@ -96,13 +101,17 @@ def _alias_main() -> None:
     sys.modules.setdefault(stem, main)
 
 
-def run(pipeline: Pipeline[...], arguments: Mapping[str, Any], request: RunRequest) -> Run:
+def run(pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any], request: RunRequest) -> Run:
     """Run a pipeline to its end; `RunFailed` where a step failed, `PreflightError` where the plan is refused."""
     session = Session(request, stack=pipeline.stack)
     made, planner, settings = _planned(session, pipeline, arguments)
     refuse(made)
     made = attrs.evolve(made, hooks=planner.hooks(pipeline.hooks, made.where), settings=settings)
     bound = _bound(session, pipeline, arguments)
+    observer = Terminal(verbose=not request.quiet)
+    builder = session.builder(settings, observer.said)
+    if builder is not None:
+        made = session.furnished(made, builder)
     now = time.time()
     id, token = new_id(now), new_token()
     session.store.records.create_run(
@@ -111,7 +120,7 @@ def run(pipeline: Pipeline[...], arguments: Mapping[str, Any], request: RunReque
             pipeline=request.name or made.pipeline,
             created=now,
             started=now,
-            parameters=_shown_parameters(bound),
+            parameters=_shown_parameters(pipeline.shown(bound) if hasattr(pipeline, "shown") else bound),
             tags=tuple(dict.fromkeys((*pipeline.tags, *request.tags))),
             source=made.where,
             stack=session.stack.name,
@@ -123,12 +132,35 @@ def run(pipeline: Pipeline[...], arguments: Mapping[str, Any], request: RunReque
         ),
         plan=plandoc.dump(made),
     )
-    body = dynamic.Body(pipeline, bound, planner) if made.dynamic else None
-    return _Drive(session, made, settings, id=id, token=token, body=body).go()
+    if request.began is not None:
+        request.began(id)
+    body = _body(pipeline, made, bound, planner, request) if made.dynamic else None
+    if isinstance(body, dynamic.Body) and builder is not None:
+        body.ready = builder.one
+    return _Drive(session, made, settings, observer, id=id, token=token, body=body).go()
 
 
-def resume(run_id: str, request: RunRequest) -> Run:
-    """Go on with a run where it stopped: what it finished is kept, the rest runs with the code as it is now."""
+def _body(
+    pipeline: Pipeline[...] | FlowDefinition,
+    made: Plan,
+    arguments: Mapping[str, Any],
+    planner: Planner,
+    request: RunRequest,
+) -> dynamic.Body | FlowBody:
+    """What runs beside the engine, or in it: a dynamic pipeline's body, or a flow."""
+    if not hasattr(pipeline, "kind"):
+        return dynamic.Body(pipeline, arguments, planner)
+    flowstart = importlib.import_module("stoker.engine.flowstart")
+    tags = (*pipeline.tags, *request.tags)
+    found: FlowBody = flowstart.body(pipeline, made, planner, tags=tags, fail_fast=made.failure_mode == "fail_fast")
+    return found
+
+
+def resume(run_id: str, request: RunRequest, *, flow: FlowDefinition | None = None) -> Run:
+    """Go on with a run where it stopped: what it finished is kept, the rest runs with the code as it is now.
+
+    `flow` is the run's flow where its class is at hand, with what the command line attaches to it.
+    """
     session = Session(request)
     row = session.store.records.run(run_id)
     client = _client(session.store)
@@ -138,23 +170,34 @@ def resume(run_id: str, request: RunRequest) -> Run:
             f"run {row.id} is still running (driver: pid {row.driver.get('pid')} on {row.driver.get('host')})",
             fix=f"stoker cancel {row.id} first",
         )
-    if state == "succeeded":
+    if state == "succeeded" and not request.again:
         return client.run(row.id)
     text = session.store.records.plan(row.id)
     if not text:
         raise NotFound(f"run {row.id} has no plan, so it cannot go on", fix="start its pipeline again")
     if request.stack is None and row.stack != session.stack.name:
         session = Session(attrs.evolve(request, stack=row.stack))
-    made = replanned(_with_code_of_now(plandoc.load(text), session), session.overrides(), session.stack)
+    made = plandoc.load(text)
+    is_flow = made.dynamic and made.steps  # its steps are planned again, from its class as it is now
+    if not is_flow:
+        made = replanned(_with_code_of_now(made, session), session.overrides(), session.stack)
     settings = _settings_again(made, session)
-    findings = _findings(session, made.steps, settings)
+    findings = _findings(session, made.steps, settings) if not is_flow else ()
     made = attrs.evolve(made, settings=settings, failure_mode=settings.failure_mode, findings=findings)
     refuse(made)
-    body = _body_again(row.id, made, session) if made.dynamic else None
+    observer = Terminal(verbose=not request.quiet)
+    builder = session.builder(settings, observer.said)
+    if builder is not None:
+        made = session.furnished(made, builder)
+    body = _body_again(row.id, made, session, flow) if made.dynamic else None
+    if isinstance(body, dynamic.Body) and builder is not None:
+        body.ready = builder.one
     token = new_token()
     if not session.store.records.take_over(row.id, expected=row.token, token=token, driver=this_process()):
         raise UsageError(f"run {row.id} was taken over by another driver just now", fix=f"stoker show {row.id}")
-    return _Drive(session, made, settings, id=row.id, token=token, body=body, resumed=True).go()
+    if made.package:
+        plans.rewrite(session.store.records.database, row.id, plandoc.dump(made))
+    return _Drive(session, made, settings, observer, id=row.id, token=token, body=body, resumed=True).go()
 
 
 def _findings(session: Session, steps: Sequence[StepPlan], settings: PipelineSettings) -> tuple[Finding, ...]:
@@ -176,15 +219,35 @@ def _settings_again(made: Plan, session: Session) -> PipelineSettings:
     return resolve_pipeline((stack.layer, recorded, *session.overrides().every), stack)[0]
 
 
-def _body_again(run: str, made: Plan, session: Session) -> dynamic.Body:
+def _body_again(
+    run: str, made: Plan, session: Session, flow: FlowDefinition | None = None
+) -> dynamic.Body | FlowBody:
     """The body of a dynamic pipeline for another session: it runs from its beginning, over what is kept."""
     if made.source is None or made.source.kind == "pickled":
         raise UsageError(f"run {run} is of a dynamic pipeline that no file defines", fix="call the pipeline again")
+    if flow is not None:
+        return _flow_again(flow, made, session)
     pipeline = modules.object_of(attrs.asdict(made.source))
+    if isinstance(pipeline, type):
+        definitions = importlib.import_module("stoker.frontends.flowdefinition")
+        return _flow_again(definitions.FlowDefinition(pipeline), made, session)
     planner = Planner(session.stack, session.store.blobs, layers=pipeline.layers, overrides=session.overrides())
     blobs = session.store.blobs
     arguments = {name: artifacts.load(from_wire(wire), blobs) for name, wire in made.parameters.items()}
     return dynamic.Body(pipeline, arguments, planner)
+
+
+def _flow_again(flow: FlowDefinition, made: Plan, session: Session) -> FlowBody:
+    """A flow for another session: steps, settings and code as they are now, parameters as they were."""
+    _alias_main()
+    session.hint(flow)
+    graph = flow.outline({})
+    planner = Planner(session.stack, session.store.blobs, layers=graph.layers, overrides=session.overrides())
+    steps = tuple(planner.step_plan(node) for node in graph.nodes)
+    now = flow.completed(attrs.evolve(made, steps=steps, findings=_findings(session, steps, made.settings)))
+    refuse(now)
+    found = _body(flow, now, {}, planner, session.request)
+    return cast("FlowBody", found)
 
 
 def _with_code_of_now(made: Plan, session: Session) -> Plan:
@@ -212,10 +275,11 @@ class _Drive:
         session: Session,
         made: Plan,
         settings: PipelineSettings,
+        observer: Observer,
         *,
         id: str,
         token: str,
-        body: dynamic.Body | None,
+        body: dynamic.Body | FlowBody | None,
         resumed: bool = False,
     ) -> None:
         self._session = session
@@ -225,7 +289,7 @@ class _Drive:
         self._token = token
         self._body = body
         self._resumed = resumed
-        self._observer: Observer = Terminal(verbose=not session.request.quiet)
+        self._observer = observer
 
     def go(self) -> Run:
         """Run, record the end, and say how it went."""
@@ -238,7 +302,7 @@ class _Drive:
             backends = self._session.backends(sources, self._settings)
             recorder = Recorder(store, run=self._id, token=self._token)
             if self._resumed:
-                recorder.remember_earlier()
+                recorder.remember_earlier(but=request.again)
             runner = Runner(
                 run=self._id,
                 recorder=recorder,
@@ -254,7 +318,9 @@ class _Drive:
                     hooks=self._plan.hooks,
                 ),
             )
-            self._observer.began(self._id, self._plan)
+            # Which of a dynamic plan's steps will be reached, and how often, nobody knows yet.
+            shown = self._plan if self._body is None else attrs.evolve(self._plan, steps=())
+            self._observer.began(self._id, shown)
             if request.debug:
                 status = self._loop(runner, backends)
             else:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
+
+import attrs
 
 from stoker import config
+from stoker.backends import machine
 from stoker.backends.leasing import Leasing
 from stoker.compile.layers import RunFile, assignments, run_file
 from stoker.compile.planner import ORCHESTRATOR, Overrides
 from stoker.core import plugins
+from stoker.core.findings import Finding
 from stoker.core.graph import Source
-from stoker.core.plan import Backend, Site, StepPlan
+from stoker.core.plan import Backend, Code, Plan, Site, StepPlan
 from stoker.core.request import RunRequest
 from stoker.core.settings import PipelineSettings
 from stoker.runtime.identity import this_process
 from stoker.store.store import Store, open_store
 
 if TYPE_CHECKING:
+    from stoker.building import Builder
     from stoker.core.devices import Devices
 
 PRELOADED: Final = ("numpy", "torch")
@@ -37,7 +42,15 @@ class Session:
         self.request = request
         self.stack = config.load(request.stack or (named[-1] if named else None) or stack)
         self.store: Store = open_store(self.stack.database, self.stack.artifact_store, str(self.stack.home))
+        self.code = Code()
+        """What travels to steps in images; known once their images are."""
         self._ledger: Devices | None = None
+
+    def hint(self, flow: Any) -> None:
+        """Tell a flow that it runs on this machine, if it does: there it takes `@resources` for a hint."""
+        if self.stack.orchestrator.flavor == "local":
+            room = machine.room(self.stack.orchestrator.options)
+            flow.here(room.cpus, room.memory // 2**30 * 2**30)
 
     def overrides(self) -> Overrides:
         """What run file and command line say about steps."""
@@ -65,7 +78,48 @@ class Session:
             sources=tuple(sources),
             preload=tuple(name for name in PRELOADED if name in sys.modules),
             checkpoints=self.store.checkpoints.folder,
+            package=self.code.package,
+            code_root=self.code.root,
+            bundle=self.code.bundle,
         )
+
+    def builder(self, settings: PipelineSettings, said: Callable[[str], None]) -> Builder | None:
+        """Who makes the images of this session's steps; None where no backend runs steps in images."""
+        hosts = {}
+        for name, (flavor, options) in self._flavors(settings).items():
+            backend = plugins.load("stoker.backends", flavor)
+            if getattr(backend, "images", False) and not self.request.debug:
+                hosts[name] = backend.engine_address(options)
+        if not hosts:
+            return None
+        from stoker.building import Builder
+
+        return Builder(hosts=hosts, folder=self.stack.home / "wheels", said=said)
+
+    def furnished(self, made: Plan, builder: Builder) -> Plan:
+        """The plan with its images, which are there then; the user's code is where steps in images find it."""
+        if not made.dynamic and not builder.needed(made.steps):
+            return made
+        sources = _modules_of(made.steps)
+        if made.source is not None and made.source.kind != "pickled":
+            sources.append(made.source)
+        steps = builder.ready(made.steps)
+        self.code = builder.code(sources, steps, self.store.blobs, self.stack.home)
+        return attrs.evolve(made, steps=steps, package=self.code.package)
+
+    def proofs(self, made: Plan, settings: PipelineSettings) -> tuple[Finding, ...]:
+        """What speaks against the images of a plan's steps: wheels, drivers and chips that do not fit each other."""
+        builder = self.builder(settings, lambda text: None)
+        if builder is None or not builder.needed(made.steps):
+            return ()
+        from functools import partial
+
+        from stoker.compile.preflight import findings
+        from stoker.images import engine, registry
+
+        steps = [step for step in made.steps if step.backend in builder.hosts]
+        read = partial(registry.known, engine=engine.find())
+        return tuple(findings(made, inventory=self.devices().inventory(), image_facts=read, steps=steps))
 
     def devices(self) -> Devices:
         """This machine's accelerators, or the pretended ones; opened when somebody asks: to find them takes a while."""
@@ -83,16 +137,21 @@ class Session:
     def backends(self, steps: Sequence[StepPlan], settings: PipelineSettings) -> dict[str, Backend]:
         """The stack's orchestrator, and its step operators."""
         site = self.site(_modules_of(steps))
-        options: Mapping[str, Any] = {**self.stack.orchestrator.options, **settings.backend.get("orchestrator", {})}
-        flavors = {ORCHESTRATOR: (self.stack.orchestrator.flavor, options)}
-        for name, operator in self.stack.step_operators.items():
-            flavors[name] = (operator.flavor, operator.options)
+        flavors = self._flavors(settings)
         if self.request.debug:
-            return dict.fromkeys(flavors, self._inline(site, options, steps))
+            return dict.fromkeys(flavors, self._inline(site, flavors[ORCHESTRATOR][1], steps))
         made = {name: plugins.load("stoker.backends", flavor)(site, given) for name, (flavor, given) in flavors.items()}
         for backend in made.values():
             self._with_devices(backend, site, steps)
         return made
+
+    def _flavors(self, settings: PipelineSettings) -> dict[str, tuple[str, Mapping[str, Any]]]:
+        """The stack's parts by the names under which steps call them: flavor and options."""
+        options = {**self.stack.orchestrator.options, **settings.backend.get("orchestrator", {})}
+        flavors: dict[str, tuple[str, Mapping[str, Any]]] = {ORCHESTRATOR: (self.stack.orchestrator.flavor, options)}
+        for name, operator in self.stack.step_operators.items():
+            flavors[name] = (operator.flavor, operator.options)
+        return flavors
 
     def _inline(self, site: Site, options: Mapping[str, Any], steps: Sequence[StepPlan]) -> Backend:
         from stoker.runtime.worker import Worker

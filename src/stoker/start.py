@@ -18,12 +18,13 @@ from stoker.core.request import RunRequest
 
 if TYPE_CHECKING:
     from stoker.client import Run
+    from stoker.frontends.flowdefinition import FlowDefinition
     from stoker.frontends.functional import Pipeline
 
 _exit_code = 0
 
 
-def run(pipeline: Pipeline[...], arguments: Mapping[str, Any], request: RunRequest) -> Run:
+def run(pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any], request: RunRequest) -> Run:
     """Run a pipeline to its end; see `driver.run`."""
     _watch_script()
     if not request.debug:

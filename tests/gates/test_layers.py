@@ -31,7 +31,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "psycopg": ("stoker.store",),
     "pyarrow": ("stoker.store",),
     "pynvml": ("stoker.hardware",),
-    "tomli": ("stoker.config",),
+    "tomli": ("stoker.config", "stoker.images"),
     "torch": ("stoker.store",),
     "yaml": ("stoker.compile",),
 }

@@ -1,19 +1,38 @@
 #!/bin/sh
-# Installs the real servers that tests start: PostgreSQL. Does nothing where they are there, and says what to do where
-# it may not install.
+# Installs the real servers that tests start: PostgreSQL, a container engine, an image registry, mpirun. Does nothing where
+# they are there, and says what to do where it may not install.
 set -eu
 
-if ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null 2>&1; then
-    exit 0
-fi
+missing=
+ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null 2>&1 || missing="$missing postgresql"
+# dockerd may live in sbin, which is not on everybody's PATH.
+PATH="$PATH:/usr/sbin:/sbin"
+command -v dockerd >/dev/null 2>&1 && command -v docker >/dev/null 2>&1 || missing="$missing docker.io"
+command -v docker-registry >/dev/null 2>&1 || missing="$missing docker-registry"
+# The other engines' command lines; they need nobody to run for them, and Debian's runc is docker.io's already.
+command -v podman >/dev/null 2>&1 || missing="$missing podman"
+command -v buildah >/dev/null 2>&1 || missing="$missing buildah"
+command -v mpirun >/dev/null 2>&1 || missing="$missing openmpi-bin"
+# The base image's shell; it must be the static one, which needs no libraries inside the image.
+[ -e /usr/share/doc/busybox-static ] || missing="$missing busybox-static"
+
+[ -n "$missing" ] || exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-    echo "installing PostgreSQL, which tests start" >&2
+    echo "installing$missing, which tests start" >&2
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq >/dev/null
     # No cluster of the system's own: the tests make theirs.
     mkdir -p /etc/postgresql-common
     [ -e /etc/postgresql-common/createcluster.conf ] || echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
-    apt-get install -qq -y --no-install-recommends postgresql >/dev/null
+    # Nor an engine or a registry of the system's own; policy-rc.d is how Debian's packages are told so.
+    # https://people.debian.org/~hmh/invokerc.d-policyrc.d-specification.txt
+    if [ ! -e /usr/sbin/policy-rc.d ]; then
+        printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
+        chmod +x /usr/sbin/policy-rc.d
+        trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+    fi
+    # shellcheck disable=SC2086  # one word for each package
+    apt-get install -qq -y --no-install-recommends $missing >/dev/null
 else
-    echo "PostgreSQL is not installed: its tests will be skipped (Debian: apt-get install postgresql)" >&2
+    echo "not installed:$missing: their tests will be skipped (Debian: apt-get install$missing)" >&2
 fi

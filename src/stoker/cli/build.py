@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Final, Iterable, Mapping
 
@@ -30,6 +31,8 @@ BUILD_OPTIONS: Final = (
 TOLD: Final = (
     "Builds the images in which a pipeline's steps run. What was built from the same before is not built again."
 )
+Wanted = tuple[str, str, DockerSettings | None]
+"""The engine that builds an image ("" for this machine's), the folder of the user's code, and the settings."""
 HEADERS: Final = ("steps", "", "time", "image")
 
 
@@ -43,25 +46,23 @@ def command(words: list[str]) -> int:
     push, as_json = str(line.options.get("push") or ""), bool(line.options.get("json"))
     made = planned(found, line)
     refuse(made)
-    stack = config.load(made.stack)
-    flavors = {ORCHESTRATOR: stack.orchestrator, **stack.step_operators}
-    wanted = distinct(made.steps, {name: component.flavor for name, component in flavors.items()})
+    wanted = distinct(made.steps, addresses(config.load(made.stack)))
     if not wanted:
         say(f"no step of {made.pipeline} runs in an image on stack '{made.stack}'")
-    engine = engines.find() if wanted else None
+    home = config.load(made.stack).home
     built = [
         (
             [step.name for step in steps],
             image_of(
                 settings,
-                root=Path(found.root),
-                folder=stack.home / "wheels",
-                engine=engine,
+                root=Path(root),
+                folder=home / "wheels",
+                engine=_engine(address),
                 progress=lambda text: say(paint(text, "2")),
                 push=push,
             ),
         )
-        for settings, steps in wanted
+        for (address, root, settings), steps in wanted
     ]
     if as_json:
         print_json([document(names, image) for names, image in built])
@@ -71,30 +72,34 @@ def command(words: list[str]) -> int:
     return 0
 
 
-def distinct(
-    steps: Iterable[StepPlan], flavors: Mapping[str, str]
-) -> list[tuple[DockerSettings | None, list[StepPlan]]]:
-    """The different settings of images, each with its steps; those of steps that run in no image left out.
-
-    A step that says something of its image gets one built, also where this stack would run it without.
-    """
-    found: list[tuple[DockerSettings | None, list[StepPlan]]] = []
-    for step in steps:
-        settings = step.settings.docker
-        if settings is None and not in_images(flavors.get(step.backend, "")):
-            continue
-        for known, together in found:
-            if known == settings:
-                together.append(step)
-                break
-        else:
-            found.append((settings, [step]))
+def addresses(stack: config.Stack) -> dict[str, str]:
+    """The engines, by the names of the stack's backends that run steps in images."""
+    found = {}
+    for name, component in {ORCHESTRATOR: stack.orchestrator, **stack.step_operators}.items():
+        backend = plugins.load("stoker.backends", component.flavor)
+        if getattr(backend, "images", False):
+            address = getattr(backend, "engine_address", None)
+            found[name] = str(address(component.options)) if address is not None else ""
     return found
 
 
-def in_images(flavor: str) -> bool:
-    """Whether a backend runs its steps in images."""
-    return bool(flavor) and bool(getattr(plugins.load("stoker.backends", flavor), "images", False))
+def distinct(steps: Iterable[StepPlan], engines_of: Mapping[str, str]) -> list[tuple[Wanted, list[StepPlan]]]:
+    """What different images there are, each with its steps; steps that run in no image are left out."""
+    found: list[tuple[Wanted, list[StepPlan]]] = []
+    for step in steps:
+        if step.backend not in engines_of:
+            continue
+        wanted = (engines_of[step.backend], step.source.root or os.getcwd(), step.settings.docker)
+        together = next((together for known, together in found if known == wanted), None)
+        if together is None:
+            found.append((wanted, [step]))
+        else:
+            together.append(step)
+    return found
+
+
+def _engine(address: str) -> engines.Engine | None:
+    return engines.find({**os.environ, "DOCKER_HOST": address} if address else None)
 
 
 def row(names: list[str], image: Built) -> tuple[str, ...]:

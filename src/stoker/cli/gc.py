@@ -9,6 +9,7 @@ from typing import Any, Callable, Final, Sequence
 
 import click
 
+from stoker.cli import gcengines
 from stoker.cli.options import json_option, stack_option
 from stoker.cli.output import print_json
 from stoker.client import Client
@@ -60,6 +61,17 @@ def command(*, older_than: str | None, keep: int | None, dry_run: bool, client: 
     for path in () if dry_run else stale:
         path.unlink(missing_ok=True)
     document["scratch_files"] = len(stale)
+    gone = set(document["runs"])
+    document.update(
+        gcengines.swept(
+            store,
+            running={run.id for run in runs if shown_status(run) == "running"},
+            known={run.id for run in runs if run.id not in gone},
+            dry_run=dry_run,
+            now=now,
+            said=lambda text: click.echo(text, err=True),
+        )
+    )
     if as_json:
         print_json(document)
     else:
@@ -112,7 +124,8 @@ def told(document: dict[str, Any]) -> str:
     runs, artifacts, checkpoints = len(document["runs"]), document["artifacts"], document["checkpoint_bytes"]
     if not document["dry_run"]:
         size = memory_text(document["bytes"])
-        return f"deleted {count_text(runs, 'run')} and {count_text(artifacts, 'artifact')}: {size} are free again"
+        text = f"deleted {count_text(runs, 'run')} and {count_text(artifacts, 'artifact')}: {size} are free again"
+        return "\n".join([text, *_of_engines(document, "deleted")])
     size = memory_text(document["bytes"] - checkpoints)
     lines = [f"would delete {count_text(runs, 'run')}"]
     lines += [f"  {id}" for id in document["runs"]]
@@ -121,4 +134,17 @@ def told(document: dict[str, Any]) -> str:
         f"would delete {count_text(artifacts, 'artifact')} that no run needs, {size}, unless put within the hour"
     )
     lines += ["and those that only these runs need"] if runs else []
-    return "\n".join(lines)
+    return "\n".join([*lines, *_of_engines(document, "would delete")])
+
+
+def _of_engines(document: dict[str, Any], verb: str) -> list[str]:
+    """What of container engines went; nothing where there is none."""
+    lines = []
+    if document["containers"]:
+        lines.append(f"{verb} {count_text(document['containers'], 'container')} of steps that are over")
+    if document["images"]:
+        size = memory_text(document["image_bytes"])
+        lines.append(
+            f"{verb} {count_text(document['images'], 'image')} that no plan names, {size} with what they share"
+        )
+    return lines

@@ -31,6 +31,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "resume": ("stoker.cli.resume:command", "go on with a run where it stopped"),
     "stacks": ("stoker.cli.stacks:command", "list where runs can run and where things are kept"),
     "devices": ("stoker.cli.devices:command", "list this machine's accelerators, and what is wrong with them"),
+    "explain": ("stoker.cli.explain:command", "explain a finding, such as STK203"),
     "doctor": ("stoker.cli.doctor:command", "check this machine, the configuration and the store"),
     "gc": ("stoker.cli.gc:command", "remove old runs and what nothing needs any more"),
 }

@@ -94,7 +94,8 @@ class DockerSettings:
 
     `requirements` is the path of a file or a list. `python_package_installer_args` maps flags to values; None is a bare
     flag: `{"system": None}` is `--system`. `environment` is set before packages are installed, `runtime_environment`
-    after. `accelerator` is the platform of the wheels to install, such as "cu126", where no GPU is asked for.
+    after. `accelerator` is what the image is for, such as "cuda12.4": it picks the official parent image where none is
+    given (`images.parents`), and torch's wheels. `conda_packages` are installed by micromamba from conda-forge.
     """
 
     parent_image: str | None = attrs.field(default=UNSET, converter=given_text)

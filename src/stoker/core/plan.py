@@ -23,7 +23,8 @@ class StepPlan:
 
     `inputs` maps each parameter to a tree whose leaves are `{"value": <artifact>}` or `{"step": key, "output": name}`,
     and whose branches are `{"list": [...]}` and `{"dict": {...}}`. `split` names the outputs that a later fan-out
-    iterates over: they are kept element by element. `origins` says for each setting which layer it came from.
+    iterates over: they are kept element by element. `origins` says for each setting which layer it came from. `image`
+    is the reference of the image in which the step runs, by digest where that is known; empty without a container.
     """
 
     key: str
@@ -42,12 +43,14 @@ class StepPlan:
     where: str = ""
     hooks: Mapping[str, Source] = attrs.field(factory=dict)
     origins: Mapping[str, str] = attrs.field(factory=dict)
+    image: str = ""
 
 
 @attrs.frozen(kw_only=True)
 class Plan:
     """A pipeline ready to run. `parameters` are the artifacts of the arguments that it was called with.
 
+    `package` is the digest of the user's code in the artifact store, where steps run in images.
     `settings` are those of the run as a whole, so that it goes on with them when it is resumed.
     """
 
@@ -62,6 +65,7 @@ class Plan:
     dynamic: bool = False
     hooks: Mapping[str, Source] = attrs.field(factory=dict)
     findings: tuple[Finding, ...] = ()
+    package: str = ""
     version: int = PLAN_VERSION
 
 
@@ -88,11 +92,23 @@ class Job:
 
 
 @attrs.frozen(kw_only=True)
+class Code:
+    """What travels beside images: the digest of a package of the user's code, the folder that it was made of, and a
+    folder with Stoker's worker for images that lack it."""
+
+    package: str = ""
+    root: str = ""
+    bundle: str = ""
+
+
+@attrs.frozen(kw_only=True)
 class Site:
     """Where a run's workers find things: the artifact store, a folder for scratch files, and the user's modules.
 
     `preload` are packages that the user's modules import and that no device needs to be chosen for. Below `checkpoints`
-    each step has its folder (`store.checkpoints`); empty where nobody keeps any.
+    each step has its folder (`store.checkpoints`); empty where nobody keeps any. `package` is the digest of the user's
+    code in the artifact store (`images.context`), empty where workers share the driver's file system; `code_root` is
+    the folder that it was made of. `bundle` is a folder with Stoker's worker, for images that lack it.
     """
 
     artifacts: str
@@ -102,6 +118,9 @@ class Site:
     sources: tuple[Source, ...] = ()
     preload: tuple[str, ...] = ()
     checkpoints: str = ""
+    package: str = ""
+    code_root: str = ""
+    bundle: str = ""
 
 
 @attrs.frozen(kw_only=True, slots=True)

@@ -12,12 +12,14 @@ from typing import Any, Final, Mapping
 from stoker.core.errors import MissingPackage, UsageError, nearest
 
 BACKENDS: Final[Mapping[str, tuple[str, str]]] = {
+    "docker": ("stoker.backends.docker:DockerBackend", "docker"),
     "inline": ("stoker.backends.inline:InlineBackend", ""),
     "local": ("stoker.backends.local:LocalBackend", ""),
 }
 """name → (where, extra that brings its packages)"""
 
 DRIVERS: Final[Mapping[str, tuple[str, str]]] = {
+    "flow": ("stoker.cli.flow:main", ""),
     "run": ("stoker.start:run", ""),
 }
 """The way up from a called pipeline to the floor that runs it (docs/dev/decisions/0003)."""

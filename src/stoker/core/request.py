@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Any, Final, Mapping
+from typing import Any, Callable, Final, Mapping
 
 import attrs
 
@@ -17,7 +17,8 @@ class RunRequest:
 
     `simulate` describes accelerators to pretend (`hardware.simulate`). `parameters` override the arguments of the
     pipeline's call, and the driver applies them; texts are parsed as the command line's are. `assignments` are the
-    texts of `--set`, `run_file` is the path of `--config`.
+    texts of `--set`, `run_file` is the path of `--config`. `again` names steps that a resumed run is to run once more,
+    also where they went well. `began` is called with the run's id when the run begins.
     """
 
     stack: str | None = None
@@ -31,6 +32,8 @@ class RunRequest:
     tags: tuple[str, ...] = ()
     name: str | None = None
     only_plan: bool = False
+    again: tuple[str, ...] = ()
+    began: Callable[[str], None] | None = None
 
 
 REQUEST: Final[ContextVar[RunRequest | None]] = ContextVar("stoker_request", default=None)

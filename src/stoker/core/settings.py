@@ -56,6 +56,7 @@ COMPONENTS: Final = ("orchestrator", "step_operator")
 """Parts of a stack that have settings of their own, under the key `<part>` or `<part>.<flavor>`."""
 
 COMPONENT_SETTINGS: Final[Mapping[str, str]] = {
+    "docker": "stoker.core.containers:ContainerSettings",
     "local": "stoker.core.settings:LocalSettings",
 }
 """flavor → class of its settings; a backend adds one line."""

@@ -7,7 +7,7 @@ has dealt with it, and the run goes on.
 from __future__ import annotations
 
 import threading
-from typing import Any, Mapping, Protocol
+from typing import Any, Callable, Mapping, Protocol
 
 from stoker.compile.planner import Planner, findings_of
 from stoker.core import events as ev
@@ -15,7 +15,7 @@ from stoker.core import findings as checks
 from stoker.core.artifact import from_wire
 from stoker.core.errors import PreflightError, RunCancelled, RunFailed
 from stoker.core.graph import Node
-from stoker.core.plan import Backend
+from stoker.core.plan import Backend, StepPlan
 from stoker.core.status import STEP_GOOD
 from stoker.engine.runner import Runner
 from stoker.store import artifacts
@@ -35,6 +35,8 @@ class Body:
         self._pipeline = pipeline
         self._arguments = arguments
         self._planner = planner
+        self.ready: Callable[[StepPlan], StepPlan] = _as_it_is
+        """What a step needs before it can be sent, such as its image; put in by whoever makes it."""
         self._runner: Runner | None = None
         self._backends: Mapping[str, Backend] = {}
         self._news = threading.Condition()
@@ -95,7 +97,8 @@ class Body:
         errors = checks.errors(findings_of([step], self._backends))
         if errors:
             raise PreflightError("\n".join(finding.text() for finding in errors), findings=errors)
-        runner.post(lambda: runner.add([step]))
+        ready = self.ready(step)
+        runner.post(lambda: runner.add([ready]))
 
     def result(self, key: str, output: str) -> Any:
         """The value of a step's output, once it is there; of a fan-out the list of its elements' values."""
@@ -126,3 +129,8 @@ class Body:
 
     def _value(self, wire: Mapping[str, Any]) -> Any:
         return artifacts.load(from_wire(wire), self._planner.blobs)
+
+
+def _as_it_is(step: StepPlan) -> StepPlan:
+    """Nothing is missing."""
+    return step

@@ -28,7 +28,7 @@ class Inputs:
         self._outputs: dict[str, Mapping[str, Wire]] = {}
         self._counts: dict[str, int] = {}
         self._lists: dict[tuple[str, str], Wire] = {}
-        self._elements: dict[str, list[dict[str, Any]]] = {}
+        self._elements: dict[str, Any] = {}
 
     def keep(self, key: str, outputs: Mapping[str, Wire]) -> None:
         """Remember a finished step's outputs."""
@@ -99,6 +99,10 @@ class Inputs:
             whole = tree["value"] if "value" in tree else self.output(tree["step"], tree["output"])
             for item in artifacts.items(from_wire(whole), self._blobs):
                 yield {"value": item.wire()}
+
+    def element(self, key: str, index: int, trees: Mapping[str, Any]) -> None:
+        """What one element is given, of a fan-out that is told of them one by one."""
+        self._elements.setdefault(key, {})[index] = trees
 
     def _element(self, step: StepPlan, index: int) -> dict[str, Any]:
         return {name: self._tree(tree) for name, tree in self._elements[step.key][index].items()}

@@ -55,13 +55,13 @@ class Recorder:
 
     # What earlier sessions left
 
-    def remember_earlier(self) -> None:
-        """Take over what earlier sessions of the run finished, and how often they tried the rest."""
+    def remember_earlier(self, but: Iterable[str] = ()) -> None:
+        """Take over what earlier sessions of the run finished, and how often they tried the rest; `but` these steps."""
         self._resumed = True
         self._tried = self._store.records.attempt_numbers(self._run)
         for row in self._store.records.all_steps(self._run):
             self._tried[row.key] = max(row.attempts, self._tried.get(row.key, 0))
-            if row.status in STEP_GOOD:
+            if row.status in STEP_GOOD and row.name not in but:
                 self._kept[row.key] = row
 
     def tried(self, key: str) -> int:
@@ -185,6 +185,12 @@ class Recorder:
             self._batch.remember(
                 CacheRow(key=known, run_id=self._run, step_key=key, created=now, expires=expires, outputs=outputs)
             )
+
+    def outputs(self, key: str, outputs: Mapping[str, Wire]) -> None:
+        """More results of a step than its worker told of."""
+        for place, (name, wire) in enumerate(outputs.items()):
+            row = OutputRow(run_id=self._run, key=key, name=name, artifact=from_wire(wire), place=place)
+            self._batch.output(row)
 
     def learned(self, key: str) -> RungRow | None:
         """The changes with which a request worked the last time."""

@@ -18,6 +18,7 @@ from stoker.core.status import INPUT_ERROR, REFUSED, RunStatus
 from stoker.engine.accounts import Accounts
 from stoker.engine.doing import Doing, Policy
 from stoker.engine.escalation import Escalation
+from stoker.engine.growth import Growth
 from stoker.engine.hooks import Hooks
 from stoker.engine.inputs import Inputs
 from stoker.engine.jobs import Jobs, News
@@ -63,6 +64,7 @@ class Runner:
         self._members: dict[str, tuple[StepPlan, int]] = {}
         self._fanouts: set[str] = set()
         self._doing: dict[str, Doing] = {}
+        self.growth = Growth(recorder, inputs, observer, self._members, self._doing, self.tell)
         self._events: deque[ev.Event] = deque()
         self._submissions: list[ev.Submit] = []
         self._posted: deque[Callable[[], None]] = deque()
@@ -114,6 +116,10 @@ class Runner:
         doing = self._doing.get(key)
         facts = doing.facts if doing is not None else {}
         return f"{facts.get('cause', '')}: {facts.get('message', '')}".strip(": ")
+
+    def doing(self, key: str) -> Doing:
+        """What is known of a step on its way, or at its end."""
+        return self._doing[key]
 
     # Growth
 

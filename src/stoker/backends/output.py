@@ -1,0 +1,83 @@
+"""A container's output as it comes from an engine, cut into lines, with Stoker's own messages taken out."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from typing import Any, Final, Mapping
+
+from stoker.core.containers import MARK
+from stoker.core.plan import LogLine
+
+_LAST: Final = 20
+_LONGEST: Final = 1 << 20
+"""Bytes of a line after which it is handed on in pieces."""
+
+
+class Reader:
+    """Takes the pieces of one container's two streams. `up`: the program inside has begun."""
+
+    def __init__(self) -> None:
+        self.up = False
+        self._rest: dict[str, bytes] = {}
+        self._taken: dict[str, int] = {}
+        self._skip: dict[str, int] = {}
+        self._last: deque[str] = deque(maxlen=_LAST)
+
+    def again(self) -> None:
+        """The output comes once more from its beginning: what was taken already is passed over."""
+        self._skip = dict(self._taken)
+
+    def read(self, stream: str, data: bytes) -> tuple[list[LogLine], list[Mapping[str, Any]]]:
+        """The lines and messages that are whole now."""
+        skipped = min(self._skip.get(stream, 0), len(data))
+        if skipped:
+            self._skip[stream] -= skipped
+            data = data[skipped:]
+        self._taken[stream] = self._taken.get(stream, 0) + len(data)
+        whole, newline, rest = (self._rest.get(stream, b"") + data).rpartition(b"\n")
+        if len(rest) > _LONGEST:
+            whole, newline, rest = whole + newline + rest, b"\n", b""
+        self._rest[stream] = rest
+        return self._cut(stream, whole) if newline else ([], [])
+
+    def end(self) -> tuple[list[LogLine], list[Mapping[str, Any]]]:
+        """What is left without a newline."""
+        lines: list[LogLine] = []
+        messages: list[Mapping[str, Any]] = []
+        for stream, rest in self._rest.items():
+            if rest:
+                more, said = self._cut(stream, rest)
+                lines += more
+                messages += said
+        self._rest = {}
+        return lines, messages
+
+    def last_words(self) -> str:
+        """What was written last, for a person who must find out why the program did not begin."""
+        return " | ".join(line for line in self._last if line.strip())[-2000:]
+
+    def _cut(self, stream: str, data: bytes) -> tuple[list[LogLine], list[Mapping[str, Any]]]:
+        now = time.time()
+        lines: list[LogLine] = []
+        messages: list[Mapping[str, Any]] = []
+        for text in data.decode("utf-8", "replace").split("\n"):
+            message = _message(text) if stream == "stdout" and text.startswith(MARK) else None
+            if message is None:
+                self._last.append(text)
+                lines.append(LogLine(time=now, stream=stream, text=text))
+            elif "up" in message:
+                self.up = True
+            else:
+                messages.append(message)
+        return lines, messages
+
+
+def _message(text: str) -> Mapping[str, Any] | None:
+    """The message of a marked line; None for a line of a step that only looks like one."""
+    try:
+        found = json.loads(text[len(MARK) :])
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

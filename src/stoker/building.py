@@ -1,0 +1,145 @@
+"""What steps in images need before a run begins: their images, and a package of the user's code in the artifact store.
+
+An image is made once for all steps with the same settings. The code travels beside it, so that a change of code builds
+nothing. Knows images and the store; which backend runs a step is only a name here.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any, BinaryIO, Callable, Final, Iterable, Mapping, Sequence, cast
+
+import attrs
+
+from stoker.core.codec import to_json
+from stoker.core.errors import UsageError
+from stoker.core.graph import Source
+from stoker.core.plan import Code, StepPlan
+from stoker.core.words import time_text
+from stoker.images import context, engine
+from stoker.images.made import image_of
+from stoker.images.wheel import worker_bundle
+from stoker.store.blobs import Blobs
+
+_OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+"""Where Stoker itself is: it comes with the image, or in a bundle."""
+
+
+class Builder:
+    """Images of one session, made when they are first asked for.
+
+    `folder` is one of Stoker's own, for wheels; `said` is told how a build goes. `hosts` are the engines' addresses by
+    the names under which steps call their backends; only those that run steps in images are in it.
+    """
+
+    def __init__(self, *, hosts: Mapping[str, str], folder: Path, said: Callable[[str], None]) -> None:
+        self.hosts = hosts
+        self._folder = folder
+        self._said = said
+        self._images: dict[str, str] = {}
+        self._engines: dict[str, engine.Engine] = {}
+
+    def needed(self, steps: Iterable[StepPlan]) -> bool:
+        """Whether one of these steps runs in an image."""
+        return any(step.backend in self.hosts for step in steps)
+
+    def ready(self, steps: Iterable[StepPlan]) -> tuple[StepPlan, ...]:
+        """The steps with their images, which are there then."""
+        return tuple(self.one(step) for step in steps)
+
+    def one(self, step: StepPlan) -> StepPlan:
+        """The step with its image, if it runs in one."""
+        host = self.hosts.get(step.backend)
+        if host is None:
+            return step
+        root = step.source.root or os.getcwd()
+        known = f"{host} {root} {to_json(step.settings.docker)}"
+        if known not in self._images:
+            self._images[known] = self._image(step, host, Path(root))
+        return attrs.evolve(step, image=self._images[known])
+
+    def _image(self, step: StepPlan, host: str, root: Path) -> str:
+        if host not in self._engines:
+            environ: dict[str, str] = dict(os.environ)
+            self._engines[host] = engine.need({**environ, "DOCKER_HOST": host} if host else environ)
+        built = image_of(
+            step.settings.docker,
+            root=root,
+            folder=self._folder,
+            engine=self._engines[host],
+            progress=self._said,
+        )
+        if not built.reused:
+            self._said(f"built the image of step '{step.name}' in {time_text(built.seconds)}: {built.tag}")
+        return built.reference
+
+    def code(self, sources: Sequence[Source], steps: Iterable[StepPlan], blobs: Blobs, home: Path) -> Code:
+        """The user's code in the artifact store, and a worker for the images that lack one."""
+        used = [step.settings.docker for step in steps if step.backend in self.hosts]
+        lacks = any(docker is not None and docker.skip_build is True for docker in used)
+        bundle = str(worker_bundle(self._folder)) if lacks else ""
+        root = code_root(sources)
+        if not root:
+            return Code(bundle=bundle)
+        files = [Path(source.path) for source in sources if source.path and _is_below(source.path, root)]
+        made = context.package(Path(root), files, home=home)
+        if not blobs.exists(made.digest):
+            with blobs.writer() as writer:
+                context.write(made, cast("BinaryIO", writer))
+        for left in made.left_out:
+            self._said(f"stays behind: {left}")
+        return Code(package=made.digest, root=str(made.root), bundle=bundle)
+
+
+def code_root(sources: Iterable[Source], loaded: Mapping[str, Any] | None = None) -> str:
+    """The folder that holds all code of the user's own that the steps' modules have imported; empty without any.
+
+    What is installed does not count: it is the image's affair. Nor does what this process alone was started from.
+    """
+    roots = {os.path.realpath(source.root) for source in sources if source.root and not _is_installed(source.root)}
+    path = [os.path.realpath(entry or os.getcwd()) for entry in sys.path]
+    for entry in dict.fromkeys(path):
+        if entry not in roots and not _is_installed(entry) and _gave(entry, sys.modules if loaded is None else loaded):
+            roots.add(entry)
+    if not roots:
+        return ""
+    found = os.path.commonpath(sorted(roots))
+    home = os.path.realpath(os.path.expanduser("~"))
+    if len(roots) > 1 and (found in {"/", home} or _is_below(home, found)):
+        raise UsageError(
+            f"the steps' code lies in folders that have nothing but {found} in common: {', '.join(sorted(roots))}",
+            fix="put it below one folder, or install what the steps import as a package (requirements of the image)",
+        )
+    return found
+
+
+def _gave(entry: str, loaded: Mapping[str, Any]) -> bool:
+    """Whether a module of the user's was imported from an entry of the path."""
+    for name, module in list(loaded.items()):
+        file = getattr(module, "__file__", None)
+        if not file or "." in name or name == "__main__":
+            continue
+        folder = os.path.dirname(os.path.realpath(file))
+        if os.path.basename(file).startswith("__init__."):
+            folder = os.path.dirname(folder)
+        if folder == entry:
+            return True
+    return False
+
+
+def _is_installed(path: str) -> bool:
+    """Whether a folder belongs to this Python, or to Stoker."""
+    real = os.path.realpath(path)
+    own = {_OURS, *map(os.path.realpath, [*site.getsitepackages(), site.getusersitepackages()])}
+    own |= {os.path.realpath(place) for place in sysconfig.get_paths().values()}
+    own |= {os.path.realpath(os.path.join(prefix, "lib")) for prefix in (sys.prefix, sys.base_prefix)}
+    own |= {os.path.realpath(os.path.join(prefix, "bin")) for prefix in (sys.prefix, sys.base_prefix)}
+    return any(real == one or _is_below(real, one) for one in own)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return os.path.realpath(path).startswith(folder.rstrip("/") + "/")

@@ -1,0 +1,407 @@
+"""`python flow.py COMMAND`: the command line of a flow, by Metaflow's words; `stoker run flow.py` runs it, too.
+
+Exit codes are those of `stoker`: 0, 1 when a step failed, 2 for wrong usage, 3 when the plan was refused.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, Callable, Final, Iterable, Mapping, Sequence
+
+import attrs
+
+from stoker import driver, start
+from stoker.client import Client, Run
+from stoker.core.errors import NotFound, ParameterError, StokerError, UsageError, nearest
+from stoker.core.request import NotTheDriver, RunRequest
+from stoker.frontends.arguments import COMMAND_LINE, CommandLine
+from stoker.frontends.flowdefinition import FlowDefinition
+from stoker.frontends.flowspec import FlowSpec, parameters_of
+
+
+@attrs.frozen(kw_only=True)
+class Option:
+    """An option of a command: `value` is what its value is called, empty for a flag."""
+
+    help: str
+    value: str = ""
+    many: bool = False
+
+
+_ALL: Final[Mapping[str, Option]] = {
+    "quiet": Option(help="show the summary only"),
+    "no-pylint": Option(help="taken for Metaflow's sake: no linter is run"),
+    "metadata": Option(value="WHERE", help="taken for Metaflow's sake, only 'local': the store is that of the stack"),
+    "datastore": Option(value="WHERE", help="taken for Metaflow's sake, only 'local': the store is that of the stack"),
+    "environment": Option(value="KIND", help="'local': the packages of this Python"),
+    "with": Option(value="DECORATOR", many=True, help="a decorator for every step that lacks it: resources:gpu=1"),
+    "without": Option(value="DECORATOR", many=True, help="leave a decorator out, such as kubernetes"),
+    "stack": Option(value="NAME", help="where to run and to keep things, from stoker.toml"),
+}
+_RUN: Final[Mapping[str, Option]] = {
+    "max-workers": Option(value="N", help="how many tasks may run at once"),
+    "max-num-splits": Option(value="N", help="refuse a foreach with more elements; without it there is no limit"),
+    "max-log-size": Option(value="MB", help="taken for Metaflow's sake: logs are kept whole"),
+    "tag": Option(value="TAG", many=True, help="a tag to find the run by"),
+    "run-id-file": Option(value="FILE", help="write the run's id there as soon as it begins"),
+    "runner-attribute-file": Option(value="FILE", help="write flow and run there as JSON as soon as it begins"),
+    "namespace": Option(value="NAME", help="the namespace that the run belongs to; user:NAME by default"),
+    "set": Option(value="KEY=VALUE", many=True, help="a setting, such as steps.train.resources.gpu_count=2"),
+    "simulate": Option(value="DEVICES", help='pretend that this machine has "4xH100-80GB", for example'),
+    "failure-mode": Option(value="MODE", help="fail_fast, or continue with what does not depend on a failure"),
+    "debug": Option(help="run every task in this process, so that breakpoint() works"),
+}
+_RESUME: Final[Mapping[str, Option]] = {
+    **_RUN,
+    "origin-run-id": Option(value="RUN", help="the run to go on with; the newest of this flow that did not succeed"),
+}
+_HERE: Final = ("run", "resume", "check")
+_LOOK: Final = ("show", "dump", "logs", "tag", "output-dot", "card")
+COMMANDS: Final[Mapping[str, str]] = {
+    "run": "run the flow",
+    "resume": "go on with a run where it stopped, or from a step on: resume [STEP]",
+    "check": "check the flow: its steps, and what they ask for",
+    "show": "show the steps and where they go",
+    "dump": "print what tasks made: dump [RUN/]STEP[/TASK]",
+    "logs": "print what tasks wrote: logs [RUN/]STEP[/TASK]",
+    "card": "list what tasks did with their accelerators: card list|view [RUN/]STEP",
+    "tag": "list, add, remove or replace the tags of a run",
+    "output-dot": "print the graph for Graphviz",
+    "version": "print the version",
+    "help": "print this",
+}
+_ELSEWHERE: Final[Mapping[str, str]] = {
+    "spin": "use `resume STEP`, which runs a step and what follows it once more",
+    "package": "code is read where it is; there is no package",
+    "kubernetes": "this version has no backend for Kubernetes yet",
+    "batch": "this version has no backend for AWS Batch yet",
+    "argo-workflows": "there is no deployer; start `python flow.py run` from what you schedule with",
+    "step-functions": "there is no deployer; start `python flow.py run` from what you schedule with",
+    "airflow": "there is no deployer; start `python flow.py run` from what you schedule with",
+    "init": "tasks start by themselves",
+    "step": "tasks start by themselves",
+}
+"""Commands of Metaflow's that are not here, and what to do."""
+
+
+def main(kind: type[FlowSpec], argv: Sequence[str] | None = None) -> None:
+    """Called by `FlowSpec()`: the command line of the program, or of `stoker run flow.py`."""
+    line = COMMAND_LINE.get()
+    if line is not None and argv is None:
+        _under_stoker(kind, line)
+        return
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = command(kind, words, f"python {os.path.basename(sys.argv[0])}")
+    except StokerError as error:
+        sys.stdout.flush()
+        sys.stderr.write(f"error: {error}\n")
+        code = error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
+    if argv is None:
+        sys.exit(code)
+
+
+def _under_stoker(kind: type[FlowSpec], line: CommandLine) -> None:
+    flow = FlowDefinition(kind)
+    if line.wanted and flow.name != line.wanted:
+        raise NotTheDriver
+    line.calls.append((flow, {}))
+    if line.planning:
+        raise NotTheDriver
+    run_from_stoker(flow, line)
+
+
+def run_from_stoker(flow: FlowDefinition, line: CommandLine) -> Run:
+    """Run a flow with the command line of `stoker run`, whose own options are taken off already."""
+    options, rest = _split(list(line.arguments), {**_ALL, **_RUN})
+    given, rest = _parameters(flow.kind, rest)
+    if rest:
+        raise ParameterError(f"unexpected argument {rest[0]!r}", fix="write --parameter value")
+    for name, value in line.options.items():
+        if name == "failure-mode" or name in _RUN or name in _ALL:
+            options.setdefault(name, value)
+    definition = _definition(flow.kind, options)
+    request = _request(definition, options)
+    request = attrs.evolve(
+        request,
+        cache=False if line.options.get("no-cache") else None,
+        run_file=line.options.get("config"),
+        name=line.options.get("name"),
+        quiet=bool(line.options.get("quiet") or options.get("quiet")),
+    )
+    return start.run(definition, given, request)
+
+
+def command(kind: type[FlowSpec], words: Sequence[str], usage: str) -> int:
+    """Run one command; its exit code."""
+    early, words = _leading(list(words))
+    if not words or words[0] in ("help", "--help", "-h"):
+        print(help_text(kind, usage))
+        return 0
+    name, rest = words[0], list(words[1:])
+    if name in _ELSEWHERE:
+        raise UsageError(f"there is no command '{name}' here", fix=_ELSEWHERE[name])
+    if name not in COMMANDS:
+        raise UsageError(f"there is no command '{name}'{nearest(name, COMMANDS)}", fix=f"{usage} help")
+    if "--help" in rest:
+        print(help_text(kind, usage, name))
+        return 0
+    if name == "version":
+        import stoker
+
+        print(f"stoker {stoker.__version__}")
+        return 0
+    if name in _LOOK:
+        from stoker.cli import flowlook
+
+        return flowlook.command(name, FlowDefinition(kind), rest)
+    return _start(kind, name, rest, early)
+
+
+def _start(kind: type[FlowSpec], name: str, words: list[str], early: Mapping[str, Any]) -> int:
+    known = {**_ALL, **(_RESUME if name == "resume" else _RUN)}
+    options, rest = _split(words, known)
+    for key, value in early.items():
+        options[key] = [*value, *options.get(key, ())] if known[key].many else options.get(key, value)
+    flow = _definition(kind, options)
+    if name == "resume":
+        return _resume(flow, options, rest)
+    given, rest = _parameters(kind, rest)
+    if rest:
+        raise UsageError(f"unexpected argument {rest[0]!r}", fix="write --parameter value")
+    if name == "check":
+        return _check(flow, given, options)
+    start.run(flow, given, _request(flow, options))
+    return 0
+
+
+def _check(flow: FlowDefinition, given: Mapping[str, Any], options: Mapping[str, Any]) -> int:
+    from stoker.core import findings as checks
+
+    steps = flow.graph.steps
+    print(f"{flow.name}: {len(steps)} steps, from '{flow.graph.start}' to '{flow.graph.end}'")
+    required = [found for found in parameters_of(flow.kind).values() if found.required and found.name not in given]
+    if required:
+        # Parameters that must be given are not what is checked.
+        given = {**given, **{found.name: _some(found) for found in required}}
+    made = driver.plan(flow, given, _request(flow, options))
+    for line in (*flow.said, *(finding.text() for finding in made.findings)):
+        print(line)
+    if checks.errors(made.findings):
+        return 3
+    print("checked: it can run")
+    return 0
+
+
+def _some(parameter: Any) -> Any:
+    """A value of a parameter's type."""
+    kind = parameter.type
+    return kind() if isinstance(kind, type) and kind in (int, float, str, bool) and parameter.kind != "FILE" else None
+
+
+def _resume(flow: FlowDefinition, options: Mapping[str, Any], rest: Sequence[str]) -> int:
+    if len(rest) > 1:
+        raise UsageError(f"unexpected argument {rest[1]!r}", fix="write resume [STEP]; parameters stay as they were")
+    again: tuple[str, ...] = ()
+    if rest:
+        again = tuple(following(flow, rest[0]))
+    client = Client(options.get("stack"))
+    wanted = options.get("origin-run-id")
+    run = client.run(str(wanted).rpartition("/")[2]) if wanted else _newest(client, flow, bool(again))
+    if run.pipeline != flow.name:
+        raise UsageError(f"run {run.id} is of '{run.pipeline}', not of '{flow.name}'", fix="name one of this flow")
+    request = attrs.evolve(_request(flow, options), again=again)
+    if request.began is not None:
+        request.began(run.id)
+    if run.status == "succeeded" and not again:
+        sys.stderr.write(f"run {run.id} has succeeded: nothing is left to do; `resume STEP` runs a step again\n")
+        return 0
+    driver.resume(run.id, request, flow=flow)
+    return 0
+
+
+def following(flow: FlowDefinition, name: str) -> list[str]:
+    """A step and all that can come after it."""
+    if name not in flow.graph.steps:
+        raise UsageError(f"flow {flow.name} has no step '{name}'{nearest(name, flow.graph.steps)}")
+    found = [name]
+    for one in found:
+        found += [target for target in flow.graph.steps[one].targets if target not in found]
+    return found
+
+
+def _newest(client: Client, flow: FlowDefinition, also_good: bool) -> Run:
+    for run in client.runs(pipeline=flow.name, limit=20):
+        if run.status not in ("running", "succeeded") or (also_good and run.status == "succeeded"):
+            return run
+    raise NotFound(f"no run of {flow.name} stopped before its end", fix="name one: --origin-run-id RUN")
+
+
+# Reading a command line
+
+
+def _leading(words: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Options that stand before the command, as in `python flow.py --no-pylint run`."""
+    early: dict[str, Any] = {}
+    while words and words[0].startswith("--") and words[0] != "--help":
+        found, rest = _split(words[:1] if "=" in words[0] else words[:2], _ALL)
+        if not found:
+            raise UsageError(f"{words[0]} stands before the command", fix=f"write it behind: run {words[0]} …")
+        for name, value in found.items():
+            early[name] = [*early.get(name, ()), *value] if isinstance(value, list) else value
+        words = [*rest, *words[1 if "=" in words[0] else 2 :]]
+    return early, words
+
+
+def _split(words: list[str], known: Mapping[str, Option]) -> tuple[dict[str, Any], list[str]]:
+    """Options by name, and the words that are none of them; `-` and `_` in a name are the same."""
+    found: dict[str, Any] = {}
+    rest: list[str] = []
+    line = iter(words)
+    for word in line:
+        flag, equals, value = word.partition("=")
+        name = flag.removeprefix("--").replace("_", "-")
+        option = known.get(name) if flag.startswith("--") else None
+        if option is None:
+            rest.append(word)
+        elif not option.value:
+            found[name] = True
+        else:
+            if not equals:
+                value = next(line, "")
+                if not value or value.startswith("--"):
+                    raise UsageError(f"{flag} needs a value", fix=f"write {flag} {option.value}")
+            if option.many:
+                found.setdefault(name, []).append(value)
+            else:
+                found[name] = value
+    return found, rest
+
+
+def _parameters(kind: type[FlowSpec], words: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """The flow's own parameters from `--lr 0.1`, `--lr=0.1`, and for a yes or no only `--fast`."""
+    known = {found.name.replace("_", "-"): found for found in parameters_of(kind).values()}
+    given: dict[str, Any] = {}
+    rest: list[str] = []
+    line = list(words)
+    while line:
+        word = line.pop(0)
+        flag, equals, value = word.partition("=")
+        if not flag.startswith("--"):
+            rest.append(word)
+            continue
+        parameter = known.get(flag.removeprefix("--").replace("_", "-"))
+        if parameter is None:
+            flags = [found.flag for found in known.values()] + [f"--{name}" for name in (*_ALL, *_RUN)]
+            raise UsageError(f"flow {kind.__name__} has no parameter for {flag}{nearest(flag, flags)}")
+        if not equals:
+            if parameter.type is bool and (not line or line[0].startswith("--")):
+                value = "true"
+            elif not line:
+                raise UsageError(f"{flag} needs a value", fix=f"write {flag} {parameter.kind}")
+            else:
+                value = line.pop(0)
+        if parameter.multiple:
+            given.setdefault(parameter.name, []).append(value)
+        else:
+            given[parameter.name] = value
+    return given, rest
+
+
+def _definition(kind: type[FlowSpec], options: Mapping[str, Any]) -> FlowDefinition:
+    for name in ("metadata", "datastore"):
+        if options.get(name, "local") != "local":
+            raise UsageError(
+                f"--{name}={options[name]}: only 'local' is taken; where things are kept is the stack's to say",
+                fix="write artifact_store and database into stoker.toml, and --stack NAME",
+            )
+    if options.get("environment", "local") != "local":
+        raise UsageError(
+            f"--environment={options['environment']}: steps run with the packages of this Python",
+            fix="install them here; building environments follows with the container backends",
+        )
+    splits = options.get("max-num-splits")
+    return FlowDefinition(
+        kind,
+        attached=tuple(options.get("with", ())),
+        without=tuple(options.get("without", ())),
+        max_splits=None if splits is None else _number("max-num-splits", splits),
+        namespace=options.get("namespace"),
+    )
+
+
+def _request(flow: FlowDefinition, options: Mapping[str, Any]) -> RunRequest:
+    assignments = list(options.get("set", ()))
+    if "max-workers" in options:
+        assignments.append(f"max_parallel={_number('max-workers', options['max-workers'])}")
+    if "failure-mode" in options:
+        assignments.append(f"failure_mode={options['failure-mode']}")
+    return RunRequest(
+        stack=options.get("stack"),
+        debug=bool(options.get("debug")),
+        simulate=options.get("simulate"),
+        quiet=bool(options.get("quiet")),
+        assignments=tuple(assignments),
+        tags=tuple(options.get("tag", ())),
+        began=_began(flow, options),
+    )
+
+
+def _number(name: str, text: Any) -> int:
+    if not str(text).isdecimal() or int(text) < 1:
+        raise UsageError(f"--{name} {text}: not a number from 1 up", fix=f"write --{name} 4")
+    return int(text)
+
+
+def _began(flow: FlowDefinition, options: Mapping[str, Any]) -> Callable[[str], None] | None:
+    ids, told = options.get("run-id-file"), options.get("runner-attribute-file")
+    if ids is None and told is None:
+        return None
+
+    def write(run: str) -> None:
+        import json
+
+        texts = ((ids, run), (told, json.dumps({"flow_name": flow.name, "run_id": run})))
+        for name, text in texts:
+            if name is not None:
+                path = Path(name)
+                beside = path.with_name(f".{path.name}.{os.getpid()}")
+                beside.write_text(text, encoding="utf-8")
+                beside.replace(path)
+
+    return write
+
+
+# Help
+
+
+def help_text(kind: type[FlowSpec], usage: str, name: str = "") -> str:
+    """What the command line takes."""
+    lines = [f"Usage: {usage} {name or 'COMMAND'} [OPTIONS]", ""]
+    doc = (kind.__doc__ or "").strip().partition("\n")[0]
+    if doc:
+        lines += [f"  {doc}", ""]
+    if not name:
+        lines += ["Commands:", *_columns(COMMANDS.items()), ""]
+    if name in _HERE or not name:
+        rows = []
+        for found in parameters_of(kind).values():
+            default = "required" if found.required else f"default: {found.default!r}"
+            shown = default if found.show_default else ""
+            rows.append((f"{found.flag} {found.kind}", "  ".join(text for text in (found.help, shown) if text)))
+        if rows:
+            lines += ["Parameters:", *_columns(rows), ""]
+        options = {**(_RESUME if name == "resume" else _RUN), **_ALL}
+        lines += ["Options:", *_columns((f"--{key} {one.value}".rstrip(), one.help) for key, one in options.items())]
+    return "\n".join(lines).rstrip()
+
+
+def _columns(rows: Iterable[tuple[str, str]]) -> list[str]:
+    found = list(rows)
+    width = max(len(left) for left, _ in found)
+    return [f"  {left.ljust(width)}  {right}".rstrip() for left, right in found]

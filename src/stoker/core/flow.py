@@ -1,0 +1,101 @@
+"""A flow as data: its steps, and where each of them may go next. What the class form adds to a graph.
+
+The front end reads it from the step methods (`frontends.transitions`), the engine follows it, the command line shows it.
+Also here: the names under which a finished task leaves word of where it goes.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, Mapping
+
+import attrs
+
+StepKind = Literal["linear", "split", "foreach", "parallel", "switch", "end"]
+"""What a step's `self.next` does: go on, to several steps, once for each element, to N nodes, or to one of several."""
+
+STEP_MARK: Final = "__stoker_flow_step__"
+"""The attribute by which `@step` marks a method: its options as a mapping."""
+TRANSITION: Final = "_transition"
+"""The output that says where a task goes: {"next": [steps], "kind", "count", "name"}."""
+ELEMENTS: Final = "_elements"
+"""The output of a foreach's first task: its elements, each an artifact of its own."""
+GANG: Final = "_gang"
+"""The output of each node of a `num_parallel`: all its artifacts, which need not be the same on all nodes."""
+OWN: Final = frozenset({TRANSITION, ELEMENTS, GANG})
+"""Outputs of a task that are not its user's."""
+
+
+@attrs.frozen(kw_only=True)
+class CaughtFailure:
+    """What `@catch(var=…)` leaves in its attribute: why the step failed. True, where None would mean that it did not.
+
+    `type` is the exception's, empty where the process was killed; `exception` is what it said.
+    """
+
+    step: str
+    cause: str
+    type: str
+    message: str
+    traceback: str = ""
+
+    @property
+    def exception(self) -> str:
+        """What the exception said, or what became of the process."""
+        return self.message
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.message}" if self.type else f"{self.cause}: {self.message}"
+
+
+@attrs.frozen(kw_only=True)
+class FlowStep:
+    """One step method. `join`: it takes `inputs`. `name_of` is the attribute that a foreach or a switch reads.
+
+    `cases` maps a switch's values, as text, to steps. `where` is the method's place, `next_at` that of its `self.next`.
+    """
+
+    name: str
+    kind: StepKind
+    targets: tuple[str, ...] = ()
+    join: bool = False
+    name_of: str = ""
+    cases: Mapping[str, str] = attrs.field(factory=dict)
+    where: str = ""
+    next_at: str = ""
+    doc: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class FlowGraph:
+    """All steps of a flow by name, in the order of the class; `start` and `end` are the names of its first and last."""
+
+    name: str
+    steps: Mapping[str, FlowStep]
+    start: str = "start"
+    end: str = "end"
+    where: str = ""
+    doc: str = ""
+
+    def order(self) -> list[str]:
+        """The steps, each behind those that it comes from, ways back aside; what is never reached comes last."""
+        done: list[str] = []
+        seen: set[str] = set()
+        line = [(self.start, False)]
+        while line:
+            name, left = line.pop()
+            if left:
+                done.append(name)
+            elif name not in seen and name in self.steps:
+                seen.add(name)
+                line.append((name, True))
+                line.extend((target, False) for target in self.steps[name].targets)
+        return done[::-1] + [name for name in self.steps if name not in seen]
+
+    def before(self) -> dict[str, list[str]]:
+        """For each step the steps that go to it."""
+        found: dict[str, list[str]] = {name: [] for name in self.steps}
+        for step in self.steps.values():
+            for target in step.targets:
+                if target in found and step.name not in found[target]:
+                    found[target].append(step.name)
+        return found

@@ -1,0 +1,131 @@
+"""What a step says of Kubernetes beside its resources: the words of `@kubernetes`, checked, for the backend that renders.
+
+Words and defaults are Metaflow's (https://docs.metaflow.org/api/step-decorators/kubernetes); `trainium` and the like are
+resources and stand there. A field that is not given is `UNSET`, so that a default never beats what somebody wrote.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Iterable, Mapping
+
+import attrs
+
+from stoker.core.errors import SettingsError, nearest
+from stoker.core.units import UNSET, count, strict
+
+QOS: Final = ("Burstable", "Guaranteed")
+PULL_POLICIES: Final = ("IfNotPresent", "Always", "Never")
+"""https://kubernetes.io/docs/concepts/containers/images/#image-pull-policy"""
+_TOLERATION: Final = ("key", "operator", "value", "effect", "tolerationSeconds", "toleration_seconds")
+"""https://kubernetes.io/docs/reference/generated/kubernetes-api/v1.30/#toleration-v1-core"""
+
+
+def given_text(value: Any) -> Any:
+    """A text."""
+    if value is UNSET or value is None or (isinstance(value, str) and value):
+        return value
+    raise SettingsError(f"{value!r} is not a text", fix="write a text")
+
+
+def given_flag(value: Any) -> Any:
+    """A yes or a no, also as the command line writes it."""
+    words = {"true": True, "false": False, "1": True, "0": False}
+    if value is UNSET or value is None or isinstance(value, bool):
+        return value
+    if str(value).lower() in words:
+        return words[str(value).lower()]
+    raise SettingsError(f"{value!r} is neither true nor false", fix="write true or false")
+
+
+def given_texts(value: Any) -> Any:
+    """Texts, or one text with commas."""
+    if value is UNSET or value is None:
+        return value
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    items = list(value) if isinstance(value, Iterable) else [None]
+    if not all(isinstance(item, str) for item in items):
+        raise SettingsError(f"{value!r} is not a list of texts", fix='write ["a", "b"]')
+    return tuple(items)
+
+
+def given_pairs(value: Any) -> Any:
+    """A mapping of texts, or "key=value,key=value"."""
+    if value is UNSET or value is None:
+        return value
+    if isinstance(value, str):
+        parts = [part.partition("=") for part in value.split(",") if part.strip()]
+        if not all(equals for _, equals, _ in parts):
+            raise SettingsError(f"{value!r} is not key=value", fix='write {"pool": "gpu"} or "pool=gpu"')
+        return {key.strip(): text.strip() for key, _, text in parts}
+    if not isinstance(value, Mapping):
+        raise SettingsError(f"{value!r} does not map names to texts", fix='write {"pool": "gpu"}')
+    return {str(key): str(text) for key, text in value.items()}
+
+
+def given_whole(value: Any) -> Any:
+    """A whole number."""
+    return value if value is UNSET or value is None else count(value)
+
+
+def given_mapping(value: Any) -> Any:
+    """A mapping of whatever it is."""
+    if value is UNSET or value is None or isinstance(value, Mapping):
+        return value if value is UNSET or value is None else dict(value)
+    raise SettingsError(f"{value!r} is not a mapping", fix="write {…}")
+
+
+def _choice(words: Iterable[str]) -> Any:
+    known = tuple(words)
+
+    def parse(value: Any) -> Any:
+        if value is UNSET or value is None or value in known:
+            return value
+        raise SettingsError(f"{value!r} is not one of {', '.join(known)}{nearest(str(value), known)}")
+
+    return parse
+
+
+def _tolerations(value: Any) -> Any:
+    if value is UNSET or value is None:
+        return value
+    if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
+        raise SettingsError(f"{value!r} is not a list of tolerations", fix='write [{"key": …, "operator": "Exists"}]')
+    found = []
+    for entry in value:
+        if not isinstance(entry, Mapping):
+            raise SettingsError(f"{entry!r} is not a toleration", fix='write {"key": …, "operator": "Exists"}')
+        unknown = [name for name in entry if name not in _TOLERATION]
+        if unknown:
+            raise SettingsError(f"a toleration has no '{unknown[0]}'{nearest(str(unknown[0]), _TOLERATION)}")
+        found.append(dict(entry))
+    return tuple(found)
+
+
+@strict
+@attrs.frozen(kw_only=True)
+class KubernetesSettings:
+    """The words of `@kubernetes` that are no resources. Sizes of tmpfs are MiB, as there."""
+
+    image: str | None = attrs.field(default=UNSET, converter=given_text)
+    image_pull_policy: str | None = attrs.field(default=UNSET, converter=_choice(PULL_POLICIES))
+    image_pull_secrets: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
+    service_account: str | None = attrs.field(default=UNSET, converter=given_text)
+    secrets: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
+    node_selector: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_pairs)
+    namespace: str | None = attrs.field(default=UNSET, converter=given_text)
+    tolerations: tuple[Mapping[str, Any], ...] | None = attrs.field(default=UNSET, converter=_tolerations)
+    labels: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_pairs)
+    annotations: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_pairs)
+    use_tmpfs: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    tmpfs_tempdir: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    tmpfs_size: int | None = attrs.field(default=UNSET, converter=given_whole)
+    tmpfs_path: str | None = attrs.field(default=UNSET, converter=given_text)
+    persistent_volume_claims: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_pairs)
+    port: int | None = attrs.field(default=UNSET, converter=given_whole)
+    compute_pool: str | None = attrs.field(default=UNSET, converter=given_text)
+    executable: str | None = attrs.field(default=UNSET, converter=given_text)
+    hostname_resolution_timeout: int | None = attrs.field(default=UNSET, converter=given_whole)
+    qos: str | None = attrs.field(default=UNSET, converter=_choice(QOS))
+    extended_resources: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_pairs)
+    security_context: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_mapping)

@@ -1,0 +1,88 @@
+"""From a flow's class and its plan to what the engine runs: templates for its tasks, and what they are told of the run."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from typing import Any, Mapping, Sequence
+
+import attrs
+
+from stoker.compile import source as sources
+from stoker.compile.planner import Planner
+from stoker.core.errors import SourceError
+from stoker.core.plan import Plan, StepPlan
+from stoker.engine.flows import FlowBody
+from stoker.frontends.flowdecorators import notes_of
+from stoker.frontends.flowdefinition import FlowDefinition
+from stoker.frontends.flowparams import username
+from stoker.frontends.flowsettings import branch_of
+from stoker.frontends.flowspec import FlowSpec
+from stoker.frontends.transitions import steps_of
+from stoker.runtime.flowcurrent import VARIABLE
+
+
+def body(flow: FlowDefinition, plan: Plan, planner: Planner, *, tags: Sequence[str], fail_fast: bool) -> FlowBody:
+    """The run of a flow, ready to go."""
+    found = planner.source_of(flow.kind, flow.where)
+    if found.kind == "pickled":
+        raise SourceError(
+            f"flow {flow.name} is in no file, where workers could find it", where=flow.where, fix="put it into a file"
+        )
+    told = json.dumps(_told(flow, tags), separators=(",", ":"))
+    functions = steps_of(flow.kind)
+    templates: dict[str, StepPlan] = {}
+    for step in plan.steps:
+        settings = attrs.evolve(step.settings, environment={**step.settings.environment, VARIABLE: told})
+        source = attrs.evolve(found, qualname=f"{found.qualname}.{step.name}")
+        code = _code(flow.kind, functions[step.name]) if settings.cache else step.code
+        templates[step.name] = attrs.evolve(step, settings=settings, source=source, code=code)
+    return FlowBody(
+        flow.graph,
+        templates,
+        plan.parameters,
+        planner.blobs,
+        caught=lambda name: flow.options[name].catch,
+        fail_fast=fail_fast,
+        said=flow.said,
+    )
+
+
+def _told(flow: FlowDefinition, tags: Sequence[str]) -> dict[str, Any]:
+    """What `current` says of the run as a whole."""
+    project = next((note for note in notes_of(flow.kind) if note.name == "project"), None)
+    return {
+        "flow": flow.name,
+        "tags": list(dict.fromkeys((*flow.tags, *tags))),
+        "user": username(),
+        "namespace": flow.namespace,
+        "max_splits": flow.max_splits,
+        "project": "" if project is None else project.values["name"],
+        "branch": "" if project is None else branch_of(project),
+        "production": bool(project is not None and project.values.get("production")),
+        "graph": {name: list(step.targets) for name, step in flow.graph.steps.items()},
+    }
+
+
+def _code(kind: type, function: Any) -> str:
+    """The digest of a step: its own code, and everything else of its class but the other steps."""
+    parts = [sources.code_digest(function)]
+    for name, value in sorted(_members(kind).items()):
+        if callable(value) or isinstance(value, (property, staticmethod, classmethod)):
+            inner = getattr(value, "fget", None) or getattr(value, "__func__", None) or value
+            parts.append(f"{name}:{sources.code_digest(inner)}")
+        else:
+            parts.append(f"{name}={value!r}")
+    return sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _members(kind: type) -> Mapping[str, Any]:
+    steps = steps_of(kind)
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__[: kind.__mro__.index(FlowSpec)]):
+        found.update(vars(base))
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in steps and not (name.startswith("__") and name.endswith("__")) and not name.startswith("_stoker")
+    }

@@ -1,0 +1,186 @@
+"""A flow's class as the driver knows it: name, parameters, settings, and one node for each step.
+
+Has the words that the driver asks of a pipeline, so that both are planned, run and resumed in the same way.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Mapping, Sequence
+
+import attrs
+
+from stoker.core.errors import UsageError
+from stoker.core.flow import FlowGraph
+from stoker.core.graph import Graph, Node, StepSpec
+from stoker.core.plan import Plan
+from stoker.core.settings import Layer
+from stoker.core.units import UNSET
+from stoker.frontends import flowparams, flowsettings, transitions
+from stoker.frontends.flowspec import FlowSpec, parameters_of
+from stoker.frontends.signature import Parameter, Signature
+
+
+class FlowDefinition:
+    """One flow. `attached` are decorators of the command line's `--with`, as texts."""
+
+    dynamic = True
+    hooks: Mapping[str, Callable[..., Any]] = {}  # noqa: RUF012 nothing is ever put in
+
+    def __init__(
+        self,
+        kind: type[FlowSpec],
+        *,
+        attached: Sequence[str] = (),
+        without: Sequence[str] = (),
+        max_splits: int | None = None,
+        namespace: str | None = None,
+    ) -> None:
+        self.kind = kind
+        self.name = kind.__name__
+        self.function = kind
+        self.stack: str | None = None
+        self.max_splits = max_splits
+        self.namespace = namespace or f"user:{flowparams.username()}"
+        self.said: tuple[str, ...] = ()
+        self._attached = tuple(attached)
+        self._without = frozenset(without)
+        self._room: tuple[float, int] | None = None
+
+    def here(self, cpus: float, memory: int) -> None:
+        """Take requests for hints: the flow runs on this machine, which has so many CPUs and so much memory."""
+        self._room = (cpus, memory)
+
+    @functools.cached_property
+    def graph(self) -> FlowGraph:
+        """The steps and where they go, checked."""
+        found = transitions.graph_of(self.kind)
+        transitions.check(found)
+        return found
+
+    @property
+    def where(self) -> str:
+        """Where the class stands."""
+        return self.graph.where
+
+    @functools.cached_property
+    def options(self) -> Mapping[str, flowsettings.StepOptions]:
+        """What each step's decorators, those of the class and those of `--with` ask for."""
+        functions = transitions.steps_of(self.kind)
+        found = {
+            name: flowsettings.of_step(self.kind, name, functions[name], self._attached, self._without)
+            for name in self.graph.steps
+        }
+        if self._room is not None:
+            for name, options in found.items():
+                if options.remote:
+                    continue
+                found[name], said = flowsettings.hinted(options, name, *self._room)
+                self.said += said
+        return found
+
+    @functools.cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """Settings of the whole flow, weakest first."""
+        return flowsettings.of_flow(self.kind)
+
+    @functools.cached_property
+    def tags(self) -> tuple[str, ...]:
+        """Tags that every run of it has; the namespace is one of them."""
+        return (self.namespace, *flowsettings.tags_of(self.kind))
+
+    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """All parameters by name, checked, defaults filled in."""
+        return flowparams.bound(self.kind, arguments)
+
+    def shown(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters as the run's record shows them."""
+        known = {parameter.name: parameter for parameter in parameters_of(self.kind).values()}
+        return {name: known[name].shown(value) if name in known else value for name, value in values.items()}
+
+    @property
+    def signature(self) -> Signature:
+        """Its parameters, for a command line; texts are parsed by `bind`."""
+        known = parameters_of(self.kind).values()
+        found = {
+            parameter.name.replace("-", "_"): Parameter(name=parameter.name.replace("-", "_"), default=None)
+            for parameter in known
+        }
+        return Signature(
+            owner=f"flow '{self.name}'",
+            parameters=found,
+            others=UNSET,
+            outputs=(),
+            results=(),
+            unpack=False,
+            complete=True,
+        )
+
+    def completed(self, plan: Plan) -> Plan:
+        """The plan with what platforms are told beside resources, and with what is to be said of it."""
+        elsewhere = {name: options for name, options in self.options.items() if options.remote}
+        steps, findings = [], []
+        for step in plan.steps:
+            options = elsewhere.get(step.name)
+            if options is None:
+                steps.append(step)
+                continue
+            settings = attrs.evolve(step.settings, backend={"step_operator": dict(options.own)})
+            steps.append(attrs.evolve(step, settings=settings, backend=options.remote))
+            findings.append(flowsettings.no_backend(step.name, options))
+        mine = tuple(f" step '{name}'" for name in elsewhere)
+        kept = [finding for finding in plan.findings if not (mine and finding.where.endswith(mine))]
+        return attrs.evolve(plan, steps=tuple(steps), findings=(*kept, *findings))
+
+    def outline(self, arguments: Mapping[str, Any]) -> Graph:
+        """One node for each step, in the order in which they are reached; tasks come while the run goes."""
+        before = self.graph.before()
+        functions = transitions.steps_of(self.kind)
+        nodes = [
+            Node(
+                key=name,
+                step=StepSpec(
+                    name=name,
+                    function=functions[name],
+                    inputs=(),
+                    outputs=(),
+                    unpack=False,
+                    where=self.graph.steps[name].where,
+                    layers=self.options[name].layers,
+                ),
+                bindings={},
+                after=tuple(before[name]),
+                where=self.graph.steps[name].where,
+            )
+            for name in self.graph.order()
+        ]
+        return Graph(
+            name=self.name,
+            nodes=tuple(nodes),
+            parameters=dict(arguments),
+            layers=self.layers,
+            where=self.where,
+            dynamic=True,
+        )
+
+    def __repr__(self) -> str:
+        return f"<flow {self.name} of {self.where}>"
+
+
+def is_flow(value: Any) -> bool:
+    """Whether a value is a flow's class, and not `FlowSpec` itself or a base without steps."""
+    return isinstance(value, type) and issubclass(value, FlowSpec) and bool(transitions.steps_of(value))
+
+
+def choose(namespace: Mapping[str, Any], name: str, shown: str, module: str) -> type[FlowSpec] | None:
+    """The flow of a module: the one that is named, or the only one; None where it has none."""
+    found = {key: value for key, value in namespace.items() if is_flow(value) and value.__module__ == module}
+    if name:
+        if name in found:
+            return found[name]
+        return None
+    if len(found) > 1:
+        names = sorted(found)
+        raise UsageError(f"{shown} has several flows: {', '.join(names)}", fix=f"name one: {shown}:{names[0]}")
+    return next(iter(found.values()), None)
+

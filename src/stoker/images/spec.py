@@ -1,0 +1,379 @@
+"""Docker settings and the files that they name become an `ImageSpec`: here they are read, and checked for what an image
+cannot hold. No engine and no registry is asked.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final, Iterable, Iterator, Mapping
+
+import attrs
+
+from stoker.core.docker import DockerSettings, Installer
+from stoker.core.errors import SettingsError
+from stoker.core.units import UNSET, given
+from stoker.images import parents
+from stoker.images.context import listed_files
+from stoker.images.dockerfile import (
+    BUILD,
+    PROJECT,
+    SECRETS,
+    WHEELS,
+    ImageSpec,
+    Python,
+    Requirements,
+    dockerfile,
+    requirement_files,
+)
+from stoker.images.requirements import (
+    TORCH,
+    check_passwords,
+    from_file,
+    from_project,
+    installed,
+    listed,
+    name_of,
+    without_ours,
+)
+
+__all__ = ["ImageSpec", "Requirements", "context_files", "dockerfile", "spec_of"]
+
+UNBUILT: Final = (
+    *("dockerfile", "requirements", "pyproject_path", "required_extras", "replicate_local_python_environment"),
+    *("apt_packages", "conda_packages", "environment", "local_project_install_command", "build_context_root"),
+    *("python_package_installer_args", "build_config", "accelerator"),
+)
+"""What an image that is used as it is cannot honour."""
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_SECRET: Final = re.compile(r"(?:^|_)(TOKEN|PASSWORD|PASSWD|SECRET|(SECRET|API|ACCESS|PRIVATE)_KEY)$", re.IGNORECASE)
+_IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+# https://www.debian.org/doc/debian-policy/ch-controlfields.html#source; apt adds :architecture, =version, /release.
+_APT: Final = re.compile(r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?(=[A-Za-z0-9.+~:-]+|/[A-Za-z0-9.-]+)?")
+# https://docs.conda.io/projects/conda-build/en/latest/resources/package-spec.html#package-match-specifications
+_CONDA: Final = re.compile(r"[A-Za-z0-9_][^\s;&|`$\\\"']*( [^;&|`$\\\"']*)?")
+_PLATFORM: Final = re.compile(r"[a-z0-9]+/[a-z0-9]+(/[a-z0-9]+)?")
+_USER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
+_FLAG: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
+_SECRET_FIX: Final = "give it to the step: @step(environment={…}) is set when the step runs, and is in no image"
+
+
+def spec_of(settings: DockerSettings | None, *, root: Path, python: str, worker: str = "") -> ImageSpec:
+    """The image that settings ask for. `root` is the folder from which paths are seen, `python` the driver's, "3.11".
+
+    `worker` is the file name of Stoker's wheel (`images.wheel`); without it the image lacks a worker.
+    """
+    settings = settings if settings is not None else DockerSettings()
+    if given(settings.skip_build, False):
+        return _used_as_is(settings, python)
+    own = _own(settings, root)
+    parent, accelerator = _parent(settings, own, python)
+    groups, left_out = _groups(settings, root)
+    groups, extras, ours = _cleaned(groups)
+    wheels = accelerator.wheels or _wheels(groups)
+    installer: Installer = given(settings.python_package_installer, "uv")
+    arguments = tuple(_arguments(given(settings.python_package_installer_args, {}), installer))
+    if installer == "pip" and wheels and not any("index-url=" in word for word in arguments):
+        groups = tuple(part for group in groups for part in _split(group, wheels))
+    build_config = given(settings.build_config, {})
+    options = _options(build_config)
+    return ImageSpec(
+        parent=parent,
+        python=python,
+        interpreter=_interpreter(settings, own, parent, python),
+        platform=_fitting(given(settings.platform, ""), _PLATFORM, "platform", "linux/amd64"),
+        own=own,
+        build_arguments=tuple(sorted(_variable(name, "a build argument") for name in options.get("build_args", {}))),
+        environment=_environment(settings.environment, "environment"),
+        apt_packages=_names(settings.apt_packages, _APT, "apt_packages", "libgl1"),
+        conda_packages=_names(settings.conda_packages, _CONDA, "conda_packages", "ffmpeg=6"),
+        installer=installer,
+        arguments=arguments,
+        requirements=groups,
+        wheels=wheels,
+        worker=worker,
+        worker_extras=extras,
+        project=given(settings.local_project_install_command, ""),
+        runtime_environment=_environment(settings.runtime_environment, "runtime_environment"),
+        user=_fitting(given(settings.user, ""), _USER, "user", "1000:1000"),
+        secrets=tuple(sorted(options.get("secrets", {}))),
+        context_root=_context_root(settings, root),
+        dockerignore=_dockerignore(build_config, root),
+        options=options,
+        left_out=(*left_out, *ours),
+        **_kept(settings),
+    )
+
+
+def context_files(spec: ImageSpec, *, root: Path, wheel: Path | None = None) -> dict[str, bytes | Path]:
+    """Everything that the build's context holds, by its path there: bytes, or a file to copy."""
+    found: dict[str, bytes | Path] = dict(requirement_files(spec))
+    if wheel is not None and spec.worker:
+        found[f"{BUILD}/{spec.worker}"] = wheel
+    if spec.context_root:
+        folder = Path(spec.context_root)
+        ignored = Path(spec.dockerignore) if spec.dockerignore else folder / ".dockerignore"
+        for name in listed_files(folder, ignored=ignored, docker=True):
+            found.setdefault(name, folder / name)
+    if spec.project:
+        folder = Path(spec.context_root) if spec.context_root and not spec.own else root
+        for name in listed_files(folder):
+            found[f"{PROJECT}/{name}"] = folder / name
+    return found
+
+
+def _used_as_is(settings: DockerSettings, python: str) -> ImageSpec:
+    if not given(settings.parent_image, ""):
+        raise SettingsError("skip_build needs a parent_image: it is the image that is used as it is")
+    lost = [name for name in UNBUILT if given(getattr(settings, name), None)]
+    if lost:
+        raise SettingsError(
+            f"skip_build: the image is used as it is, and {', '.join(lost)} would be ignored",
+            fix=f"take back what it has from weaker settings ({lost[0]}=None), or let the image be built",
+        )
+    return ImageSpec(
+        parent=_fitting(given(settings.parent_image, ""), _IMAGE, "parent_image", "pytorch/pytorch:2.8.0"),
+        python=python,
+        skip_build=True,
+        platform=_fitting(given(settings.platform, ""), _PLATFORM, "platform", "linux/amd64"),
+        runtime_environment=_environment(settings.runtime_environment, "runtime_environment"),
+        user=_fitting(given(settings.user, ""), _USER, "user", "1000:1000"),
+        installer=given(settings.python_package_installer, "uv"),
+        **_kept(settings),
+    )
+
+
+def _kept(settings: DockerSettings) -> dict[str, Any]:
+    return {
+        "target_repository": given(settings.target_repository, ""),
+        "image_tag": given(settings.image_tag, ""),
+        "prevent_build_reuse": given(settings.prevent_build_reuse, False),
+    }
+
+
+def _own(settings: DockerSettings, root: Path) -> str:
+    """The text of the person's own Dockerfile."""
+    written = given(settings.dockerfile, "")
+    if not written:
+        return ""
+    path = root / written
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"dockerfile: it cannot be read: {error}", fix=f"paths are seen from {root}") from None
+    if re.match(r"(?:\s*#[^\n]*\n)*\s*#\s*escape\s*=\s*`", text, re.IGNORECASE):
+        raise SettingsError(f"dockerfile: {path} has another escape character, which is for Windows' images")
+    if not re.search(r"(?im)^\s*FROM\s", text):
+        raise SettingsError(f"dockerfile: {path} has no FROM")
+    return text
+
+
+def _parent(settings: DockerSettings, own: str, python: str) -> tuple[str, parents.Parent]:
+    """The image that the build begins with, and what the accelerator stands for."""
+    accelerator = given(settings.accelerator, "")
+    found = parents.parent_for(accelerator, python=python) if accelerator else parents.plain(python)
+    if own:
+        return final_parent(own), found
+    named = given(settings.parent_image, "")
+    return _fitting(named, _IMAGE, "parent_image", "pytorch/pytorch:2.8.0") or found.image, found
+
+
+def _interpreter(settings: DockerSettings, own: str, parent: str, python: str) -> Python:
+    """A Dockerfile of somebody's own, or a package of apt, may bring a Python to an image that has none."""
+    brought = own or any(re.match(r"python3(?![-a-z])|python-is", name) for name in given(settings.apt_packages, ()))
+    return "parent" if brought else parents.interpreter_of(parent, python=python)
+
+
+def final_parent(text: str) -> str:
+    """The image on which the last stage of a Dockerfile stands, through stages and the defaults of arguments."""
+    arguments: dict[str, str] = {}
+    stages: dict[str, str] = {}
+    parent = ""
+    for line in re.sub(r"\\[ \t]*\r?\n", " ", text).splitlines():
+        words = line.split()
+        if len(words) < 2:
+            continue
+        if words[0].upper() == "ARG" and not parent:
+            name, _, value = words[1].partition("=")
+            arguments[name] = value.strip("\"'")
+        elif words[0].upper() == "FROM":
+            names = [word for word in words[1:] if not word.startswith("--")]
+            image = re.sub(r"\$\{?(\w+)(?::-([^}]*))?\}?", lambda m: arguments.get(m[1]) or m[2] or "", names[0])
+            parent = stages.get(image.lower(), image)
+            if len(names) == 3 and names[1].upper() == "AS":
+                stages[names[2].lower()] = parent
+    return parent
+
+
+def _groups(settings: DockerSettings, root: Path) -> tuple[tuple[Requirements, ...], tuple[str, ...]]:
+    """The lists in the order in which they are installed: this Python's, the project's, the person's own."""
+    groups: list[Requirements] = []
+    left_out: tuple[str, ...] = ()
+    if given(settings.replicate_local_python_environment, False):
+        local, left_out = installed()
+        groups.append(local)
+    extras = given(settings.required_extras, ())
+    project = given(settings.pyproject_path, "")
+    if project or extras:
+        path = root / (project or "pyproject.toml")
+        if not path.exists():
+            raise SettingsError(
+                f"there is no {path}", fix="pyproject_path= says where the project is, seen from its root"
+            )
+        groups.append(from_project(path, extras))
+    written = given(settings.requirements, ())
+    if isinstance(written, str):
+        groups.append(from_file((root / written).resolve()))
+    elif written:
+        groups.append(listed(written, where="requirements", folder=root))
+    return tuple(groups), left_out
+
+
+def _cleaned(
+    groups: Iterable[Requirements],
+) -> tuple[tuple[Requirements, ...], tuple[str, ...], tuple[str, ...]]:
+    """The lists without Stoker and without what a later list asks for in its own way; empty ones are gone."""
+    found: list[Requirements] = []
+    extras: set[str] = set()
+    left_out: list[str] = []
+    later: set[str] = set()
+    for group in reversed(list(groups)):
+        kept, named, ours = without_ours(group)
+        extras.update(named)
+        left_out += ours
+        lines = tuple(line for line in kept.lines if name_of(line) not in later)
+        later |= {name_of(line) for line in lines} - {""}
+        if any(not line.startswith("-") for line in lines):
+            found.insert(0, attrs.evolve(kept, lines=lines))
+    return tuple(found), tuple(sorted(extras)), tuple(left_out)
+
+
+def _wheels(groups: Iterable[Requirements]) -> str:
+    """The platform that torch's own version names: "cu121" of torch==2.4.0+cu121."""
+    for group in groups:
+        if any(
+            line.startswith(("-i", "--index-url", "--extra-index-url", "-f", "--find-links")) for line in group.lines
+        ):
+            continue  # the list says itself where its wheels are
+        for line in group.lines:
+            local = re.search(r"\+(cpu|xpu|cu\d+|rocm[\d.]+)\b", line)
+            if name_of(line) in TORCH and local is not None:
+                return local[1]
+    return ""
+
+
+def _split(group: Requirements, wheels: str) -> Iterator[Requirements]:
+    """Torch from its own index first, for pip, which would take the newest version of all indexes; then the rest."""
+    hashed = any("--hash" in line for line in group.lines)
+    torch = tuple(line for line in group.lines if name_of(line) in TORCH)
+    if not torch or hashed or any(re.match(r"-i|--index-url|--extra-index-url", line) for line in group.lines):
+        yield group
+        return
+    yield attrs.evolve(group, name=f"{group.name}-torch", lines=torch, index=WHEELS + wheels)
+    rest = tuple(line for line in group.lines if line not in torch)
+    if any(not line.startswith("-") for line in rest):
+        yield attrs.evolve(group, lines=rest)
+
+
+def _arguments(written: Mapping[str, Any], installer: str) -> Iterator[str]:
+    """Flags as words: None and True are a bare flag, False is none, a list repeats it."""
+    for key, value in sorted(written.items()):
+        flag = key.strip().lstrip("-").replace("_", "-")
+        if not _FLAG.fullmatch(flag):
+            raise SettingsError(f"python_package_installer_args: {key!r} is not the name of a flag")
+        if installer == "pip" and flag == "system":
+            continue  # what uv needs the flag for, pip always does
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if item is False:
+                continue
+            if not (item is None or isinstance(item, (str, int, float))):
+                raise SettingsError(f"python_package_installer_args: {key}={item!r} is neither a text nor a number")
+            dashes = "-" if len(flag) == 1 else "--"
+            joint = "" if len(flag) == 1 else "="
+            word = f"{dashes}{flag}" if item is None or item is True else f"{dashes}{flag}{joint}{item}"
+            check_passwords(word, "python_package_installer_args")
+            yield _plain(word, "python_package_installer_args")
+
+
+def _options(build_config: Mapping[str, Any]) -> dict[str, Any]:
+    options = build_config.get("options") or {}
+    if not isinstance(options, Mapping):
+        raise SettingsError(f"build_config.options: {options!r} does not map names to values")
+    for name in ("build_args", "secrets"):
+        if not isinstance(options.get(name, {}), Mapping):
+            raise SettingsError(f"build_config.options.{name}: {options[name]!r} does not map names to values")
+    for name in options.get("secrets", {}):
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            raise SettingsError(
+                f"build_config.options.secrets: {name!r} is not a name", fix=f"known: {', '.join(SECRETS)}"
+            )
+    return dict(options)
+
+
+def _context_root(settings: DockerSettings, root: Path) -> str:
+    written = given(settings.build_context_root, "")
+    if not written:
+        return ""
+    if not (given(settings.dockerfile, "") or given(settings.local_project_install_command, "")):
+        raise SettingsError(
+            "build_context_root: nothing would be taken from there",
+            fix="it is for a dockerfile= of your own, or for local_project_install_command=",
+        )
+    folder = root / written
+    if not folder.is_dir():
+        raise SettingsError(f"build_context_root: there is no folder {folder}", fix=f"paths are seen from {root}")
+    return str(folder)
+
+
+def _dockerignore(build_config: Mapping[str, Any], root: Path) -> str:
+    written = build_config.get("dockerignore")
+    if not written:
+        return ""
+    if not isinstance(written, str) or not (root / written).is_file():
+        raise SettingsError(
+            f"build_config.dockerignore: there is no file {written!r}", fix=f"paths are seen from {root}"
+        )
+    return str(root / written)
+
+
+def _environment(written: Mapping[str, str | None] | None, field: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in given(written, {}).items():
+        if value is None or value is UNSET:
+            continue
+        _variable(name, field)
+        _plain(value, f"{field}: {name}")
+        if value and _SECRET.search(name):
+            raise SettingsError(
+                f"{field}: {name} looks like a secret, and everybody can read an image", fix=_SECRET_FIX
+            )
+        check_passwords(value, f"{field}: {name}")
+        found[name] = value
+    return found
+
+
+def _variable(name: str, field: str) -> str:
+    if not _VARIABLE.fullmatch(name):
+        raise SettingsError(
+            f"{field}: {name!r} is no name for a variable in a Dockerfile", fix="write letters, digits and _"
+        )
+    return name
+
+
+def _names(values: Iterable[str] | None, pattern: re.Pattern[str], field: str, example: str) -> tuple[str, ...]:
+    return tuple(_fitting(value.strip(), pattern, field, example) for value in given(values, ()))
+
+
+def _fitting(value: str, pattern: re.Pattern[str], field: str, example: str) -> str:
+    value = value.strip()
+    if value and not pattern.fullmatch(value):
+        raise SettingsError(
+            f"{field}: {value!r} cannot be put into a Dockerfile", fix=f"write something like {example!r}"
+        )
+    return value
+
+
+def _plain(value: str, what: str) -> str:
+    if re.search(r"[\r\n\0]", value):
+        raise SettingsError(f"{what} has a line break, which a Dockerfile cannot hold: {value!r}", fix=_SECRET_FIX)
+    return value

@@ -1,0 +1,196 @@
+"""The running Stoker, made ready to travel: a wheel for images that are built, a folder for those used as they are.
+
+Both are made from the files that this process would import, so that a checkout installed for editing travels as it is.
+No network is asked and no build tool is needed. The same files give the same bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import os
+import re
+import shutil
+import tempfile
+import zipfile
+from importlib import metadata
+from pathlib import Path
+from typing import Final, Iterable, Iterator
+
+from stoker.core.errors import InfrastructureError
+
+DEPENDENCIES: Final = (
+    "attrs",
+    "cattrs",
+    "cloudpickle",
+    "exceptiongroup",  # cattrs, before Python 3.11
+    "fsspec",
+    "nvidia-ml-py",
+    "typing-extensions",  # cattrs
+)
+"""What a worker may import, all of it pure Python: it runs on every Python from 3.10 and every machine. psutil is not;
+the worker reads Linux's /proc in its place where it is missing."""
+VENDORED: Final = "stoker_dependencies"
+"""The folder of the bundle with other people's packages. It is put at the path's end: the image's own go first."""
+_SKIPPED: Final = frozenset({"__pycache__"})
+_STAMP: Final = (1980, 1, 1, 0, 0, 0)
+"""The time of every file: zip knows no earlier one."""
+_PRELUDE: Final = f"""
+
+def _add_dependencies() -> None:
+    import os
+    import sys
+
+    folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "{VENDORED}")
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
+_add_dependencies()
+"""
+
+
+def worker_wheel(folder: Path) -> Path:
+    """A wheel of the Stoker that runs here, in `folder`; its version ends in a digest of what is in it.
+
+    So an image whose parent has a Stoker already gets this one: pip installs no version twice.
+    """
+    files = dict(_package_files())
+    about = _about()
+    licences = dict(_licences())
+    digest = _digest([*files.items(), ("METADATA", about.encode()), *licences.items()])
+    version = f"{_version(about)}+g{digest[:12]}"
+    name = f"stoker-{version}-py3-none-any.whl"
+    path = folder / name
+    if path.is_file():
+        return path
+    info = f"stoker-{version}.dist-info"
+    contents = {f"stoker/{inner}": data for inner, data in files.items()}
+    contents[f"{info}/METADATA"] = re.sub(r"(?m)^Version:.*$", f"Version: {version}", about, count=1).encode()
+    # https://packaging.python.org/en/latest/specifications/binary-distribution-format/
+    contents[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: stoker\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    contents[f"{info}/entry_points.txt"] = b"[console_scripts]\nstoker = stoker.cli.main:main\n"
+    contents.update({f"{info}/licenses/{inner}": data for inner, data in licences.items()})
+    contents[f"{info}/RECORD"] = _record(contents, f"{info}/RECORD")
+    folder.mkdir(parents=True, exist_ok=True)
+    # Not compressed: two versions of zlib may write the same files in two ways.
+    with (
+        tempfile.NamedTemporaryFile(dir=folder, delete=False) as file,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
+    ):
+        for inner, data in contents.items():
+            entry = zipfile.ZipInfo(inner, _STAMP)
+            entry.external_attr = 0o100644 << 16
+            archive.writestr(entry, data)
+    os.chmod(file.name, 0o644)
+    os.replace(file.name, path)
+    return path
+
+
+def worker_bundle(folder: Path) -> Path:
+    """A folder to put on PYTHONPATH, below `folder`: Stoker and what its worker imports. It is made once.
+
+    What an image has of the same packages goes before: they are put at the end of the path when `stoker` is imported.
+    """
+    contents = {f"stoker/{inner}": data for inner, data in _package_files()}
+    contents["stoker/__init__.py"] += _PRELUDE.encode()
+    contents["stoker.dist-info/METADATA"] = _about().encode()
+    for name in DEPENDENCIES:
+        for inner, data in _distribution_files(name):
+            contents[f"{VENDORED}/{inner}"] = data
+    path = folder / f"bundle-{_digest(contents.items())[:16]}"
+    if path.is_dir():
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(dir=folder, prefix=".bundle-"))
+    try:
+        os.chmod(beside, 0o755)  # the container's user may be another one
+        for inner, data in contents.items():
+            target = beside / inner
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+        beside.rename(path)
+    except OSError:
+        if not path.is_dir():  # otherwise somebody else was first, with the same bytes
+            raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return path
+
+
+def _package_files() -> Iterator[tuple[str, bytes]]:
+    """Every file of the package `stoker` by its path in it, in order."""
+    root = Path(__file__).resolve().parents[1]
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if name not in _SKIPPED)
+        for name in sorted(names):
+            path = Path(folder, name)
+            if path.suffix not in (".pyc", ".pyo"):
+                yield path.relative_to(root).as_posix(), path.read_bytes()
+
+
+def _about() -> str:
+    """The distribution's METADATA."""
+    found = _distribution("stoker")
+    text = found.read_text("METADATA") if found is not None else None
+    if not text:
+        raise InfrastructureError(
+            "Stoker is not installed here, so that it does not know what it depends on",
+            fix="install it: pip install stoker, or pip install -e . in a checkout",
+        )
+    return text
+
+
+def _version(about: str) -> str:
+    match = re.search(r"(?m)^Version:\s*(\S+)", about)
+    return match[1].partition("+")[0] if match is not None else "0"
+
+
+def _licences() -> Iterator[tuple[str, bytes]]:
+    found = _distribution("stoker")
+    for file in (found.files or ()) if found is not None else ():
+        if "licenses" in file.parts:
+            yield file.name, Path(str(file.locate())).read_bytes()
+
+
+def _distribution(name: str) -> metadata.Distribution | None:
+    try:
+        return metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _distribution_files(name: str) -> Iterator[tuple[str, bytes]]:
+    """The files of an installed distribution, by their path in site-packages; none if it is not installed."""
+    found = _distribution(name)
+    for file in sorted((found.files or ()) if found is not None else (), key=str):
+        if ".." in file.parts or _SKIPPED.intersection(file.parts) or file.suffix == ".pyc":
+            continue  # scripts, and what belongs to this Python
+        if file.suffix in (".so", ".pyd", ".dylib"):
+            raise InfrastructureError(
+                f"{name} is installed here with compiled parts ({file}), which fit one machine only"
+            )
+        path = Path(str(file.locate()))
+        if path.is_file():
+            yield str(file), path.read_bytes()
+
+
+def _digest(files: Iterable[tuple[str, bytes]]) -> str:
+    hasher = hashlib.sha256()
+    for name, data in files:
+        hasher.update(f"{name}\0{len(data)}\0".encode())
+        hasher.update(data)
+    return hasher.hexdigest()
+
+
+def _record(contents: dict[str, bytes], own: str) -> bytes:
+    """RECORD: each file with its digest and size, itself with neither."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for name, data in contents.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        writer.writerow([name, f"sha256={digest}", len(data)])
+    writer.writerow([own, "", ""])
+    return text.getvalue().encode()

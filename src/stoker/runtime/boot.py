@@ -1,0 +1,381 @@
+"""The program inside a container: fetches the user's code, runs one job beside its monitor, and leaves the result.
+
+    python -m stoker.runtime.boot SPEC
+
+SPEC is a file, or a URI that fsspec knows, with a document that whoever made the container wrote:
+
+    {"job", "step", "blobs", "package", "root", "folder", "path", "checkpoints", "environment", "grace"}
+
+"job" and "step" are what a worker is told on any machine. "package" is the digest of the user's code in the artifact
+store, made from the folder "root" of the driver's machine; what "job" and "step" say of files below it is meant in the
+folder where the package is unpacked here. Without a package the driver's folders are taken for this machine's own.
+
+`result.json` appears beside SPEC when the job is over, whole or not at all: the worker's document, or, where the worker
+died, `{"exited": …}` as the fork server tells it, with `oom` where the kernel killed for want of memory.
+
+Standard output and error are the step's, line by line. What is no output of its own stands between them on standard
+output, in lines that begin with `MARK`: `{"up": version}` before anything else, `{"began": seconds}`, and what the
+agent of a distributed step sends on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any, Final, Iterator, Mapping
+
+from stoker.backends.forked import Output
+from stoker.core import wire
+from stoker.core.containers import CREDENTIALS, MARK, RESULT, UP_VERSION
+from stoker.core.plan import LogLine
+from stoker.runtime import forkserver
+from stoker.runtime.memory_pressure import OomKills
+from stoker.store import notes
+from stoker.store.blobs import Blobs
+
+GRACE: Final = 9.0
+"""Seconds between SIGTERM and SIGKILL that a step gets where SPEC does not say: engines kill all after 10."""
+_LINE: Final = 1 << 14
+"""Bytes of a message with lines of ranks: an engine keeps what is longer in several pieces."""
+_WORKER: Final = 1
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the job that SPEC tells; the exit code is 0 where it went well."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if len(given) != 1:
+        sys.stderr.write("usage: python -m stoker.runtime.boot SPEC\n")
+        return 2
+    place = given[0]
+    ending = Ending()
+    _say({"up": UP_VERSION})
+    text = notes.get(place)
+    if text is None:
+        sys.stderr.write(f"there is no {place} in this container: the folder that holds it is not mounted here\n")
+        return 2
+    result = _result(json.loads(text), ending)
+    notes.put(beside(place, RESULT), json.dumps(result).encode())
+    return _code(result)
+
+
+def beside(place: str, name: str) -> str:
+    """The place of another file in SPEC's folder."""
+    return place.rpartition("/")[0] + "/" + name
+
+
+def _result(spec: Mapping[str, Any], ending: Ending) -> dict[str, Any]:
+    """The job's result, or what is known of its worker's end."""
+    job = spec["job"]
+    try:
+        _make_at_home(spec)
+        here = unpacked(spec)
+        job, step, path, folder = moved(spec, here)
+    except Exception as error:  # the top of a process: whatever it is, the driver must be told
+        traceback.print_exc()
+        message = f"the container could not be made ready: {type(error).__name__}: {error}"
+        document = {"type": type(error).__name__, "message": message, "traceback": "", "place": ""}
+        now = time.time()
+        failed = {"job": job["job"], "ok": False, "outputs": {}, "cause": "input-error", "error": document}
+        return {**failed, "start": now, "end": now, "cpu": 0.0}
+    kills = OomKills()
+    before = kills.now()
+    result = _Job(spec, {**job, "steps": {str(job["step"]): step}}, path, folder, ending).run()
+    if "exited" in result:
+        result["exited"]["oom"] = kills.since(before)
+    return _named_as_there(result, here, spec["root"]) if here else result
+
+
+def _make_at_home(spec: Mapping[str, Any]) -> None:
+    """What a process needs that runs as a user whom the image does not know."""
+    os.umask(0o022)
+    with contextlib.suppress(FileNotFoundError), open(CREDENTIALS, encoding="utf-8") as file:
+        os.environ.update(json.load(file))
+    os.environ.update(spec["environment"])
+    place = os.environ.get("STOKER_NODE_ADDR", "")
+    if place:
+        # A container knows its own name; others may not, on engines whose networks have no name service.
+        with contextlib.suppress(OSError):
+            os.environ["STOKER_NODE_ADDR"] = socket.gethostbyname(place)
+    home = os.environ.get("HOME", "/")
+    if not os.access(home, os.W_OK):
+        # Caches of frameworks (torch, Hugging Face, matplotlib) are below it, and fail where nothing can be written.
+        os.environ["HOME"] = os.path.join(tempfile.gettempdir(), f"home-{os.getuid()}")
+        os.makedirs(os.environ["HOME"], mode=0o700, exist_ok=True)
+    # `getpass.getuser`, which torch asks for the name of its cache, fails for a uid that /etc/passwd lacks.
+    os.environ.setdefault("USER", f"user-{os.getuid()}")
+    os.environ.setdefault("LOGNAME", os.environ["USER"])
+
+
+def unpacked(spec: Mapping[str, Any]) -> str:
+    """The folder with the user's code, unpacked for this container alone; empty where there is no package."""
+    if not spec["package"]:
+        return ""
+    from stoker.images import context
+
+    folder = os.path.join(tempfile.gettempdir(), f"stoker-{spec['package'][:16]}")
+    context.unpack(Path(Blobs(spec["blobs"]).path(spec["package"])), Path(folder))
+    return folder
+
+
+def moved(spec: Mapping[str, Any], here: str) -> tuple[dict[str, Any], dict[str, Any], list[str], str]:
+    """Job, step, `sys.path` and working directory, with the driver's folders as they are called here."""
+    job, step = dict(spec["job"]), dict(spec["step"])
+    if not here:
+        return job, step, list(dict.fromkeys([*spec["path"], *sys.path])), spec["folder"]
+    root = spec["root"]
+    step["source"] = _source(step["source"], root, here)
+    if "hook" in job:
+        job["hook"] = _source(job["hook"], root, here)
+    path = [place for place in (_place(entry, root, here) for entry in spec["path"]) if place]
+    folder = _place(spec["folder"], root, here) or here
+    return job, step, list(dict.fromkeys([*path, here, *sys.path])), folder if os.path.isdir(folder) else here
+
+
+def _source(source: Mapping[str, Any], root: str, here: str) -> dict[str, Any]:
+    found = {name: _place(str(source.get(name) or ""), root, here) for name in ("path", "root")}
+    return {**source, **{name: place or source.get(name, "") for name, place in found.items()}}
+
+
+def _place(path: str, root: str, here: str) -> str:
+    """A path below the driver's root as it is here; empty for one that lies elsewhere."""
+    if path == root:
+        return here
+    return here + path[len(root.rstrip("/")) :] if path.startswith(root.rstrip("/") + "/") else ""
+
+
+def _named_as_there(result: dict[str, Any], here: str, root: str) -> dict[str, Any]:
+    """The error with the person's own file names, so that an editor finds the line."""
+    error = result.get("error")
+    if error:
+        renamed = {name: text.replace(here, root) for name, text in error.items() if isinstance(text, str)}
+        result["error"] = {**error, **renamed}
+    return result
+
+
+class Ending:
+    """SIGTERM and SIGINT, heard from the first moment on: as the first process of a container it has no defaults."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.woken, self._wake = os.pipe()
+        for end in (self.woken, self._wake):
+            os.set_blocking(end, False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._heard)
+
+    def _heard(self, number: int, frame: Any) -> None:
+        self.asked = True
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake, b"x")
+
+    def forget(self) -> None:
+        """In a child: its signals are its own again."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        os.close(self.woken)
+        os.close(self._wake)
+
+
+class _Job:
+    """One job in a process forked for it, by a fork server that is forked from this process."""
+
+    def __init__(
+        self, spec: Mapping[str, Any], message: dict[str, Any], path: list[str], folder: str, ending: Ending
+    ) -> None:
+        self._spec = spec
+        self._message = message
+        self._ending = ending
+        self._result: dict[str, Any] | None = None
+        self._exited: dict[str, Any] | None = None
+        self._told = False
+        self._lines: dict[str, list[LogLine]] = {}
+        self._control = self._server()
+        self._tell(
+            {
+                "op": "hello",
+                "path": path,
+                "cwd": folder,
+                "blobs": spec["blobs"],
+                "checkpoints": spec["checkpoints"],
+                "environment": {},
+                "preload": [],
+                "sources": [],
+            }
+        )
+
+    def _server(self) -> socket.socket:
+        here, there = wire.packet_pair()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                here.close()
+                self._ending.forget()
+                there.setblocking(True)
+                forkserver.ForkServer(there).run()
+                code = 0
+            except BaseException:  # the top of a process
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        there.close()
+        return here
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
+        data = wire.packed(message)
+        if len(data) > wire.DATAGRAM_LIMIT:
+            data = wire.packed({"file": _file(data)})
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its end is heard in the loop
+            self._control.send(data)
+
+    def run(self) -> dict[str, Any]:
+        """Until the worker is gone, and its monitor with it."""
+        self._begin()
+        with selectors.DefaultSelector() as selector:
+            for source in (self._control, self._results, self._ending.woken):
+                selector.register(source, selectors.EVENT_READ)
+            for output in self._outputs:
+                selector.register(output.descriptor, selectors.EVENT_READ)
+            there = True
+            while self._exited is None and there:
+                ready = {key.fd for key, _ in selector.select()}
+                for output in self._outputs:
+                    if output.descriptor in ready and not output.read(self._lines, all=False):
+                        selector.unregister(output.descriptor)
+                self._write()
+                if self._results.fileno() in ready and not self._read():
+                    selector.unregister(self._results)
+                if self._ending.asked and not self._told:
+                    selector.unregister(self._ending.woken)
+                    self._told = True
+                    self._tell({"op": "end", "worker": _WORKER, "grace": self._spec.get("grace") or GRACE})
+                if self._control.fileno() in ready:
+                    there = self._hear()
+        while self._read():
+            continue
+        for output in self._outputs:
+            output.read(self._lines, all=True)
+            output.end(self._lines)
+        self._write()
+        self._control.close()
+        if self._result is not None:
+            return self._result
+        return {"job": self._message["job"], "ok": False, "exited": self._exited or {}}
+
+    def _begin(self) -> None:
+        """Have the worker forked, and send it the job."""
+        jobs, reader = wire.packet_pair()
+        reader.setblocking(True)
+        self._results, there = socket.socketpair()
+        self._results.setblocking(False)
+        self._frames = wire.Frames()
+        pipes = [os.pipe() for _ in range(2)]
+        self._outputs = (Output("stdout", pipes[0][0]), Output("stderr", pipes[1][0]))
+        for output in self._outputs:
+            os.set_blocking(output.descriptor, False)
+            output.owners.append(self._message["job"])
+        fork: dict[str, Any] = {"op": "fork", "worker": _WORKER, "once": True, "environment": {}}
+        if self._message.get("accelerators", {}).get("devices"):
+            fork["watch"] = self._message["accelerators"]
+        given = [reader.fileno(), there.fileno(), *(write for _, write in pipes)]
+        socket.send_fds(self._control, [wire.packed(fork)], given)
+        data = wire.packed(self._message)
+        jobs.send(wire.packed({"file": _file(data)}) if len(data) > wire.DATAGRAM_LIMIT else data)
+        for end in (jobs, reader, there):
+            end.close()
+        for _, write in pipes:
+            os.close(write)
+
+    def _read(self) -> bool:
+        """Take in what the worker says; False once there is nothing more."""
+        try:
+            data = self._results.recv(1 << 18)
+        except BlockingIOError:
+            return self._exited is None
+        except ConnectionResetError:
+            return False
+        for message in self._frames.feed(data):
+            if "ok" in message:
+                self._result = message
+            else:
+                for part in _parts(message):
+                    _say(part)
+        return bool(data)
+
+    def _hear(self) -> bool:
+        try:
+            data = self._control.recv(2 * wire.DATAGRAM_LIMIT)
+        except (BlockingIOError, ConnectionResetError):
+            data = b""
+        message = wire.unpacked(data) if data else {}
+        if message.get("op") == "exited":
+            self._exited = {name: message[name] for name in ("code", "signal", "cpu", "peak")}
+        return bool(data)
+
+    def _write(self) -> None:
+        for lines in self._lines.values():
+            for line in lines:
+                _put(1 if line.stream == "stdout" else 2, line.text + "\n")
+        self._lines.clear()
+
+
+def _parts(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A message in pieces that an engine keeps as one line each, if it is one with many lines of ranks."""
+    rows = message.get("lines")
+    if not rows:
+        yield message
+        return
+    rest = {name: value for name, value in message.items() if name != "lines"}
+    part: list[Any] = []
+    size = 0
+    for row in rows:
+        length = len(row[3].encode("utf-8", "surrogatepass"))
+        if part and size + length > _LINE:
+            yield {**rest, "lines": part}
+            part, size = [], 0
+        part.append(row)
+        size += length + 64
+    yield {**rest, "lines": part}
+
+
+def _say(message: Mapping[str, Any]) -> None:
+    _put(1, MARK + json.dumps(message, separators=(",", ":")) + "\n")
+
+
+def _put(descriptor: int, text: str) -> None:
+    data = memoryview(text.encode("utf-8", "replace"))
+    while data.nbytes:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except OSError:
+            return  # nobody reads it any more: the step goes on all the same
+
+
+def _file(data: bytes) -> str:
+    descriptor, path = tempfile.mkstemp(prefix="stoker-message-")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    return path
+
+
+def _code(result: Mapping[str, Any]) -> int:
+    """What the container leaves with: as a shell says it where the worker was ended by a signal."""
+    exited = result.get("exited")
+    if exited is None:
+        return 0 if result["ok"] else 1
+    if exited.get("signal"):
+        return 128 + int(exited["signal"])
+    return int(exited.get("code") or 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

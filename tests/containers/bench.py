@@ -1,0 +1,192 @@
+"""A bench for container backends: steps of a file, sent to a real engine one by one, without an engine of runs."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.servers.containers import Engine
+
+from stoker.backends.docker import DockerBackend
+from stoker.core.artifact import from_wire
+from stoker.core.graph import Output, Source
+from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan
+from stoker.core.settings import DockerSettings, StepSettings
+from stoker.images.wheel import worker_bundle
+from stoker.store import artifacts
+from stoker.store.blobs import Blobs
+
+CODE = """
+import os, signal, sys, time
+
+
+def add(a, b):
+    print("adding", a, b)
+    print("to stderr", file=sys.stderr)
+    return a + b
+
+
+def fails():
+    raise ValueError("no such thing")
+
+
+def leaves():
+    os._exit(7)
+
+
+def hungry():
+    pages = bytearray()
+    while True:
+        pages += bytes(1 << 20)
+
+
+def slow():
+    print("slow begins", flush=True)
+    try:
+        time.sleep(60)
+    finally:
+        print("slow was asked to end", flush=True)
+
+
+def deaf():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("deaf begins", flush=True)
+    time.sleep(60)
+
+
+def surroundings():
+    return {
+        "environment": dict(os.environ),
+        "big": "x" * 100_000,  # too big to travel within the result: a file in the store
+        "user": f"{os.getuid()}:{os.getgid()}",
+        "shm": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
+        "secret": open("/run/secrets/token").read() if os.path.exists("/run/secrets/token") else "",
+        "mounted": os.listdir("/mnt/data") if os.path.exists("/mnt/data") else [],
+        "network": sorted(os.listdir("/sys/class/net")),
+    }
+
+
+def child_dies():
+    pid = os.fork()
+    if pid == 0:
+        hungry()
+    os.waitpid(pid, 0)
+    return "went on"
+
+
+def waits(path):
+    print("waiting", flush=True)
+    while not os.path.exists(path):
+        time.sleep(0.05)
+    return "seen"
+"""
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stoker's worker in a folder, for images that lack it."""
+    return worker_bundle(tmp_path_factory.mktemp("worker"))
+
+
+class Bench:
+    """One run's backend, site and store; steps are functions of `CODE`."""
+
+    def __init__(self, folder: Path, image: str, bundle: Path) -> None:
+        self.image = image
+        code = folder / "code"
+        code.mkdir(exist_ok=True)
+        (code / "steps.py").write_text(CODE)
+        self.blobs = Blobs(str(folder / "artifacts"))
+        self.site = Site(
+            artifacts=self.blobs.uri,
+            scratch=str(folder / "scratch"),
+            folder=str(code),
+            checkpoints=str(folder / "checkpoints"),
+            bundle=str(bundle),
+        )
+        self.code = code
+        self.options: dict[str, Any] = {"network": "host"}
+        self.made: list[DockerBackend] = []
+        self.lines: dict[str, list[LogLine]] = {}
+        self.news: dict[str, list[JobStatus]] = {}
+        Path(self.blobs.uri).mkdir(exist_ok=True)
+
+    def backend(self, **options: Any) -> DockerBackend:
+        made = DockerBackend(self.site, {**self.options, **options})
+        self.made.append(made)
+        return made
+
+    def job(self, function: str, *, attempt: int = 1, run: str = "r1", key: str = "", **given: Any) -> Job:
+        inputs = {
+            name: {"value": artifacts.save(value, self.blobs).wire()} for name, value in given.pop("inputs", {}).items()
+        }
+        outputs = (Output(name="output"),) if function in ("add", "surroundings", "child_dies", "waits") else ()
+        settings = StepSettings(docker=DockerSettings(parent_image=self.image, skip_build=True), **given)
+        step = StepPlan(
+            key=key or function,
+            name=function,
+            source=Source(
+                kind="script",
+                module="steps",
+                qualname=function,
+                path=str(self.code / "steps.py"),
+                root=str(self.code),
+            ),
+            outputs=outputs,
+            unpack=False,
+            inputs={},
+            settings=settings,
+            backend="orchestrator",
+            code="code",
+            image=self.image,
+        )
+        key = step.key
+        return Job(name=f"{run}/{key}/{attempt}", run=run, key=key, attempt=attempt, step=step, inputs=inputs)
+
+    def until(self, backend: DockerBackend, done: Callable[[], bool], seconds: float = 60.0) -> None:
+        end = time.monotonic() + seconds
+        while not done():
+            assert time.monotonic() < end, (self.news, self.lines)
+            select.select(list(backend.wakeups()), [], [], 0.2)
+            for name, status in backend.poll(()).items():
+                self.news.setdefault(name, []).append(status)
+                self.lines.setdefault(name, []).extend(status.lines)
+
+    def over(self, backend: DockerBackend, job: Job) -> JobStatus:
+        backend.submit(job)
+        return self.end(backend, job)
+
+    def end(self, backend: DockerBackend, job: Job) -> JobStatus:
+        def ended() -> bool:
+            return any(one.state in ("succeeded", "failed") or one.lost for one in self.news.get(job.name, ()))
+
+        self.until(backend, ended)
+        for attempt in backend._leaving:
+            attempt.thread.join(60)
+        return self.news[job.name][-1]
+
+    def texts(self, job: Job, stream: str = "stdout") -> list[str]:
+        return [line.text for line in self.lines.get(job.name, ()) if line.stream == stream]
+
+    def output(self, status: JobStatus) -> Any:
+        assert status.result is not None, status
+        assert status.result["ok"], status.result
+        return artifacts.load(from_wire(status.result["outputs"]["output"]), self.blobs)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, engine: Engine, base_image: str, bundle: Path, monkeypatch: Any) -> Iterator[Bench]:
+    monkeypatch.setenv("DOCKER_HOST", engine.socket)
+    made = Bench(tmp_path, base_image, bundle)
+    yield made
+    for backend in made.made:
+        backend.close()
+
+
+def names(engine: Engine) -> list[str]:
+    """Every container of an engine."""
+    return engine.run("ps", "--all", "--format", "{{.Names}}").stdout.split()

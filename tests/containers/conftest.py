@@ -1,0 +1,3 @@
+"""Fixtures of the tests with containers: a worker's bundle, and a bench for the backend."""
+
+from tests.containers.bench import bench, bundle  # noqa: F401  # fixtures

@@ -1,0 +1,194 @@
+"""The program inside a container, run as a process: what it reads, what it leaves, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.core.containers import MARK
+from stoker.images import context
+from stoker.runtime.boot import _parts, moved
+from stoker.store.blobs import Blobs
+
+CODE = """
+import os, subprocess, sys, time
+
+def fine():
+    print("fine", flush=True)
+    return os.getcwd()
+
+def fails():
+    raise ValueError("as it should")
+
+def slow():
+    print("slow", flush=True)
+    try:
+        time.sleep(60)
+    finally:
+        print("ended", flush=True)
+
+def leaves_a_child():
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+
+def dies():
+    os.abort()
+"""
+
+
+class Box:
+    """A folder with code, a store and a document for the program."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.code = folder / "project"
+        (self.code / "inner").mkdir(parents=True)
+        (self.code / "inner" / "steps.py").write_text(CODE)
+        self.blobs = Blobs(str(folder / "artifacts"))
+        package = context.package(self.code)
+        with self.blobs.writer() as writer:
+            context.write(package, writer)  # type: ignore[arg-type]  # it has what is written to
+        self.package = package
+
+    def spec(self, function: str, **more: Any) -> Path:
+        source = {"kind": "script", "module": "steps", "qualname": function, "digest": ""}
+        source |= {"path": str(self.code / "inner/steps.py"), "root": str(self.code / "inner")}
+        outputs = ["output"] if function == "fine" else []
+        step = {"name": function, "source": source, "outputs": outputs, "unpack": False, "split": [], "environment": {}}
+        job = {"job": f"r/{function}/1", "step": 0, "inputs": {}, "timed": True}
+        document = {
+            "version": 1,
+            "job": job,
+            "step": step,
+            "blobs": self.blobs.uri,
+            "package": self.package.digest,
+            "root": str(self.package.root),
+            "folder": str(self.code),
+            "path": [],
+            "checkpoints": "",
+            "environment": {},
+            "grace": 5.0,
+            **more,
+        }
+        path = self.folder / "job" / "job.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(document))
+        return path
+
+    def start(self, spec: Path) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "stoker.runtime.boot", str(spec)],
+            env={**os.environ, "TMPDIR": str(self.folder)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def result(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "job" / "result.json").read_text())
+        return found
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Box:
+    return Box(tmp_path)
+
+
+def lines(output: str) -> list[str]:
+    return [line for line in output.split("\n") if line and not line.startswith(MARK)]
+
+
+def test_a_job_runs_in_the_unpacked_package(box: Box) -> None:
+    process = box.start(box.spec("fine"))
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert lines(stdout) == ["fine"]
+    assert stdout.startswith(f'{MARK}{{"up":1}}\n')
+    assert '"began":' in stdout
+    where = box.result()["outputs"]["output"]["i"]
+    assert where == str(box.folder / f"stoker-{box.package.digest[:16]}")
+
+
+def test_an_error_is_told_with_the_drivers_names(box: Box) -> None:
+    process = box.start(box.spec("fails"))
+    process.communicate(timeout=60)
+    assert process.returncode == 1
+    error = box.result()["error"]
+    assert error["message"] == "as it should"
+    assert str(box.package.root / "inner/steps.py") in error["place"]
+    assert "stoker-" + box.package.digest[:16] not in error["traceback"]
+
+
+def test_a_signal_reaches_the_step(box: Box) -> None:
+    process = box.start(box.spec("slow"))
+    assert process.stdout is not None
+    seen = []
+    while "slow\n" not in seen:
+        seen.append(process.stdout.readline())
+    process.send_signal(signal.SIGTERM)
+    stdout, _ = process.communicate(timeout=60)
+    assert "ended" in lines(stdout)
+    assert box.result()["cause"] == "cancelled"
+    assert process.returncode == 1
+
+
+def test_a_worker_that_dies_leaves_word_of_how(box: Box) -> None:
+    process = box.start(box.spec("dies"))
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGABRT
+    exited = box.result()["exited"]
+    assert exited["signal"] == signal.SIGABRT
+    assert not exited["oom"]
+
+
+def test_what_a_step_leaves_behind_is_ended_with_it(box: Box) -> None:
+    process = box.start(box.spec("leaves_a_child"))
+    began = time.monotonic()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert time.monotonic() - began < 30
+    assert box.result()["left"] == 1
+
+
+def test_a_package_that_is_not_there_is_told_as_a_result(box: Box) -> None:
+    process = box.start(box.spec("fine", package="f" * 64))
+    process.communicate(timeout=60)
+    result = box.result()
+    assert process.returncode == 1
+    assert result["cause"] == "input-error"
+    assert "f" * 64 in result["error"]["message"]
+
+
+def test_a_document_that_is_not_there_is_told_on_stderr(box: Box) -> None:
+    process = box.start(box.folder / "none" / "job.json")
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "is not mounted here" in stderr
+
+
+def test_paths_below_the_root_are_moved_and_no_others(box: Box) -> None:
+    spec = json.loads(box.spec("fine").read_text())
+    root = spec["root"]
+    spec["path"] = [root, f"{root}/inner", f"{root}-beside", "/usr/lib/python3"]
+    _, step, path, folder = moved(spec, "/tmp/here")
+    assert path[:2] == ["/tmp/here", "/tmp/here/inner"]
+    assert "/usr/lib/python3" not in path[:2]
+    assert f"{root}-beside" not in path
+    assert step["source"]["path"] == "/tmp/here/inner/steps.py"
+    assert folder == "/tmp/here"
+
+
+def test_many_lines_of_ranks_travel_in_pieces() -> None:
+    rows = [[1.0, "stdout", 0, "x" * 5000] for _ in range(10)]
+    made = list(_parts({"job": "a", "lines": rows}))
+    assert [len(one["lines"]) for one in made] == [3, 3, 3, 1]
+    assert list(_parts({"job": "a", "event": "restarted", "data": {}})) == [
+        {"job": "a", "event": "restarted", "data": {}}
+    ]

@@ -1,0 +1,356 @@
+"""What an engine is sent, to the letter; and what is refused before anything is sent."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from stoker.backends import containers
+from stoker.backends.containercheck import check
+from stoker.backends.containers import Facts, Files, parts
+from stoker.backends.devicefiles import files
+from stoker.backends.output import Reader
+from stoker.backends.secrets import contents, credentials
+from stoker.core.containers import MARK, ContainerSettings
+from stoker.core.errors import BackendError, SettingsError
+from stoker.core.graph import Source
+from stoker.core.plan import Capacity, Job, Site, StepPlan
+from stoker.core.settings import DockerSettings, ResourceSettings, StepSettings
+
+GOLDEN = Path(__file__).parent / "golden"
+SITE = Site(
+    artifacts="/home/me/.stoker/artifacts",
+    scratch="/home/me/.stoker/scratch",
+    path=("/home/me/project", "/usr/lib/python3.11"),
+    folder="/home/me/project",
+    checkpoints="/home/me/.stoker/checkpoints",
+    package="c0de" * 16,
+    code_root="/home/me/project",
+    bundle="/home/me/.stoker/wheels/bundle-1",
+)
+FACTS = Facts(user="1000:1000")
+
+
+def job(name: str = "train", *, attempt: int = 1, key: str = "", **settings: Any) -> Job:
+    step = StepPlan(
+        key=key or name,
+        name=name,
+        source=Source(
+            kind="script",
+            module="train",
+            qualname=name,
+            path="/home/me/project/train.py",
+            root="/home/me/project",
+        ),
+        outputs=(),
+        unpack=False,
+        inputs={},
+        settings=StepSettings(**settings),
+        backend="orchestrator",
+        code="1234",
+        where="train.py:7",
+        image="registry.example/ml@sha256:" + "ab" * 32,
+    )
+    return Job(name=f"run1/{step.key}/{attempt}", run="run1", key=step.key, attempt=attempt, step=step, inputs={})
+
+
+def lease(kind: str, *uuids: str, index: int = 0) -> dict[str, Any]:
+    devices = [
+        {"kind": kind, "index": index + at, "uuid": uuid, "name": "X", "model": "X", "memory": 1, "slice": ""}
+        | {"parent": "", "links": [], "simulated": False, "exclusive": True, "capability": None}
+        for at, uuid in enumerate(uuids)
+    ]
+    return {"devices": devices, "samples": "/home/me/.stoker/scratch/samples.jsonl"}
+
+
+def request(one: Job, node: int = 0, *, facts: Facts = FACTS, **given: Any) -> dict[str, Any]:
+    settings = given.pop("settings", ContainerSettings())
+    made = parts(one, site=given.pop("site", SITE), settings=settings, facts=facts, **given)
+    return dict(made[node].body)
+
+
+PLAIN = job(environment={"WORD": "a b"})
+BIG = job(
+    resources=ResourceSettings(cpu_count=8, memory="64GiB", shared_memory="8GiB", gpu_count=2),
+    timeout=60.0,
+    docker=DockerSettings(
+        parent_image="pytorch/pytorch:2.8.0", skip_build=True, runtime_environment={"HF_HOME": "/cache", "GONE": None}
+    ),
+)
+EVERYTHING = ContainerSettings(
+    network="ml",
+    user="image",
+    mounts=["/data:/mnt/data:ro", "cache:/cache"],
+    python="/opt/conda/bin/python",
+    run_options={
+        "cap_add": ["SYS_PTRACE"],
+        "ulimits": {"memlock": -1, "stack": 67108864},
+        "extra_hosts": {"db": "10.0.0.9"},
+        "group_add": ["7"],
+        "sysctls": {"net.core.somaxconn": 1024},
+        "tmpfs": {"/tmp": "size=1g"},
+        "ipc_mode": "host",
+        "init": True,
+        "pids_limit": 4096,
+    },
+)
+CASES: dict[str, Any] = {
+    "plain": lambda: parts(PLAIN, site=SITE, settings=ContainerSettings(), facts=FACTS),
+    "devices": lambda: parts(
+        BIG, site=SITE, settings=EVERYTHING, facts=FACTS, leases=[lease("nvidia", "GPU-a", "GPU-b")]
+    ),
+    "cdi": lambda: parts(
+        BIG, site=SITE, settings=ContainerSettings(gpus="cdi"), facts=FACTS, leases=[lease("nvidia", "GPU-a")]
+    ),
+    "amd": lambda: parts(
+        BIG,
+        site=SITE,
+        settings=ContainerSettings(),
+        facts=FACTS,
+        leases=[lease("amd", "GPU-00000000000000ff")],
+        files=Files(paths=("/dev/kfd", "/dev/dri/renderD129"), groups=("44", "109")),
+    ),
+    "gang": lambda: parts(
+        job(resources=ResourceSettings(nodes=2)), site=SITE, settings=ContainerSettings(), facts=FACTS, token="t0ken"
+    ),
+    "far": lambda: parts(
+        BIG,
+        site=attrs.evolve(SITE, artifacts="s3://bucket/store"),
+        settings=ContainerSettings(),
+        facts=Facts(shares_files=False, rootless=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_request_is_this_one(case: str) -> None:
+    made = [{"name": one.name, "request": one.body, "document": one.spec} for one in CASES[case]()]
+    text = json.dumps(made, indent=1, sort_keys=True) + "\n"
+    path = GOLDEN / f"{case}.json"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert json.loads(text) == json.loads(path.read_text())
+
+
+def test_a_container_without_devices_is_given_none_even_by_a_default_runtime() -> None:
+    made = request(job())
+    assert "NVIDIA_VISIBLE_DEVICES=void" in made["Env"]
+    assert "CUDA_VISIBLE_DEVICES=" in made["Env"]
+    assert "DeviceRequests" not in made["HostConfig"]
+
+
+def test_a_rootless_engines_root_is_the_person() -> None:
+    assert request(job(), facts=Facts(rootless=True, user="1000:1000"))["User"] == "0:0"
+
+
+def test_selinux_does_not_stand_between_a_step_and_its_files() -> None:
+    made = request(job(), facts=Facts(selinux=True), settings=ContainerSettings(run_options={"security_opt": ["a=b"]}))
+    assert made["HostConfig"]["SecurityOpt"] == ["a=b", "label=disable"]
+
+
+def test_names_are_the_same_each_time_and_never_shared() -> None:
+    names = [containers.container_name(job(key=key)) for key in ("a[1]", "a-1-", "a[2]", "ä", "x" * 300)]
+    assert len(set(names)) == len(names)
+    assert names == [containers.container_name(job(key=key)) for key in ("a[1]", "a-1-", "a[2]", "ä", "x" * 300)]
+    for name in names:
+        assert len(name) <= 160
+        assert name.isascii()
+    assert containers.container_name(job(key="train")) == "stoker-run1-train-1"
+
+
+def test_attempts_that_do_the_same_have_one_digest() -> None:
+    assert containers.request_digest(job(attempt=1)) == containers.request_digest(job(attempt=2))
+    assert containers.request_digest(job()) != containers.request_digest(job(environment={"A": "b"}))
+    changed = attrs.evolve(job(), step=attrs.evolve(job().step, code="5678"))
+    assert containers.request_digest(job()) != containers.request_digest(changed)
+    other = attrs.evolve(job(), inputs={"a": {"value": {"d": "x"}}})
+    assert containers.request_digest(job()) != containers.request_digest(other)
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"mounts": ["data"]}, "is not a mount"),
+        ({"mounts": ["/a:b"]}, "is not a mount"),
+        ({"mounts": "/a:/b"}, "not a list"),
+        ({"pull": "sometimes"}, "missing, always, never"),
+        ({"user": "a b"}, "is not a user"),
+        ({"secrets": {"../etc": "env:A"}}, "not a name for a secret"),
+        ({"secrets": {"token": "env:"}}, "does not say where it comes from"),
+        ({"run_options": {"cap_ad": []}}, "did you mean 'cap_add'"),
+        ({"run_options": {"shm_size": 1}}, "given elsewhere"),
+        ({"run_options": {"init": "yes"}}, "is not a bool"),
+        ({"run_options": {"pids_limit": True}}, "is not a int"),
+        ({"netwrk": "host"}, "did you mean 'network'"),
+    ],
+)
+def test_settings_that_cannot_be_honoured_are_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        ContainerSettings(**given)
+    assert words in str(caught.value)
+
+
+def test_a_secret_given_by_mistake_is_not_shown() -> None:
+    with pytest.raises(SettingsError) as caught:
+        ContainerSettings(secrets={"token": "env: "})
+    assert "env: " not in caught.value.message
+
+
+# Check
+
+ROOM = Capacity(cpus=4, memory=16 << 30, slots=8)
+
+
+def codes(one: Job, settings: ContainerSettings | None = None, room: Capacity | None = ROOM, **site: Any) -> list[str]:
+    found = check(one.step, settings or ContainerSettings(), attrs.evolve(SITE, **site), room, leases=True)
+    return [f"{finding.code} {finding.level}" for finding in found]
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        ({"cpu_count": 4, "memory": "16GiB", "shared_memory": "8GiB", "gpu_count": 1}, []),
+        ({"cpu_count": 5}, ["STK101 error"]),
+        ({"memory": "17GiB"}, ["STK102 error"]),
+        ({"cpu_count": 3, "nodes": 2}, ["STK101 error", "STK104 translated"]),
+        ({"nodes": 9}, ["STK104 error"]),
+        ({"memory": "1GiB", "shared_memory": "2GiB"}, ["STK144 error"]),
+        ({"extended": {"example.com/fpga": 1}}, ["STK106 error"]),
+        ({"spot": True}, ["STK109 translated"]),
+        ({"disk": "1000TB"}, ["STK108 error"]),
+    ],
+)
+def test_every_field_is_honoured_translated_or_refused(resources: dict[str, Any], expected: list[str]) -> None:
+    assert codes(job(resources=ResourceSettings(**resources))) == expected
+
+
+def test_an_engine_elsewhere_needs_a_store_elsewhere() -> None:
+    assert codes(job(), room=None) == ["STK142 error"]
+    assert codes(job(), room=None, artifacts="s3://bucket") == []
+    asks = job(resources=ResourceSettings(gpu_count=1, disk="1GB"))
+    assert codes(asks, room=None, artifacts="s3://bucket") == ["STK147 translated", "STK141 error"]
+
+
+def test_sources_that_are_not_there_are_found_before_the_run(monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.delenv("NO_SUCH_TOKEN", raising=False)
+    settings = ContainerSettings(
+        secrets={"a": "env:NO_SUCH_TOKEN", "b": str(tmp_path / "none")}, mounts=[f"{tmp_path}/gone:/x", "volume:/y"]
+    )
+    assert codes(job(), settings) == ["STK145 error"] * 3
+
+
+def test_no_network_and_a_remote_store_do_not_go_together() -> None:
+    off = ContainerSettings(network="none")
+    assert codes(job(), off) == []
+    assert codes(job(), off, artifacts="s3://bucket") == ["STK146 error"]
+    assert codes(job(resources=ResourceSettings(nodes=2)), off) == ["STK104 translated", "STK146 error"]
+
+
+# Secrets and credentials
+
+
+def test_credentials_are_those_of_the_stores_protocol() -> None:
+    environment = {"AWS_ACCESS_KEY_ID": "a", "AZURE_STORAGE_KEY": "b", "HOME": "/", "FSSPEC_SFTP": "c"}
+    assert credentials("s3://bucket", environment) == {"AWS_ACCESS_KEY_ID": "a"}
+    assert credentials("abfs://x", environment) == {"AZURE_STORAGE_KEY": "b"}
+    assert credentials("sftp://x", environment) == {"FSSPEC_SFTP": "c"}
+    assert credentials("/a/folder", environment) == {}
+    assert credentials("file:///a/folder", environment) == {}
+
+
+def test_secrets_are_read_when_they_are_needed(monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setenv("A_TOKEN", "geheim")
+    (tmp_path / "key").write_bytes(b"\x00\xff")
+    assert contents({"a": "env:A_TOKEN", "b": str(tmp_path / "key")}) == {"a": b"geheim", "b": b"\x00\xff"}
+    monkeypatch.delenv("A_TOKEN")
+    with pytest.raises(BackendError, match="A_TOKEN is not set"):
+        contents({"a": "env:A_TOKEN"})
+
+
+# Files of devices
+
+
+def topology(root: Path) -> Path:
+    nodes = root / "sys/class/kfd/kfd/topology/nodes"
+    rows = {"0": "simd_count 0\nunique_id 0", "1": "simd_count 304\nunique_id 255\ndrm_render_minor 128"}
+    rows |= {"2": "simd_count 304\nunique_id 4096\ndrm_render_minor 136"}
+    for name, text in rows.items():
+        (nodes / name).mkdir(parents=True)
+        (nodes / name / "properties").write_text(text + "\n")
+    return root
+
+
+def test_amd_devices_are_files_found_by_their_id(tmp_path: Path) -> None:
+    held = lease("amd", "GPU-0000000000001000")["devices"]
+    assert files(held, topology(tmp_path)).paths == ("/dev/kfd", "/dev/dri/renderD136")
+
+
+def test_amd_devices_without_an_id_go_by_their_number(tmp_path: Path) -> None:
+    assert files(lease("amd", "0")["devices"], topology(tmp_path)).paths == ("/dev/kfd", "/dev/dri/renderD128")
+
+
+def test_an_amd_device_that_the_kernel_does_not_list_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="does not list"):
+        files(lease("amd", "GPU-0000000000000001")["devices"], topology(tmp_path))
+
+
+def test_neuron_devices_are_files_by_number(tmp_path: Path) -> None:
+    held = lease("neuron", "neuron-cores:2-3", index=1)["devices"]
+    assert files(held, tmp_path).paths == ("/dev/neuron1",)
+
+
+def test_devices_that_no_container_can_be_given_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="mps"):
+        files(lease("mps", "mps-0")["devices"], tmp_path)
+
+
+def test_simulated_and_nvidia_devices_have_no_files(tmp_path: Path) -> None:
+    held = lease("nvidia", "GPU-a")["devices"] + [{**lease("tpu", "tpu-0")["devices"][0], "simulated": True}]
+    assert files(held, tmp_path).paths == ()
+
+
+# Output
+
+
+def told(reader: Reader, *pieces: tuple[str, bytes]) -> tuple[list[tuple[str, str]], list[Any]]:
+    lines: list[tuple[str, str]] = []
+    messages: list[Any] = []
+    for stream, data in pieces:
+        some, said = reader.read(stream, data)
+        lines += [(line.stream, line.text) for line in some]
+        messages += said
+    some, said = reader.end()
+    return lines + [(line.stream, line.text) for line in some], messages + said
+
+
+def test_lines_come_whole_however_they_are_cut() -> None:
+    found = told(Reader(), ("stdout", b"one\ntw"), ("stderr", b"err"), ("stdout", b"o\nthree"), ("stderr", b"or\n"))
+    assert found[0] == [("stdout", "one"), ("stdout", "two"), ("stderr", "error"), ("stdout", "three")]
+
+
+def test_messages_are_taken_out() -> None:
+    reader = Reader()
+    assert not reader.up
+    up = f'{MARK}{{"up": 1}}\n'.encode()
+    began = f'{MARK}{{"began": 5}}\n'.encode()
+    fake = f"{MARK}no message\n".encode()
+    lines, messages = told(reader, ("stdout", up + b"hello\n" + began[:7]), ("stdout", began[7:] + fake))
+    assert reader.up
+    assert lines == [("stdout", "hello"), ("stdout", f"{MARK}no message")]
+    assert messages == [{"began": 5}]
+
+
+def test_what_was_read_before_a_break_is_passed_over() -> None:
+    reader = Reader()
+    reader.read("stdout", b"one\ntw")
+    reader.again()
+    lines, _ = told(reader, ("stdout", b"on"), ("stdout", b"e\ntwo\nthree\n"))
+    assert lines == [("stdout", "two"), ("stdout", "three")]

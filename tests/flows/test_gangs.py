@@ -1,0 +1,70 @@
+"""`num_parallel`: nodes that run one step together, each with its own artifacts and lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+GANG = """
+import os
+import sys
+import time
+from stoker.flow import FlowSpec, Parameter, catch, current, resources, step, timeout
+
+class Gang(FlowSpec):
+    nodes = Parameter("nodes", default=3)
+    bad = Parameter("bad", default=-1)
+
+    @step
+    def start(self):
+        self.shared = "same"
+        assert current.parallel.num_nodes == 1
+        self.next(self.train, num_parallel=self.nodes)
+
+    @resources(cpu=2)
+    @step
+    def train(self):
+        place = current.parallel
+        assert place.num_nodes == self.nodes, place
+        assert place.control_task_id == "train[0]" and current.task_id == f"train[{place.node_index}]"
+        print("node", place.node_index, "at", place.main_ip)
+        if place.node_index == self.bad:
+            raise ValueError("bad node")
+        if self.bad >= 0:
+            time.sleep(600)
+        self.rank = place.node_index
+        if self.rank:
+            self.not_first = True
+        self.next(self.join)
+
+    @step
+    def join(self, inputs):
+        self.ranks = [found.rank for found in inputs]
+        self.merge_artifacts(inputs, exclude=["rank"])
+        self.next(self.end)
+
+    @step
+    def end(self):
+        assert (self.shared, self.ranks) == ("same", list(range(self.nodes)))
+        assert self.nodes == 1 or self.not_first
+
+if __name__ == "__main__":
+    Gang()
+"""
+
+
+def test_every_node_has_its_artifacts_and_lines(project: Any) -> None:
+    project.write({"gang.py": GANG}).run("gang.py", "run")
+    run = project.client().runs()[0]
+    train = run.steps["train"]
+    assert train.outputs["rank"].load() == [0, 1, 2]
+    assert train.outputs["not_first"].load() == [None, True, True]
+    assert [line.text.split()[1] for line in train.logs(rank=1)] == ["1"]
+    project.run("gang.py", "run", "--nodes", "1")
+    # What is finished is not done again, and still has each node's artifacts.
+    project.run("gang.py", "resume", "join")
+
+
+def test_the_first_node_that_fails_ends_the_others(project: Any) -> None:
+    finished = project.write({"gang.py": GANG}).run("gang.py", "run", "--bad", "2", code=1)
+    assert "bad node" in finished.stderr
+    assert project.client().runs()[0].steps["train"].failure.type == "ValueError"

@@ -1,0 +1,267 @@
+"""Flows as they are run: transitions, artifacts, joins, switches, failures, in processes of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+SHAPES = """
+from stoker.flow import FlowSpec, Parameter, current, resources, step
+
+class Shapes(FlowSpec):
+    \"\"\"Every way to go on.\"\"\"
+
+    lr = Parameter("lr", default=0.1, help="the rate")
+
+    @resources(memory=32000, cpu=4, gpu=1)
+    @step
+    def start(self):
+        assert current.pathspec == f"Shapes/{current.run_id}/start/start"
+        self.items = ["a", "b", "c"]
+        self.x = [1]
+        self.untouched = {"deep": [1, 2]}
+        self.next(self.left, self.right)
+
+    @step
+    def left(self):
+        self.x.append(2)
+        self.only_left = "l"
+        self.next(self.meet)
+
+    @step
+    def right(self):
+        self.y = len(self.x)
+        self.next(self.meet)
+
+    @step
+    def meet(self, inputs):
+        assert inputs.left.x == [1, 2] and inputs.right.x == [1], [i.x for i in inputs]
+        assert "only_left" in inputs.left and "only_left" not in inputs.right
+        self.x = inputs.left.x
+        self.merge_artifacts(inputs)
+        assert (self.only_left, self.y, self.untouched["deep"]) == ("l", 1, [1, 2])
+        self.next(self.outer, foreach="items")
+
+    @step
+    def outer(self):
+        assert self.items[self.index] == self.input
+        self.inner_items = tuple(range(self.index + 1))
+        self.next(self.inner, foreach="inner_items")
+
+    @step
+    def inner(self):
+        outer, inner = self.foreach_stack()
+        assert outer == (outer[0], 3, "abc"[outer[0]]), outer
+        assert inner == (self.index, outer[0] + 1, self.input)
+        self.word = f"{outer[2]}{self.input}"
+        self.next(self.after)
+
+    @step
+    def after(self):
+        self.word += "!"
+        self.next(self.inner_join)
+
+    @step
+    def inner_join(self, inputs):
+        self.words = [found.word for found in inputs]
+        self.merge_artifacts(inputs, include=["untouched"])
+        assert [found.index for found in inputs] == list(range(len(inputs)))
+        self.next(self.outer_join)
+
+    @step
+    def outer_join(self, inputs):
+        self.words = [word for found in inputs for word in found.words]
+        self.merge_artifacts(inputs, include=["untouched"])
+        assert not hasattr(self, "items")
+        self.turns = 0
+        self.next(self.turn)
+
+    @step
+    def turn(self):
+        self.turns += 1
+        self.way = "again" if self.turns < 4 else "done"
+        self.next({"again": self.turn, "done": self.end}, condition="way")
+
+    @step
+    def end(self):
+        print("lr", self.lr, self.words, self.turns)
+
+if __name__ == "__main__":
+    Shapes()
+"""
+
+
+@pytest.fixture
+def shapes(project: Any) -> Any:
+    return project.write({"shapes.py": SHAPES})
+
+
+def test_every_way_to_go_on(shapes: Any) -> None:
+    finished = shapes.run("shapes.py", "run", "--lr", "0.5", "--tag", "x", "--run-id-file", "id")
+    run = shapes.client().runs(pipeline="Shapes")[0]
+    assert (shapes.folder / "id").read_text() == run.id
+    assert run.status == "succeeded" and "x" in run.tags and run.parameters["lr"] == 0.5
+    end = run.steps["end"]
+    assert end.outputs["words"].load() == ["a0!", "b0!", "b1!", "c0!", "c1!", "c2!"]
+    assert [line.text for line in end.logs()] == [f"lr 0.5 {end.outputs['words'].load()} 4"]
+    assert run.steps["turn#4"].outputs["turns"].load() == 4
+    # An artifact that nobody changed is the one that the first step saved.
+    first = run.steps["start"].outputs["untouched"].digest
+    assert end.outputs["untouched"].digest == first
+    assert run.steps["inner[2][1]"].outputs["word"].load() == "c1"
+    assert run.steps["inner[2]"].count == 3 and run.steps["outer"].count == 3
+    assert run.steps["outer"].status == run.steps["inner[2]"].status == "succeeded"
+    # The request is a hint here, and what became of it is said.
+    assert run.steps["start"].receipt.verdict == "cpu-fallback"
+    assert "32GB" in finished.stderr and "cpu-fallback" in finished.stderr
+
+
+def test_the_same_by_stoker_run_and_in_this_process(shapes: Any) -> None:
+    shapes.stoker("run", "shapes.py", "--lr", "2", "--with", "retry:times=1", "--max-workers", "1")
+    shapes.run("shapes.py", "run", "--debug")
+    newest, older = shapes.client().runs(pipeline="Shapes")
+    assert newest.parameters["lr"] == 0.1 and older.parameters["lr"] == 2.0
+    assert {run.status for run in (newest, older)} == {"succeeded"}
+    assert newest.steps["end"].outputs["words"].digest == older.steps["end"].outputs["words"].digest
+
+
+def test_plan_shows_every_step(shapes: Any) -> None:
+    told = shapes.stoker("plan", "shapes.py").stdout
+    assert "inner_join" in told and "shapes.py" in told
+
+
+FAILING = """
+import os
+import signal
+from stoker.flow import FlowSpec, catch, current, retry, step, timeout
+
+class Failing(FlowSpec):
+    @step
+    def start(self):
+        self.items = list(range(4))
+        self.next(self.work, foreach="items")
+
+    @catch(var="problem")
+    @retry(times=1)
+    @step
+    def work(self):
+        self.tries = current.retry_count
+        if self.input == 1:
+            raise ValueError("no one")
+        if self.input == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.input == 3 and current.retry_count == 0:
+            raise ValueError("at first")
+        self.problem = None
+        self.next(self.gather)
+
+    @step
+    def gather(self, inputs):
+        self.problems = [found.problem for found in inputs]
+        self.tries = [found.tries if "tries" in found else None for found in inputs]
+        self.next(self.slow)
+
+    @catch(var="late")
+    @timeout(seconds=1)
+    @step
+    def slow(self):
+        import ctypes
+        ctypes.PyDLL(None).sleep(600)  # holds the interpreter: no signal handler runs
+        self.next(self.end)
+
+    @step
+    def end(self):
+        assert self.late.cause == "timed-out", self.late
+
+if __name__ == "__main__":
+    Failing()
+"""
+
+
+def test_failures_are_caught_however_they_come(project: Any) -> None:
+    finished = project.write({"failing.py": FAILING}).run("failing.py", "run")
+    run = project.client().runs()[0]
+    assert run.status == "succeeded", finished.stderr
+    problems = run.steps["end"].outputs["problems"].load()
+    assert problems[0] is None and problems[3] is None
+    assert problems[1].type == "ValueError" and problems[1].message == "no one" and "no one" in problems[1].traceback
+    assert problems[2].cause == "killed" and problems[2].step == "work"
+    assert run.steps["end"].outputs["tries"].load() == [0, None, None, 1]
+    assert run.steps["work[1]"].status == "succeeded" and len(run.steps["work[1]"].attempts) == 2
+
+
+BROKEN = """
+import os
+from stoker.flow import FlowSpec, Parameter, step
+
+def note(word):
+    with open("ran", "a") as file:
+        file.write(word + chr(10))
+
+class Broken(FlowSpec):
+    n = Parameter("n", default=3)
+
+    @step
+    def start(self):
+        note("start")
+        self.items = list(range(self.n))
+        self.next(self.work, foreach="items")
+
+    @step
+    def work(self):
+        note(f"work {self.input}")
+        if self.input == self.n - 1 and not os.path.exists("mended"):
+            raise RuntimeError("not yet")
+        self.made = self.input * 10
+        self.next(self.gather)
+
+    @step
+    def gather(self, inputs):
+        note("gather")
+        self.made = [found.made for found in inputs]
+        self.next(self.end)
+
+    @step
+    def end(self):
+        note("end")
+
+if __name__ == "__main__":
+    Broken()
+"""
+
+
+def test_resume_goes_on_where_it_stopped(project: Any) -> None:
+    project.write({"broken.py": BROKEN})
+    project.run("broken.py", "run", "--max-workers", "1", code=1)
+    run = project.client().runs()[0]
+    assert run.status == "failed" and run.steps["work"].status == "failed"
+    assert run.steps["work[2]"].failure.message == "not yet"
+    (project.folder / "mended").write_text("")
+    (project.folder / "ran").unlink()
+    project.run("broken.py", "resume")
+    assert (project.folder / "ran").read_text().split("\n")[:-1] == ["work 2", "gather", "end"]
+    run = project.client().runs()[0]
+    assert run.status == "succeeded" and run.steps["end"].outputs["made"].load() == [0, 10, 20]
+    # From a step on, also where it went well; by the general command, too.
+    (project.folder / "ran").unlink()
+    project.run("broken.py", "resume", "gather")
+    assert (project.folder / "ran").read_text().split("\n")[:-1] == ["gather", "end"]
+    assert project.stoker("resume", run.id).returncode == 0
+
+
+def test_a_failing_task_ends_the_run_unless_it_is_to_continue(project: Any) -> None:
+    project.write({"broken.py": BROKEN})
+    finished = project.run("broken.py", "run", "--failure-mode", "continue", "--n", "2", code=1)
+    assert "not yet" in finished.stderr
+    run = project.client().runs()[0]
+    assert run.steps["work[0]"].status == "succeeded" and run.status == "failed"
+
+
+def test_wide(project: Any) -> None:
+    project.write({"broken.py": BROKEN})
+    (project.folder / "mended").write_text("")
+    project.run("broken.py", "run", "--n", "1000", "--quiet")
+    run = project.client().runs()[0]
+    assert run.steps["end"].outputs["made"].load() == [10 * place for place in range(1000)]
+    assert project.run("broken.py", "run", "--n", "20", "--max-num-splits", "10", code=1).stderr.count("max-num-splits")

@@ -1,0 +1,10 @@
+FROM python:3.11-slim
+ARG PIP_BREAK_SYSTEM_PACKAGES=1
+ARG PIP_ROOT_USER_ACTION=ignore
+ARG PIP_CACHE_DIR=/var/cache/stoker-pip
+COPY stoker-build/requirements-1-listed.txt /opt/stoker/
+RUN --mount=type=cache,target=/var/cache/stoker-pip python3 -m pip install -r /opt/stoker/requirements-1-listed.txt
+COPY stoker-build/stoker-0.1.0+g0123456789ab-py3-none-any.whl /opt/stoker/
+RUN --mount=type=cache,target=/var/cache/stoker-pip python3 -m pip install 'stoker @ file:///opt/stoker/stoker-0.1.0+g0123456789ab-py3-none-any.whl'
+WORKDIR /app
+RUN chmod 0777 /app
