@@ -1,5 +1,7 @@
 """Twelve trainings on four GPUs: eight that need one and four that need two, packed so that no two share a device.
 
+Three ways to look at it:
+
     stoker run examples/four_gpus.py --simulate 4xH100-80GB     # also on a laptop: the GPUs are pretended
     stoker run examples/four_gpus.py                            # on a machine that has them
     stoker gpu last                                             # what each step did with its devices

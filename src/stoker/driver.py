@@ -219,27 +219,26 @@ def _settings_again(made: Plan, session: Session) -> PipelineSettings:
     return resolve_pipeline((stack.layer, recorded, *session.overrides().every), stack)[0]
 
 
-def _body_again(
-    run: str, made: Plan, session: Session, flow: FlowDefinition | None = None
-) -> dynamic.Body | FlowBody:
+def _body_again(run: str, made: Plan, session: Session, flow: FlowDefinition | None = None) -> dynamic.Body | FlowBody:
     """The body of a dynamic pipeline for another session: it runs from its beginning, over what is kept."""
     if made.source is None or made.source.kind == "pickled":
         raise UsageError(f"run {run} is of a dynamic pipeline that no file defines", fix="call the pipeline again")
     if flow is not None:
-        return _flow_again(flow, made, session)
+        return _flow_again(run, flow, made, session)
     pipeline = modules.object_of(attrs.asdict(made.source))
     if isinstance(pipeline, type):
         definitions = importlib.import_module("stoker.frontends.flowdefinition")
-        return _flow_again(definitions.FlowDefinition(pipeline), made, session)
+        return _flow_again(run, definitions.FlowDefinition(pipeline), made, session)
     planner = Planner(session.stack, session.store.blobs, layers=pipeline.layers, overrides=session.overrides())
     blobs = session.store.blobs
     arguments = {name: artifacts.load(from_wire(wire), blobs) for name, wire in made.parameters.items()}
     return dynamic.Body(pipeline, arguments, planner)
 
 
-def _flow_again(flow: FlowDefinition, made: Plan, session: Session) -> FlowBody:
+def _flow_again(run: str, flow: FlowDefinition, made: Plan, session: Session) -> FlowBody:
     """A flow for another session: steps, settings and code as they are now, parameters as they were."""
     _alias_main()
+    importlib.import_module("stoker.engine.flowstart").recall(flow, session.store, run)
     session.hint(flow)
     graph = flow.outline({})
     planner = Planner(session.stack, session.store.blobs, layers=graph.layers, overrides=session.overrides())

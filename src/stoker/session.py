@@ -118,7 +118,9 @@ class Session:
         from stoker.images import engine, registry
 
         steps = [step for step in made.steps if step.backend in builder.hosts]
-        read = partial(registry.known, engine=engine.find())
+        host = next(iter(builder.hosts.values()))
+        environ = {**os.environ, "DOCKER_HOST": host} if host else dict(os.environ)
+        read = partial(registry.known, engine=engine.find(environ))
         return tuple(findings(made, inventory=self.devices().inventory(), image_facts=read, steps=steps))
 
     def devices(self) -> Devices:

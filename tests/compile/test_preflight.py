@@ -463,7 +463,8 @@ def test_a_launcher_that_is_not_installed_is_refused() -> None:
 
 def test_little_shared_memory_is_told() -> None:
     """pytorch 5040"""
-    assert level(said(PYTORCH), "STK216") == "info"
+    assert level(said(PYTORCH, asks=ResourceSettings(gpu_count=1, shared_memory="64MB")), "STK216") == "info"
+    assert "STK216" not in said(PYTORCH), "a container gets more where nobody asks"
     assert "STK216" not in said(PYTORCH, asks=ResourceSettings(gpu_count=1, shared_memory="8GB"))
     assert "STK216" not in said("nvidia/cuda:12.4.1-base-ubuntu22.04")
 

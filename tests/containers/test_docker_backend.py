@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import attrs
 from tests.containers.bench import Bench, names
 from tests.servers.containers import Engine
 
@@ -280,3 +281,20 @@ def test_a_gang_gets_a_network_of_its_own(bench: Bench, engine: Engine) -> None:
     assert status.state == "succeeded", (status, bench.lines)
     assert bench.output(status)["environment"]["STOKER_HEAD_ADDR"].endswith("-0")
     assert request["network"] not in engine.run("network", "ls", "--format", "{{.Name}}").stdout.split()
+
+
+def test_what_stands_behind_another_job_waits_for_a_container(bench: Bench, engine: Engine, tmp_path: Path) -> None:
+    backend = bench.backend()
+    flag = tmp_path / "scratch" / "flag"
+    first = bench.job("waits", inputs={"path": str(flag)})
+    backend.submit(first)
+    bench.until(backend, lambda: "waiting" in bench.texts(first))
+    behind = [attrs.evolve(bench.job("add", key=f"add[{n}]", inputs={"a": n, "b": 1}), behind=True) for n in range(3)]
+    for job in behind:
+        backend.submit(job)
+    backend.cancel(behind[1].name, grace=1.0)
+    assert len(names(engine)) == 1
+    flag.write_text("")
+    assert bench.output(bench.end(backend, behind[0])) == 1
+    assert bench.end(backend, behind[1]).cause == "cancelled"
+    assert bench.output(bench.end(backend, behind[2])) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from stoker.backends import containers
 from stoker.backends.containercheck import check
 from stoker.backends.containers import Facts, Files, parts
 from stoker.backends.devicefiles import files
+from stoker.backends.docker import DockerBackend
 from stoker.backends.output import Reader
 from stoker.backends.secrets import contents, credentials
 from stoker.core.containers import MARK, ContainerSettings
-from stoker.core.errors import BackendError, SettingsError
+from stoker.core.errors import BackendError, MissingPackage, SettingsError
 from stoker.core.graph import Source
 from stoker.core.plan import Capacity, Job, Site, StepPlan
 from stoker.core.settings import DockerSettings, ResourceSettings, StepSettings
@@ -252,6 +254,13 @@ def test_no_network_and_a_remote_store_do_not_go_together() -> None:
     assert codes(job(), off) == []
     assert codes(job(), off, artifacts="s3://bucket") == ["STK146 error"]
     assert codes(job(resources=ResourceSettings(nodes=2)), off) == ["STK104 translated", "STK146 error"]
+
+
+def test_without_the_extra_its_name_is_told(monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "docker", None)
+    with pytest.raises(MissingPackage) as caught:
+        DockerBackend(SITE, {})
+    assert "stoker[docker]" in str(caught.value)
 
 
 # Secrets and credentials

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from stoker.client import flowspaces
 from stoker.core.errors import NotFound, UsageError
 from stoker.flow import DataArtifact, Flow, Metaflow, Run, Runner, Step, Task, get_namespace, namespace

@@ -68,3 +68,63 @@ def test_the_first_node_that_fails_ends_the_others(project: Any) -> None:
     finished = project.write({"gang.py": GANG}).run("gang.py", "run", "--bad", "2", code=1)
     assert "bad node" in finished.stderr
     assert project.client().runs()[0].steps["train"].failure.type == "ValueError"
+
+
+CAUGHT = """
+import ctypes
+from stoker.flow import FlowSpec, catch, current, gpu_profile, resources, retry, step, timeout
+
+class Caught(FlowSpec):
+    @step
+    def start(self):
+        self.before = 1
+        self.items = [1, 2]
+        self.next(self.each, foreach="items")
+
+    @step
+    def each(self):
+        self.next(self.train, num_parallel=2)
+
+    @catch(var="failure")
+    @timeout(seconds=3)
+    @step
+    def train(self):
+        if current.parallel.node_index and self.input == 2:
+            ctypes.PyDLL(None).sleep(600)
+        self.z = (self.input, current.parallel.node_index)
+        self.next(self.join)
+
+    @gpu_profile
+    @resources(gpu=1)
+    @step
+    def join(self, inputs):
+        self.causes = [found.failure and found.failure.cause for found in inputs]
+        self.z = [found.z for found in inputs if "z" in found]
+        assert all(found.before == 1 for found in inputs)
+        self.next(self.all)
+
+    @step
+    def all(self, inputs):
+        self.causes = [found.causes for found in inputs]
+        self.z = [found.z for found in inputs]
+        self.next(self.end)
+
+    @step
+    def end(self):
+        pass
+
+if __name__ == "__main__":
+    Caught()
+"""
+
+
+def test_gangs_inside_a_foreach_and_a_timeout_over_one(project: Any) -> None:
+    project.write({"caught.py": CAUGHT}).run("caught.py", "run")
+    run = project.client().runs()[0]
+    end = run.steps["end"].outputs
+    assert end["causes"].load() == [[None, None], ["timed-out", "timed-out"]]
+    assert end["z"].load() == [[(1, 0), (1, 1)], []]
+    assert run.steps["train[0]"].outputs["z"].load() == [(1, 0), (1, 1)]
+    project.run("caught.py", "resume", "all")
+    again = project.client().runs()[0].steps["end"].outputs
+    assert again["causes"].digest == end["causes"].digest and again["z"].digest == end["z"].digest

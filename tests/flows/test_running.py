@@ -153,7 +153,6 @@ class Failing(FlowSpec):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.input == 3 and current.retry_count == 0:
             raise ValueError("at first")
-        self.problem = None
         self.next(self.gather)
 
     @step
@@ -250,6 +249,17 @@ def test_resume_goes_on_where_it_stopped(project: Any) -> None:
     assert project.stoker("resume", run.id).returncode == 0
 
 
+def test_decorators_of_the_command_line_stay_when_a_run_goes_on(project: Any) -> None:
+    project.write({"broken.py": BROKEN})
+    project.run("broken.py", "run", "--max-workers", "1", "--n", "1", "--with", "retry:times=2", code=1)
+    run = project.client().runs()[0]
+    assert len(run.steps["work[0]"].attempts) == 3
+    project.stoker("resume", run.id, code=1)
+    assert len(project.client().runs()[0].steps["work[0]"].attempts) == 6
+    project.run("broken.py", "resume", "--with", "retry:times=1", code=1)
+    assert len(project.client().runs()[0].steps["work[0]"].attempts) == 8
+
+
 def test_a_failing_task_ends_the_run_unless_it_is_to_continue(project: Any) -> None:
     project.write({"broken.py": BROKEN})
     finished = project.run("broken.py", "run", "--failure-mode", "continue", "--n", "2", code=1)
@@ -265,3 +275,143 @@ def test_wide(project: Any) -> None:
     run = project.client().runs()[0]
     assert run.steps["end"].outputs["made"].load() == [10 * place for place in range(1000)]
     assert project.run("broken.py", "run", "--n", "20", "--max-num-splits", "10", code=1).stderr.count("max-num-splits")
+
+
+@pytest.mark.slow
+def test_ten_thousand(project: Any) -> None:
+    project.write({"broken.py": BROKEN})
+    (project.folder / "mended").write_text("")
+    project.run("broken.py", "run", "--n", "10000", "--quiet", timeout=600)
+    run = project.client().runs()[0]
+    assert run.steps["end"].outputs["made"].load() == [10 * place for place in range(10_000)]
+    assert run.steps["work"].count == 10_000 and run.steps["work[9999]"].status == "succeeded"
+
+
+SMALL = """
+from stoker.flow import FlowSpec, Parameter, step
+
+class Small(FlowSpec):
+    limit = 3
+    who = Parameter("who", default="you")
+
+    @step
+    def start(self):
+        self.limit = 4
+        self.seen = [self.who]
+        self.next(self.end)
+
+    @step
+    def end(self):
+        assert self.limit == 4, self.limit
+        self.seen.append("end")
+        del self.limit
+        try:
+            self.who = "me"
+        except AttributeError as error:
+            print(error)
+
+class Other(Small):
+    pass
+"""
+
+
+def test_a_file_without_a_main_block(project: Any) -> None:
+    project.write({"small.py": SMALL})
+    project.stoker("run", "small.py:Small", "--who", "me", "--with", "retry")
+    run = project.client().runs()[0]
+    assert run.steps["end"].outputs["seen"].load() == ["me", "end"]
+    assert "limit" not in run.steps["end"].outputs, "what is deleted ends there"
+    assert "cannot be set" in next(iter(run.steps["end"].logs())).text
+    project.stoker("run", "small.py:Other")
+    assert "several flows: Other, Small" in project.stoker("run", "small.py", code=2).stderr
+    assert "--who" in project.stoker("run", "small.py:Small", "--help").stdout
+
+
+def test_settings_of_one_step_from_the_command_line(project: Any) -> None:
+    project.write({"small.py": SMALL + "\nif __name__ == '__main__':\n    Other()\n"})
+    refused = project.run("small.py", "run", "--set", "steps.end.resources.cpu_count=4000", code=3).stderr
+    assert "STK101" in refused, "what the command line asks for is no hint"
+    assert "no step 'ende'" in project.run("small.py", "run", "--set", "steps.ende.timeout=3", code=2).stderr
+    plan = project.stoker("plan", "small.py", "--who", "x", "--with", "timeout:seconds=5", "--explain").stdout
+    assert "timeout   5s" in plan and "--with timeout:seconds=5" in plan
+
+
+MISTAKES = {
+    "self.next(self.end, foreach='items')": "foreach='items', but self.items was not set",
+    "self.items = []; self.next(self.end, foreach='items')": "is empty",
+    "self.items = 'abc'; self.next(self.end, foreach='items')": "is a str, not a list",
+    "self.way = 3; self.next({1: self.end, 2: self.end}, condition='way')": "the switch has no such case",
+    "self.next(self.end); return": "",
+    "self.f = (x for x in 'a'); self.next(self.end)": "artifact 'f'",
+    "self.nothing; self.next(self.end)": "has no artifact 'nothing'",
+    "self._transition = 1; self.next(self.end)": "is the flow's own",
+}
+
+
+def test_mistakes_at_run_time_are_said(project: Any) -> None:
+    for number, (body, message) in enumerate(MISTAKES.items()):
+        if not message:
+            continue
+        middle = "        self.next(self.join)\n    @step\n    def join(self, inputs):\n        self.next(self.last)\n"
+        split = "foreach" in body
+        text = (
+            "from stoker.flow import FlowSpec, step\nclass M(FlowSpec):\n    @step\n    def start(self):\n        "
+            + "\n        ".join(body.split("; "))
+            + "\n    @step\n    def end(self):\n"
+            + (middle + "    @step(end=True)\n    def last(self):\n        pass\n" if split else "        pass\n")
+            + "if __name__ == '__main__':\n    M()\n"
+        )
+        (project.folder / f"m{number}.py").write_text(text)
+        assert message in project.run(f"m{number}.py", "run", code=1).stderr, body
+
+
+def test_an_interrupted_run_goes_on(project: Any) -> None:
+    import os
+    import signal
+    import subprocess
+    import sys
+    import time
+
+    text = """
+    import os, time
+    from stoker.flow import FlowSpec, step
+
+    class Slow(FlowSpec):
+        @step
+        def start(self):
+            self.x = 1
+            self.next(self.wait)
+
+        @step
+        def wait(self):
+            open("waits", "w").close()
+            while not os.path.exists("go"):
+                time.sleep(0.01)
+            self.next(self.end)
+
+        @step
+        def end(self):
+            assert self.x == 1
+
+    if __name__ == "__main__":
+        Slow()
+    """
+    project.write({"slow.py": text})
+    for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
+        (project.folder / "waits").unlink(missing_ok=True)
+        words = ["run"] if number == signal.SIGINT else ["resume"]
+        process = subprocess.Popen(
+            [sys.executable, "slow.py", *words],
+            cwd=project.folder,
+            env={**os.environ, "STOKER_HOME": str(project.home)},
+        )
+        deadline = time.monotonic() + 60
+        while not (project.folder / "waits").exists():
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait(60) == code
+    (project.folder / "go").touch()
+    project.run("slow.py", "resume")
+    run = project.client().runs()[0]
+    assert run.status == "succeeded" and run.sessions == 3 and len(run.steps["start"].attempts) == 1

@@ -32,6 +32,8 @@ COMMANDS = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PA
 """PATH with `stoker` on it, as in an environment that is activated."""
 DEVICES = {"four_gpus.py": ("--simulate", "4xH100-80GB")}
 """Examples that are for machines with accelerators, and what their docstring says for all others."""
+CONTAINERS = {"container_digits.py": ("--simulate", "1xH100", "--set", "docker=null")}
+"""Examples that are for containers, and what their docstring says for machines without an engine."""
 PARSERS = {"toml": tomllib.loads, "yaml": yaml.safe_load, "json": json.loads}
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL)
@@ -99,7 +101,7 @@ def test_examples(example: Path, project: Any) -> None:
     missing = [name for line in NEEDS.findall(text) for name in missing_of(line.replace(",", " ").split())]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
-    project.run(str(example), *DEVICES.get(example.name, ()), timeout=240.0)
+    project.run(str(example), *{**DEVICES, **CONTAINERS}.get(example.name, ()), timeout=240.0)
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -110,6 +112,16 @@ def test_examples_for_accelerators_are_refused_without(name: str, project: Any) 
     hidden = {"CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
     refused = project.run(str(example), code=3, env=hidden).stderr
     for words in ("STK103", "--stack NAME", "--simulate 2x", ".accelerator_policy=prefer"):
+        assert words in refused, refused
+    assert not project.client().runs()
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_examples_for_containers_say_how_to_run_without(name: str, project: Any) -> None:
+    example = REPOSITORY / "examples" / name
+    assert " ".join(CONTAINERS[name]) in (ast.get_docstring(ast.parse(example.read_text(encoding="utf-8"))) or "")
+    refused = project.run(str(example), "--simulate", "1xH100", code=3).stderr
+    for words in ("STK110", "docker=null", "--stack"):
         assert words in refused, refused
     assert not project.client().runs()
 

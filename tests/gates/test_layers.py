@@ -20,6 +20,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "amdsmi": ("stoker.hardware",),
     "click": ("stoker.cli",),
     "cloudpickle": ("stoker.compile", "stoker.store"),
+    "docker": ("stoker.backends.engines",),
     "fsspec": ("stoker.store",),
     "jax": ("stoker.runtime",),
     "numpy": ("stoker.store", "stoker.compile"),
@@ -31,8 +32,10 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "psycopg": ("stoker.store",),
     "pyarrow": ("stoker.store",),
     "pynvml": ("stoker.hardware",),
+    "requests": ("stoker.backends.engines",),  # what `docker` stands on: its errors come through
     "tomli": ("stoker.config", "stoker.images"),
     "torch": ("stoker.store",),
+    "urllib3": ("stoker.backends.engines",),
     "yaml": ("stoker.compile",),
 }
 """Every package that Stoker may import, also inside functions, and the rooms that may. A new row is a decision: what

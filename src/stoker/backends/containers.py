@@ -16,7 +16,7 @@ import attrs
 from stoker.backends.leasing import visibility
 from stoker.backends.messages import gang_document, job_message, nodes_of, step_document
 from stoker.core.codec import to_json
-from stoker.core.containers import RUN_OPTIONS, ContainerSettings, Mount
+from stoker.core.containers import RUN_OPTIONS, SHARED_MEMORY, ContainerSettings, Mount
 from stoker.core.plan import Job, Site
 
 LABEL: Final = "stoker"
@@ -25,9 +25,6 @@ HOME_LABEL: Final = f"{LABEL}.home"
 """Of which home it is: `stoker gc` leaves alone what others made."""
 INSIDE: Final = "/run/stoker"
 """Where the job's document is in a container that shares no folder with this machine."""
-SHARED_MEMORY: Final = 1 << 30
-"""Bytes of /dev/shm where the step does not say: NCCL asks for 1 GB, data loaders take some, an engine gives 64 MB.
-https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#docker"""
 BUNDLE: Final = f"{INSIDE}/worker"
 """Where Stoker's worker is in such a container, if its image was not built by Stoker."""
 STOP_SECONDS: Final = 10

@@ -12,6 +12,7 @@ import json
 import os
 import queue
 import threading
+from collections import deque
 from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
@@ -21,7 +22,7 @@ from stoker.backends.attempt import Attempt, Order
 from stoker.backends.containercheck import check
 from stoker.backends.containers import LABEL, NO_FILES, Facts, Part
 from stoker.backends.devicefiles import files
-from stoker.backends.engines import Engine, address
+from stoker.backends.engines import Engine, address, need_package
 from stoker.backends.leasing import Granted, Leasing
 from stoker.backends.machine import room
 from stoker.backends.messages import nodes_of
@@ -46,6 +47,7 @@ class DockerBackend:
     images = True
 
     def __init__(self, site: Site, options: Mapping[str, Any]) -> None:
+        need_package()
         self._site = site
         self._options = dict(options)
         given = ContainerSettings(**options)
@@ -60,6 +62,7 @@ class DockerBackend:
         self.leasing: Leasing | None = None
         self._jobs: dict[str, Job] = {}
         self._attempts: dict[str, Attempt] = {}
+        self._behind: deque[str] = deque()
         self._leaving: list[Attempt] = []
         self._orphans: dict[str, list[Mapping[str, Any]]] | None = None
         self._news = News()
@@ -121,6 +124,13 @@ class DockerBackend:
         if job.name in self._jobs:
             return job.name
         self._jobs[job.name] = job
+        if job.behind and self._attempts:
+            self._behind.append(job.name)  # it was to stand in a worker's line: here it waits until a container is over
+            return job.name
+        self._place(job)
+        return job.name
+
+    def _place(self, job: Job) -> None:
         try:
             found = self._orphans_of(job)
             if found:
@@ -132,7 +142,6 @@ class DockerBackend:
         except BaseException:  # raised again: the engine of the run knows nothing of a job that was refused
             self._jobs.pop(job.name, None)
             raise
-        return job.name
 
     def _held_or_waiting(self, leasing: Leasing, job: Job, granted: Granted | str) -> None:
         if isinstance(granted, str):
@@ -261,6 +270,12 @@ class DockerBackend:
             self._leaving = [one for one in self._leaving if one.thread.is_alive()] + [attempt]
         if self.leasing is not None:
             self.leasing.release(name)
+        if attempt is not None and self._behind:
+            job = self._jobs[self._behind.popleft()]
+            try:
+                self._place(job)
+            except BackendError as error:
+                self._news.put(job.name, failed(REFUSED, str(error)))
 
     def _ask_again(self, leasing: Leasing) -> None:
         for job in leasing.due():
@@ -279,6 +294,8 @@ class DockerBackend:
         if attempt is not None:
             attempt.cancel(grace)
         elif id in self._jobs:
+            with contextlib.suppress(ValueError):
+                self._behind.remove(id)
             self._is(id, failed(CANCELLED))
 
     def close(self) -> None:

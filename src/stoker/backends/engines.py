@@ -7,6 +7,7 @@ The only module of the backends that imports it. Errors leave it as ours: `Engin
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import os
 import struct
@@ -17,7 +18,7 @@ from typing import Any, Callable, Final, Iterator, Mapping
 
 import attrs
 
-from stoker.core.errors import BackendError
+from stoker.core.errors import BackendError, MissingPackage
 
 SOCKETS: Final = (
     "/var/run/docker.sock",
@@ -68,6 +69,15 @@ def address(given: str | None, environment: Mapping[str, str]) -> str:
         if os.path.exists(path):
             return f"unix://{path}"
     return f"unix://{SOCKETS[0]}"
+
+
+def need_package() -> None:
+    """Refuse to go on where the package that speaks with engines is not installed."""
+    found = importlib.util.find_spec("docker")
+    if found is None or found.origin is None:  # a folder called "docker", as many projects have one, is not it
+        raise MissingPackage(
+            "containers need the package 'docker', which is not installed", fix="pip install 'stoker[docker]'"
+        )
 
 
 class Engine:

@@ -8,82 +8,20 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any, Callable, Final, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker import driver, start
-from stoker.client import Client, Run
+from stoker import start
+from stoker.cli.flowwords import ALL, COMMANDS, ELSEWHERE, LOOK, RESUME, RUN, TWO, Option, help_text
 from stoker.core.errors import NotFound, ParameterError, StokerError, UsageError, nearest
 from stoker.core.request import NotTheDriver, RunRequest
 from stoker.frontends.arguments import COMMAND_LINE, CommandLine
 from stoker.frontends.flowdefinition import FlowDefinition
 from stoker.frontends.flowspec import FlowSpec, parameters_of
 
-
-@attrs.frozen(kw_only=True)
-class Option:
-    """An option of a command: `value` is what its value is called, empty for a flag."""
-
-    help: str
-    value: str = ""
-    many: bool = False
-
-
-_ALL: Final[Mapping[str, Option]] = {
-    "quiet": Option(help="show the summary only"),
-    "no-pylint": Option(help="taken for Metaflow's sake: no linter is run"),
-    "metadata": Option(value="WHERE", help="taken for Metaflow's sake, only 'local': the store is that of the stack"),
-    "datastore": Option(value="WHERE", help="taken for Metaflow's sake, only 'local': the store is that of the stack"),
-    "environment": Option(value="KIND", help="'local': the packages of this Python"),
-    "with": Option(value="DECORATOR", many=True, help="a decorator for every step that lacks it: resources:gpu=1"),
-    "without": Option(value="DECORATOR", many=True, help="leave a decorator out, such as kubernetes"),
-    "stack": Option(value="NAME", help="where to run and to keep things, from stoker.toml"),
-}
-_RUN: Final[Mapping[str, Option]] = {
-    "max-workers": Option(value="N", help="how many tasks may run at once"),
-    "max-num-splits": Option(value="N", help="refuse a foreach with more elements; without it there is no limit"),
-    "max-log-size": Option(value="MB", help="taken for Metaflow's sake: logs are kept whole"),
-    "tag": Option(value="TAG", many=True, help="a tag to find the run by"),
-    "run-id-file": Option(value="FILE", help="write the run's id there as soon as it begins"),
-    "runner-attribute-file": Option(value="FILE", help="write flow and run there as JSON as soon as it begins"),
-    "namespace": Option(value="NAME", help="the namespace that the run belongs to; user:NAME by default"),
-    "set": Option(value="KEY=VALUE", many=True, help="a setting, such as steps.train.resources.gpu_count=2"),
-    "simulate": Option(value="DEVICES", help='pretend that this machine has "4xH100-80GB", for example'),
-    "failure-mode": Option(value="MODE", help="fail_fast, or continue with what does not depend on a failure"),
-    "debug": Option(help="run every task in this process, so that breakpoint() works"),
-}
-_RESUME: Final[Mapping[str, Option]] = {
-    **_RUN,
-    "origin-run-id": Option(value="RUN", help="the run to go on with; the newest of this flow that did not succeed"),
-}
-_HERE: Final = ("run", "resume", "check")
-_LOOK: Final = ("show", "dump", "logs", "tag", "output-dot", "card")
-COMMANDS: Final[Mapping[str, str]] = {
-    "run": "run the flow",
-    "resume": "go on with a run where it stopped, or from a step on: resume [STEP]",
-    "check": "check the flow: its steps, and what they ask for",
-    "show": "show the steps and where they go",
-    "dump": "print what tasks made: dump [RUN/]STEP[/TASK]",
-    "logs": "print what tasks wrote: logs [RUN/]STEP[/TASK]",
-    "card": "list what tasks did with their accelerators: card list|view [RUN/]STEP",
-    "tag": "list, add, remove or replace the tags of a run",
-    "output-dot": "print the graph for Graphviz",
-    "version": "print the version",
-    "help": "print this",
-}
-_ELSEWHERE: Final[Mapping[str, str]] = {
-    "spin": "use `resume STEP`, which runs a step and what follows it once more",
-    "package": "code is read where it is; there is no package",
-    "kubernetes": "this version has no backend for Kubernetes yet",
-    "batch": "this version has no backend for AWS Batch yet",
-    "argo-workflows": "there is no deployer; start `python flow.py run` from what you schedule with",
-    "step-functions": "there is no deployer; start `python flow.py run` from what you schedule with",
-    "airflow": "there is no deployer; start `python flow.py run` from what you schedule with",
-    "init": "tasks start by themselves",
-    "step": "tasks start by themselves",
-}
-"""Commands of Metaflow's that are not here, and what to do."""
+if TYPE_CHECKING:
+    from stoker.client import Client, Run
 
 
 def main(kind: type[FlowSpec], argv: Sequence[str] | None = None) -> None:
@@ -110,20 +48,23 @@ def _under_stoker(kind: type[FlowSpec], line: CommandLine) -> None:
     flow = FlowDefinition(kind)
     if line.wanted and flow.name != line.wanted:
         raise NotTheDriver
-    line.calls.append((flow, {}))
     if line.planning:
+        options, rest = _split(list(line.arguments), {**ALL, **RUN})
+        given, line.arguments = _parameters(kind, rest)
+        line.calls.append((_definition(kind, options), given))
         raise NotTheDriver
+    line.calls.append((flow, {}))
     run_from_stoker(flow, line)
 
 
 def run_from_stoker(flow: FlowDefinition, line: CommandLine) -> Run:
     """Run a flow with the command line of `stoker run`, whose own options are taken off already."""
-    options, rest = _split(list(line.arguments), {**_ALL, **_RUN})
+    options, rest = _split(list(line.arguments), {**ALL, **RUN})
     given, rest = _parameters(flow.kind, rest)
     if rest:
         raise ParameterError(f"unexpected argument {rest[0]!r}", fix="write --parameter value")
     for name, value in line.options.items():
-        if name == "failure-mode" or name in _RUN or name in _ALL:
+        if name == "failure-mode" or name in RUN or name in ALL:
             options.setdefault(name, value)
     definition = _definition(flow.kind, options)
     request = _request(definition, options)
@@ -144,8 +85,8 @@ def command(kind: type[FlowSpec], words: Sequence[str], usage: str) -> int:
         print(help_text(kind, usage))
         return 0
     name, rest = words[0], list(words[1:])
-    if name in _ELSEWHERE:
-        raise UsageError(f"there is no command '{name}' here", fix=_ELSEWHERE[name])
+    if name in ELSEWHERE:
+        raise UsageError(f"there is no command '{name}' here", fix=ELSEWHERE[name])
     if name not in COMMANDS:
         raise UsageError(f"there is no command '{name}'{nearest(name, COMMANDS)}", fix=f"{usage} help")
     if "--help" in rest:
@@ -156,7 +97,7 @@ def command(kind: type[FlowSpec], words: Sequence[str], usage: str) -> int:
 
         print(f"stoker {stoker.__version__}")
         return 0
-    if name in _LOOK:
+    if name in LOOK:
         from stoker.cli import flowlook
 
         return flowlook.command(name, FlowDefinition(kind), rest)
@@ -164,7 +105,7 @@ def command(kind: type[FlowSpec], words: Sequence[str], usage: str) -> int:
 
 
 def _start(kind: type[FlowSpec], name: str, words: list[str], early: Mapping[str, Any]) -> int:
-    known = {**_ALL, **(_RESUME if name == "resume" else _RUN)}
+    known = {**ALL, **(RESUME if name == "resume" else RUN)}
     options, rest = _split(words, known)
     for key, value in early.items():
         options[key] = [*value, *options.get(key, ())] if known[key].many else options.get(key, value)
@@ -181,6 +122,7 @@ def _start(kind: type[FlowSpec], name: str, words: list[str], early: Mapping[str
 
 
 def _check(flow: FlowDefinition, given: Mapping[str, Any], options: Mapping[str, Any]) -> int:
+    from stoker import driver
     from stoker.core import findings as checks
 
     steps = flow.graph.steps
@@ -205,6 +147,9 @@ def _some(parameter: Any) -> Any:
 
 
 def _resume(flow: FlowDefinition, options: Mapping[str, Any], rest: Sequence[str]) -> int:
+    from stoker import driver
+    from stoker.client import Client
+
     if len(rest) > 1:
         raise UsageError(f"unexpected argument {rest[1]!r}", fix="write resume [STEP]; parameters stay as they were")
     again: tuple[str, ...] = ()
@@ -249,12 +194,15 @@ def _leading(words: list[str]) -> tuple[dict[str, Any], list[str]]:
     """Options that stand before the command, as in `python flow.py --no-pylint run`."""
     early: dict[str, Any] = {}
     while words and words[0].startswith("--") and words[0] != "--help":
-        found, rest = _split(words[:1] if "=" in words[0] else words[:2], _ALL)
-        if not found:
-            raise UsageError(f"{words[0]} stands before the command", fix=f"write it behind: run {words[0]} …")
-        for name, value in found.items():
-            early[name] = [*early.get(name, ()), *value] if isinstance(value, list) else value
-        words = [*rest, *words[1 if "=" in words[0] else 2 :]]
+        flag, equals, _ = words[0].partition("=")
+        name = flag.removeprefix("--").replace("_", "-")
+        if name not in ALL:
+            raise UsageError(f"{flag} stands before the command", fix=f"write it behind: run {flag} …")
+        taken = 1 if equals or not ALL[name].value else 3 if name in TWO else 2
+        found, _ = _split(words[:taken], ALL)
+        for key, value in found.items():
+            early[key] = [*early.get(key, ()), *value] if isinstance(value, list) else value
+        words = words[taken:]
     return early, words
 
 
@@ -276,6 +224,8 @@ def _split(words: list[str], known: Mapping[str, Option]) -> tuple[dict[str, Any
                 value = next(line, "")
                 if not value or value.startswith("--"):
                     raise UsageError(f"{flag} needs a value", fix=f"write {flag} {option.value}")
+            if name in TWO and not equals:
+                value = f"{value}={next(line, '')}"
             if option.many:
                 found.setdefault(name, []).append(value)
             else:
@@ -297,7 +247,7 @@ def _parameters(kind: type[FlowSpec], words: list[str]) -> tuple[dict[str, Any],
             continue
         parameter = known.get(flag.removeprefix("--").replace("_", "-"))
         if parameter is None:
-            flags = [found.flag for found in known.values()] + [f"--{name}" for name in (*_ALL, *_RUN)]
+            flags = [found.flag for found in known.values()] + [f"--{name}" for name in (*ALL, *RUN)]
             raise UsageError(f"flow {kind.__name__} has no parameter for {flag}{nearest(flag, flags)}")
         if not equals:
             if parameter.type is bool and (not line or line[0].startswith("--")):
@@ -332,7 +282,30 @@ def _definition(kind: type[FlowSpec], options: Mapping[str, Any]) -> FlowDefinit
         without=tuple(options.get("without", ())),
         max_splits=None if splits is None else _number("max-num-splits", splits),
         namespace=options.get("namespace"),
+        configs=dict(_configs(kind, options)),
     )
+
+
+def _configs(kind: type[FlowSpec], options: Mapping[str, Any]) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Configs by name, each with how its content is found."""
+    known = [found.name for found in parameters_of(kind).values() if hasattr(type(found), "is_flow_config")]
+    for option in TWO:
+        for text in options.get(option, ()):
+            name, _, value = str(text).partition("=")
+            if name not in known or not value:
+                raise UsageError(f"--{option} {text}: no such Config{nearest(name, known)}", fix=f"--{option} NAME …")
+            yield name, _ConfigText(value, of_file=option == "config")
+
+
+@attrs.frozen
+class _ConfigText:
+    """How a config's content is found: in a file, or as it is written."""
+
+    text: str
+    of_file: bool
+
+    def __call__(self, config: Any) -> Any:
+        return config.read(self.text) if self.of_file else config.parsed(self.text)
 
 
 def _request(flow: FlowDefinition, options: Mapping[str, Any]) -> RunRequest:
@@ -375,33 +348,3 @@ def _began(flow: FlowDefinition, options: Mapping[str, Any]) -> Callable[[str], 
                 beside.replace(path)
 
     return write
-
-
-# Help
-
-
-def help_text(kind: type[FlowSpec], usage: str, name: str = "") -> str:
-    """What the command line takes."""
-    lines = [f"Usage: {usage} {name or 'COMMAND'} [OPTIONS]", ""]
-    doc = (kind.__doc__ or "").strip().partition("\n")[0]
-    if doc:
-        lines += [f"  {doc}", ""]
-    if not name:
-        lines += ["Commands:", *_columns(COMMANDS.items()), ""]
-    if name in _HERE or not name:
-        rows = []
-        for found in parameters_of(kind).values():
-            default = "required" if found.required else f"default: {found.default!r}"
-            shown = default if found.show_default else ""
-            rows.append((f"{found.flag} {found.kind}", "  ".join(text for text in (found.help, shown) if text)))
-        if rows:
-            lines += ["Parameters:", *_columns(rows), ""]
-        options = {**(_RESUME if name == "resume" else _RUN), **_ALL}
-        lines += ["Options:", *_columns((f"--{key} {one.value}".rstrip(), one.help) for key, one in options.items())]
-    return "\n".join(lines).rstrip()
-
-
-def _columns(rows: Iterable[tuple[str, str]]) -> list[str]:
-    found = list(rows)
-    width = max(len(left) for left, _ in found)
-    return [f"  {left.ljust(width)}  {right}".rstrip() for left, right in found]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from typing import Any, Callable, Final, Iterator, Mapping
 
 import click
@@ -15,6 +17,7 @@ from stoker.core import findings as checks
 from stoker.core.codec import to_json
 from stoker.core.errors import EXIT_PREFLIGHT
 from stoker.core.plan import Plan, StepPlan
+from stoker.core.request import RunRequest
 from stoker.core.resources import describe
 from stoker.core.retry import Retry
 from stoker.core.settings import StepSettings
@@ -22,10 +25,12 @@ from stoker.core.units import duration_text, size_text
 from stoker.core.words import count_text
 from stoker.frontends import arguments
 from stoker.frontends.arguments import CommandLine, RunOption
+from stoker.session import Session
 
 PLAN_OPTIONS: Final = (
     *OPTIONS,
     RunOption(name="explain", help="every setting, and where it comes from"),
+    RunOption(name="render", help="also what would be sent for each step: Dockerfiles, requests, messages"),
     RunOption(name="json", help="the plan as JSON on stdout"),
 )
 TOLD: Final = "Shows what a run would do: each step's settings, backend and inputs, and what the backends say of them."
@@ -45,24 +50,40 @@ def command(words: list[str]) -> int:
     if found is None or line.options.get("help"):
         click.echo(help_for(found, "plan", PLAN_OPTIONS, TOLD))
         return 0
-    made = planned(found, line)
-    if line.options.get("json"):
-        print_json(to_json(made))
-    else:
-        stack = config.load(made.stack)
-        flavors = {ORCHESTRATOR: stack.orchestrator, **stack.step_operators}
-        where = {name: f"{name} ({component.flavor})" for name, component in flavors.items()}
-        click.echo("\n".join(plan_lines(made, where, explain=bool(line.options.get("explain")))))
+    as_json = bool(line.options.get("json"))
+    with _first_call(found, line) as (pipeline, given, request):
+        made = driver.plan(pipeline, given, request)
+        if not as_json:
+            stack = config.load(made.stack)
+            flavors = {ORCHESTRATOR: stack.orchestrator, **stack.step_operators}
+            where = {name: f"{name} ({component.flavor})" for name, component in flavors.items()}
+            click.echo("\n".join(plan_lines(made, where, explain=bool(line.options.get("explain")))))
+        document = to_json(made)
+        if line.options.get("render"):
+            rendering: Any = importlib.import_module("stoker.cli.rendering")  # it brings all that images need
+            sent = rendering.rendered(made, Session(request, stack=pipeline.stack))
+            document["rendered"] = to_json(sent)
+            if not as_json and sent:
+                click.echo("\n".join(rendering.lines(sent)))
+        if as_json:
+            print_json(document)
     return EXIT_PREFLIGHT if checks.errors(made.findings) else 0
 
 
 def planned(found: targets.Target, line: CommandLine) -> Plan:
     """The plan of the pipeline that running the file would call first, with the arguments of that call."""
+    with _first_call(found, line) as (pipeline, given, request):
+        return driver.plan(pipeline, given, request)
+
+
+@contextlib.contextmanager
+def _first_call(found: targets.Target, line: CommandLine) -> Iterator[tuple[Any, Mapping[str, Any], RunRequest]]:
+    """The pipeline, its arguments and the request of the call, while the file still is the program."""
     line.planning = True
     with targets.executed(found, line) as main:
         pipeline: Any
         pipeline, given = line.calls[0] if line.calls else (targets.choose(main, found), {})
-        return driver.plan(pipeline, given, arguments.request(pipeline, line.options, line.arguments))
+        yield pipeline, given, arguments.request(pipeline, line.options, line.arguments)
 
 
 def plan_lines(made: Plan, where: Mapping[str, str], *, explain: bool) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Final
 
 import click
@@ -11,6 +12,7 @@ from stoker.cli import target as targets
 from stoker.core.errors import UsageError
 from stoker.frontends import arguments
 from stoker.frontends.arguments import CommandLine, RunOption
+from stoker.frontends.functional import Pipeline
 
 OPTIONS: Final = (RunOption(name="pipeline", value="NAME", help="which pipeline of the file; also FILE:NAME"),)
 USAGE: Final = "[OPTIONS] FILE[:PIPELINE] [PARAMETERS]"
@@ -60,4 +62,7 @@ def command(words: list[str]) -> None:
     with targets.executed(found, line) as main:
         if not line.calls:
             pipeline = targets.choose(main, found)
+            if not isinstance(pipeline, Pipeline):
+                importlib.import_module("stoker.cli.flow").run_from_stoker(pipeline, line)
+                return
             start.run(pipeline, {}, arguments.request(pipeline, line.options, line.arguments))

@@ -10,7 +10,7 @@ import traceback
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, Final, Iterator
+from typing import TYPE_CHECKING, Any, Final, Iterator
 
 import attrs
 
@@ -20,6 +20,9 @@ from stoker.core.errors import StokerError, UsageError, nearest
 from stoker.core.request import NotTheDriver
 from stoker.frontends.arguments import COMMAND_LINE, CommandLine
 from stoker.frontends.functional import Pipeline
+
+if TYPE_CHECKING:
+    from stoker.frontends.flowdefinition import FlowDefinition
 
 _INIT: Final = "__init__.py"
 
@@ -114,8 +117,11 @@ def executed(target: Target, line: CommandLine) -> Iterator[ModuleType]:
             sys.modules["__main__"] = before
 
 
-def choose(module: ModuleType, target: Target) -> Pipeline[...]:
-    """The pipeline that is meant: the one that is named, or the only one."""
+def choose(module: ModuleType, target: Target) -> Pipeline[...] | FlowDefinition:
+    """The pipeline or the flow that is meant: the one that is named, or the only one."""
+    flow = _flow(module, target)
+    if flow is not None:
+        return flow
     everything = {name: value for name, value in vars(module).items() if isinstance(value, Pipeline)}
     own = {name: value for name, value in everything.items() if value.__module__ == module.__name__}
     if target.pipeline:
@@ -132,6 +138,20 @@ def choose(module: ModuleType, target: Target) -> Pipeline[...]:
     raise UsageError(
         f"{target.shown} has several pipelines: {', '.join(names)}", fix=f"name one: {target.shown}:{names[0]}"
     )
+
+
+def _flow(module: ModuleType, target: Target) -> FlowDefinition | None:
+    """The flow of a file that has no pipeline, or the one that is named."""
+    if "stoker.frontends.flowspec" not in sys.modules:
+        return None  # without that there is no flow's class anywhere
+    from stoker.frontends import flowdefinition
+
+    names = vars(module)
+    pipelines = {name for name, value in names.items() if isinstance(value, Pipeline)}
+    if target.pipeline in pipelines or (pipelines and not target.pipeline):
+        return None
+    found = flowdefinition.choose(names, target.pipeline, target.shown, module.__name__)
+    return None if found is None else flowdefinition.FlowDefinition(found)
 
 
 def _file(text: str) -> Target:

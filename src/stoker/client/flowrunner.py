@@ -116,7 +116,7 @@ class Runner:
 
     async def _begun(self, command: str, words: Sequence[str], given: Mapping[str, Any]) -> ExecutingRun:
         found = self._started(command, words, given)
-        while found.run_id is None and found.process.poll() is None:
+        while found.run_id is None and found.process.poll() is None:  # noqa: ASYNC110 another process writes it
             await asyncio.sleep(_LOOK)
         if found.run_id is None:
             raise RunFailed(f"{self.flow_file} did not begin a run: {found.stderr.strip()[-2000:]}")

@@ -17,6 +17,7 @@ from stoker.client.outputs import Output, Outputs, gathered
 from stoker.client.times import between, iso, moment
 from stoker.client.usage import Usage, usage, usage_of_all
 from stoker.core.errors import UsageError, nearest
+from stoker.core.flow import OWN
 from stoker.core.plan import LogLine
 from stoker.core.status import STEP_DONE, STEP_GOOD
 from stoker.core.words import count_text, time_text
@@ -297,13 +298,15 @@ class Step:
     def _found_outputs(self) -> list[Output]:
         records = self._store.records
         if self.count is None:
-            return [Output(self._store, row) for row in records.outputs(self.run_id, self.key)]
+            rows = records.outputs(self.run_id, self.key)
+            return [Output(self._store, row) for row in rows if row.name not in OWN]
         if self._row.status not in STEP_GOOD:
             return []
         if not self.count:
             return [self._nothing_of(UNNAMED)]
         found = []
-        for name in [row.name for row in records.outputs(self.run_id, f"{self.key}[0]")]:
+        names = [row.name for row in records.outputs(self.run_id, f"{self.key}[0]") if row.name not in OWN]
+        for name in names:
             parts = [row.artifact for row in records.element_outputs(self.run_id, self.key, name)]
             if len(parts) == self.count:
                 found.append(gathered(self._store, self.run_id, self.key, name, parts))

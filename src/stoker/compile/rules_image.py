@@ -6,6 +6,7 @@ from typing import Final, Iterator, Mapping
 
 from stoker.compile.packages import HARMLESS
 from stoker.compile.planfacts import MACHINES, PlanFacts
+from stoker.core.containers import SHARED_MEMORY
 from stoker.core.findings import Finding, Level
 from stoker.core.imagenames import parse
 from stoker.core.resources import describe
@@ -116,11 +117,11 @@ def launcher(facts: PlanFacts) -> Iterator[Finding]:
 def little_shm(facts: PlanFacts) -> Iterator[Finding]:
     """Data loaders hand batches over through /dev/shm, of which a container has 64 MB. pytorch 5040: "Bus error"."""
     loads = any(package.build.framework in _LOADERS for package in facts.packages)
-    wanted = facts.step.settings.resources.get("shared_memory")
-    if not facts.gpus or not loads or (wanted is not None and wanted > SHM):
+    # Where nobody asks, our own containers get more than the engine would give.
+    has = facts.step.settings.resources.get("shared_memory", SHARED_MEMORY)
+    if not facts.gpus or not loads or has > SHM:
         return
-    has = f"{size_text(wanted)} of" if wanted is not None else f"{SHM // 2**20} MiB of"
-    what = f"its container has {has} /dev/shm" + (", as no shared_memory is asked for" if wanted is None else "")
+    what = f"its container has {size_text(has)} of /dev/shm"
     why = "workers of a DataLoader, and NCCL between GPUs, hand data over there; without room they end with 'Bus error'"
     fix = 'ask for some: resources=ResourceSettings(shared_memory="8GB"); or num_workers=0'
     yield _finding(facts, LITTLE_SHM, "info", what, why=why, fix=fix)

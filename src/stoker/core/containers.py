@@ -21,6 +21,9 @@ MARK: Final = "\x1estoker "
 UP_VERSION: Final = 1
 RESULT: Final = "result.json"
 """The file beside a job's document in which its end is told."""
+SHARED_MEMORY: Final = 1 << 30
+"""Bytes of /dev/shm where the step does not say: NCCL asks for 1 GB, data loaders take some, an engine gives 64 MB.
+https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#docker"""
 CREDENTIALS: Final = "/run/stoker/environment.json"
 """Inside a container: variables that neither the engine nor the image may show."""
 SECRETS: Final = "/run/secrets"

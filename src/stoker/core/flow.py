@@ -1,7 +1,7 @@
 """A flow as data: its steps, and where each of them may go next. What the class form adds to a graph.
 
-The front end reads it from the step methods (`frontends.transitions`), the engine follows it, the command line shows it.
-Also here: the names under which a finished task leaves word of where it goes.
+The front end reads it from the step methods (`frontends.transitions`), the engine follows it, the command line shows
+it. Also here: names under which a finished task leaves word of where it goes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a step says of Kubernetes beside its resources: the words of `@kubernetes`, checked, for the backend that renders.
+"""What a step says of Kubernetes beside its resources: the words of `@kubernetes`, checked, for the backend to render.
 
-Words and defaults are Metaflow's (https://docs.metaflow.org/api/step-decorators/kubernetes); `trainium` and the like are
-resources and stand there. A field that is not given is `UNSET`, so that a default never beats what somebody wrote.
+Words are Metaflow's (https://docs.metaflow.org/api/step-decorators/kubernetes); `trainium` and the like are resources
+and stand there. A field that is not given is `UNSET`, so that a default never beats what somebody wrote.
 """
 
 from __future__ import annotations
@@ -75,15 +75,20 @@ def given_mapping(value: Any) -> Any:
     raise SettingsError(f"{value!r} is not a mapping", fix="write {…}")
 
 
-def _choice(words: Iterable[str]) -> Any:
-    known = tuple(words)
+def given_qos(value: Any) -> Any:
+    """A class of service."""
+    return _one_of(value, QOS)
 
-    def parse(value: Any) -> Any:
-        if value is UNSET or value is None or value in known:
-            return value
-        raise SettingsError(f"{value!r} is not one of {', '.join(known)}{nearest(str(value), known)}")
 
-    return parse
+def given_policy(value: Any) -> Any:
+    """When an image is pulled."""
+    return _one_of(value, PULL_POLICIES)
+
+
+def _one_of(value: Any, known: tuple[str, ...]) -> Any:
+    if value is UNSET or value is None or value in known:
+        return value
+    raise SettingsError(f"{value!r} is not one of {', '.join(known)}{nearest(str(value), known)}")
 
 
 def _tolerations(value: Any) -> Any:
@@ -108,7 +113,7 @@ class KubernetesSettings:
     """The words of `@kubernetes` that are no resources. Sizes of tmpfs are MiB, as there."""
 
     image: str | None = attrs.field(default=UNSET, converter=given_text)
-    image_pull_policy: str | None = attrs.field(default=UNSET, converter=_choice(PULL_POLICIES))
+    image_pull_policy: str | None = attrs.field(default=UNSET, converter=given_policy)
     image_pull_secrets: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
     service_account: str | None = attrs.field(default=UNSET, converter=given_text)
     secrets: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
@@ -126,6 +131,6 @@ class KubernetesSettings:
     compute_pool: str | None = attrs.field(default=UNSET, converter=given_text)
     executable: str | None = attrs.field(default=UNSET, converter=given_text)
     hostname_resolution_timeout: int | None = attrs.field(default=UNSET, converter=given_whole)
-    qos: str | None = attrs.field(default=UNSET, converter=_choice(QOS))
+    qos: str | None = attrs.field(default=UNSET, converter=given_qos)
     extended_resources: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_pairs)
     security_context: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_mapping)

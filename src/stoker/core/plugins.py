@@ -21,8 +21,9 @@ BACKENDS: Final[Mapping[str, tuple[str, str]]] = {
 DRIVERS: Final[Mapping[str, tuple[str, str]]] = {
     "flow": ("stoker.cli.flow:main", ""),
     "run": ("stoker.start:run", ""),
+    "task": ("stoker.runtime.flowtask:FlowTask", ""),
 }
-"""The way up from a called pipeline to the floor that runs it (docs/dev/decisions/0003)."""
+"""The way up from a called pipeline, a flow or one of its tasks to what runs it (docs/dev/decisions/0003)."""
 
 LAUNCHERS: Final[Mapping[str, tuple[str, str]]] = {
     "accelerate": ("stoker.launchers.accelerate:LAUNCHER", ""),

@@ -6,7 +6,7 @@ task's key is its step's name, with "#2" where the step is reached again, and an
 
 from __future__ import annotations
 
-from typing import Any, Callable, Final, Mapping, Sequence
+from typing import Any, Final, Mapping, Sequence
 
 import attrs
 
@@ -26,6 +26,8 @@ from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
 Wire = Mapping[str, Any]
+ATTACHED: Final = "attached"
+"""The kind of event that has what the command line said of decorators."""
 _NOTHING: Final[Mapping[str, Wire]] = {}
 
 
@@ -34,7 +36,7 @@ class Split:
 
     __slots__ = ("arrived", "count", "elements", "frames", "groups", "kind")
 
-    def __init__(self, kind: str, count: int, frames: tuple[Frame, ...], elements: list[Wire] | None) -> None:
+    def __init__(self, kind: str, count: int, frames: tuple[Frame, ...], elements: Sequence[Wire] | None) -> None:
         self.kind = kind
         self.count = count
         self.frames = frames
@@ -65,15 +67,27 @@ class Task:
     nodes: int = 0
 
 
+@attrs.frozen(kw_only=True)
+class TaskOptions:
+    """What decorators say of a step's tasks. `catch` is the attribute for a failure: "" is none, None is not caught.
+
+    `profile` begins the names of the artifacts that say what the devices did, None where nobody wants them. `notes` are
+    the words of decorators that the worker honours, by the decorator's name.
+    """
+
+    catch: str | None = None
+    profile: str | None = None
+    notes: Mapping[str, Any] = attrs.field(factory=dict)
+
+
 class FlowBody:
     """One run of a flow. `templates` are the plans of its steps, `parameters` what all tasks are given.
 
-    `caught` says of a step in which attribute its failure is kept: "" is none, None that it is not caught. `said` are
-    lines to say before anything runs.
+    `options` are those of each step, `said` lines to say before anything runs. `attached` is what the command line said
+    of decorators, for a session that goes on with the run.
     """
 
     computing = False
-    returned = None
 
     def __init__(
         self,
@@ -82,17 +96,19 @@ class FlowBody:
         parameters: Mapping[str, Wire],
         blobs: Blobs,
         *,
-        caught: Callable[[str], str | None],
+        options: Mapping[str, TaskOptions],
         fail_fast: bool = True,
         said: Sequence[str] = (),
+        attached: Mapping[str, Any] | None = None,
     ) -> None:
         self._graph = graph
         self._templates = templates
         self._parameters = {"dict": {name: {"value": wire} for name, wire in parameters.items()}}
         self._blobs = blobs
-        self._caught = caught
+        self._options = options
         self._fail_fast = fail_fast
         self._said = said
+        self._attached = attached
         self._tasks: dict[str, Task] = {}
         self._open: dict[Split, None] = {}
         self._visits: dict[tuple[str, str], int] = {}
@@ -108,6 +124,8 @@ class FlowBody:
         self._runner = runner
         self._backends = backends
         runner.on_settled = self._on_settled
+        if self._attached:
+            runner.growth.noted(ATTACHED, self._attached)
         for line in self._said:
             runner.growth.said(line)
         self._start(self._graph.start, (), _NOTHING)
@@ -125,10 +143,12 @@ class FlowBody:
         task = self._tasks.pop(key, None)
         if task is None:
             return
+        prefix = self._options[task.step].profile
+        more = self._growth.profiled(key, prefix, self._blobs) if prefix is not None else {}
         if status in STEP_GOOD:
-            self._go_on(task, self._growth.outputs(key))
+            self._go_on(task, {**self._growth.outputs(key), **more} if more else self._growth.outputs(key))
         elif status == "failed":
-            self._has_failed(task)
+            self._has_failed(task, more)
         else:
             self._bad.setdefault(task.group, "cancelled" if status == "cancelled" else "skipped")
         if not self._tasks:
@@ -136,23 +156,23 @@ class FlowBody:
                 self._end_groups(split)
             self._close(failed=False)
 
-    def _has_failed(self, task: Task) -> None:
-        var = self._caught(task.step)
+    def _has_failed(self, task: Task, more: Mapping[str, Wire]) -> None:
+        var = self._options[task.step].catch
         if var is not None and self._runner is not None and not self._closed:
-            self._catch(task, var)
+            self._catch(task, var, more)
             return
         self._bad[task.group] = "failed"
         if self._fail_fast:
             self._close(failed=True)
 
-    def _catch(self, task: Task, var: str) -> None:
+    def _catch(self, task: Task, var: str, more: Mapping[str, Wire]) -> None:
         """Go on as if the task had done nothing but keep its failure."""
         from stoker.engine.flowcatch import failure_wire
 
         assert self._runner is not None
         runner = self._runner
         doing = runner.doing(task.key)
-        outputs: dict[str, Wire] = {} if task.nodes else dict(task.given)
+        outputs: dict[str, Wire] = {**({} if task.nodes else task.given), **more}
         if var:
             outputs[var] = failure_wire(doing.facts, task.step, self._blobs)
         step = self._graph.steps[task.step]
@@ -238,10 +258,13 @@ class FlowBody:
             own = {name: wire for name, wire in made.items() if name not in OWN}
             key = f"{task.key}[{place}]"
             entries.append({"step": task.step, "key": key, "index": place, "element": None, "artifacts": own})
-        caught = {name: wire for name, wire in outputs.items() if name not in OWN} if word is None else {}
+        if word is not None:
+            self._growth.keep_by_node(task.key, [entry["artifacts"] for entry in entries], self._blobs)
+        # What no node made: its failure, where that was caught, and what its devices did.
+        made_here = {name for entry in entries for name in entry["artifacts"]}
+        more = {name: wire for name, wire in outputs.items() if name not in OWN and name not in made_here}
         for entry in entries:
-            entry["artifacts"].update(caught)
-        self._growth.keep_by_node(task.key, [entry["artifacts"] for entry in entries], self._blobs)
+            entry["artifacts"].update(more)
         self._growth.forget(task.key)
         target = self._graph.steps[task.step].targets[0]
         self._start(target, task.frames, _NOTHING, joined=artifacts.save(entries, self._blobs).wire())
@@ -338,6 +361,7 @@ class FlowBody:
             "targets": list(step.targets),
             "stack": stack,
             "parallel": parallel,
+            "notes": self._options[name].notes,
         }
         return artifacts.save(document, self._blobs).wire()
 
@@ -347,7 +371,7 @@ def gang_of(step: StepPlan, nodes: int, room: Capacity | None) -> StepPlan:
     resources = step.settings.resources
     share = None if room is None else room.cpus / nodes
     asked = resources.get("cpu_count", DEFAULT_CPUS)
-    less = {} if share is None or asked <= share else {"cpu_count": share}
+    less: dict[str, Any] = {} if share is None or asked <= share else {"cpu_count": share}
     memory = resources.get("memory", 0)
     if room is not None and memory * nodes > room.memory:
         less["memory"] = room.memory // nodes

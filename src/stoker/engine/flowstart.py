@@ -1,4 +1,4 @@
-"""From a flow's class and its plan to what the engine runs: templates for its tasks, and what they are told of the run."""
+"""From a flow's class and its plan to what the engine runs: templates of its tasks, and what they know of the run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from stoker.compile import source as sources
 from stoker.compile.planner import Planner
 from stoker.core.errors import SourceError
 from stoker.core.plan import Plan, StepPlan
-from stoker.engine.flows import FlowBody
+from stoker.engine.flows import ATTACHED, FlowBody, TaskOptions
 from stoker.frontends.flowdecorators import notes_of
 from stoker.frontends.flowdefinition import FlowDefinition
 from stoker.frontends.flowparams import username
-from stoker.frontends.flowsettings import branch_of
+from stoker.frontends.flowsettings import WORKERS, StepOptions, branch_of
 from stoker.frontends.flowspec import FlowSpec
 from stoker.frontends.transitions import steps_of
 from stoker.runtime.flowcurrent import VARIABLE
+from stoker.store.store import Store
 
 
 def body(flow: FlowDefinition, plan: Plan, planner: Planner, *, tags: Sequence[str], fail_fast: bool) -> FlowBody:
@@ -42,9 +43,27 @@ def body(flow: FlowDefinition, plan: Plan, planner: Planner, *, tags: Sequence[s
         templates,
         plan.parameters,
         planner.blobs,
-        caught=lambda name: flow.options[name].catch,
+        options={name: _options(found) for name, found in flow.options.items()},
         fail_fast=fail_fast,
         said=flow.said,
+        attached=flow.command_line,
+    )
+
+
+def recall(flow: FlowDefinition, store: Store, run: str) -> None:
+    """Let a flow have the decorators that the command line of its run attached, unless this one says some itself."""
+    events = [event for event in store.records.events(run) if event.kind == ATTACHED]
+    if events and not flow.command_line:
+        flow.attach(events[-1].data)
+
+
+def _options(found: StepOptions) -> TaskOptions:
+    """A step's options as far as the engine and the worker look at them."""
+    profile = found.note("gpu_profile")
+    return TaskOptions(
+        catch=found.catch,
+        profile=profile.values["artifact_prefix"] if profile and profile.values["include_artifacts"] else None,
+        notes={note.name: dict(note.values) for note in found.notes if note.name in WORKERS},
     )
 
 

@@ -49,7 +49,7 @@ class Growth:
         return self._inputs.outputs(key)
 
     def forget(self, key: str) -> None:
-        """What a task was given and what it made is not asked for any more: ten thousand tasks would fill the memory."""
+        """Nobody asks any more what a task was given and what it made; of ten thousand it would fill the memory."""
         self._inputs.keep(key, {})
         if key in self._members:
             step, index = self._members[key]
@@ -79,11 +79,22 @@ class Growth:
 
     def settle(self, step: StepPlan, status: StepStatus, count: int) -> None:
         """A fan-out is over: nothing is added to it any more."""
-        facts = {"started": self._began.get(step.key), "ended": time.time()}
+        now = time.time()
+        started = self._began.get(step.key, now)
+        facts = {"started": started, "ended": now}
         self._recorder.settled(step.key, step, status, facts, None, parent="", index=None, count=count)
-        self._observer.changed(
-            step.key, status, {"parent": "", "index": None, "seconds": facts["ended"] - (facts["started"] or 0.0)}
-        )
+        self._observer.changed(step.key, status, {"parent": "", "index": None, "seconds": now - started})
+
+    def profiled(self, key: str, prefix: str, blobs: Blobs) -> dict[str, Wire]:
+        """What a task's devices did, as artifacts of it; nothing for one that an earlier session finished."""
+        from stoker.engine.flowprofile import profile
+
+        attempt = self._doing[key].facts.get("attempt") if key in self._doing else None
+        if attempt is None:
+            return {}
+        found = profile(self._recorder.receipt_of(key, attempt), prefix, blobs)
+        self._recorder.outputs(key, found)
+        return found
 
     def keep_by_node(self, key: str, nodes: Sequence[Mapping[str, Wire]], blobs: Blobs) -> None:
         """The artifacts of a gang's nodes, as lists by node; a node that lacks one has None there."""
@@ -93,6 +104,10 @@ class Growth:
             parts = [from_wire(node[name]) if name in node else nothing for node in nodes]
             found[name] = artifacts.gather(parts, blobs).wire()
         self._recorder.outputs(key, found)
+
+    def noted(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Remember something of the run as a whole."""
+        self._recorder.event(kind, "", data)
 
     def said(self, line: str) -> None:
         """Say something to whoever watches the run."""

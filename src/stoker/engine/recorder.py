@@ -23,6 +23,7 @@ from stoker.store.store import Store
 
 if TYPE_CHECKING:
     from stoker.core.receipt import Receipt, Track
+    from stoker.store.receipts import ReceiptRow
 
 _TAIL: Final = 40
 """Lines of a log that are asked why a process died; those of a caught error further up would mislead."""
@@ -185,6 +186,11 @@ class Recorder:
             self._batch.remember(
                 CacheRow(key=known, run_id=self._run, step_key=key, created=now, expires=expires, outputs=outputs)
             )
+
+    def receipt_of(self, key: str, attempt: int) -> ReceiptRow | None:
+        """The receipt of an attempt that is over."""
+        self.flush()
+        return self._store.records.receipt(self._run, key, attempt)
 
     def outputs(self, key: str, outputs: Mapping[str, Wire]) -> None:
         """More results of a step than its worker told of."""

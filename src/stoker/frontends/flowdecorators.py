@@ -1,7 +1,7 @@
 """The decorators of steps and flows by their names in Metaflow: what each takes, read and checked where it stands.
 
-A decorator only notes what it was given; what that means for a step is `flowsettings`. A value that makes no sense is an
-error at the decorator's line, not later on a cluster.
+A decorator only notes what it was given; what that means for a step is `flowsettings`. A value that makes no sense is
+an error at the decorator's line, not later on a cluster.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from stoker.core.errors import SettingsError, UsageError, nearest
 from stoker.core.kubernetes import KubernetesSettings
 from stoker.core.resources import ResourceSettings
 from stoker.core.units import UNSET
+from stoker.frontends.flowconfig import Later
 from stoker.frontends.flowsizes import resource_words
 from stoker.frontends.places import caller
 
@@ -56,12 +57,20 @@ def noted(name: str, given: Mapping[str, Any], where: str) -> Note:
     if unknown:
         raise SettingsError(f"@{name} takes no '{unknown[0]}'{nearest(unknown[0], kind.words)}", where=where)
     values = {**{word: value for word, value in kind.words.items() if value is not UNSET}, **given}
-    if kind.check is not None:
+    if kind.check is not None and not any(isinstance(value, Later) for value in values.values()):
         try:
             kind.check(values)
         except SettingsError as error:
             raise SettingsError(f"@{name}: {error.message}", where=where, fix=error.fix) from None
     return Note(name=name, values=values, where=where)
+
+
+def told(note: Note, configs: Mapping[str, Any]) -> Note:
+    """A note with the values of configs in it, checked now."""
+    if not any(isinstance(value, Later) for value in note.values.values()):
+        return note
+    values = {word: value.value(configs) if isinstance(value, Later) else value for word, value in note.values.items()}
+    return noted(note.name, values, note.where)
 
 
 def put(target: Any, note: Note) -> Any:
@@ -114,7 +123,7 @@ def _own(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _retry(values: Mapping[str, Any]) -> None:
-    times, minutes = values.get("times"), values.get("minutes_between_retries", 0)
+    times, minutes = values["times"], values.get("minutes_between_retries", 0)
     if not _is_number(times, whole=True) or times < 0:
         raise SettingsError(f"times={times!r} is not a number of attempts", fix="write times=3")
     if not _is_number(minutes) or minutes < 0:
@@ -171,7 +180,7 @@ def _schedule(values: Mapping[str, Any]) -> None:
 
 
 def _profile(values: Mapping[str, Any]) -> None:
-    interval, prefix = values.get("interval"), values.get("artifact_prefix")
+    interval, prefix = values["interval"], values["artifact_prefix"]
     if not _is_number(interval) or interval <= 0:
         raise SettingsError(f"interval={interval!r} is not a time in seconds", fix="write interval=1")
     if not isinstance(prefix, str) or not f"{prefix}data".isidentifier():
@@ -179,8 +188,16 @@ def _profile(values: Mapping[str, Any]) -> None:
 
 
 def _checkpoint(values: Mapping[str, Any]) -> None:
-    if values.get("load_policy") not in ("fresh", "eager", "none"):
-        raise SettingsError(f"load_policy={values.get('load_policy')!r}", fix='write "fresh", "eager" or "none"')
+    if values.get("load_policy") == "eager":
+        raise SettingsError("other runs' checkpoints are not taken over here", fix='write load_policy="fresh"')
+    if values.get("load_policy") not in ("fresh", "none"):
+        raise SettingsError(f"load_policy={values.get('load_policy')!r}", fix='write "fresh" or "none"')
+
+
+def _ranks(values: Mapping[str, Any]) -> None:
+    for word, value in values.items():
+        if not _is_number(value, whole=True) or value < 1:
+            raise SettingsError(f"{word}={value!r} is not a number from 1 up", fix=f"write {word}=8")
 
 
 def _is_number(value: Any, *, whole: bool = False) -> bool:
@@ -193,7 +210,6 @@ def _unset(words: Iterable[str]) -> dict[str, Any]:
 
 _ASKED: Final = ("cpu", "gpu", "memory", "disk", "shared_memory", "gpu_vendor")
 _SETTINGS: Final = tuple(field.name for field in attrs.fields(ResourceSettings))
-_LAUNCH: Final = ("all_nodes_started_timeout",)
 
 KINDS: Final[Mapping[str, Kind]] = {
     "resources": Kind(
@@ -235,9 +251,10 @@ KINDS: Final[Mapping[str, Kind]] = {
     "card": Kind(
         words={"type": "default", "id": None, "options": {}, "timeout": 45, "save_errors": True, "customize": False},
         many=True,
-        told="Keep what `current.card` is given as a page of the task; `python flow.py card view STEP` shows where.",
+        told="Noted only: there are no pages yet. What a task did with its accelerators is in `stoker gpu`.",
     ),
     "parallel": Kind(words={}, told="The step runs on the nodes of a `num_parallel`; it says nothing that is new."),
+    "pytorch_parallel": Kind(words={}, told="The same as `@parallel`: nodes get torch's variables in any case."),
     "pypi": Kind(
         words={"packages": {}, "python": None, "disabled": False},
         check=_packages,
@@ -263,6 +280,19 @@ KINDS: Final[Mapping[str, Kind]] = {
         check=_profile,
         told="Sample the step's own devices and keep what they did, also of a step that was killed.",
     ),
+    **{
+        name: Kind(
+            words={"nproc_per_node": UNSET, "all_nodes_started_timeout": UNSET},
+            check=_ranks,
+            told=f"Ranks by {shown} in the step, on each node of a `num_parallel`: `current.{word}.run('train.py')`.",
+        )
+        for name, word, shown in (
+            ("torchrun", "torch", "torchrun"),
+            ("accelerate", "accelerate", "accelerate launch"),
+            ("deepspeed", "deepspeed", "DeepSpeed's launcher"),
+            ("mpi", "mpi", "mpirun"),
+        )
+    },
     "cache": Kind(words={}, told="Keep the step's results and find them again while code and inputs are the same."),
     "project": Kind(
         words={"name": UNSET, "branch": None, "production": False},
@@ -301,11 +331,16 @@ environment = decorator("environment")
 secrets = decorator("secrets")
 card = decorator("card")
 parallel = decorator("parallel")
+pytorch_parallel = decorator("pytorch_parallel")
 pypi = decorator("pypi")
 conda = decorator("conda")
 uv = decorator("uv")
 checkpoint = decorator("checkpoint")
 gpu_profile = decorator("gpu_profile")
+torchrun = decorator("torchrun")
+accelerate = decorator("accelerate")
+deepspeed = decorator("deepspeed")
+mpi = decorator("mpi")
 cache = decorator("cache")
 project = decorator("project")
 schedule = decorator("schedule")

@@ -25,7 +25,7 @@ class FlowDefinition:
     """One flow. `attached` are decorators of the command line's `--with`, as texts."""
 
     dynamic = True
-    hooks: Mapping[str, Callable[..., Any]] = {}  # noqa: RUF012 nothing is ever put in
+    hooks: Mapping[str, Callable[..., Any]] = {}
 
     def __init__(
         self,
@@ -35,17 +35,30 @@ class FlowDefinition:
         without: Sequence[str] = (),
         max_splits: int | None = None,
         namespace: str | None = None,
+        configs: Mapping[str, Any] | None = None,
     ) -> None:
         self.kind = kind
         self.name = kind.__name__
         self.function = kind
         self.stack: str | None = None
+        self._configs = dict(configs or {})
         self.max_splits = max_splits
         self.namespace = namespace or f"user:{flowparams.username()}"
         self.said: tuple[str, ...] = ()
         self._attached = tuple(attached)
         self._without = frozenset(without)
         self._room: tuple[float, int] | None = None
+
+    @property
+    def command_line(self) -> dict[str, list[str]]:
+        """What the command line said of decorators; empty where it said nothing."""
+        found = {"with": list(self._attached), "without": sorted(self._without)}
+        return found if any(found.values()) else {}
+
+    def attach(self, said: Mapping[str, Sequence[str]]) -> None:
+        """Take over what another command line said of decorators."""
+        self._attached = tuple(said.get("with", ()))
+        self._without = frozenset(said.get("without", ()))
 
     def here(self, cpus: float, memory: int) -> None:
         """Take requests for hints: the flow runs on this machine, which has so many CPUs and so much memory."""
@@ -68,15 +81,41 @@ class FlowDefinition:
         """What each step's decorators, those of the class and those of `--with` ask for."""
         functions = transitions.steps_of(self.kind)
         found = {
-            name: flowsettings.of_step(self.kind, name, functions[name], self._attached, self._without)
+            name: flowsettings.of_step(
+                self.kind,
+                name,
+                functions[name],
+                attached=self._attached,
+                without=self._without,
+                configs=self.configs,
+            )
             for name in self.graph.steps
         }
+        for name, options in found.items():
+            if options.catch is not None and self.graph.steps[name].kind in ("foreach", "parallel", "switch"):
+                raise UsageError(
+                    f"step '{name}' has @catch, and goes on by a value that it makes: after a failure there is none",
+                    where=self.graph.steps[name].next_at,
+                    fix="put @catch on the step before or behind, or go on from here with self.next(self.a_step)",
+                )
+        self.said += flowsettings.differing(found)
         if self._room is not None:
             for name, options in found.items():
                 if options.remote:
                     continue
                 found[name], said = flowsettings.hinted(options, name, *self._room)
                 self.said += said
+        return found
+
+    @functools.cached_property
+    def configs(self) -> Mapping[str, Any]:
+        """The content of every `Config` by attribute: as the command line says, else its default."""
+        found = {}
+        for attribute, config in parameters_of(self.kind).items():
+            if getattr(type(config), "is_flow_config", False):
+                given = self._configs.get(config.name)
+                value = config.resolved(self.name) if given is None else given(config)
+                found[attribute] = config.given_out(value)
         return found
 
     @functools.cached_property
@@ -91,7 +130,9 @@ class FlowDefinition:
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters by name, checked, defaults filled in."""
-        return flowparams.bound(self.kind, arguments)
+        known = parameters_of(self.kind).values()
+        given = {config.name: self._configs[config.name](config) for config in known if config.name in self._configs}
+        return flowparams.bound(self.kind, {**arguments, **given})
 
     def shown(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters as the run's record shows them."""
@@ -131,6 +172,10 @@ class FlowDefinition:
         mine = tuple(f" step '{name}'" for name in elsewhere)
         kept = [finding for finding in plan.findings if not (mine and finding.where.endswith(mine))]
         return attrs.evolve(plan, steps=tuple(steps), findings=(*kept, *findings))
+
+    def trace(self, **arguments: Any) -> Graph:
+        """The same as `outline`: nothing of a flow runs to be looked at."""
+        return self.outline(arguments)
 
     def outline(self, arguments: Mapping[str, Any]) -> Graph:
         """One node for each step, in the order in which they are reached; tasks come while the run goes."""
@@ -176,11 +221,9 @@ def choose(namespace: Mapping[str, Any], name: str, shown: str, module: str) -> 
     """The flow of a module: the one that is named, or the only one; None where it has none."""
     found = {key: value for key, value in namespace.items() if is_flow(value) and value.__module__ == module}
     if name:
-        if name in found:
-            return found[name]
-        return None
+        chosen: type[FlowSpec] | None = found.get(name)
+        return chosen
     if len(found) > 1:
         names = sorted(found)
         raise UsageError(f"{shown} has several flows: {', '.join(names)}", fix=f"name one: {shown}:{names[0]}")
     return next(iter(found.values()), None)
-

@@ -34,6 +34,9 @@ class JSONType:
         return "JSON"
 
 
+JSONTypeClass = JSONType
+
+
 @attrs.frozen
 class ParameterContext:
     """What a parameter's `default` is told when it is a function."""
@@ -60,7 +63,7 @@ class Parameter:
         multiple: bool = False,
     ) -> None:
         self.where = caller()
-        if not isinstance(name, str) or not name.replace("-", "_").isidentifier():
+        if not str(name).replace("-", "_").isidentifier():
             raise ParameterError(f"{name!r} cannot be a parameter's name", where=self.where, fix="write letters, _")
         if name in _RESERVED:
             raise ParameterError(f"a parameter cannot be called '{name}'", where=self.where, fix="give another name")

@@ -1,7 +1,7 @@
 """What a step's decorators come to: layers of settings, and what only a flow's engine and worker look at.
 
-One rule for resources, on every backend: for each of them the largest that any decorator of the step asks for. Only what
-was written counts; nobody's default ever beats it. Words that have no order must agree.
+One rule for resources, on every backend: for each of them the largest that any decorator of the step asks for. Only
+what was written counts; nobody's default ever beats it. Words that have no order must agree.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Layer, fields_given, layer_from
 from stoker.core.units import size_text
 from stoker.core.words import memory_text
-from stoker.frontends.flowdecorators import KINDS, Note, noted, notes_of, seconds_of
+from stoker.frontends.flowdecorators import KINDS, Note, noted, notes_of, seconds_of, told
 from stoker.frontends.flowsizes import resource_words
 from stoker.frontends.params import parse
 
 NO_BACKEND: Final = "STK190"
 REMOTE: Final[Mapping[str, str]] = {"kubernetes": "Kubernetes", "batch": "AWS Batch"}
 """Decorators that say where a step runs, and what that is called."""
+WORKERS: Final = frozenset({"catch", "secrets", "checkpoint", "torchrun", "accelerate", "deepspeed", "mpi"})
+"""Decorators whose words the worker looks at."""
 _ASKING: Final = ("resources", *REMOTE)
 _LARGEST: Final = ("cpu_count", "gpu_count", "memory", "disk", "shared_memory", "gpu_memory")
 _HELD: Final = frozenset(field.name for field in attrs.fields(ResourceSettings))
@@ -33,7 +35,7 @@ _SHORT: Final = frozenset({"cpu", "gpu", "trainium", "inferentia"})
 class StepOptions:
     """What a step's decorators ask for. `catch` is the attribute for a failure, "" where it is only to go on.
 
-    `remote` names the decorator of the platform on which the step is to run, `own` has that one's words beside resources.
+    `remote` names the decorator of the platform on which the step is to run, `own` has its words beside resources.
     """
 
     layers: tuple[Layer, ...]
@@ -49,16 +51,20 @@ class StepOptions:
 
 
 def of_step(
-    kind: type, name: str, function: Callable[..., Any], attached: Sequence[str], without: Iterable[str]
+    kind: type,
+    name: str,
+    function: Callable[..., Any],
+    *,
+    attached: Sequence[str] = (),
+    without: Iterable[str] = (),
+    configs: Mapping[str, Any] | None = None,
 ) -> StepOptions:
     """A step's options from its own decorators, those of the class that count for it, and those of `--with`."""
-    notes = [note for note in notes_of(function) if note.name not in without]
+    notes = [told(note, configs or {}) for note in notes_of(function) if note.name not in without]
     have = {note.name for note in notes}
     for base in ("pypi_base", "conda_base"):
         short = base.removesuffix("_base")
-        notes += [
-            attrs.evolve(note, name=short) for note in notes_of(kind) if note.name == base and short not in have
-        ]
+        notes += [attrs.evolve(note, name=short) for note in notes_of(kind) if note.name == base and short not in have]
     for text in attached:
         note = attached_note(text)
         if note.name not in have:
@@ -119,6 +125,29 @@ def attached_note(text: str) -> Note:
     return noted(name, given, where)
 
 
+def differing(found: Mapping[str, StepOptions]) -> tuple[str, ...]:
+    """What is installed here in another version than `@pypi` and its like ask for: steps run with what is here."""
+    said: dict[str, None] = {}
+    for step, options in found.items():
+        for note in options.notes:
+            if note.name not in ("pypi", "conda", "uv") or note.values.get("disabled"):
+                continue
+            for package, wanted in {**note.values.get("libraries", {}), **note.values["packages"]}.items():
+                here = _installed(package)
+                if here != str(wanted).removeprefix("=="):
+                    said[f"{step}: @{note.name} asks for {package} {wanted}; here is {here or 'none'}"] = None
+    return tuple(said)
+
+
+def _installed(package: str) -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
 def no_backend(step: str, options: StepOptions) -> Finding:
     """That the platform of a step's decorator is not here yet."""
     return Finding(
@@ -126,7 +155,7 @@ def no_backend(step: str, options: StepOptions) -> Finding:
         level="error",
         where=f"{options.remote_at} step '{step}'",
         what=f"@{options.remote} is to run it on {REMOTE[options.remote]}",
-        why="this version of Stoker has no backend for that yet; everything that the decorator says was read and checked",
+        why="this version of Stoker has no backend for that yet; what the decorator says was read and checked",
         fix=f"run --without {options.remote}, or remove the decorator",
     )
 
@@ -214,8 +243,6 @@ def _retry(values: Mapping[str, Any]) -> dict[str, Any]:
     # Without minutes of its own a retry does not wait: on one machine Metaflow's never does.
     minutes = values.get("minutes_between_retries", 0)
     return {"retry": {"times": values["times"], "delay": minutes * 60.0}}
-
-
 
 
 _SETTINGS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {

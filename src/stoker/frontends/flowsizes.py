@@ -20,7 +20,8 @@ _CORES: Final = ("trainium", "inferentia")
 def resource_words(values: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of `ResourceSettings` from what a decorator was given; None asks for nothing."""
     found: dict[str, Any] = {}
-    for word, value in values.items():
+    for word, given in values.items():
+        value: Any = given
         if value is None or value is UNSET:
             continue
         name = _RENAMED.get(word, word)

@@ -1,7 +1,7 @@
 """`FlowSpec` and `@step`: a pipeline as a class, whose steps are methods and whose artifacts are attributes.
 
-In the driver a flow is only looked at. Where a task runs, `runtime.flowtask` makes an instance and puts a `Task` into it:
-attributes come from there, and what the method leaves behind is kept from there.
+In the driver a flow is only looked at. Where a task runs, `runtime.flowtask` makes an instance and puts a `Task` into
+it: attributes come from there, and what the method leaves behind is kept from there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import attrs
 from stoker.core import plugins, request
 from stoker.core.errors import GraphError, ParameterError, UsageError, nearest
 from stoker.core.flow import OWN, STEP_MARK
-from stoker.core.units import UNSET
 from stoker.frontends.places import caller
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,7 +23,9 @@ _MERGE: Final = "in self.merge_artifacts(inputs, include=[…], exclude=[…])"
 
 
 class Task(Protocol):
-    """What a running task gives its instance."""
+    """What a running task gives its instance. `transition` is what its `self.next(…)` asked for."""
+
+    transition: Transition | None
 
     def value(self, name: str) -> Any:
         """An artifact's value; AttributeError where there is none."""
@@ -49,6 +50,9 @@ class Task(Protocol):
 
     def names(self) -> set[str]:
         """Artifacts that the task has now."""
+
+    def forget(self, name: str) -> None:
+        """Let an artifact end here."""
 
 
 @attrs.frozen(kw_only=True)
@@ -84,6 +88,12 @@ class FlowSpec:
     Called, it reads the program's command line: `python flow.py run`. `name` is the flow's, `index` and `input` are of
     the foreach that the task is in.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if request.WORKER:
+            # Before workers are forked, so that none of them has to import what runs a task.
+            plugins.load("stoker.drivers", "task")
 
     def __init__(self, use_cli: bool = True) -> None:
         if request.WORKER:
@@ -121,9 +131,9 @@ class FlowSpec:
         """Say where the flow goes from here; a step's last statement."""
         task = self._running("next")
         found = _transition(self, dsts, foreach=foreach, num_parallel=num_parallel, condition=condition)
-        if getattr(task, "transition", None) is not None:
+        if task.transition is not None:
             raise GraphError("self.next(…) is called a second time", where=found.where, fix="call it once, at the end")
-        task.transition = found  # type: ignore[attr-defined]
+        task.transition = found
 
     def merge_artifacts(
         self, inputs: Any, include: Iterable[str] | None = None, exclude: Iterable[str] | None = None
@@ -241,9 +251,7 @@ def _merge(task: Any, inputs: list[Any], include: set[str], exclude: set[str], o
     known = {name for found in wires for name in found}
     missing = sorted(include - known)
     if missing:
-        raise ParameterError(
-            f"merge_artifacts: no input has {missing[0]!r}{nearest(missing[0], known)}", where=where
-        )
+        raise ParameterError(f"merge_artifacts: no input has {missing[0]!r}{nearest(missing[0], known)}", where=where)
     wanted = (include if only else known) - exclude - task.names()
     conflicts = []
     for name in sorted(wanted):
@@ -270,5 +278,3 @@ def parameters_of(kind: type) -> dict[str, Any]:
             else:
                 found.pop(name, None)
     return found
-
-

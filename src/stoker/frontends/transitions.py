@@ -179,7 +179,7 @@ def _switch(step: FlowStep, call: ast.Call, condition: ast.expr | None, myself: 
         raise GraphError(f"step '{step.name}': a switch is one dict of steps and a condition", where=where, fix=fix)
     cases: dict[str, str] = {}
     for key, value in zip(call.args[0].keys, call.args[0].values):
-        if key is None or not value:
+        if key is None:
             raise GraphError(f"step '{step.name}': a switch's cases are written out", where=where, fix=fix)
         text = str(key.value) if isinstance(key, ast.Constant) else ast.unparse(key)
         if text in cases:
@@ -336,11 +336,13 @@ def _left(graph: FlowGraph, step: FlowStep, target: str, inside: Frames, joined:
     return inside[:-1]
 
 
-def _two_ways(step: FlowStep, one: FlowStep, other: FlowStep, inside: Frames, found: Mapping[str, Frames]) -> GraphError:
+def _two_ways(
+    step: FlowStep, one: FlowStep, other: FlowStep, inside: Frames, found: Mapping[str, Frames]
+) -> GraphError:
     there = found[step.name]
     if len(inside) == len(there) and inside and inside[-1].split == there[-1].split and not step.join:
         return GraphError(
-            f"step '{step.name}' is reached from {inside[-1]} and {there[-1]}, but takes no inputs",
+            f"step '{step.name}' is reached from {there[-1]} and {inside[-1]}, but takes no inputs",
             where=step.where,
             fix=f"write `def {step.name}(self, inputs):`",
         )
@@ -354,7 +356,7 @@ def _two_ways(step: FlowStep, one: FlowStep, other: FlowStep, inside: Frames, fo
 
 def _check_circles(graph: FlowGraph) -> None:
     """A way back is fine where a switch decides on it; any other circle would never end."""
-    waiting = {name: 0 for name in graph.steps}
+    waiting = dict.fromkeys(graph.steps, 0)
     for step in graph.steps.values():
         if step.kind != "switch":
             for target in step.targets:

@@ -30,7 +30,9 @@ class Checkpoint:
         if latest:
             self.load(latest[0])
 
-    def save(self, path: str | None = None, name: str = "checkpoint", metadata: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def save(
+        self, path: str | None = None, name: str = "checkpoint", metadata: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Keep a file or a folder, `directory` if none is named; what it is called is returned."""
         source = Path(self.directory if path is None else path)
         if not source.exists():

@@ -49,12 +49,12 @@ class _Parameters:
 
 
 class Current:
-    """The task that runs in this process. Outside one, its properties are a `UsageError`, and `is_running_flow` False."""
+    """The task that runs in this process. Outside one, properties are a `UsageError`, and `is_running_flow` False."""
 
     def __init__(self) -> None:
         self._task: Any = None
         self._run: dict[str, Any] = {}
-        self._tempdir: str | None = None
+        self._held: dict[str, Any] = {}
 
     @property
     def is_running_flow(self) -> bool:
@@ -128,9 +128,9 @@ class Current:
     def tempdir(self) -> str:
         """A folder for the task's scratch files, which is removed after it."""
         self._there("tempdir")
-        if self._tempdir is None:
-            self._tempdir = tempfile.mkdtemp(prefix="stoker-task-")
-        return self._tempdir
+        if "tempdir" not in self._held:
+            self._held["tempdir"] = tempfile.mkdtemp(prefix="stoker-task-")
+        return str(self._held["tempdir"])
 
     @property
     def parallel(self) -> Parallel:
@@ -168,8 +168,21 @@ class Current:
         """The task's folder that every attempt gets again: `directory`, `is_loaded`, `save()`, `list()`."""
         from stoker.runtime.flowcheckpoint import Checkpoint
 
-        self._there("checkpoint")
-        return Checkpoint(context.checkpoint_dir)
+        task = self._there("checkpoint")
+        if "checkpoint" not in self._held:
+            values = task.note("checkpoint")
+            if values is None:
+                raise AttributeError("current.checkpoint is there in steps with @checkpoint only")
+            self._held["checkpoint"] = Checkpoint(context.checkpoint_dir, values["load_policy"])
+        return self._held["checkpoint"]
+
+    @property
+    def card(self) -> Any:
+        """There are no cards here yet."""
+        raise UsageError(
+            "current.card: pages of one's own are not here yet",
+            fix="print, or keep it as an artifact; see `stoker gpu`",
+        )
 
     @property
     def devices(self) -> Any:
@@ -190,10 +203,21 @@ class Current:
     def __getattr__(self, name: str) -> Any:
         from stoker.core.errors import nearest
 
-        if name.startswith("__"):
+        if name.startswith("_"):
             raise AttributeError(name)
+        if name in ("torch", "accelerate", "deepspeed", "mpi"):
+            return self._launching(name)
         known = [word for word in dir(type(self)) if not word.startswith("_")]
         raise AttributeError(f"current has no '{name}'{nearest(name, known)}")
+
+    def _launching(self, name: str) -> Any:
+        from stoker.runtime.flowlaunch import LAUNCHERS, Launching
+
+        launcher = LAUNCHERS[name]
+        values = self._there(name).note(launcher)
+        if values is None:
+            raise AttributeError(f"current.{name} is there in steps with @{launcher} only")
+        return Launching(launcher, values)
 
     def __repr__(self) -> str:
         return f"<current: {self.pathspec}>" if self._task is not None else "<current: no task runs here>"
@@ -218,14 +242,16 @@ current: Final = Current()
 @contextlib.contextmanager
 def entered(task: Any) -> Iterator[None]:
     """While it lasts, `current` is that of a task."""
-    before = (current._task, current._run, current._tempdir)
-    current._task, current._tempdir = task, None
+    before = (current._task, current._run, current._held)
+    current._task, current._held = task, {}
     current._run = json.loads(os.environ.get(VARIABLE, "{}"))
     try:
         yield
     finally:
-        if current._tempdir is not None:
+        if "tempdir" in current._held:
             import shutil
 
-            shutil.rmtree(current._tempdir, ignore_errors=True)
-        current._task, current._run, current._tempdir = before
+            shutil.rmtree(current._held["tempdir"], ignore_errors=True)
+        if "checkpoint" in current._held:
+            current._held["checkpoint"].close()
+        current._task, current._run, current._held = before

@@ -1,7 +1,7 @@
-"""`current.torch.run("train.py")` and its like: a program in ranks on the nodes of a `num_parallel`, from inside a step.
+"""`current.torch.run("train.py")` and its like: a program in ranks on the nodes of a `num_parallel`, from a step.
 
-Every node's task runs the launcher for its own node; the launchers are those of `launchers`, and where the nodes meet is
-what the gang's agent put into the environment.
+Every node's task runs the launcher for its own node; the launchers are those of `launchers`, and where the nodes meet
+is what the gang's agent put into the environment.
 """
 
 from __future__ import annotations
@@ -68,12 +68,14 @@ class Launching:
             return
         environment = {name: value for name, value in os.environ.items() if name not in _PLACE}
         environment |= dict(started.environment)
-        ranks = started.ranks or ({},)
+        ranks: Sequence[Mapping[str, str]] = started.ranks or ({},)
         running = [subprocess.Popen(started.argv, env={**environment, **own}) for own in ranks]
         codes = [process.wait() for process in running]
         bad = next((code for code in codes if code), 0)
         if bad:
-            raise RunFailed(f"{self._launcher} ended with exit code {bad}", where=f"node {context.node}", fix="see its log")
+            raise RunFailed(
+                f"{self._launcher} ended with exit code {bad}", where=f"node {context.node}", fix="see its log"
+            )
 
 
 def _words(given: Mapping[str, Any] | Sequence[str] | None) -> list[str]:

@@ -1,10 +1,10 @@
 """Runs one task of a flow: an instance with its artifacts behind it, the step's method, and what the method left.
 
-Artifacts are loaded when they are first read, and only what was set or read is looked at again afterwards: the rest goes
-on to the next task as it is. The job's inputs are, as trees (`core.plan.StepPlan`):
+Artifacts are loaded when they are first read, and only what was set or read is looked at again afterwards: the rest
+goes on to the next task as it is. The job's inputs are, as trees (`core.plan.StepPlan`):
 
     "place"       JSON: {"flow", "step", "end", "join", "kind", "targets", "index", "stack": [[index, splits], …],
-                         "parallel": [nodes, task]}
+                         "parallel": [nodes, task], "notes": {decorator: words}}
     "parameters"  {"dict": {name: value}}         "artifacts"   {"dict": {name: value}}
     "elements"    {"list": [value, …]}            "inputs"      a join's: the list of the tasks that meet
 """
@@ -20,8 +20,8 @@ from stoker.core.errors import GraphError, SerializationError, StokerError, near
 from stoker.core.flow import ELEMENTS, GANG, TRANSITION
 from stoker.core.units import UNSET
 from stoker.frontends import flowsecrets
-from stoker.frontends.flowdecorators import notes_of
 from stoker.frontends.flowspec import TASK, Transition, parameters_of
+from stoker.frontends.flowusers import USERS, around
 from stoker.runtime import flowcurrent, modules
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
@@ -50,18 +50,34 @@ class FlowTask:
         self.flow = kind.__new__(kind)
         self._names = frozenset(parameter.name for parameter in parameters_of(kind).values())
         self.flow.__dict__[TASK] = self
+        for name in self._wires:
+            if hasattr(kind, name):
+                self.value(name)  # else the class's own attribute of that name would be read
 
     def __call__(self) -> None:
         """Run the step's method."""
         method: Callable[..., Any] = getattr(self.flow, self.place["step"])
-        for note in notes_of(method):
-            if note.name == "secrets":
-                os.environ.update(flowsecrets.read(note.values["sources"]))
+        secrets = self.note("secrets")
+        if secrets is not None:
+            os.environ.update(flowsecrets.read(secrets["sources"]))
+        inputs = None
+        if self._joined is not None:
+            inputs = Inputs(artifacts.load(from_wire(self._joined["value"]), self.blobs), self.blobs)
         with flowcurrent.entered(self):
-            if self._joined is not None:
-                method(Inputs(artifacts.load(from_wire(self._joined["value"]), self.blobs), self.blobs))
+            if hasattr(method, USERS):
+                around(method, self.place["step"], self.flow, inputs)
+            elif inputs is not None:
+                method(inputs)
             else:
                 method()
+        caught = self.note("catch")
+        if caught is not None and caught["var"]:
+            self.flow.__dict__[caught["var"]] = None  # it did not fail
+
+    def note(self, name: str) -> Mapping[str, Any] | None:
+        """What a decorator of the step was given; None where the step does not have it."""
+        found: Mapping[str, Any] | None = self.place["notes"].get(name)
+        return found
 
     # What the instance asks
 
@@ -188,7 +204,9 @@ class FlowTask:
         most = json.loads(os.environ.get(flowcurrent.VARIABLE, "{}")).get("max_splits")
         if most is not None and len(items) > most:
             raise GraphError(
-                f"foreach='{name}' has {len(items)} elements, and --max-num-splits is {most}", where=where, fix="raise it"
+                f"foreach='{name}' has {len(items)} elements, and --max-num-splits is {most}",
+                where=where,
+                fix="raise it",
             )
         whole = found.get(name)
         if type(value) is list and whole is not None and whole["s"] in ("json", "list"):
@@ -269,4 +287,3 @@ def _entries(inputs: Mapping[str, Any], name: str) -> Any:
 
 def _near(name: str, known: Any) -> str:
     return nearest(name, [found for found in known if not found.startswith("_")])
-

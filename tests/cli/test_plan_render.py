@@ -1,0 +1,196 @@
+"""`stoker plan FILE --render`: what would be sent, to the letter, and nothing that is secret. No engine runs here."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.backends import containers
+from stoker.cli.rendering import STARS, Promised, hidden
+from stoker.core.containers import ContainerSettings
+from stoker.core.devices import Device, Inventory
+from stoker.core.graph import Source
+from stoker.core.plan import Job, Site, StepPlan
+from stoker.core.resources import ResourceSettings
+from stoker.core.settings import StepSettings
+
+EXPECTED = Path(__file__).with_name("expected") / "plan_render.txt"
+OFFLINE = {"DOCKER_HOST": "unix:///nowhere.sock", "HTTPS_PROXY": "http://127.0.0.1:9", "NO_COLOR": "1"}
+"""An engine that is not there, and a way out that leads nowhere."""
+STACK = """
+stack = "box"
+
+[stacks.box]
+orchestrator = {flavor = "docker", user = "1000:1000"}
+step_operators.here = {flavor = "local"}
+"""
+TRAIN = """
+from stoker import pipeline, step
+from stoker.config import ContainerSettings, DockerSettings, ResourceSettings
+
+CUDA = DockerSettings(
+    parent_image="pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime",
+    python_package_installer_args={"system": None},
+    requirements=["torchvision", "scikit-learn==1.5.0"],
+)
+
+
+@step(step_operator="here")
+def load(count: int, api_key: str) -> list[int]:
+    return list(range(count))
+
+
+@step(
+    resources=ResourceSettings(gpu_count=2, memory="4GiB"),
+    environment={"HF_TOKEN": "hf-of-the-step", "EPOCHS": "3"},
+    settings={
+        "docker": CUDA,
+        "orchestrator.docker": ContainerSettings(network="host", secrets={"wandb": "env:WANDB_API_KEY"}),
+    },
+)
+def train(numbers: list[int], bucket: str) -> int:
+    return sum(numbers)
+
+
+@step(settings={"docker": CUDA})
+def square(number: int) -> int:
+    return number * number
+
+
+@step(settings={"docker": DockerSettings(parent_image="localhost/base:1", skip_build=True)})
+def report(total: int, squares: list[int]) -> None:
+    print(total, squares)
+
+
+@pipeline
+def training(count: int = 3):
+    numbers = load(count, "key-of-the-input")
+    report(train(numbers, "s3://me:key-of-the-uri@bucket"), square.map(numbers))
+
+
+if __name__ == "__main__":
+    training()
+"""
+SECRETS = ("hf-of-the-step", "key-of-the-input", "key-of-the-uri", "key-of-this-process")
+
+
+@pytest.fixture
+def box(stoker: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A project whose stack has an engine that is not there, and a local step operator."""
+    stoker.project.write({"stoker.toml": STACK, "train.py": TRAIN})
+    for name, value in OFFLINE.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WANDB_API_KEY", "key-of-this-process")
+    return stoker
+
+
+def plain(text: str, box: Any) -> str:
+    """Without what differs from machine to machine and from one version of Stoker to the next."""
+    text = text.replace(str(box.project.folder), "PROJECT").replace(str(box.project.home), "HOME")
+    text = re.sub(r"stoker-[\w.]+\+g[0-9a-f]{12}-", "stoker-VERSION-", text)
+    text = re.sub(r"bundle-[0-9a-f]{16}", "bundle-DIGEST", text)
+    text = re.sub(r"\b[0-9a-f]{32}([0-9a-f]{32})?\b", "DIGEST", text)
+    # The folders of sys.path that lie beside the project's are this test's own.
+    return re.sub(r'"command": \[\s+"[^"]+"', '"command": ["PYTHON"', text)
+
+
+def test_everything_that_would_be_sent(box: Any) -> None:
+    told = box("plan", "train.py", "--render", "--simulate", "2xH100").stdout
+    head, found, rendered = told.partition("\nload  would be sent to here\n")
+    assert head.startswith("training: 4 steps on stack 'box'"), "the plan comes first"
+    text = plain(found.lstrip("\n") + rendered, box)
+    if os.environ.get("UPDATE_GOLDEN"):
+        EXPECTED.write_text(text, encoding="utf-8")
+    assert text == EXPECTED.read_text(encoding="utf-8")
+
+
+def test_nothing_is_sent_built_or_kept(box: Any) -> None:
+    box("plan", "train.py", "--render", "--simulate", "2xH100")
+    assert not box.project.client().runs()
+    left = {path.name for path in box.project.home.iterdir()}
+    assert "scratch" not in left and not list((box.project.home / "artifacts").glob("**/*.tar"))
+
+
+def test_no_secret_is_shown(box: Any) -> None:
+    for arguments in (("--render",), ("--render", "--json")):
+        rendered = box("plan", "train.py", *arguments, "--simulate", "2xH100").stdout
+        rendered = rendered.partition("would be sent to" if len(arguments) == 1 else '"rendered"')[2]
+        assert rendered
+        for secret in SECRETS:
+            assert secret not in rendered, secret
+        assert f"HF_TOKEN={STARS}" in rendered and "EPOCHS=3" in rendered
+        assert "wandb" in rendered, "which secrets there are is none"
+
+
+def test_json_has_the_same_under_rendered(box: Any) -> None:
+    made = box.json("plan", "train.py", "--render", "--simulate", "2xH100")
+    assert [step["key"] for step in made["steps"]] == ["load", "train", "square", "report"]
+    found = {one["step"]: one for one in made["rendered"]}
+    assert found["load"]["request"]["message"]["job"] == "RUN/load/1"
+    assert found["load"]["dockerfile"] == "" == found["load"]["image"]
+    assert found["train"]["dockerfile"].startswith("FROM pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime\n")
+    assert found["train"]["files"] == {"stoker-build/requirements-1-listed.txt": "torchvision\nscikit-learn==1.5.0\n"}
+    assert found["square"]["dockerfile"] == found["train"]["dockerfile"] and found["square"]["times"] == ["number"]
+    assert (found["report"]["image"], found["report"]["dockerfile"]) == ("localhost/base:1", "")
+    (container,) = found["train"]["request"]["containers"]
+    assert container["document"]["job"]["inputs"]["numbers"] == {"step": "load", "output": "output"}
+    assert "rendered" not in box.json("plan", "train.py", "--simulate", "2xH100")
+
+
+def test_settings_that_no_image_can_have_are_told_after_the_plan(box: Any) -> None:
+    done = box("plan", "train.py", "--render", "--simulate", "2xH100", "--set", "docker.requirements=no.txt", code=2)
+    assert "training: 4 steps" in done.stdout and "no.txt" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_refused_plan_shows_what_it_would_have_sent(box: Any) -> None:
+    told = box("plan", "train.py", "--render", "--simulate", "2xH100;driver=470.82.01", code=3).stdout
+    assert "STK203" in told and "train  would be sent to orchestrator" in told
+
+
+def test_devices_of_a_lease_that_is_still_to_come() -> None:
+    """Each node gets its own, by names that stand for UUIDs; where there are none, nothing is promised."""
+    card = Device(kind="nvidia", index=3, uuid="GPU-a", name="H100", model="H100", memory=1, links=("GPU-b",))
+    source = Source(kind="module", module="train", qualname="train")
+    settings = StepSettings(resources=ResourceSettings(gpu_count=2, nodes=2))
+    step = StepPlan(
+        key="train", name="train", source=source, outputs=(), unpack=False, inputs={}, settings=settings, backend="x",
+        code="",
+    )  # fmt: skip
+    job = Job(name="RUN/train/1", run="RUN", key="train", attempt=1, step=step, inputs={})
+    first, second = Promised(Inventory(devices=(card,))).documents(job)
+    assert [one["uuid"] for one in first["devices"]] == ["<device 1 of the lease>", "<device 2 of the lease>"]
+    assert [one["uuid"] for one in second["devices"]] == ["<device 3 of the lease>", "<device 4 of the lease>"]
+    assert all(one["kind"] == "nvidia" and one["links"] == [] for one in (*first["devices"], *second["devices"]))
+    assert Promised(Inventory()).documents(job) == []
+    parts = containers.parts(
+        job, site=Site(artifacts="/a", scratch="/s"), settings=ContainerSettings(), facts=containers.Facts(),
+        leases=[first, second],
+    )  # fmt: skip
+    asked = [part.body["HostConfig"]["DeviceRequests"][0]["DeviceIDs"] for part in parts]
+    assert asked == [[one["uuid"] for one in node["devices"]] for node in (first, second)]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("API_KEY=a b c", f"API_KEY={STARS}"),
+        ("PATH=/bin", "PATH=/bin"),
+        ("RUN curl -H x --token=abc y", f"RUN curl -H x --token={STARS} y"),
+        ("FROM x\nENV DB_PASSWORD hunter2\nUSER y", f"FROM x\nENV DB_PASSWORD {STARS}\nUSER y"),
+        ("FROM x\nENV A=1 HF_TOKEN='a b' B=2", f"FROM x\nENV A=1 HF_TOKEN={STARS} B=2"),
+        ("postgresql://me:pw@db/x", "postgresql://me:***@db/x"),
+        ({"hub_token": "x", "tokens": "3"}, {"hub_token": STARS, "tokens": "3"}),
+        ({"api_key": {"value": {"i": "x"}}}, {"api_key": STARS}),
+        ({"api_key": {"step": "load", "output": "output"}}, {"api_key": {"step": "load", "output": "output"}}),
+        ({"secret": "", "n": None}, {"secret": "", "n": None}),
+        (["a known-value b"], [f"a {STARS} b"]),
+    ],
+)  # fmt: skip
+def test_what_is_hidden(value: Any, shown: Any) -> None:
+    assert json.loads(json.dumps(hidden(value, ["known-value"]))) == shown

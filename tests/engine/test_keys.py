@@ -1,0 +1,39 @@
+"""The cache's key of a step: it is bound to the image in which the step runs, or else to this environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from stoker.core.graph import Output, Source
+from stoker.core.plan import StepPlan
+from stoker.core.settings import StepSettings
+from stoker.engine.keys import result_key
+
+STEP = StepPlan(
+    key="train",
+    name="train",
+    source=Source(kind="module", module="train", qualname="train", path="train.py", root="."),
+    outputs=(Output(name="output"),),
+    unpack=False,
+    inputs={},
+    settings=StepSettings(),
+    backend="orchestrator",
+    code="abc",
+)
+HERE, THERE = "image@sha256:1", "image@sha256:2"
+
+
+def key(environment: str = "here", **changes: Any) -> str:
+    return result_key(attrs.evolve(STEP, **changes), {}, environment)
+
+
+def test_another_image_is_another_key() -> None:
+    assert key(image=HERE) == key(image=HERE)
+    assert len({key(), key(image=HERE), key(image=THERE)}) == 3
+
+
+def test_in_an_image_this_environment_does_not_count() -> None:
+    assert key("here", image=HERE) == key("elsewhere", image=HERE)
+    assert key("here") != key("elsewhere")
