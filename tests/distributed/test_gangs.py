@@ -9,9 +9,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
+from stoker.backends import messages
 from stoker.core import wire
+from stoker.core.launch import DEFAULTS, plain
+from stoker.runtime import agent
 from stoker.runtime.cluster import TOPOLOGIES, Gang, GangIncomplete, Member, member_of
 
 SCRIPT = """
@@ -242,6 +246,19 @@ def test_a_node_that_is_missing_is_named(tmp_path: Path) -> None:
     came.join(30)
     assert not came.is_alive(), "the one that came is not left waiting"
     assert told.value.missing == [1]
+
+
+def test_a_gang_that_is_not_complete_starts_no_user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in messages.node_environment(0, 2).items():
+        monkeypatch.setenv(name, value)
+    job = {
+        "job": "run/train/1",
+        "launch": plain(attrs.evolve(DEFAULTS, launcher="single")),
+        "gang": {"topology": "stoker", "note": str(tmp_path / "note"), "token": "t", "timeout": 0.3},
+    }
+    result = agent.run(job, {}, str(tmp_path), emit=pytest.fail, notice=None)
+    assert (result["ok"], result["cause"]) == (False, "gang-incomplete")
+    assert "node 1 of 2 did not come up within 0.3 s" in result["error"]["message"]
 
 
 def test_a_node_without_a_head_gives_up(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ ELSEWHERE = {
     "worker-lost": "test_a_cause_that_says_all_is_kept",
     "refused": "test_a_cause_that_says_all_is_kept",
     "hang": "test_ranks_that_do_nothing_hang (distributed/test_hang.py)",
-    "gang-incomplete": "test_a_node_that_is_missing_is_named (distributed/test_gangs.py)",
+    "gang-incomplete": "test_a_gang_that_is_not_complete_starts_no_user_code (distributed/test_gangs.py)",
     "idle-gpu": "test_an_idle_device_fails_a_step_that_wants_it (engine/test_devices.py)",
 }
 """Causes that no row gives → the test (of test_explained.py, where no file is named) that shows them."""
