@@ -72,9 +72,9 @@ LONG = """
 import os, time
 from pathlib import Path
 from stoker import pipeline, step
-from stoker.config import DockerSettings
+from stoker.config import DockerSettings, ResourceSettings
 
-@step(cache=False)
+@step(cache=False, resources=ResourceSettings(gpu_count=1))
 def wait(flag: str) -> str:
     print("waiting", flush=True)
     while not os.path.exists(flag):
@@ -112,7 +112,7 @@ def test_resume_takes_over_what_a_killed_driver_left(
     driver = subprocess.Popen(
         [sys.executable, "long.py", str(flag)],
         cwd=containers.folder,
-        env={**os.environ, "STOKER_HOME": str(containers.home)},
+        env={**os.environ, "STOKER_HOME": str(containers.home), "STOKER_SIMULATE": "1xH100"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -121,6 +121,8 @@ def test_resume_takes_over_what_a_killed_driver_left(
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     assert names(engine) == [container]
+    held = containers.stoker("devices", "--simulate", "1xH100", "--json").stdout
+    assert json.loads(held)["leases"], "the device is the container's, whoever started it"
     if over:
         flag.write_text("")
         eventually(lambda: names(engine) == [])
@@ -131,7 +133,7 @@ def test_resume_takes_over_what_a_killed_driver_left(
     resumed = subprocess.Popen(
         [str(Path(sys.executable).with_name("stoker")), "resume", run],
         cwd=containers.folder,
-        env={**os.environ, "STOKER_HOME": str(containers.home)},
+        env={**os.environ, "STOKER_HOME": str(containers.home), "STOKER_SIMULATE": "1xH100"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -144,6 +146,7 @@ def test_resume_takes_over_what_a_killed_driver_left(
     assert names(engine, "--all") == []
     shown = json.loads(containers.stoker("show", run, "--json").stdout)
     assert shown["status"] == "succeeded"
+    assert not json.loads(containers.stoker("devices", "--simulate", "1xH100", "--json").stdout)["leases"]
 
 
 def test_ctrl_c_ends_the_containers(containers: Any, engine: Engine, base_image: str, tmp_path: Path) -> None:
@@ -151,7 +154,7 @@ def test_ctrl_c_ends_the_containers(containers: Any, engine: Engine, base_image:
     driver = subprocess.Popen(
         [sys.executable, "long.py", str(tmp_path / "never")],
         cwd=containers.folder,
-        env={**os.environ, "STOKER_HOME": str(containers.home)},
+        env={**os.environ, "STOKER_HOME": str(containers.home), "STOKER_SIMULATE": "1xH100"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -200,7 +203,7 @@ def test_gc_removes_what_is_dead_and_nothing_else(containers: Any, engine: Engin
     driver = subprocess.Popen(
         [sys.executable, "long.py", str(flag)],
         cwd=containers.folder,
-        env={**os.environ, "STOKER_HOME": str(containers.home)},
+        env={**os.environ, "STOKER_HOME": str(containers.home), "STOKER_SIMULATE": "1xH100"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

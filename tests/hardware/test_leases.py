@@ -319,3 +319,51 @@ def test_the_folder_is_everybodys(folder: Path) -> None:
     ledger.claim(Claim(count=1), me())
     assert stat.S_IMODE(folder.stat().st_mode) == 0o777
     assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o666
+
+
+DRIVER = """
+import sys
+
+import psutil
+
+from stoker.core.devices import Claim, Holder
+from tests.hardware.ledgers import ledger_of
+
+me = psutil.Process()
+ledger = ledger_of("1xH100")
+holder = Holder(run="one", key="train", attempt=1, pid=me.pid, started=me.create_time())
+ticket = ledger.claim(Claim(count=1), holder)
+ledger.answer(ticket)
+assert ledger.hand_over(ticket, int(sys.argv[1]))
+print(ticket)
+"""
+
+
+def test_a_lease_is_handed_over_to_a_process_that_outlives_its_driver(folder: Path, at_once: None) -> None:
+    """As a container's first process does: the device is free when that one ends, whoever asked for it."""
+    container = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        driver = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                DRIVER,
+                str(container.pid),
+            ],
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        ticket = driver.stdout.strip()
+        ledger = ledger_of("1xH100")
+        other = ledger.claim(Claim(count=1), me("two"))
+        assert waiting(ledger, other) == "waiting for 1 of 1 GPUs: 1 leased to run one"
+        assert ledger.holds(ticket) and not ledger.holds(other)
+        assert not ledger.hand_over(other, container.pid), "who waits holds nothing to hand over"
+    finally:
+        container.kill()
+        container.wait()
+    assert not ledger.hand_over(ticket, container.pid), "it has ended"
+    assert leased(ledger, other).devices
+    assert not ledger.holds(ticket)

@@ -145,6 +145,8 @@ class Attempt:
         for id in self._ids:
             self._go_on()
             self._engine.start(id)
+        if order.lease:
+            self._tell("pid", self._engine.pid(self._ids[0]))
         if self._cancelled:  # while they started: who cancelled found nothing to signal
             self._signal("SIGKILL")
 

@@ -187,6 +187,8 @@ class DockerBackend:
         )
         name = job.name
         attempt = self._attempts[name] = Attempt(self._engine, order, lambda kind, what: self._tell(name, kind, what))
+        if orphans and order.lease and self.leasing is not None:
+            self.leasing.adopt(job, order.lease)
         if order.lease:
             self._news.put(name, JobStatus(state="running", lease=order.lease))
         attempt.start()
@@ -243,6 +245,9 @@ class DockerBackend:
             name, kind, what = self._told.get()
             if kind == "lines":
                 self._news.lines.setdefault(name, []).extend(what)
+            elif kind == "pid":
+                if self.leasing is not None and what and self._facts.shares_files:
+                    self.leasing.hand_over(name, what)  # the container outlives its driver, and its devices are taken
             elif kind == "said":
                 self._said(name, what)
             else:

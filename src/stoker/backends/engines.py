@@ -248,6 +248,11 @@ class Engine:
             error=str(state.get("Error") or ""),
         )
 
+    def pid(self, id: str) -> int:
+        """The number of a container's first process on the engine's machine; 0 where it has none."""
+        found = self.look(id)
+        return 0 if found is None else int(found["State"].get("Pid") or 0)
+
     def output(self, id: str) -> Iterator[tuple[str, bytes]]:
         """A container's output from its beginning, as it comes, until the container is over or the engine is gone."""
         # A connection of its own, which may wait for days: the package's own call mixes the two streams.

@@ -195,6 +195,18 @@ class Leasing:
         """What a job holds."""
         return self._granted.get(name)
 
+    def hand_over(self, name: str, pid: int) -> None:
+        """Let a job's lease live as long as a process that outlives this one."""
+        ticket = self._tickets.get(name)
+        if ticket is not None:
+            self._devices.hand_over(ticket, pid)
+
+    def adopt(self, job: Job, lease: Mapping[str, Any]) -> None:
+        """Go on with a lease that another driver had got, for a job that is taken over from it."""
+        ticket = lease.get("ticket", "")
+        if ticket and self._devices.holds(ticket):
+            self._tickets[job.name] = ticket
+
     def release(self, name: str) -> None:
         """Give back what a job holds, or leave the line; whoever of ours waits may ask at once."""
         self._waiting.pop(name, None)
@@ -233,6 +245,7 @@ class Leasing:
     def _document(self, job: Job, granted: Granted, devices: tuple[Device, ...], node: int) -> dict[str, Any]:
         settings, inventory = job.step.settings, self._devices.inventory()
         return {
+            "ticket": self._tickets.get(job.name, ""),
             "devices": to_json(devices),
             "memory": granted.memory,
             "fallback": granted.fallback,

@@ -132,6 +132,13 @@ class Devices(Protocol):
     def release(self, ticket: str) -> None:
         """Give back what the ticket holds, or leave the line; a ticket that is gone is fine."""
 
+    def hand_over(self, ticket: str, pid: int) -> bool:
+        """Let the lease live as long as another process, such as a container's first one; False if it is not there, or
+        cannot be seen from here."""
+
+    def holds(self, ticket: str) -> bool:
+        """Whether a ticket is in the ledger with its devices: also one that another process had asked for."""
+
     def entries(self) -> Sequence[Entry]:
         """Everything in the ledger, holders first, then those who wait in their order."""
 

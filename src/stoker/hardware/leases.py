@@ -133,6 +133,36 @@ class Ledger:
             if self.path.exists():
                 ledgerfile.change(self.path, lambda connection: _leave(connection, (ticket,)))
 
+    def hand_over(self, ticket: str, pid: int) -> bool:
+        """Let the lease live as long as another process; False if that one is gone, or not to be seen from here."""
+        import psutil
+
+        try:
+            started = float(psutil.Process(pid).create_time())
+        except psutil.Error:
+            return False
+        birth = birth_of(pid, started)
+        if not birth:
+            return False
+        values = (pid, started, birth, ticket)
+        with self._lock:
+
+            def change(connection: sqlite3.Connection) -> bool:
+                changed = connection.execute(
+                    "UPDATE tickets SET pid = ?, started = ?, birth = ? WHERE ticket = ? AND devices <> ''", values
+                )
+                return bool(changed.rowcount)
+
+            return ledgerfile.change(self.path, change)
+
+    def holds(self, ticket: str) -> bool:
+        """Whether a ticket is in the ledger with its devices: also one that another process had asked for."""
+        with self._lock:
+            if not self.path.exists():
+                return False
+            tickets = ledgerfile.change(self.path, self._tickets)
+            return any(one.id == ticket and one.devices for one in tickets)
+
     def entries(self) -> Sequence[Entry]:
         """Everything in the ledger, holders first, then those who wait in their order."""
         with self._lock:
