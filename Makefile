@@ -10,10 +10,10 @@ PYTEST_ARGS ?=
 .DEFAULT_GOAL := help
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help test servers demo bench lint format clean
+.PHONY: help test servers demo bench bench-peers lint format clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):[^#]*## */\1|/p' Makefile | awk -F'|' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):[^#]*## */\1|/p' Makefile | awk -F'|' '{ printf "  make %-11s %s\n", $$1, $$2 }'
 
 test: $(VENV)/.test servers  ## install what the tests need, then run all of them
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -26,6 +26,9 @@ demo: $(VENV)/.demo  ## install what the demo needs, then train a small classifi
 
 bench: $(VENV)/.bench  ## measure what Stoker costs, a step and a start at a time
 	@$(BIN)/python -m benchmarks
+
+bench-peers: $(VENV)/.bench  ## measure flows beside Metaflow's, where that is installed
+	@$(BIN)/python -m benchmarks --peers
 
 lint: $(VENV)/.test  ## formatting, style, types and floors, without the tests
 	@$(BIN)/ruff format --check .

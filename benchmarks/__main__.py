@@ -36,9 +36,9 @@ class Home:
     def __exit__(self, *problem: object) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def run(self, *command: str) -> tuple[float, dict[str, Any]]:
+    def run(self, *command: str, **variables: str) -> tuple[float, dict[str, Any]]:
         """Seconds for the whole process, and what it printed as JSON."""
-        environment = {**os.environ, "STOKER_HOME": self.path, "TMPDIR": self.path}
+        environment = {**os.environ, "STOKER_HOME": self.path, "TMPDIR": self.path, **variables}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)  # with it every start would compile everything again
         started = time.perf_counter()
         done = subprocess.run(
@@ -89,6 +89,16 @@ def ranks(work: str) -> float:
     """Seconds of one of the works of `benchmarks.ranks`."""
     with Home() as home:
         return float(home.run("-m", "benchmarks.ranks", work)[1]["seconds"])
+
+
+def flow(n: int, *command: str, metaflow: bool = False) -> float:
+    """Seconds of the whole process of a flow's command, the last one of several; each is words with spaces."""
+    with Home() as home:
+        program = "benchmarks/flow.py"
+        words = {"BENCH_TASKS": str(n), "BENCH_PEER": "metaflow" if metaflow else ""}
+        if metaflow:
+            words |= {"METAFLOW_DATASTORE_SYSROOT_LOCAL": home.path, "METAFLOW_HOME": home.path, "USERNAME": "bench"}
+        return [home.run(program, *one.split(), **words)[0] for one in command][-1]
 
 
 def slope(measure: Callable[[int], float], small: int, large: int) -> float:
@@ -153,6 +163,13 @@ MEASURES: dict[str, tuple[str, str, Callable[[], float]]] = {
     "wide": ("a step with 10,000 upstream steps, inside", "s", lambda: inside("wide", 10_000)),
     "sampling": ("sampling 8 GPUs and 10 processes, once a second", "%", lambda: sampling(1)),
     "sampling_20": ("  twenty times a second", "%", lambda: sampling(20)),
+    "flow_foreach": ("a flow, foreach of 50 trivial tasks, whole process", "s", lambda: flow(50, "run")),
+    "flow_resume": (
+        "  resume of a finished run of 100 tasks",
+        "s",
+        lambda: flow(97, "run", "resume --origin-run-id latest"),
+    ),
+    "flow_again": ("  its last step once more: resume end", "s", lambda: flow(97, "run", "resume end")),
     "size": ("installed size without extras", "MB", installed_size),
 }
 RANKS: dict[str, tuple[str, str, Callable[[], float]]] = {
@@ -168,6 +185,24 @@ RANKS: dict[str, tuple[str, str, Callable[[], float]]] = {
     "rank_crashes": ("  from a segmentation fault", "s", lambda: ranks("crashes")),
     "ranks_hang": ("  from the end of `hang_after`", "s", lambda: ranks("hangs")),
 }
+PEERS: dict[str, tuple[str, str, Callable[[], float]]] = {
+    "metaflow_foreach": (
+        "Metaflow: foreach of 50 trivial tasks",
+        "s",
+        lambda: flow(50, "--quiet run", metaflow=True),
+    ),
+    "metaflow_resume": (
+        "  resume of a finished run of 100 tasks",
+        "s",
+        lambda: flow(97, "--quiet run", "--quiet resume", metaflow=True),
+    ),
+    "metaflow_again": (
+        "  its last step once more: resume end",
+        "s",
+        lambda: flow(97, "--quiet run", "--quiet resume end", metaflow=True),
+    ),
+}
+"""The same flow with another's import; beside them stand our own rows."""
 if all(
     importlib.util.find_spec(name) for name in ("torch", "accelerate")
 ):  # gigabytes that `make bench` does not fetch
@@ -190,6 +225,8 @@ BUDGETS = {
     "rank_killed": 3.0,
     "rank_exits": 3.0,
     "rank_crashes": 3.0,
+    "flow_foreach": 1.0,
+    "flow_resume": 0.3,
     "size": 40,
 }
 ONCE = {"size"}
@@ -218,8 +255,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--rows", nargs="*", default=list(MEASURES))
-    parser.add_argument("--output", type=Path, default=HERE / "results.json")
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--peers", action="store_true", help="flows here and with what others have, if it is installed")
     options = parser.parse_args()
+    if options.peers:
+        if importlib.util.find_spec("metaflow") is None:
+            print("Metaflow is not installed here: `.venv/bin/python -m pip install metaflow`, and `make bench-peers`")
+            return
+        MEASURES.update(PEERS)
+        options.rows = [name for name in MEASURES if name.startswith(("flow_", "metaflow_"))]
+        options.output = options.output or HERE / "peers.json"
     values: dict[str, list[float]] = {name: [] for name in options.rows}
     for turn in range(options.repeat):
         for name in options.rows:
@@ -246,7 +291,8 @@ def main() -> None:
     for row in rows:
         budget = f"{row['budget']:>9.4g}" if "budget" in row else " " * 9
         print(f"{row['what']:52} {row['median']:>9.4g} {row['min']:>9.4g} {budget} {row['unit']}")
-    options.output.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+    output = options.output or HERE / "results.json"
+    output.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

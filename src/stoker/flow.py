@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from stoker.client.flows import Flow, Metaflow, Run
     from stoker.client.flowspaces import default_namespace, get_namespace, namespace
     from stoker.client.flowtasks import DataArtifact, Step, Task
+    from stoker.core.cards import Artifact, Image, Markdown, Table
     from stoker.core.flow import CaughtFailure
     from stoker.frontends.flowconfig import Config, ConfigValue, config_expr
     from stoker.frontends.flowdecorators import (
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from stoker.runtime.flowcurrent import current
 
 __all__ = [
+    "Artifact",
     "CaughtFailure",
     "Config",
     "ConfigValue",
@@ -54,14 +56,17 @@ __all__ = [
     "ExecutingRun",
     "Flow",
     "FlowSpec",
+    "Image",
     "IncludeFile",
     "JSONType",
     "JSONTypeClass",
+    "Markdown",
     "Metaflow",
     "Parameter",
     "Run",
     "Runner",
     "Step",
+    "Table",
     "Task",
     "accelerate",
     "batch",
@@ -98,6 +103,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Artifact": "stoker.core.cards",
     "CaughtFailure": "stoker.core.flow",
     "Config": "stoker.frontends.flowconfig",
     "ConfigValue": "stoker.frontends.flowconfig",
@@ -105,14 +111,17 @@ _HOMES = {
     "ExecutingRun": "stoker.client.flowrunner",
     "Flow": "stoker.client.flows",
     "FlowSpec": "stoker.frontends.flowspec",
+    "Image": "stoker.core.cards",
     "IncludeFile": "stoker.frontends.flowparams",
     "JSONType": "stoker.frontends.flowparams",
     "JSONTypeClass": "stoker.frontends.flowparams",
+    "Markdown": "stoker.core.cards",
     "Metaflow": "stoker.client.flows",
     "Parameter": "stoker.frontends.flowparams",
     "Run": "stoker.client.flows",
     "Runner": "stoker.client.flowrunner",
     "Step": "stoker.client.flowtasks",
+    "Table": "stoker.core.cards",
     "Task": "stoker.client.flowtasks",
     "accelerate": "stoker.frontends.flowdecorators",
     "batch": "stoker.frontends.flowdecorators",

@@ -15,7 +15,19 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-OPTIONAL = ("IPython", "matplotlib", "numpy", "pandas", "polars", "psycopg", "pyarrow", "scipy", "sklearn", "torch")
+OPTIONAL = (
+    "IPython",
+    "libcst",
+    "matplotlib",
+    "numpy",
+    "pandas",
+    "polars",
+    "psycopg",
+    "pyarrow",
+    "scipy",
+    "sklearn",
+    "torch",
+)
 FOR_DEVELOPERS = frozenset({"bench", "demo", "test"})
 """Extras that bring what the repository's own commands need, and that no message has to name."""
 

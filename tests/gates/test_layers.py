@@ -23,6 +23,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "docker": ("stoker.backends.engines",),
     "fsspec": ("stoker.store",),
     "jax": ("stoker.runtime",),
+    "libcst": ("stoker.cli",),
     "numpy": ("stoker.store", "stoker.compile"),
     "pandas": ("stoker.store",),
     "peewee": ("stoker.store",),

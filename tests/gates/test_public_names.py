@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-MODULES = ("stoker", "stoker.config")
+MODULES = ("stoker", "stoker.config", "stoker.flow")
 
 
 def public(module: str) -> list[str]:

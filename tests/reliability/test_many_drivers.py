@@ -234,7 +234,8 @@ def test_drivers_that_make_the_store_together(
     for number, (code, told) in drivers.ended().items():
         assert code == 0, f"driver {number}\n{told}"
     store = opened(home)
-    assert store.records.database.rows("SELECT version FROM stoker_schema") == [(version,) for version in range(1, len(MIGRATIONS) + 1)]
+    versions = store.records.database.rows("SELECT version FROM stoker_schema")
+    assert versions == [(version,) for version in range(1, len(MIGRATIONS) + 1)]
     assert {run.parameters["who"] for run in Client(store=store).runs()} == set(range(DRIVERS))
     assert {hashlib.sha256(block(number)).hexdigest() for number in range(SHARED)} <= set(store.blobs.digests())
     assert not list((home / "artifacts" / "tmp").iterdir()), "what was there already was written beside, and left"

@@ -147,7 +147,6 @@ def _some(parameter: Any) -> Any:
 
 
 def _resume(flow: FlowDefinition, options: Mapping[str, Any], rest: Sequence[str]) -> int:
-    from stoker import driver
     from stoker.client import Client
 
     if len(rest) > 1:
@@ -166,6 +165,8 @@ def _resume(flow: FlowDefinition, options: Mapping[str, Any], rest: Sequence[str
     if run.status == "succeeded" and not again:
         sys.stderr.write(f"run {run.id} has succeeded: nothing is left to do; `resume STEP` runs a step again\n")
         return 0
+    from stoker import driver  # half of what there is to import: not for a run that is done
+
     driver.resume(run.id, request, flow=flow)
     return 0
 

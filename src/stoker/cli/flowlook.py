@@ -6,18 +6,21 @@ import pickle
 from pathlib import Path
 from typing import Any, Callable, Final, Iterator, Mapping
 
+from stoker.cli import card
 from stoker.cli.output import table, when
 from stoker.client import flows, flowspaces
 from stoker.client.flowtasks import Task
+from stoker.core import receipt_words as words
 from stoker.core.errors import NotFound, UsageError, nearest
 from stoker.core.flow import FlowStep
+from stoker.core.words import count_text
 from stoker.frontends.flowdefinition import FlowDefinition
 
 _WORDS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
     "show": (frozenset(), frozenset()),
     "dump": (frozenset({"private"}), frozenset({"max-value-size", "include", "file"})),
     "logs": (frozenset({"stdout", "stderr", "both", "timestamps", "no-timestamps"}), frozenset({"attempt"})),
-    "card": (frozenset(), frozenset()),
+    "card": (frozenset(), frozenset({"output"})),
     "tag": (frozenset({"flat", "structured"}), frozenset({"run-id", "my-runs", "all", "namespace"})),
     "output-dot": (frozenset(), frozenset()),
 }
@@ -156,10 +159,31 @@ def _logs(flow: FlowDefinition, rest: list[str], flags: set[str], options: Mappi
 
 def _card(flow: FlowDefinition, rest: list[str], flags: set[str], options: Mapping[str, str]) -> None:
     verb, path = (rest[0], rest[1:]) if rest and rest[0] in ("list", "view", "get") else ("list", rest)
+    output = options.get("output")
+    if verb == "get" and len(path) == 2:
+        output = path.pop()
     found = list(tasks(flow, path, f"card {verb}"))
-    for task in found:
-        run = task.pathspec.split("/")[1]
-        print(f"{task.id}: stoker gpu {run} '{task.id}'")
+    if verb == "list":
+        print(table(("task", "status", "own parts", "accelerators"), [_card_row(task) for task in found]))
+        return
+    if len(found) != 1:
+        some = f"/{found[0].id}" if found else ""
+        raise UsageError(
+            f"{path[0]} has {count_text(len(found), 'task')}, and a page is of one",
+            fix=f"write card {verb} {path[0]}{some}",
+        )
+    task, run = found[0], found[0]._run
+    text = card.page(run._store, run, task._row.key, node=task.node)
+    # Metaflow's `get` prints where it is given no file.
+    card.write(text, output or (card.STDOUT if verb == "get" else None), name=card.file_name(run, task.id))
+
+
+def _card_row(task: Task) -> tuple[str, ...]:
+    run = task._run
+    parts = card.components(run._store, run.id, task._row.key, node=task.node)
+    receipt = run.steps[task._row.key].receipt
+    own = str(sum(part["kind"] != "heading" for part in parts)) if parts else ""
+    return task.id, task._row.status, own, "" if receipt is None else words.summary(receipt)
 
 
 def _tag(flow: FlowDefinition, rest: list[str], flags: set[str], options: Mapping[str, str]) -> None:

@@ -58,7 +58,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "show": "show the steps and where they go",
     "dump": "print what tasks made: dump [RUN/]STEP[/TASK]",
     "logs": "print what tasks wrote: logs [RUN/]STEP[/TASK]",
-    "card": "list what tasks did with their accelerators: card list|view [RUN/]STEP",
+    "card": "pages of tasks: card list|view|get [RUN/]STEP[/TASK] [--output FILE]",
     "tag": "list, add, remove or replace the tags of a run",
     "output-dot": "print the graph for Graphviz",
     "version": "print the version",

@@ -25,6 +25,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "runs": ("stoker.cli.runs:command", "list runs, newest first"),
     "show": ("stoker.cli.show:command", "show a run: its steps, why it failed, what it made"),
     "gpu": ("stoker.cli.gpu:command", "show what steps did with their accelerators, with charts"),
+    "card": ("stoker.cli.card:command", "make a page of a step: how it went, its accelerators, what it wrote"),
     "logs": ("stoker.cli.logs:command", "print what steps wrote"),
     "artifacts": ("stoker.cli.artifacts:command", "list what a run's steps made, or who made an artifact"),
     "cancel": ("stoker.cli.cancel:command", "ask a run to stop"),
@@ -33,6 +34,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "devices": ("stoker.cli.devices:command", "list this machine's accelerators, and what is wrong with them"),
     "explain": ("stoker.cli.explain:command", "explain a finding, such as STK203"),
     "doctor": ("stoker.cli.doctor:command", "check this machine, the configuration and the store"),
+    "migrate": ("stoker.cli.migrate:command", "rewrite a file from ZenML or Metaflow to Stoker"),
     "gc": ("stoker.cli.gc:command", "remove old runs and what nothing needs any more"),
 }
 """name → (where it is, what it does)"""

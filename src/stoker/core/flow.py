@@ -21,7 +21,9 @@ ELEMENTS: Final = "_elements"
 """The output of a foreach's first task: its elements, each an artifact of its own."""
 GANG: Final = "_gang"
 """The output of each node of a `num_parallel`: all its artifacts, which need not be the same on all nodes."""
-OWN: Final = frozenset({TRANSITION, ELEMENTS, GANG})
+CARD: Final = "_card_components"
+"""The output that has what a task put on its card, as documents of `core.cards`."""
+OWN: Final = frozenset({TRANSITION, ELEMENTS, GANG, CARD})
 """Outputs of a task that are not its user's."""
 
 

@@ -60,10 +60,14 @@ def recall(flow: FlowDefinition, store: Store, run: str) -> None:
 def _options(found: StepOptions) -> TaskOptions:
     """A step's options as far as the engine and the worker look at them."""
     profile = found.note("gpu_profile")
+    notes = {note.name: dict(note.values) for note in found.notes if note.name in WORKERS}
+    if "card" in notes:  # a step may have several
+        ids = [note.values["id"] for note in found.notes if note.name == "card"]
+        notes["card"] = {"ids": [id for id in ids if id is not None]}
     return TaskOptions(
         catch=found.catch,
         profile=profile.values["artifact_prefix"] if profile and profile.values["include_artifacts"] else None,
-        notes={note.name: dict(note.values) for note in found.notes if note.name in WORKERS},
+        notes=notes,
     )
 
 

@@ -187,6 +187,14 @@ def _profile(values: Mapping[str, Any]) -> None:
         raise SettingsError(f"artifact_prefix={prefix!r} begins no attribute's name", fix='write "gpu_profile_"')
 
 
+def _card(values: Mapping[str, Any]) -> None:
+    id = values.get("id")
+    if id is not None and (not isinstance(id, str) or not id):
+        raise SettingsError(f"id={id!r} is not a name", fix='write id="metrics"')
+    if values.get("type", "default") not in ("default", "blank"):
+        raise SettingsError(f"type={values['type']!r}: no such page", fix='write type="default"')
+
+
 def _checkpoint(values: Mapping[str, Any]) -> None:
     if values.get("load_policy") == "eager":
         raise SettingsError("other runs' checkpoints are not taken over here", fix='write load_policy="fresh"')
@@ -251,7 +259,8 @@ KINDS: Final[Mapping[str, Kind]] = {
     "card": Kind(
         words={"type": "default", "id": None, "options": {}, "timeout": 45, "save_errors": True, "customize": False},
         many=True,
-        told="Noted only: there are no pages yet. What a task did with its accelerators is in `stoker gpu`.",
+        check=_card,
+        told="Put parts of your own on the step's page: `current.card.append(Markdown('…'))`; every step has a page.",
     ),
     "parallel": Kind(words={}, told="The step runs on the nodes of a `num_parallel`; it says nothing that is new."),
     "pytorch_parallel": Kind(words={}, told="The same as `@parallel`: nodes get torch's variables in any case."),

@@ -23,7 +23,7 @@ from stoker.frontends.params import parse
 NO_BACKEND: Final = "STK190"
 REMOTE: Final[Mapping[str, str]] = {"kubernetes": "Kubernetes", "batch": "AWS Batch"}
 """Decorators that say where a step runs, and what that is called."""
-WORKERS: Final = frozenset({"catch", "secrets", "checkpoint", "torchrun", "accelerate", "deepspeed", "mpi"})
+WORKERS: Final = frozenset({"card", "catch", "secrets", "checkpoint", "torchrun", "accelerate", "deepspeed", "mpi"})
 """Decorators whose words the worker looks at."""
 _ASKING: Final = ("resources", *REMOTE)
 _LARGEST: Final = ("cpu_count", "gpu_count", "memory", "disk", "shared_memory", "gpu_memory")

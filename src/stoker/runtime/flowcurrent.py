@@ -178,11 +178,16 @@ class Current:
 
     @property
     def card(self) -> Any:
-        """There are no cards here yet."""
-        raise UsageError(
-            "current.card: pages of one's own are not here yet",
-            fix="print, or keep it as an artifact; see `stoker gpu`",
-        )
+        """The page of the task: `append(Markdown("…"))`, and `current.card["id"]` for a `@card` with an id."""
+        from stoker.runtime.flowcard import TaskCard
+
+        task = self._there("card")
+        if task.card is None:
+            values = task.note("card")
+            if values is None:
+                raise AttributeError("current.card is there in steps with @card only")
+            task.card = TaskCard(values["ids"])
+        return task.card
 
     @property
     def devices(self) -> Any:
@@ -207,6 +212,8 @@ class Current:
             raise AttributeError(name)
         if name in ("torch", "accelerate", "deepspeed", "mpi"):
             return self._launching(name)
+        if hasattr(type(self), name):  # Python asks here, too, when a property raises an AttributeError
+            raise AttributeError(f"current.{name} is there in steps with @{name} only")
         known = [word for word in dir(type(self)) if not word.startswith("_")]
         raise AttributeError(f"current has no '{name}'{nearest(name, known)}")
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Callable, Final, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterator, Mapping
 
 from stoker.core.artifact import from_wire
 from stoker.core.errors import GraphError, SerializationError, StokerError, nearest
-from stoker.core.flow import ELEMENTS, GANG, TRANSITION
+from stoker.core.flow import CARD, ELEMENTS, GANG, TRANSITION
 from stoker.core.units import UNSET
 from stoker.frontends import flowsecrets
 from stoker.frontends.flowspec import TASK, Transition, parameters_of
@@ -25,6 +25,9 @@ from stoker.frontends.flowusers import USERS, around
 from stoker.runtime import flowcurrent, modules
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
+
+if TYPE_CHECKING:
+    from stoker.runtime.flowcard import TaskCard
 
 Wire = Mapping[str, Any]
 _FIXED: Final = frozenset({int, float, complex, bool, str, bytes, type(None), frozenset, range})
@@ -40,6 +43,7 @@ class FlowTask:
         self.blobs = blobs
         self.place: Mapping[str, Any] = artifacts.load(from_wire(inputs["place"]["value"]), blobs)
         self.transition: Transition | None = None
+        self.card: TaskCard | None = None
         self._wires: dict[str, Wire] = {name: tree["value"] for name, tree in _entries(inputs, "artifacts")}
         self._parameters = {name: tree["value"] for name, tree in _entries(inputs, "parameters")}
         self._elements = [tree["value"] for tree in inputs.get("elements", {"list": []})["list"]]
@@ -149,6 +153,9 @@ class FlowTask:
         for name, value in made.items():
             found[name] = self._wire(name, value)
         found.update(self._way_on(found))
+        documents = [] if self.card is None else self.card.documents()
+        if documents:
+            found[CARD] = artifacts.save(documents, self.blobs).wire()
         if self.place.get("parallel") is None:
             return found
         return {GANG: artifacts.save(found, self.blobs).wire()}

@@ -1,0 +1,119 @@
+"""`stoker card RUN STEP`: one step of a run as a page that can be sent and kept, as `python flow.py card` makes it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any, Final, Mapping
+
+import click
+
+from stoker.cli.options import run_argument, stack_option
+from stoker.cli.receipts import newest, of_run
+from stoker.client import Client, Run, Step
+from stoker.client.logs import last_attempt
+from stoker.client.order import element_of
+from stoker.core import receipt_words as words
+from stoker.core.artifact import from_wire
+from stoker.core.errors import UsageError
+from stoker.core.flow import CARD, GANG
+from stoker.core.plan import LogLine
+from stoker.report import cards
+from stoker.store import artifacts
+from stoker.store.store import Store
+
+LINES: Final = 200
+"""Lines of a step's log that a page shows; `stoker logs` has all of them."""
+STDOUT: Final = "-"
+_UNSAFE: Final = re.compile(r"[^\w.\[\]#-]+")
+
+
+@click.command("card")
+@run_argument
+@click.argument("step")
+@click.option("--output", "-o", metavar="FILE", help=f"Where the page goes; {STDOUT} is stdout.")
+@stack_option
+def command(*, run_id: str, step: str, output: str | None, client: Client) -> None:
+    """Make a page of a step: how it went, what its accelerators did, what it made and wrote.
+
+    STEP is a step's key, such as train, or that of a fan-out's element, such as "train[3]". The page is one HTML file
+    that needs no network and no script. Without --output it is written here, and its name is printed.
+    """
+    run = client.run(run_id)
+    write(page(client.store, run, step), output, name=file_name(run, step))
+
+
+def page(store: Store, run: Run, key: str, *, node: int | None = None) -> str:
+    """The page of a step, or of one node of a `num_parallel`."""
+    step = run.steps[key]
+    shown = newest(store, step)
+    return cards.page(
+        cards.Card(
+            run=run.as_dict(steps=False),
+            step=step.as_dict() if node is None else {**step.as_dict(), "key": f"{key}[{node}]"},
+            components=components(store, run.id, key, node=node),
+            lines=_lines(store, run.id, step, node),
+            receipt=None if shown is None else shown.receipt,
+            tracks=() if shown is None else shown.tracks,
+            running=shown is not None and shown.running,
+            remark=_together(store, run, step),
+        )
+    )
+
+
+def components(store: Store, run: str, key: str, *, node: int | None = None) -> list[Mapping[str, Any]]:
+    """What a task put on its card; of a `num_parallel` as a whole what each node did."""
+    kept = {row.name: row.artifact for row in store.records.outputs(run, key)}
+    if GANG not in kept:
+        return list(artifacts.load(kept[CARD], store.blobs)) if CARD in kept else []
+    gang = kept[GANG]
+    parts = artifacts.items(gang, store.blobs) if gang.serializer == "list" else [gang]
+    found: list[Mapping[str, Any]] = []
+    for place, part in enumerate(parts):
+        wire = artifacts.load(part, store.blobs).get(CARD) if node in (None, place) else None
+        if wire is not None:
+            if node is None:
+                found.append({"kind": "heading", "text": f"node {place}"})
+            found += artifacts.load(from_wire(wire), store.blobs)
+    return found
+
+
+def file_name(run: Run, key: str) -> str:
+    """What a page is called whose name nobody said."""
+    return _UNSAFE.sub("-", f"{run.pipeline}-{run.id}-{key}.html")
+
+
+def write(text: str, output: str | None, *, name: str) -> None:
+    """Write a page to a file, whole or not at all, and print its path; or print the page."""
+    if output == STDOUT:
+        sys.stdout.write(text)
+        return
+    path = Path(output or name)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise UsageError(
+            f"the page cannot be written to {path}: {error.strerror}", fix="name another: --output FILE"
+        ) from error
+    print(path)
+
+
+def _lines(store: Store, run: str, step: Step, node: int | None) -> list[LogLine]:
+    if not store.logs.attempts(run, step.key):
+        return []
+    return list(store.logs.lines(run, step.key, last_attempt(store, run, step.key), rank=node, tail=LINES))
+
+
+def _together(store: Store, run: Run, step: Step) -> str:
+    """What the elements of a fan-out did with their accelerators."""
+    if step.count is None:
+        return ""
+    receipts = [shown.receipt for shown in of_run(store, run) if element_of(shown.key)[0] == step.key]
+    return f"accelerators: {words.summary_of(receipts)}" if receipts else ""

@@ -1,0 +1,210 @@
+"""What becomes of ZenML's names, options and fields when a pipeline is migrated: tables, and a reason where one fails.
+
+The names are those of ZenML 0.93 and of the releases before it that pipelines still import from. ZenML offers most of
+them from several modules, so they stand here by their last part. Knows nothing of code.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Mapping
+
+TARGETS: Final[Mapping[str, tuple[str, str]]] = {
+    "step": ("stoker", "step"),
+    "pipeline": ("stoker", "pipeline"),
+    "Client": ("stoker", "Client"),
+    "cleanup_gpu_memory": ("stoker", "cleanup_memory"),
+    "ResourceSettings": ("stoker.config", "ResourceSettings"),
+    "DockerSettings": ("stoker.config", "DockerSettings"),
+    "StepRetryConfig": ("stoker.config", "Retry"),
+    "run_with_accelerate": ("stoker.integrations.huggingface", "run_with_accelerate"),
+    "get_logger": ("logging", "getLogger"),
+}
+"""name → (module, name) that stands for it; a call's arguments are looked at apart"""
+
+CONTEXT: Final = "get_step_context"
+"""A call of it becomes `stoker.context`, which is not called."""
+
+LITERALS: Final[Mapping[str, str]] = {
+    "PythonPackageInstaller.PIP": '"pip"',
+    "PythonPackageInstaller.UV": '"uv"',
+    "ExecutionMode.FAIL_FAST": '"fail_fast"',
+    "ExecutionMode.CONTINUE_ON_FAILURE": '"continue"',
+}
+"""member of an enum → the text that is written here"""
+
+ENUMS: Final[Mapping[str, str]] = {
+    "PythonPackageInstaller": 'write "uv" or "pip"',
+    "ExecutionMode": 'write failure_mode="fail_fast" or "continue"',
+}
+"""enum → what to write where a use of it is no member of `LITERALS`"""
+
+UNWRAPPED: Final = "ArtifactConfig"
+"""`Annotated[int, ArtifactConfig(name="count")]` becomes `Annotated[int, "count"]`."""
+
+_METADATA: Final = "there is no metadata beside artifacts: return the values as an output, or print them"
+_ARTIFACTS: Final = "a step's artifacts are what it returns; `Client().run(ID).steps[KEY].load()` reads them back"
+_MODELS: Final = "there is no model registry: return the model, and find it by the run's tags"
+_SERVING: Final = "pipelines are not served here; call the pipeline, or `stoker run FILE`"
+_PLATFORM: Final = (
+    "what the step needs goes into ResourceSettings(…), its image into DockerSettings(…), and where it runs into a "
+    "stack of stoker.toml; `stoker stacks` lists what there is"
+)
+_SKYPILOT: Final = (
+    'write settings={"resources": ResourceSettings(…)}: cpus is cpu_count, memory="16" is memory="16GB", accelerators '
+    "stays as it is, use_spot is spot, disk_size is disk; where it runs goes into a stack of stoker.toml"
+)
+
+MISSING: Final[Mapping[str, str]] = {
+    "ArtifactConfig": 'name the output by a text: Annotated[int, "count"]; tags and versions of outputs are not here',
+    "ExternalArtifact": "give the value to the step as an argument",
+    "Model": _MODELS,
+    "Tag": 'write tags as texts: @pipeline(tags=["nightly"])',
+    "add_tags": '@pipeline(tags=["nightly"]) or --tag nightly',
+    "remove_tags": "a run keeps the tags that it was started with",
+    "get_pipeline_context": "give the pipeline an argument; `context.run_id` is known in its steps",
+    "PipelineContext": "give the pipeline an argument; `context.run_id` is known in its steps",
+    "StepContext": "write no type: `from stoker import context` is the step's",
+    "load_artifact": _ARTIFACTS,
+    "save_artifact": _ARTIFACTS,
+    "register_artifact": _ARTIFACTS,
+    "log_metadata": _METADATA,
+    "bulk_log_metadata": _METADATA,
+    "log_artifact_metadata": _METADATA,
+    "log_step_metadata": _METADATA,
+    "log_model_metadata": _METADATA,
+    "link_artifact_to_model": _MODELS,
+    "show": "`stoker runs` and `stoker show latest` are what there is to look at",
+    "unmapped": "`step.map(…)` iterates over positional arguments, and keywords are fixed: give the value as a keyword",
+    "BaseStep": "write the step as a function with @step; its settings are arguments",
+    "BasePipeline": "write the pipeline as a function with @pipeline",
+    "BaseParameters": "give the step the parameters as arguments, or a dataclass",
+    "Output": 'write tuple[Annotated[int, "count"], …]',
+    "Schedule": "start `python FILE` from cron, CI or a scheduler",
+    "CachePolicy": "what a result depends on is fixed; cache_key= adds to it and cache=False leaves it out",
+    "ByteUnit": 'sizes are texts: "16GB", "16GiB"',
+    "PythonEnvironmentExportMethod": "replicate_local_python_environment=True",
+    "DockerBuildConfig": 'build_config={"options": {…}, "dockerignore": "…"}',
+    "DockerBuildOptions": 'build_config={"options": {…}}',
+    "StoreConfiguration": "database and artifact_store of a stack in stoker.toml",
+    "BaseMaterializer": "write a serializer: docs/guide/artifacts.md, Your own formats",
+    "alerter_failure_hook": "write on_failure= as a function of yours that sends the message",
+    "alerter_success_hook": "write on_success= as a function of yours that sends the message",
+    "LocalDockerOrchestratorSettings": 'settings={"orchestrator.docker": ContainerSettings(…)} from stoker.config; its '
+    "run_args are run_options, and GPUs come from ResourceSettings(gpu_count=…)",
+    **{f"Skypilot{cloud}OrchestratorSettings": _SKYPILOT for cloud in ("AWS", "GCP", "Azure", "Lambda", "Kubernetes")},
+}
+"""name → what to do instead, where nothing here stands for it"""
+
+ENDINGS: Final[Mapping[str, str]] = {
+    "OrchestratorSettings": _PLATFORM,
+    "StepOperatorSettings": _PLATFORM,
+    "DeployerSettings": _SERVING,
+    "DeploymentSettings": _SERVING,
+    "Materializer": MISSING["BaseMaterializer"],
+    "ExperimentTrackerSettings": "call the tracker's own package in the step",
+}
+"""end of a name → the same, for names that are many"""
+
+MODULES: Final[Mapping[str, str]] = {
+    "zenml.integrations": "use the tool's own package in the step",
+    "zenml.materializers": MISSING["BaseMaterializer"],
+    "zenml.models": "what runs left is read by stoker.Client",
+    "zenml.enums": "settings are plain texts here",
+}
+"""module → the same, for what is left"""
+
+NOTHING: Final = "nothing here has this name; look for what it does in docs/guide"
+
+OPTIONS: Final[Mapping[str, str]] = {"enable_cache": "cache", "execution_mode": "failure_mode"}
+"""keyword of @step, @pipeline and .with_options → its name here"""
+
+KEPT_OPTIONS: Final = frozenset(
+    {
+        "name",
+        "settings",
+        "step_operator",
+        "environment",
+        "on_failure",
+        "on_success",
+        "retry",
+        "dynamic",
+        "tags",
+        "after",
+        "id",
+    }
+)
+DROPPED_OPTIONS: Final[Mapping[str, str]] = {
+    "enable_artifact_metadata": "type, size, shape and digest of an output are always kept",
+    "enable_artifact_visualization": "nothing is drawn when an output is saved",
+    "enable_step_logs": "what a step writes is always kept",
+    "enable_pipeline_logs": "what a step writes is always kept",
+}
+"""keyword that is taken out → why nothing is lost by it"""
+
+MISSING_OPTIONS: Final[Mapping[str, str]] = {
+    "experiment_tracker": "remove it, and call the tracker's own package in the step",
+    "output_materializers": "remove it: a value's type chooses its serializer; docs/guide/artifacts.md",
+    "secrets": "remove it; environment= takes variables, and a stack's docker orchestrator takes secrets",
+    "extra": "remove it; give the step an argument",
+    "model": f"remove it: {_MODELS}",
+    "substitutions": "remove it, and write the name in full",
+    "cache_policy": "remove it; cache=False, cache_key= and cache_expires= say the rest",
+    "runtime": "remove it; step_operator= and the stack say where a step runs",
+    "heartbeat_healthy_threshold": "remove it; timeout= limits an attempt",
+    "depends_on": "remove it; call the other pipeline first",
+    "on_init": "remove it, and write a first step",
+    "on_init_kwargs": "remove it, and write a first step",
+    "on_cleanup": "remove it; on_success= and on_failure= are told how a run ended",
+    "config_path": "remove it, and run with `stoker run FILE --config RUN.yaml`",
+    "schedule": "remove it, and start `python FILE` from cron, CI or a scheduler",
+    "run_name": "remove it, and run with --name NAME",
+    "unlisted": "remove it: every run is kept",
+    "parameters": "give the step its arguments where it is called",
+}
+"""keyword → what to do about it"""
+
+_HOOK: Final = "the function is given one argument, what happened, or none: docs/guide/running.md, Hooks"
+HOOKS: Final[Mapping[str, str]] = {"on_failure": _HOOK, "on_success": _HOOK}
+"""keyword that stays → how it differs"""
+
+RETRY_FIELDS: Final[Mapping[str, str]] = {"max_retries": "times"}
+RETRY_KEPT: Final = frozenset({"max_retries", "delay", "backoff"})
+
+MISSING_FIELDS: Final[Mapping[str, str]] = {
+    "required_integrations": "add the packages that the steps import to requirements",
+    "install_stack_requirements": "remove it: Stoker brings what it needs",
+    "install_deployment_requirements": "remove it: Stoker brings what it needs",
+    "disable_automatic_requirements_detection": "remove it: name requirements or pyproject_path",
+    "pyproject_export_command": "remove it; pyproject_path and required_extras say what to install",
+    "parent_image_build_config": "write build_config",
+    "build_options": 'write build_config={"options": {…}}',
+    "dockerignore": 'write build_config={"dockerignore": "…"}',
+    "allow_including_files_in_images": "remove it: code travels apart from the image",
+    "allow_download_from_code_repository": "remove it: code travels apart from the image",
+    "allow_download_from_artifact_store": "remove it: code travels apart from the image",
+    "copy_files": "remove it: code travels apart from the image",
+    "copy_global_config": "remove it: there is no global configuration in an image",
+    "source_files": "remove it: code travels apart from the image",
+    "required_hub_plugins": "remove it: there is no hub",
+}
+"""field of DockerSettings → what to do about it"""
+
+CLIENT: Final[Mapping[str, str]] = {"get_pipeline_run": "run", "list_pipeline_runs": "runs"}
+"""method of Client → the one that stands for it, by other arguments"""
+
+CONTEXT_PATHS: Final[Mapping[str, str]] = {
+    "pipeline_run.id": "run_id",
+    "step_run.name": "step",
+    "step_name": "step",
+}
+"""what is read of a step's context → its name here"""
+
+
+def advice(name: str, module: str) -> str:
+    """What to do where nothing stands for a name of a module."""
+    if name in MISSING:
+        return MISSING[name]
+    for ending, told in ENDINGS.items():
+        if name.endswith(ending):
+            return told
+    return next((told for start, told in MODULES.items() if f"{module}.".startswith(f"{start}.")), NOTHING)

@@ -1,0 +1,162 @@
+"""What a step may put on its card: text, tables, pictures and values, as plain data.
+
+A component becomes a document (JSON), is kept with the task's outputs, and is made into HTML where a page is made:
+nothing here knows how it looks, and no text of it is ever taken for HTML.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any, Final, Iterable, Mapping, Protocol, Sequence
+
+import attrs
+
+from stoker.core.errors import ParameterError
+
+LONGEST: Final = 100_000
+"""Characters of a text that a card keeps, and of a value that is shown on it: a page is for reading."""
+MOST_ROWS: Final = 1_000
+"""Rows of a table that a card keeps."""
+LARGEST: Final = 10 * 2**20
+"""Bytes of a picture: it stands in the page itself, a third larger than it is."""
+_SIGNATURES: Final[Mapping[bytes, str]] = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+}
+"""How a picture's bytes begin → what it is: the formats' own signatures, in the PNG, JPEG (JFIF) and GIF89a
+specifications (https://www.w3.org/TR/png-3/#5PNG-file-signature, https://www.w3.org/Graphics/JPEG/itu-t81.pdf,
+https://www.w3.org/Graphics/GIF/spec-gif89a.txt)."""
+
+Document = dict[str, Any]
+
+
+class Component(Protocol):
+    """Something that stands on a card."""
+
+    def document(self) -> Document:
+        """It as JSON; `kind` says what it is."""
+
+
+@attrs.frozen
+class Markdown:
+    """Text on a card: headings, lists, code, emphasis and links of Markdown. HTML in it is shown as it is written."""
+
+    text: str
+
+    def document(self) -> Document:
+        """It as JSON."""
+        return {"kind": "markdown", "text": _cut(str(self.text))}
+
+
+@attrs.frozen
+class Artifact:
+    """A value on a card, as its `repr` shows it."""
+
+    artifact: Any
+    name: str | None = None
+    compressed: bool = True
+
+    def document(self) -> Document:
+        """It as JSON; with `compressed` a long value is shown in part."""
+        text = repr(self.artifact)
+        shown = text if not self.compressed or len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"
+        return {"kind": "artifact", "name": self.name or "", "text": _cut(shown)}
+
+
+_SHORT: Final = 1_000
+"""Characters of a value that is shown in part."""
+
+
+@attrs.frozen
+class Image:
+    """A picture on a card, of PNG, JPEG or GIF bytes."""
+
+    src: bytes = attrs.field(repr=False)
+    label: str | None = None
+
+    @classmethod
+    def from_matplotlib(cls, plot: Any, label: str | None = None) -> Image:
+        """A figure, or the figure of axes, as PNG."""
+        figure = plot if hasattr(plot, "savefig") else plot.get_figure()
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", bbox_inches="tight")
+        return cls(buffer.getvalue(), label)
+
+    @classmethod
+    def from_pil_image(cls, pilimage: Any, label: str | None = None) -> Image:
+        """A picture of Pillow's as PNG."""
+        buffer = io.BytesIO()
+        pilimage.save(buffer, format="PNG")
+        return cls(buffer.getvalue(), label)
+
+    def document(self) -> Document:
+        """It as JSON, the bytes in base64."""
+        if not isinstance(self.src, (bytes, bytearray)):
+            raise ParameterError(f"Image({type(self.src).__name__}): not the bytes of a picture", fix=_PICTURE)
+        kind = next((kind for signature, kind in _SIGNATURES.items() if self.src.startswith(signature)), None)
+        if kind is None:
+            raise ParameterError("Image: these bytes are no PNG, JPEG or GIF", fix=_PICTURE)
+        if len(self.src) > LARGEST:
+            raise ParameterError(
+                f"Image: {len(self.src):,} bytes are more than a card takes ({LARGEST:,})", fix="make it smaller"
+            )
+        data = base64.b64encode(self.src).decode("ascii")
+        return {"kind": "image", "type": kind, "data": data, "label": self.label or ""}
+
+
+_PICTURE: Final = "read a file's bytes, or use Image.from_matplotlib(figure)"
+
+
+@attrs.frozen
+class Table:
+    """A table on a card: rows of values, or of other components."""
+
+    data: Sequence[Sequence[Any]] = ()
+    headers: Sequence[Any] = ()
+
+    @classmethod
+    def from_dataframe(cls, dataframe: Any, truncate: bool = True) -> Table:
+        """A DataFrame with its index; without `truncate` all rows that a card takes."""
+        shown = dataframe.head(_TRUNCATED) if truncate else dataframe.head(MOST_ROWS)
+        rows = [[index, *row] for index, row in zip(shown.index, shown.itertuples(index=False, name=None))]
+        return cls(rows, ["", *shown.columns])
+
+    def document(self) -> Document:
+        """It as JSON; values are shown as text."""
+        rows = list(self.data)
+        if any(isinstance(row, (str, bytes)) or not isinstance(row, Iterable) for row in rows):
+            raise ParameterError("Table: a row is no list of values", fix="write Table([[1, 2], [3, 4]], ['a', 'b'])")
+        return {
+            "kind": "table",
+            "headers": [_cut(str(header)) for header in self.headers],
+            "rows": [[_cell(value) for value in row] for row in rows[:MOST_ROWS]],
+            "left": max(0, len(rows) - MOST_ROWS),
+        }
+
+
+_TRUNCATED: Final = 5
+"""Rows of a DataFrame that are shown unless all are asked for: as many as pandas' own `head`."""
+
+
+def document_of(component: Any) -> Document:
+    """A component as JSON; what is none is refused."""
+    if not isinstance(component, (Markdown, Artifact, Image, Table)):
+        raise ParameterError(
+            f"a card takes no {type(component).__name__}", fix='write Markdown("…"), Artifact(value), Table or Image'
+        )
+    return component.document()
+
+
+def _cell(value: Any) -> Document:
+    if isinstance(value, (Markdown, Artifact, Image, Table)):
+        return value.document()
+    return {"kind": "text", "text": _cut(str(value))}
+
+
+def _cut(text: str) -> str:
+    # A lone surrogate could be written to no file.
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

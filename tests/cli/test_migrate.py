@@ -1,0 +1,443 @@
+"""`stoker migrate`: files of tests/cli/migrate, as people write them for ZenML and Metaflow, and small pieces."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import re
+import shutil
+import stat
+import sys
+import textwrap
+import tokenize
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import stoker
+import stoker.config
+import stoker.flow
+from stoker.cli import migrate, migration_metaflow, migration_zenml
+from stoker.cli.migration_code import Migration, migrated
+from stoker.cli.migration_names import fate_of
+from stoker.core.errors import NotFound, SourceError, StokerError, UsageError
+
+FILES = Path(__file__).parent / "migrate"
+LEFT = {
+    "metaflow_alias.py": [],
+    "metaflow_batch.py": ["S3", "VegaChart", "current.card.refresh"],
+    "metaflow_gpu.py": [],
+    "zenml_accelerate.py": [],
+    "zenml_bare.py": [],
+    "zenml_cleanup.py": [],
+    "zenml_cuda.py": [],
+    "zenml_image.py": [],
+    "zenml_operator.py": [],
+    "zenml_resources.py": [],
+    "zenml_skypilot.py": ["SkypilotAWSOrchestratorSettings"],
+}
+"""file → names that are left to do by hand"""
+WHOLE = [name for name, left in LEFT.items() if not left]
+ROW = re.compile(r"^\| `(\w+)` \| (works|works differently|not here) \|(.*)\|$", re.MULTILINE)
+
+
+def of(text: str) -> Migration:
+    return migrated(textwrap.dedent(text).lstrip("\n").encode(), "pipeline.py")
+
+
+def code(text: str) -> str:
+    return of(text).after.decode()
+
+
+def left(text: str) -> list[tuple[int, str]]:
+    return [(note.line, note.name) for note in of(text).by_hand]
+
+
+def modules(source: bytes) -> set[str]:
+    """The packages that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(str(node.module).partition(".")[0])
+    return found
+
+
+def comments(source: bytes) -> list[str]:
+    return sorted(
+        token.string for token in tokenize.tokenize(io.BytesIO(source).readline) if token.type == tokenize.COMMENT
+    )
+
+
+def test_every_file_is_looked_at() -> None:
+    assert sorted(path.name for path in FILES.glob("*.py")) == sorted(LEFT)
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_a_file(name: str) -> None:
+    before = (FILES / name).read_bytes()
+    done = migrated(before, name)
+    assert [note.name for note in done.by_hand] == LEFT[name]
+    kept = modules(done.after) & {"zenml", "metaflow", "gpu_profile"}
+    assert bool(kept) == any(not note.name.startswith("current.") for note in done.by_hand)
+    assert comments(done.after) == comments(before)
+    again = migrated(done.after, name)
+    assert again.after == done.after
+
+
+def test_a_file_of_neither_stays_as_it_is() -> None:
+    before = (FILES / "zenml_bare.py").read_bytes()
+    done = migrated(before, "zenml_bare.py")
+    assert done.after == before and not done.notes and not done.frameworks
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_migrated_file_imports(name: str, project: Any) -> None:
+    if "torch" in modules((FILES / name).read_bytes()) and find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    source = migrated((FILES / name).read_bytes(), name).after.decode()
+    project.write({name: source}).command([sys.executable, "-c", f"import {name.removesuffix('.py')}"])
+
+
+def test_a_migrated_pipeline_runs(project: Any) -> None:
+    shutil.copy(FILES / "zenml_resources.py", project.folder / "train.py")
+    project.stoker("migrate", "train.py", "--write")
+    project.stoker("run", "train.py", "--simulate", "2xH100-80GB", "--set", "resources.cpu_count=1")
+    assert project.client().run("latest").steps["training_step"].load() == 0.75
+
+
+def test_a_migrated_pipeline_with_everything_runs(project: Any) -> None:
+    shutil.copy(FILES / "zenml_operator.py", project.folder / "train.py")
+    project.write({"stoker.toml": '[stacks.local]\nstep_operators.big = "local"\n'})
+    project.stoker("migrate", "train.py", "--write")
+    project.stoker("run", "train.py")
+    run = project.client().run("latest")
+    assert run.steps["train"].load() == 4
+    assert list(run.steps["load"].outputs) == ["count"]
+    assert run.steps["report"].status == "succeeded"
+
+
+def test_a_migrated_launcher_is_planned(project: Any) -> None:
+    shutil.copy(FILES / "zenml_accelerate.py", project.folder / "train.py")
+    project.stoker("migrate", "train.py", "--write")
+    planned = project.stoker("plan", "train.py", "--explain", "--simulate", "4xH100-80GB")
+    assert "4 GPUs" in planned.stdout
+    assert "accelerate" in planned.stdout.lower()
+
+
+@pytest.mark.parametrize(
+    ("above", "after"),
+    [
+        ("@launch(num_processes=2)\n@step", '@step(resources={"gpu_count": 2})'),
+        ("@step()\n@launch(num_processes=2, multi_gpu=True)", '@step(resources={"gpu_count": 2})'),
+        ("@launch(num_processes=2)\n@step(\n    name='a',\n)", "name='a', resources={\"gpu_count\": 2},\n)"),
+        (
+            "@launch(num_processes=2)\n@step(settings={'docker': None})",
+            "{'docker': None}, resources={\"gpu_count\": 2})",
+        ),
+        ("@launch(num_processes=2, cpu=True)\n@step", "@step\ndef"),
+        ("@launch(num_processes=2)\n@step(settings={'resources': {'gpu_count': 1}})", "{'gpu_count': 1}})\ndef"),
+    ],
+)
+def test_ranks_get_the_gpus_that_they_took(above: str, after: str) -> None:
+    head = "from zenml import step\nfrom zenml.integrations.huggingface.steps import run_with_accelerate as launch\n"
+    done = of(f"{head}{above}\ndef train(): ...\n")
+    assert after in done.after.decode()
+    assert not done.by_hand
+
+
+@pytest.mark.parametrize("arguments", ["", "num_processes=n", "num_processes=8, num_machines=2"])
+def test_gpus_that_nobody_counted_are_left(arguments: str) -> None:
+    head = "from zenml import step\nfrom zenml.integrations.huggingface.steps import run_with_accelerate\n"
+    assert left(f"{head}@run_with_accelerate({arguments})\n@step\ndef train(): ...\n") == [(5, "train")]
+
+
+@pytest.mark.parametrize(("name", "shown"), [("metaflow_gpu.py", "answer 42"), ("metaflow_alias.py", "items [0, 1]")])
+def test_a_migrated_flow_runs(name: str, shown: str, project: Any) -> None:
+    shutil.copy(FILES / name, project.folder / "flow.py")
+    project.stoker("migrate", "flow.py", "--write")
+    finished = project.run("flow.py", "run")
+    assert shown in finished.stdout + finished.stderr
+
+
+def test_nothing_is_changed_without_write(project: Any) -> None:
+    shutil.copy(FILES / "zenml_cuda.py", project.folder / "train.py")
+    before = (project.folder / "train.py").read_bytes()
+    shown = project.stoker("migrate", "train.py")
+    assert (project.folder / "train.py").read_bytes() == before
+    assert '+    python_package_installer="uv",' in shown.stdout
+    assert "-    PythonPackageInstaller," in shown.stdout
+    assert "train.py: would be migrated from ZenML; --write does it; nothing left to do by hand" in shown.stderr
+
+
+def test_what_is_left_has_lines_and_an_exit_code(project: Any) -> None:
+    shutil.copy(FILES / "metaflow_batch.py", project.folder / "flow.py")
+    shown = project.stoker("migrate", "flow.py", code=1)
+    assert "flow.py:4: by hand: S3: `fsspec` or `boto3` in the step" in shown.stderr
+    written = project.stoker("migrate", "flow.py", "--write", code=1)
+    assert "--- flow.py" not in written.stdout
+    lines = (project.folder / "flow.py").read_text().splitlines()
+    for line, name in re.findall(r"flow\.py:(\d+): by hand: (\S+):", written.stderr):
+        assert name in lines[int(line) - 1]
+
+
+def test_json(project: Any) -> None:
+    shutil.copy(FILES / "zenml_skypilot.py", project.folder / "train.py")
+    document = json.loads(project.stoker("migrate", "train.py", "--json", "--diff", code=1).stdout)
+    assert document["from"] == ["ZenML"] and document["changed"] and not document["written"]
+    assert "+from stoker import step" in document["diff"].splitlines()
+    (note,) = document["notes"]
+    assert (note["line"], note["level"], note["name"]) == (2, "by hand", "SkypilotAWSOrchestratorSettings")
+    assert "used in line 4" in note["told"]
+    written = json.loads(project.stoker("migrate", "train.py", "--json", "--write", code=1).stdout)
+    assert written["written"] and "diff" not in written
+
+
+def test_what_is_no_python_is_refused_with_its_line(project: Any) -> None:
+    shutil.copy(FILES / "zenml_unbalanced.txt", project.folder / "train.py")
+    refused = project.stoker("migrate", "train.py", "--write", code=2)
+    assert "train.py:6: is not Python" in refused.stderr
+    assert (project.folder / "train.py").read_bytes() == (FILES / "zenml_unbalanced.txt").read_bytes()
+
+
+@pytest.mark.parametrize("source", [b"def f(...):\n    pass\n", b"\xff\xfe", b"a = '\x00'\n", b"# coding: no-such\n"])
+def test_what_cannot_be_read_is_refused(source: bytes) -> None:
+    with pytest.raises(SourceError):
+        migrated(source, "train.py")
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        CliRunner().invoke(migrate.command, [str(tmp_path / "none.py")], catch_exceptions=False)
+    with pytest.raises(SourceError, match="is a folder"):
+        CliRunner().invoke(migrate.command, [str(tmp_path)], catch_exceptions=False)
+
+
+def test_a_link_stays_one_and_a_mode_is_kept(tmp_path: Path) -> None:
+    target, link = tmp_path / "target.py", tmp_path / "link.py"
+    target.write_bytes(b"from zenml import step\n")
+    target.chmod(0o750)
+    link.symlink_to(target)
+    CliRunner().invoke(migrate.command, [str(link), "--write"], catch_exceptions=False)
+    assert link.is_symlink() and target.read_bytes() == b"from stoker import step\n"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o750
+    assert sorted(path.name for path in tmp_path.glob("*.py")) == ["link.py", "target.py"]
+
+
+@pytest.mark.parametrize("failing", ["replace", "fsync", "chmod"])
+def test_a_file_is_never_half_written(failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "here" / "train.py"
+    file.parent.mkdir()
+    file.write_bytes(b"from zenml import step\n")
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, failing, full)
+        with pytest.raises(UsageError, match="No space left on device"):
+            CliRunner().invoke(migrate.command, [str(file), "--write"], catch_exceptions=False)
+    assert file.read_bytes() == b"from zenml import step\n"
+    assert [path.name for path in file.parent.iterdir()] == ["train.py"]
+
+
+def test_what_somebody_else_writes_meanwhile_is_not_lost(tmp_path: Path) -> None:
+    file = tmp_path / "here" / "train.py"
+    file.parent.mkdir()
+    file.write_bytes(b"newer\n")
+    with pytest.raises(StokerError, match="was changed while"):
+        migrate.replace(file, b"migrated\n", expected=b"older\n")
+    assert file.read_bytes() == b"newer\n"
+    assert [path.name for path in file.parent.iterdir()] == ["train.py"]
+
+
+def test_the_missing_package_names_the_extra(project: Any) -> None:
+    project.write({"train.py": "from zenml import step\n"})
+    program = "import sys; sys.modules['libcst'] = None; from stoker.cli.main import main; main()"
+    refused = project.command([sys.executable, "-c", program, "migrate", "train.py"], code=4)
+    assert "pip install 'stoker[migrate]'" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("from zenml import step as zstep\nzstep()\n", "from stoker import step as zstep\nzstep()\n"),
+        ("from zenml.steps import step\n", "from stoker import step\n"),
+        ("import zenml\n", "import stoker\n"),
+        ("import zenml as z\nz.step\n", "import stoker as z\nz.step\n"),
+        (
+            "import zenml as z, os\nz.step; z.config.DockerSettings\n",
+            "import os\nimport stoker\nimport stoker.config\nstoker.step; stoker.config.DockerSettings\n",
+        ),
+        ("import zenml.config\nzenml.config.StepRetryConfig(1)\n", "import stoker.config\nstoker.config.Retry(1)\n"),
+        ("from zenml import config\nconfig.DockerSettings()\n", "from stoker import config\nconfig.DockerSettings()\n"),
+        ("if a: from zenml import step\n", "if a: from stoker import step\n"),
+        ("import os; from zenml import step; a = 1\n", "import os; from stoker import step; a = 1\n"),
+        (
+            "from zenml import step\ndef f(step, other):\n    return step, other.step, g(step=1)\n",
+            "from stoker import step\ndef f(step, other):\n    return step, other.step, g(step=1)\n",
+        ),
+        (
+            "from zenml.logger import get_logger\nget_logger(__name__)\ndef f(get_logger):\n    return get_logger\n",
+            "from logging import getLogger\ngetLogger(__name__)\ndef f(get_logger):\n    return get_logger\n",
+        ),
+        (
+            "try:\n    from zenml.config import PythonPackageInstaller\nexcept ImportError:\n    raise\n",
+            "try:\n    pass\nexcept ImportError:\n    raise\n",
+        ),
+        (
+            "# why\nfrom zenml.config import PythonPackageInstaller\n# next\na = PythonPackageInstaller.PIP\n",
+            '# why\n# next\na = "pip"\n',
+        ),
+        (
+            "from zenml.utils.cuda_utils import cleanup_gpu_memory\ncleanup_gpu_memory(force=True)\n",
+            "from stoker import cleanup_memory\ncleanup_memory()\n",
+        ),
+        (
+            "from zenml.config import StepRetryConfig\nfrom urllib3 import Retry\nStepRetryConfig(1)\n",
+            "from stoker.config import Retry as StepRetryConfig\nfrom urllib3 import Retry\nStepRetryConfig(1)\n",
+        ),
+        (
+            "from zenml import get_step_context\ncontext = get_step_context()\n",
+            "from stoker import context as step_context\ncontext = step_context\n",
+        ),
+        ("from zenml import (step, ArtifactConfig)\nstep()\n", "from stoker import (step,)\nstep()\n"),
+        ("from zenml import step, \\\n    pipeline\n", "from stoker import step, \\\n    pipeline\n"),
+        ("import metaflow as mf\nmf.FlowSpec\n", "import stoker.flow as mf\nmf.FlowSpec\n"),
+        ("import metaflow\nmetaflow.FlowSpec\n", "import stoker.flow\nstoker.flow.FlowSpec\n"),
+        ("from metaflow.cards import Markdown\n", "from stoker.flow import Markdown\n"),
+        ("from metaflow.client import Flow\n", "from stoker.flow import Flow\n"),
+        ("from gpu_profile import gpu_profile\n", "from gpu_profile import gpu_profile\n"),
+        ("from .zenml import step\n", "from .zenml import step\n"),
+        ("from zenmlish import step\n", "from zenmlish import step\n"),
+    ],
+)
+def test_names(before: str, after: str) -> None:
+    done = of(before)
+    assert done.after.decode() == after
+    assert not done.by_hand
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("@step(enable_cache=False)", "@step(cache=False)"),
+        ("@step(name='a', enable_step_logs=True)", "@step(name='a')"),
+        ("@step(enable_step_logs=True)", "@step()"),
+        ("@step(step_operator='big')", "@step(step_operator='big')"),
+        ("@step(retry=StepRetryConfig(max_retries=3))", "@step(retry=Retry(times=3))"),
+        ("@step(retry=StepRetryConfig(max_retries=3, delay=5))", "@step(retry=Retry(times=3, delay=5, backoff=1))"),
+        ("@step(retry=StepRetryConfig(delay=5, backoff=2))", "@step(retry=Retry(delay=5, backoff=2, times=1))"),
+        ("@step(retry=StepRetryConfig(max_retries=3, backoff=0))", "@step(retry=Retry(times=3, backoff=1))"),
+        ("@step(retry=StepRetryConfig(delay=5))", "@step(retry=Retry(delay=5, times=1, backoff=1))"),
+        ("@step(retry=StepRetryConfig())", "@step(retry=Retry(times=1))"),
+        (
+            "@step(settings={'docker': DockerSettings(requirements=['torch', 'zenml[server]>=0.80'])})",
+            "@step(settings={'docker': DockerSettings(requirements=['torch'])})",
+        ),
+        (
+            "@step(settings={'docker': DockerSettings(requirements=['zenml'])})",
+            "@step(settings={'docker': DockerSettings(requirements=[])})",
+        ),
+    ],
+)
+def test_options(before: str, after: str, project: Any) -> None:
+    head = "from zenml import step\nfrom zenml.config import DockerSettings, StepRetryConfig\n\n\n"
+    body = "\ndef train() -> int:\n    return 1\n"
+    done = of(head + before + body)
+    assert not done.by_hand
+    assert done.after.decode().split("\n\n\n")[1] == after + body
+    exec(compile(done.after, "train.py", "exec"), {"__name__": "train"})
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("from zenml import *\n", [(1, "zenml.*")]),
+        ("from metaflow import *\n", [(1, "metaflow.*")]),
+        ("from zenml import Model\nfrom zenml import step\n", [(1, "Model")]),
+        ("import zenml\nzenml.log_metadata({})\n", [(2, "zenml.log_metadata")]),
+        ("import zenml\nprint(zenml.__version__)\n", [(2, "zenml.__version__")]),
+        ("import zenml\nprint(zenml)\n", [(2, "zenml")]),
+        ("import metaflow\nmetaflow.S3\nmetaflow.FlowSpec\n", [(2, "metaflow.S3")]),
+        ("from zenml import step\n@step(experiment_tracker='x')\ndef f(): ...\n", [(2, "experiment_tracker")]),
+        ("from zenml import step\n@step(\n    rety=1,\n)\ndef f(): ...\n", [(3, "rety")]),
+        (
+            "from zenml import step\n@step(settings={'orchestrator.nowhere': {}, 'resorces': {}})\ndef f(): ...\n",
+            [(2, "orchestrator.nowhere"), (2, "resorces")],
+        ),
+        ("from zenml.config import DockerSettings as D\nD(\n    copy_files=True)\n", [(3, "copy_files")]),
+        ("from zenml.config import ResourceSettings as R\nR(gpus=1)\n", [(2, "gpus")]),
+        (
+            "from zenml import pipeline\n@pipeline\ndef p(): ...\np.with_options(config_path='a')()\n",
+            [(4, "config_path")],
+        ),
+        ("from zenml import ArtifactConfig\nArtifactConfig(name='a', tags=['b'])\n", [(2, "ArtifactConfig")]),
+        ("from zenml.config import PythonPackageInstaller as P\nlist(P)\n", [(2, "P")]),
+        ("from zenml.client import Client\nClient().active_stack\n", [(2, "Client.active_stack")]),
+        ("from zenml import get_step_context as g\ng().model.name\n", [(2, "context.model.name")]),
+        ("from metaflow import current\nprint(current.trigger)\n", [(2, "current.trigger")]),
+        ("from metaflow.plugins.x import y\n", [(1, "y")]),
+        ("from metaflow import no_such_name\n", [(1, "no_such_name")]),
+    ],
+)
+def test_what_is_left(text: str, found: list[tuple[int, str]]) -> None:
+    assert left(text) == found
+    assert all(len(note.told.split()) > 2 for note in of(text).by_hand)
+
+
+def test_what_is_left_is_still_imported() -> None:
+    assert code("import metaflow as mf\nmf.S3\nmf.FlowSpec\n") == (
+        "import metaflow as mf\nimport stoker.flow\nmf.S3\nstoker.flow.FlowSpec\n"
+    )
+    assert code("from zenml import get_step_context as g\na = g\ng().step\n") == (
+        "from zenml import get_step_context as g\nfrom stoker import context\na = g\ncontext.step\n"
+    )
+    assert code("from zenml import Model, step\n") == "from zenml import Model\nfrom stoker import step\n"
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_endings_and_marks_stay(ending: str, mark: bytes) -> None:
+    text = ending.join(["from zenml import step", "", "é = 1  # ü", "if é:", "\tprint( é )", ""])
+    done = migrated(mark + text.encode(), "train.py")
+    assert done.after == mark + text.replace("zenml", "stoker").encode()
+
+
+def test_another_encoding_stays() -> None:
+    text = "# -*- coding: latin-1 -*-\nfrom zenml import step\nname = 'é'\n"
+    assert migrated(text.encode("latin-1"), "a.py").after == text.replace("zenml", "stoker").encode("latin-1")
+
+
+def test_hints_and_differences_are_no_work() -> None:
+    done = migrated((FILES / "zenml_cleanup.py").read_bytes(), "a.py")
+    assert [(note.line, note.level) for note in done.notes] == [(8, "hint")]
+
+
+def test_the_table_of_flows_is_that_of_the_page(repository: Path) -> None:
+    page = (repository / "docs" / "flows.md").read_text(encoding="utf-8")
+    rows = {name: (state, told.strip()) for name, state, told in ROW.findall(page)}
+    assert rows == dict(migration_metaflow.NAMES), "write the page's rows to cli/migration_metaflow.py"
+    assert list(rows) == list(migration_metaflow.NAMES), "the rows' order says what 'as above' means"
+
+
+def test_advice_repeats_what_stands_above() -> None:
+    assert not [name for name in migration_metaflow.NAMES if "as above" in migration_metaflow.advice(name)]
+    assert migration_metaflow.advice("DeployedFlow") == migration_metaflow.advice("Deployer")
+
+
+def test_every_target_is_there() -> None:
+    for name, (module, target) in migration_zenml.TARGETS.items():
+        assert hasattr(__import__(module, fromlist=[target]), target), name
+    for name in (*migration_metaflow.NAMES, *migration_metaflow.CARDS):
+        fate = fate_of(f"metaflow.{'cards.' if name in migration_metaflow.CARDS else ''}{name}")
+        assert fate.kind == "gone" or fate.name in stoker.flow.__all__
+    for name in migration_zenml.OPTIONS.values():
+        assert name in stoker.pipeline.__globals__["PipelineOptions"].__optional_keys__
+    assert hasattr(stoker, "context") and hasattr(stoker.config, "Retry")

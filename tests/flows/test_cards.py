@@ -1,0 +1,177 @@
+"""Pages of tasks: what a step put there, its numbers and charts, its log; also of a task that was killed."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+FLOW = """
+import os
+import signal
+from stoker.flow import (
+    Artifact, FlowSpec, Image, Markdown, Parameter, Table, card, catch, current, gpu_profile, resources, step,
+)
+
+BAD = "<script>alert(1)</script>"
+PNG = bytes.fromhex("89504e470d0a1a0a") + b"picture"
+
+class Paged(FlowSpec):
+    word = Parameter("word", default="</pre><script>alert(2)</script>")
+
+    @card
+    @card(id="extra")
+    @gpu_profile(interval=0.1)
+    @resources(gpu=1)
+    @step
+    def start(self):
+        print("a line", BAD)
+        current.card.append(Markdown("# It *works*" + chr(10) + BAD))
+        current.card["extra"].append(Table([[1, Markdown("**two**")], [BAD, None]], headers=["a", BAD]))
+        current.card["extra"].extend([Image(PNG, BAD), Artifact({"x": BAD}, name="value")])
+        for wrong in (lambda: current.card.append("text"), lambda: current.card["none"], current.card.refresh,
+                      lambda: current.card.append(Image(b"no picture")), lambda: current.card.append(Table([1]))):
+            try:
+                wrong()
+            except Exception as error:
+                print("refused", type(error).__name__)
+        self.made = [1, 2]
+        self.next(self.killed)
+
+    @catch(var="failure")
+    @gpu_profile
+    @resources(gpu=1)
+    @step
+    def killed(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+        self.next(self.spread)
+
+    @step
+    def spread(self):
+        assert not hasattr(self, "_card_components")
+        try:
+            current.card
+        except AttributeError as error:
+            print(error)
+        self.next(self.node, num_parallel=2)
+
+    @card
+    @step
+    def node(self):
+        current.card.append(Markdown(f"this is node {current.parallel.node_index}"))
+        self.next(self.join)
+
+    @step
+    def join(self, inputs):
+        self.next(self.each, foreach="rows")
+
+    rows = ["a", "b"]
+
+    @step
+    def each(self):
+        self.next(self.meet)
+
+    @step
+    def meet(self, inputs):
+        self.next(self.end)
+
+    @step
+    def end(self):
+        pass
+
+if __name__ == "__main__":
+    Paged()
+"""
+
+
+class Page(HTMLParser):
+    """What a browser would see: text, tags, and what it would fetch."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.sources: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
+        assert not [name for name, _ in attrs if name.startswith("on")], "a page has no scripts"
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def looked_at(path: Path) -> Page:
+    page = Page(path.read_text(encoding="utf-8"))
+    assert "script" not in page.tags, "what somebody wrote is text"
+    assert all(source.startswith("data:image/") for source in page.sources), "nothing is fetched"
+    return page
+
+
+def test_pages(project: Any) -> None:
+    project.write({"flow.py": FLOW}).run("flow.py", "run", "--simulate", "2xH100-80GB")
+    run = project.client().runs()[0]
+    said = [line.text for line in run.steps["start"].logs()]
+    assert said[1:] == [
+        f"refused {name}" for name in ("ParameterError", "UsageError", "UsageError", *["ParameterError"] * 2)
+    ]
+    assert [line.text for line in run.steps["spread"].logs()] == ["current.card is there in steps with @card only"]
+    assert "_card_components" not in run.steps["start"].outputs
+
+    named = project.run("flow.py", "card", "view", "start").stdout.strip()
+    page = looked_at(project.folder / named)
+    assert named == f"Paged-{run.id}-start.html"
+    assert page.tags.count("h1") == 2 and page.tags.count("img") == 1
+    for text in ("It works", "two", "extra", "value", "made", "a line <script>alert(1)</script>", run.id, "H100"):
+        assert text in page.text, text
+    assert "nothing was measured on them" in page.text and "</pre><script>alert(2)</script>" in page.text
+
+    killed = project.run("flow.py", "card", "get", "killed", "killed.html").stdout.strip()
+    page = looked_at(project.folder / killed)
+    assert "SIGKILL" in page.text and "nothing was measured on them" in page.text, page.text
+    assert project.run("flow.py", "card", "get", "killed").stdout.startswith("<!DOCTYPE html>")
+
+    rows = project.run("flow.py", "card", "list", "node").stdout.splitlines()
+    assert [row.split() for row in rows[1:]] == [["node[0]", "succeeded", "1"], ["node[1]", "succeeded", "1"]]
+    project.run("flow.py", "card", "view", "node/node[1]", "--output", "node.html")
+    page = looked_at(project.folder / "node.html")
+    assert "this is node 1" in page.text and "this is node 0" not in page.text
+
+    several = project.run("flow.py", "card", "view", "each", code=2).stderr
+    assert "has 2 tasks" in several and "card view each/each[0]" in several
+    project.stoker("card", "latest", "each", "--output", "each.html")
+    page = looked_at(project.folder / "each.html")
+    assert "each[0]" in page.text and "each[1]" in page.text
+    project.stoker("card", "latest", "node", "-o", "nodes.html")
+    assert "this is node 0" in looked_at(project.folder / "nodes.html").text
+
+
+def test_a_pipeline_has_pages_too(project: Any) -> None:
+    project.write(
+        {
+            "train.py": """
+            from stoker import pipeline, step
+
+            @step
+            def train(rate: float) -> float:
+                print("rate", rate)
+                raise ValueError("too <b>small</b>")
+
+            @pipeline
+            def training(rate: float = 0.1):
+                train(rate)
+
+            if __name__ == "__main__":
+                training()
+            """
+        }
+    ).run("train.py", code=1)
+    name = project.stoker("card", "latest", "train").stdout.strip()
+    page = looked_at(project.folder / name)
+    assert "too <b>small</b>" in page.text and "rate 0.1" in page.text and "b" in page.tags
+    printed = project.stoker("card", "latest", "train", "--output", "-").stdout
+    assert printed == (project.folder / name).read_text(encoding="utf-8")
+    assert "cannot be written" in project.stoker("card", "latest", "train", "-o", "no/such/x.html", code=2).stderr
+    assert "no step 'trian'" in project.stoker("card", "latest", "trian", code=2).stderr
