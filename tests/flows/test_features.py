@@ -181,7 +181,8 @@ parser.add_argument("--fail", action="store_true")
 given = parser.parse_args()
 if given.fail:
     sys.exit(3)
-print(given.word, "rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"])
+# In one piece: the ranks of a node share its stream, and Python may be told not to buffer.
+sys.stdout.write(f"{given.word} rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}\\n")
 """
 
 
