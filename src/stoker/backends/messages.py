@@ -10,6 +10,7 @@ import attrs
 from stoker.backends.forked import documents
 from stoker.core.launch import DEFAULTS, plain
 from stoker.core.plan import Job, StepPlan
+from stoker.core.words import dashed
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -43,10 +44,9 @@ def nodes_of(job: Job) -> int:
 def gang_document(job: Job, folder: str) -> dict[str, Any]:
     """How the nodes of an attempt find each other (`runtime.cluster`): the same document for all of them."""
     launch = job.step.settings.launch
-    name = "".join(letter if letter.isalnum() else "-" for letter in job.name)
     return {
         "topology": "stoker",
-        "note": os.path.join(folder, f"gang-{name}.json"),
+        "note": os.path.join(folder, f"gang-{dashed(job.name)}.json"),
         "token": os.urandom(16).hex(),
         "timeout": DEFAULTS.gang_timeout if launch is None else launch.gang_timeout,
     }

@@ -28,3 +28,8 @@ def memory_text(size: float) -> str:
 def count_text(number: int, noun: str) -> str:
     """`"1 step"`, `"3 steps"`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def dashed(text: str) -> str:
+    """A text as a name that files, hosts and command lines take: letters and digits, and dashes for all else."""
+    return "".join(letter if letter.isalnum() else "-" for letter in text)

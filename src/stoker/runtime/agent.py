@@ -24,6 +24,7 @@ import attrs
 from stoker.core import plugins, wire
 from stoker.core.launch import Launch
 from stoker.core.status import CANCELLED, GANG_INCOMPLETE, HANG
+from stoker.core.words import dashed
 from stoker.launchers.base import LOOPBACK, Argv, Node, Started, on_cpus, processes_per_node
 from stoker.runtime import blame, cluster, hang, processes
 from stoker.runtime.notice import Notice
@@ -63,7 +64,7 @@ def run(
         rank=0 if gang is None else gang.member.node,
         nodes=1 if gang is None else gang.member.nodes,
         port=0 if gang is not None or launch.launcher in OWN_PORT else cluster.free_port(LOOPBACK),
-        rendezvous="".join(letter if letter.isalnum() else "-" for letter in job["job"]),
+        rendezvous=dashed(job["job"]),
         processes=processes_per_node(
             launch, nodes=1 if gang is None else gang.member.nodes, devices=len(held), cpu=cpu
         ),
@@ -120,8 +121,7 @@ class Agent:
                 if not self._gang.gather(lambda: self._cancelled):
                     return {"ok": False, "outputs": {}, "cause": CANCELLED}
             except cluster.GangIncomplete as error:
-                document = {"type": "", "message": str(error), "traceback": "", "place": ""}
-                return {"ok": False, "outputs": {}, "cause": GANG_INCOMPLETE, "error": document}
+                return {"ok": False, "outputs": {}, "cause": GANG_INCOMPLETE, "error": blame.unraised(str(error))}
             hosts = self._gang.hosts
             self._node = attrs.evolve(
                 self._node, port=self._gang.port, hosts=hosts, head=hosts[0], address=hosts[self._node.rank]

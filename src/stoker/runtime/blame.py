@@ -46,7 +46,7 @@ def result(
         fallback = next((told for state in delivered if (told := (state.result or {}).get("fallback"))), "")
         return {"ok": True, "outputs": _outputs(delivered, launch.outputs, blobs), "fallback": fallback}
     if cause == HANG:
-        error = {"type": "", "message": report["sentence"], "traceback": "", "place": "", **report}
+        error = unraised(report["sentence"], **report)
         return {"ok": False, "outputs": {}, "cause": HANG, "error": error, "failed_at": time.time()}
     failed = [state for state in ranks.values() if state.failed_at]
     if cause and not failed:
@@ -69,7 +69,7 @@ def of_all(
     """The step's result from those of all nodes, told by the first one."""
     for number in lost:
         message = f"node {number} of {node.nodes} went away while the step ran"
-        error = {"type": "", "message": message, "traceback": "", "place": "", "node": number}
+        error = unraised(message, node=number)
         others = {**others, number: {"ok": False, "outputs": {}, "cause": NODE_LOST, "error": error, "failed_at": 0.0}}
     results: list[Mapping[str, Any]] = [own, *(others[number] for number in sorted(others))]
     failed = [result for result in results if not result["ok"]]
@@ -86,6 +86,11 @@ def of_all(
 
 def _when(result: Mapping[str, Any]) -> float:
     return float(result.get("failed_at", float("inf")))
+
+
+def unraised(message: str, **more: Any) -> dict[str, Any]:
+    """The error document of what no line of the user's raised."""
+    return {"type": "", "message": message, "traceback": "", "place": "", **more}
 
 
 def _joined(results: Sequence[Mapping[str, Any]], blobs: str) -> dict[str, Any]:
@@ -129,7 +134,7 @@ def _of(state: RankState, world_size: int, failed: Sequence[RankState]) -> dict[
         error = dict(state.result.get("error") or {})
         return {**state.result, **facts, "error": {**error, **named}}
     message = f"rank {state.rank} of {world_size} {_ended(state.status)}"
-    error = {"type": "", "message": message, "traceback": "", "place": "", **named}
+    error = unraised(message, **named)
     return {"ok": False, "outputs": {}, "cause": "", "exit_code": state.status, "error": error, **facts}
 
 
@@ -157,10 +162,10 @@ def _of_launcher(
         if strangers:
             message += f"; there were ranks {strangers} that nobody expected"
         fix = f"its own words are in the log: `stoker logs RUN STEP --rank launcher` ({launcher})"
-        error = {"type": "", "message": f"{message}\n  fix: {fix}", "traceback": "", "place": ""}
+        error = unraised(f"{message}\n  fix: {fix}")
         return {"ok": False, "outputs": {}, "cause": EXITED if code else RENDEZVOUS, "error": error}
-    error = {"type": "", "message": f"{launcher} left with {told} before its ranks returned", "traceback": ""}
-    return {"ok": False, "outputs": {}, "cause": "", "exit_code": code or None, "error": {**error, "place": ""}}
+    error = unraised(f"{launcher} left with {told} before its ranks returned")
+    return {"ok": False, "outputs": {}, "cause": "", "exit_code": code or None, "error": error}
 
 
 def _outputs(delivered: Sequence[RankState], gathers: str, blobs: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, Final, Mapping, Sequence
 
 from stoker.core.errors import RunFailed, UsageError
 from stoker.core.launch import load_launcher
+from stoker.core.words import dashed
 from stoker.launchers.base import LOOPBACK, Node
 from stoker.runtime.cluster import free_port
 from stoker.runtime.context import context
@@ -55,7 +56,7 @@ class Launching:
             nodes=context.nodes,
             head=os.environ.get("MASTER_ADDR", LOOPBACK),
             port=int(os.environ.get("MASTER_PORT") or 0) or free_port(LOOPBACK),
-            rendezvous="".join(letter if letter.isalnum() else "-" for letter in f"{context.run_id}-{context.step}"),
+            rendezvous=dashed(f"{context.run_id}-{context.step}"),
             processes=int(given or len(context.devices) or 1),
             devices=devices,
             cpu=not context.devices,

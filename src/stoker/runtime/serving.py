@@ -18,6 +18,7 @@ from typing import Any, Final, Mapping
 
 from stoker.core import wire
 from stoker.runtime.notice import Notice
+from stoker.runtime.processes import children
 from stoker.runtime.worker import Worker
 from stoker.store.blobs import Blobs
 
@@ -192,7 +193,7 @@ def _end_leftovers() -> int:
     while _children_remain():
         if time.monotonic() > deadline:
             number = signal.SIGKILL
-        for child in _children():
+        for child in children(os.getpid()):
             if child not in ended or number == signal.SIGKILL:
                 ended.add(child)
                 _kill(child, number)
@@ -209,20 +210,6 @@ def _children_remain() -> bool:
             return False
         if child == 0:
             return True
-
-
-def _children() -> list[int]:
-    """The process ids of this process's children, orphans that it inherited among them."""
-    found: list[int] = []
-    try:
-        for thread in os.listdir("/proc/self/task"):
-            with open(f"/proc/self/task/{thread}/children") as file:
-                found += [int(child) for child in file.read().split()]
-    except OSError:
-        import psutil
-
-        found = [child.pid for child in psutil.Process().children()]
-    return found
 
 
 def _kill(child: int, number: int) -> None:
