@@ -11,7 +11,7 @@ import site
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Final, Iterable, Mapping, Sequence, cast
+from typing import Any, BinaryIO, Callable, Collection, Final, Iterable, Mapping, Sequence, cast
 
 import attrs
 
@@ -33,19 +33,23 @@ class Builder:
     """Images of one session, made when they are first asked for.
 
     `folder` is one of Stoker's own, for wheels; `said` is told how a build goes. `hosts` are the engines' addresses by
-    the names under which steps call their backends; only those that run steps in images are in it.
+    the names under which steps call their backends; only those that run steps in images are in it. `far` are the names
+    of those that run them on other machines, with a worker that is brought along.
     """
 
-    def __init__(self, *, hosts: Mapping[str, str], folder: Path, said: Callable[[str], None]) -> None:
+    def __init__(
+        self, *, hosts: Mapping[str, str], folder: Path, said: Callable[[str], None], far: Collection[str] = ()
+    ) -> None:
         self.hosts = hosts
+        self._far = far
         self._folder = folder
         self._said = said
         self._images: dict[str, str] = {}
         self._engines: dict[str, engine.Engine] = {}
 
     def needed(self, steps: Iterable[StepPlan]) -> bool:
-        """Whether one of these steps runs in an image."""
-        return any(step.backend in self.hosts for step in steps)
+        """Whether one of these steps needs anything to be sent along."""
+        return any(step.backend in self.hosts or step.backend in self._far for step in steps)
 
     def ready(self, steps: Iterable[StepPlan]) -> tuple[StepPlan, ...]:
         """The steps with their images, which are there then."""
@@ -78,9 +82,11 @@ class Builder:
         return built.reference
 
     def code(self, sources: Sequence[Source], steps: Iterable[StepPlan], blobs: Blobs, home: Path) -> Code:
-        """The user's code in the artifact store, and a worker for the images that lack one."""
+        """The user's code in the artifact store, and a worker for the images and machines that lack one."""
+        steps = list(steps)
         used = [step.settings.docker for step in steps if step.backend in self.hosts]
         lacks = any(docker is not None and docker.skip_build is True for docker in used)
+        lacks = lacks or bool(self._far)
         bundle = str(worker_bundle(self._folder)) if lacks else ""
         root = code_root(sources)
         if not root:

@@ -17,7 +17,7 @@ import attrs
 from stoker.compile import plandoc, source
 from stoker.compile.cachekey import environment_digest
 from stoker.compile.layers import resolve_pipeline
-from stoker.compile.planner import ORCHESTRATOR, Planner, check_names, findings_of, refuse, replanned
+from stoker.compile.planner import ORCHESTRATOR, Planner, asked_of, check_names, findings_of, refuse, replanned
 from stoker.compile.planner import plan as planned
 from stoker.core.artifact import from_wire
 from stoker.core.errors import NotFound, RunCancelled, RunFailed, StokerError, UsageError
@@ -78,6 +78,7 @@ def _planned(
             failure_mode=settings.failure_mode,
             source=planner.source_of(pipeline.function, pipeline.where) if pipeline.dynamic else None,
         )
+        made = attrs.evolve(made, findings=(*made.findings, *asked_of(made.steps, checkers)))
     finally:
         for backend in set(checkers.values()):
             backend.close()
@@ -203,7 +204,7 @@ def resume(run_id: str, request: RunRequest, *, flow: FlowDefinition | None = No
 def _findings(session: Session, steps: Sequence[StepPlan], settings: PipelineSettings) -> tuple[Finding, ...]:
     backends = session.backends((), settings)
     try:
-        return tuple(findings_of(steps, backends))
+        return (*findings_of(steps, backends), *asked_of(steps, backends))
     finally:
         for backend in set(backends.values()):
             backend.close()

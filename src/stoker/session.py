@@ -19,6 +19,7 @@ from stoker.core.graph import Source
 from stoker.core.plan import Backend, Code, Plan, Site, StepPlan
 from stoker.core.request import RunRequest
 from stoker.core.settings import PipelineSettings
+from stoker.core.visibility import SIMULATE
 from stoker.runtime.identity import this_process
 from stoker.store.store import Store, open_store
 
@@ -81,23 +82,26 @@ class Session:
             package=self.code.package,
             code_root=self.code.root,
             bundle=self.code.bundle,
+            simulate=self.request.simulate or os.environ.get(SIMULATE, ""),
         )
 
     def builder(self, settings: PipelineSettings, said: Callable[[str], None]) -> Builder | None:
-        """Who makes the images of this session's steps; None where no backend runs steps in images."""
-        hosts = {}
+        """Who makes ready what is sent along with this session's steps; None where all run beside the driver."""
+        hosts, far = {}, []
         for name, (flavor, options) in self._flavors(settings).items():
             backend = plugins.load("stoker.backends", flavor)
             if getattr(backend, "images", False) and not self.request.debug:
                 hosts[name] = backend.engine_address(options)
-        if not hosts:
+            if getattr(backend, "travels", False) and not self.request.debug:
+                far.append(name)
+        if not hosts and not far:
             return None
         from stoker.building import Builder
 
-        return Builder(hosts=hosts, folder=self.stack.home / "wheels", said=said)
+        return Builder(hosts=hosts, folder=self.stack.home / "wheels", said=said, far=far)
 
     def furnished(self, made: Plan, builder: Builder) -> Plan:
-        """The plan with its images, which are there then; the user's code is where steps in images find it."""
+        """The plan with its images, which are there then; the user's code is where steps elsewhere find it."""
         if not made.dynamic and not builder.needed(made.steps):
             return made
         sources = _modules_of(made.steps)
@@ -110,7 +114,7 @@ class Session:
     def proofs(self, made: Plan, settings: PipelineSettings) -> tuple[Finding, ...]:
         """What speaks against the images of a plan's steps: wheels, drivers and chips that do not fit each other."""
         builder = self.builder(settings, lambda text: None)
-        if builder is None or not builder.needed(made.steps):
+        if builder is None or not builder.hosts or not builder.needed(made.steps):
             return ()
         from functools import partial
 

@@ -15,7 +15,8 @@ import pytest
 
 from stoker.core.containers import MARK
 from stoker.images import context
-from stoker.runtime.boot import _parts, moved
+from stoker.runtime.boot import _parts
+from stoker.runtime.travelled import moved
 from stoker.store.blobs import Blobs
 
 CODE = """
@@ -170,7 +171,7 @@ def test_a_document_that_is_not_there_is_told_on_stderr(box: Box) -> None:
     process = box.start(box.folder / "none" / "job.json")
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert "is not mounted here" in stderr
+    assert "is not mounted, or another one" in stderr
 
 
 def test_paths_below_the_root_are_moved_and_no_others(box: Box) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
-from stoker.backends import containers
+from stoker.backends import containers, messages
 from stoker.backends.containercheck import check
 from stoker.backends.containers import Facts, Files, parts
 from stoker.backends.devicefiles import files
@@ -166,12 +166,12 @@ def test_names_are_the_same_each_time_and_never_shared() -> None:
 
 
 def test_attempts_that_do_the_same_have_one_digest() -> None:
-    assert containers.request_digest(job(attempt=1)) == containers.request_digest(job(attempt=2))
-    assert containers.request_digest(job()) != containers.request_digest(job(environment={"A": "b"}))
+    assert messages.request_digest(job(attempt=1)) == messages.request_digest(job(attempt=2))
+    assert messages.request_digest(job()) != messages.request_digest(job(environment={"A": "b"}))
     changed = attrs.evolve(job(), step=attrs.evolve(job().step, code="5678"))
-    assert containers.request_digest(job()) != containers.request_digest(changed)
+    assert messages.request_digest(job()) != messages.request_digest(changed)
     other = attrs.evolve(job(), inputs={"a": {"value": {"d": "x"}}})
-    assert containers.request_digest(job()) != containers.request_digest(other)
+    assert messages.request_digest(job()) != messages.request_digest(other)
 
 
 # Settings

@@ -19,12 +19,11 @@ import attrs
 from stoker.backends.containers import BUNDLE, HOME_LABEL, INSIDE, LABEL, Part
 from stoker.backends.engines import End, Engine, EngineGone, Refused
 from stoker.backends.output import Reader
-from stoker.backends.statuses import failed, of_result
+from stoker.backends.statuses import failed, killed_for_memory, of_boot
 from stoker.core.containers import RESULT, SECRETS
 from stoker.core.errors import BackendError
 from stoker.core.plan import JobStatus
-from stoker.core.status import CANCELLED, HOST_OOM, REFUSED, WORKER_LOST
-from stoker.core.units import size_text
+from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
 
 GANG_GRACE: Final = 5.0
 """Seconds that the other nodes of a gang get when its first one is over; by then its agent has told them to end."""
@@ -288,35 +287,15 @@ class Attempt:
         if end is None:
             return failed(WORKER_LOST, "the step's container was removed by somebody else", lease)
         result = self._result()
-        if result is not None and "exited" not in result:
-            return of_result(result, lease)
         if result is not None:
-            return self._of_worker(result["exited"])
+            return of_boot(result, lease, memory=self._order.memory)
         if end.oom and end.code == _KILLED:
-            return self._killed_for_memory("the engine says OOMKilled")
+            return killed_for_memory("the engine says OOMKilled", lease, memory=self._order.memory)
         if not self._readers[0].up and not self._cancelled:
             said = self._readers[0].last_words() or end.error or "it said nothing"
             message = f"the container ended with exit code {end.code} before Stoker's worker began: {said}"
             return failed(REFUSED, message, lease)
         return JobStatus(state="failed", exit_code=end.code, message=end.error, ended=time.time(), lease=lease)
-
-    def _of_worker(self, exited: Mapping[str, Any]) -> JobStatus:
-        if exited.get("oom") and exited.get("signal") == 9:
-            return self._killed_for_memory(str(exited["oom"]))
-        code = exited.get("code") if exited.get("signal") is None else -int(exited["signal"])
-        return JobStatus(
-            state="failed",
-            cause="" if exited else WORKER_LOST,
-            exit_code=code,
-            ended=time.time(),
-            usage={"peak": exited["peak"], "cpu": exited["cpu"]} if "peak" in exited else {},
-            lease=self._order.lease,
-        )
-
-    def _killed_for_memory(self, evidence: str) -> JobStatus:
-        limit = f", whose limit is {size_text(self._order.memory)}" if self._order.memory else ""
-        message = f"the kernel ended the step for want of memory in its container{limit}: {evidence}"
-        return attrs.evolve(failed(HOST_OOM, message, self._order.lease), exit_code=-9)
 
     def _result(self) -> dict[str, Any] | None:
         place = self._order.places[0] if self._order.places else self._order.parts[0].place

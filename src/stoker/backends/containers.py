@@ -8,14 +8,12 @@ too. Beside it goes the job's document, which `runtime.boot` reads inside the co
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
 from stoker.backends.leasing import visibility
-from stoker.backends.messages import gang_document, job_message, nodes_of, step_document
-from stoker.core.codec import to_json
+from stoker.backends.messages import boot_document, gang_document, nodes_of, request_digest
 from stoker.core.containers import RUN_OPTIONS, SHARED_MEMORY, ContainerSettings, Mount
 from stoker.core.plan import Job, Site
 
@@ -145,44 +143,12 @@ def labels(job: Job, node: int = 0) -> dict[str, str]:
     }
 
 
-def request_digest(job: Job) -> str:
-    """What a job asks for, whichever attempt it is: a container with the same digest does the same."""
-    step = job.step
-    asked = {
-        "inputs": job.inputs,
-        "code": step.code,
-        "source": attrs.asdict(step.source if job.hook is None else job.hook),
-        "image": step.image,
-        "settings": to_json(step.settings),
-        "told": job.told,
-    }
-    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:32]
-
-
 def document(
     job: Job, *, site: Site, facts: Facts, lease: Mapping[str, Any] | None, gang: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """What `runtime.boot` is told."""
-    message = job_message(job, 0)
-    message.pop("mark", None)  # a container runs one job: nobody stands behind it
-    message["timed"] = True
-    if lease is not None:
-        message["accelerators"] = lease
-    if gang is not None:
-        message["gang"] = gang
-    return {
-        "version": 1,
-        "job": message,
-        "step": step_document(job.step),
-        "blobs": site.artifacts,
-        "package": site.package,
-        "root": site.code_root,
-        "folder": site.folder,
-        "path": [entry for entry in site.path if not site.package or _is_below(entry, site.code_root)],
-        "checkpoints": site.checkpoints if facts.shares_files else "/tmp/stoker-checkpoints",
-        "environment": {},
-        "grace": STOP_SECONDS - 1.0,
-    }
+    checkpoints = site.checkpoints if facts.shares_files else "/tmp/stoker-checkpoints"
+    return boot_document(job, site, checkpoints=checkpoints, grace=STOP_SECONDS - 1.0, lease=lease, gang=gang)
 
 
 def _body(
@@ -342,7 +308,3 @@ def _option(name: str, value: Any) -> Any:
 def _host_name(job: Job, node: int) -> str:
     """A node's name on its network: short enough for a label of DNS, and no other attempt's."""
     return f"stoker-{hashlib.sha256(job.name.encode()).hexdigest()[:12]}-{node}"
-
-
-def _is_below(path: str, root: str) -> bool:
-    return path == root or path.startswith(root.rstrip("/") + "/")

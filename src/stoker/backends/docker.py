@@ -25,7 +25,7 @@ from stoker.backends.devicefiles import files
 from stoker.backends.engines import Engine, address, need_package
 from stoker.backends.leasing import Granted, Leasing
 from stoker.backends.machine import room
-from stoker.backends.messages import nodes_of
+from stoker.backends.messages import nodes_of, request_digest
 from stoker.backends.news import News
 from stoker.backends.secrets import contents, credentials
 from stoker.backends.statuses import failed
@@ -208,7 +208,7 @@ class DockerBackend:
             return []
         found.sort(key=lambda one: (-int(one["Labels"][f"{LABEL}.attempt"]), int(one["Labels"][f"{LABEL}.node"])))
         latest = [one for one in found if one["Labels"][f"{LABEL}.attempt"] == found[0]["Labels"][f"{LABEL}.attempt"]]
-        alike = all(one["Labels"].get(f"{LABEL}.request") == containers.request_digest(job) for one in latest)
+        alike = all(one["Labels"].get(f"{LABEL}.request") == request_digest(job) for one in latest)
         whole = len(latest) == nodes_of(job)
         if alike and whole and self._worth_taking(latest[0]):
             rest = [one for one in found if one not in latest]

@@ -243,24 +243,36 @@ class Leasing:
         return made
 
     def _document(self, job: Job, granted: Granted, devices: tuple[Device, ...], node: int) -> dict[str, Any]:
-        settings, inventory = job.step.settings, self._devices.inventory()
+        inventory = self._devices.inventory()
         return {
+            **asked_document(job, samples=self._samples(job, node)),
             "ticket": self._tickets.get(job.name, ""),
             "devices": to_json(devices),
             "memory": granted.memory,
             "fallback": granted.fallback,
-            "asked": describe(settings.resources),
-            "policy": settings.accelerator_policy,
             "driver": inventory.driver,
             "cuda": None if inventory.cuda is None else list(inventory.cuda),
             "simulated": inventory.simulated,
-            "samples": self._samples(job, node),
-            "interval": settings.monitor.interval,
-            "idle_below": settings.monitor.idle_below,
-            "idle_for": settings.monitor.idle_for,
-            "on_idle": settings.on_idle_gpu,
             "started": time.time(),
         }
+
+
+def asked_document(job: Job, *, samples: str) -> dict[str, Any]:
+    """What a lease's document has from the step alone, whoever hands out the devices: of each node, `count` of them.
+
+    A platform that hands them out itself is taken at its word where the step runs (`runtime.granted`).
+    """
+    settings = job.step.settings
+    return {
+        "asked": describe(settings.resources),
+        "count": settings.resources.gpus_per_node,
+        "policy": settings.accelerator_policy,
+        "samples": samples,
+        "interval": settings.monitor.interval,
+        "idle_below": settings.monitor.idle_below,
+        "idle_for": settings.monitor.idle_for,
+        "on_idle": settings.on_idle_gpu,
+    }
 
 
 def claimed(step: StepPlan) -> Claim | None:

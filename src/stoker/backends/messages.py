@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from typing import Any, Final
+from typing import Any, Final, Mapping
 
 import attrs
 
 from stoker.backends.forked import documents
+from stoker.core.codec import to_json
 from stoker.core.launch import DEFAULTS, plain
-from stoker.core.plan import Job, StepPlan
+from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.words import dashed
 
 LOOPBACK: Final = "127.0.0.1"
@@ -41,11 +44,11 @@ def nodes_of(job: Job) -> int:
     return int(job.step.settings.resources.get("nodes", 1)) if job.kind == "step" else 1
 
 
-def gang_document(job: Job, folder: str) -> dict[str, Any]:
+def gang_document(job: Job, folder: str, topology: str = "stoker") -> dict[str, Any]:
     """How the nodes of an attempt find each other (`runtime.cluster`): the same document for all of them."""
     launch = job.step.settings.launch
     return {
-        "topology": "stoker",
+        "topology": topology,
         "note": os.path.join(folder, f"gang-{dashed(job.name)}.json"),
         "token": os.urandom(16).hex(),
         "timeout": DEFAULTS.gang_timeout if launch is None else launch.gang_timeout,
@@ -60,6 +63,62 @@ def node_environment(node: int, nodes: int) -> dict[str, str]:
         "STOKER_HEAD_ADDR": LOOPBACK,
         "STOKER_NODE_ADDR": LOOPBACK,
     }
+
+
+def boot_document(
+    job: Job,
+    site: Site,
+    *,
+    checkpoints: str,
+    grace: float,
+    lease: Mapping[str, Any] | None = None,
+    gang: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What `runtime.boot` is told of a job that runs elsewhere; `grace` are the seconds between SIGTERM and the end.
+
+    A lease without "devices" is filled in there, with those that the platform gave.
+    """
+    message = job_message(job, 0)
+    message.pop("mark", None)  # it runs one job: nobody stands behind it
+    message["timed"] = True
+    if lease is not None:
+        message["accelerators"] = lease
+    if gang is not None:
+        message["gang"] = gang
+    return {
+        "version": 1,
+        "job": message,
+        "step": step_document(job.step),
+        "blobs": site.artifacts,
+        "package": site.package,
+        "root": site.code_root,
+        "folder": site.folder,
+        "path": [entry for entry in site.path if not site.package or is_below(entry, site.code_root)],
+        "checkpoints": checkpoints,
+        "environment": dict(environment or {}),
+        "simulate": site.simulate,
+        "grace": grace,
+    }
+
+
+def request_digest(job: Job) -> str:
+    """What a job asks for, whichever attempt it is: what runs elsewhere with the same digest does the same."""
+    step = job.step
+    asked = {
+        "inputs": job.inputs,
+        "code": step.code,
+        "source": attrs.asdict(step.source if job.hook is None else job.hook),
+        "image": step.image,
+        "settings": to_json(step.settings),
+        "told": job.told,
+    }
+    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def is_below(path: str, root: str) -> bool:
+    """Whether a path is `root` or in it."""
+    return path == root or path.startswith(root.rstrip("/") + "/")
 
 
 def step_document(step: StepPlan) -> dict[str, Any]:

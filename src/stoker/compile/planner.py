@@ -242,6 +242,17 @@ def findings_of(steps: Iterable[StepPlan], backends: Mapping[str, Backend]) -> I
             yield from _launch_findings(step.settings.launch, step)
 
 
+def asked_of(steps: Iterable[StepPlan], backends: Mapping[str, Backend]) -> Iterator[Finding]:
+    """What those backends that have a cluster to ask say of the steps on it, such as that no node is as big."""
+    theirs: dict[str, list[StepPlan]] = {}
+    for step in steps:
+        theirs.setdefault(step.backend, []).append(step)
+    for name, mine in theirs.items():
+        prove = getattr(backends[name], "prove", None)
+        if prove is not None:
+            yield from prove(mine)
+
+
 def _launch_findings(launch: Launch, step: StepPlan) -> Iterable[Finding]:
     """What its launcher says of a distributed step; the rooms for it are entered only where there is one."""
     from stoker.hardware.catalog import capability

@@ -108,7 +108,8 @@ class Site:
     `preload` are packages that the user's modules import and that no device needs to be chosen for. Below `checkpoints`
     each step has its folder (`store.checkpoints`); empty where nobody keeps any. `package` is the digest of the user's
     code in the artifact store (`images.context`), empty where workers share the driver's file system; `code_root` is
-    the folder that it was made of. `bundle` is a folder with Stoker's worker, for images that lack it.
+    the folder that it was made of. `bundle` is a folder with Stoker's worker, for images that lack it. `simulate`
+    describes the accelerators to be pretended, empty for real ones.
     """
 
     artifacts: str
@@ -121,6 +122,7 @@ class Site:
     package: str = ""
     code_root: str = ""
     bundle: str = ""
+    simulate: str = ""
 
 
 @attrs.frozen(kw_only=True, slots=True)

@@ -44,7 +44,7 @@ class Accounts:
         if not lease or (key, attempt) in self._noted:
             return
         self._noted.add((key, attempt))
-        self._recorder.event("leased", key, {**lease, "attempt": attempt, "host": socket.gethostname()})
+        self._recorder.event("leased", key, {"host": socket.gethostname(), **lease, "attempt": attempt})
         devices = [*lease["devices"], *(device for other in lease.get("others", ()) for device in other["devices"])]
         self._observer.changed(key, "leased", {"parent": parent, "attempt": attempt, "devices": devices})
 

@@ -13,9 +13,10 @@ import attrs
 from stoker.core.accelerators import Accelerator, Vendor
 from stoker.core.devices import Device, Inventory, Kind
 from stoker.core.errors import SettingsError, nearest
+from stoker.core.visibility import SIMULATE
 from stoker.hardware.catalog import capability, cuda_of_driver, driver_name
 
-VARIABLE: Final = "STOKER_SIMULATE"
+VARIABLE: Final = SIMULATE
 FACTS: Final = ("driver", "cuda")
 MOST: Final = 256
 """Devices of one simulated machine. Real ones have 16 at most; a typo should not fill the memory with devices."""

@@ -1,21 +1,24 @@
-"""The program inside a container: fetches the user's code, runs one job beside its monitor, and leaves the result.
+"""The program of a job that runs elsewhere, in a container or on a cluster's node: fetches the user's code, runs the
+job beside its monitor, and leaves the result.
 
     python -m stoker.runtime.boot SPEC
 
-SPEC is a file, or a URI that fsspec knows, with a document that whoever made the container wrote:
+SPEC is a file, or a URI that fsspec knows, with a document that whoever sent the job wrote:
 
-    {"job", "step", "blobs", "package", "root", "folder", "path", "checkpoints", "environment", "grace"}
+    {"job", "step", "blobs", "package", "root", "folder", "path", "checkpoints", "environment", "simulate", "grace"}
 
 "job" and "step" are what a worker is told on any machine. "package" is the digest of the user's code in the artifact
 store, made from the folder "root" of the driver's machine; what "job" and "step" say of files below it is meant in the
-folder where the package is unpacked here. Without a package the driver's folders are taken for this machine's own.
+folder where the package is unpacked here. Without a package the driver's folders are taken for this machine's own. A
+lease that names no devices is filled in with those that the platform gave (`runtime.granted`).
 
 `result.json` appears beside SPEC when the job is over, whole or not at all: the worker's document, or, where the worker
-died, `{"exited": …}` as the fork server tells it, with `oom` where the kernel killed for want of memory.
+died, `{"exited": …}` as the fork server tells it, with `oom` where the kernel killed for want of memory. Of the further
+nodes of a gang it is `result-1.json`, and so on, so that all may share one SPEC.
 
 Standard output and error are the step's, line by line. What is no output of its own stands between them on standard
-output, in lines that begin with `MARK`: `{"up": version}` before anything else, `{"began": seconds}`, and what the
-agent of a distributed step sends on.
+output, in lines that begin with `MARK`: `{"up": version}` before anything else, `{"lease": document}`, `{"began":
+seconds}`, and what the agent of a distributed step sends on.
 """
 
 from __future__ import annotations
@@ -30,17 +33,18 @@ import sys
 import tempfile
 import time
 import traceback
-from pathlib import Path
 from typing import Any, Final, Iterator, Mapping
 
 from stoker.backends.forked import Output
 from stoker.core import wire
 from stoker.core.containers import CREDENTIALS, MARK, RESULT, UP_VERSION
 from stoker.core.plan import LogLine
-from stoker.runtime import forkserver
+from stoker.core.status import CAUSES, INPUT_ERROR
+from stoker.core.visibility import environment_of
+from stoker.runtime import cluster, forkserver
 from stoker.runtime.memory_pressure import OomKills
+from stoker.runtime.travelled import moved, named_as_there, unpacked
 from stoker.store import notes
-from stoker.store.blobs import Blobs
 
 GRACE: Final = 9.0
 """Seconds between SIGTERM and SIGKILL that a step gets where SPEC does not say: engines kill all after 10."""
@@ -60,11 +64,24 @@ def main(arguments: list[str] | None = None) -> int:
     _say({"up": UP_VERSION})
     text = notes.get(place)
     if text is None:
-        sys.stderr.write(f"there is no {place} in this container: the folder that holds it is not mounted here\n")
+        sys.stderr.write(f"there is no {place} here: the folder that holds it is not mounted, or another one\n")
         return 2
-    result = _result(json.loads(text), ending)
-    notes.put(beside(place, RESULT), json.dumps(result).encode())
+    spec = json.loads(text)
+    result = _result(spec, ending)
+    notes.put(beside(place, of_node(RESULT, node_of(spec))), json.dumps(result).encode())
     return _code(result)
+
+
+def node_of(spec: Mapping[str, Any]) -> int:
+    """Which node of its gang this is; 0 for a job of one node."""
+    gang = spec["job"].get("gang")
+    return 0 if gang is None else cluster.member_of(cluster.TOPOLOGIES[gang["topology"]], os.environ).node
+
+
+def of_node(name: str, node: int) -> str:
+    """A file's name for one node of a gang; the first one's is as it stands."""
+    stem, dot, ending = name.rpartition(".")
+    return f"{stem}-{node}{dot}{ending}" if node else name
 
 
 def beside(place: str, name: str) -> str:
@@ -79,19 +96,38 @@ def _result(spec: Mapping[str, Any], ending: Ending) -> dict[str, Any]:
         _make_at_home(spec)
         here = unpacked(spec)
         job, step, path, folder = moved(spec, here)
+        job = _with_devices(job, spec)
     except Exception as error:  # the top of a process: whatever it is, the driver must be told
-        traceback.print_exc()
-        message = f"the container could not be made ready: {type(error).__name__}: {error}"
+        cause = getattr(error, "cause", "")
+        message = str(error)
+        if cause not in CAUSES:
+            traceback.print_exc()
+            cause, message = INPUT_ERROR, f"the place could not be made ready: {type(error).__name__}: {error}"
         document = {"type": type(error).__name__, "message": message, "traceback": "", "place": ""}
         now = time.time()
-        failed = {"job": job["job"], "ok": False, "outputs": {}, "cause": "input-error", "error": document}
+        failed = {"job": job["job"], "ok": False, "outputs": {}, "cause": cause, "error": document}
         return {**failed, "start": now, "end": now, "cpu": 0.0}
     kills = OomKills()
     before = kills.now()
     result = _Job(spec, {**job, "steps": {str(job["step"]): step}}, path, folder, ending).run()
     if "exited" in result:
         result["exited"]["oom"] = kills.since(before)
-    return _named_as_there(result, here, spec["root"]) if here else result
+    return named_as_there(result, here, spec["root"]) if here else result
+
+
+def _with_devices(job: dict[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The job with the devices that the platform gave it, if those are to be found out here."""
+    lease = job.get("accelerators")
+    if lease is None:
+        os.environ.update(environment_of(()))  # it asked for none: it sees none, whatever the platform left open
+        return job
+    if "devices" in lease:
+        return job
+    from stoker.runtime import granted  # only for steps with devices
+
+    lease = granted.taken({**lease, "samples": of_node(lease["samples"], node_of(spec))}, spec["simulate"])
+    _say({"lease": lease})
+    return {**job, "accelerators": lease}
 
 
 def _make_at_home(spec: Mapping[str, Any]) -> None:
@@ -113,52 +149,6 @@ def _make_at_home(spec: Mapping[str, Any]) -> None:
     # `getpass.getuser`, which torch asks for the name of its cache, fails for a uid that /etc/passwd lacks.
     os.environ.setdefault("USER", f"user-{os.getuid()}")
     os.environ.setdefault("LOGNAME", os.environ["USER"])
-
-
-def unpacked(spec: Mapping[str, Any]) -> str:
-    """The folder with the user's code, unpacked for this container alone; empty where there is no package."""
-    if not spec["package"]:
-        return ""
-    from stoker.images import context
-
-    folder = os.path.join(tempfile.gettempdir(), f"stoker-{spec['package'][:16]}")
-    context.unpack(Path(Blobs(spec["blobs"]).path(spec["package"])), Path(folder))
-    return folder
-
-
-def moved(spec: Mapping[str, Any], here: str) -> tuple[dict[str, Any], dict[str, Any], list[str], str]:
-    """Job, step, `sys.path` and working directory, with the driver's folders as they are called here."""
-    job, step = dict(spec["job"]), dict(spec["step"])
-    if not here:
-        return job, step, list(dict.fromkeys([*spec["path"], *sys.path])), spec["folder"]
-    root = spec["root"]
-    step["source"] = _source(step["source"], root, here)
-    if "hook" in job:
-        job["hook"] = _source(job["hook"], root, here)
-    path = [place for place in (_place(entry, root, here) for entry in spec["path"]) if place]
-    folder = _place(spec["folder"], root, here) or here
-    return job, step, list(dict.fromkeys([*path, here, *sys.path])), folder if os.path.isdir(folder) else here
-
-
-def _source(source: Mapping[str, Any], root: str, here: str) -> dict[str, Any]:
-    found = {name: _place(str(source.get(name) or ""), root, here) for name in ("path", "root")}
-    return {**source, **{name: place or source.get(name, "") for name, place in found.items()}}
-
-
-def _place(path: str, root: str, here: str) -> str:
-    """A path below the driver's root as it is here; empty for one that lies elsewhere."""
-    if path == root:
-        return here
-    return here + path[len(root.rstrip("/")) :] if path.startswith(root.rstrip("/") + "/") else ""
-
-
-def _named_as_there(result: dict[str, Any], here: str, root: str) -> dict[str, Any]:
-    """The error with the person's own file names, so that an editor finds the line."""
-    error = result.get("error")
-    if error:
-        renamed = {name: text.replace(here, root) for name, text in error.items() if isinstance(text, str)}
-        result["error"] = {**error, **renamed}
-    return result
 
 
 class Ending:
