@@ -74,8 +74,11 @@ def boot_document(
     lease: Mapping[str, Any] | None = None,
     gang: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
+    warning: float = 0.0,
 ) -> dict[str, Any]:
     """What `runtime.boot` is told of a job that runs elsewhere; `grace` are the seconds between SIGTERM and the end.
+
+    `warning`: seconds before the limit of the job's time in which the platform sends SIGUSR1, 0 where it does not.
 
     A lease without "devices" is filled in there, with those that the platform gave.
     """
@@ -99,6 +102,7 @@ def boot_document(
         "environment": dict(environment or {}),
         "simulate": site.simulate,
         "grace": grace,
+        "warning": warning,
     }
 
 

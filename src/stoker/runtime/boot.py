@@ -5,12 +5,16 @@ job beside its monitor, and leaves the result.
 
 SPEC is a file, or a URI that fsspec knows, with a document that whoever sent the job wrote:
 
-    {"job", "step", "blobs", "package", "root", "folder", "path", "checkpoints", "environment", "simulate", "grace"}
+    {"job", "step", "blobs", "package", "root", "folder", "path", "checkpoints", "environment", "simulate", "grace",
+     "warning"}
 
 "job" and "step" are what a worker is told on any machine. "package" is the digest of the user's code in the artifact
 store, made from the folder "root" of the driver's machine; what "job" and "step" say of files below it is meant in the
 folder where the package is unpacked here. Without a package the driver's folders are taken for this machine's own. A
 lease that names no devices is filled in with those that the platform gave (`runtime.granted`).
+
+"warning" is 0, or how many seconds before the platform's limit of the job's time it sends SIGUSR1, or somebody makes
+the file `warned` beside SPEC: the step sees that it should stop (`runtime.notice`).
 
 `result.json` appears beside SPEC when the job is over, whole or not at all: the worker's document, or, where the worker
 died, `{"exited": …}` as the fork server tells it, with `oom` where the kernel killed for want of memory. Of the further
@@ -27,7 +31,6 @@ import contextlib
 import json
 import os
 import selectors
-import signal
 import socket
 import sys
 import tempfile
@@ -42,8 +45,10 @@ from stoker.core.plan import LogLine
 from stoker.core.status import CAUSES, INPUT_ERROR
 from stoker.core.visibility import environment_of
 from stoker.runtime import cluster, forkserver
+from stoker.runtime.ending import Ending
 from stoker.runtime.memory_pressure import OomKills
-from stoker.runtime.travelled import moved, named_as_there, unpacked
+from stoker.runtime.notice import limit_file, warned
+from stoker.runtime.travelled import leave, moved, named_as_there, unpacked
 from stoker.store import notes
 
 GRACE: Final = 9.0
@@ -51,6 +56,9 @@ GRACE: Final = 9.0
 _LINE: Final = 1 << 14
 """Bytes of a message with lines of ranks: an engine keeps what is longer in several pieces."""
 _WORKER: Final = 1
+_LOOK: Final = 1.0
+"""Seconds between two looks for the file of a warning."""
+WARNED: Final = "warned"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write("usage: python -m stoker.runtime.boot SPEC\n")
         return 2
     place = given[0]
-    ending = Ending()
+    ending = Ending(beside(place, WARNED))
     _say({"up": UP_VERSION})
     text = notes.get(place)
     if text is None:
@@ -91,7 +99,7 @@ def beside(place: str, name: str) -> str:
 
 def _result(spec: Mapping[str, Any], ending: Ending) -> dict[str, Any]:
     """The job's result, or what is known of its worker's end."""
-    job = spec["job"]
+    job, here = spec["job"], ""
     try:
         _make_at_home(spec)
         here = unpacked(spec)
@@ -104,12 +112,14 @@ def _result(spec: Mapping[str, Any], ending: Ending) -> dict[str, Any]:
             traceback.print_exc()
             cause, message = INPUT_ERROR, f"the place could not be made ready: {type(error).__name__}: {error}"
         document = {"type": type(error).__name__, "message": message, "traceback": "", "place": ""}
+        leave(here)
         now = time.time()
         failed = {"job": job["job"], "ok": False, "outputs": {}, "cause": cause, "error": document}
         return {**failed, "start": now, "end": now, "cpu": 0.0}
     kills = OomKills()
     before = kills.now()
     result = _Job(spec, {**job, "steps": {str(job["step"]): step}}, path, folder, ending).run()
+    leave(here)
     if "exited" in result:
         result["exited"]["oom"] = kills.since(before)
     return named_as_there(result, here, spec["root"]) if here else result
@@ -151,30 +161,6 @@ def _make_at_home(spec: Mapping[str, Any]) -> None:
     os.environ.setdefault("LOGNAME", os.environ["USER"])
 
 
-class Ending:
-    """SIGTERM and SIGINT, heard from the first moment on: as the first process of a container it has no defaults."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self.woken, self._wake = os.pipe()
-        for end in (self.woken, self._wake):
-            os.set_blocking(end, False)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._heard)
-
-    def _heard(self, number: int, frame: Any) -> None:
-        self.asked = True
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._wake, b"x")
-
-    def forget(self) -> None:
-        """In a child: its signals are its own again."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        os.close(self.woken)
-        os.close(self._wake)
-
-
 class _Job:
     """One job in a process forked for it, by a fork server that is forked from this process."""
 
@@ -187,6 +173,12 @@ class _Job:
         self._result: dict[str, Any] | None = None
         self._exited: dict[str, Any] | None = None
         self._told = False
+        self._limit = ""
+        if spec.get("warning"):
+            descriptor, self._limit = tempfile.mkstemp(prefix="stoker-limit-")
+            os.close(descriptor)
+            limit_file(self._limit)
+            self._message = {**message, "limit": self._limit}
         self._lines: dict[str, list[LogLine]] = {}
         self._control = self._server()
         self._tell(
@@ -237,15 +229,19 @@ class _Job:
                 selector.register(output.descriptor, selectors.EVENT_READ)
             there = True
             while self._exited is None and there:
-                ready = {key.fd for key, _ in selector.select()}
+                ready = {key.fd for key, _ in selector.select(_LOOK if self._limit else None)}
                 for output in self._outputs:
                     if output.descriptor in ready and not output.read(self._lines, all=False):
                         selector.unregister(output.descriptor)
                 self._write()
                 if self._results.fileno() in ready and not self._read():
                     selector.unregister(self._results)
+                if self._limit and self._ending.warned():
+                    warned(self._limit, self._spec["warning"])
+                    self._limit = ""
+                if self._ending.woken in ready:
+                    self._ending.slept()
                 if self._ending.asked and not self._told:
-                    selector.unregister(self._ending.woken)
                     self._told = True
                     self._tell({"op": "end", "worker": _WORKER, "grace": self._spec.get("grace") or GRACE})
                 if self._control.fileno() in ready:
@@ -257,6 +253,8 @@ class _Job:
             output.end(self._lines)
         self._write()
         self._control.close()
+        if "limit" in self._message:
+            os.unlink(self._message["limit"])
         if self._result is not None:
             return self._result
         return {"job": self._message["job"], "ok": False, "exited": self._exited or {}}

@@ -141,7 +141,8 @@ class Context:
 
     @property
     def should_stop(self) -> bool:
-        """Whether the step is asked to end: by its timeout, a cancelled run, or a machine that is taken away.
+        """Whether the step is asked to end: by its timeout, a cancelled run, a machine that is taken away, or a
+        platform that warns before its limit of the job's time.
 
         A step that reads this before it is asked is left to end by itself until just before the grace is over. One that
         never did is interrupted at once.

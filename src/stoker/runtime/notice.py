@@ -5,6 +5,9 @@ it ends by itself, and only its own process gets the signal, so that what it nee
 loader's workers, lives on. Just before the grace is over a second SIGTERM, to all of its processes, interrupts it too.
 A step that never looked is interrupted at once.
 
+A platform may warn before the limit of a job's time (`warned`): then a step that looks sees that it should stop, and
+one that does not goes on undisturbed until the signal comes.
+
 Signals are handled in a process's main thread only, which is where steps run.
 """
 
@@ -33,6 +36,18 @@ _FINALLY: Final = 1.0
 _handler_of: Final[Callable[[int], Any]] = importlib.import_module("_signal").getsignal
 
 
+def warned(path: str, seconds: float) -> None:
+    """Write into a job's file of its limit that its platform ends it in so many seconds; made with `limit_file`."""
+    with open(path, "r+b") as file:
+        file.write(_DEADLINE.pack(time.monotonic() + seconds))
+
+
+def limit_file(path: str) -> None:
+    """Make the file in which a warning will stand; all processes of the job on this machine share it."""
+    with open(path, "wb") as file:
+        file.write(_DEADLINE.pack(0.0))
+
+
 class Terminated(SystemExit):
     """SIGTERM arrived: the step is asked to leave, with its `finally` blocks run."""
 
@@ -51,6 +66,7 @@ class Notice:
         self._grace = grace
         self._owner = 0
         self._raised = False
+        self._limit: mmap.mmap | None = None
         self.idle = False
         """Nothing runs: a signal ends the process. Set by whoever waits for jobs."""
 
@@ -85,22 +101,32 @@ class Notice:
         if _handler_of(signal.SIGTERM) != self._heard:
             signal.signal(signal.SIGTERM, self._heard)
 
+    def heed(self, path: str) -> None:
+        """Take a job's `limit_file` into account."""
+        with open(path, "r+b") as file:
+            self._limit = mmap.mmap(file.fileno(), _DEADLINE.size, prot=mmap.PROT_READ)
+
     @property
     def asked(self) -> bool:
         """Whether the step is to end."""
         return self._page[_ASKED] != 0
+
+    @property
+    def limit(self) -> float:
+        """When the platform ends the job, on the monotonic clock; 0 as long as it has not warned."""
+        return 0.0 if self._limit is None else float(_DEADLINE.unpack_from(self._limit)[0])
 
     def look(self) -> bool:
         """The step itself asks whether it is to end: from now on, and until it is over, it is left alone."""
         # A forked process looks on its own behalf: it says nothing of what its parent does.
         if not self._page[_LOOKS] and os.getpid() == self._owner:
             self._page[_LOOKS] = 1
-        return self._page[_ASKED] != 0
+        return self._page[_ASKED] != 0 or self.limit != 0
 
     def left(self) -> float | None:
         """Seconds until the grace is over; None where the step is not asked to end, or nobody said when."""
-        deadline: float = _DEADLINE.unpack_from(self._page)[0]
-        return max(0.0, deadline - time.monotonic()) if deadline and self.asked else None
+        deadline: float = _DEADLINE.unpack_from(self._page)[0] if self.asked else self.limit
+        return max(0.0, deadline - time.monotonic()) if deadline else None
 
     def over(self) -> None:
         """The step is over: the next one has not looked yet."""

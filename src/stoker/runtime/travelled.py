@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -12,14 +13,24 @@ from stoker.store.blobs import Blobs
 
 
 def unpacked(spec: Mapping[str, Any]) -> str:
-    """The folder with the user's code, unpacked for this job alone; empty where there is no package."""
+    """The folder with the user's code, unpacked for this job alone; empty where there is no package.
+
+    Not one folder for all jobs of a machine: others may not be able to read there, and nobody would know when to remove
+    it. Whoever asked calls `leave`.
+    """
     if not spec["package"]:
         return ""
     from stoker.images import context
 
-    folder = os.path.join(tempfile.gettempdir(), f"stoker-{spec['package'][:16]}")
+    folder = os.path.join(tempfile.mkdtemp(prefix="stoker-code-"), spec["package"][:16])
     context.unpack(Path(Blobs(spec["blobs"]).path(spec["package"])), Path(folder))
     return folder
+
+
+def leave(here: str) -> None:
+    """Remove what `unpacked` made."""
+    if here:
+        shutil.rmtree(os.path.dirname(here), ignore_errors=True)
 
 
 def moved(spec: Mapping[str, Any], here: str) -> tuple[dict[str, Any], dict[str, Any], list[str], str]:

@@ -20,7 +20,16 @@ from typing import Any, Callable, Mapping
 from stoker.core.artifact import Artifact, from_wire
 from stoker.core.errors import SerializationError, StokerError
 from stoker.core.flow import STEP_MARK
-from stoker.core.status import CANCELLED, CAUSES, EXITED, IMPORT_ERROR, INPUT_ERROR, UNSERIALIZABLE, USER_ERROR
+from stoker.core.status import (
+    CANCELLED,
+    CAUSES,
+    EXITED,
+    IMPORT_ERROR,
+    INPUT_ERROR,
+    TIMED_OUT,
+    UNSERIALIZABLE,
+    USER_ERROR,
+)
 from stoker.runtime import failure, modules
 from stoker.runtime.context import document_of, entered
 from stoker.runtime.notice import Notice, Terminated
@@ -54,6 +63,8 @@ class Worker:
         """Run a job of a step and return its result; raises nothing of the user's."""
         started = time.time()
         before = _cpu()
+        if "limit" in job and self._notice is not None:
+            self._notice.heed(job["limit"])
         try:
             if job.get("kind") == "hook":
                 result = self._hook(job)
@@ -132,6 +143,8 @@ class Worker:
         except SystemExit as error:
             if self._notice is not None and self._notice.asked:
                 return failed(CANCELLED, error, message="the step left when it was asked to end")
+            if self._notice is not None and self._notice.limit:
+                return failed(TIMED_OUT, error, message="the step left before the platform's limit of its time")
             return failed(EXITED, error, message=f"the step called sys.exit({error.code!r})")
         except BaseException as error:  # the user's code
             return failed(USER_ERROR, error)

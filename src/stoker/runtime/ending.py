@@ -1,0 +1,57 @@
+"""Signals to the program of a job that runs elsewhere: asked to end, or warned that the job's time is nearly over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import Any, Final
+
+_ENDS: Final = (signal.SIGTERM, signal.SIGINT)
+_WARNS: Final = signal.SIGUSR1
+
+
+class Ending:
+    """Signals, heard from the first moment on: as the first process of a container it has no defaults.
+
+    `mark` is a file that stands for the warning where a signal would reach the step's own processes too.
+    """
+
+    def __init__(self, mark: str) -> None:
+        self.asked = False
+        self._mark = mark
+        self._warned = False
+        self.woken, self._wake = os.pipe()
+        for end in (self.woken, self._wake):
+            os.set_blocking(end, False)
+        for number in _ENDS:
+            signal.signal(number, self._heard)
+        signal.signal(_WARNS, self._heard_warning)
+
+    def _heard(self, number: int, frame: Any) -> None:
+        self.asked = True
+        self._stir()
+
+    def _heard_warning(self, number: int, frame: Any) -> None:
+        self._warned = True
+        self._stir()
+
+    def _stir(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake, b"x")
+
+    def warned(self) -> bool:
+        """Whether the job's time is nearly over."""
+        return self._warned or os.path.exists(self._mark)
+
+    def slept(self) -> None:
+        """What `woken` was readable for has been seen."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.woken, 64)
+
+    def forget(self) -> None:
+        """In a child: its signals are its own again."""
+        for number in (*_ENDS, _WARNS):
+            signal.signal(number, signal.SIG_DFL)
+        os.close(self.woken)
+        os.close(self._wake)
