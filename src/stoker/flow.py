@@ -38,23 +38,30 @@ if TYPE_CHECKING:
         retry,
         schedule,
         secrets,
+        slurm,
         timeout,
         torchrun,
         uv,
     )
+    from stoker.frontends.flowmutable import MutableFlow, MutableStep
+    from stoker.frontends.flowmutators import FlowMutator, StepMutator
     from stoker.frontends.flowparams import IncludeFile, JSONType, JSONTypeClass, Parameter
     from stoker.frontends.flowspec import FlowSpec, step
-    from stoker.frontends.flowusers import user_step_decorator
+    from stoker.frontends.flowusers import USER_SKIP_STEP, UserStepDecorator, user_step_decorator
+    from stoker.runtime.flowcheckpoint import Checkpoint
     from stoker.runtime.flowcurrent import current
 
 __all__ = [
+    "USER_SKIP_STEP",
     "Artifact",
     "CaughtFailure",
+    "Checkpoint",
     "Config",
     "ConfigValue",
     "DataArtifact",
     "ExecutingRun",
     "Flow",
+    "FlowMutator",
     "FlowSpec",
     "Image",
     "IncludeFile",
@@ -62,12 +69,16 @@ __all__ = [
     "JSONTypeClass",
     "Markdown",
     "Metaflow",
+    "MutableFlow",
+    "MutableStep",
     "Parameter",
     "Run",
     "Runner",
     "Step",
+    "StepMutator",
     "Table",
     "Task",
+    "UserStepDecorator",
     "accelerate",
     "batch",
     "cache",
@@ -95,6 +106,7 @@ __all__ = [
     "retry",
     "schedule",
     "secrets",
+    "slurm",
     "step",
     "timeout",
     "torchrun",
@@ -103,13 +115,16 @@ __all__ = [
 ]
 
 _HOMES = {
+    "USER_SKIP_STEP": "stoker.frontends.flowusers",
     "Artifact": "stoker.core.cards",
     "CaughtFailure": "stoker.core.flow",
+    "Checkpoint": "stoker.runtime.flowcheckpoint",
     "Config": "stoker.frontends.flowconfig",
     "ConfigValue": "stoker.frontends.flowconfig",
     "DataArtifact": "stoker.client.flowtasks",
     "ExecutingRun": "stoker.client.flowrunner",
     "Flow": "stoker.client.flows",
+    "FlowMutator": "stoker.frontends.flowmutators",
     "FlowSpec": "stoker.frontends.flowspec",
     "Image": "stoker.core.cards",
     "IncludeFile": "stoker.frontends.flowparams",
@@ -117,12 +132,16 @@ _HOMES = {
     "JSONTypeClass": "stoker.frontends.flowparams",
     "Markdown": "stoker.core.cards",
     "Metaflow": "stoker.client.flows",
+    "MutableFlow": "stoker.frontends.flowmutable",
+    "MutableStep": "stoker.frontends.flowmutable",
     "Parameter": "stoker.frontends.flowparams",
     "Run": "stoker.client.flows",
     "Runner": "stoker.client.flowrunner",
     "Step": "stoker.client.flowtasks",
+    "StepMutator": "stoker.frontends.flowmutators",
     "Table": "stoker.core.cards",
     "Task": "stoker.client.flowtasks",
+    "UserStepDecorator": "stoker.frontends.flowusers",
     "accelerate": "stoker.frontends.flowdecorators",
     "batch": "stoker.frontends.flowdecorators",
     "cache": "stoker.frontends.flowdecorators",
@@ -150,6 +169,7 @@ _HOMES = {
     "retry": "stoker.frontends.flowdecorators",
     "schedule": "stoker.frontends.flowdecorators",
     "secrets": "stoker.frontends.flowdecorators",
+    "slurm": "stoker.frontends.flowdecorators",
     "step": "stoker.frontends.flowspec",
     "timeout": "stoker.frontends.flowdecorators",
     "torchrun": "stoker.frontends.flowdecorators",

@@ -95,7 +95,9 @@ def test_a_function_of_a_module() -> None:
     assert source.root == str(expected)
 
 
-@pytest.mark.parametrize("found", [train, renamed, below, flow, plain], ids=repr)
+@pytest.mark.parametrize(
+    "found", [train, renamed, below, flow, plain], ids=["train", "renamed", "below", "flow", "plain"]
+)
 def test_what_stands_for_a_function_is_unwrapped(found: Any) -> None:
     assert locate(getattr(found, "function", found), "here") == locate(found, "here")
 

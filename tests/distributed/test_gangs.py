@@ -203,7 +203,7 @@ def test_more_than_the_machine_has_is_refused(project: Any) -> None:
             @step(resources=ResourceSettings(nodes=100_000))
             def nodes() -> None: ...
 
-            @step(resources=ResourceSettings(nodes=2, cpu_count=0.1), launch=MPI(np=2))
+            @step(resources=ResourceSettings(nodes=2, cpu_count=0.1), launch=MPI(np=2, program="srun"))
             def mpi() -> None: ...
 
             @pipeline
@@ -215,7 +215,14 @@ def test_more_than_the_machine_has_is_refused(project: Any) -> None:
     refused = project.stoker("plan", "big.py", code=3).stdout
     assert "asks for 1000 CPUs on each of 2 nodes" in refused
     assert "asks for 100000 nodes; this machine runs" in refused
-    assert "asks for 2 nodes with mpirun" in refused
+    assert "asks for 2 nodes with srun" in refused
+    program = project.folder / "bin" / "mpirun"
+    project.write({"bin/mpirun": "#!/bin/sh\necho 'mpirun (Open MPI) 5.0.11'\n"})
+    program.chmod(0o755)
+    (project.folder / "big.py").write_text((project.folder / "big.py").read_text().replace("srun", "mpirun"))
+    paths = {"PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+    refused = project.stoker("plan", "big.py", env=paths, code=3).stdout
+    assert "asks for 2 nodes with mpirun (Open MPI) 5.0.11" in refused
 
 
 # Finding each other

@@ -249,6 +249,56 @@ def test_mpirun(script: Callable[[str], Lab]) -> None:
     assert (failure.cause, failure.message) == ("user-error", "the second")
 
 
+NODES = """
+import ctypes
+from stoker.config import MPI, ResourceSettings
+
+TWO = ResourceSettings(nodes=2, cpu_count=0.2)
+
+def total(rank):
+    lib = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
+    lib.MPI_Init(None, None)
+    known = lambda name: ctypes.byref(ctypes.c_char.in_dll(lib, name))
+    mine, found = ctypes.c_int(rank + 1), ctypes.c_int()
+    kind, world = known("ompi_mpi_int"), known("ompi_mpi_comm_world")
+    lib.MPI_Allreduce(ctypes.byref(mine), ctypes.byref(found), 1, kind, known("ompi_mpi_op_sum"), world)
+    lib.MPI_Finalize()
+    return found.value
+
+@step(cache=False, resources=TWO, launch=MPI(processes_per_node=2, allow_run_as_root=True, outputs="all"))
+def by_mpi(x: int) -> list:
+    print("hello from", context.rank)
+    assert os.environ["STOKER_NODE_RANK"] == str(context.node), "a rank has its node's variables"
+    return [x, context.rank, context.local_rank, context.node, context.nodes, total(context.rank)]
+
+@step(cache=False, resources=TWO, launch=MPI(processes_per_node=1, allow_run_as_root=True))
+def fails() -> None:
+    if context.rank == 1:
+        raise ValueError("the second")
+    time.sleep(600)
+
+@pipeline(failure_mode="continue")
+def mpi():
+    by_mpi(5)
+    fails()
+
+mpi()
+"""
+
+
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="needs mpirun (Debian: apt-get install openmpi-bin)")
+def test_mpirun_over_two_nodes(script: Callable[[str], Lab]) -> None:
+    lab = script(NODES)
+    lab.run("script.py", code=1)
+    run = lab["mpi"]
+    assert run.steps["by_mpi"].load() == [[5, rank, rank % 2, rank // 2, 2, 10] for rank in range(4)]
+    assert {(line.rank, line.text) for line in run.steps["by_mpi"].logs(rank=[0, 1, 2, 3])} == {
+        (rank, f"hello from {rank}") for rank in range(4)
+    }
+    failure = run.steps["fails"].failure
+    assert (failure.cause, failure.message) == ("user-error", "the second")
+
+
 JAX = """
 from stoker.config import Jax
 

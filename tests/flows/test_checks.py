@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 import textwrap
@@ -97,7 +98,9 @@ GRAPHS = {
     "no form": (steps(start="self.next(self.a, forech='x')", **TO_END), "did you mean 'foreach'"),
     "switch without": (steps(start="self.next({1: self.end})", **TO_END), "one dict of steps and a condition"),
     "foreach of a value": (steps(start="self.next(self.end, foreach=[1])", **TO_END), "not the name of an attribute"),
-    "a call": (steps(start="self.next(self.end())", **TO_END), "is given self.end()"),
+    "a call": (steps(start="self.next(self.end())", **TO_END), "is given self.end()\n  fix: write self.next(self.end)"),
+    "a text": (steps(start="self.next('end')", **TO_END), "write self.next(self.end)"),
+    "no decorator": (steps(start="self.next(self.a)", **TO_END) + "def a(self): ...\n", "put @step on `def a(self):`"),
     "arguments": ("@step\ndef start(self, a, b):\n    self.next(self.end)\n" + steps(**TO_END), "takes 3 arguments"),
 }
 
@@ -116,6 +119,25 @@ def test_the_line_is_the_right_one(flow: Callable[[str], FlowDefinition]) -> Non
     with pytest.raises(GraphError) as caught:
         _ = flow(body).graph
     assert caught.value.where.endswith(":7"), caught.value.where
+
+
+def test_return_is_as_good_as_the_call_itself(flow: Callable[[str], FlowDefinition]) -> None:
+    assert flow(steps(start="return self.next(self.end)", **TO_END)).graph.steps["start"].targets == ("end",)
+
+
+def test_what_keeps_a_flow_from_running_is_refused(flow: Callable[[str], FlowDefinition], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has an __init__ of its own"):
+        flow("def __init__(self):\n    self.x = 1\n" + steps(start="self.next(self.end)", **TO_END))
+    flow("def __init__(self, *a):\n    super().__init__(*a)\n" + steps(start="self.next(self.end)", **TO_END))
+    (tmp_path / "metaflow.py").write_text("class Current:\n    pass\ncurrent = Current()\n")
+    found = flow(steps(start="self.next(self.end)", **TO_END))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        module = sys.modules[found.written.__module__]
+        patch.setattr(module, "current", importlib.import_module("metaflow").current)
+        with pytest.raises(GraphError, match="'current' of flow F is Metaflow's"):
+            _ = found.graph
+        sys.modules.pop("metaflow")
 
 
 def test_start_and_end_may_have_other_names(flow: Callable[[str], FlowDefinition]) -> None:
@@ -152,7 +174,8 @@ DECORATORS = {
     "@secrets(sources='TOKEN')": "not a list",
     "@secrets(sources=['aws-secrets-manager.x'])": "no source of secrets",
     "@gpu_profile(interval=0)": "not a time",
-    "@checkpoint(load_policy='eager')": "not taken over",
+    "@checkpoint(load_policy='egaer')": '"fresh", "eager" or "none"',
+    "@timeout(5)": "takes words with names",
     "@torchrun(nproc_per_node=0)": "not a number from 1",
     "@project(name='a')": "belongs on a flow's class",
     "@resources(cpu=1)\n@resources(cpu=2)": "is there twice",

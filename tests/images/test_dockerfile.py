@@ -49,6 +49,13 @@ CASES: dict[str, dict[str, Any]] = {
         "python_package_installer": "pip",
         "requirements": ["torch", "numpy"],
     },
+    "another_python": {"python_version": "3.12", "requirements": ["six==1.15.0"]},
+    "another_python_in_a_distribution": {"parent_image": "ubuntu:22.04", "python_version": "3.12.3"},
+    "conda_of_channels": {
+        "conda_packages": ["ffmpeg>=6", "bioconda::samtools==1.20"],
+        "conda_channels": ["bioconda", "conda-forge"],
+        "python_version": "3.10",
+    },
     "own": {"dockerfile": "Dockerfile", "requirements": ["numpy"]},
     "numeric_user": {"user": "1000:1000"},
     "without_build": {"parent_image": "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime", "skip_build": True},
@@ -108,6 +115,8 @@ FIELDS: dict[str, Any] = {
     "replicate_local_python_environment": True,
     "apt_packages": ["git"],
     "conda_packages": ["ffmpeg"],
+    "conda_channels": ["bioconda"],
+    "python_version": "3.12",
     "environment": {"A": "1"},
     "runtime_environment": {"A": "1"},
     "user": "me",
@@ -124,6 +133,7 @@ FIELDS: dict[str, Any] = {
 }
 BESIDE: dict[str, dict[str, Any]] = {
     "build_context_root": {"dockerfile": "Dockerfile"},
+    "conda_channels": {"conda_packages": ["ffmpeg"]},
     "skip_build": {"parent_image": "debian:12"},
 }
 """Settings without which a field means nothing."""
@@ -144,6 +154,21 @@ def test_every_field_counts(field: str, tmp_path: Path) -> None:
     assert without != having
     if field not in {"build_context_root", "prevent_build_reuse", "target_repository", "image_tag", "build_config"}:
         assert (dockerfile(without), requirement_files(without)) != (dockerfile(having), requirement_files(having))
+
+
+@pytest.mark.parametrize("image", ["pytorch/pytorch:2.8.0", "python:3.11-slim", "docker.io/library/python:3.11.4"])
+def test_a_python_that_the_parent_does_not_have_is_refused(image: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="python_version"):
+        spec(tmp_path, parent_image=image, python_version="3.12")
+
+
+def test_a_python_that_the_parent_has_or_gets(tmp_path: Path) -> None:
+    for image in ("python:3.12-slim", "python:3.12.4@sha256:" + "0" * 64, "debian:12"):
+        assert spec(tmp_path, parent_image=image, python_version="3.12").python == "3.12"
+    conda = {"conda_packages": ["numpy"], "parent_image": "team/image"}
+    assert "python=3.12 pip" in dockerfile(spec(tmp_path, python_version="3.12", **conda))
+    with pytest.raises(SettingsError, match="python_version"):
+        spec(tmp_path, dockerfile="Dockerfile", python_version="3.12")
 
 
 @pytest.mark.parametrize("name", CASES)

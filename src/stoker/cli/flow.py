@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, Sequence
 import attrs
 
 from stoker import start
-from stoker.cli.flowwords import ALL, COMMANDS, ELSEWHERE, LOOK, RESUME, RUN, TWO, Option, help_text
+from stoker.cli.flowwords import ALL, COMMANDS, ELSEWHERE, LOOK, OPTIONS, RUN, TWO, Option, help_text
 from stoker.core.errors import NotFound, ParameterError, StokerError, UsageError, nearest
 from stoker.core.request import NotTheDriver, RunRequest
 from stoker.frontends.arguments import COMMAND_LINE, CommandLine
@@ -50,8 +50,9 @@ def _under_stoker(kind: type[FlowSpec], line: CommandLine) -> None:
         raise NotTheDriver
     if line.planning:
         options, rest = _split(list(line.arguments), {**ALL, **RUN})
-        given, line.arguments = _parameters(kind, rest)
-        line.calls.append((_definition(kind, options), given))
+        definition = _definition(kind, options)
+        given, line.arguments = _parameters(definition.kind, rest)
+        line.calls.append((definition, given))
         raise NotTheDriver
     line.calls.append((flow, {}))
     run_from_stoker(flow, line)
@@ -60,13 +61,13 @@ def _under_stoker(kind: type[FlowSpec], line: CommandLine) -> None:
 def run_from_stoker(flow: FlowDefinition, line: CommandLine) -> Run:
     """Run a flow with the command line of `stoker run`, whose own options are taken off already."""
     options, rest = _split(list(line.arguments), {**ALL, **RUN})
-    given, rest = _parameters(flow.kind, rest)
-    if rest:
-        raise ParameterError(f"unexpected argument {rest[0]!r}", fix="write --parameter value")
     for name, value in line.options.items():
         if name == "failure-mode" or name in RUN or name in ALL:
             options.setdefault(name, value)
-    definition = _definition(flow.kind, options)
+    definition = _definition(flow.written, options)
+    given, rest = _parameters(definition.kind, rest)
+    if rest:
+        raise ParameterError(f"unexpected argument {rest[0]!r}", fix="write --parameter value")
     request = _request(definition, options)
     request = attrs.evolve(
         request,
@@ -82,7 +83,7 @@ def command(kind: type[FlowSpec], words: Sequence[str], usage: str) -> int:
     """Run one command; its exit code."""
     early, words = _leading(list(words))
     if not words or words[0] in ("help", "--help", "-h"):
-        print(help_text(kind, usage))
+        print(help_text(_as_run(kind), usage))
         return 0
     name, rest = words[0], list(words[1:])
     if name in ELSEWHERE:
@@ -90,7 +91,7 @@ def command(kind: type[FlowSpec], words: Sequence[str], usage: str) -> int:
     if name not in COMMANDS:
         raise UsageError(f"there is no command '{name}'{nearest(name, COMMANDS)}", fix=f"{usage} help")
     if "--help" in rest:
-        print(help_text(kind, usage, name))
+        print(help_text(_as_run(kind), usage, name))
         return 0
     if name == "version":
         import stoker
@@ -104,15 +105,27 @@ def command(kind: type[FlowSpec], words: Sequence[str], usage: str) -> int:
     return _start(kind, name, rest, early)
 
 
+def _as_run(kind: type[FlowSpec]) -> type[FlowSpec]:
+    """The class as its mutators make it; as it is written where they cannot, say for want of a config."""
+    try:
+        return FlowDefinition(kind).kind
+    except StokerError:
+        return kind
+
+
 def _start(kind: type[FlowSpec], name: str, words: list[str], early: Mapping[str, Any]) -> int:
-    known = {**ALL, **(RESUME if name == "resume" else RUN)}
+    known = {**ALL, **OPTIONS[name]}
     options, rest = _split(words, known)
     for key, value in early.items():
         options[key] = [*value, *options.get(key, ())] if known[key].many else options.get(key, value)
     flow = _definition(kind, options)
     if name == "resume":
         return _resume(flow, options, rest)
-    given, rest = _parameters(kind, rest)
+    if name == "spin":
+        from stoker.cli import flowspin  # nearly all there is to import
+
+        return flowspin.command(flow, rest, options, _request(flow, options))
+    given, rest = _parameters(flow.kind, rest)
     if rest:
         raise UsageError(f"unexpected argument {rest[0]!r}", fix="write --parameter value")
     if name == "check":
@@ -219,7 +232,7 @@ def _split(words: list[str], known: Mapping[str, Option]) -> tuple[dict[str, Any
         if option is None:
             rest.append(word)
         elif not option.value:
-            found[name] = True
+            found[name] = not equals or value.lower() != "false"
         else:
             if not equals:
                 value = next(line, "")
@@ -271,11 +284,6 @@ def _definition(kind: type[FlowSpec], options: Mapping[str, Any]) -> FlowDefinit
                 f"--{name}={options[name]}: only 'local' is taken; where things are kept is the stack's to say",
                 fix="write artifact_store and database into stoker.toml, and --stack NAME",
             )
-    if options.get("environment", "local") != "local":
-        raise UsageError(
-            f"--environment={options['environment']}: steps run with the packages of this Python",
-            fix="install them here; building environments follows with the container backends",
-        )
     splits = options.get("max-num-splits")
     return FlowDefinition(
         kind,
@@ -284,6 +292,7 @@ def _definition(kind: type[FlowSpec], options: Mapping[str, Any]) -> FlowDefinit
         max_splits=None if splits is None else _number("max-num-splits", splits),
         namespace=options.get("namespace"),
         configs=dict(_configs(kind, options)),
+        environment=options.get("environment"),
     )
 
 
@@ -323,6 +332,7 @@ def _request(flow: FlowDefinition, options: Mapping[str, Any]) -> RunRequest:
         assignments=tuple(assignments),
         tags=tuple(options.get("tag", ())),
         began=_began(flow, options),
+        detach=bool(options.get("detach")),
     )
 
 

@@ -23,7 +23,9 @@ ALL: Final[Mapping[str, Option]] = {
     "no-pylint": Option(help="taken for Metaflow's sake: no linter is run"),
     "metadata": Option(value="WHERE", help="taken for Metaflow's sake, only 'local': the store is that of the stack"),
     "datastore": Option(value="WHERE", help="taken for Metaflow's sake, only 'local': the store is that of the stack"),
-    "environment": Option(value="KIND", help="'local': the packages of this Python"),
+    "environment": Option(
+        value="KIND", help="packages of steps: of this Python (local), or made for them by pypi, conda or uv"
+    ),
     "with": Option(value="DECORATOR", many=True, help="a decorator for every step that lacks it: resources:gpu=1"),
     "without": Option(value="DECORATOR", many=True, help="leave a decorator out, such as kubernetes"),
     "stack": Option(value="NAME", help="where to run and to keep things, from stoker.toml"),
@@ -42,18 +44,32 @@ RUN: Final[Mapping[str, Option]] = {
     "simulate": Option(value="DEVICES", help='pretend that this machine has "4xH100-80GB", for example'),
     "failure-mode": Option(value="MODE", help="fail_fast, or continue with what does not depend on a failure"),
     "debug": Option(help="run every task in this process, so that breakpoint() works"),
+    "detach": Option(help="plan and check, then let the run go on by itself: the terminal can be closed"),
 }
 RESUME: Final[Mapping[str, Option]] = {
-    **RUN,
+    **{name: option for name, option in RUN.items() if name != "detach"},
     "origin-run-id": Option(value="RUN", help="the run to go on with; the newest of this flow that did not succeed"),
+}
+_SPIN_TOO: Final = ("run-id-file", "runner-attribute-file", "max-log-size", "simulate", "debug", "set")
+SPIN: Final[Mapping[str, Option]] = {
+    **{name: RUN[name] for name in _SPIN_TOO},
+    "artifacts-module": Option(value="FILE", help="a Python file whose dict ARTIFACTS has other values for artifacts"),
+    "persist": Option(help="keep what it makes and writes, as a run of NAME.spin"),
+    "no-persist": Option(help="keep nothing of it, as without --persist"),
+    "skip-decorators": Option(help="leave all decorators of the step out"),
+    "no-skip-decorators": Option(help="leave only those out that are of no use to a task on its own"),
+    "namespace": Option(value="NAME", help="where the newest run is looked for; --namespace= is everybody's"),
 }
 TWO: Final = ("config", "config-value")
 """Options that take two words, or one as NAME=FILE."""
 _HERE: Final = ("run", "resume", "check")
+OPTIONS: Final[Mapping[str, Mapping[str, Option]]] = {"run": RUN, "resume": RESUME, "check": RUN, "spin": SPIN}
+"""The options of commands that start something, beside those of `ALL`."""
 LOOK: Final = ("show", "dump", "logs", "tag", "output-dot", "card")
 COMMANDS: Final[Mapping[str, str]] = {
     "run": "run the flow",
     "resume": "go on with a run where it stopped, or from a step on: resume [STEP]",
+    "spin": "run one task of an earlier run on its own, as the code is now: spin [RUN/]STEP[/TASK]",
     "check": "check the flow: its steps, and what they ask for",
     "show": "show the steps and where they go",
     "dump": "print what tasks made: dump [RUN/]STEP[/TASK]",
@@ -65,7 +81,6 @@ COMMANDS: Final[Mapping[str, str]] = {
     "help": "print this",
 }
 ELSEWHERE: Final[Mapping[str, str]] = {
-    "spin": "use `resume STEP`, which runs a step and what follows it once more",
     "package": "code is read where it is; there is no package",
     "kubernetes": "this version has no backend for Kubernetes yet",
     "batch": "this version has no backend for AWS Batch yet",
@@ -94,7 +109,8 @@ def help_text(kind: type[FlowSpec], usage: str, name: str = "") -> str:
             rows.append((f"{found.flag} {found.kind}", "  ".join(text for text in (found.help, shown) if text)))
         if rows:
             lines += ["Parameters:", *_columns(rows), ""]
-        options = {**(RESUME if name == "resume" else RUN), **ALL}
+    if name in OPTIONS or not name:
+        options = {**OPTIONS[name or "run"], **ALL}
         lines += ["Options:", *_columns((f"--{key} {one.value}".rstrip(), one.help) for key, one in options.items())]
     return "\n".join(lines).rstrip()
 

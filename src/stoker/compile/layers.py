@@ -14,6 +14,7 @@ from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from stoker.config import Component, Stack
+from stoker.core import plugins
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.launch import laid_over
 from stoker.core.settings import (
@@ -30,6 +31,8 @@ from stoker.core.settings import (
 
 ATOMIC: Final = frozenset({"cache_key"})
 """Options whose mappings are one value: half of an old key and half of a new one is neither."""
+PLATFORM: Final = "platform."
+"""Begins the key of settings for whichever part of a stack is of that flavor."""
 RUN_KEYS: Final = ("parameters", "stack", "settings", "steps")
 """What a run file may hold besides options."""
 
@@ -50,10 +53,15 @@ def resolve(layers: Sequence[Layer], stack: Stack) -> tuple[StepSettings, dict[s
 
     `layers` are all of them, weakest first, the stack's own included.
     """
+    layers = [_on_a_part(layer, stack) for layer in layers]
     name = _operator(layers, stack)
     part = "orchestrator" if name is None else "step_operator"
     component = stack.orchestrator if name is None else stack.step_operators[name]
-    values, backend, origins = _merged(layers, stack, part, component, level="step")
+    values, backend, origins, ranks = _merged(layers, stack, part, component, level="step")
+    if values.get("packages") and getattr(plugins.load("stoker.backends", component.flavor), "images", False):
+        from stoker.compile.imagepackages import Told, laid_in
+
+        values, origins = laid_in(Told(values=values, origins=origins, ranks=ranks))
     try:
         settings = step_settings({**values, "step_operator": name}, {part: backend} if backend else {})
     except SettingsError as error:
@@ -63,7 +71,7 @@ def resolve(layers: Sequence[Layer], stack: Stack) -> tuple[StepSettings, dict[s
 
 def resolve_pipeline(layers: Sequence[Layer], stack: Stack) -> tuple[PipelineSettings, dict[str, str]]:
     """The settings of a run as a whole, and where each comes from."""
-    values, backend, origins = _merged(layers, stack, "orchestrator", stack.orchestrator, level="pipeline")
+    values, backend, origins, _ = _merged(layers, stack, "orchestrator", stack.orchestrator, level="pipeline")
     plain = {name: value for name, value in values.items() if OPTIONS[name].level == "pipeline"}
     kept = {name: place for name, place in origins.items() if name.partition(".")[0] in (*plain, "orchestrator")}
     return PipelineSettings(**plain, backend={"orchestrator": backend} if backend else {}), kept
@@ -116,6 +124,27 @@ def assignments(texts: Iterable[str]) -> RunFile:
     return _run_file(document, "--set", places)
 
 
+def _on_a_part(layer: Layer, stack: Stack) -> Layer:
+    """A layer that names a platform by its flavor alone ("platform.slurm"), as settings of the part that is one."""
+    key = next((key for key in layer.values if key.startswith(PLATFORM)), "")
+    if not key:
+        return layer
+    flavor = key.removeprefix(PLATFORM)
+    values = {name: value for name, value in layer.values.items() if name != key}
+    if stack.orchestrator.flavor == flavor:
+        return attrs.evolve(layer, values={**values, f"orchestrator.{flavor}": layer.values[key]})
+    operators = [name for name, one in stack.step_operators.items() if one.flavor == flavor]
+    if len(operators) == 1:
+        own = {"step_operator": operators[0], f"step_operator.{flavor}": layer.values[key]}
+        return attrs.evolve(layer, values={**values, **own})
+    raise SettingsError(
+        f"it is to run on {flavor}, of which stack '{stack.name}' has {len(operators) or 'none'}",
+        where=layer.origin,
+        fix=f'use another stack (--stack), or write orchestrator = {{flavor = "{flavor}"}} in it; or leave it out: '
+        f"--without {flavor}",
+    )
+
+
 def _operator(layers: Sequence[Layer], stack: Stack) -> str | None:
     """The name of the step operator that the strongest layer asks for."""
     for layer in reversed(layers):
@@ -153,9 +182,10 @@ class _Pile:
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.places: dict[str, list[str]] = {}
+        self.ranks: dict[str, int] = {}
 
-    def put(self, given: Mapping[str, Any], layer: Layer, key: str) -> None:
-        """Lay what a layer gives under one of its keys on top."""
+    def put(self, given: Mapping[str, Any], layer: Layer, key: str, rank: int = 0) -> None:
+        """Lay what a layer gives under one of its keys on top; `rank` is the layer's number."""
         self._let_go(given)
         self.values = merge(self.values, given)
         for path in _leaves(given):
@@ -168,6 +198,7 @@ class _Pile:
             ]
             over = [place for one in hidden for place in self.places.pop(one)]
             self.places[dotted] = [*over, _place(layer, (key, *path[1:]))]
+            self.ranks[dotted] = rank
 
     def _let_go(self, given: Mapping[str, Any]) -> None:
         """Another launcher takes none of the arguments that weaker layers gave the one before."""
@@ -183,16 +214,16 @@ class _Pile:
 
 def _merged(
     layers: Sequence[Layer], stack: Stack, part: str, component: Component, *, level: Level
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
-    """All layers' options, their settings for the component, and the origins of both."""
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, str], dict[str, int]]:
+    """All layers' options, their settings for the component, the origins of both, and which layer each option is of."""
     options, backend = _Pile(), _Pile()
     own = Layer(origin=f"stack '{stack.name}'", origins={f"{part}.{key}": at for key, at in component.origins.items()})
     backend.put({part: dict(component.options)}, own, part)
-    for layer in layers:
+    for rank, layer in enumerate(layers):
         seen = ""
         for key, value in layer.values.items():
             if "." not in key:
-                options.put({key: value}, layer, key)
+                options.put({key: value}, layer, key, rank)
                 continue
             found = _component_values(layer, key, stack, part, component, level)
             if found is None:
@@ -206,7 +237,8 @@ def _merged(
             seen = key
             backend.put({part: found}, layer, key)
     places = {**options.places, **backend.places}
-    return options.values, backend.values[part], {path: _origin(found) for path, found in places.items()}
+    origins = {path: _origin(found) for path, found in places.items()}
+    return options.values, backend.values[part], origins, options.ranks
 
 
 def _component_values(
@@ -233,7 +265,7 @@ def _component_values(
             raise SettingsError(f"settings for '{shown}', but the step runs on {runs}", where=where, fix=fix)
         return None
     try:
-        check_level(shown, component.flavor, layer.level)
+        check_level(shown, component.flavor, layer.level, layer.values[key])
         return component_settings(component.flavor, layer.values[key])
     except SettingsError as error:
         message = error.message if error.message.startswith(f"'{shown}'") else f"{shown}: {error.message}"

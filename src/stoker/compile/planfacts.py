@@ -224,7 +224,7 @@ def _reference(
 
 def _usual(docker: DockerSettings, client: Client) -> parents.Parent | None:
     """What the build takes where no parent is named, and the index of torch's wheels that goes with it."""
-    python = dotted(client.python[:2])
+    python = given(docker.python_version, dotted(client.python[:2]))
     asked = given(docker.accelerator, "")
     try:
         return parents.parent_for(asked, python=python) if asked else parents.plain(python)

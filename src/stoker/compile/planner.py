@@ -88,6 +88,7 @@ class Planner:
             where=node.where or spec.where,
             hooks=self._hooks(spec, node),
             origins=origins,
+            environment=environment_of(settings),
         )
         check_ladder(made)
         return made
@@ -213,8 +214,9 @@ def replanned(made: Plan, overrides: Overrides, stack: Stack) -> Plan:
             settings, origins = resolve(layers, stack)
             found[alike] = (attrs.evolve(settings, backend=step.settings.backend), origins)
         settings, origins = found[alike]
-        backend = settings.step_operator or ORCHESTRATOR
-        steps.append(attrs.evolve(step, settings=settings, origins=origins, backend=backend))
+        backend, environment = settings.step_operator or ORCHESTRATOR, environment_of(settings)
+        changed = attrs.evolve(step, settings=settings, origins=origins, backend=backend, environment=environment)
+        steps.append(changed)
         check_ladder(steps[-1])
     return attrs.evolve(made, steps=tuple(steps))
 
@@ -238,6 +240,8 @@ def findings_of(steps: Iterable[StepPlan], backends: Mapping[str, Backend]) -> I
             continue
         seen.add(alike)
         yield from backends[step.backend].check(step)
+        if step.settings.packages is not None:
+            yield from _package_findings(step, backends[step.backend])
         if step.settings.launch is not None:
             yield from _launch_findings(step.settings.launch, step)
 
@@ -251,6 +255,22 @@ def asked_of(steps: Iterable[StepPlan], backends: Mapping[str, Backend]) -> Iter
         prove = getattr(backends[name], "prove", None)
         if prove is not None:
             yield from prove(mine)
+
+
+def environment_of(settings: StepSettings) -> str:
+    """The environment of a step's own on this machine; empty where it runs in the driver's, or in an image."""
+    if settings.packages is None or settings.docker is not None:
+        return ""
+    from stoker.compile import environments
+
+    return environments.environment_of(settings.packages)
+
+
+def _package_findings(step: StepPlan, backend: Backend) -> Iterable[Finding]:
+    """What its packages come to where it would run; the rooms for it are entered only where some are asked for."""
+    from stoker.compile.environments import findings
+
+    return findings(step, backend)
 
 
 def _launch_findings(launch: Launch, step: StepPlan) -> Iterable[Finding]:

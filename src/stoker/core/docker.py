@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, Iterable, Literal, Mapping
 
 import attrs
@@ -13,6 +14,9 @@ from stoker.core.units import UNSET, strict
 Installer = Literal["uv", "pip"]
 INSTALLERS: Final[tuple[Installer, ...]] = ("uv", "pip")
 BUILD_KEYS: Final = ("options", "dockerignore")
+OLDEST: Final = (3, 10)
+"""The oldest Python that Stoker's worker runs on: `requires-python` of the project."""
+_PYTHON: Final = re.compile(r"(\d+)\.(\d+)(\.\d+)?")
 
 
 def given_text(value: str | None) -> str | None:
@@ -87,6 +91,19 @@ def given_installer(value: str | None) -> Installer | None:
     raise SettingsError(f"{value!r} is not one of {' and '.join(INSTALLERS)}", fix='write "uv" or "pip"')
 
 
+def given_python(value: str | None) -> str | None:
+    """A version of Python, such as "3.11" or "3.11.7"."""
+    raw: Any = value
+    if raw is None or raw is UNSET:
+        return raw
+    match = _PYTHON.fullmatch(raw.strip()) if isinstance(raw, str) else None
+    if match is None:
+        raise SettingsError(f"{value!r} is not a version of Python", fix='write a text such as "3.11"')
+    if (int(match[1]), int(match[2])) < OLDEST:
+        raise SettingsError(f"{value!r}: Stoker's worker needs Python 3.10 or later", fix='write "3.10" or later')
+    return match[0]
+
+
 @strict
 @attrs.frozen(kw_only=True)
 class DockerSettings:
@@ -95,10 +112,12 @@ class DockerSettings:
     `requirements` is the path of a file or a list. `python_package_installer_args` maps flags to values; None is a bare
     flag: `{"system": None}` is `--system`. `environment` is set before packages are installed, `runtime_environment`
     after. `accelerator` is what the image is for, such as "cuda12.4": it picks the official parent image where none is
-    given (`images.parents`), and torch's wheels. `conda_packages` are installed by micromamba from conda-forge.
+    given (`images.parents`), and torch's wheels. `python_version` is that of the image's Python, the driver's where
+    none is given. `conda_packages` are installed by micromamba from `conda_channels`, conda-forge where none are given.
     """
 
     parent_image: str | None = attrs.field(default=UNSET, converter=given_text)
+    python_version: str | None = attrs.field(default=UNSET, converter=given_python)
     dockerfile: str | None = attrs.field(default=UNSET, converter=given_text)
     build_context_root: str | None = attrs.field(default=UNSET, converter=given_text)
     requirements: str | tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_requirements)
@@ -107,6 +126,7 @@ class DockerSettings:
     replicate_local_python_environment: bool | None = attrs.field(default=UNSET, converter=given_flag)
     apt_packages: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
     conda_packages: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
+    conda_channels: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
     environment: Mapping[str, str | None] | None = attrs.field(default=UNSET, converter=given_environment)
     runtime_environment: Mapping[str, str | None] | None = attrs.field(default=UNSET, converter=given_environment)
     user: str | None = attrs.field(default=UNSET, converter=given_text)

@@ -8,8 +8,10 @@ from typing import Any, Mapping, Sequence
 
 import attrs
 
+from stoker.compile import plandoc
 from stoker.compile import source as sources
 from stoker.compile.planner import Planner
+from stoker.core.artifact import from_wire
 from stoker.core.errors import SourceError
 from stoker.core.plan import Plan, StepPlan
 from stoker.engine.flows import ATTACHED, FlowBody, TaskOptions
@@ -17,44 +19,69 @@ from stoker.frontends.flowdecorators import notes_of
 from stoker.frontends.flowdefinition import FlowDefinition
 from stoker.frontends.flowparams import username
 from stoker.frontends.flowsettings import WORKERS, StepOptions, branch_of
-from stoker.frontends.flowspec import FlowSpec
+from stoker.frontends.flowspec import FlowSpec, parameters_of
+from stoker.frontends.flowusers import USERS
 from stoker.frontends.transitions import steps_of
 from stoker.runtime.flowcurrent import VARIABLE
+from stoker.store import artifacts
 from stoker.store.store import Store
 
 
 def body(flow: FlowDefinition, plan: Plan, planner: Planner, *, tags: Sequence[str], fail_fast: bool) -> FlowBody:
     """The run of a flow, ready to go."""
-    found = planner.source_of(flow.kind, flow.where)
-    if found.kind == "pickled":
-        raise SourceError(
-            f"flow {flow.name} is in no file, where workers could find it", where=flow.where, fix="put it into a file"
-        )
-    told = json.dumps(_told(flow, tags), separators=(",", ":"))
-    functions = steps_of(flow.kind)
-    templates: dict[str, StepPlan] = {}
-    for step in plan.steps:
-        settings = attrs.evolve(step.settings, environment={**step.settings.environment, VARIABLE: told})
-        source = attrs.evolve(found, qualname=f"{found.qualname}.{step.name}")
-        code = _code(flow.kind, functions[step.name]) if settings.cache else step.code
-        templates[step.name] = attrs.evolve(step, settings=settings, source=source, code=code)
     return FlowBody(
         flow.graph,
-        templates,
+        templates(flow, plan.steps, planner, tags=tags),
         plan.parameters,
         planner.blobs,
-        options={name: _options(found) for name, found in flow.options.items()},
+        options=task_options(flow),
         fail_fast=fail_fast,
         said=flow.said,
         attached=flow.command_line,
     )
 
 
+def templates(
+    flow: FlowDefinition, steps: Sequence[StepPlan], planner: Planner, *, tags: Sequence[str], origin: str = ""
+) -> dict[str, StepPlan]:
+    """The plans of a flow's tasks by step: where a worker finds its class, and what it is told of the run.
+
+    `origin` is the run whose task is run once more on its own.
+    """
+    found = planner.source_of(flow.written, flow.where)
+    if found.kind == "pickled":
+        raise SourceError(
+            f"flow {flow.name} is in no file, where workers could find it", where=flow.where, fix="put it into a file"
+        )
+    told = json.dumps({**_told(flow, tags), "origin": origin}, separators=(",", ":"))
+    functions = steps_of(flow.written)
+    made: dict[str, StepPlan] = {}
+    for step in steps:
+        settings = attrs.evolve(step.settings, environment={**step.settings.environment, VARIABLE: told})
+        source = attrs.evolve(found, qualname=f"{found.qualname}.{step.name}")
+        code = _code(flow.kind, functions[step.name]) if settings.cache else step.code
+        made[step.name] = attrs.evolve(step, settings=settings, source=source, code=code)
+    return made
+
+
+def task_options(flow: FlowDefinition) -> dict[str, TaskOptions]:
+    """What each step's decorators say of its tasks."""
+    return {name: _options(found) for name, found in flow.options.items()}
+
+
 def recall(flow: FlowDefinition, store: Store, run: str) -> None:
-    """Let a flow have the decorators that the command line of its run attached, unless this one says some itself."""
+    """Let a flow have the decorators that the command line of its run attached, unless this one says some itself.
+
+    Its configs are those that the run began with.
+    """
     events = [event for event in store.records.events(run) if event.kind == ATTACHED]
-    if events and not flow.command_line:
-        flow.attach(events[-1].data)
+    if events:
+        mine = {name: said for name, said in flow.command_line.items() if name != "environment"}
+        flow.attach({**events[-1].data, **(mine if any(mine.values()) else {})})
+    known = [found.name for found in parameters_of(flow.written).values() if hasattr(type(found), "is_flow_config")]
+    if known:
+        given = plandoc.load(store.records.plan(run)).parameters
+        flow.recall({name: artifacts.load(from_wire(given[name]), store.blobs) for name in known if name in given})
 
 
 def _options(found: StepOptions) -> TaskOptions:
@@ -83,13 +110,18 @@ def _told(flow: FlowDefinition, tags: Sequence[str]) -> dict[str, Any]:
         "project": "" if project is None else project.values["name"],
         "branch": "" if project is None else branch_of(project),
         "production": bool(project is not None and project.values.get("production")),
+        "with": flow.command_line.get("with", []),
         "graph": {name: list(step.targets) for name, step in flow.graph.steps.items()},
     }
 
 
 def _code(kind: type, function: Any) -> str:
-    """The digest of a step: its own code, and everything else of its class but the other steps."""
+    """The digest of a step: its own code, what is around it, and everything else of its class but the other steps."""
     parts = [sources.code_digest(function)]
+    for found in getattr(steps_of(kind).get(function.__name__), USERS, ()):
+        own = {name: value for name, value in vars(type(found)).items() if callable(value)}
+        parts += [f"{name}:{sources.code_digest(getattr(value, '__func__', value))}" for name, value in own.items()]
+        parts.append(f"{found.decorator_name}{found._args!r}{found._kwargs!r}")
     for name, value in sorted(_members(kind).items()):
         if callable(value) or isinstance(value, (property, staticmethod, classmethod)):
             inner = getattr(value, "fget", None) or getattr(value, "__func__", None) or value

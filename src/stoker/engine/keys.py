@@ -10,7 +10,8 @@ from stoker.engine.inputs import digest_of
 
 
 def result_key(step: StepPlan, inputs: Mapping[str, Any], environment: str) -> str:
-    """The cache's key; `environment` is the digest of what steps without an image of their own have in common."""
+    """The cache's key; `environment` is the digest of what steps without an image or an environment of their own have
+    in common."""
     return cache_key(
         code=step.code,
         inputs={name: digest_of(tree) for name, tree in inputs.items()},
@@ -19,7 +20,7 @@ def result_key(step: StepPlan, inputs: Mapping[str, Any], environment: str) -> s
             *(f"split:{name}" for name in step.split),
             *_gathered(step),
         ],
-        environment=step.image or environment,
+        environment=step.image or step.environment or environment,
         extra=step.settings.cache_key,
     )
 

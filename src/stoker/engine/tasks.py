@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Collection, Final, Mapping, Sequence
+from typing import Any, Collection, Mapping, Sequence
 
 import attrs
 
+from stoker.core.admission import demand
 from stoker.core.events import Task
 from stoker.core.ladder import climbed_after
 from stoker.core.plan import StepPlan
-from stoker.core.units import UNSET
-
-DEFAULT_CPUS: Final = 1.0
-"""What a step counts for where it does not say: one core, so that a machine is filled but not overrun. One that must
-have accelerators counts for none: these are fewer than cores, and decide how many such steps run."""
 
 
 def step_task(step: StepPlan, fanouts: Collection[str], tried: int) -> Task:
@@ -49,17 +45,15 @@ def lines_up(step: StepPlan) -> bool:
 
 def _task(step: StepPlan, **fields: Any) -> Task:
     settings = step.settings
-    resources, retry = settings.resources, settings.retry
+    retry, counts = settings.retry, demand(settings)
     element = bool(fields.get("parent"))
     fanout = bool(fields.get("fanout"))
-    devices = resources.gpus_per_node
-    must_have = devices and settings.accelerator_policy == "require"
     return Task(
         pool=step.backend,
-        cpus=_or(resources.cpu_count, 0.0 if must_have else DEFAULT_CPUS),
-        memory=_or(resources.memory, 0),
-        gang=_or(resources.nodes, 1),
-        devices=0 if resources.get("share") else devices,
+        cpus=counts.cpus,
+        memory=counts.memory,
+        gang=settings.resources.get("nodes", 1),
+        devices=counts.devices,
         retries=retry.times,
         retry_on=frozenset(retry.on),
         climbs=climbed_after(retry.on_oom),
@@ -73,10 +67,6 @@ def _task(step: StepPlan, **fields: Any) -> Task:
         ahead=element and lines_up(step),
         **fields,
     )
-
-
-def _or(value: Any, default: Any) -> Any:
-    return default if value is UNSET or value is None else value
 
 
 def _sources(tree: Mapping[str, Any]) -> list[str]:

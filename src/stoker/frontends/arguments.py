@@ -59,6 +59,7 @@ RUN_OPTIONS: Final = (
     RunOption(name="failure-mode", value="MODE", help="fail_fast, or continue with what does not depend on a failure"),
     RunOption(name="no-cache", help="run every step, also those whose results are known"),
     RunOption(name="debug", help="run every step in this process, one by one, so that breakpoint() works"),
+    RunOption(name="detach", help="plan and check, then let the run go on by itself: the terminal can be closed"),
     RunOption(name="simulate", value="DEVICES", help='pretend that this machine has "4xH100-80GB,1xA10", for example'),
     RunOption(name="quiet", help="show the summary only"),
     RunOption(name="help", help="show this and run nothing"),
@@ -186,6 +187,7 @@ def request(pipeline: Called, options: Options, arguments: Sequence[str]) -> Run
         tags=tuple(options.get("tag", ())),
         name=options.get("name"),
         quiet=bool(options.get("quiet")),
+        detach=bool(options.get("detach")),
     )
 
 

@@ -157,6 +157,31 @@ def config_expr(expression: str) -> Later:
     return Later(expression, lambda configs: eval(code, {"__builtins__": {}}, dict(configs)))
 
 
+def filled(value: Any, configs: Mapping[str, Any]) -> Any:
+    """A decorator's argument with the values of configs in it, also inside of lists and dicts."""
+    if isinstance(value, Config):
+        value = configs[value.attribute]
+        return value.to_dict() if isinstance(value, ConfigValue) else value
+    if isinstance(value, Later):
+        return value.value(configs)
+    if isinstance(value, dict):
+        return {key: filled(found, configs) for key, found in value.items()}
+    if isinstance(value, list):
+        return [filled(found, configs) for found in value]
+    if type(value) is tuple:
+        return tuple(filled(found, configs) for found in value)
+    return value
+
+
+def waits(value: Any) -> bool:
+    """Whether an argument has a config's value in it."""
+    if isinstance(value, dict):
+        return any(map(waits, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(waits, value))
+    return isinstance(value, (Later, Config))
+
+
 def _wrapped(value: Any) -> Any:
     return ConfigValue(value) if isinstance(value, dict) else value
 

@@ -14,13 +14,17 @@ from stoker.core.aws_batch import BatchSettings
 from stoker.core.errors import SettingsError, UsageError, nearest
 from stoker.core.kubernetes import KubernetesSettings
 from stoker.core.resources import ResourceSettings
+from stoker.core.slurm import SlurmSettings
 from stoker.core.units import UNSET
-from stoker.frontends.flowconfig import Later
+from stoker.frontends.flowconfig import filled, waits
+from stoker.frontends.flowpackages import WORDS, fields
 from stoker.frontends.flowsizes import resource_words
 from stoker.frontends.places import caller
 
 NOTES: Final = "__stoker_flow_notes__"
 """The attribute in which a method or a class has what its decorators noted."""
+WHOLE: Final = "__stoker_flow_notes_whole__"
+"""The same of a class as its mutators made it: with what its bases noted, as far as they left it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -46,6 +50,8 @@ class Kind:
 def notes_of(target: Any) -> tuple[Note, ...]:
     """What decorators noted on a method; on a class with those of its bases, nearest first."""
     if isinstance(target, type):
+        if WHOLE in vars(target):
+            return tuple(vars(target)[WHOLE])
         return tuple(note for base in target.__mro__ for note in vars(base).get(NOTES, ()))
     return tuple(getattr(target, NOTES, ()))
 
@@ -57,7 +63,7 @@ def noted(name: str, given: Mapping[str, Any], where: str) -> Note:
     if unknown:
         raise SettingsError(f"@{name} takes no '{unknown[0]}'{nearest(unknown[0], kind.words)}", where=where)
     values = {**{word: value for word, value in kind.words.items() if value is not UNSET}, **given}
-    if kind.check is not None and not any(isinstance(value, Later) for value in values.values()):
+    if kind.check is not None and not waits(values):
         try:
             kind.check(values)
         except SettingsError as error:
@@ -67,10 +73,7 @@ def noted(name: str, given: Mapping[str, Any], where: str) -> Note:
 
 def told(note: Note, configs: Mapping[str, Any]) -> Note:
     """A note with the values of configs in it, checked now."""
-    if not any(isinstance(value, Later) for value in note.values.values()):
-        return note
-    values = {word: value.value(configs) if isinstance(value, Later) else value for word, value in note.values.items()}
-    return noted(note.name, values, note.where)
+    return noted(note.name, filled(note.values, configs), note.where) if waits(note.values) else note
 
 
 def put(target: Any, note: Note) -> Any:
@@ -90,6 +93,11 @@ def decorator(name: str) -> Callable[..., Any]:
     """The decorator of a name, bare or with words."""
 
     def decorate(target: Any = None, /, **given: Any) -> Any:
+        if target is not None and not callable(target):
+            words = ", ".join(f"{word}=…" for word in list(KINDS[name].words)[:3])
+            raise UsageError(
+                f"@{name}({target!r}): it takes words with names", where=caller(), fix=f"write @{name}({words})"
+            )
         note = noted(name, given, caller())
         if target is not None:
             return put(target, note)
@@ -115,6 +123,11 @@ def _kubernetes(values: Mapping[str, Any]) -> None:
 def _batch(values: Mapping[str, Any]) -> None:
     _resources({word: value for word, value in values.items() if word in (*_ASKED, "trainium", "inferentia")})
     BatchSettings(**_own(values))
+
+
+def _slurm(values: Mapping[str, Any]) -> None:
+    _resources({word: value for word, value in values.items() if word in (*_ASKED, "trainium", "inferentia")})
+    SlurmSettings(**_own(values))
 
 
 def _own(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,10 +168,12 @@ def _catch(values: Mapping[str, Any]) -> None:
         raise SettingsError(f"var={var!r} is not the name of an attribute", fix='write var="failure"')
 
 
-def _packages(values: Mapping[str, Any]) -> None:
-    given = values.get("packages", {})
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise SettingsError(f"packages={given!r} does not map packages to versions", fix='write {"numpy": "1.26.4"}')
+def _pypi(values: Mapping[str, Any]) -> None:
+    fields("pypi", values)
+
+
+def _conda(values: Mapping[str, Any]) -> None:
+    fields("conda", values)
 
 
 def _secrets(values: Mapping[str, Any]) -> None:
@@ -196,10 +211,11 @@ def _card(values: Mapping[str, Any]) -> None:
 
 
 def _checkpoint(values: Mapping[str, Any]) -> None:
-    if values.get("load_policy") == "eager":
-        raise SettingsError("other runs' checkpoints are not taken over here", fix='write load_policy="fresh"')
-    if values.get("load_policy") not in ("fresh", "none"):
-        raise SettingsError(f"load_policy={values.get('load_policy')!r}", fix='write "fresh" or "none"')
+    policy, folder = values.get("load_policy"), values.get("temp_dir_root")
+    if policy not in ("fresh", "eager", "none"):
+        raise SettingsError(f"load_policy={policy!r}", fix='write "fresh", "eager" or "none"')
+    if folder is not None and not isinstance(folder, str):
+        raise SettingsError(f"temp_dir_root={folder!r} is not a folder's name", fix='write "/local/scratch"')
 
 
 def _ranks(values: Mapping[str, Any]) -> None:
@@ -214,6 +230,11 @@ def _is_number(value: Any, *, whole: bool = False) -> bool:
 
 def _unset(words: Iterable[str]) -> dict[str, Any]:
     return dict.fromkeys(words, UNSET)
+
+
+def _of_a_step(kind: type[attrs.AttrsInstance]) -> tuple[str, ...]:
+    """The fields of a backend's settings that may be given for one step."""
+    return tuple(field.name for field in attrs.fields(kind) if field.name not in getattr(kind, "whole_run", ()))
 
 
 _ASKED: Final = ("cpu", "gpu", "memory", "disk", "shared_memory", "gpu_vendor")
@@ -234,6 +255,11 @@ KINDS: Final[Mapping[str, Kind]] = {
         words=_unset((*_ASKED, "trainium", "inferentia", *(field.name for field in attrs.fields(BatchSettings)))),
         check=_batch,
         told="Run the step on AWS Batch; every word is checked and kept, and running is refused until it can be done.",
+    ),
+    "slurm": Kind(
+        words=_unset((*_ASKED, "trainium", "inferentia", *_of_a_step(SlurmSettings))),
+        check=_slurm,
+        told="Run the step on the stack's Slurm cluster: `@slurm(partition='gpu', time_limit='4h', gpu=1)`.",
     ),
     "retry": Kind(
         words={"times": 3, "minutes_between_retries": UNSET},
@@ -265,24 +291,24 @@ KINDS: Final[Mapping[str, Kind]] = {
     "parallel": Kind(words={}, told="The step runs on the nodes of a `num_parallel`; it says nothing that is new."),
     "pytorch_parallel": Kind(words={}, told="The same as `@parallel`: nodes get torch's variables in any case."),
     "pypi": Kind(
-        words={"packages": {}, "python": None, "disabled": False},
-        check=_packages,
-        told="Packages of the step's environment, with `--environment=pypi`.",
+        words=_unset(WORDS["pypi"]),
+        check=_pypi,
+        told="Packages that the step needs: in its image, or with `--environment=pypi` in an environment made here.",
     ),
     "conda": Kind(
-        words={"packages": {}, "libraries": {}, "python": None, "disabled": False},
-        check=_packages,
-        told="Packages of the step's environment, with `--environment=conda`.",
+        words=_unset(WORDS["conda"]),
+        check=_conda,
+        told="Packages that the step needs: in its image, or with `--environment=conda` in an environment made here.",
     ),
     "uv": Kind(
-        words={"packages": {}, "python": None, "disabled": False},
-        check=_packages,
-        told="Packages of the step's environment, with `--environment=uv`.",
+        words=_unset(WORDS["pypi"]),
+        check=_pypi,
+        told="Packages that the step needs: in its image, or with `--environment=uv` in an environment made here.",
     ),
     "checkpoint": Kind(
-        words={"load_policy": "fresh", "temp_dir_root": None},
+        words={"load_policy": "fresh", "temp_dir_root": None, "show_card": True},
         check=_checkpoint,
-        told="A folder that every attempt of the task gets again: `current.checkpoint`.",
+        told="A folder that every attempt of the task gets again, with `load_policy='eager'` also other runs.",
     ),
     "gpu_profile": Kind(
         words={"interval": 1, "include_artifacts": True, "artifact_prefix": "gpu_profile_", "with_card": True},
@@ -316,15 +342,15 @@ KINDS: Final[Mapping[str, Kind]] = {
         told="When the flow should run: kept with the flow for whoever deploys it; nothing here starts runs by itself.",
     ),
     "pypi_base": Kind(
-        words={"packages": {}, "python": None, "disabled": False},
+        words=_unset(WORDS["pypi"]),
         of_flow=True,
-        check=_packages,
+        check=_pypi,
         told="`@pypi` for every step of the flow.",
     ),
     "conda_base": Kind(
-        words={"packages": {}, "libraries": {}, "python": None, "disabled": False},
+        words=_unset(WORDS["conda"]),
         of_flow=True,
-        check=_packages,
+        check=_conda,
         told="`@conda` for every step of the flow.",
     ),
 }
@@ -333,6 +359,7 @@ KINDS: Final[Mapping[str, Kind]] = {
 resources = decorator("resources")
 kubernetes = decorator("kubernetes")
 batch = decorator("batch")
+slurm = decorator("slurm")
 retry = decorator("retry")
 catch = decorator("catch")
 timeout = decorator("timeout")

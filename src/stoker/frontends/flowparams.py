@@ -114,7 +114,11 @@ class Parameter:
         value = self.default
         if callable(value) and not isinstance(value, type):
             value = value(ParameterContext(flow, username(), self.name))
-            return self.parsed(value)
+            try:
+                return self.parsed(value)
+            except ParameterError as error:
+                fix = f"let its default return that, or write type={type(value).__name__}"
+                raise ParameterError(error.message, where=self.where, fix=fix) from None
         if value is UNSET:
             return None
         return self.parsed(value)
@@ -229,6 +233,15 @@ def username() -> str:
         return "unknown"
 
 
+def missing(flow: str, parameter: Parameter) -> ParameterError:
+    """That a parameter without a default was not given."""
+    flag = "--config" if hasattr(type(parameter), "is_flow_config") else f"--{parameter.name}"
+    more = f"{parameter.name} FILE" if flag == "--config" else "…"
+    return ParameterError(
+        f"flow {flow}: parameter '{parameter.name}' is missing", where=parameter.where, fix=f"add {flag} {more}"
+    )
+
+
 def bound(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """All parameters of a flow by name: what is given, parsed, and the defaults of the rest."""
     known = {parameter.name: parameter for parameter in parameters_of(kind).values()}
@@ -243,9 +256,7 @@ def bound(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
         if name in values:
             continue
         if parameter.required:
-            raise ParameterError(
-                f"flow {kind.__name__}: parameter '{name}' is missing", where=parameter.where, fix=f"add --{name} …"
-            )
+            raise missing(kind.__name__, parameter)
         try:
             values[name] = parameter.resolved(kind.__name__)
         except StokerError:

@@ -10,22 +10,27 @@ from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 
 import attrs
 
-from stoker.core.errors import SettingsError, UsageError, nearest
+from stoker.core.errors import SettingsError, UsageError
 from stoker.core.findings import Finding
 from stoker.core.resources import ResourceSettings
-from stoker.core.settings import Layer, fields_given, layer_from
+from stoker.core.settings import Layer, component_settings, fields_given, layer_from
 from stoker.core.units import size_text
 from stoker.core.words import memory_text
+from stoker.frontends import flowpackages
 from stoker.frontends.flowdecorators import KINDS, Note, noted, notes_of, seconds_of, told
+from stoker.frontends.flowpackages import BASES
 from stoker.frontends.flowsizes import resource_words
-from stoker.frontends.params import parse
+from stoker.frontends.flowtexts import given_of
+from stoker.frontends.flowusers import near
 
 NO_BACKEND: Final = "STK190"
 REMOTE: Final[Mapping[str, str]] = {"kubernetes": "Kubernetes", "batch": "AWS Batch"}
 """Decorators that say where a step runs, and what that is called."""
+PLATFORMS: Final[Mapping[str, str]] = {"slurm": "Slurm"}
+"""Decorators that say the same of a platform whose backend is here: their names are its flavor."""
 WORKERS: Final = frozenset({"card", "catch", "secrets", "checkpoint", "torchrun", "accelerate", "deepspeed", "mpi"})
 """Decorators whose words the worker looks at."""
-_ASKING: Final = ("resources", *REMOTE)
+_ASKING: Final = ("resources", *REMOTE, *PLATFORMS)
 _LARGEST: Final = ("cpu_count", "gpu_count", "memory", "disk", "shared_memory", "gpu_memory")
 _HELD: Final = frozenset(field.name for field in attrs.fields(ResourceSettings))
 _SHORT: Final = frozenset({"cpu", "gpu", "trainium", "inferentia"})
@@ -35,7 +40,8 @@ _SHORT: Final = frozenset({"cpu", "gpu", "trainium", "inferentia"})
 class StepOptions:
     """What a step's decorators ask for. `catch` is the attribute for a failure, "" where it is only to go on.
 
-    `remote` names the decorator of the platform on which the step is to run, `own` has its words beside resources.
+    `placed`: a decorator names the platform on which the step is to run. `remote` is its name where there is no backend
+    for that yet, and `own` then has its words beside resources.
     """
 
     layers: tuple[Layer, ...]
@@ -44,6 +50,7 @@ class StepOptions:
     remote: str = ""
     remote_at: str = ""
     own: Mapping[str, Any] = attrs.field(factory=dict)
+    placed: bool = False
 
     def note(self, name: str) -> Note | None:
         """What a decorator noted; None where the step does not have it."""
@@ -62,21 +69,25 @@ def of_step(
     """A step's options from its own decorators, those of the class that count for it, and those of `--with`."""
     notes = [told(note, configs or {}) for note in notes_of(function) if note.name not in without]
     have = {note.name for note in notes}
-    for base in ("pypi_base", "conda_base"):
-        short = base.removesuffix("_base")
-        notes += [attrs.evolve(note, name=short) for note in notes_of(kind) if note.name == base and short not in have]
     for text in attached:
         note = attached_note(text)
         if note.name not in have:
             notes.append(note)
-    remote = [note for note in notes if note.name in REMOTE]
-    if len(remote) > 1:
+    placed = [note for note in notes if note.name in REMOTE or note.name in PLATFORMS]
+    if len(placed) > 1:
         raise UsageError(
-            f"step '{name}' is to run on {' and on '.join(REMOTE[note.name] for note in remote)}",
-            where=remote[-1].where,
+            f"step '{name}' is to run on {' and on '.join({**REMOTE, **PLATFORMS}[note.name] for note in placed)}",
+            where=placed[-1].where,
             fix="keep one of the two decorators",
         )
-    layers = tuple(layer for layer in (_resources(name, notes), *map(_layer, notes)) if layer is not None)
+    remote = [note for note in placed if note.name in REMOTE]
+    above = [told(note, configs or {}) for note in notes_of(kind) if note.name in BASES]
+    above = [note for note in reversed(above) if not {note.name, BASES[note.name]} & set(without)]
+    layers = tuple(
+        layer
+        for layer in (_resources(name, notes), _packages(name, [*above, *notes]), *map(_layer, notes))
+        if layer is not None
+    )
     catch = next((note for note in notes if note.name == "catch"), None)
     return StepOptions(
         layers=layers,
@@ -85,12 +96,20 @@ def of_step(
         remote=remote[0].name if remote else "",
         remote_at=remote[0].where if remote else "",
         own=_own(remote[0]) if remote else {},
+        placed=bool(placed),
     )
 
 
-def of_flow(kind: type) -> tuple[Layer, ...]:
-    """Settings of every step of a flow; a run of a flow runs every step, unless a step says `@cache`."""
-    return (Layer(origin=f"flow {kind.__name__}", values={"cache": False}),)
+def of_flow(kind: type, environment: str | None = None) -> tuple[Layer, ...]:
+    """Settings of every step of a flow; a run of a flow runs every step, unless a step says `@cache`.
+
+    `environment` is where the packages of steps come from, as the command line says.
+    """
+    found = [Layer(origin=f"flow {kind.__name__}", values={"cache": False})]
+    if environment is not None:
+        asked = {"packages": {"environment": environment}}
+        found.append(layer_from(f"--environment={environment}", (asked,)))
+    return tuple(found)
 
 
 def tags_of(kind: type) -> tuple[str, ...]:
@@ -115,37 +134,8 @@ def attached_note(text: str) -> Note:
     known = [name for name, kind in KINDS.items() if not kind.of_flow]
     where = f"--with {text}"
     if name not in known:
-        raise UsageError(f"there is no decorator '{name}'{nearest(name, known)}", where=where)
-    given: dict[str, Any] = {}
-    for part in rest.split(",") if colon else ():
-        word, equals, value = part.partition("=")
-        if not equals or not word.strip():
-            raise UsageError(f"{part!r} is not word=value", where=where, fix=f"write --with {name}:gpu=1")
-        given[word.strip()] = parse(value.strip(), Any) if word.strip() not in _SHORT else value.strip()
-    return noted(name, given, where)
-
-
-def differing(found: Mapping[str, StepOptions]) -> tuple[str, ...]:
-    """What is installed here in another version than `@pypi` and its like ask for: steps run with what is here."""
-    said: dict[str, None] = {}
-    for step, options in found.items():
-        for note in options.notes:
-            if note.name not in ("pypi", "conda", "uv") or note.values.get("disabled"):
-                continue
-            for package, wanted in {**note.values.get("libraries", {}), **note.values["packages"]}.items():
-                here = _installed(package)
-                if here != str(wanted).removeprefix("=="):
-                    said[f"{step}: @{note.name} asks for {package} {wanted}; here is {here or 'none'}"] = None
-    return tuple(said)
-
-
-def _installed(package: str) -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
+        raise UsageError(f"there is no decorator '{name}'{near(name, known)}", where=where)
+    return noted(name, given_of(name, rest, where) if colon else {}, where)
 
 
 def no_backend(step: str, options: StepOptions) -> Finding:
@@ -233,8 +223,23 @@ def _resources(step: str, notes: Sequence[Note]) -> Layer | None:
     return Layer(origin=origin, values={"resources": merged}, origins=places, level="step")
 
 
+def _packages(step: str, notes: Sequence[Note]) -> Layer | None:
+    """The packages that a step and its class ask for, the class's first."""
+    return flowpackages.layer_of(
+        step,
+        (
+            flowpackages.Said(note.name, note.values, note.where)
+            for note in notes
+            if note.name in BASES or note.name in flowpackages.FIELDS
+        ),
+    )
+
+
 def _layer(note: Note) -> Layer | None:
     """The settings of one decorator that is not about resources."""
+    if note.name in PLATFORMS:
+        settings = component_settings(note.name, _own(note))
+        return Layer(origin=f"{note.where} @{note.name}", values={f"platform.{note.name}": settings}, level="step")
     values = _SETTINGS[note.name](note.values) if note.name in _SETTINGS else {}
     return layer_from(f"{note.where} @{note.name}", (values,), level="step") if values else None
 

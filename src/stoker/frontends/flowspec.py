@@ -6,6 +6,7 @@ it: attributes come from there, and what the method leaves behind is kept from t
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Protocol, TypeVar, overload
 
 import attrs
@@ -13,13 +14,12 @@ import attrs
 from stoker.core import plugins, request
 from stoker.core.errors import GraphError, ParameterError, UsageError, nearest
 from stoker.core.flow import OWN, STEP_MARK
-from stoker.frontends.places import caller
+from stoker.frontends.places import caller, place_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 TASK: Final = "_stoker_task"
 """The attribute in which an instance has its `Task`; it is no artifact."""
-_MERGE: Final = "in self.merge_artifacts(inputs, include=[…], exclude=[…])"
 
 
 class Task(Protocol):
@@ -74,8 +74,9 @@ def step(function: Any = None, /, *, start: bool = False, end: bool = False) -> 
     """Make a method a step of its flow. `start=True` and `end=True` say which is the first and the last."""
 
     def marked(decorated: Any) -> Any:
-        if not callable(decorated):
-            raise UsageError(f"@step on {decorated!r}, which is no method", where=caller())
+        if not callable(decorated) or not hasattr(inspect.unwrap(decorated), "__code__"):
+            fix = "put the other decorator above @step"
+            raise UsageError(f"@step on {decorated!r}, which is no method", where=caller(), fix=fix)
         setattr(decorated, STEP_MARK, {"start": start, "end": end})
         return decorated
 
@@ -91,6 +92,13 @@ class FlowSpec:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        begun = vars(cls).get("__init__")
+        if begun is not None and "__init__" not in getattr(begun, "__code__", cls.__init__.__code__).co_names:
+            raise UsageError(
+                f"flow {cls.__name__} has an __init__ of its own, which would keep {cls.__name__}() from running it",
+                where=place_of(begun),
+                fix="set what all steps see as attributes of the class, and artifacts in its first step",
+            )
         if request.WORKER:
             # Before workers are forked, so that none of them has to import what runs a task.
             plugins.load("stoker.drivers", "task")
@@ -160,8 +168,13 @@ class FlowSpec:
 
     def __setattr__(self, name: str, value: Any) -> None:
         task = self.__dict__.get(TASK)
-        if task is not None and (name in OWN or name == TASK):
+        there = getattr(type(self), name, None)
+        if task is not None and (name in OWN or name == TASK or isinstance(vars(FlowSpec).get(name), property)):
             raise AttributeError(f"self.{name} is the flow's own; give the artifact another name")
+        if hasattr(there, STEP_MARK):
+            raise AttributeError(f"self.{name} is a step; give the artifact another name")
+        if isinstance(there, property) and there.fset is None:
+            raise AttributeError(f"self.{name} is a property without a setter; give the artifact another name")
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -170,6 +183,10 @@ class FlowSpec:
             task.forget(name)
             self.__dict__.pop(name, None)
             return
+        if task is not None:
+            raise AttributeError(
+                f"self.{name} cannot be deleted: there is no such artifact{nearest(name, task.names())}"
+            )
         super().__delattr__(name)
 
     def __contains__(self, name: str) -> bool:
@@ -264,7 +281,7 @@ def _merge(task: Any, inputs: list[Any], include: set[str], exclude: set[str], o
         raise ParameterError(
             f"merge_artifacts: the inputs differ in {', '.join(conflicts)}",
             where=where,
-            fix=f"set them before, or leave them out {_MERGE}",
+            fix=f"set self.{conflicts[0]} before it, or leave it out: self.merge_artifacts(…, exclude={conflicts})",
         )
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from stoker.core.launch import Launch
-    from stoker.core.settings import DockerSettings, Monitor, ResourceSettings, Retry
+    from stoker.core.settings import DockerSettings, Monitor, PackageSettings, ResourceSettings, Retry
 
 Hook = Callable[..., Any]
 HOOKS: Final = ("on_success", "on_failure")
@@ -29,6 +29,7 @@ class Options(TypedDict, total=False):
     settings: Mapping[str, Any]
     resources: ResourceSettings | Mapping[str, Any] | None
     docker: DockerSettings | Mapping[str, Any] | None
+    packages: PackageSettings | Mapping[str, Any] | None
     retry: Retry | Mapping[str, Any] | int | None
     timeout: float | str | timedelta | None
     cache: bool

@@ -38,12 +38,35 @@ def steps_of(kind: type) -> dict[str, Callable[..., Any]]:
     return found
 
 
+def step_of(kind: type, name: str) -> FlowStep:
+    """One step of a class, as its source says."""
+    return _read(name, steps_of(kind)[name], kind)
+
+
+def go_on(flow: Any, step: FlowStep, way: Any) -> None:
+    """Call `self.next(…)` in the stead of a step that did not run: as its source says, or with other words for it."""
+    words = dict(way) if isinstance(way, dict) else {}
+    if not words and step.kind == "foreach":
+        words = {"foreach": step.name_of}
+    if not words and step.kind == "parallel":
+        raise GraphError(
+            f"step '{step.name}' is skipped, and only it knows on how many nodes the next one runs",
+            where=step.next_at,
+            fix='yield {"num_parallel": 4}',
+        )
+    if step.kind == "switch":
+        cases = {case: getattr(flow, target) for case, target in step.cases.items()}
+        flow.next(cases, condition=words.get("condition", step.name_of))
+        return
+    flow.next(*(getattr(flow, target) for target in step.targets), **words)
+
+
 def graph_of(kind: type) -> FlowGraph:
     """The graph of a flow's class; `GraphError` where a method cannot be read. Not yet checked."""
     functions = steps_of(kind)
     steps = {name: _read(name, function, kind) for name, function in functions.items()}
     marked = {name: getattr(function, STEP_MARK) for name, function in functions.items()}
-    where = _place_of_class(kind)
+    where = place_of_class(kind)
     return FlowGraph(
         name=kind.__name__,
         steps=steps,
@@ -62,7 +85,7 @@ def _named(marked: Mapping[str, Mapping[str, Any]], role: str, where: str) -> st
     return chosen[0] if chosen else role
 
 
-def _place_of_class(kind: type) -> str:
+def place_of_class(kind: type) -> str:
     try:
         return place(inspect.getfile(kind), inspect.getsourcelines(kind)[1])
     except (OSError, TypeError):
@@ -103,7 +126,7 @@ def _read(name: str, function: Callable[..., Any], kind: type) -> FlowStep:
     last = method.tree.body[-1]
     if not calls:
         return step
-    final = last.value if isinstance(last, ast.Expr) else None
+    final = last.value if isinstance(last, (ast.Expr, ast.Return)) else None
     for call in calls:
         if call is not final:
             raise GraphError(
@@ -195,9 +218,10 @@ def _switch(step: FlowStep, call: ast.Call, condition: ast.expr | None, myself: 
 def _target(argument: ast.expr, myself: str, step: FlowStep, where: str) -> str:
     if isinstance(argument, ast.Attribute) and isinstance(argument.value, ast.Name) and argument.value.id == myself:
         return argument.attr
-    raise GraphError(
-        f"step '{step.name}': self.next(…) is given {ast.unparse(argument)}", where=where, fix=f"write {_NEXT}"
-    )
+    given, fix = ast.unparse(argument), _NEXT
+    if isinstance(argument, (ast.Constant, ast.Call)):  # "a", or self.a()
+        fix = f"self.next({myself}.{given.removeprefix(myself + '.').removesuffix('()').strip(chr(39))})"
+    raise GraphError(f"step '{step.name}': self.next(…) is given {given}", where=where, fix=f"write {fix}")
 
 
 def _text(value: ast.expr, what: str, step: FlowStep, where: str) -> str:
@@ -233,11 +257,10 @@ def check(graph: FlowGraph) -> None:
     for step in graph.steps.values():
         for target in step.targets:
             if target not in graph.steps:
-                raise GraphError(
-                    f"step '{step.name}' goes to '{target}', which is no step{nearest(target, graph.steps)}",
-                    where=step.next_at,
-                    fix="put @step on it" if not nearest(target, graph.steps) else "",
-                )
+                near = nearest(target, graph.steps)
+                fix = "" if "did you mean" in near else f"put @step on `def {target}(self):`, or name another step"
+                what = f"step '{step.name}' goes to '{target}', which is no step{near}"
+                raise GraphError(what, where=step.next_at, fix=fix)
         if step.kind == "end" and step.name != graph.end:
             raise GraphError(
                 f"step '{step.name}' does not say where it goes", where=step.where, fix=f"end it with {_NEXT}"

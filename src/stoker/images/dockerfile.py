@@ -76,10 +76,11 @@ class Requirements:
 class ImageSpec:
     """Everything that an image is made of, resolved and JSON all through; `images.spec` makes it.
 
-    `python` is the driver's, "3.11"; `interpreter` says how the image comes by one. `own` is the text of a person's own
-    Dockerfile, after which Stoker's lines come. `wheels` is the platform of torch's wheels, "cu124". `arguments` are
-    the installer's, each a word. `worker` is the file name of Stoker's wheel. `parent_user` is the USER of the parent,
-    where somebody has looked. `secrets` are the names of those that the build is to mount. `left_out` says what was
+    `python` is the driver's, or what is asked for, "3.11"; `interpreter` says how the image comes by one. `own` is the
+    text of a person's own Dockerfile, after which Stoker's lines come. `wheels` is the platform of torch's wheels,
+    "cu124". `arguments` are the installer's, each a word. `worker` is the file name of Stoker's wheel. `parent_user` is
+    the USER of the parent, where somebody has looked. `secrets` are the names of those that the build is to mount.
+    `conda_channels` are conda-forge where there are none. `left_out` says what was
     asked for and is not installed, and why. The fields from `context_root` on change nothing of the text.
     """
 
@@ -93,6 +94,7 @@ class ImageSpec:
     environment: Mapping[str, str] = attrs.field(factory=dict)
     apt_packages: tuple[str, ...] = ()
     conda_packages: tuple[str, ...] = ()
+    conda_channels: tuple[str, ...] = ()
     installer: Installer = "uv"
     arguments: tuple[str, ...] = ()
     requirements: tuple[Requirements, ...] = ()
@@ -177,11 +179,12 @@ def _system(spec: ImageSpec) -> Iterator[str]:
     if spec.conda_packages:
         names = " ".join(shlex.quote(name) for name in spec.conda_packages)
         python = shlex.quote(f"python={spec.python}")
+        channels = " ".join(f"-c {shlex.quote(name)}" for name in spec.conda_channels or ("conda-forge",))
         yield f"COPY --from={MICROMAMBA} /bin/micromamba /usr/local/bin/micromamba"
         # A parent that has a conda environment there, as PyTorch's older images have, keeps it and its Python.
         yield command(
             f"if [ -d {CONDA}/conda-meta ]; then set -- install; else set -- create {python} pip; fi; "
-            f'micromamba "$@" -y -p {CONDA} -c conda-forge --override-channels {names} && micromamba clean -a -y'
+            f'micromamba "$@" -y -p {CONDA} {channels} --override-channels {names} && micromamba clean -a -y'
         )
         yield f'ENV PATH="{CONDA}/bin:$PATH"'
 

@@ -96,6 +96,7 @@ _BARE: Final = (
     re.compile(r"(?:docker\.io/(?:library/)?)?(?P<name>ubuntu|debian):(?P<release>[a-z0-9.]+?)(?:-slim|-\d+)*(?:@.*)?"),
     re.compile(r"(?:docker\.io/|nvcr\.io/)?nvidia/cuda:[^@]*-(?P<name>ubuntu)(?P<release>[\d.]+)(?:@.*)?"),
 )
+_OFFICIAL: Final = re.compile(r"(?:docker\.io/(?:library/)?)?python:(?P<version>\d+\.\d+(?:\.\d+)?)(-[^@]*)?(@.*)?")
 
 
 @attrs.frozen(kw_only=True)
@@ -140,6 +141,24 @@ def interpreter_of(image: str, *, python: str) -> Python:
             release = release.partition(".")[0] if name == "debian" else release
             return "distribution" if PYTHONS.get(name + release) == python else "uv"
     return "parent"
+
+
+def check_python(image: str, python: str) -> None:
+    """Refuse a Python that an image with one of its own does not have, or that its name does not tell.
+
+    Docker's official images of Python say theirs: https://hub.docker.com/_/python.
+    """
+    match = _OFFICIAL.fullmatch(image)
+    if match is None:
+        raise SettingsError(
+            f"python_version: {image} brings a Python of its own, so that it cannot be {python}",
+            fix="remove python_version, or take an image without a Python, such as ubuntu:24.04",
+        )
+    theirs, ours = match["version"].split("."), python.split(".")
+    if theirs[: len(ours)] != ours[: len(theirs)]:
+        raise SettingsError(
+            f"python_version: {image} has Python {match['version']}, not {python}", fix=f"take python:{python}-slim"
+        )
 
 
 def known() -> list[str]:

@@ -41,8 +41,8 @@ __all__ = ["ImageSpec", "Requirements", "context_files", "dockerfile", "spec_of"
 
 UNBUILT: Final = (
     *("dockerfile", "requirements", "pyproject_path", "required_extras", "replicate_local_python_environment"),
-    *("apt_packages", "conda_packages", "environment", "local_project_install_command", "build_context_root"),
-    *("python_package_installer_args", "build_config", "accelerator"),
+    *("apt_packages", "conda_packages", "conda_channels", "environment", "local_project_install_command"),
+    *("build_context_root", "python_version", "python_package_installer_args", "build_config", "accelerator"),
 )
 """What an image that is used as it is cannot honour."""
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -52,6 +52,7 @@ _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 _APT: Final = re.compile(r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?(=[A-Za-z0-9.+~:-]+|/[A-Za-z0-9.-]+)?")
 # https://docs.conda.io/projects/conda-build/en/latest/resources/package-spec.html#package-match-specifications
 _CONDA: Final = re.compile(r"[A-Za-z0-9_][^\s;&|`$\\\"']*( [^;&|`$\\\"']*)?")
+_CHANNEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 _PLATFORM: Final = re.compile(r"[a-z0-9]+/[a-z0-9]+(/[a-z0-9]+)?")
 _USER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 _FLAG: Final = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
@@ -67,7 +68,11 @@ def spec_of(settings: DockerSettings | None, *, root: Path, python: str, worker:
     if given(settings.skip_build, False):
         return _used_as_is(settings, python)
     own = _own(settings, root)
+    python = given(settings.python_version, python)
     parent, accelerator = _parent(settings, own, python)
+    interpreter = _interpreter(settings, own, parent, python)
+    if given(settings.python_version, "") and interpreter == "parent" and not given(settings.conda_packages, ()):
+        parents.check_python(parent, python)
     groups, left_out = _groups(settings, root)
     groups, extras, ours = _cleaned(groups)
     wheels = accelerator.wheels or _wheels(groups)
@@ -80,13 +85,14 @@ def spec_of(settings: DockerSettings | None, *, root: Path, python: str, worker:
     return ImageSpec(
         parent=parent,
         python=python,
-        interpreter=_interpreter(settings, own, parent, python),
+        interpreter=interpreter,
         platform=_fitting(given(settings.platform, ""), _PLATFORM, "platform", "linux/amd64"),
         own=own,
         build_arguments=tuple(sorted(_variable(name, "a build argument") for name in options.get("build_args", {}))),
         environment=_environment(settings.environment, "environment"),
         apt_packages=_names(settings.apt_packages, _APT, "apt_packages", "libgl1"),
-        conda_packages=_names(settings.conda_packages, _CONDA, "conda_packages", "ffmpeg=6"),
+        conda_packages=_conda_packages(settings),
+        conda_channels=_names(settings.conda_channels, _CHANNEL, "conda_channels", "conda-forge"),
         installer=installer,
         arguments=arguments,
         requirements=groups,
@@ -141,6 +147,13 @@ def _used_as_is(settings: DockerSettings, python: str) -> ImageSpec:
         installer=given(settings.python_package_installer, "uv"),
         **_kept(settings),
     )
+
+
+def _conda_packages(settings: DockerSettings) -> tuple[str, ...]:
+    """What conda installs; also a Python that is asked for, since a parent's own environment has one already."""
+    found = _names(settings.conda_packages, _CONDA, "conda_packages", "ffmpeg=6")
+    python = given(settings.python_version, "")
+    return (f"python={python}", *found) if found and python else found
 
 
 def _kept(settings: DockerSettings) -> dict[str, Any]:

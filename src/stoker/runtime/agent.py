@@ -26,7 +26,7 @@ from stoker.core.launch import Launch
 from stoker.core.status import CANCELLED, GANG_INCOMPLETE, HANG
 from stoker.core.words import dashed
 from stoker.launchers.base import LOOPBACK, Argv, Node, Started, on_cpus, processes_per_node
-from stoker.runtime import blame, cluster, hang, processes
+from stoker.runtime import blame, cluster, hang, mpigang, processes
 from stoker.runtime.notice import Notice
 from stoker.runtime.rankstate import Output, RankState
 from stoker.runtime.starting import environment_for, spawned
@@ -178,7 +178,7 @@ class Agent:
     def _start(self) -> None:
         launcher = plugins.load("stoker.launchers", self._launch.launcher)
         argv = (sys.executable, "-m", "stoker.runtime.rank", os.path.join(self._folder, "agent"))
-        started: Started = launcher(argv, self._node, self._arguments())
+        started: Started = mpigang.started(launcher, argv, self._node, self._arguments(), self._job.get("gang"))
         environment = environment_for(started, self._node, self._folder)
         for variables in started.ranks or ([{}] if started.argv else []):
             self._spawn(started.argv, {**environment, **variables})

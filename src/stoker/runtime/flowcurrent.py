@@ -12,7 +12,9 @@ import os
 import tempfile
 from typing import Any, Final, Iterator, NamedTuple
 
-from stoker.core.errors import UsageError
+import attrs
+
+from stoker.core.errors import UsageError, nearest
 from stoker.launchers.base import LOOPBACK
 from stoker.runtime.context import context
 
@@ -36,9 +38,11 @@ class _Parameters:
         self._task = task
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or not self._task.has_parameter(name):
-            raise AttributeError(f"the flow has no parameter '{name}'")
-        return self._task.parameter(name)
+        known = self._task.parameters() if not name.startswith("__") else ()
+        found = next((one for one in known if one.replace("-", "_") == name), None)
+        if found is None:
+            raise AttributeError(f"the flow has no parameter '{name}'{nearest(name, known)}")
+        return self._task.parameter(found)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._task.parameters())
@@ -165,16 +169,30 @@ class Current:
 
     @property
     def checkpoint(self) -> Any:
-        """The task's folder that every attempt gets again: `directory`, `is_loaded`, `save()`, `list()`."""
-        from stoker.runtime.flowcheckpoint import Checkpoint
+        """What every attempt of the task gets again: `directory`, `is_loaded`, `save()`, `list()`, `load()`."""
+        from stoker.runtime.flowcheckpoint import CurrentCheckpoint
 
         task = self._there("checkpoint")
         if "checkpoint" not in self._held:
             values = task.note("checkpoint")
             if values is None:
                 raise AttributeError("current.checkpoint is there in steps with @checkpoint only")
-            self._held["checkpoint"] = Checkpoint(context.checkpoint_dir, values["load_policy"])
+            place = self._checkpoint_place()
+            self._held["checkpoint"] = CurrentCheckpoint(place, values["load_policy"], values["temp_dir_root"])
         return self._held["checkpoint"]
+
+    def _checkpoint_place(self) -> Any:
+        from stoker.runtime import flowcheckpoint
+
+        scopes = sorted(tag for tag in self.tags if tag.startswith(flowcheckpoint.SCOPE))
+        return flowcheckpoint.place_of(
+            context.checkpoint_dir,
+            self.pathspec,
+            attempt=self.retry_count,
+            scope=scopes[0] if scopes else str(self.namespace),
+            elements=self._task.digests(),
+            nodes=self.parallel.num_nodes,
+        )
 
     @property
     def card(self) -> Any:
@@ -206,10 +224,10 @@ class Current:
         return self.get(key) is not None
 
     def __getattr__(self, name: str) -> Any:
-        from stoker.core.errors import nearest
-
         if name.startswith("_"):
             raise AttributeError(name)
+        if name == "torchrun":
+            name = "torch"  # as one would expect it
         if name in ("torch", "accelerate", "deepspeed", "mpi"):
             return self._launching(name)
         if hasattr(type(self), name):  # Python asks here, too, when a property raises an AttributeError
@@ -218,13 +236,13 @@ class Current:
         raise AttributeError(f"current has no '{name}'{nearest(name, known)}")
 
     def _launching(self, name: str) -> Any:
-        from stoker.runtime.flowlaunch import LAUNCHERS, Launching
+        from stoker.runtime.flowlaunch import LAUNCHERS, launching
 
-        launcher = LAUNCHERS[name]
-        values = self._there(name).note(launcher)
+        launcher, task = LAUNCHERS[name], self._there(name)
+        values = task.note(launcher)
         if values is None:
             raise AttributeError(f"current.{name} is there in steps with @{launcher} only")
-        return Launching(launcher, values)
+        return launching(name, values, task.token)
 
     def __repr__(self) -> str:
         return f"<current: {self.pathspec}>" if self._task is not None else "<current: no task runs here>"
@@ -252,6 +270,10 @@ def entered(task: Any) -> Iterator[None]:
     before = (current._task, current._run, current._held)
     current._task, current._held = task, {}
     current._run = json.loads(os.environ.get(VARIABLE, "{}"))
+    if task.note("checkpoint") is not None:
+        from stoker.runtime import flowcheckpoint
+
+        os.environ[flowcheckpoint.VARIABLE] = json.dumps(attrs.asdict(current._checkpoint_place()))
     try:
         yield
     finally:

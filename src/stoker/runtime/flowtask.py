@@ -19,9 +19,8 @@ from stoker.core.artifact import from_wire
 from stoker.core.errors import GraphError, SerializationError, StokerError, nearest
 from stoker.core.flow import CARD, ELEMENTS, GANG, TRANSITION
 from stoker.core.units import UNSET
-from stoker.frontends import flowsecrets
+from stoker.frontends import flowmutators, flowsecrets, flowusers, transitions
 from stoker.frontends.flowspec import TASK, Transition, parameters_of
-from stoker.frontends.flowusers import USERS, around
 from stoker.runtime import flowcurrent, modules
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
@@ -34,6 +33,10 @@ _FIXED: Final = frozenset({int, float, complex, bool, str, bytes, type(None), fr
 """Types whose values nobody can change: what was read is as it was."""
 
 
+_MADE: Final[dict[type, tuple[str, Any]]] = {}
+"""Flows' classes → the parameters that their mutators made something of last, and what that was."""
+
+
 class FlowTask:
     """One task; what `frontends.flowspec.FlowSpec` asks of its `Task`."""
 
@@ -44,19 +47,37 @@ class FlowTask:
         self.place: Mapping[str, Any] = artifacts.load(from_wire(inputs["place"]["value"]), blobs)
         self.transition: Transition | None = None
         self.card: TaskCard | None = None
+        self.token = str(job.get("gang", {}).get("token", ""))
         self._wires: dict[str, Wire] = {name: tree["value"] for name, tree in _entries(inputs, "artifacts")}
         self._parameters = {name: tree["value"] for name, tree in _entries(inputs, "parameters")}
         self._elements = [tree["value"] for tree in inputs.get("elements", {"list": []})["list"]]
         self._joined = inputs.get("inputs")
         self._read: dict[str, Any] = {}
         self._values: dict[str, Any] = {}
-        kind = modules.object_of({**source, "qualname": source["qualname"].rpartition(".")[0]})
+        self._configs: dict[str, Any] = {}
+        kind = self._as_run(modules.object_of({**source, "qualname": source["qualname"].rpartition(".")[0]}))
         self.flow = kind.__new__(kind)
         self._names = frozenset(parameter.name for parameter in parameters_of(kind).values())
         self.flow.__dict__[TASK] = self
         for name in self._wires:
             if hasattr(kind, name):
                 self.value(name)  # else the class's own attribute of that name would be read
+
+    def _as_run(self, written: Any) -> Any:
+        """The flow's class as its mutators and the command line make it, with the configs that the run has."""
+        for attribute, config in parameters_of(written).items():
+            if hasattr(type(config), "is_flow_config"):
+                content = self.parameter(config.name)
+                self._configs[attribute] = config.given_out(None if content is UNSET else content)
+        attached = json.loads(os.environ.get(flowcurrent.VARIABLE, "{}")).get("with", ())
+        changed = flowmutators.has_mutators(written)
+        if not changed and not any(flowusers.named(text.partition(":")[0]) for text in attached):
+            return written
+        known = json.dumps([{name: self._parameters[name]["d"] for name in sorted(self._parameters)}, attached])
+        if _MADE.get(written, ("", None))[0] != known:
+            early = flowmutators.pre_mutated(written, self._configs)
+            _MADE[written] = known, flowmutators.mutated(early, self._configs, attached)
+        return _MADE[written][1]
 
     def __call__(self) -> None:
         """Run the step's method."""
@@ -68,8 +89,8 @@ class FlowTask:
         if self._joined is not None:
             inputs = Inputs(artifacts.load(from_wire(self._joined["value"]), self.blobs), self.blobs)
         with flowcurrent.entered(self):
-            if hasattr(method, USERS):
-                around(method, self.place["step"], self.flow, inputs)
+            if getattr(method, flowusers.USERS, ()):
+                self._around(method, inputs)
             elif inputs is not None:
                 method(inputs)
             else:
@@ -77,6 +98,14 @@ class FlowTask:
         caught = self.note("catch")
         if caught is not None and caught["var"]:
             self.flow.__dict__[caught["var"]] = None  # it did not fail
+
+    def _around(self, method: Callable[..., Any], inputs: Inputs | None) -> None:
+        """Run it inside of the decorators of its user, and go where they say."""
+        name = self.place["step"]
+        way = flowusers.around(method, name, self.flow, inputs, self._configs)
+        if way is not None and self.place["kind"] != "end":
+            self.transition = None  # of a step that said it before it failed
+            transitions.go_on(self.flow, transitions.step_of(type(self.flow), name), way)
 
     def note(self, name: str) -> Mapping[str, Any] | None:
         """What a decorator of the step was given; None where the step does not have it."""
@@ -131,6 +160,10 @@ class FlowTask:
         """(index, splits, element) of every foreach around it."""
         return [(index, count, self._element(level)) for level, (index, count) in enumerate(self.place["stack"])]
 
+    def digests(self) -> list[str]:
+        """What tells its elements from others', outermost first."""
+        return [str(wire["d"]) for wire in self._elements]
+
     def pass_on(self, name: str, wire: Wire) -> None:
         """Take an artifact over as it is."""
         self._wires[name] = wire
@@ -167,6 +200,10 @@ class FlowTask:
             return artifacts.save(value, self.blobs).wire()
         except StokerError as error:
             error.where = error.where or f"step '{self.place['step']}', artifact '{name}'"
+            if isinstance(error, SerializationError) and hasattr(value, "__next__"):
+                error.fix = f"make it a list: self.{name} = list(…)"
+            elif isinstance(error, SerializationError):
+                error.fix = f"keep it in a variable of the step instead of self.{name}, and make it anew where needed"
             raise
         except RecursionError as error:
             raise SerializationError(
@@ -201,7 +238,10 @@ class FlowTask:
         where = f"{transition.where} step '{self.place['step']}'"
         name = transition.name
         if not hasattr(self.flow, name):
-            raise GraphError(f"foreach='{name}', but self.{name} was not set", where=where, fix=f"set self.{name}")
+            near = _near(name, self.names())
+            raise GraphError(
+                f"foreach='{name}', but self.{name} was not set{near}", where=where, fix=f"set self.{name}"
+            )
         value = getattr(self.flow, name)
         if isinstance(value, (str, bytes)) or not hasattr(type(value), "__iter__"):
             raise GraphError(f"foreach='{name}': self.{name} is a {type(value).__name__}, not a list", where=where)

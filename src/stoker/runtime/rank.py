@@ -23,7 +23,7 @@ import attrs
 
 from stoker.core import wire
 from stoker.launchers.places import Place, place_of
-from stoker.runtime.rankstate import STACKS, stacks_file
+from stoker.runtime.rankstate import AGENT, STACKS, stacks_file
 
 PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 _PR_SET_PDEATHSIG: Final = 1
@@ -39,7 +39,7 @@ def connected(address: str, first: Mapping[str, Any]) -> socket.socket:
 
 def main() -> None:
     """`python -m stoker.runtime.rank ADDRESS`, started by a launcher that says by variables which rank it is."""
-    address = sys.argv[1]
+    address = os.environ.pop(AGENT, sys.argv[1])
     place = place_of(os.environ)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         stream = connected(address, {"op": "stream", "rank": place.rank, "name": name})

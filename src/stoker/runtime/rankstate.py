@@ -13,6 +13,8 @@ import attrs
 
 Line = tuple[float, str, "int | None", str]
 """Time, stream, rank (None: the launcher), text."""
+AGENT: Final = "STOKER_RANK_AGENT"
+"""The variable with the address of a node's agent, where one command of one launcher starts the ranks of all nodes."""
 STACKS: Final = signal.SIGRTMIN + 11 if sys.platform == "linux" else signal.SIGUSR2
 """Has a rank write the stacks of its threads; users and schedulers keep SIGUSR1 and SIGUSR2 for themselves."""
 _LONGEST: Final = 1 << 20

@@ -1,0 +1,233 @@
+"""Which Python packages a step needs, wherever it runs: in an image, or in an environment of its own on this machine.
+
+What is asked for is a value here. Who puts it into an image is `compile.imagepackages`, who makes an environment of it
+`images.environments`; nothing is looked up and nothing is installed here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Callable, Final, Iterable, Literal, Mapping
+
+import attrs
+
+from stoker.core.docker import given_mapping, given_python, given_text, given_texts
+from stoker.core.errors import SettingsError
+from stoker.core.resources import given_flag
+from stoker.core.units import UNSET, given, strict
+
+Kind = Literal["local", "pypi", "conda", "uv"]
+KINDS: Final[tuple[Kind, ...]] = ("local", "pypi", "conda", "uv")
+"""Where packages come from on this machine: `local` is the driver's own environment, the others make one."""
+CHANNELS: Final = ("conda-forge",)
+FORMAT: Final = 1
+"""Of the digest: an environment of another format is never taken for this one."""
+# https://packaging.python.org/en/latest/specifications/dependency-specifiers/#names
+_NAME: Final = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[([A-Za-z0-9._,\s-]*)\])?")
+_VERSION: Final = re.compile(r"[A-Za-z0-9.*+!_-]+")
+_CLAUSE: Final = re.compile(rf"(===|[<>=!~]=|[<>])\s*{_VERSION.pattern}")
+# https://docs.conda.io/projects/conda-build/en/latest/resources/package-spec.html#package-match-specifications
+_CONDA_NAME: Final = re.compile(r"(?:[A-Za-z0-9_./-]+::)?[A-Za-z0-9_][A-Za-z0-9._-]*")
+_CONDA_VERSION: Final = re.compile(r"[A-Za-z0-9.*+!_=<>|,~-]*")
+
+
+@attrs.frozen(kw_only=True)
+class Interpreter:
+    """An environment's Python, as processes are started in it: its program, `sys.path`, and variables."""
+
+    executable: str
+    path: tuple[str, ...]
+    environment: Mapping[str, str] = attrs.field(factory=dict)
+
+
+def canonical(name: str) -> str:
+    """A project's name as indexes compare it: https://packaging.python.org/en/latest/specifications/name-normalization."""
+    return re.sub(r"[-_.]+", "-", name.strip()).lower()
+
+
+def given_pypi(value: Mapping[str, str | None] | None) -> Mapping[str, str | None] | None:
+    """Names, with extras, to versions; names in the one form in which all spellings are the same."""
+    return _versions(value, _pypi_name, _pypi_version)
+
+
+def given_conda(value: Mapping[str, str | None] | None) -> Mapping[str, str | None] | None:
+    """Names, or "channel::name", to versions."""
+    return _versions(value, _conda_name, _conda_version)
+
+
+def given_kind(value: Kind | None) -> Kind | None:
+    """`environment`."""
+    raw: Any = value
+    if raw is not None and raw is not UNSET and raw not in KINDS:
+        raise SettingsError(f"{value!r} is not one of {', '.join(KINDS)}", fix='write "pypi"')
+    return value
+
+
+def given_address(value: str | None) -> str | None:
+    """The address of an index; one with a password is refused, since settings are kept with the run."""
+    from urllib.parse import urlsplit  # it takes milliseconds, and few settings have an address
+
+    text = given_text(value)
+    if text and urlsplit(text).password:
+        raise SettingsError(
+            "the address of an index has a password, and settings are kept with every run",
+            fix="write it without, and put the password into ~/.netrc, or give the address to pip or uv by their files",
+        )
+    return text
+
+
+def given_addresses(value: Iterable[str] | None) -> tuple[str, ...] | None:
+    """Addresses of indexes."""
+    texts = given_texts(value)
+    for text in texts or ():
+        given_address(text)
+    return texts
+
+
+@strict
+@attrs.frozen(kw_only=True)
+class PackageSettings:
+    """The Python packages that a step needs. A field that is not given is `UNSET`; `None` takes back what weaker layers
+    say, also of a single package.
+
+    `pypi` and `conda` map packages to versions: "1.26.4" is that one, ">=1.26,<2" a range, "" any. `channels` are
+    conda's, conda-forge where none is given. `python` is the version of Python, the driver's where none is given.
+    `index_url` stands in place of the installer's own index, `extra_index_urls` beside it. `environment` says what
+    becomes of it on this machine: "local" compares it with the driver's packages and refuses what differs; "pypi",
+    "conda" and "uv" make an environment for a step whose packages differ from the driver's, "uv" always by uv.
+    `disabled`: the step needs nothing of all this.
+    """
+
+    pypi: Mapping[str, str | None] | None = attrs.field(default=UNSET, converter=given_pypi)
+    conda: Mapping[str, str | None] | None = attrs.field(default=UNSET, converter=given_conda)
+    channels: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
+    python: str | None = attrs.field(default=UNSET, converter=given_python)
+    index_url: str | None = attrs.field(default=UNSET, converter=given_address)
+    extra_index_urls: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_addresses)
+    environment: Kind | None = attrs.field(default=UNSET, converter=given_kind)
+    disabled: bool | None = attrs.field(default=UNSET, converter=given_flag)
+
+    @property
+    def own(self) -> bool:
+        """Whether an environment may be made of it on this machine."""
+        return given(self.environment, "local") != "local"
+
+    @property
+    def empty(self) -> bool:
+        """Whether the step needs nothing of all this."""
+        asked = bool(_kept(self.pypi)) or bool(_kept(self.conda)) or bool(given(self.python, ""))
+        return bool(given(self.disabled, False)) or not asked
+
+    @property
+    def requirements(self) -> tuple[str, ...]:
+        """Lines for pip or uv, one for each package, by name."""
+        return tuple(requirement(name, version) for name, version in sorted(_kept(self.pypi).items()))
+
+    @property
+    def specifications(self) -> tuple[str, ...]:
+        """Words for conda, one for each package, by name."""
+        return tuple(specification(name, version) for name, version in sorted(_kept(self.conda).items()))
+
+    @property
+    def indexes(self) -> tuple[str, ...]:
+        """Flags that say to pip or uv where to look."""
+        found = [f"--index-url={self.index_url}"] if given(self.index_url, "") else []
+        return (*found, *(f"--extra-index-url={text}" for text in given(self.extra_index_urls, ())))
+
+    @property
+    def text(self) -> str:
+        """What is asked for, in a line."""
+        python = [f"Python {self.python}"] if given(self.python, "") else []
+        return ", ".join([*python, *self.requirements, *self.specifications])
+
+
+def requirement(name: str, version: str) -> str:
+    """A requirement's line: `six==1.15.0` of "1.15.0", `six>=1` of ">=1", `six` of "", `six @ …` of "@ …"."""
+    if version.startswith("@"):
+        return f"{name} @ {version[1:].strip()}"
+    return f"{name}{version}" if not version or version[0] in "<>=!~" else f"{name}=={version}"
+
+
+def specification(name: str, version: str) -> str:
+    """A word of conda's: `numpy==1.26.4` of "1.26.4", `numpy>=1.26` of ">=1.26", `numpy` of ""."""
+    return f"{name}{version}" if not version or version[0] in "<>=!~" else f"{name}=={version}"
+
+
+def name_of(key: str) -> str:
+    """The package that a key of `pypi` or `conda` means, without extras and channel."""
+    return canonical(key.rpartition("::")[2].partition("[")[0])
+
+
+def digest(packages: PackageSettings, *, python: str, platform: str, more: Iterable[str] = ()) -> str:
+    """What an environment is called, by all that is asked of it.
+
+    `python` and `platform` are the driver's, such as "3.11.7" and "linux-x86_64"; `more` are lines beside those of the
+    settings.
+    """
+    import hashlib
+    import json
+
+    asked = {
+        "format": FORMAT,
+        "requirements": [*more, *packages.requirements],
+        "conda": list(packages.specifications),
+        "channels": list(given(packages.channels, CHANNELS)) if packages.specifications else [],
+        "python": given(packages.python, python),
+        "indexes": list(packages.indexes),
+        "platform": platform,
+    }
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _kept(value: Mapping[str, str | None] | None) -> dict[str, str]:
+    return {name: text for name, text in given(value, {}).items() if text is not None}
+
+
+def _versions(
+    value: Any, named: Callable[[str], str], versioned: Callable[[str, str], str]
+) -> Mapping[str, str | None] | None:
+    raw: Any = given_mapping(value)
+    if raw is None or raw is UNSET:
+        return raw
+    found: dict[str, str | None] = {}
+    for name, version in raw.items():
+        if version is not None and not isinstance(version, str):
+            raise SettingsError(f"the version of {name} is {version!r}, not a text", fix=f'write "{version}" in quotes')
+        key = named(name)
+        if key in found:
+            raise SettingsError(f"{name} is there twice, in two spellings", fix="remove one of the two")
+        found[key] = None if version is None else versioned(name, version.strip())
+    return found
+
+
+def _pypi_name(name: str) -> str:
+    match = _NAME.fullmatch(name.strip())
+    if match is None:
+        raise SettingsError(f"{name!r} is not the name of a package", fix='write {"numpy": "1.26.4"}')
+    extras = sorted({canonical(extra) for extra in (match[2] or "").split(",") if extra.strip()})
+    return canonical(match[1]) + (f"[{','.join(extras)}]" if extras else "")
+
+
+def _pypi_version(name: str, version: str) -> str:
+    if version.startswith("@"):
+        if not version[1:].strip() or re.search(r"[\r\n]", version):
+            raise SettingsError(f"the address of {name} is missing", fix='write {"package": "@ https://…"}')
+        given_address(version[1:].strip())
+        return version
+    if version and not (
+        _VERSION.fullmatch(version) or all(_CLAUSE.fullmatch(one.strip()) for one in version.split(","))
+    ):
+        raise SettingsError(f"{version!r} is not a version of {name}", fix='write "1.26.4", ">=1.26,<2", or ""')
+    return version
+
+
+def _conda_name(name: str) -> str:
+    if not _CONDA_NAME.fullmatch(name.strip()):
+        raise SettingsError(f"{name!r} is not the name of a package", fix='write "numpy", or "conda-forge::numpy"')
+    return name.strip()
+
+
+def _conda_version(name: str, version: str) -> str:
+    if not _CONDA_VERSION.fullmatch(version):
+        raise SettingsError(f"{version!r} is not a version of {name}", fix='write "1.26.4", ">=1.26,<2", or ""')
+    return version
