@@ -17,6 +17,11 @@ from typing import Any
 
 import pytest
 from tests.servers.containers import base_image, engine, registry  # noqa: F401  # fixtures: a real container engine
+from tests.workers import (  # noqa: F401  # hooks: how tests are dealt out to several workers
+    pytest_collection_modifyitems,
+    pytest_configure_node,
+    pytest_xdist_make_scheduler,
+)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 """The checkout; tests that look at its files use the fixture `repository`."""
@@ -88,7 +93,7 @@ class Project:
         code: int | None = 0,
         env: Mapping[str, str] | None = None,
         input: str | None = None,
-        timeout: float = 120.0,
+        timeout: float = 200.0,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command to its end and expect an exit code (None: any); its output is shown if another one comes."""
         finished = subprocess.run(

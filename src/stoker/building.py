@@ -7,11 +7,9 @@ nothing. Knows images and the store; which backend runs a step is only a name he
 from __future__ import annotations
 
 import os
-import site
 import sys
-import sysconfig
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Collection, Final, Iterable, Mapping, Sequence, cast
+from typing import Any, BinaryIO, Callable, Collection, Iterable, Mapping, Sequence, cast
 
 import attrs
 
@@ -21,12 +19,10 @@ from stoker.core.graph import Source
 from stoker.core.plan import Code, StepPlan
 from stoker.core.words import time_text
 from stoker.images import context, engine
+from stoker.images.installed import is_installed
 from stoker.images.made import image_of
 from stoker.images.wheel import worker_bundle
 from stoker.store.blobs import Blobs
-
-_OURS: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-"""Where Stoker itself is: it comes with the image, or in a bundle."""
 
 
 class Builder:
@@ -106,10 +102,10 @@ def code_root(sources: Iterable[Source], loaded: Mapping[str, Any] | None = None
 
     What is installed does not count: it is the image's affair. Nor does what this process alone was started from.
     """
-    roots = {os.path.realpath(source.root) for source in sources if source.root and not _is_installed(source.root)}
+    roots = {os.path.realpath(source.root) for source in sources if source.root and not is_installed(source.root)}
     path = [os.path.realpath(entry or os.getcwd()) for entry in sys.path]
     for entry in dict.fromkeys(path):
-        if entry not in roots and not _is_installed(entry) and _gave(entry, sys.modules if loaded is None else loaded):
+        if entry not in roots and not is_installed(entry) and _gave(entry, sys.modules if loaded is None else loaded):
             roots.add(entry)
     if not roots:
         return ""
@@ -135,16 +131,6 @@ def _gave(entry: str, loaded: Mapping[str, Any]) -> bool:
         if folder == entry:
             return True
     return False
-
-
-def _is_installed(path: str) -> bool:
-    """Whether a folder belongs to this Python, or to Stoker."""
-    real = os.path.realpath(path)
-    own = {_OURS, *map(os.path.realpath, [*site.getsitepackages(), site.getusersitepackages()])}
-    own |= {os.path.realpath(place) for place in sysconfig.get_paths().values()}
-    own |= {os.path.realpath(os.path.join(prefix, "lib")) for prefix in (sys.prefix, sys.base_prefix)}
-    own |= {os.path.realpath(os.path.join(prefix, "bin")) for prefix in (sys.prefix, sys.base_prefix)}
-    return any(real == one or _is_below(real, one) for one in own)
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -35,21 +35,24 @@ from stoker.core.containers import ContainerSettings
 from stoker.core.errors import NotFound, SettingsError, UsageError, nearest
 from stoker.core.ladder import Alternative, Halve, Scale
 from stoker.core.launch import MPI, Accelerate, Command, DeepSpeed, Jax, Launch, Torchrun
+from stoker.core.ray import RaySettings
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import (
     DockerSettings,
     Layer,
     LocalSettings,
     Monitor,
+    PackageSettings,
     Retry,
     check_flavor,
     component_settings,
     layer_from,
 )
+from stoker.core.slurm import SlurmSettings
 
-__all__ = ["Alternative", "Component", "DockerSettings", "Halve", "LocalSettings", "Monitor", "ResourceSettings"]
-__all__ += ["ContainerSettings", "Retry", "Scale", "Stack", "load", "stacks"]
-__all__ += ["MPI", "Accelerate", "Command", "DeepSpeed", "Jax", "Launch", "Torchrun"]
+__all__ = ["Alternative", "Component", "DockerSettings", "Halve", "LocalSettings", "Monitor", "PackageSettings"]
+__all__ += ["ContainerSettings", "RaySettings", "ResourceSettings", "Retry", "Scale", "SlurmSettings", "Stack", "load"]
+__all__ += ["MPI", "Accelerate", "Command", "DeepSpeed", "Jax", "Launch", "Torchrun", "stacks"]
 
 FILE: Final = "stoker.toml"
 PYPROJECT: Final = "pyproject.toml"

@@ -14,34 +14,30 @@ from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence, cast
 
 import attrs
 
+from stoker import detaching
 from stoker.compile import plandoc, source
-from stoker.compile.cachekey import environment_digest
 from stoker.compile.layers import resolve_pipeline
 from stoker.compile.planner import ORCHESTRATOR, Planner, asked_of, check_names, findings_of, refuse, replanned
 from stoker.compile.planner import plan as planned
 from stoker.core.artifact import from_wire
-from stoker.core.errors import NotFound, RunCancelled, RunFailed, StokerError, UsageError
+from stoker.core.errors import NotFound, UsageError
 from stoker.core.findings import Finding
-from stoker.core.observer import Observer
-from stoker.core.plan import Backend, Plan, StepPlan
+from stoker.core.plan import Plan, StepPlan
 from stoker.core.request import RunRequest
 from stoker.core.settings import Layer, PipelineSettings
+from stoker.detaching import Start
+from stoker.driving import Drive, client_of
 from stoker.engine import dynamic
-from stoker.engine.doing import Policy
-from stoker.engine.inputs import Inputs
-from stoker.engine.interrupts import interrupts
-from stoker.engine.recorder import Recorder
-from stoker.engine.runner import Runner
 from stoker.report.terminal import Terminal
 from stoker.runtime import modules
 from stoker.runtime.identity import this_process
 from stoker.session import Session
 from stoker.store import artifacts, plans
 from stoker.store.rows import RunRow
-from stoker.store.store import Store
 
 if TYPE_CHECKING:
-    from stoker.client import Client, Run
+    from stoker.building import Builder
+    from stoker.client import Run
     from stoker.engine.flows import FlowBody
     from stoker.frontends.flowdefinition import FlowDefinition
     from stoker.frontends.functional import Pipeline
@@ -61,7 +57,7 @@ def _planned(
     session: Session, pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any]
 ) -> tuple[Plan, Planner, PipelineSettings]:
     bound = _bound(session, pipeline, arguments)
-    _alias_main()
+    alias_main()
     if hasattr(pipeline, "here"):
         session.hint(pipeline)
     graph = pipeline.trace(**bound) if not pipeline.dynamic else pipeline.outline(bound)
@@ -92,7 +88,7 @@ def _bound(session: Session, pipeline: Pipeline[...] | FlowDefinition, arguments
     return pipeline.bind({**arguments, **session.parameters()})
 
 
-def _alias_main() -> None:
+def alias_main() -> None:
     """Let values that workers pickle name the script's classes by its file's name, also in this process."""
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
@@ -107,38 +103,56 @@ def run(pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any], 
     session = Session(request, stack=pipeline.stack)
     made, planner, settings = _planned(session, pipeline, arguments)
     refuse(made)
+    if request.detach:
+        detaching.check(session, made, settings)
     made = attrs.evolve(made, hooks=planner.hooks(pipeline.hooks, made.where), settings=settings)
     bound = _bound(session, pipeline, arguments)
     observer = Terminal(verbose=not request.quiet)
     builder = session.builder(settings, observer.said)
     if builder is not None:
         made = session.furnished(made, builder)
+    made = session.housed(made)
     now = time.time()
     id, token = new_id(now), new_token()
-    session.store.records.create_run(
-        RunRow(
-            id=id,
-            pipeline=request.name or made.pipeline,
-            created=now,
-            started=now,
-            parameters=_shown_parameters(pipeline.shown(bound) if hasattr(pipeline, "shown") else bound),
-            tags=tuple(dict.fromkeys((*pipeline.tags, *request.tags))),
-            source=made.where,
-            stack=session.stack.name,
-            failure_mode=made.failure_mode,
-            dynamic=made.dynamic,
-            driver=this_process(),
-            token=token,
-            heartbeat=now,
-        ),
-        plan=plandoc.dump(made),
+    row = RunRow(
+        id=id,
+        pipeline=request.name or made.pipeline,
+        created=now,
+        started=now,
+        parameters=_shown_parameters(pipeline.shown(bound) if hasattr(pipeline, "shown") else bound),
+        tags=tuple(dict.fromkeys((*pipeline.tags, *request.tags))),
+        source=made.where,
+        stack=session.stack.name,
+        failure_mode=made.failure_mode,
+        dynamic=made.dynamic,
+        driver=this_process(),
+        token=token,
+        heartbeat=now,
     )
+    if request.detach:
+        return _detached(session, row, made, settings, pipeline)
+    session.store.records.create_run(row, plan=plandoc.dump(made))
     if request.began is not None:
         request.began(id)
     body = _body(pipeline, made, bound, planner, request) if made.dynamic else None
-    if isinstance(body, dynamic.Body) and builder is not None:
-        body.ready = builder.one
-    return _Drive(session, made, settings, observer, id=id, token=token, body=body).go()
+    if isinstance(body, dynamic.Body):
+        body.ready = session.ready
+    return Drive(session, made, settings, observer, id=id, token=token, body=body).go()
+
+
+def _detached(
+    session: Session, row: RunRow, made: Plan, settings: PipelineSettings, pipeline: Pipeline[...] | FlowDefinition
+) -> Run:
+    """The run, which goes on by itself; its id is all that is written to stdout."""
+    detaching.started(session, row, made, settings, pipeline)
+    run = client_of(session.store).run(row.id)
+    if session.request.began is not None:
+        session.request.began(row.id)
+    sys.stdout.write(f"{row.id}\n")
+    sys.stdout.flush()
+    if not session.request.quiet:
+        Terminal().said(detaching.told(row.id, run.awaits))
+    return run
 
 
 def _body(
@@ -157,51 +171,78 @@ def _body(
     return found
 
 
-def resume(run_id: str, request: RunRequest, *, flow: FlowDefinition | None = None) -> Run:
+def resume(run_id: str, request: RunRequest, *, flow: FlowDefinition | None = None, token: str = "") -> Run:
     """Go on with a run where it stopped: what it finished is kept, the rest runs with the code as it is now.
 
-    `flow` is the run's flow where its class is at hand, with what the command line attaches to it.
+    `flow` is the run's flow where its class is at hand, with what the command line attaches to it. With a `token` this
+    is the driver of a detached run: it begins what was planned, or leaves where the run has another token by now.
     """
     session = Session(request)
     row = session.store.records.run(run_id)
-    client = _client(session.store)
-    state = client.run(row.id).status
-    if state == "running":
-        raise UsageError(
-            f"run {row.id} is still running (driver: pid {row.driver.get('pid')} on {row.driver.get('host')})",
-            fix=f"stoker cancel {row.id} first",
-        )
-    if state == "succeeded" and not request.again:
-        return client.run(row.id)
+    run = client_of(session.store).run(row.id)
+    if token and row.token != token:
+        return run
+    with detaching.answerable(session.store.records, row.id, token):
+        start = detaching.start_of(row)
+        if start is not None:
+            request = start.completed(request)
+        elif run.status == "running":
+            raise UsageError(
+                f"run {row.id} is still running (driver: pid {row.driver.get('pid')} on {row.driver.get('host')})",
+                fix=f"stoker cancel {row.id} first",
+            )
+        elif run.status == "succeeded" and not request.again:
+            return run
+        if start is not None or (request.stack is None and row.stack != session.stack.name):
+            session = Session(attrs.evolve(request, stack=request.stack or row.stack))
+        return _driven(session, row, start, flow=flow, token=token)
+
+
+def _driven(session: Session, row: RunRow, start: Start | None, *, flow: FlowDefinition | None, token: str) -> Run:
+    """Take a run over and drive it; nothing is done where the driver of a detached run comes too late."""
     text = session.store.records.plan(row.id)
     if not text:
         raise NotFound(f"run {row.id} has no plan, so it cannot go on", fix="start its pipeline again")
-    if request.stack is None and row.stack != session.stack.name:
-        session = Session(attrs.evolve(request, stack=row.stack))
     made = plandoc.load(text)
+    settings = _settings_again(made, session)
+    observer = Terminal(verbose=not session.request.quiet)
+    if start is not None and token and not made.dynamic:
+        session.code = start.code
+        made = session.housed(_with_code_of_now(made, session, session.builder(settings, observer.said)))
+    else:
+        made = _made_again(made, session, settings, observer)
+    body = _body_again(row.id, made, session, flow, start) if made.dynamic else None
+    if isinstance(body, dynamic.Body):
+        body.ready = session.ready
+    mine = new_token()
+    if not session.store.records.take_over(row.id, expected=row.token, token=mine, driver=this_process()):
+        if token:
+            return client_of(session.store).run(row.id)
+        raise UsageError(f"run {row.id} was taken over by another driver just now", fix=f"stoker show {row.id}")
+    if row.started is None:
+        session.store.records.set_run(row.id, mine, started=time.time())
+    if made.package:
+        plans.rewrite(session.store.records.database, row.id, plandoc.dump(made))
+    resumed = row.sessions > 0
+    return Drive(session, made, settings, observer, id=row.id, token=mine, body=body, resumed=resumed).go()
+
+
+def _made_again(made: Plan, session: Session, settings: PipelineSettings, observer: Terminal) -> Plan:
+    """A run's plan for this session, checked again, with code and images as they are now."""
     is_flow = made.dynamic and made.steps  # its steps are planned again, from its class as it is now
     if not is_flow:
         made = replanned(_with_code_of_now(made, session), session.overrides(), session.stack)
-    settings = _settings_again(made, session)
-    findings = _findings(session, made.steps, settings) if not is_flow else ()
+    findings = findings_again(session, made.steps, settings) if not is_flow else ()
     made = attrs.evolve(made, settings=settings, failure_mode=settings.failure_mode, findings=findings)
     refuse(made)
-    observer = Terminal(verbose=not request.quiet)
     builder = session.builder(settings, observer.said)
     if builder is not None:
         made = session.furnished(made, builder)
-    body = _body_again(row.id, made, session, flow) if made.dynamic else None
-    if isinstance(body, dynamic.Body) and builder is not None:
-        body.ready = builder.one
-    token = new_token()
-    if not session.store.records.take_over(row.id, expected=row.token, token=token, driver=this_process()):
-        raise UsageError(f"run {row.id} was taken over by another driver just now", fix=f"stoker show {row.id}")
-    if made.package:
-        plans.rewrite(session.store.records.database, row.id, plandoc.dump(made))
-    return _Drive(session, made, settings, observer, id=row.id, token=token, body=body, resumed=True).go()
+    return made if is_flow else session.housed(made)
 
 
-def _findings(session: Session, steps: Sequence[StepPlan], settings: PipelineSettings) -> tuple[Finding, ...]:
+def findings_again(session: Session, steps: Sequence[StepPlan], settings: PipelineSettings) -> tuple[Finding, ...]:
+    """What the stack's backends say of steps now."""
     backends = session.backends((), settings)
     try:
         return (*findings_of(steps, backends), *asked_of(steps, backends))
@@ -220,7 +261,9 @@ def _settings_again(made: Plan, session: Session) -> PipelineSettings:
     return resolve_pipeline((stack.layer, recorded, *session.overrides().every), stack)[0]
 
 
-def _body_again(run: str, made: Plan, session: Session, flow: FlowDefinition | None = None) -> dynamic.Body | FlowBody:
+def _body_again(
+    run: str, made: Plan, session: Session, flow: FlowDefinition | None, start: Start | None
+) -> dynamic.Body | FlowBody:
     """The body of a dynamic pipeline for another session: it runs from its beginning, over what is kept."""
     if made.source is None or made.source.kind == "pickled":
         raise UsageError(f"run {run} is of a dynamic pipeline that no file defines", fix="call the pipeline again")
@@ -229,7 +272,8 @@ def _body_again(run: str, made: Plan, session: Session, flow: FlowDefinition | N
     pipeline = modules.object_of(attrs.asdict(made.source))
     if isinstance(pipeline, type):
         definitions = importlib.import_module("stoker.frontends.flowdefinition")
-        return _flow_again(run, definitions.FlowDefinition(pipeline), made, session)
+        said = {} if start is None else start.flow
+        return _flow_again(run, definitions.FlowDefinition(pipeline, **said), made, session)
     planner = Planner(session.stack, session.store.blobs, layers=pipeline.layers, overrides=session.overrides())
     blobs = session.store.blobs
     arguments = {name: artifacts.load(from_wire(wire), blobs) for name, wire in made.parameters.items()}
@@ -238,25 +282,28 @@ def _body_again(run: str, made: Plan, session: Session, flow: FlowDefinition | N
 
 def _flow_again(run: str, flow: FlowDefinition, made: Plan, session: Session) -> FlowBody:
     """A flow for another session: steps, settings and code as they are now, parameters as they were."""
-    _alias_main()
+    alias_main()
     importlib.import_module("stoker.engine.flowstart").recall(flow, session.store, run)
     session.hint(flow)
     graph = flow.outline({})
     planner = Planner(session.stack, session.store.blobs, layers=graph.layers, overrides=session.overrides())
     steps = tuple(planner.step_plan(node) for node in graph.nodes)
-    now = flow.completed(attrs.evolve(made, steps=steps, findings=_findings(session, steps, made.settings)))
+    now = flow.completed(attrs.evolve(made, steps=steps, findings=findings_again(session, steps, made.settings)))
     refuse(now)
-    found = _body(flow, now, {}, planner, session.request)
+    found = _body(flow, session.housed(now), {}, planner, session.request)
     return cast("FlowBody", found)
 
 
-def _with_code_of_now(made: Plan, session: Session) -> Plan:
-    """The plan with the digests of the code as it is: what runs now must not be cached under what ran then."""
+def _with_code_of_now(made: Plan, session: Session, builder: Builder | None = None) -> Plan:
+    """The plan with the digests of the code as it is: what runs now must not be cached under what ran then.
+
+    With a builder all but steps whose code was sent along: that is as it was.
+    """
     digests: dict[tuple[str, str], str] = {}
     steps = []
     for step in made.steps:
         known = (step.source.module, step.source.qualname)
-        if step.source.kind == "pickled":
+        if step.source.kind == "pickled" or (builder is not None and builder.needed([step])):
             steps.append(step)
             continue
         if known not in digests:
@@ -265,111 +312,6 @@ def _with_code_of_now(made: Plan, session: Session) -> Plan:
             )
         steps.append(attrs.evolve(step, code=digests[known]) if step.code != digests[known] else step)
     return attrs.evolve(made, steps=tuple(steps))
-
-
-class _Drive:
-    """One session of a run: from here on the run has a row, and its end is always written into it."""
-
-    def __init__(
-        self,
-        session: Session,
-        made: Plan,
-        settings: PipelineSettings,
-        observer: Observer,
-        *,
-        id: str,
-        token: str,
-        body: dynamic.Body | FlowBody | None,
-        resumed: bool = False,
-    ) -> None:
-        self._session = session
-        self._plan = made
-        self._settings = settings
-        self._id = id
-        self._token = token
-        self._body = body
-        self._resumed = resumed
-        self._observer = observer
-
-    def go(self) -> Run:
-        """Run, record the end, and say how it went."""
-        request, store = self._session.request, self._session.store
-        status, error = "failed", ""
-        backends: dict[str, Backend] = {}
-        failure: BaseException | None = None
-        try:
-            sources = [*self._plan.steps]
-            backends = self._session.backends(sources, self._settings)
-            recorder = Recorder(store, run=self._id, token=self._token)
-            if self._resumed:
-                recorder.remember_earlier(but=request.again)
-            runner = Runner(
-                run=self._id,
-                recorder=recorder,
-                inputs=Inputs(store.blobs),
-                backends=backends,
-                observer=self._observer,
-                policy=Policy(
-                    pipeline=self._plan.pipeline,
-                    environment=environment_digest(),
-                    fail_fast=self._plan.failure_mode == "fail_fast" and self._body is None,
-                    use_cache=request.cache is not False,
-                    max_parallel=self._settings.max_parallel,
-                    hooks=self._plan.hooks,
-                ),
-            )
-            # Which of a dynamic plan's steps will be reached, and how often, nobody knows yet.
-            shown = self._plan if self._body is None else attrs.evolve(self._plan, steps=())
-            self._observer.began(self._id, shown)
-            if request.debug:
-                status = self._loop(runner, backends)
-            else:
-                with interrupts(runner, self._observer, computing=self._computing):
-                    status = self._loop(runner, backends)
-        except StokerError as problem:
-            failure, error = problem, str(problem)
-        except KeyboardInterrupt:
-            status, error = "cancelled", "interrupted"  # only under --debug: otherwise the signal stops the runner
-        except BaseException as problem:  # the end is recorded, whatever it was, and then raised again
-            failure, error = problem, f"{type(problem).__name__}: {problem}"
-            raise
-        finally:
-            store.records.set_run(self._id, self._token, status=status, ended=time.time(), error=error)
-            for backend in set(backends.values()):
-                backend.close()
-        self._observer.ended(status)
-        run = _client(store).run(self._id)
-        if failure is not None:
-            raise failure
-        if status == "cancelled":
-            raise RunCancelled(f"run {self._id} was cancelled", run=run, fix=f"stoker resume {self._id}")
-        if status != "succeeded":
-            raise RunFailed(self._summary(run), run=run, fix=f"stoker logs {self._id} STEP; stoker resume {self._id}")
-        return run
-
-    def _computing(self) -> bool:
-        return self._body is not None and self._body.computing
-
-    def _loop(self, runner: Runner, backends: Mapping[str, Backend]) -> str:
-        if self._body is not None:
-            return self._body.run(runner, backends)
-        runner.add(self._plan.steps)
-        runner.close()
-        runner.begin()
-        # What is needed when the run is over is imported while the first workers start.
-        importlib.import_module("stoker.client")
-        return runner.loop()
-
-    def _summary(self, run: Run) -> str:
-        failed = [step for step in run.steps.values() if step.status == "failed"]
-        told = "; ".join(f"{step.key}: {step.cause}: {step.message}".rstrip(": ") for step in failed[:5])
-        return f"run {self._id} failed: {told}"
-
-
-def _client(store: Store) -> Client:
-    from stoker.client import Client
-
-    return Client(store=store)
 
 
 def new_id(now: float) -> str:

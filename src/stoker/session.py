@@ -26,6 +26,8 @@ from stoker.store.store import Store, open_store
 if TYPE_CHECKING:
     from stoker.building import Builder
     from stoker.core.devices import Devices
+    from stoker.core.packages import Interpreter
+    from stoker.images.environments import Environments
 
 PRELOADED: Final = ("numpy", "torch")
 """Packages that take long to import and ask for no device when they are: forked, they cost a step nothing. JAX and
@@ -45,7 +47,11 @@ class Session:
         self.store: Store = open_store(self.stack.database, self.stack.artifact_store, str(self.stack.home))
         self.code = Code()
         """What travels to steps in images; known once their images are."""
+        self.said: Callable[[str], None] = lambda text: None
+        """Who is told how it goes to make what steps need."""
         self._ledger: Devices | None = None
+        self._environments: Environments | None = None
+        self._builder: Builder | None = None
 
     def hint(self, flow: Any) -> None:
         """Tell a flow that it runs on this machine, if it does: there it takes `@resources` for a hint."""
@@ -87,6 +93,7 @@ class Session:
 
     def builder(self, settings: PipelineSettings, said: Callable[[str], None]) -> Builder | None:
         """Who makes ready what is sent along with this session's steps; None where all run beside the driver."""
+        self.said = said
         hosts, far = {}, []
         for name, (flavor, options) in self._flavors(settings).items():
             backend = plugins.load("stoker.backends", flavor)
@@ -98,7 +105,8 @@ class Session:
             return None
         from stoker.building import Builder
 
-        return Builder(hosts=hosts, folder=self.stack.home / "wheels", said=said, far=far)
+        self._builder = Builder(hosts=hosts, folder=self.stack.home / "wheels", said=said, far=far)
+        return self._builder
 
     def furnished(self, made: Plan, builder: Builder) -> Plan:
         """The plan with its images, which are there then; the user's code is where steps elsewhere find it."""
@@ -110,6 +118,36 @@ class Session:
         steps = builder.ready(made.steps)
         self.code = builder.code(sources, steps, self.store.blobs, self.stack.home)
         return attrs.evolve(made, steps=steps, package=self.code.package)
+
+    def housed(self, made: Plan) -> Plan:
+        """The plan with what its steps still lack: images, and environments of their own on this machine."""
+        return attrs.evolve(made, steps=tuple(map(self.ready, made.steps)))
+
+    def ready(self, step: StepPlan) -> StepPlan:
+        """A step with its image or its environment, which is there then."""
+        return self._housed(step if self._builder is None or step.image else self._builder.one(step))
+
+    def _housed(self, step: StepPlan) -> StepPlan:
+        packages = step.settings.packages
+        if packages is None or not packages.own or step.settings.docker is not None:
+            return step
+        from stoker.compile.environments import environment_of, project_lines
+
+        name = environment_of(packages)  # again: what is installed here may be another since the step was planned
+        if name:
+            self._houses().ready(name, packages, step=step.name, more=project_lines(packages))
+        return step if name == step.environment else attrs.evolve(step, environment=name)
+
+    def _houses(self) -> Environments:
+        if self._environments is None:
+            from stoker.images.environments import Environments
+
+            self._environments = Environments(self.stack.home)
+        self._environments.said = self.said
+        return self._environments
+
+    def _interpreter(self, name: str) -> Interpreter:
+        return self._houses().interpreter(name)
 
     def proofs(self, made: Plan, settings: PipelineSettings) -> tuple[Finding, ...]:
         """What speaks against the images of a plan's steps: wheels, drivers and chips that do not fit each other."""
@@ -149,6 +187,8 @@ class Session:
         made = {name: plugins.load("stoker.backends", flavor)(site, given) for name, (flavor, given) in flavors.items()}
         for backend in made.values():
             self._with_devices(backend, site, steps)
+            if hasattr(backend, "environments"):
+                backend.environments = self._interpreter
         return made
 
     def _flavors(self, settings: PipelineSettings) -> dict[str, tuple[str, Mapping[str, Any]]]:

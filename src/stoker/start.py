@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Mapping
 
 from stoker.backends import spare
-from stoker.core.errors import StokerError
+from stoker.core.errors import StokerError, UsageError
 from stoker.core.request import RunRequest
 
 if TYPE_CHECKING:
@@ -25,9 +25,11 @@ _exit_code = 0
 
 
 def run(pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any], request: RunRequest) -> Run:
-    """Run a pipeline to its end; see `driver.run`."""
+    """Run a pipeline to its end, or with `detach` to its beginning; see `driver.run`."""
     _watch_script()
-    if not request.debug:
+    if request.detach and request.debug:
+        raise UsageError("--debug runs every step in this process, which --detach leaves", fix="leave one of them out")
+    if not request.debug and not request.detach:
         spare.start()
     try:
         from stoker import driver

@@ -57,6 +57,7 @@ def offspring():
     return [child.pid, stray.pid]
 def long():
     try:
+        print("begun", flush=True)
         time.sleep(300)
     finally:
         print("cleaned up")
@@ -150,6 +151,13 @@ class Place:
             over.update(self.poll())
         return [over[job] for job in jobs]
 
+    def begun(self, job: str) -> None:
+        """Wait until a job has written something."""
+        deadline = time.monotonic() + 60
+        while not self.lines.get(job):
+            assert time.monotonic() < deadline, f"{job} never began"
+            self.poll()
+
     def result(self, name: str, /, **inputs: Any) -> JobStatus:
         return self.ended(self.submit(name, **inputs))[0]
 
@@ -170,7 +178,8 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 def gone(pid: int) -> bool:
     """Whether a process is no more; a zombie that init has yet to reap counts as gone."""
-    for _ in range(300):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         try:
             if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
                 return True
@@ -301,18 +310,15 @@ def test_children_that_outlive_the_step_are_ended_with_it(place: Place) -> None:
 
 def test_cancel_lets_the_step_clean_up(place: Place) -> None:
     job = place.submit("long")
-    while not place.backend._lines or not any(line.jobs for line in place.backend._lines.values()):
-        place.poll()
-    time.sleep(0.3)
+    place.begun(job)
     place.backend.cancel(job, grace=20)
     assert place.ended(job)[0].state == "failed"
-    assert [line.text for line in place.lines[job]] == ["cleaned up"]
+    assert [line.text for line in place.lines[job]] == ["begun", "cleaned up"]
 
 
 def test_cancel_ends_what_does_not_listen_with_all_its_children(place: Place) -> None:
     job = place.submit("stubborn")
-    while not place.lines.get(job):
-        place.poll()
+    place.begun(job)
     child = int(place.lines[job][0].text)
     place.backend.cancel(job, grace=0.2)
     status = place.ended(job)[0]
@@ -364,8 +370,8 @@ def test_a_job_too_big_for_a_message_goes_through_a_file(place: Place) -> None:
 
 def test_losing_the_fork_server_loses_what_ran_and_nothing_else(place: Place) -> None:
     job = place.submit("long")
-    time.sleep(0.3)
-    server = place.backend._servers[False]
+    place.begun(job)
+    server = place.backend._servers.get("", None, clean=False)
     assert server is not None
     os.kill(server.pid, signal.SIGKILL)
     status = place.ended(job)[0]
@@ -375,21 +381,21 @@ def test_losing_the_fork_server_loses_what_ran_and_nothing_else(place: Place) ->
 
 def test_a_fork_server_that_went_away_unseen_is_replaced(place: Place) -> None:
     place.result("one")
-    server = place.backend._servers[False]
+    server = place.backend._servers.get("", None, clean=False)
     assert server is not None
     for line in list(place.backend._lines.values()):
         place.backend._idle.remove(line)  # so that the next job needs another worker
     os.kill(server.pid, signal.SIGKILL)
     assert gone(server.pid)
     assert place.value(place.result("plus", x=1)) == 2
-    assert place.backend._servers[False] is not server
+    assert place.backend._servers.get("", None, clean=False) is not server
 
 
 def test_closing_ends_every_process(place: Place) -> None:
     place.submit("stubborn")
     job = place.submit("pid")
     pid = place.value(place.ended(job)[0])
-    server = place.backend._servers[False]
+    server = place.backend._servers.get("", None, clean=False)
     assert server is not None
     children = psutil.Process(server.pid).children(recursive=True)
     place.backend.close()

@@ -26,7 +26,7 @@ def note(text):
 
 @step
 def fails(wait_for: str) -> int:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while wait_for and not Path(wait_for).exists():
         assert time.monotonic() < deadline
         time.sleep(0.002)

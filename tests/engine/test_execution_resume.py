@@ -197,7 +197,7 @@ def test_two_resumes_at_once_and_one_wins(lab: Any) -> None:
     for path in lab.folder.glob("waits *"):
         path.unlink()
     both = [lab.start("stoker", "resume", run.id) for _ in range(2)]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while all(one.process.poll() is None for one in both):
         assert time.monotonic() < deadline
         time.sleep(0.02)

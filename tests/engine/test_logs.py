@@ -59,7 +59,7 @@ def fails_twice() -> None:
 @step
 def waits() -> None:
     print("before", flush=True)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not Path("seen").exists():
         assert time.monotonic() < deadline, "nobody saw the line"
         time.sleep(0.01)

@@ -186,7 +186,6 @@ class _Holder:
         (double, "on <step 'double'"),
         (training, "on <pipeline 'training'"),
     ],
-    ids=str,
 )
 def test_what_cannot_be_decorated(decorator: Any, function: Any, words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:

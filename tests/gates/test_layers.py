@@ -21,7 +21,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "click": ("stoker.cli",),
     "cloudpickle": ("stoker.compile", "stoker.store"),
     "docker": ("stoker.backends.engines",),
-    "fsspec": ("stoker.store",),
+    "fsspec": ("stoker.store", "stoker.backends.rayfolders"),
     "jax": ("stoker.runtime",),
     "libcst": ("stoker.cli",),
     "numpy": ("stoker.store", "stoker.compile"),
@@ -33,6 +33,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "psycopg": ("stoker.store",),
     "pyarrow": ("stoker.store",),
     "pynvml": ("stoker.hardware",),
+    "ray": ("stoker.runtime.rayjob", "stoker.runtime.raynode"),  # the cluster's own, where these run
     "requests": ("stoker.backends.engines",),  # what `docker` stands on: its errors come through
     "tomli": ("stoker.config", "stoker.images"),
     "torch": ("stoker.store",),

@@ -26,8 +26,8 @@ from tests.servers import baseimage
 from tests.servers.postgres import free_port
 
 BASE_IMAGE = "localhost/stoker-base:1"
-START_SECONDS = 60.0
-"""An engine is up in one second; a machine that is busy with other things may take longer."""
+START_SECONDS = 180.0
+"""An engine is up in one second; a machine that is busy with other tests may take much longer."""
 _SBIN = ("/usr/sbin", "/sbin", "/usr/local/sbin")
 
 # With a program of this name on its PATH dockerd registers its "nvidia" device driver: `--gpus 2` then sets

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the real servers that tests start: PostgreSQL, a container engine, an image registry, mpirun. Does nothing where
-# they are there, and says what to do where it may not install.
+# Installs the real servers that tests start: PostgreSQL, a container engine, an image registry, an SSH server, mpirun.
+# Does nothing where they are there, and says what to do where it may not install.
 set -eu
 
 missing=
@@ -13,8 +13,14 @@ command -v docker-registry >/dev/null 2>&1 || missing="$missing docker-registry"
 command -v podman >/dev/null 2>&1 || missing="$missing podman"
 command -v buildah >/dev/null 2>&1 || missing="$missing buildah"
 command -v mpirun >/dev/null 2>&1 || missing="$missing openmpi-bin"
+command -v sshd >/dev/null 2>&1 && command -v ssh >/dev/null 2>&1 || missing="$missing openssh-server openssh-client"
 # The base image's shell; it must be the static one, which needs no libraries inside the image.
 [ -e /usr/share/doc/busybox-static ] || missing="$missing busybox-static"
+
+command -v slurmctld >/dev/null 2>&1 && command -v slurmd >/dev/null 2>&1 && command -v munged >/dev/null 2>&1 ||
+    missing="$missing slurmd slurmctld slurm-client munge slurm-wlm-basic-plugins"
+# Slurm's accounts, in a database.
+command -v slurmdbd >/dev/null 2>&1 && command -v mariadbd >/dev/null 2>&1 || missing="$missing slurmdbd mariadb-server"
 
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then

@@ -47,7 +47,7 @@ def blobs(tmp_path: Path) -> Blobs:
     return Blobs(str(tmp_path / "artifacts"))
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("postgresql"))])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """A fresh database of each kind."""
     if request.param == "sqlite":

@@ -23,7 +23,7 @@ from stoker.backends.containercheck import check
 from stoker.backends.containers import LABEL, NO_FILES, Facts, Part
 from stoker.backends.devicefiles import files
 from stoker.backends.engines import Engine, address, need_package
-from stoker.backends.leasing import Granted, Leasing
+from stoker.backends.leasing import Granted, Leasing, claim_document
 from stoker.backends.machine import room
 from stoker.backends.messages import nodes_of, request_digest
 from stoker.backends.news import News
@@ -38,6 +38,8 @@ from stoker.core.status import CANCELLED, REFUSED
 _LEAVE: Final = 30.0
 """Seconds that containers get to be gone when the driver closes."""
 _SLOTS_PER_CPU: Final = 8
+_PULL: Final = "missing"
+"""When an image is fetched, where nobody says."""
 
 
 class DockerBackend:
@@ -100,7 +102,8 @@ class DockerBackend:
         yield from check(step, settings, self._site, room({}) if near else None, leases=self.leasing is not None)
 
     def render(self, job: Job) -> Mapping[str, Any]:
-        """The bodies of the requests that make the containers, and the documents that are read inside."""
+        """The bodies of the requests that make the containers, and the documents that are read inside; beside them what
+        decides before and after: the devices that are claimed, when the image is pulled, whether failed ones stay."""
         leases = self.leasing.documents(job) if self.leasing is not None else []
         settings = containers.settings_of(job, self._options)
         made = self._parts(job, settings, leases)
@@ -110,6 +113,9 @@ class DockerBackend:
             "network": containers.network_name(made[0].name) if containers.own_network(job, settings) else "",
             "secrets": sorted(settings.get("secrets", {})),
             "credentials": sorted(credentials(self._site.artifacts, os.environ)),
+            "claim": claim_document(job),
+            "pull": settings.get("pull", _PULL),
+            "keep": settings.get("keep", False),
         }
 
     def _parts(
@@ -181,7 +187,7 @@ class DockerBackend:
             owner=_owner(made[0].body.get("User", "")),
             bundle=self._site.bundle if containers.brings_worker(job, self._site) else "",
             shares_files=self._facts.shares_files,
-            pull=settings.get("pull", "missing"),
+            pull=settings.get("pull", _PULL),
             keep=settings.get("keep", False),
             memory=job.step.settings.resources.get("memory", 0),
         )

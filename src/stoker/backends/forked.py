@@ -18,6 +18,7 @@ from typing import Any, Final, Iterable, Mapping
 from stoker.backends import spare
 from stoker.core import wire
 from stoker.core.errors import BackendError
+from stoker.core.packages import Interpreter
 from stoker.core.plan import LogLine, Site
 
 _PIPE_SIZE: Final = 1 << 20
@@ -202,11 +203,14 @@ def _widen(descriptor: int) -> None:
 
 
 class ForkServer:
-    """The process that forks workers, seen from the driver; `environment` is added to what it has from us."""
+    """The process that forks workers, seen from the driver; `environment` is added to what it has from us.
 
-    def __init__(self, site: Site, environment: Mapping[str, str]) -> None:
+    `interpreter` is another Python than the driver's own.
+    """
+
+    def __init__(self, site: Site, environment: Mapping[str, str], interpreter: Interpreter | None = None) -> None:
         self.site = site
-        self._boot = spare.take()
+        self._boot = spare.take() if interpreter is None else spare.Boot(interpreter)
         self._control = self._boot.control
         self._say(
             {

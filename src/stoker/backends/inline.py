@@ -20,7 +20,7 @@ from typing import Any, Callable, Final, Iterable, Iterator, Mapping
 import attrs
 
 from stoker.backends.leasing import Granted, Leasing, visibility
-from stoker.backends.machine import check, room
+from stoker.backends.machine import check, room, taken
 from stoker.backends.messages import job_message, step_document
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
@@ -82,8 +82,13 @@ class InlineBackend:
             )
 
     def render(self, job: Job) -> Mapping[str, Any]:
-        """The message that the step's function is called for."""
-        return {"message": job_message(job, 0), "step": step_document(job.step)}
+        """The message that the step's function is called for, and what the job takes of the machine."""
+        return {
+            "message": job_message(job, 0),
+            "step": step_document(job.step),
+            **taken(job),
+            "process": "driver",
+        }
 
     def submit(self, job: Job) -> str:
         """Put the job in line for the next polls, or among those that wait for devices."""

@@ -288,6 +288,19 @@ def claimed(step: StepPlan) -> Claim | None:
     return attrs.evolve(claim, count=claim.count * nodes, choices=choices)
 
 
+def claim_document(job: Job) -> dict[str, Any]:
+    """What the ledger is asked for a job, for all of its nodes together; empty for one that is to hold nothing."""
+    claim = claimed(job.step) if job.kind == "step" else None
+    if claim is None:
+        return {}
+    found = attrs.asdict(claim, recurse=False)
+    return {
+        **found,
+        "choices": [str(choice) for choice in claim.choices],
+        "policy": job.step.settings.accelerator_policy,
+    }
+
+
 def visibility(devices: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
     """The variables by which a process sees the devices of these documents only."""
     if not devices:

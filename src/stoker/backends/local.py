@@ -18,9 +18,10 @@ import attrs
 from stoker.backends.forked import ForkServer, Line, ServerGone
 from stoker.backends.holding import Holding
 from stoker.backends.leasing import Granted, Leasing, visibility
-from stoker.backends.machine import check, room
+from stoker.backends.machine import check, room, taken
 from stoker.backends.messages import gang_document, job_message, node_environment, nodes_of, step_document
 from stoker.backends.news import News
+from stoker.backends.servers import Interpreters, Servers
 from stoker.backends.statuses import failed, of_exit, of_result
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
@@ -40,8 +41,9 @@ class LocalBackend:
         self._site = site
         self._room = room(options)
         self.leasing: Leasing | None = None
-        self._servers: dict[bool, ForkServer] = {}
+        self.environments: Interpreters | None = None
         self._selector = selectors.DefaultSelector()
+        self._servers = Servers(site, self._selector)
         self._lines: dict[int, Line] = {}
         self._idle: list[Line] = []
         self._jobs: dict[str, Job] = {}
@@ -64,11 +66,11 @@ class LocalBackend:
         yield from check(step, self._room, leases=self.leasing is not None)
 
     def render(self, job: Job) -> Mapping[str, Any]:
-        """The command of the fork server and the message that a worker is sent."""
+        """The command of the fork server, the message that a worker is sent, and what the job takes of the machine."""
         return {
             "command": [sys.executable, "-m", "stoker.runtime.forkserver"],
             "message": {**job_message(job, 0), "steps": {"0": step_document(job.step)}},
-            "nodes": nodes_of(job),
+            **taken(job),
         }
 
     # Doing
@@ -129,7 +131,7 @@ class LocalBackend:
             lease = leases[node] if leases else None
             seen = {} if lease is None else visibility(lease["devices"])
             place = {} if gang is None else node_environment(node, nodes)
-            lines.append(self._forked(once=True, environment={**own, **seen, **place}, lease=lease, node=node))
+            lines.append(self._forked(job, once=True, environment={**own, **seen, **place}, lease=lease, node=node))
         self._holding.begin(job.name, lines)
         self._line_of[job.name] = lines[0]
         for line in lines:
@@ -137,24 +139,27 @@ class LocalBackend:
 
     def _line_for(self, job: Job) -> Line:
         if job.step.settings.isolation == "fresh" and job.kind == "step":
-            return self._forked(once=True, environment=job.step.settings.environment)
-        if self._idle:
-            return self._idle.pop()
-        lines = [line for line in self._lines.values() if self._takes_more(line)] if job.behind else []
-        return min(lines, key=_length) if lines else self._forked(once=False, environment={})
+            return self._forked(job, once=True, environment=job.step.settings.environment)
+        for line in self._servers.warm(reversed(self._idle), job.step.environment):
+            self._idle.remove(line)
+            return line
+        behind = self._servers.warm(self._lines.values(), job.step.environment) if job.behind else []
+        lines = [line for line in behind if self._takes_more(line)]
+        return min(lines, key=_length) if lines else self._forked(job, once=False, environment={})
 
     def _takes_more(self, line: Line) -> bool:
         return bool(line.jobs) and not line.once and self._jobs[line.jobs[-1]].marked
 
     def _forked(
-        self, *, once: bool, environment: Mapping[str, str], lease: Mapping[str, Any] | None = None, node: int = 0
+        self,
+        job: Job,
+        *,
+        once: bool,
+        environment: Mapping[str, str],
+        lease: Mapping[str, Any] | None = None,
+        node: int = 0,
     ) -> Line:
-        clean = lease is not None
-        server = self._servers.get(clean)
-        if server is None:
-            site = attrs.evolve(self._site, sources=()) if clean else attrs.evolve(self._site, preload=())
-            server = self._servers[clean] = ForkServer(site, visibility(()))
-            self._selector.register(server.fileno(), selectors.EVENT_READ, server)
+        server = self._servers.get(job.step.environment, self.environments, clean=lease is not None)
         self._count += 1
         line = Line(self._count, server, once=once, lease=lease, node=node)
         try:
@@ -259,8 +264,9 @@ class LocalBackend:
         """Idle workers take what stands unread in others' lines."""
         if not self._idle:
             return
-        longest = max((line for line in self._lines.values() if len(line.jobs) > 1), key=_length, default=None)
-        if longest is not None:
+        idle = {line.server for line in self._idle}
+        lines = [line for line in self._lines.values() if len(line.jobs) > 1 and line.server in idle]
+        if longest := max(lines, key=_length, default=None):
             for name in self._taken_back(longest):
                 self._again(name)
 
@@ -339,8 +345,7 @@ class LocalBackend:
 
     def _server_is_gone(self, server: ForkServer) -> None:
         """Everything that ran is lost with it; the next job starts another one, without importing ahead."""
-        self._servers = {clean: other for clean, other in self._servers.items() if other is not server}
-        self._selector.unregister(server.fileno())
+        self._servers.gone(server)
         words = server.last_words()
         server.close()
         message = "the process that held the workers went away" + (f": {words}" if words else "")
@@ -383,10 +388,7 @@ class LocalBackend:
 
     def close(self) -> None:
         """End every worker."""
-        for server in self._servers.values():
-            self._selector.unregister(server.fileno())
-            server.close()
-        self._servers = {}
+        self._servers.close()
         if self.leasing is not None:
             self.leasing.release_all()
         for line in list(self._lines.values()):

@@ -1,15 +1,21 @@
-"""What this machine has for steps, and what it must refuse of a request."""
+"""What this machine has for steps, what a step takes of it, and what it must refuse of a request."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import shutil
+import subprocess
 from typing import Any, Final, Iterator, Mapping
 
+import attrs
+
+from stoker.backends.leasing import claim_document
+from stoker.backends.messages import nodes_of
+from stoker.core.admission import demand
 from stoker.core.findings import Finding
-from stoker.core.launch import Launch
-from stoker.core.plan import Capacity, StepPlan
+from stoker.core.launch import OPEN_MPI, Launch
+from stoker.core.plan import Capacity, Job, StepPlan
 from stoker.core.resources import describe
 from stoker.core.settings import LocalSettings
 from stoker.core.units import given, size_text
@@ -70,6 +76,24 @@ def memory_size() -> int:
         return total
 
 
+def taken(job: Job) -> dict[str, Any]:
+    """What a job takes of this machine, as data: what each node counts for in admission, and the devices it claims.
+
+    `process` is one that other steps use too ("warm"), or one that begins and ends with it ("fresh").
+    """
+    nodes, settings = nodes_of(job), job.step.settings
+    if job.kind == "hook":
+        return {"nodes": nodes, "process": "warm"}
+    claim = claim_document(job)
+    alone = claim or nodes > 1 or settings.launch is not None
+    return {
+        "nodes": nodes,
+        "process": "fresh" if alone else settings.isolation,
+        "admission": attrs.asdict(demand(settings)),
+        "claim": claim,
+    }
+
+
 def check(step: StepPlan, room: Capacity, *, leases: bool) -> Iterator[Finding]:
     """Field by field, what this machine refuses of a step's request and how it takes the rest.
 
@@ -91,9 +115,9 @@ def check(step: StepPlan, room: Capacity, *, leases: bool) -> Iterator[Finding]:
     if nodes > room.slots:
         what = f"asks for {nodes} nodes; this machine runs {room.slots} processes at once"
         yield refused("STK104", what, "each node is a process of its own here", f"resources.nodes={room.slots}")
-    elif nodes > 1 and step.settings.launch is not None and step.settings.launch.launcher == "mpi":
-        what = f"asks for {nodes} nodes with mpirun"
-        why = "mpirun reaches other nodes by ssh or a scheduler, and the nodes here are processes of one machine"
+    elif nodes > 1 and (other := _no_mpi(step.settings.launch)):
+        what = f"asks for {nodes} nodes with {other}"
+        why = "the nodes here are processes of one machine, on which only Open MPI 4 can start ranks"
         yield refused("STK104", what, why, "resources.nodes=1")
     elif nodes > 1:
         what = f"asks for {nodes} nodes; they are processes of this machine"
@@ -114,13 +138,22 @@ def check(step: StepPlan, room: Capacity, *, leases: bool) -> Iterator[Finding]:
     if given(wanted.spot, None):
         what = "asks for a spot machine; it runs on this one"
         yield Finding(code="STK109", level="translated", where=where, what=what, why="this machine is never taken away")
-    if missing := _missing(step.settings.launch):
+    if not step.environment and (missing := _missing(step.settings.launch)):
         what = f"starts its ranks by {missing}, which is not installed here"
         why = "ranks are started in the driver's own Python environment"
         yield Finding(code="STK140", level="error", where=where, what=what, why=why, fix=f"install {missing}")
     if step.settings.docker is not None:
         what = "asks for a container image; the local backend runs steps in the driver's own Python environment"
         yield refused("STK110", what, "what the image brings would be missing, unsaid", "docker=null")
+
+
+def _no_mpi(launch: Launch | None) -> str:
+    """The MPI that could not start ranks on several nodes of this machine; empty where it can, and for none."""
+    program = str((launch.arguments or {}).get("program") or "mpirun") if launch and launch.launcher == "mpi" else ""
+    if not program or shutil.which(program) is None:  # what is not installed is said elsewhere
+        return program if program == "srun" else ""
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    return "" if OPEN_MPI.search(version) else version.partition("\n")[0] or program
 
 
 def _missing(launch: Launch | None) -> str:

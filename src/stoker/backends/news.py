@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Sequence
 
+import attrs
+
 from stoker.core.plan import JobStatus, LogLine
 
 
@@ -16,7 +18,12 @@ class News:
         self._events: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
 
     def put(self, name: str, status: JobStatus) -> None:
-        """A job's status changed; an earlier one that nobody asked for is passed over."""
+        """A job's status changed; of an earlier one that nobody asked for, what it had got stays."""
+        before = self._statuses.get(name)
+        if before is not None and before.state == status.state == "running":
+            # It runs, it has devices, it began: three pieces of news that may come between two polls, in any order.
+            started = before.started if status.started is None else status.started
+            status = attrs.evolve(status, started=started, lease=status.lease or before.lease)
         self._statuses[name] = status
 
     def said(self, name: str, message: Mapping[str, Any]) -> None:

@@ -26,6 +26,8 @@ class Seen:
     message: str = ""
     output: Sequence[tuple[int, str, bytes]] = ()
     status: JobStatus | None = None
+    events: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    brought: Mapping[str, str] = attrs.field(factory=dict)
 
 
 class Platform(Protocol):

@@ -12,22 +12,26 @@ import socket
 import subprocess
 import sys
 import tempfile
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from stoker.core import wire
+
+if TYPE_CHECKING:
+    from stoker.core.packages import Interpreter
 
 _ROOT: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _CODE: Final = f"import sys; sys.path.insert(0, {_ROOT!r}); from stoker.runtime.forkserver import main; main()"
 
 
 class Boot:
-    """A fork server's process and our end of its socket."""
+    """A fork server's process and our end of its socket; `interpreter` is another Python than this one."""
 
-    def __init__(self) -> None:
+    def __init__(self, interpreter: Interpreter | None = None) -> None:
         self.control, there = wire.packet_pair()
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 kept open as long as the server lives
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _CODE, str(there.fileno())],
+            [*_begin(interpreter), str(there.fileno())],
+            env=None if interpreter is None else {**os.environ, **interpreter.environment},
             pass_fds=[there.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -45,6 +49,13 @@ class Boot:
             self.process.kill()
             self.process.wait()
         self.errors.close()
+
+
+def _begin(interpreter: Interpreter | None) -> list[str]:
+    if interpreter is None:
+        return [sys.executable, "-c", _CODE]
+    # Stoker is on its PYTHONPATH; a person's own packages for all environments (-s) are none of this one's.
+    return [interpreter.executable, "-s", "-m", "stoker.runtime.forkserver"]
 
 
 _waiting: list[Boot] = []

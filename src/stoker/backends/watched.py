@@ -254,6 +254,9 @@ class Watch:
         for node, stream, data in seen.output:
             lines, messages = flight.readers.setdefault(node, Reader()).read(stream, data)
             said = self._heard(flight, node, lines, messages) or said
+        if seen.events:
+            said = True
+            self._tell(name, None, (), [{"event": kind, "data": data} for kind, data in seen.events])
         if seen.status is not None:
             for node, reader in flight.readers.items():
                 self._heard(flight, node, *reader.end())

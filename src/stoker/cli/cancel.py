@@ -20,7 +20,9 @@ def command(*, run_id: str, now: bool, client: Client) -> None:
     once. A run that is over already is fine.
     """
     run = client.run(run_id)
-    if run.cancel(now):
-        say(f"run {run.id} is asked to stop{' now' if now else ''}")
-    else:
+    if not run.cancel(now):
         say(f"run {run.id} does not run any more: {run.refresh().status}")
+    elif run.awaits and run.refresh().status == "cancelled":
+        say(f"run {run.id} is cancelled: its driver had not begun")
+    else:
+        say(f"run {run.id} is asked to stop{' now' if now else ''}")

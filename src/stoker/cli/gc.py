@@ -9,13 +9,14 @@ from typing import Any, Callable, Final, Sequence
 
 import click
 
-from stoker.cli import gcengines
+from stoker.cli import gcclusters, gcengines
 from stoker.cli.options import json_option, stack_option
 from stoker.cli.output import print_json
 from stoker.client import Client
 from stoker.client.liveness import shown_status
 from stoker.core import units
 from stoker.core.words import count_text, memory_text
+from stoker.images import environments
 from stoker.store import sweep
 from stoker.store.records import RunFilter
 from stoker.store.rows import RunRow
@@ -36,7 +37,8 @@ SCRATCH_AGE: Final = 86400.0
 def command(*, older_than: str | None, keep: int | None, dry_run: bool, client: Client, as_json: bool) -> None:
     """Remove old runs and what nothing needs any more.
 
-    Without --older-than and --keep no run is deleted. With both, a run goes if both say so.
+    Without --older-than and --keep no run is deleted. With both, a run goes if both say so. Environments of steps go
+    by --older-than alone, by when a step used them last.
     """
     store = client.store
     now = time.time()
@@ -61,6 +63,8 @@ def command(*, older_than: str | None, keep: int | None, dry_run: bool, client: 
     for path in () if dry_run else stale:
         path.unlink(missing_ok=True)
     document["scratch_files"] = len(stale)
+    unused, size = environments.sweep(Path(store.home), before=before, dry_run=dry_run)
+    document.update(environments=unused, environment_bytes=size)
     gone = set(document["runs"])
     document.update(
         gcengines.swept(
@@ -71,6 +75,13 @@ def command(*, older_than: str | None, keep: int | None, dry_run: bool, client: 
             now=now,
             said=lambda text: click.echo(text, err=True),
         )
+    )
+    document["job_folders"] = gcclusters.swept(
+        store,
+        running={run.id for run in runs if shown_status(run) == "running"},
+        known={run.id for run in runs},
+        dry_run=dry_run,
+        said=lambda text: click.echo(text, err=True),
     )
     if as_json:
         print_json(document)
@@ -125,7 +136,7 @@ def told(document: dict[str, Any]) -> str:
     if not document["dry_run"]:
         size = memory_text(document["bytes"])
         text = f"deleted {count_text(runs, 'run')} and {count_text(artifacts, 'artifact')}: {size} are free again"
-        return "\n".join([text, *_of_engines(document, "deleted")])
+        return "\n".join([text, *_of_environments(document, "deleted"), *_of_engines(document, "deleted")])
     size = memory_text(document["bytes"] - checkpoints)
     lines = [f"would delete {count_text(runs, 'run')}"]
     lines += [f"  {id}" for id in document["runs"]]
@@ -134,7 +145,13 @@ def told(document: dict[str, Any]) -> str:
         f"would delete {count_text(artifacts, 'artifact')} that no run needs, {size}, unless put within the hour"
     )
     lines += ["and those that only these runs need"] if runs else []
-    return "\n".join([*lines, *_of_engines(document, "would delete")])
+    return "\n".join([*lines, *_of_environments(document, "would delete"), *_of_engines(document, "would delete")])
+
+
+def _of_environments(document: dict[str, Any], verb: str) -> list[str]:
+    """What of steps' own environments went; nothing where none is old."""
+    count, size = len(document["environments"]), memory_text(document["environment_bytes"])
+    return [f"{verb} {count_text(count, 'environment')} that no step used since, {size}"] if count else []
 
 
 def _of_engines(document: dict[str, Any], verb: str) -> list[str]:
@@ -142,6 +159,8 @@ def _of_engines(document: dict[str, Any], verb: str) -> list[str]:
     lines = []
     if document["containers"]:
         lines.append(f"{verb} {count_text(document['containers'], 'container')} of steps that are over")
+    if document["job_folders"]:
+        lines.append(f"{verb} {count_text(document['job_folders'], 'folder')} of runs on clusters")
     if document["images"]:
         size = memory_text(document["image_bytes"])
         lines.append(

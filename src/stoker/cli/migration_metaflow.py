@@ -25,14 +25,14 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "Config": ("works", "`--config NAME FILE`, `--config-value NAME JSON`"),
     "ConfigValue": ("works", ""),
     "config_expr": ("works differently", "the expression sees the flow's configs and nothing else"),
-    "user_step_decorator": ("works differently", "what the generator yields is not looked at"),
-    "UserStepDecorator": (
-        "not here",
-        "write a generator with `@user_step_decorator`, or a plain decorator with `functools.wraps`",
+    "user_step_decorator": ("works", "also `--with NAME:word=1`"),
+    "UserStepDecorator": ("works", ""),
+    "USER_SKIP_STEP": ("works", ""),
+    "StepMutator": (
+        "works differently",
+        "what `add_decorator` returns has `name` and `values`; its class is never changed: every run has one below it",
     ),
-    "USER_SKIP_STEP": ("not here", "a step is not skipped from outside; let a switch choose"),
-    "StepMutator": ("not here", "settings come from `stoker.toml`, `--with` and `--set`"),
-    "FlowMutator": ("not here", "as above; a base class shares steps"),
+    "FlowMutator": ("works differently", "as above; no `add_to_package`"),
     "resources": (
         "works differently",
         "units, every word of `ResourceSettings`, and devices that are there are leased",
@@ -70,8 +70,17 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
         "works differently",
         "torch's variables are set on every node in any case, and no backend is forced",
     ),
-    "pypi": ("works differently", "noted; steps run with what is installed, and differences are said"),
-    "conda": ("works differently", "as above"),
+    "pypi": (
+        "works differently",
+        (
+            "also without `--environment`: what is missing here is then refused; steps that find all packages here "
+            "run as they are; also `sources`, `extra_indices`, `index_url`"
+        ),
+    ),
+    "conda": (
+        "works differently",
+        "as above, with `channels`; needs micromamba, mamba or conda here; beside `@pypi`, both count",
+    ),
     "pypi_base": ("works differently", "as above"),
     "conda_base": ("works differently", "as above"),
     "project": ("works differently", "tags runs; nothing is deployed"),
@@ -93,8 +102,11 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "metadata": ("not here", "the store is the stack's: `STOKER_STACK=NAME`"),
     "get_metadata": ("not here", "as above"),
     "default_metadata": ("not here", "as above"),
-    "inspect_spin": ("not here", "`resume STEP` runs a step once more"),
-    "Runner": ("works differently", "options of the command line as keywords; no `spin`"),
+    "inspect_spin": ("not here", 'what `spin --persist` keeps is in the same store: `Flow("Train.spin")`'),
+    "Runner": (
+        "works differently",
+        "options of the command line as keywords; `spin` returns an `ExecutingRun`, which has `.task`",
+    ),
     "NBRunner": ("not here", "write the flow to a file with `%%writefile`, and `Runner` it"),
     "Deployer": ("not here", "there is no deployer; schedule `python flow.py run`"),
     "DeployedFlow": ("not here", "as above"),
@@ -107,10 +119,17 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "package_sources": ("not here", "code is read where it is"),
     "namespaced_event_name": ("not here", "there are no events"),
     "yaml_parser": ("not here", '`Config("config", default="c.yaml", parser=yaml.safe_load)`'),
-    "requirements_txt_parser": ("not here", "packages are those of this Python"),
+    "requirements_txt_parser": ("not here", "give a Config a `parser=` that returns the packages"),
     "pyproject_toml_parser": ("not here", "give a Config `parser=tomllib.loads`"),
-    "conda_environment_yml_parser": ("not here", "packages are those of this Python"),
-    "checkpoint": ("works differently", "checkpoints of this run's task; those of other runs are not taken over"),
+    "conda_environment_yml_parser": ("not here", "give a Config a `parser=` that returns the packages"),
+    "checkpoint": (
+        "works differently",
+        "also `eager`; a resumed run keeps its checkpoints; files are kept as they are; no card of its own",
+    ),
+    "Checkpoint": (
+        "works differently",
+        "in a task, in what it started, and outside: `Checkpoint().list(task=…)`, `load`",
+    ),
     "gpu_profile": (
         "works differently",
         (
@@ -124,8 +143,11 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     ),
     "accelerate": ("works differently", "`current.accelerate.run(…)`; Metaflow has none"),
     "deepspeed": ("works differently", "`current.deepspeed.run(…)`, without ssh"),
-    "mpi": ("works differently", "`current.mpi.run(…)` on one node"),
-    "uv": ("works differently", "noted, as `pypi`"),
+    "mpi": (
+        "works differently",
+        "`current.mpi` on all nodes, without ssh, with Open MPI 4; every node runs the step, and calls it",
+    ),
+    "uv": ("works differently", "as `pypi`; no decorator of Metaflow's own"),
     "metaflow_ray": ("not here", "start Ray in a `num_parallel`: `current.parallel.main_ip` is the head"),
     "model": ("not here", "keep the model as an artifact"),
     "huggingface_hub": ("not here", "`huggingface_hub` in the step"),
@@ -136,6 +158,8 @@ MODULES: Final[Mapping[str, str]] = {
     "metaflow.cards": "it has no counterpart; Markdown, Table, Image and Artifact of stoker.flow stand on a card",
     "metaflow.plugins": "Metaflow's plugins are not here; a decorator of yours may be written with "
     "@user_step_decorator",
+    "metaflow.user_decorators": "MutableFlow, MutableStep, FlowMutator, StepMutator and UserStepDecorator are in "
+    "stoker.flow",
     "metaflow.decorators": "write a decorator with @user_step_decorator, or a plain one with functools.wraps",
     "metaflow.exception": "errors are those of stoker.core.errors: StokerError is the root, UsageError is for wrong "
     "calls",

@@ -114,6 +114,9 @@ def step_facts(step: StepPlan, where: str) -> Iterator[tuple[str, str]]:
     yield "on", where + ("" if settings.isolation == "warm" else f", {settings.isolation} process")
     if settings.docker is not None:
         yield "image", _image(settings)
+    elif settings.packages is not None and not settings.packages.empty:
+        place = f"in environment {step.environment}" if step.environment else "of this Python"
+        yield "packages", f"{settings.packages.text}, {place}"
     if settings.retry.times:
         yield "retry", _retry_text(settings.retry)
     if settings.timeout is not None:

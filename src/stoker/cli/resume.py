@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
-from stoker import driver
+from stoker import detaching, driver
 from stoker.cli.options import run_argument
+from stoker.cli.output import say
 from stoker.client import Client
+from stoker.core.errors import NotFound
 from stoker.core.request import RunRequest
 
 
@@ -40,4 +44,13 @@ def command(
         simulate=simulate,
         quiet=quiet,
     )
-    driver.resume(Client(stack).run(run_id).id, request)
+    token = os.environ.pop(detaching.TOKEN, "")  # nobody whom this process starts is a run's driver
+    try:
+        run = driver.resume(Client(stack).run(run_id).id, request, token=token)
+    except NotFound:
+        if not token:
+            raise
+        say(f"run {run_id} is not there any more: nothing is left to do")
+        return
+    if token and run.status != "succeeded":
+        say(f"run {run.id} is {run.status}: somebody was first, and nothing is left to do")

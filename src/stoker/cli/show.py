@@ -88,9 +88,16 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "stack", run.stack
     yield "tags", ", ".join(run.tags)
     yield "sessions", str(run.sessions) if run.sessions > 1 else ""
+    yield "driver", _awaited(run)
     yield "error", run.error
     if run.status in ("failed", "cancelled", "interrupted"):
         yield "go on", f"stoker resume {run.id}"
+
+
+def _awaited(run: Run) -> str:
+    """What is to be said of a driver that has not begun."""
+    told = {"running": "has not begun yet", "interrupted": "ended before it began"}.get(run.status, "never began")
+    return f"{told}: {run.awaits}" if run.awaits else ""
 
 
 def _held(run: Run) -> Held:

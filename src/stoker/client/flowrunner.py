@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, AsyncIterator, Final, Mapping, Sequence
 
 from stoker.client import flows
+from stoker.client.flowtasks import Task
 from stoker.core.errors import NotFound, RunFailed, UsageError
 
 _LOOK: Final = 0.05
@@ -56,6 +57,13 @@ class Runner:
         """Go on with the flow's last run, or `origin_run_id`, to its end."""
         return self._blocking("resume", [step] if step else [], options)
 
+    def spin(self, pathspec: str, **options: Any) -> ExecutingRun:
+        """Run one task of an earlier run on its own: "train", or "RUN/train/train[1]".
+
+        Options are those of `python flow.py spin`; with `persist=True` it is kept, and `.task` is the task.
+        """
+        return self._blocking("spin", [pathspec], options)
+
     async def async_run(self, **parameters: Any) -> ExecutingRun:
         """Start the flow, and return when its run has begun."""
         return await self._begun("run", [], parameters)
@@ -63,6 +71,10 @@ class Runner:
     async def async_resume(self, step: str | None = None, **options: Any) -> ExecutingRun:
         """Go on with a run, and return when that has begun."""
         return await self._begun("resume", [step] if step else [], options)
+
+    async def async_spin(self, pathspec: str, **options: Any) -> ExecutingRun:
+        """Start a task on its own, and return when it has begun."""
+        return await self._begun("spin", [pathspec], options)
 
     def cleanup(self) -> None:
         """End what still runs, and remove what was written of it."""
@@ -146,6 +158,23 @@ class ExecutingRun:
         from stoker.client.client import Client
 
         return flows.Run(Client().run(id))
+
+    @property
+    def task(self) -> Task:
+        """The task that a `spin` ran; `NotFound` where it was not kept."""
+        id = self.run_id
+        if id is None:
+            raise NotFound("the task has not begun", fix="look at .stderr")
+        from stoker.client.client import Client
+
+        try:
+            stored = Client().run(id)
+        except NotFound:
+            raise NotFound("nothing of the task was kept", fix="spin(…, persist=True)") from None
+        step = next(flows.Run(stored).steps(), None)
+        if step is None:
+            raise NotFound("the task has not begun", fix="wait for it")
+        return next(iter(step))
 
     @property
     def returncode(self) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
-from typing import Mapping
+from typing import Final, Mapping
 
 from stoker.client.client import Client
 from stoker.client.runs import Run as StoredRun
@@ -13,6 +13,8 @@ from stoker.core.artifact import Artifact, from_wire
 from stoker.core.errors import NotFound, UsageError
 from stoker.store.rows import StepRow
 
+SPUN: Final = ".spin"
+"""What the name of a flow ends in, for runs of one task on its own that were kept."""
 _here: dict[str, str | None] = {}
 """The namespace that was chosen in this process, if one was."""
 
@@ -52,9 +54,9 @@ def parts_of(pathspec: str, count: int, kind: str) -> list[str]:
 
 
 def stored_run(flow: str, id: str) -> StoredRun:
-    """A run by its path, if it is in the namespace."""
+    """A run by its path, if it is in the namespace; also a task's that was run on its own, by the flow's name."""
     run = Client().run(id)
-    if flow != run.pipeline:
+    if run.pipeline not in (flow, flow + SPUN):
         raise NotFound(f"run {id} is of '{run.pipeline}', not of '{flow}'")
     wanted = get_namespace()
     if wanted and wanted not in run.tags:

@@ -7,6 +7,7 @@ import time
 from typing import Any, Final, Literal, Mapping
 
 from stoker.store.rows import RunRow
+from stoker.store.unbegun import OUTPUT, PLACE
 
 ShownStatus = Literal["running", "succeeded", "failed", "cancelled", "interrupted"]
 """`interrupted`: the row says "running", and nobody is there any more who makes it so. `stoker resume` goes on."""
@@ -28,8 +29,16 @@ def shown_status(row: RunRow) -> ShownStatus:
     return "running" if _lives(row.driver, time.time() - (row.heartbeat or 0.0)) else "interrupted"
 
 
+def awaited(row: RunRow) -> str:
+    """Where the run's driver is to begin, such as "Slurm job 123"; empty once one has."""
+    place, output = str(row.driver.get(PLACE, "")), row.driver.get(OUTPUT)
+    return f"{place}, which writes to {output}" if place and output else place
+
+
 def _lives(driver: Mapping[str, Any], silent: float) -> bool:
     pid = driver.get("pid")
+    if pid is None and driver.get(PLACE):
+        return True  # a platform has it, and lets it wait for as long as it takes
     if not isinstance(pid, int) or driver.get("host") != socket.gethostname():
         return silent <= SILENCE
     import psutil

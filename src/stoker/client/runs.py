@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
 
 import attrs
 
-from stoker.client.liveness import ShownStatus, shown_status
+from stoker.client.liveness import ShownStatus, awaited, shown_status
 from stoker.client.logs import Source, merged
 from stoker.client.order import in_order
 from stoker.client.steps import Step, Steps
@@ -16,6 +16,7 @@ from stoker.client.times import between, iso, local, moment
 from stoker.core.plan import LogLine
 from stoker.core.units import duration
 from stoker.core.words import time_text
+from stoker.store import unbegun
 from stoker.store.rows import RunRow
 from stoker.store.store import Store
 
@@ -124,6 +125,11 @@ class Run:
         return self._row.sessions
 
     @property
+    def awaits(self) -> str:
+        """What the driver of a detached run is that has not begun, such as "Slurm job 123"; empty once one has."""
+        return awaited(self._row)
+
+    @property
     def steps(self) -> Steps:
         """Its steps by key, in the order of the pipeline; read once, when first asked for."""
         if self._steps is None:
@@ -180,10 +186,12 @@ class Run:
     def cancel(self, now: bool = False) -> bool:
         """Ask its driver to end it, `now` without giving steps time to leave; False if nobody runs it any more.
 
-        It is over when `wait()` says so.
+        It is over when `wait()` says so; at once, if its driver has not begun.
         """
         if self.refresh().status != "running":
             return False
+        if self.awaits and unbegun.cancel(self._store.records.database, self.id, token=self._row.token):
+            return True
         return self._store.records.ask(self.id, "now" if now else "cancel")
 
     def as_dict(self, *, steps: bool = True) -> dict[str, Any]:
@@ -203,6 +211,7 @@ class Run:
             "error": self.error,
             "failure_mode": self.failure_mode,
             "sessions": self.sessions,
+            "awaits": self.awaits,
         }
         if steps:
             document["steps"] = [step.as_dict(details=False) for step in self.steps.values()]

@@ -183,6 +183,8 @@ class ContainerSettings:
     containers of failed steps for you to look into; `stoker gc` removes them.
     """
 
+    whole_run = ("host", "shares_files")
+
     network: str | None = attrs.field(default=UNSET, converter=given_text)
     user: str | None = attrs.field(default=UNSET, converter=given_user)
     mounts: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_mounts)

@@ -7,6 +7,7 @@ layer says without a launcher's name is checked when all layers are merged.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, Iterable, Literal, Mapping, Protocol
 
 import attrs
@@ -29,6 +30,11 @@ COMMON: Final[Mapping[str, Argument]] = {
     "processes_per_node": Argument("int"),
 }
 """Words that every launcher understands: how many ranks in all, and how many on each node."""
+
+
+OPEN_MPI: Final = re.compile(r"\((?:Open MPI|OpenRTE)\) 4\.")
+"""What `mpirun --version` says of an MPI that can start ranks on several nodes of one machine without ssh: Open MPI 4.
+Open MPI 5 has another runtime, whose ranks lose each other there. mpiexec calls itself by the runtime's name."""
 
 
 class Launcher(Protocol):

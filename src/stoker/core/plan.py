@@ -25,6 +25,7 @@ class StepPlan:
     and whose branches are `{"list": [...]}` and `{"dict": {...}}`. `split` names the outputs that a later fan-out
     iterates over: they are kept element by element. `origins` says for each setting which layer it came from. `image`
     is the reference of the image in which the step runs, by digest where that is known; empty without a container.
+    `environment` names the Python environment of its own that it gets on this machine; empty for the driver's.
     """
 
     key: str
@@ -44,6 +45,7 @@ class StepPlan:
     hooks: Mapping[str, Source] = attrs.field(factory=dict)
     origins: Mapping[str, str] = attrs.field(factory=dict)
     image: str = ""
+    environment: str = ""
 
 
 @attrs.frozen(kw_only=True)

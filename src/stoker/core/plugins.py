@@ -15,6 +15,8 @@ BACKENDS: Final[Mapping[str, tuple[str, str]]] = {
     "docker": ("stoker.backends.docker:DockerBackend", "docker"),
     "inline": ("stoker.backends.inline:InlineBackend", ""),
     "local": ("stoker.backends.local:LocalBackend", ""),
+    "ray": ("stoker.backends.ray:RayBackend", ""),
+    "slurm": ("stoker.backends.slurm:SlurmBackend", ""),
 }
 """name → (where, extra that brings its packages)"""
 

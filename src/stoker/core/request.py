@@ -18,7 +18,8 @@ class RunRequest:
     `simulate` describes accelerators to pretend (`hardware.simulate`). `parameters` override the arguments of the
     pipeline's call, and the driver applies them; texts are parsed as the command line's are. `assignments` are the
     texts of `--set`, `run_file` is the path of `--config`. `again` names steps that a resumed run is to run once more,
-    also where they went well. `began` is called with the run's id when the run begins.
+    also where they went well. `began` is called with the run's id when the run begins. `detach`: the run goes on by
+    itself, with a driver elsewhere.
     """
 
     stack: str | None = None
@@ -33,6 +34,7 @@ class RunRequest:
     name: str | None = None
     only_plan: bool = False
     again: tuple[str, ...] = ()
+    detach: bool = False
     began: Callable[[str], None] | None = None
 
 

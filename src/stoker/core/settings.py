@@ -19,6 +19,7 @@ from stoker.core.ladder import Alternative, Halve, Scale, single
 from stoker.core.launch import Launch, given_launch
 from stoker.core.launch import resolved as resolved_launch
 from stoker.core.monitoring import WATCHED, AcceleratorPolicy, Monitor, OnIdle
+from stoker.core.packages import PackageSettings
 from stoker.core.plugins import BACKENDS, resolve, third_party
 from stoker.core.resources import ResourceSettings, given_flag
 from stoker.core.retry import NO_RETRY, Retry
@@ -34,6 +35,7 @@ __all__ = [
     "Layer",
     "LocalSettings",
     "Monitor",
+    "PackageSettings",
     "PipelineSettings",
     "ResourceSettings",
     "Retry",
@@ -58,6 +60,8 @@ COMPONENTS: Final = ("orchestrator", "step_operator")
 COMPONENT_SETTINGS: Final[Mapping[str, str]] = {
     "docker": "stoker.core.containers:ContainerSettings",
     "local": "stoker.core.settings:LocalSettings",
+    "ray": "stoker.core.ray:RaySettings",
+    "slurm": "stoker.core.slurm:SlurmSettings",
 }
 """flavor → class of its settings; a backend adds one line."""
 
@@ -102,6 +106,7 @@ class StepSettings:
 
     resources: ResourceSettings = ANYTHING
     docker: DockerSettings | None = None
+    packages: PackageSettings | None = None
     retry: Retry = NO_RETRY
     timeout: float | None = None
     cache: bool = True
@@ -192,6 +197,7 @@ def _operator(value: Any) -> Any:
 OPTIONS: Final[Mapping[str, Option]] = {
     "resources": _fields_of(ResourceSettings),
     "docker": _fields_of(DockerSettings),
+    "packages": _fields_of(PackageSettings),
     "retry": _fields_of(Retry, short="times"),
     "timeout": Option(parse=_or_none(units.positive_duration)),
     "cache": Option(parse=_flag),
@@ -275,10 +281,12 @@ def check_flavor(flavor: str) -> None:
             raise SettingsError(f"there is no backend called '{flavor}'{nearest(flavor, [*BACKENDS, *others])}")
 
 
-def check_level(key: str, flavor: str, level: Level) -> None:
-    """Refuse for one step what a flavor can only honour for a whole run."""
-    if level == "step" and getattr(settings_class(flavor), "whole_run", False):
-        raise SettingsError(f"'{key}' is for a whole run, not for one step", fix="give it to @pipeline or to the stack")
+def check_level(key: str, flavor: str, level: Level, given: Iterable[str] = ()) -> None:
+    """Refuse for one step what a flavor can only honour for a whole run: all that it has, or single fields of it."""
+    whole = getattr(settings_class(flavor), "whole_run", ()) if level == "step" else ()
+    if whole is True or (found := [name for name in given if name in whole]):
+        what = f"'{key}'" if whole is True else f"'{key}': {found[0]}"
+        raise SettingsError(f"{what} is for a whole run, not for one step", fix="give it to @pipeline or to the stack")
 
 
 def step_settings(values: Mapping[str, Any], backend: Mapping[str, Any] | None = None) -> StepSettings:
@@ -286,7 +294,7 @@ def step_settings(values: Mapping[str, Any], backend: Mapping[str, Any] | None =
     plain = {name: value for name, value in values.items() if name in OPTIONS and OPTIONS[name].level == "step"}
     resources = ResourceSettings(**_kept(plain.pop("resources", None)))
     asked.complete(resources)
-    docker = plain.pop("docker", None)
+    docker, packages = plain.pop("docker", None), plain.pop("packages", None)
     retry = _kept(plain.pop("retry", None))
     monitor = _kept(plain.pop("monitor", None))
     if retry.get("on_oom") and "times" not in retry:
@@ -296,6 +304,7 @@ def step_settings(values: Mapping[str, Any], backend: Mapping[str, Any] | None =
     return StepSettings(
         resources=resources,
         docker=None if docker is None else DockerSettings(**_kept(docker)),
+        packages=None if packages is None else PackageSettings(**_kept(packages)),
         retry=attrs.evolve(NO_RETRY, **retry),
         monitor=attrs.evolve(WATCHED, **monitor),
         environment=_kept(plain.pop("environment", None)),
@@ -343,7 +352,7 @@ def _component(component: str, flavor: str, value: Any, level: Level) -> Iterabl
         if plain or not value:
             yield f"{component}.*", plain
         return
-    check_level(key, flavor, level)
+    check_level(key, flavor, level, plain)
     yield f"{component}.{flavor}", component_settings(flavor, plain)
 
 

@@ -13,6 +13,7 @@ import attrs
 from stoker.core.aws_batch import BatchSettings
 from stoker.core.errors import SettingsError, UsageError, nearest
 from stoker.core.kubernetes import KubernetesSettings
+from stoker.core.ray import RaySettings
 from stoker.core.resources import ResourceSettings
 from stoker.core.slurm import SlurmSettings
 from stoker.core.units import UNSET
@@ -128,6 +129,11 @@ def _batch(values: Mapping[str, Any]) -> None:
 def _slurm(values: Mapping[str, Any]) -> None:
     _resources({word: value for word, value in values.items() if word in (*_ASKED, "trainium", "inferentia")})
     SlurmSettings(**_own(values))
+
+
+def _ray(values: Mapping[str, Any]) -> None:
+    _resources({word: value for word, value in values.items() if word in (*_ASKED, "trainium", "inferentia")})
+    RaySettings(**_own(values))
 
 
 def _own(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,6 +267,11 @@ KINDS: Final[Mapping[str, Kind]] = {
         check=_slurm,
         told="Run the step on the stack's Slurm cluster: `@slurm(partition='gpu', time_limit='4h', gpu=1)`.",
     ),
+    "ray": Kind(
+        words=_unset((*_ASKED, "trainium", "inferentia", *_of_a_step(RaySettings))),
+        check=_ray,
+        told="Run the step on the stack's Ray cluster: `@ray(gpu=1, gpu_fraction=0.5)`.",
+    ),
     "retry": Kind(
         words={"times": 3, "minutes_between_retries": UNSET},
         check=_retry,
@@ -360,6 +371,7 @@ resources = decorator("resources")
 kubernetes = decorator("kubernetes")
 batch = decorator("batch")
 slurm = decorator("slurm")
+ray = decorator("ray")
 retry = decorator("retry")
 catch = decorator("catch")
 timeout = decorator("timeout")

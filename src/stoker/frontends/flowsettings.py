@@ -26,7 +26,7 @@ from stoker.frontends.flowusers import near
 NO_BACKEND: Final = "STK190"
 REMOTE: Final[Mapping[str, str]] = {"kubernetes": "Kubernetes", "batch": "AWS Batch"}
 """Decorators that say where a step runs, and what that is called."""
-PLATFORMS: Final[Mapping[str, str]] = {"slurm": "Slurm"}
+PLATFORMS: Final[Mapping[str, str]] = {"ray": "Ray", "slurm": "Slurm"}
 """Decorators that say the same of a platform whose backend is here: their names are its flavor."""
 WORKERS: Final = frozenset({"card", "catch", "secrets", "checkpoint", "torchrun", "accelerate", "deepspeed", "mpi"})
 """Decorators whose words the worker looks at."""

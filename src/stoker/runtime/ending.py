@@ -50,8 +50,9 @@ class Ending:
             os.read(self.woken, 64)
 
     def forget(self) -> None:
-        """In a child: its signals are its own again."""
+        """In a child: its signals are its own again. SIGTERM is passed over, which Slurm sends to all processes of a
+        job: what the child serves must not end with it before it has been told to."""
         for number in (*_ENDS, _WARNS):
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, signal.SIG_IGN if number == signal.SIGTERM else signal.SIG_DFL)
         os.close(self.woken)
         os.close(self._wake)

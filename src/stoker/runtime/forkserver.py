@@ -160,6 +160,7 @@ class ForkServer:
         """In a child: be nobody's server, and end when the server does."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         _prctl(self._libc, _PR_SET_PDEATHSIG, when_orphaned)
         os.setsid()

@@ -1,0 +1,59 @@
+"""Ray: steps that are submitted together become one Ray job, whose program in the cluster runs each as a task.
+
+What is sent is decided in `raytasks`, and what is refused in `raycheck`; `rayplatform` sends and follows it, asking the
+dashboard (`rayjobs`) and hearing what the program tells (`raylog`). The program is `runtime.rayjob`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Iterable, Iterator, Mapping, Sequence
+
+from stoker.backends import raycheck, raytasks
+from stoker.backends.rayjobs import Jobs, is_loopback
+from stoker.backends.rayplatform import RayPlatform
+from stoker.backends.watched import Watched
+from stoker.core.findings import Finding
+from stoker.core.plan import Job, Site, StepPlan
+from stoker.core.ray import RaySettings
+
+
+class RayBackend(Watched):
+    """Runs jobs on one Ray cluster."""
+
+    name = "ray"
+
+    def __init__(self, site: Site, options: Mapping[str, Any]) -> None:
+        settings = RaySettings(**options)
+        self._site = site
+        self._options = dict(options)
+        self._jobs = Jobs(settings, os.environ)
+        self._shares = bool(settings.get("shares_files", is_loopback(self._jobs.address)))
+        super().__init__(RayPlatform(site, self._options, self._jobs, shares=self._shares))
+
+    def check(self, step: StepPlan) -> Iterable[Finding]:
+        """What Ray cannot give a step, and how it takes the rest; the cluster is not asked."""
+        yield from raycheck.check(step, self._options, self._site, shares=self._shares)
+
+    def prove(self, steps: Sequence[StepPlan]) -> Iterator[Finding]:
+        """What the cluster's nodes can never give; asks the cluster, over a connection of its own."""
+        jobs = Jobs(RaySettings(**self._options), os.environ)
+        try:
+            yield from raycheck.prove(steps, self._options, jobs, shares=self._shares)
+        finally:
+            jobs.close()
+
+    def render(self, job: Job) -> Mapping[str, Any]:
+        """The request, and the document that the program in the cluster reads; jobs that go together share both."""
+        token = raytasks.token_of([job])
+        root = self._site.scratch if self._shares else self._site.artifacts
+        folder = f"{root}/ray/{job.run}/{token}"
+        package = "" if self._shares else "gcs://_ray_pkg_stoker.zip"
+        settings = RaySettings(**self._options)
+        id = raytasks.submission_id(job.run, token, 0)
+        shared: dict[str, Any] = {"folder": folder, "shares": self._shares, "package": package}
+        return {
+            "address": self._jobs.address,
+            "request": raytasks.request(self._site, settings, id=id, run=job.run, **shared),
+            "document": raytasks.document([job], self._site, self._options, token=token, **shared),
+        }

@@ -1,0 +1,200 @@
+"""From jobs to the request that Ray's Jobs API is sent, and the document that the program in the cluster reads: pure.
+
+Steps that were submitted together are one Ray job (docs/dev/decisions/0014). Its program, `runtime.rayjob`, reads the
+document, which has for each step what `runtime.boot` is told and what the step asks of Ray.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import shlex
+from typing import Any, Final, Mapping, Sequence
+
+from stoker.backends.leasing import asked_document
+from stoker.backends.messages import boot_document, gang_document, nodes_of, request_digest
+from stoker.core.accelerators import MODELS, Accelerator
+from stoker.core.plan import Job, Site, StepPlan
+from stoker.core.ray import KINDS, Kind, RaySettings, kind_of
+from stoker.core.resources import describe
+from stoker.core.words import dashed
+
+VERSION: Final = 1
+DOCUMENT: Final = "jobs.json"
+"""The batch's document, in its folder."""
+GRACE: Final = 9.0
+"""Seconds that a step has between SIGTERM and SIGKILL; a second less than the engine gives in all."""
+CHECKPOINTS: Final = "/tmp/stoker-checkpoints"
+"""Of a node that does not see the driver's folders."""
+CPUS: Final = 1.0
+"""Of a step that asks for none: what Ray takes for any task. Fewer would put any number of steps on a node."""
+
+
+def settings_of(step: StepPlan, options: Mapping[str, Any]) -> RaySettings:
+    """The settings of a step; those of its part of the stack are among them already."""
+    given = next(iter(step.settings.backend.values()), None)
+    return RaySettings(**{**options, **(given or {})})
+
+
+def kinds_of(step: StepPlan, settings: RaySettings) -> list[tuple[Accelerator, Kind | None]]:
+    """The kinds of accelerator that a step may run on, the one it would rather have first; Ray's word for each."""
+    wanted = step.settings.resources
+    named: Sequence[Accelerator] = wanted.get("accelerators", ())
+    return [(kind, None if kind.slice else kind_of(kind.name, settings)) for kind in named or _fitting(step, settings)]
+
+
+def _fitting(step: StepPlan, settings: RaySettings) -> list[Accelerator]:
+    """Those of the catalog with the memory and of the vendor that a step asks for, the smallest first."""
+    wanted = step.settings.resources
+    vendor, least = wanted.get("gpu_vendor"), wanted.get("gpu_memory", 0)
+    if vendor is None and (not least or wanted.get("share")):
+        return []
+    known = [MODELS[name] for name in dict.fromkeys([*KINDS, *settings.get("accelerators", {})])]
+    fit = [one for one in known if one.memory[0] >= least and vendor in (None, one.vendor)]
+    fit = [one for one in fit if (kind := kind_of(one.name, settings)) is not None and kind.resource == "GPU"]
+    return [Accelerator(name=one.name) for one in sorted(fit, key=lambda one: one.memory[0])]
+
+
+def fraction_of(step: StepPlan, settings: RaySettings) -> float | None:
+    """The part of its one GPU that a step takes; None where it takes whole ones."""
+    wanted = step.settings.resources
+    if settings.get("gpu_fraction"):
+        return float(settings.get("gpu_fraction"))
+    named = wanted.get("accelerators", ())
+    if wanted.get("share") and named:
+        # Of the smallest that goes by this name, in Ray's steps: never less than was asked for.
+        part = wanted.get("gpu_memory") / named[0].model.memory[0]
+        return float(min(1.0, math.ceil(part * 10_000) / 10_000))
+    return None
+
+
+def asked_of_ray(job: Job, settings: RaySettings) -> dict[str, Any]:
+    """What each node of a job asks of Ray. "choices": the first whose type some node has is taken."""
+    if job.kind == "hook":
+        return {"num_cpus": 0.0, "memory": 0, "choices": [], "resources": {}, "labels": {}, "prefer": False}
+    wanted = job.step.settings.resources
+    gpus = wanted.gpus_per_node
+    part = fraction_of(job.step, settings)
+    choices = []
+    for kind, known in kinds_of(job.step, settings) if gpus else ():
+        if known is not None:
+            count = part or (kind.count or gpus) * known.each
+            choices.append({"type": known.type, "resource": known.resource, "count": count})
+    if gpus and not choices:
+        choices = [{"type": "", "resource": "GPU", "count": part or gpus}]
+    return {
+        "num_cpus": float(wanted.get("cpu_count", CPUS)),
+        "memory": wanted.get("memory", 0),
+        "choices": choices,
+        "resources": {**wanted.get("extended", {}), **settings.get("resources", {})},
+        "labels": dict(settings.get("labels", {})),
+        "prefer": job.step.settings.accelerator_policy == "prefer",
+    }
+
+
+def samples_of(job: Job, site: Site) -> str:
+    """The file in which a job's devices are accounted for, as this machine calls it; `runtime.boot` adds the node."""
+    return f"{site.scratch}/samples-ray-{hashlib.sha256(job.name.encode()).hexdigest()[:16]}.jsonl"
+
+
+def entry(job: Job, site: Site, settings: RaySettings, *, folder: str, shares: bool) -> dict[str, Any]:
+    """One job in the document of its batch."""
+    nodes = nodes_of(job)
+    lease = None
+    if job.kind == "step" and job.step.settings.resources.gpus_per_node:
+        lease = asked_document(job, samples=samples_of(job, site))
+        if job.step.settings.resources.get("share"):
+            lease["memory"] = job.step.settings.resources.get("gpu_memory")
+    spec = boot_document(
+        job,
+        site,
+        checkpoints=site.checkpoints if shares else CHECKPOINTS,
+        grace=GRACE,
+        lease=lease,
+        gang=gang_document(job, folder) if nodes > 1 else None,
+    )
+    return {
+        "name": job.name,
+        "key": job.key,
+        "kind": kind_name(job),
+        "attempt": job.attempt,
+        "digest": request_digest(job),
+        "nodes": nodes,
+        "asked": describe(job.step.settings.resources),
+        "ask": asked_of_ray(job, settings),
+        "placement": settings.get("placement", "STRICT_SPREAD"),
+        "python": settings.get("python", ""),
+        "runtime_env": runtime_env(settings, ""),
+        "spec": spec,
+    }
+
+
+def kind_name(job: Job) -> str:
+    """What keeps a step and its hooks apart."""
+    return job.hook.qualname if job.kind == "hook" and job.hook is not None else job.kind
+
+
+def document(
+    jobs: Sequence[Job], site: Site, options: Mapping[str, Any], *, folder: str, token: str, shares: bool, package: str
+) -> dict[str, Any]:
+    """What the program in the cluster is told of a batch. `package` is the URI of Stoker's worker, where it is sent."""
+    steps = []
+    for job in jobs:
+        made = entry(job, site, settings_of(job.step, options), folder=folder, shares=shares)
+        if package and made["runtime_env"].get("py_modules"):
+            made["runtime_env"]["py_modules"] = [package, *made["runtime_env"]["py_modules"]]
+        steps.append(made)
+    return {
+        "version": VERSION,
+        "run": jobs[0].run,
+        "token": token,
+        "bundle": site.bundle if shares else "",
+        "journal": f"{folder}/journal" if shares else "",
+        "ends": f"{folder}/ends.json",
+        "shares": shares,
+        "steps": steps,
+    }
+
+
+def runtime_env(settings: RaySettings, package: str) -> dict[str, Any]:
+    """Ray's runtime environment, with Stoker's worker in it where that is a package."""
+    found = {name: value for name, value in settings.get("runtime_env", {}).items() if value is not None}
+    return {**found, "py_modules": [package, *found.get("py_modules", ())]} if package else found
+
+
+def token_of(jobs: Sequence[Job]) -> str:
+    """The same for the same jobs, so that sending them twice starts them once."""
+    told = "\n".join(sorted(f"{job.name} {request_digest(job)}" for job in jobs))
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def submission_id(run: str, token: str, again: int) -> str:
+    """The Ray job's own name; `again` counts those of the same jobs that are over already."""
+    # https://docs.ray.io/en/latest/cluster/running-applications/job-submission/api.html
+    return f"stoker-{dashed(run)}-{token}" + (f"-{again}" if again else "")
+
+
+def request(
+    site: Site, settings: RaySettings, *, id: str, folder: str, run: str, shares: bool, package: str
+) -> dict[str, Any]:
+    """The body of the request that starts a batch."""
+    place = f"{folder}/{DOCUMENT}"
+    command = f"exec {shlex.quote(settings.get('python', 'python'))} -m stoker.runtime.rayjob {shlex.quote(place)}"
+    if shares and site.bundle:
+        bundle = shlex.quote(site.bundle)
+        command = f'export PYTHONPATH={bundle}"${{PYTHONPATH:+:$PYTHONPATH}}"; {command}'
+    return {
+        "entrypoint": command,
+        "submission_id": id,
+        "metadata": {"stoker.run": run, "stoker.home": site.scratch, "stoker.folder": folder},
+        "runtime_env": _own_runtime_env(settings, package),
+    }
+
+
+def _own_runtime_env(settings: RaySettings, package: str) -> dict[str, Any]:
+    """That of the program itself. Where files are not shared, it opens the artifact store as the steps do: with the
+    cluster's own credentials, or by variables that the person gave."""
+    if not package:
+        return {}
+    variables = runtime_env(settings, "").get("env_vars")
+    return {"py_modules": [package], **({"env_vars": variables} if variables else {})}

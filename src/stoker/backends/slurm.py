@@ -1,0 +1,371 @@
+"""Slurm: one job for each step, or an array of jobs for steps that are alike, by sbatch.
+
+What is sent is decided in `slurmscript`, the cluster's commands are `slurmqueue`, and how a job is followed is
+`slurmtask`. A job outlives its driver: the next one that has the same to do finds it by its folder and its comment,
+takes over what it has done, and follows it if it still runs.
+
+Beside what `slurmscript` describes, a submission's folder has `jobs.json`, written before: the names of its jobs, their
+keys and the digests of what they ask for; and `submitted`, written after: Slurm's id.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
+
+from stoker.backends import slurmscript
+from stoker.backends.logins import Here, login
+from stoker.backends.platforms import Away, Seen
+from stoker.backends.secrets import credentials
+from stoker.backends.slurmorphans import Orphans, jobs_document
+from stoker.backends.slurmqueue import Controller
+from stoker.backends.slurmtask import Task, task_of
+from stoker.backends.slurmwhy import words
+from stoker.backends.statuses import failed
+from stoker.backends.watched import Watched
+from stoker.core.errors import BackendError
+from stoker.core.findings import Finding
+from stoker.core.plan import Job, Site, StepPlan
+from stoker.core.slurm import SlurmSettings
+from stoker.core.status import REFUSED
+from stoker.core.words import dashed
+
+log = logging.getLogger(__name__)
+
+POLL: Final = 2.0
+"""Seconds between two questions to the controller at least; sites ask people not to do it more often.
+https://slurm.schedmd.com/squeue.html#SECTION_PERFORMANCE"""
+LONGEST: Final = 30.0
+"""Seconds between two questions at most, where nothing changes."""
+TOKEN: Final = "TOKEN"
+"""In what is only shown; each submission has one of its own."""
+KEEP: Final = 60.0
+"""Seconds for which the files of a job stay that is over: its samples are read when its end is told."""
+
+
+class SlurmBackend(Watched):
+    """Runs jobs on a cluster."""
+
+    name = "slurm"
+
+    def __init__(self, site: Site, options: Mapping[str, Any]) -> None:
+        self._site = site
+        self._options = dict(options)
+        super().__init__(SlurmPlatform(site, options))
+
+    def check(self, step: StepPlan) -> Iterable[Finding]:
+        """What a cluster cannot give a step, and how it takes the rest; nobody is asked."""
+        from stoker.backends.slurmcheck import check
+
+        return check(step, slurmscript.settings_for(step, self._options), self._site)
+
+    def prove(self, steps: Sequence[StepPlan]) -> Iterator[Finding]:
+        """What this cluster will never give: asked before anything is submitted."""
+        from stoker.backends.slurmfacts import prove
+
+        settings = {step.key: slurmscript.settings_for(step, self._options) for step in steps}
+        asked = login(SlurmSettings(**self._options).get("host"))
+        try:
+            yield from prove(steps, settings, asked)
+        finally:
+            asked.close()
+
+    def may_detach(self) -> None:
+        """Refuse a driver on this cluster, where its nodes do not have what it needs; nobody is asked."""
+        from stoker.backends import slurmdetach
+
+        slurmdetach.check(SlurmSettings(**self._options))
+
+    def detach(self, argv: Sequence[str], folder: str, name: str, *, output: str) -> str:
+        """Have a small job of the cluster drive a run."""
+        from stoker.backends import slurmdetach
+
+        return slurmdetach.detach(SlurmSettings(**self._options), argv, folder, name, output=output)
+
+    def render(self, job: Job) -> Mapping[str, Any]:
+        """The script that sbatch is given for a job alone, and the document that the job reads."""
+        settings = slurmscript.settings_of(job, self._options)
+        folder = folder_of(SlurmSettings(**self._options), self._site.scratch)
+        return {
+            "host": settings.get("host", ""),
+            "script": slurmscript.script([job], self._site, settings, folder=folder, token=TOKEN),
+            "document": slurmscript.specification(job, self._site, settings, folder=folder, token=TOKEN),
+        }
+
+
+def folder_of(settings: SlurmSettings, scratch: str) -> str:
+    """The folder that login node and nodes see, as it was given; the part "~" is that machine's."""
+    given: str | None = settings.get("folder")
+    return given or ("~/.stoker/slurm" if settings.get("host") else f"{scratch}/slurm")
+
+
+class SlurmPlatform:
+    """One cluster, as a watch needs it; all of it in the watch's thread."""
+
+    def __init__(self, site: Site, options: Mapping[str, Any]) -> None:
+        self._site = site
+        self._options = options
+        self._settings = SlurmSettings(**options)
+        self._login = login(self._settings.get("host"))
+        self._controller = Controller(self._login)
+        self._poll: float = self._settings.get("poll", POLL)
+        self._pause = self._poll
+        self._asked = float("-inf")
+        self._due = float("-inf")
+        self._silent = ""
+        self._folder = ""
+        self._largest = 0
+        self._orphans: Orphans | None = None
+        self._over: list[tuple[float, Task]] = []
+        self._open: dict[str, int] = {}
+        self._adopted: set[str] = set()
+
+    # Sending
+
+    def find(self, jobs: Sequence[Job]) -> Mapping[str, Any]:
+        """Jobs that an earlier driver sent, or that we sent ourselves and did not hear the answer of."""
+        if self._orphans is None:
+            self._orphans = Orphans(self._login, self._controller, self._home(), jobs[0].run)
+        found = self._orphans.taken(jobs, self._options)
+        for task in found.values():
+            self._open[task.folder] = self._open.get(task.folder, 0) + 1
+            self._adopted.add(task.folder)  # others of it may be taken over later
+        self._hurry()
+        return found
+
+    def send(self, jobs: Sequence[Job]) -> Mapping[str, Any]:
+        """One sbatch for each group of alike jobs."""
+        groups: dict[str, list[Job]] = {}
+        for job in jobs:
+            groups.setdefault(slurmscript.group(job, slurmscript.settings_of(job, self._options)), []).append(job)
+        answers: dict[str, Any] = {}
+        for alike in groups.values():
+            most = self._most() if len(alike) > 1 else 1
+            for first in range(0, len(alike), most):
+                part = alike[first : first + most]
+                try:
+                    answers.update(self._submitted(part))
+                except Away:
+                    if not answers:
+                        raise
+                    return answers  # the others are sent again
+                except BackendError as error:
+                    text = f"{error.message}; {error.fix}" if error.fix else error.message
+                    answers.update({job.name: failed(REFUSED, text) for job in part})
+        self._hurry()
+        return answers
+
+    def _submitted(self, jobs: Sequence[Job]) -> dict[str, Task]:
+        settings = slurmscript.settings_of(jobs[0], self._options)
+        home, token = self._home(), os.urandom(8).hex()
+        site = self._at_home(settings, home)
+        script = slurmscript.script(jobs, site, settings, folder=home, token=token)
+        folder = slurmscript.place(home, jobs[0].run, token)
+        files = {
+            f"{folder}/jobs.json": json.dumps(jobs_document(jobs)).encode(),
+            f"{folder}/{slurmscript.SCRIPT}": script.encode(),
+        }
+        secret, known = os.urandom(16).hex(), credentials(self._site.artifacts, os.environ)
+        for index, job in enumerate(jobs):
+            files[f"{folder}/{index}/{slurmscript.DOCUMENT}"] = json.dumps(
+                slurmscript.specification(
+                    job, site, settings, folder=home, token=token, index=index, secret=secret, environment=known
+                )
+            ).encode()
+        assert self._orphans is not None  # `find` comes first
+        self._orphans.doubt(token)  # where no answer comes, `find` looks for it before it is sent again
+        self._login.write(files)
+        try:
+            id = self._controller.submit(folder, script)
+        except Away:
+            raise
+        except BackendError:
+            self._orphans.settle(token)
+            self._login.remove([folder])
+            raise
+        self._orphans.settle(token)
+        self._open[folder] = len(jobs)
+        return {job.name: task_of(folder, id, index, len(jobs), job, settings) for index, job in enumerate(jobs)}
+
+    def _home(self) -> str:
+        if not self._folder:
+            self._folder = self._login.expand(folder_of(self._settings, self._site.scratch)).rstrip("/")
+        return self._folder
+
+    def _at_home(self, settings: SlurmSettings, home: str) -> Site:
+        """The site as the nodes have it: with the worker in a folder that they see."""
+        if self._site.bundle and not settings.shares:
+            self._login.bring(self._site.bundle, slurmscript.bundle_place(self._site, settings, home))
+        return self._site
+
+    def _most(self) -> int:
+        """The most tasks of an array."""
+        given: int | None = self._settings.get("max_array")
+        if given is not None:
+            return given
+        if not self._largest:
+            self._largest = self._controller.largest_array()
+        return self._largest
+
+    # Looking
+
+    def look(self, handles: Mapping[str, Any]) -> Mapping[str, Seen]:
+        """What files and queue say; the queue is asked less often."""
+        tasks: dict[str, Task] = dict(handles)
+        pieces = self._read(tasks.values())
+        now = time.monotonic()
+        try:
+            self._ask(list(tasks.values()), now)
+        except Away as error:
+            self._silent = error.message
+            self._pause = min(self._pause * 2, LONGEST)
+            self._due = time.monotonic() + self._pause
+        seen = {}
+        for name, task in tasks.items():
+            events, task.events = tuple(task.events), []
+            status = task.status(now)
+            if status is None and task.wants:
+                self._due = min(self._due, self._asked + self._poll)
+            waits = task.row is not None and task.row.stage == "waiting"
+            seen[name] = Seen(
+                running=not waits and (task.up or (task.row is not None and task.row.stage == "running")),
+                message=self._message(task),
+                output=pieces.get(task.place, ()),
+                status=status,
+                events=events,
+                brought={} if status is None else self._brought(task),
+            )
+        self._clear(now - KEEP)
+        return seen
+
+    def _brought(self, task: Task) -> dict[str, str]:
+        """Copies of a job's samples, where this machine does not see its folder."""
+        found = {}
+        for path in () if self._settings.shares else task.samples():
+            data = self._login.read(path)
+            if data is not None:
+                here = os.path.join(self._site.scratch, f"samples-{dashed(path)[-200:]}")
+                Here().write({here: data})
+                found[path] = here
+        return found
+
+    def _message(self, task: Task) -> str:
+        """Why a job waits."""
+        if self._silent:
+            return f"{self._silent}; it is asked again"
+        row = task.row
+        if row is None or row.stage != "waiting" or row.reason in ("None", ""):
+            return ""  # the scheduler has not looked at it yet
+        return words(row.reason, start=row.start, job=task.id)
+
+    def _read(self, tasks: Iterable[Task]) -> dict[str, list[tuple[int, str, bytes]]]:
+        """Output by place. Of a job that is over, all of it: more is asked for until nothing comes."""
+        pieces: dict[str, list[tuple[int, str, bytes]]] = {}
+        rest = [task for task in tasks if self._worth_reading(task)]
+        while rest:
+            files: dict[str, int] = {}
+            for task in rest:
+                files.update(task.files())
+            found = self._login.tails(files)
+            now = time.monotonic()
+            again = []
+            for task in rest:
+                news = {path: data for path in task.files() if (data := found.get(path))}
+                had = task.result is not None
+                pieces.setdefault(task.place, []).extend(task.read(news, now))
+                if task.result is not None and (news or not had):
+                    again.append(task)
+            rest = again
+        return pieces
+
+    def _worth_reading(self, task: Task) -> bool:
+        """By SSH, files of those that wait are not looked for."""
+        far = self._settings.get("host") is not None
+        return not far or task.up or task.row is None or task.row.stage != "waiting"
+
+    def _ask(self, tasks: Sequence[Task], now: float) -> None:
+        """Ask about all jobs at once, if it is time, and about some of them more."""
+        if now < self._due:
+            return
+        self._asked = now
+        known = self._controller.rows({task.id.partition("_")[0] for task in tasks})
+        self._silent = ""
+        changed = False
+        for task in tasks:
+            row = known.get(task.id)
+            changed = changed or row is None or task.row is None or row.state != task.row.state
+            task.seen(row, now)
+            task.status(now)
+        puzzling = {task.id.partition("_")[0] for task in tasks if task.wants == "details"}
+        if puzzling:
+            details = self._controller.details(puzzling)
+            for task in tasks:
+                task.told = details.get(task.id, task.told)
+        urgent = any(task.wants for task in tasks)
+        self._pause = self._poll if changed or urgent else min(self._pause * 1.5, max(LONGEST, self._poll))
+        self._due = time.monotonic() + self._pause
+
+    def _hurry(self) -> None:
+        self._pause = self._poll
+        self._due = min(self._due, self._asked + self._poll)
+
+    # Ending
+
+    def end(self, handles: Mapping[str, Any], *, grace: float) -> None:
+        """Ask by SIGTERM, or end at once."""
+        tasks: list[Task] = list(handles.values())
+        for task in tasks:
+            task.asked, task.forced = True, not grace
+        self._hurry()
+        if not grace:
+            self._controller.cancel(grouped(tasks))
+            return
+        for batch in (True, False):
+            some = [task for task in tasks if task.batch == batch]
+            if some:
+                self._controller.ask(grouped(some), batch=batch)
+
+    def forget(self, handle: Any) -> None:
+        """The files of a job that is over go after a while, those of its submission with the last."""
+        task: Task = handle
+        self._over.append((time.monotonic(), task))
+        if task.missing is not None or task.comes_again:
+            # It was taken for lost, and may still come; or it is done, and Slurm would start it again.
+            self._controller.cancel(grouped([task]))
+
+    def _clear(self, before: float) -> None:
+        """Take away the files of jobs that were over at a time."""
+        if not self._over or self._over[0][0] > before:
+            return
+        old = [task for at, task in self._over if at <= before]
+        self._over = self._over[len(old) :]
+        gone = []
+        for task in old:
+            self._open[task.folder] -= 1
+            whole = self._open[task.folder] == 0 and task.folder not in self._adopted
+            gone.append(task.folder if whole else task.place)
+        self._login.remove(gone)
+
+    def close(self) -> None:
+        """Take away what is over, end what nobody took over, and hang up."""
+        try:
+            self._clear(float("inf"))
+            self._login.remove([folder for folder in self._adopted if self._open[folder] == 0])
+            if self._orphans is not None:
+                self._orphans.end()
+        except BackendError as error:
+            log.info("left for `stoker gc`: %s", error)
+        finally:
+            self._login.close()
+
+
+def grouped(tasks: Iterable[Task]) -> dict[str, set[int]]:
+    """Slurm's ids, of arrays with their tasks."""
+    found: dict[str, set[int]] = {}
+    for task in tasks:
+        id, array, index = task.id.partition("_")
+        found.setdefault(id, set()).update([int(index)] if array else [])
+    return found

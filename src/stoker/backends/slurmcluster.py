@@ -1,0 +1,239 @@
+"""What a cluster of Slurm has, as its commands tell: partitions with their limits, and nodes in groups that are alike.
+
+Fields are those of `sinfo` and `scontrol` from Slurm 20.11 to 25.05 (https://slurm.schedmd.com/sinfo.html,
+https://slurm.schedmd.com/scontrol.html); one that is missing is no limit.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Final, Iterator, Mapping, Sequence
+from weakref import WeakKeyDictionary
+
+import attrs
+
+from stoker.backends.logins import NOT_FOUND, Login
+from stoker.backends.platforms import Away
+from stoker.core.errors import BackendError
+
+FRESH: Final = 60.0
+"""Seconds for which what was learnt holds: a cluster's shape changes by the day, a plan is made in seconds."""
+UNLIMITED: Final = float("inf")
+_GROUPS: Final = ("sinfo", "--all", "--noheader", "--exact", "--format=%R|%D|%c|%m|%d|%f|%G|%T|%N")
+_PARTITIONS: Final = ("scontrol", "--all", "--oneliner", "show", "partition")
+_CONFIG: Final = ("scontrol", "show", "config")
+_ENVIRONMENT: Final = ("env",)
+_NOTHING: Final = frozenset({"", "(null)", "N/A", "NONE", "n/a", "(null type)"})
+_FACTORS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+"""What a count of GRES may end with: https://slurm.schedmd.com/gres.conf.html#OPT_Count"""
+
+
+@attrs.frozen(kw_only=True)
+class Gres:
+    """What each node of a group has of a generic resource: "gpu" of type "h100", 4 times; no type is empty."""
+
+    name: str
+    type: str
+    count: int
+
+
+@attrs.frozen(kw_only=True)
+class Group:
+    """Nodes of a partition that are alike; `memory` and `disk` of each in MiB. `names` is Slurm's own text for them."""
+
+    partition: str
+    nodes: int
+    cpus: int
+    memory: int
+    disk: int
+    features: frozenset[str]
+    gres: tuple[Gres, ...]
+    state: str
+    names: str = ""
+
+    def has(self, name: str, type: str = "") -> int:
+        """How many of a resource each node has, of a type or of any."""
+        return sum(one.count for one in self.gres if one.name == name and type in ("", one.type))
+
+
+@attrs.frozen(kw_only=True)
+class Partition:
+    """A partition's limits for one job; times in seconds. `hidden` nodes are in it and are not told of now, as cloud
+    nodes that are off."""
+
+    name: str
+    default: bool = False
+    state: str = "UP"
+    nodes: int = 0
+    least_nodes: int = 0
+    most_nodes: float = UNLIMITED
+    longest: float = UNLIMITED
+    usual: float = UNLIMITED
+    node_cpus: float = UNLIMITED
+    node_memory: float = UNLIMITED
+    qos: str = ""
+    accounts: frozenset[str] | None = None
+    denied_accounts: frozenset[str] = frozenset()
+    qoses: frozenset[str] | None = None
+    denied_qoses: frozenset[str] = frozenset()
+    groups: tuple[Group, ...] = ()
+
+    @property
+    def hidden(self) -> int:
+        """How many of its nodes nothing is known of."""
+        return max(0, self.nodes - sum(group.nodes for group in self.groups))
+
+
+@attrs.frozen(kw_only=True)
+class Facts:
+    """A cluster. `routed`: a plugin of the site's may send a job to another partition than the default one.
+
+    `given` are options of sbatch by environment variables there, such as "SBATCH_PARTITION".
+    """
+
+    partitions: Mapping[str, Partition]
+    version: str = ""
+    max_array: int = 1001
+    routed: bool = False
+    given: Mapping[str, str] = attrs.field(factory=dict)
+
+    @property
+    def default(self) -> Partition | None:
+        """Where a job goes that names no partition."""
+        return next((one for one in self.partitions.values() if one.default), None)
+
+
+_known: WeakKeyDictionary[Login, tuple[float, Facts]] = WeakKeyDictionary()
+
+
+def facts(login: Login) -> Facts:
+    """What the cluster has, asked at most once a minute for a login.
+
+    Raises `Away` where the host or the controller does not answer, `BackendError` where there is no Slurm.
+    """
+    asked, found = _known.get(login, (-FRESH, None))
+    if found is None or time.monotonic() - asked >= FRESH:
+        found = read(*(_said(login, command) for command in (_GROUPS, _PARTITIONS, _CONFIG, _ENVIRONMENT)))
+        _known[login] = (time.monotonic(), found)
+    return found
+
+
+def read(groups: str, partitions: str, config: str, environment: str = "") -> Facts:
+    """The facts in what the commands print."""
+    told = {name: text for line in config.splitlines() for name, text in [_pair(line)] if name}
+    by_partition: dict[str, list[Group]] = {}
+    for group in _groups(groups):
+        by_partition.setdefault(group.partition, []).append(group)
+    found = {}
+    for line in partitions.splitlines():
+        one = _partition(dict(re.findall(r"(\w+)=(\S*)", line)), by_partition)
+        if one is not None:
+            found[one.name] = one
+    plugins = (told.get("JobSubmitPlugins", ""), told.get("CliFilterPlugins", ""))
+    return Facts(
+        partitions=found,
+        version=told.get("SLURM_VERSION", ""),
+        max_array=int(_number(told.get("MaxArraySize", ""), 1001)),
+        routed=any(text not in _NOTHING for text in plugins),
+        given={name: text for name, text in map(_pair, environment.splitlines()) if name.startswith("SBATCH_")},
+    )
+
+
+def seconds(text: str) -> float:
+    """A limit of time as Slurm writes it: "7-00:00:00", "00:30:00", "30:00", "UNLIMITED"."""
+    days, dash, rest = text.rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdigit() for part in parts) or (dash and not days.isdigit()):
+        return UNLIMITED
+    hours, minutes, last = (["0"] * (3 - len(parts)) + parts)[:3]
+    return int(days or 0) * 86400 + int(hours) * 3600 + int(minutes) * 60 + int(last)
+
+
+def gres_of(text: str) -> tuple[Gres, ...]:
+    """What "gpu:h100:4(S:0-1),gpu:a100:2,neuron:16" says; `no_consume` is part of no type."""
+    found = []
+    for entry in re.split(r",(?![^(]*\))", text):
+        words = re.sub(r"\(.*", "", entry.strip()).split(":")
+        if words[0] in _NOTHING or words[0].startswith("("):
+            continue
+        amount = re.fullmatch(r"(\d+)([KMGT]?)", words[-1]) if len(words) > 1 else None
+        count = int(amount[1]) * _FACTORS[amount[2]] if amount is not None else 1
+        types = [word for word in (words[1:-1] if amount is not None else words[1:]) if word != "no_consume"]
+        found.append(Gres(name=words[0], type=":".join(types), count=count))
+    return tuple(found)
+
+
+def _said(login: Login, command: Sequence[str]) -> str:
+    ran = login.run(command)
+    if ran.code == NOT_FOUND:
+        raise BackendError(
+            f"there is no {command[0]} where Slurm's commands are to be called: {ran.err.strip()}",
+            fix='name the login node: orchestrator = { flavor = "slurm", host = "ssh://login" }; or install Slurm\'s '
+            "client, or put it on PATH (`module load slurm`)",
+        )
+    if ran.code:
+        lines = ran.err.strip().splitlines() or ran.out.strip().splitlines() or [f"code {ran.code}"]
+        raise Away(f"Slurm's controller does not answer: {lines[-1]}", fix="`scontrol ping` tells whether it is up")
+    return ran.out
+
+
+def _groups(text: str) -> Iterator[Group]:
+    for line in text.splitlines():
+        words = [word.strip() for word in line.split("|")]
+        if len(words) != 9:
+            continue
+        partition, nodes, cpus, memory, disk, features, gres, state, names = words
+        yield Group(
+            partition=partition,
+            nodes=int(_number(nodes)),
+            cpus=int(_number(cpus)),
+            memory=int(_number(memory)),
+            disk=int(_number(disk)),
+            features=_names(features) or frozenset(),
+            gres=gres_of(gres),
+            state=state.rstrip("*~#!%$@^-+").lower(),  # marks of its state, such as `*` for one that does not answer
+            names=names,
+        )
+
+
+def _partition(fields: Mapping[str, str], groups: Mapping[str, Sequence[Group]]) -> Partition | None:
+    name = fields.get("PartitionName", "")
+    if not name:
+        return None
+    return Partition(
+        name=name,
+        default=fields.get("Default") == "YES",
+        state=fields.get("State", "UP").upper(),
+        nodes=int(_number(fields.get("TotalNodes", ""))),
+        least_nodes=int(_number(fields.get("MinNodes", ""))),
+        most_nodes=_number(fields.get("MaxNodes", ""), UNLIMITED),
+        longest=seconds(fields.get("MaxTime", "")),
+        usual=seconds(fields.get("DefaultTime", "")),
+        node_cpus=_number(fields.get("MaxCPUsPerNode", ""), UNLIMITED),
+        node_memory=_number(fields.get("MaxMemPerNode", ""), UNLIMITED) or UNLIMITED,
+        qos="" if fields.get("QoS", "") in _NOTHING else fields["QoS"],
+        accounts=_names(fields.get("AllowAccounts", "ALL")),
+        denied_accounts=_names(fields.get("DenyAccounts", "")) or frozenset(),
+        qoses=_names(fields.get("AllowQos", "ALL")),
+        denied_qoses=_names(fields.get("DenyQos", "")) or frozenset(),
+        groups=tuple(groups.get(name, ())),
+    )
+
+
+def _names(text: str) -> frozenset[str] | None:
+    """Names between commas; None for all of them."""
+    if text.upper() == "ALL":
+        return None
+    return frozenset(name for name in text.split(",") if name and name not in _NOTHING)
+
+
+def _number(text: str, default: float = 0) -> float:
+    """The number that a text begins with: "4", "4+", "4000M"."""
+    found = re.match(r"\d+", text)
+    return int(found[0]) if found else default
+
+
+def _pair(line: str) -> tuple[str, str]:
+    name, mark, text = line.partition("=")
+    return (name.strip(), text.strip()) if mark else ("", "")

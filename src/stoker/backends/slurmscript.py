@@ -1,0 +1,344 @@
+"""From jobs to the exact script that sbatch is given, and the documents that it hands to the worker; nothing is asked
+here and nothing is sent.
+
+    FOLDER/RUN/TOKEN/script.sh
+    FOLDER/RUN/TOKEN/INDEX/job.json     what `runtime.boot` is told; beside it result.json, out-NODE and err-NODE
+
+INDEX is the task of an array, 0 without one; TOKEN is also the job's comment, by which it is found again. A job of one
+node is the batch script itself, which becomes the worker, so that Slurm's signals reach it; the nodes of a gang, and
+containers of pyxis, are one step of srun. Environment variables of the step are in the document, never in the script:
+everybody can read that.
+
+Options are those of https://slurm.schedmd.com/sbatch.html and https://slurm.schedmd.com/srun.html.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import sys
+from typing import Any, Final, Iterator, Mapping, Sequence
+
+from stoker.backends.leasing import asked_document
+from stoker.backends.messages import boot_document, gang_document, nodes_of
+from stoker.backends.slurmcontainers import contained, mounts_of
+from stoker.backends.slurmdevices import asked
+from stoker.core.codec import to_json
+from stoker.core.plan import Job, Site, StepPlan
+from stoker.core.resources import ResourceSettings
+from stoker.core.slurm import SlurmSettings
+from stoker.core.words import dashed
+
+SCRIPT: Final = "script.sh"
+DOCUMENT: Final = "job.json"
+WARNED: Final = "warned"
+"""The file by which `runtime.boot` learns that the time limit is near."""
+OWN: Final = sys.executable
+"""The interpreter on the nodes where nobody says another and they see this machine's folders."""
+GRACE: Final = 9.0
+"""Seconds between SIGTERM and the end that a step is told: the engine gives 10, a time limit at least KillWait's 30.
+https://slurm.schedmd.com/slurm.conf.html#OPT_KillWait"""
+MARGIN: Final = 300.0
+"""Seconds that a job's limit is longer than the step's timeout: to start, to fetch code and an image, and to end. The
+engine counts the timeout itself; the limit is for when it is gone."""
+_MIB: Final = 1 << 20
+_LONGEST_NAME: Final = 120
+_UNSET: Final = (
+    "SLURM_EXPORT_ENV",  # or a step of srun has only what --export=NONE leaves, where a site makes that its default
+    "SLURM_LABELIO",  # or each line begins with a number
+    "SLURM_TIMELIMIT",  # or a step ends before its job
+)
+"""What srun would take from the environment of whoever submitted:
+https://slurm.schedmd.com/srun.html#SECTION_INPUT-ENVIRONMENT-VARIABLES"""
+_STALE: Final = ("result*.json", "samples*.jsonl", "gang-*.json", WARNED)
+
+
+def settings_of(job: Job, options: Mapping[str, Any]) -> SlurmSettings:
+    """The settings of a job's step."""
+    return settings_for(job.step, options)
+
+
+def settings_for(step: StepPlan, options: Mapping[str, Any]) -> SlurmSettings:
+    """The settings of a step; those of its part of the stack are among them already."""
+    given = next(iter(step.settings.backend.values()), None)
+    return SlurmSettings(**{**options, **(given or {})})
+
+
+def group(job: Job, settings: SlurmSettings) -> str:
+    """Jobs with equal text may be tasks of one array; a gang is never one."""
+    step = job.step
+    alike = {
+        "run": job.run,
+        "step": step.name,
+        "kind": job.kind,
+        "alone": job.name if nodes_of(job) > 1 else "",
+        "settings": to_json(settings),
+        "resources": to_json(step.settings.resources),
+        "timeout": step.settings.timeout,
+        "image": image_of(step),
+    }
+    return json.dumps(alike, sort_keys=True, default=str)
+
+
+def place(folder: str, run: str, token: str, index: int | None = None) -> str:
+    """The folder of a submission, or of one of its jobs."""
+    whole = f"{folder.rstrip('/')}/{dashed(run)}/{token}"
+    return whole if index is None else f"{whole}/{index}"
+
+
+def bundle_place(site: Site, settings: SlurmSettings, folder: str) -> str:
+    """Where Stoker's worker is on the nodes: its own place where they see it, else a copy in the shared folder."""
+    return site.bundle if settings.shares or not site.bundle else f"{folder}/{os.path.basename(site.bundle)}"
+
+
+def checkpoint_place(site: Site, settings: SlurmSettings, folder: str) -> str:
+    """Where checkpoints are on the nodes: the same for every attempt."""
+    return site.checkpoints if settings.shares else f"{folder.rstrip('/')}/checkpoints"
+
+
+def image_of(step: StepPlan) -> str:
+    """The image in which a step runs: one that is there already; empty without one."""
+    docker = step.settings.docker
+    if docker is None or docker.skip_build is not True:
+        return step.image
+    return step.image or str(docker.parent_image or "")
+
+
+def specification(
+    job: Job,
+    site: Site,
+    settings: SlurmSettings,
+    *,
+    folder: str,
+    token: str,
+    index: int = 0,
+    secret: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What `runtime.boot` is told: the document of task `index`.
+
+    `secret` is what the nodes of a gang know each other by, `environment` what opens the artifact store.
+    """
+    here = place(folder, job.run, token, index)
+    lease = gang = None
+    if job.kind == "step" and job.step.settings.resources.gpus_per_node:
+        lease = asked_document(job, samples=f"{here}/samples.jsonl")
+    if nodes_of(job) > 1:
+        gang = {**gang_document(job, here, "slurm"), "token": secret}
+    return boot_document(
+        job,
+        site,
+        checkpoints=checkpoint_place(site, settings, folder),
+        grace=GRACE,
+        lease=lease,
+        gang=gang,
+        environment={**_environment(job.step), **(environment or {})},
+        warning=settings.get("warn_before", 0.0),
+    )
+
+
+def script(jobs: Sequence[Job], site: Site, settings: SlurmSettings, *, folder: str, token: str) -> str:
+    """The batch script of one job, or of an array of alike ones."""
+    job = jobs[0]
+    here = place(folder, job.run, token)
+    stale = " ".join(f'"$here"/{name}' for name in _STALE)
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH {shlex.quote(option)}" for option in arguments(jobs, settings, folder=folder, token=token)),
+        "",
+        f"unset {' '.join(_UNSET)}",
+        f'here={shlex.quote(here)}/"${{SLURM_ARRAY_TASK_ID:-0}}"',
+        # What an earlier start of the same job left: Slurm starts it again in the same place.
+        f"rm -f {stale}",
+        *_before(settings),
+        *_paths(job, site, settings, folder),
+        *_run(job, site, settings, folder, here),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def arguments(jobs: Sequence[Job], settings: SlurmSettings, *, folder: str, token: str) -> list[str]:
+    """The options of sbatch for a script. On its command line they also win over SBATCH_* of the environment."""
+    job = jobs[0]
+    here = place(folder, job.run, token)
+    files = _pattern(here)
+    task = "%a" if len(jobs) > 1 else "0"
+    found = [
+        f"--job-name={job_name(job)}",
+        f"--comment={token}",
+        f"--chdir={here}",
+        f"--output={files}/{task}/out-0",
+        f"--error={files}/{task}/err-0",
+        "--open-mode=append",
+        "--export=ALL",
+        *(f"--{name.replace('_', '-')}={settings.get(name)}" for name in _PLAIN if settings.get(name) is not None),
+        *_size(job, settings),
+        *_limits(job, settings),
+        *_further(settings),
+    ]
+    return [*found, f"--array=0-{len(jobs) - 1}"] if len(jobs) > 1 else found
+
+
+def job_name(job: Job) -> str:
+    """What the queue shows."""
+    plain = f"stoker-{job.run}-{job.step.name}" + ("-hook" if job.kind == "hook" else "")
+    return "".join(letter if letter.isascii() else "-" for letter in dashed(plain))[:_LONGEST_NAME]
+
+
+def time_limit(job: Job, settings: SlurmSettings) -> float | None:
+    """Seconds after which Slurm is to end a job; None where the partition says."""
+    given: float | None = settings.get("time_limit")
+    timeout = job.step.settings.timeout if job.kind == "step" else None
+    return given if given is not None or timeout is None else timeout + MARGIN
+
+
+def time_text(seconds: float) -> str:
+    """As `--time` takes it: days-hours:minutes:seconds."""
+    whole = math.ceil(seconds)
+    days, rest = divmod(whole, 86400)
+    return f"{days}-{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+
+
+_PLAIN: Final = ("partition", "account", "qos", "reservation", "nodelist", "exclude", "mail_type", "mail_user")
+"""Fields whose value is that of sbatch's option."""
+
+
+def _size(job: Job, settings: SlurmSettings) -> Iterator[str]:
+    """What each node is to have. A CPU is given whole, memory in MiB: both are rounded up."""
+    wanted = job.step.settings.resources if job.kind == "step" else ResourceSettings()
+    nodes = nodes_of(job)
+    yield f"--nodes={nodes}"
+    yield "--ntasks-per-node=1"
+    if wanted.get("cpu_count"):
+        yield f"--cpus-per-task={math.ceil(wanted.get('cpu_count'))}"
+    if wanted.get("memory"):
+        yield f"--mem={math.ceil(wanted.get('memory') / _MIB)}M"
+    if wanted.get("disk"):
+        yield f"--tmp={math.ceil(wanted.get('disk') / _MIB)}M"
+    devices = asked(wanted, settings)
+    gres = devices.gres(settings, wanted.get("extended", {}))
+    if gres:
+        yield f"--gres={','.join(gres)}"
+    if devices.per_node(settings):
+        yield f"--gpus-per-node={devices.per_node(settings)}"
+    if devices.constraint:
+        yield f"--constraint={devices.constraint}"
+
+
+def _limits(job: Job, settings: SlurmSettings) -> Iterator[str]:
+    limit, warning = time_limit(job, settings), settings.get("warn_before")
+    if limit is not None:
+        yield f"--time={time_text(limit)}"
+    if warning is not None:
+        yield f"--signal=B:USR1@{math.ceil(warning)}"  # to the batch process alone
+    yield "--requeue" if settings.get("requeue") else "--no-requeue"
+
+
+def _further(settings: SlurmSettings) -> Iterator[str]:
+    exclusive = settings.get("exclusive")
+    if exclusive:
+        yield "--exclusive" if exclusive is True else f"--exclusive={exclusive}"
+    for name, value in sorted(settings.get("options", {}).items()):
+        if value is True:
+            yield f"--{name}"
+        elif value is not None and value is not False:
+            yield f"--{name}={value}"
+
+
+def _before(settings: SlurmSettings) -> Iterator[str]:
+    """What comes before the worker; the first line that fails ends the job, and is named."""
+    modules, lines = settings.get("modules", ()), settings.get("prolog", ())
+    if modules:
+        # A shell that is no login's may not know it. What profiles do is not held to account.
+        yield "if ! command -v module >/dev/null; then . /etc/profile; fi"
+    if modules or lines:
+        yield "trap 'echo \"before the step began, this failed: $BASH_COMMAND\" >&2' ERR"
+        yield "set -e"
+    if modules:
+        yield f"module load {shlex.join(modules)}"
+    yield from lines
+    if modules or lines:
+        yield "trap - ERR"
+
+
+def _paths(job: Job, site: Site, settings: SlurmSettings, folder: str) -> Iterator[str]:
+    """Stoker's worker for an interpreter that may lack it."""
+    image = image_of(job.step)
+    if not image and settings.shares and settings.get("python", OWN) == OWN:
+        return
+    yield "unset PYTHONHOME"
+    bundle = bundle_place(site, settings, folder)
+    if bundle and not image:
+        yield f'export PYTHONPATH={shlex.quote(bundle)}"${{PYTHONPATH:+:$PYTHONPATH}}"'
+
+
+def by_srun(job: Job, settings: SlurmSettings) -> bool:
+    """Whether the worker is a step of srun, and not the batch process."""
+    return nodes_of(job) > 1 or bool(image_of(job.step) and settings.get("container") == "pyxis")
+
+
+def _run(job: Job, site: Site, settings: SlurmSettings, folder: str, here: str) -> Iterator[str]:
+    """The worker: as the batch process itself, or as a step of srun that the shell waits for.
+
+    That shell hears of the limit in place of the step, whose every process Slurm would signal, the user's own too; and
+    it goes on waiting when it is told to end, as the step is, because its end is the job's.
+    """
+    words = _worker(job, site, settings, folder)
+    spec = f'"$here/{DOCUMENT}"'
+    if not by_srun(job, settings):
+        yield f"exec {shlex.join(words)} {spec}"
+        return
+    yield "told="
+    yield f"trap 'told=yes; touch \"$here\"/{WARNED}' USR1"
+    yield "trap 'told=yes' TERM"
+    yield f"{shlex.join([*_srun(job, here), *words])} {spec} &"
+    yield "while told= code=0; do"
+    yield "  wait $! || code=$?"
+    yield '  [ -n "$told" ] || exit "$code"'
+    yield "done"
+
+
+def _worker(job: Job, site: Site, settings: SlurmSettings, folder: str) -> list[str]:
+    """The command of the worker, in its image if it has one."""
+    image = image_of(job.step)
+    python = settings.get("python", "python3" if image or not settings.shares else OWN)
+    words = [python, "-m", "stoker.runtime.boot"]
+    if not image:
+        return words
+    bundle, kept = bundle_place(site, settings, folder), checkpoint_place(site, settings, folder)
+    mounts = mounts_of(site, settings, folders=(folder, kept), bundle=bundle)
+    # Only what the image is to have: packages of the node are no use in it. Said inside, it is not lost on the way.
+    paths = ":".join(filter(None, (bundle, _environment(job.step).get("PYTHONPATH", ""))))
+    return [*contained(job, settings, image, mounts), "env", f"PYTHONPATH={paths}", *words]
+
+
+def _srun(job: Job, here: str) -> Iterator[str]:
+    """A step on all nodes at once; the first process that fails ends them all.
+
+    It has the job's CPUs only if it says so again (https://slurm.schedmd.com/srun.html#OPT_cpus-per-task), and leaves
+    them to a further srun that a launcher may start in it only with `--overlap`. A site's default for `--mpi` would put
+    variables of its own into the environment of such ranks.
+    """
+    nodes = nodes_of(job)
+    cpus = job.step.settings.resources.get("cpu_count") if job.kind == "step" else None
+    yield from ("srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
+    if cpus:
+        yield f"--cpus-per-task={math.ceil(cpus)}"
+    yield from ("--overlap", "--kill-on-bad-exit=1", "--wait=0", "--mpi=none", "--export=ALL", "--input=none")
+    yield from ("--open-mode=append", f"--output={_pattern(here)}/0/out-%n", f"--error={_pattern(here)}/0/err-%n")
+
+
+def _pattern(folder: str) -> str:
+    """A folder in the name of a file in which Slurm fills in what stands behind "%"."""
+    return folder.replace("%", "%%")
+
+
+def _environment(step: StepPlan) -> dict[str, str]:
+    """Variables of the step, over those of its image."""
+    docker = step.settings.docker
+    found: dict[str, str] = {}
+    for layer in () if docker is None else (docker.environment, docker.runtime_environment):
+        found.update({name: text for name, text in (layer or {}).items() if text is not None})
+    return {**found, **step.settings.environment}

@@ -1,0 +1,66 @@
+"""Another machine as a setting names it: "ssh://me@login:2222", or "ssh://alias" for a host of ~/.ssh/config."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import attrs
+
+from stoker.core.errors import SettingsError
+from stoker.core.units import UNSET
+
+_FIX: Final = (
+    'write "ssh://login.example.org", "ssh://me@login:2222", or "ssh://alias" for a host of your ~/.ssh/config'
+)
+# Whatever else is in a name would reach a command line; an alias of ~/.ssh/config may have all of these.
+_HOST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.%:-]*")
+_USER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+\\-]*")
+
+
+@attrs.frozen
+class Address:
+    """Where ssh goes; empty and 0 where its own configuration says."""
+
+    host: str
+    user: str = ""
+    port: int = 0
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"ssh://{f'{self.user}@' if self.user else ''}{host}{f':{self.port}' if self.port else ''}"
+
+
+def ssh_address(text: str) -> Address:
+    """What "ssh://USER@HOST:PORT" means; `SettingsError` for anything else."""
+    given: Any = text
+    if not isinstance(given, str) or not given.startswith("ssh://"):
+        host = given if isinstance(given, str) and _HOST.fullmatch(given) else ""
+        raise SettingsError(f"{text!r} is not the address of a host", fix=f'write "ssh://{host}"' if host else _FIX)
+    try:
+        parts = urlsplit(given)
+        port = parts.port or 0
+    except ValueError as error:
+        raise SettingsError(f"{text!r} is not the address of a host: {error}", fix=_FIX) from None
+    if parts.password is not None:
+        raise SettingsError(
+            f"the address of {parts.hostname} has a password in it, which others could read",
+            fix="take it out, and let ssh find a key without asking: ssh-agent, or IdentityFile in ~/.ssh/config",
+        )
+    if parts.path.strip("/") or parts.query or parts.fragment:
+        raise SettingsError(
+            f"{text!r} has more than a host in it", fix="take away what follows the host; folder=… says where files go"
+        )
+    name, _, place = parts.netloc.rpartition("@")
+    user = unquote(name)
+    # As it was written: an alias of ~/.ssh/config may have capitals, which `hostname` would make small.
+    host = re.sub(r":\d*$", "", place) if not place.startswith("[") else place[1:].partition("]")[0]
+    if not _HOST.fullmatch(host) or (user and not _USER.fullmatch(user)):
+        raise SettingsError(f"{text!r} is not the address of a host", fix=_FIX)
+    return Address(host, user, port)
+
+
+def given_host(value: str | None) -> str | None:
+    """A setting that names a machine: its address in one spelling."""
+    return value if value is None or value is UNSET else str(ssh_address(value))

@@ -1,0 +1,260 @@
+"""What a person asks of Ray beside resources: which cluster, how it calls its accelerators, environments on its nodes.
+
+How a step becomes a task is `backends.raytasks`; what a cluster has is not known here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, Literal, Mapping
+
+import attrs
+
+from stoker.core import units
+from stoker.core.accelerators import MODELS, model
+from stoker.core.docker import given_mapping, given_text
+from stoker.core.errors import SettingsError, nearest
+from stoker.core.resources import given_extended, given_flag
+from stoker.core.units import UNSET, strict
+from stoker.core.visibility import environment_of
+
+Placement = Literal["STRICT_SPREAD", "SPREAD", "PACK", "STRICT_PACK"]
+PLACEMENTS: Final[tuple[Placement, ...]] = ("STRICT_SPREAD", "SPREAD", "PACK", "STRICT_PACK")
+"""https://docs.ray.io/en/latest/ray-core/scheduling/placement-group.html#placement-strategy"""
+PORT: Final = 8265
+"""Of Ray's dashboard and Jobs API, where an address does not say."""
+
+RUNTIME_ENV: Final = (
+    "conda",
+    "config",
+    "env_vars",
+    "excludes",
+    "nsight",
+    "pip",
+    "py_executable",
+    "py_modules",
+    "uv",
+    "worker_process_setup_hook",
+    "working_dir",
+)
+"""Keys of a runtime environment that are passed on to Ray as they are.
+https://docs.ray.io/en/latest/ray-core/handling-dependencies.html#api-reference"""
+ELSEWHERE: Final[Mapping[str, str]] = {
+    "container": "give the nodes this image (with KubeRay in their pods), or name packages by pip, uv or conda",
+    "image_uri": "give the nodes this image (with KubeRay in their pods), or name packages by pip, uv or conda",
+    "mpi": 'launch="mpi" of the step',
+}
+"""Keys that Ray knows too and that have another place here: Ray's containers would lack Stoker's worker."""
+RESOURCES: Final[Mapping[str, str]] = {
+    "CPU": "resources=ResourceSettings(cpu_count=…)",
+    "GPU": "resources=ResourceSettings(gpu_count=…)",
+    "memory": "resources=ResourceSettings(memory=…)",
+    "object_store_memory": "Stoker keeps nothing in Ray's object store",
+}
+"""Ray's own resources, which a step asks for in the words of all platforms."""
+
+
+@attrs.frozen
+class Kind:
+    """How Ray counts one kind of accelerator: its resource, how many of that a chip is, and the type's name."""
+
+    type: str
+    resource: str = "GPU"
+    each: int = 1
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    # Ray names what it finds: https://docs.ray.io/en/latest/ray-core/accelerator-types.html, and of NVIDIA's others the
+    # product's name up to its number. Where one name stands for several sizes, the smallest is meant; a larger one has
+    # a name only if the operator gave it one.
+    **{name: Kind(name) for name in ("K80", "P4", "P40", "P100", "V100", "T4", "T4G", "M60")},
+    **{name: Kind(name) for name in ("A2", "A10", "A10G", "A16", "A30", "A40", "L4", "L40", "L40S")},
+    **{name: Kind(name) for name in ("A100", "H100", "H200", "B200", "B300", "GB200", "GB300", "GH200")},
+    "A100-80GB": Kind("A100-80G"),
+    "RTXPRO6000": Kind("RTX-PRO-6000"),
+    "RTX4090": Kind("GeForce-RTX-4090"),
+    "RTX5090": Kind("GeForce-RTX-5090"),
+    "MI100": Kind("AMD-Instinct-MI100"),
+    "MI210": Kind("AMD-Instinct-MI210"),
+    "MI250": Kind("AMD-Instinct-MI250X-MI250"),
+    "MI250X": Kind("AMD-Instinct-MI250X"),
+    "MI300A": Kind("AMD-Instinct-MI300A"),
+    "MI300X": Kind("AMD-Instinct-MI300X-OAM"),
+    "MI308X": Kind("AMD-Instinct-MI308X"),
+    "MI325X": Kind("AMD-Instinct-MI325X-OAM"),
+    "MI350X": Kind("AMD-Instinct-MI350X-OAM"),
+    "MI355X": Kind("AMD-Instinct-MI355X-OAM"),
+    "Gaudi": Kind("Intel-GAUDI", "HPU"),
+    "tpu-v2": Kind("TPU-V2", "TPU"),
+    "tpu-v3": Kind("TPU-V3", "TPU"),
+    "tpu-v4": Kind("TPU-V4", "TPU"),
+    "tpu-v5e": Kind("TPU-V5LITEPOD", "TPU"),
+    "tpu-v5p": Kind("TPU-V5P", "TPU"),
+    "tpu-v6e": Kind("TPU-V6E", "TPU"),
+    "tpu-v7x": Kind("TPU-V7X", "TPU"),
+    # Cores of a chip: https://awsdocs-neuron.readthedocs-hosted.com/en/latest/general/arch/neuron-hardware/
+    "trainium": Kind("aws-neuron-core", "neuron_cores", 2),
+}
+"""Name of the catalog → how Ray counts it."""
+
+_SOURCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|[/~.].*")
+_ADDRESS = re.compile(r"auto|(https?|ray)://[^/\s]+(/\S*)?")
+_LABEL_OPERATOR = re.compile(r"!?in\(.*\)|![\w.-]*|[\w.-]*")
+
+
+def given_address(value: str | None) -> str | None:
+    """`address`."""
+    text = given_text(value)
+    if text and not _ADDRESS.fullmatch(text):
+        fix = f'write where its dashboard is, such as "http://head:{PORT}", or "auto" for the one on this machine'
+        raise SettingsError(f"{value!r} is not the address of a Ray cluster", fix=fix)
+    return text.rstrip("/") if text else text
+
+
+def given_source(value: str | None) -> str | None:
+    """`token`: where a secret comes from, never the secret."""
+    raw: Any = value
+    if raw is None or raw is UNSET or (isinstance(raw, str) and _SOURCE.fullmatch(raw)):
+        return value
+    # The value is not shown: it may be the token itself.
+    raise SettingsError("token does not say where the token comes from", fix='write "env:NAME" or a path')
+
+
+def given_headers(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """`headers`: texts, of which "env:NAME" is read from the environment."""
+    found: Any = given_mapping(value)
+    for name, text in (found or {}).items():
+        if text is not None and (not isinstance(text, str) or "\n" in text):
+            raise SettingsError(f"the header '{name}' is not a text", fix='write a text, or "env:NAME" for a secret')
+    return found  # type: ignore[no-any-return]
+
+
+def given_verify(value: bool | str | None) -> bool | str | None:
+    """`verify`: whether a certificate is checked, or the file of those that are trusted."""
+    return given_text(value) if isinstance(value, str) else given_flag(value)
+
+
+def given_resources(value: Mapping[str, float] | None) -> Mapping[str, float] | None:
+    """`resources`: custom ones."""
+    found = given_extended(value)
+    for name in found or ():
+        if name in RESOURCES:
+            raise SettingsError(f"resources has no '{name}': it is given elsewhere", fix=RESOURCES[name])
+    return found
+
+
+def given_labels(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """`labels`."""
+    found: Any = given_mapping(value)
+    for name, text in (found or {}).items():
+        if text is not None and not (isinstance(text, str) and _LABEL_OPERATOR.fullmatch(text)):
+            fix = 'write a value, "!value", "in(a,b)" or "!in(a,b)"'
+            raise SettingsError(f"{name}={text!r} selects no labels", fix=fix)
+    return found  # type: ignore[no-any-return]
+
+
+def given_kinds(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """`accelerators`: names of the catalog → the type's name in this cluster."""
+    found: Any = given_mapping(value)
+    if not found:
+        return found  # type: ignore[no-any-return]
+    for name, text in found.items():
+        if not isinstance(text, str) or not text:
+            raise SettingsError(f"accelerators: {name}={text!r} is not a name of Ray's", fix='write {"H100": "H100"}')
+    return {model(name).name: text for name, text in found.items()}
+
+
+def given_runtime_env(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """`runtime_env`, each key checked."""
+    found: Any = given_mapping(value)
+    if found is None or found is UNSET:
+        return found
+    for name in found:
+        if name in ELSEWHERE:
+            raise SettingsError(f"runtime_env has no '{name}' here", fix=ELSEWHERE[name])
+        if name not in RUNTIME_ENV:
+            raise SettingsError(f"runtime_env has no '{name}'{nearest(name, RUNTIME_ENV)}")
+    for name in ("working_dir", "py_modules"):
+        places = found.get(name) or ()
+        for place in [places] if isinstance(places, str) else places:
+            if not isinstance(place, str) or "://" not in place:
+                raise SettingsError(
+                    f"runtime_env: {name}={place!r} is a folder of this machine",
+                    fix="leave it out: the pipeline's code is sent along by itself; or name a URI that the nodes reach",
+                )
+    variables = given_mapping(found.get("env_vars")) or {}
+    for name in variables:
+        if name.startswith("STOKER_") or name in environment_of(()):
+            raise SettingsError(f"runtime_env: env_vars sets {name}, which Stoker sets itself", fix="remove it")
+    try:
+        return json.loads(json.dumps(found, allow_nan=False))  # type: ignore[no-any-return]
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"runtime_env cannot be written as JSON: {error}") from None
+
+
+def given_placement(value: Placement | None) -> Placement | None:
+    """`placement`."""
+    if value is not None and value is not UNSET and value not in PLACEMENTS:
+        raise SettingsError(f"{value!r} is not one of {', '.join(PLACEMENTS)}{nearest(str(value).upper(), PLACEMENTS)}")
+    return value
+
+
+def given_fraction(value: float | str | None) -> float | None:
+    """`gpu_fraction`: more than nothing and less than a whole one, in Ray's steps of 0.0001."""
+    if value is None or value is UNSET:
+        return value
+    part = units.number(value)
+    if not 0.0001 <= part < 1:
+        raise SettingsError(
+            f"{value!r} is not a part of one GPU",
+            fix="write a number between 0 and 1, such as 0.5; whole ones are resources=ResourceSettings(gpu_count=…)",
+        )
+    return round(part, 4)
+
+
+@strict
+@attrs.frozen(kw_only=True)
+class RaySettings:
+    """How a step runs on Ray. A field that is not given is `UNSET`; `None` takes back what weaker layers say.
+
+    `address` is where the cluster's dashboard is, "http://head:8265", or "auto"; without it RAY_API_SERVER_ADDRESS and
+    RAY_ADDRESS are read, as Ray's own client does. `token` says where its token comes from, "env:NAME" or a file;
+    without it, where Ray looks. `headers` are sent with every request; "env:NAME" is read from the environment.
+    `verify` is False, or a file of certificates. `shares_files`: the nodes see this machine's folders (without it: if
+    the address is loopback). `python` is the interpreter on the nodes. `resources` are custom ones of Ray's, on each
+    node of the step; `labels` select nodes. `accelerators` maps names of the catalog to what the cluster calls them.
+    `runtime_env` is Ray's, passed on as it is. `placement` is how the nodes of a gang are spread. `gpu_fraction` is the
+    part of its one GPU that a step takes, which Ray counts and does not enforce.
+    """
+
+    whole_run = ("address", "token", "headers", "verify", "shares_files")
+
+    address: str | None = attrs.field(default=UNSET, converter=given_address)
+    token: str | None = attrs.field(default=UNSET, converter=given_source)
+    headers: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_headers)
+    verify: bool | str | None = attrs.field(default=UNSET, converter=given_verify)
+    shares_files: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    python: str | None = attrs.field(default=UNSET, converter=given_text)
+    resources: Mapping[str, float] | None = attrs.field(default=UNSET, converter=given_resources)
+    labels: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_labels)
+    accelerators: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_kinds)
+    runtime_env: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_runtime_env)
+    placement: Placement | None = attrs.field(default=UNSET, converter=given_placement)
+    gpu_fraction: float | None = attrs.field(default=UNSET, converter=given_fraction)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The field's value, or `default` where nothing was asked."""
+        value = getattr(self, name)
+        return default if value is UNSET or value is None else value
+
+
+def kind_of(name: str, settings: RaySettings) -> Kind | None:
+    """How the cluster counts an accelerator of the catalog; None where Ray has no name for it."""
+    named = settings.get("accelerators", {}).get(name)
+    known = KINDS.get(name)
+    if named is None:
+        return known
+    vendor = MODELS[name].vendor
+    like = known or next((kind for other, kind in KINDS.items() if MODELS[other].vendor == vendor), Kind(named))
+    return attrs.evolve(like, type=named)

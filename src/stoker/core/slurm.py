@@ -1,0 +1,396 @@
+"""What a person asks of Slurm beside resources: partition, limits, what its script does before the step, containers.
+
+How a job's script is written is `backends.slurmscript`; what the cluster has is not known here. Options of sbatch that
+have no field are taken from a table, so that a typo is found before anything is submitted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any, Final, Iterable, Literal, Mapping
+
+import attrs
+
+from stoker.core import units
+from stoker.core.accelerators import Accelerator
+from stoker.core.containers import given_mounts
+from stoker.core.docker import given_mapping, given_text, given_texts
+from stoker.core.errors import SettingsError, nearest
+from stoker.core.resources import given_flag, given_nodes
+from stoker.core.slurmdriver import given_driver
+from stoker.core.units import UNSET, strict
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+GpusAs = Literal["gres", "gpus-per-node"]
+Container = Literal["apptainer", "singularity", "pyxis"]
+CONTAINERS: Final[tuple[Container, ...]] = ("apptainer", "singularity", "pyxis")
+SHARED: Final[tuple[str, ...]] = ("user", "mcs", "topo")
+"""With whom nodes may be shared that are otherwise the job's own: https://slurm.schedmd.com/sbatch.html#OPT_exclusive"""
+LONGEST_WARNING: Final = 65535
+"""Seconds: https://slurm.schedmd.com/sbatch.html#OPT_signal"""
+MAIL_TYPES: Final = (
+    "NONE",
+    "BEGIN",
+    "END",
+    "FAIL",
+    "REQUEUE",
+    "ALL",
+    "INVALID_DEPEND",
+    "STAGE_OUT",
+    "TIME_LIMIT",
+    "TIME_LIMIT_90",
+    "TIME_LIMIT_80",
+    "TIME_LIMIT_50",
+    "ARRAY_TASKS",
+)
+"""https://slurm.schedmd.com/sbatch.html#OPT_mail-type"""
+FEATURE: Final = "feature/"
+"""Begins what `gres_types` says of a kind that nodes have as a feature, not as a type of GPU."""
+OF_ITS_OWN: Final = "gres/"
+"""Begins what `gres_types` says of a kind that is no `gpu`, as Slurm's own TRES have it: "gres/shard"."""
+
+OPTIONS: Final[Mapping[str, str]] = {
+    # sbatch's long option → what its value is: text, number, flag, or either of a flag and a value.
+    # https://slurm.schedmd.com/sbatch.html, up to version 25.05.
+    "acctg-freq": "text",
+    "batch": "text",
+    "bb": "text",
+    "bbf": "text",
+    "begin": "text",
+    "cluster-constraint": "text",
+    "consolidate-segments": "flag",
+    "contiguous": "flag",
+    "core-spec": "number",
+    "cores-per-socket": "number",
+    "cpu-freq": "text",
+    "deadline": "text",
+    "delay-boot": "text",
+    "dependency": "text",
+    "distribution": "text",
+    "extra": "text",
+    "extra-node-info": "text",
+    "get-user-env": "either",
+    "gpu-bind": "text",
+    "gpu-freq": "text",
+    "gres-flags": "text",
+    "hint": "text",
+    "hold": "flag",
+    "kill-on-invalid-dep": "text",
+    "licenses": "text",
+    "mcs-label": "text",
+    "mem-bind": "text",
+    "mincpus": "number",
+    "network": "text",
+    "nice": "either",
+    "ntasks-per-core": "number",
+    "ntasks-per-socket": "number",
+    "oom-kill-step": "either",
+    "overcommit": "flag",
+    "oversubscribe": "flag",
+    "power": "text",
+    "prefer": "text",
+    "priority": "text",
+    "profile": "text",
+    "propagate": "either",
+    "reboot": "flag",
+    "resv-ports": "either",
+    "segment": "number",
+    "sockets-per-node": "number",
+    "spread-job": "flag",
+    "stepmgr": "flag",
+    "switches": "text",
+    "thread-spec": "number",
+    "threads-per-core": "number",
+    "time-min": "text",
+    "tres-bind": "text",
+    "use-min-nodes": "flag",
+    "wait-all-nodes": "number",
+    "wckey": "text",
+}
+"""Further options of sbatch that a person may give."""
+
+_CPUS: Final = "resources=ResourceSettings(cpu_count=…)"
+_MEMORY: Final = "resources=ResourceSettings(memory=…)"
+_GPUS: Final = "resources=ResourceSettings(gpu_count=…) or accelerators=…"
+_OUTPUT: Final = "Stoker reads what the job writes: `stoker logs`"
+_NODES: Final = "resources=ResourceSettings(nodes=…)"
+_OURS: Final = "Stoker watches the job by itself"
+ELSEWHERE: Final[Mapping[str, str]] = {
+    **{name: f"{name.replace('-', '_')}=… of SlurmSettings" for name in ("partition", "account", "qos", "constraint")},
+    **{name: f"{name.replace('-', '_')}=… of SlurmSettings" for name in ("reservation", "nodelist", "exclude")},
+    **{name: f"{name.replace('-', '_')}=… of SlurmSettings" for name in ("exclusive", "mail-type", "mail-user")},
+    "array": "a step that is called with .map becomes an array",
+    "chdir": "the step begins in the folder in which the pipeline was started",
+    "clusters": "host=… of SlurmSettings: each cluster has a stack of its own",
+    "comment": "Stoker finds its jobs by their comment",
+    "container": "docker=DockerSettings(parent_image=…, skip_build=True), and container=… of SlurmSettings",
+    "cpus-per-gpu": _CPUS,
+    "cpus-per-task": _CPUS,
+    "error": _OUTPUT,
+    "export": "environment={…} of the step",
+    "export-file": "environment={…} of the step",
+    "gid": "jobs are those of who runs the pipeline",
+    "gpus": _GPUS,
+    "gpus-per-node": _GPUS,
+    "gpus-per-socket": _GPUS,
+    "gpus-per-task": _GPUS,
+    "gres": f"{_GPUS}; for others extended={{…}}",
+    "help": "see https://slurm.schedmd.com/sbatch.html",
+    "ignore-pbs": "the script is Stoker's: there are no such lines in it",
+    "input": "a step's inputs are its arguments",
+    "job-name": "a job's name follows from its run and step",
+    "mem": _MEMORY,
+    "mem-per-cpu": _MEMORY,
+    "mem-per-gpu": _MEMORY,
+    "no-kill": "the nodes of a step end together; retry=… of the step",
+    "no-requeue": "requeue=… of SlurmSettings",
+    "nodefile": "nodelist=… of SlurmSettings",
+    "nodes": _NODES,
+    "ntasks": _NODES,
+    "ntasks-per-gpu": "launch=… of the step",
+    "ntasks-per-node": "launch=… of the step",
+    "open-mode": _OUTPUT,
+    "output": _OUTPUT,
+    "parsable": _OURS,
+    "quiet": _OURS,
+    "requeue": "requeue=… of SlurmSettings",
+    "signal": "warn_before=… of SlurmSettings",
+    "tasks-per-node": "launch=… of the step",
+    "test-only": "`stoker plan` asks the cluster and submits nothing",
+    "time": "time_limit=… of SlurmSettings, or timeout=… of the step",
+    "tmp": "resources=ResourceSettings(disk=…)",
+    "tres-per-task": f"{_CPUS}, {_GPUS}",
+    "uid": "jobs are those of who runs the pipeline",
+    "usage": "see https://slurm.schedmd.com/sbatch.html",
+    "verbose": _OURS,
+    "version": "see https://slurm.schedmd.com/sbatch.html",
+    "wait": "Stoker waits for the job by itself",
+    "wrap": "the step's function is what runs",
+}
+"""Options that people know from sbatch and that have a place of their own here, or none."""
+
+_WORD: Final = "[A-Za-z0-9_][A-Za-z0-9_.+-]*"
+_TYPE = re.compile(rf"(?:{FEATURE})?{_WORD}|{OF_ITS_OWN}{_WORD}(?::{_WORD})?")
+# A line of #SBATCH knows quotes and backslashes of its own, and a name has none of them.
+_NAMES = re.compile(r"[^\s'\"\\#]+")
+
+
+def given_host(value: str | None) -> str | None:
+    """`host`."""
+    from stoker.core.hosts import given_host as address  # urllib takes milliseconds, and few stacks have a host
+
+    return address(value)
+
+
+def given_folder(value: str | None) -> str | None:
+    """`folder`: a path from the root or from the home."""
+    text = given_text(value)
+    if not text:
+        return text
+    if not text.startswith(("/", "~/")):
+        raise SettingsError(f"{value!r} is not a path from the root", fix='write "/shared/me/slurm" or "~/slurm"')
+    if not text.isprintable() or set(text) & set("'\"\\"):
+        # sbatch takes a backslash in a path of --output as "replace nothing", and has quotes of its own.
+        raise SettingsError(f"{value!r} has letters that Slurm does not take in paths", fix="use another folder")
+    return text.rstrip("/") or "/"
+
+
+def given_names(value: str | Iterable[str] | None) -> str | None:
+    """A name, or several: a list is joined by commas."""
+    found: str | None = _names(value, ",")
+    return found
+
+
+def given_features(value: str | Iterable[str] | None) -> str | None:
+    """`constraint`: a list is what a node must have all of."""
+    found: str | None = _names(value, "&")
+    return found
+
+
+def given_seconds(value: float | str | timedelta | None) -> float | None:
+    """A time above nothing."""
+    raw: Any = value
+    return raw if raw is None or raw is UNSET else units.positive_duration(raw)
+
+
+def given_warning(value: float | str | timedelta | None) -> float | None:
+    """`warn_before`."""
+    seconds = given_seconds(value)
+    if seconds and math.ceil(seconds) > LONGEST_WARNING:
+        limit = units.duration_text(LONGEST_WARNING)
+        raise SettingsError(f"{value!r} is longer than Slurm can warn before a limit: {limit}", fix='write "5m"')
+    return seconds
+
+
+def given_exclusive(value: bool | str | None) -> bool | str | None:
+    """`exclusive`."""
+    raw: Any = value
+    if raw is None or raw is UNSET or isinstance(raw, bool) or raw in SHARED:
+        return value
+    known = ("true", "false", *SHARED)
+    raise SettingsError(f"{value!r} is not one of {', '.join(known)}{nearest(str(value), known)}")
+
+
+def given_mail_type(value: str | Iterable[str] | None) -> str | None:
+    """`mail_type`."""
+    text = given_names(value)
+    for kind in text.upper().split(",") if text else ():
+        if kind not in MAIL_TYPES:
+            raise SettingsError(f"Slurm writes no mail at '{kind}'{nearest(kind, MAIL_TYPES)}")
+    return text.upper() if text else text
+
+
+def given_lines(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    """`prolog`: lines of a shell, one text for all of them or a list."""
+    return given_texts([value] if isinstance(value, str) else value)
+
+
+def given_modules(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    """`modules`."""
+    texts = given_texts(value.replace(",", " ").split() or [value] if isinstance(value, str) else value)
+    for text in texts or ():
+        if not _NAMES.fullmatch(text):
+            raise SettingsError(f"{text!r} is not the name of a module", fix='write ["cuda/12.4", "python/3.11"]')
+    return texts
+
+
+def given_gpus_as(value: GpusAs | None) -> GpusAs | None:
+    """`gpus_as`."""
+    _one_of(value, "gres", "gpus-per-node")
+    return value
+
+
+def given_container(value: Container | None) -> Container | None:
+    """`container`."""
+    _one_of(value, *CONTAINERS)
+    return value
+
+
+def given_types(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
+    """`gres_types`, by the catalog's own names."""
+    found: Any = given_mapping(value)
+    types: dict[str, Any] = {}
+    for name, text in (found or {}).items():
+        kind = Accelerator.parse(name)
+        if kind.count is not None:
+            raise SettingsError(f"{name!r} counts", fix=f'name the kind alone: "{str(kind).partition(":")[0]}"')
+        if text is not None and not (isinstance(text, str) and _TYPE.fullmatch(text)):
+            fix = f'write "h100", or "{OF_ITS_OWN}shard" for another GRES, or "{FEATURE}h100" for a feature of nodes'
+            raise SettingsError(f"{name}: {text!r} is not a type of GRES", fix=fix)
+        types[str(kind)] = text
+    return found if found is None or found is UNSET else types
+
+
+def given_options(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """`options`, by sbatch's own names; `_` and `-` are the same."""
+    found: Any = given_mapping(value)
+    taken: dict[str, Any] = {}
+    for given_name, option in (found or {}).items():
+        name = given_name.lstrip("-").replace("_", "-")
+        if name in ELSEWHERE:
+            raise SettingsError(f"options has no '{name}': it is given elsewhere", fix=ELSEWHERE[name])
+        if name not in OPTIONS:
+            raise SettingsError(f"sbatch has no option '{name}'{nearest(name, [*OPTIONS, *ELSEWHERE])}")
+        if name in taken:
+            raise SettingsError(f"options has '{name}' twice", fix="remove one of the two")
+        taken[name] = None if option is None else _option(name, option)
+    return found if found is None or found is UNSET else taken
+
+
+@strict
+@attrs.frozen(kw_only=True)
+class SlurmSettings:
+    """How a step's job is submitted. A field that is not given is `UNSET`; `None` takes back what weaker layers say.
+
+    `host` is the login node, as "ssh://me@login:22"; without it sbatch is called on this machine. `shares_files` says
+    whether the nodes see this machine's folders: they do without a host, and do not with one. `folder` is one that
+    login node and nodes see, for jobs' documents and output. `python` is the interpreter on the nodes, or in the image.
+    `time_limit` is the job's; without it the step's timeout with a margin, else the partition's. So long as
+    `warn_before` before the limit, `context.should_stop` turns true. `requeue` lets Slurm start a job again by itself,
+    beside the retries that Stoker counts. `modules` are loaded and the lines of `prolog` run before the worker begins;
+    the first that fails ends the job. GPUs are asked for by `--gres`, or as `gpus_as` says; `gres_types` maps names of
+    the catalog to the site's types: `{"H100": "h100"}`, to another GRES: `{"trainium": "gres/neuron"}`, or to a feature
+    of nodes: `{"A100": "feature/a100"}`. `container` runs images that are there already; `mounts` are "/here:/there" or
+    "/here:/there:ro". `options` are further long options of sbatch. The controller is asked at most every `poll`
+    seconds, and an array has at most `max_array` tasks. `driver` is what the driver's own job gets after `--detach`.
+    """
+
+    whole_run = ("host", "shares_files", "folder", "poll", "max_array", "driver")
+
+    host: str | None = attrs.field(default=UNSET, converter=given_host)
+    shares_files: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    folder: str | None = attrs.field(default=UNSET, converter=given_folder)
+    python: str | None = attrs.field(default=UNSET, converter=given_text)
+    partition: str | None = attrs.field(default=UNSET, converter=given_names)
+    account: str | None = attrs.field(default=UNSET, converter=given_names)
+    qos: str | None = attrs.field(default=UNSET, converter=given_names)
+    constraint: str | None = attrs.field(default=UNSET, converter=given_features)
+    reservation: str | None = attrs.field(default=UNSET, converter=given_names)
+    nodelist: str | None = attrs.field(default=UNSET, converter=given_names)
+    exclude: str | None = attrs.field(default=UNSET, converter=given_names)
+    time_limit: float | None = attrs.field(default=UNSET, converter=given_seconds)
+    warn_before: float | None = attrs.field(default=UNSET, converter=given_warning)
+    requeue: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    exclusive: bool | str | None = attrs.field(default=UNSET, converter=given_exclusive)
+    mail_type: str | None = attrs.field(default=UNSET, converter=given_mail_type)
+    mail_user: str | None = attrs.field(default=UNSET, converter=given_names)
+    modules: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_modules)
+    prolog: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_lines)
+    gpus_as: GpusAs | None = attrs.field(default=UNSET, converter=given_gpus_as)
+    gres_types: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_types)
+    container: Container | None = attrs.field(default=UNSET, converter=given_container)
+    mounts: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_mounts)
+    options: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_options)
+    poll: float | None = attrs.field(default=UNSET, converter=given_seconds)
+    max_array: int | None = attrs.field(default=UNSET, converter=given_nodes)
+    driver: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_driver)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The field's value, or `default` where nothing was asked."""
+        value = getattr(self, name)
+        return default if value is UNSET or value is None else value
+
+    @property
+    def shares(self) -> bool:
+        """Whether the nodes see this machine's folders."""
+        return bool(self.get("shares_files", not self.get("host")))
+
+
+def _names(value: Any, between: str) -> Any:
+    if value is None or value is UNSET:
+        return value
+    texts = (given_text(value),) if isinstance(value, str) else given_texts(value)
+    for text in texts or ():
+        if not text or not _NAMES.fullmatch(text):
+            raise SettingsError(f"{text!r} is not a name", fix="write it without blanks and quotes, or a list of names")
+    if not texts:
+        raise SettingsError("the list of names is empty", fix="leave it out, or set it to None")
+    return between.join(text for text in texts if text)
+
+
+def _one_of(value: Any, *words: str) -> None:
+    if value is not None and value is not UNSET and value not in words:
+        raise SettingsError(f"{value!r} is not one of {', '.join(words)}{nearest(str(value), words)}")
+
+
+def _option(name: str, value: Any) -> Any:
+    """An option's value, checked: a flag is true or false, a number a number, a text printable."""
+    kind = OPTIONS[name]
+    if isinstance(value, bool):
+        if kind not in ("flag", "either"):
+            raise SettingsError(f"options: {name}={value!r} is not a {kind}", fix=f'write {{"{name}": …}}')
+        return value
+    if kind == "flag":
+        raise SettingsError(f"options: {name}={value!r} is neither true nor false", fix=f'write {{"{name}": true}}')
+    if kind == "number":
+        try:
+            return units.count(value)
+        except SettingsError as error:
+            raise SettingsError(f"options: {name}: {error.message}", fix=error.fix) from None
+    text = str(value) if isinstance(value, (int, float)) else value
+    if not isinstance(text, str) or not text.strip() or not text.isprintable() or set(text) & set("'\"\\"):
+        raise SettingsError(f"options: {name}={value!r} is not a text", fix="write it without quotes and backslashes")
+    return text

@@ -1,0 +1,102 @@
+"""Several workers: what is expensive is made once, and what one worker finds is what is told at the end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("xdist")
+
+CONFTEST = """
+import os
+from pathlib import Path
+
+import pytest
+
+MADE = Path(os.environ["MADE"])
+
+def made(name):
+    with open(MADE, "a") as file:
+        print(name, os.getpid(), file=file)
+
+@pytest.fixture(scope="session", autouse=True)
+def _everybodys():
+    made("everybody's")
+    yield
+
+@pytest.fixture(scope="session")
+def server():
+    made("server")
+    yield "server"
+
+@pytest.fixture(scope="session")
+def behind(server):
+    made("behind")
+    yield server
+
+@pytest.fixture(scope="module")
+def of_the_file():
+    made("file")
+"""
+SHARING = """
+import pytest
+
+@pytest.mark.parametrize("number", range(6))
+def test_one({fixture}, number):
+    pass
+"""
+ALONE = """
+import pytest
+
+@pytest.mark.parametrize("number", range(20))
+def test_alone(number):
+    assert number != {wrong}
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path, repository: Path) -> dict[str, str]:
+    """Tests that share in four ways, and some that share nothing; the environment to run them with."""
+    folder = tmp_path / "tests" / "some"
+    folder.mkdir(parents=True)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    (folder / "conftest.py").write_text(CONFTEST)
+    for name, fixture in (("one", "server"), ("two", "behind"), ("three", "of_the_file"), ("four", "of_the_file")):
+        (folder / f"test_{name}.py").write_text(SHARING.format(fixture=fixture))
+    (folder / "test_alone.py").write_text(ALONE.format(wrong=None))
+    names = [name for name in os.environ if name.startswith("PYTEST_")]
+    kept = {name: value for name, value in os.environ.items() if name not in names}
+    return {**kept, "MADE": str(tmp_path / "made"), "PYTHONPATH": str(repository)}
+
+
+def run(folder: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Two workers on the files, with the repository's hooks."""
+    argv = [sys.executable, "-m", "pytest", "-p", "tests.workers", "-n", "2", "--dist", "loadgroup", *arguments]
+    return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=200)
+
+
+def test_what_is_shared_is_made_once(files: dict[str, str], tmp_path: Path) -> None:
+    done = run(tmp_path, files)
+    assert done.returncode == 0 and "44 passed" in done.stdout, done.stdout + done.stderr
+    made = [line.split() for line in Path(files["MADE"]).read_text().splitlines()]
+    counts = {name: sum(words[0] == name for words in made) for name in ("everybody's", "server", "behind", "file")}
+    assert counts == {"everybody's": 2, "server": 1, "behind": 1, "file": 2}
+    assert len({words[1] for words in made if words[0] in ("server", "behind")}) == 1, "one leans on the other"
+
+
+def test_a_failure_in_a_worker_is_the_verdict(files: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "tests" / "some" / "test_alone.py").write_text(ALONE.format(wrong=7))
+    done = run(tmp_path, files, "-ra")
+    assert done.returncode == 1
+    assert "FAILED tests/some/test_alone.py::test_alone[7]" in done.stdout
+    assert "1 failed, 43 passed" in done.stdout
+
+
+def test_chosen_tests_need_no_workers(files: dict[str, str], tmp_path: Path) -> None:
+    done = run(tmp_path, files, "-n0", "-v", "tests/some/test_two.py")
+    assert done.returncode == 0 and "6 passed" in done.stdout, done.stdout + done.stderr
+    assert "worker" not in done.stdout

@@ -1,0 +1,203 @@
+"""A bench for the Ray backend: steps of a file, sent to a real cluster without an engine of runs."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from tests.servers.raycluster import TOKEN, RayCluster
+
+from stoker.backends.ray import RayBackend
+from stoker.core.artifact import from_wire
+from stoker.core.graph import Output, Source
+from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan
+from stoker.core.settings import StepSettings
+from stoker.images.wheel import worker_bundle
+from stoker.store import artifacts
+from stoker.store.blobs import Blobs
+
+CODE = """
+import os, signal, sys, time
+
+from stoker import context
+
+
+def add(a, b):
+    print("adding", a, b)
+    print("to stderr", file=sys.stderr)
+    return a + b
+
+
+def fails():
+    raise ValueError("no such thing")
+
+
+def leaves():
+    os._exit(7)
+
+
+def ancestors():
+    pid = os.getpid()
+    while pid > 1:
+        yield pid
+        pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+
+
+def kills_the_task(folder):
+    # The job itself is a child of Ray's worker, which runs the task.
+    for pid in ancestors():
+        if b"stoker.runtime.raynode" in open(f"/proc/{pid}/cmdline", "rb").read():
+            boot = pid
+    worker = int(open(f"/proc/{boot}/stat").read().rpartition(")")[2].split()[1])
+    with open(os.path.join(folder, "pids"), "w") as file:
+        file.write(f"{worker} {boot} {os.getpid()}")
+    os.kill(worker, signal.SIGKILL)
+    time.sleep(60)
+
+
+def meet(folder, name, others):
+    # Until all are there: so that they certainly run at the same time.
+    open(os.path.join(folder, name), "w").close()
+    while not all(os.path.exists(os.path.join(folder, one)) for one in others):
+        time.sleep(0.02)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [visible, [device.uuid for device in context.devices], [device.memory for device in context.devices]]
+
+
+def sees():
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def slow(folder):
+    print("slow begins", flush=True)
+    assert not context.should_stop
+    while not context.should_stop:
+        time.sleep(0.02)
+    open(os.path.join(folder, "saved"), "w").close()
+    print("slow saved", flush=True)
+
+
+def deaf():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("deaf begins", flush=True)
+    time.sleep(60)
+
+
+def waits(path):
+    print("waiting", flush=True)
+    while not os.path.exists(path):
+        time.sleep(0.05)
+    return "seen"
+
+
+def place():
+    return [context.node, context.nodes, os.environ["STOKER_NODE_ADDR"]]
+"""
+VALUES = ("add", "meet", "sees", "waits", "place")
+OVER = ("succeeded", "failed")
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stoker's worker in a folder."""
+    return worker_bundle(tmp_path_factory.mktemp("worker"))
+
+
+class Bench:
+    """One run's backends, site and store; steps are functions of `CODE`."""
+
+    def __init__(self, folder: Path, address: str, bundle: Path) -> None:
+        code = folder / "code"
+        code.mkdir(exist_ok=True)
+        (code / "steps.py").write_text(CODE)
+        self.folder = folder
+        self.code = code
+        Path(folder / "artifacts").mkdir(exist_ok=True)
+        self.blobs = Blobs(str(folder / "artifacts"))
+        self.site = Site(
+            artifacts=self.blobs.uri,
+            scratch=str(folder / "scratch"),
+            path=(str(code),),
+            folder=str(code),
+            checkpoints=str(folder / "checkpoints"),
+            bundle=str(bundle),
+            simulate="2xH100",
+        )
+        self.options: dict[str, Any] = {"address": address, "token": "env:TOKEN_OF_RAY"}
+        self.made: list[RayBackend] = []
+        self.lines: dict[str, list[LogLine]] = {}
+        self.news: dict[str, list[JobStatus]] = {}
+
+    def backend(self, **options: Any) -> RayBackend:
+        made = RayBackend(self.site, {**self.options, **options})
+        self.made.append(made)
+        return made
+
+    def job(self, function: str, *, attempt: int = 1, run: str = "r1", key: str = "", **given: Any) -> Job:
+        inputs = {
+            name: {"value": artifacts.save(value, self.blobs).wire()} for name, value in given.pop("inputs", {}).items()
+        }
+        path = str(self.code / "steps.py")
+        step = StepPlan(
+            key=key or function,
+            name=function,
+            source=Source(kind="script", module="steps", qualname=function, path=path, root=str(self.code)),
+            outputs=(Output(name="output"),) if function in VALUES else (),
+            unpack=False,
+            inputs={},
+            settings=StepSettings(**given),
+            backend="orchestrator",
+            code="code",
+        )
+        return Job(name=f"{run}/{step.key}/{attempt}", run=run, key=step.key, attempt=attempt, step=step, inputs=inputs)
+
+    def until(self, backend: RayBackend, done: Callable[[], bool], seconds: float = 90.0) -> None:
+        end = time.monotonic() + seconds
+        while not done():
+            assert time.monotonic() < end, (self.news, self.lines)
+            select.select(list(backend.wakeups()), [], [], 0.2)
+            for name, status in backend.poll(()).items():
+                self.news.setdefault(name, []).append(status)
+                self.lines.setdefault(name, []).extend(status.lines)
+
+    def over(self, backend: RayBackend, jobs: Sequence[Job]) -> list[JobStatus]:
+        for job in jobs:
+            backend.submit(job)
+        return [self.end(backend, job) for job in jobs]
+
+    def end(self, backend: RayBackend, job: Job) -> JobStatus:
+        self.until(backend, lambda: any(one.state in OVER for one in self.news.get(job.name, ())))
+        return next(one for one in self.news[job.name] if one.state in OVER)
+
+    def says(self, backend: RayBackend, job: Job, text: str) -> None:
+        self.until(backend, lambda: text in self.texts(job))
+
+    def texts(self, job: Job, stream: str = "stdout") -> list[str]:
+        return [line.text for line in self.lines.get(job.name, ()) if line.stream == stream]
+
+    def output(self, status: JobStatus) -> Any:
+        assert status.result is not None, status
+        assert status.result["ok"], status.result
+        return artifacts.load(from_wire(status.result["outputs"]["output"]), self.blobs)
+
+    def far(self) -> None:
+        """The cluster is taken for one that does not see this machine's folders, but for a store by its URI."""
+        self.site = attrs.evolve(self.site, artifacts=f"file://{self.folder}/artifacts", checkpoints="")
+        self.options["shares_files"] = False
+
+
+@pytest.fixture
+def bench(tmp_path: Path, ray_cluster: RayCluster, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """A bench on the cluster."""
+    monkeypatch.setenv("TOKEN_OF_RAY", TOKEN)
+    made = Bench(tmp_path, ray_cluster.dashboard, bundle)
+    yield made
+    for backend in made.made:
+        with contextlib.suppress(RuntimeError):
+            backend.close()

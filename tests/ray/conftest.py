@@ -1,0 +1,4 @@
+"""Fixtures of the tests with Ray: a cluster that is started once, and a bench for the backend."""
+
+from tests.ray.bench import bench, bundle  # noqa: F401  # fixtures
+from tests.servers.raycluster import ray_cluster  # noqa: F401  # a fixture

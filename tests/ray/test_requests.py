@@ -1,0 +1,365 @@
+"""What Ray is sent, to the letter; what is refused before that; how its answers are called. Without a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from stoker.backends import raytasks, raywords
+from stoker.backends.platforms import Away
+from stoker.backends.ray import RayBackend
+from stoker.backends.raycheck import check, prove
+from stoker.backends.rayjobs import Jobs, address_of, headers_of, is_loopback
+from stoker.backends.raylog import Lines, _frame
+from stoker.config import Torchrun
+from stoker.core.errors import BackendError, SettingsError
+from stoker.core.graph import Source
+from stoker.core.launch import resolved
+from stoker.core.plan import Job, Site, StepPlan
+from stoker.core.ray import KINDS, RaySettings
+from stoker.core.settings import DockerSettings, PackageSettings, ResourceSettings, Retry, StepSettings
+from stoker.core.status import CANCELLED, HOST_OOM, NODE_LOST, REFUSED, WORKER_LOST
+
+GOLDEN = Path(__file__).parent / "golden"
+SITE = Site(
+    artifacts="/home/me/.stoker/artifacts",
+    scratch="/home/me/.stoker/scratch",
+    path=("/home/me/project", "/usr/lib/python3.11"),
+    folder="/home/me/project",
+    checkpoints="/home/me/.stoker/checkpoints",
+    package="c0de" * 16,
+    code_root="/home/me/project",
+    bundle="/home/me/.stoker/wheels/bundle-1",
+)
+FAR = Site(artifacts="s3://bucket/artifacts", scratch="/home/me/.stoker/scratch", bundle="/home/me/bundle-1")
+LOCAL = {"address": "http://127.0.0.1:8265"}
+
+
+def step(name: str = "train", **settings: Any) -> StepPlan:
+    source = Source(
+        kind="script", module="train", qualname=name, path="/home/me/project/train.py", root="/home/me/project"
+    )
+    return StepPlan(
+        key=name,
+        name=name,
+        source=source,
+        outputs=(),
+        unpack=False,
+        inputs={},
+        settings=StepSettings(**settings),
+        backend="orchestrator",
+        code="1234",
+        where="train.py:7",
+    )
+
+
+def job(name: str = "train", **settings: Any) -> Job:
+    return Job(name=f"r1/{name}/1", run="r1", key=name, attempt=1, step=step(name, **settings), inputs={})
+
+
+def settled(**given: Any) -> dict[str, Any]:
+    return {"backend": {"orchestrator": given}}
+
+
+CASES: dict[str, tuple[Site, dict[str, Any], Job]] = {
+    "plain": (SITE, LOCAL, job()),
+    "gang": (
+        SITE,
+        LOCAL,
+        job(
+            resources=ResourceSettings(nodes=2, accelerators="A100-80GB:4", cpu_count=8, memory="64GB"),
+            launch=resolved({"launcher": "torchrun"}),
+            **settled(placement="SPREAD", labels={"zone": "in(a,b)"}),
+        ),
+    ),
+    "far": (
+        FAR,
+        {"address": "https://ray.example", "python": "/opt/python/bin/python3"},
+        job(
+            resources=ResourceSettings(gpu_memory="20GB", share=True, accelerators="A100", extended={"license": 1}),
+            **settled(runtime_env={"pip": ["six==1.16"], "py_modules": ["s3://b/m.zip"]}, resources={"fast": 0.5}),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_sent(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    site, options, asked = CASES[name]
+    monkeypatch.setattr(os, "urandom", lambda count: bytes(count))
+    backend = RayBackend(site, options)
+    made = backend.render(asked)
+    backend.close()
+    text = json.dumps(made, indent=2, sort_keys=True) + "\n"
+    golden = GOLDEN / f"{name}.json"
+    if os.environ.get("GOLDEN") == "write":
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
+
+
+def codes(asked: StepPlan, *, site: Site = SITE, shares: bool = True, **options: Any) -> list[tuple[str, str]]:
+    return [(one.code, one.level) for one in check(asked, {**LOCAL, **options}, site, shares=shares)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, []),
+        ({"resources": ResourceSettings(cpu_count=0.5, gpu_count=2, nodes=2, extended={"x": 1})}, []),
+        ({"resources": ResourceSettings(accelerators="H100:2")}, []),
+        ({"docker": DockerSettings(parent_image="x")}, [("STK180", "error")]),
+        ({"packages": PackageSettings(pypi={"six": "1.16"})}, [("STK180", "error")]),
+        ({"resources": ResourceSettings(accelerators="A100-80GB/1g.10gb")}, [("STK181", "error")]),
+        ({"resources": ResourceSettings(accelerators="V100-32GB")}, [("STK181", "error")]),
+        ({"resources": ResourceSettings(accelerators=["H100", "A100"])}, [("STK181", "translated")]),
+        ({"resources": ResourceSettings(gpu_vendor="amd")}, [("STK181", "translated")]),
+        ({"resources": ResourceSettings(gpu_memory="10GB", share=True)}, [("STK181", "error")]),
+        (
+            {"resources": ResourceSettings(gpu_memory="10GB", share=True, accelerators="A100")},
+            [("STK182", "translated")],
+        ),
+        ({"resources": ResourceSettings(gpu_count=1), **settled(gpu_fraction=0.5)}, [("STK182", "translated")]),
+        ({"resources": ResourceSettings(gpu_count=2), **settled(gpu_fraction=0.5)}, [("STK181", "error")]),
+        ({"resources": ResourceSettings(memory="1GB")}, [("STK183", "translated")]),
+        ({"resources": ResourceSettings(shared_memory="1GB")}, [("STK184", "translated")]),
+        ({"resources": ResourceSettings(disk="1GB")}, [("STK184", "translated")]),
+        ({"resources": ResourceSettings(spot=True)}, [("STK184", "translated")]),
+        ({"environment": {"CUDA_VISIBLE_DEVICES": "0"}}, [("STK112", "error")]),
+        (
+            {"resources": ResourceSettings(nodes=2), "launch": resolved({"launcher": "mpi"})},
+            [("STK181", "error")],
+        ),
+    ],
+)
+def test_field_by_field(settings: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    assert codes(step(**settings)) == expected
+
+
+def test_what_a_far_cluster_sees() -> None:
+    assert codes(step(), shares=False) == [("STK185", "error")]
+    assert codes(step(retry=Retry(1)), site=FAR, shares=False) == [("STK186", "translated")]
+    assert codes(step(), site=FAR, shares=False) == []
+
+
+def test_a_cluster_may_have_names_of_its_own() -> None:
+    asked = step(resources=ResourceSettings(accelerators="V100-32GB:2"))
+    assert codes(asked, accelerators={"V100-32GB": "V100"}) == []
+    mine = Job(name="r/s/1", run="r", key="s", attempt=1, step=asked, inputs={})
+    made = raytasks.asked_of_ray(mine, RaySettings(accelerators={"V100-32GB": "V100"}))
+    assert made["choices"] == [{"type": "V100", "resource": "GPU", "count": 2}]
+
+
+def test_the_names_are_rays() -> None:
+    accelerators = pytest.importorskip("ray.util.accelerators.accelerators")
+    known = {text for name, text in vars(accelerators).items() if not name.startswith("_") and isinstance(text, str)}
+    theirs = {kind.type for kind in KINDS.values()}
+    # The others are what Ray makes of a product's name.
+    named = {"P40", "T4G", "M60", "A2", "A10", "A16", "A30", "A40", "L40", "GH200"}
+    assert theirs - known == {*named, "GeForce-RTX-4090", "GeForce-RTX-5090"}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"adress": "auto"}, "did you mean 'address'"),
+        ({"address": "head"}, "not the address"),
+        ({"token": "s3cret"}, "does not say where"),
+        ({"runtime_env": {"pipp": []}}, "did you mean 'pip'"),
+        ({"runtime_env": {"image_uri": "x"}}, "no 'image_uri' here"),
+        ({"runtime_env": {"working_dir": "."}}, "a folder of this machine"),
+        ({"runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": "0"}}}, "Stoker sets itself"),
+        ({"resources": {"GPU": 1}}, "given elsewhere"),
+        ({"placement": "STRICT"}, "not one of"),
+        ({"gpu_fraction": 1.5}, "not a part of one GPU"),
+        ({"labels": {"a": "b c"}}, "selects no labels"),
+        ({"headers": {"a": "b\nc"}}, "not a text"),
+    ],
+)
+def test_settings_that_are_refused(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words) as caught:
+        RaySettings(**given)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_where_the_cluster_is(tmp_path: Path) -> None:
+    assert address_of(RaySettings(), {}) == "http://127.0.0.1:8265"
+    assert address_of(RaySettings(), {"RAY_ADDRESS": "head:6379"}) == "http://head:8265"
+    both = {"RAY_ADDRESS": "http://a:1", "RAY_API_SERVER_ADDRESS": "http://b:2/"}
+    assert address_of(RaySettings(), both) == "http://b:2"
+    assert address_of(RaySettings(address="ray://head:10001"), both) == "http://head:8265"
+    with pytest.raises(BackendError, match="no Ray cluster runs"):
+        address_of(RaySettings(address="auto"), {"RAY_TMPDIR": str(tmp_path)})
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("10.0.0.1:6379")
+    assert address_of(RaySettings(address="auto"), {"RAY_TMPDIR": str(tmp_path)}) == "http://10.0.0.1:8265"
+    assert is_loopback("http://127.0.0.1:1") and not is_loopback("http://10.0.0.1:1")
+
+
+def test_who_we_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINE", "t")
+    file = tmp_path / "token"
+    file.write_text("f\n")
+    assert headers_of(RaySettings(), {}) == {}
+    assert headers_of(RaySettings(), {"RAY_AUTH_TOKEN": "x"}) == {"Authorization": "Bearer x"}
+    assert headers_of(RaySettings(), {"RAY_AUTH_TOKEN": "x", "RAY_AUTH_MODE": "disabled"}) == {}
+    assert headers_of(RaySettings(), {"RAY_AUTH_TOKEN_PATH": str(file)}) == {"Authorization": "Bearer f"}
+    assert headers_of(RaySettings(token="env:MINE"), {"MINE": "t"}) == {"Authorization": "Bearer t"}
+    assert headers_of(RaySettings(headers={"X-Key": "env:MINE"}), {"MINE": "t"}) == {"X-Key": "t"}
+    own = RaySettings(headers={"authorization": "Basic z"}, token="env:MINE")
+    assert headers_of(own, {"MINE": "t"}) == {"authorization": "Basic z"}
+    with pytest.raises(BackendError, match="NOBODY is not set"):
+        headers_of(RaySettings(token="env:NOBODY"), {})
+
+
+def test_a_cluster_that_is_not_there_is_one_finding() -> None:
+    jobs = Jobs(RaySettings(address="http://127.0.0.1:9"), {})
+    found = list(prove([step(), step("other")], {}, jobs, shares=True))
+    assert [(one.code, one.level) for one in found] == [("STK189", "error")]
+    assert "does not answer" in found[0].what and "RAY_ADDRESS" in found[0].fix
+    with pytest.raises(Away):
+        jobs.jobs()
+
+
+class Other(BaseHTTPRequestHandler):
+    """Something else that answers at a dashboard's address, or a Ray that is not ours to start: too old, growing."""
+
+    answers: ClassVar[dict[str, Any]] = {}
+
+    def do_GET(self) -> None:
+        found = self.answers.get(self.path.partition("?")[0], "hello")
+        data = found.encode() if isinstance(found, str) else json.dumps(found).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *words: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def other() -> Any:
+    """Its address, and its answers by path; a real one of that kind cannot be had on one machine."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Other)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    Other.answers = {}
+    yield f"http://127.0.0.1:{server.server_port}", Other.answers
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_what_kinds_of_clusters_are_told(other: Any) -> None:
+    address, answers = other
+    node = {"state": "ALIVE", "resources_total": {"CPU": 4, "memory": 8e9}, "labels": {"zone": "a"}}
+
+    def found(*, mapping: dict[str, str] | None = None, ray: str = "2.60.0", python: str = "", **settings: Any) -> Any:
+        report = {"autoscalerReport": {"nodeTypeMapping": mapping or {}}}
+        answers["/api/version"] = {"ray_version": ray}
+        answers["/api/v0/nodes"] = {"data": {"result": {"result": [node]}}}
+        answers["/api/v0/cluster_metadata"] = {"data": {"pythonVersion": python}}
+        answers["/api/cluster_status"] = {"data": {"clusterStatus": report}}
+        jobs = Jobs(RaySettings(address=address), {})
+        made = [(one.code, one.level) for one in prove([step(**settings)], {}, jobs, shares=True)]
+        jobs.close()
+        return made
+
+    big: dict[str, Any] = {"resources": ResourceSettings(cpu_count=5)}
+    assert found() == []
+    assert found(**big) == [("STK188", "error")]
+    assert found(mapping={"a": "node_a"}, **big) == [("STK188", "error")]
+    assert found(mapping={"a": "workers"}, **big) == [("STK188", "translated")]
+    assert found(resources=ResourceSettings(nodes=2)) == [("STK188", "error")]
+    assert found(resources=ResourceSettings(nodes=2), **settled(placement="PACK")) == []
+    assert found(resources=ResourceSettings(nodes=5), **settled(placement="PACK")) == [("STK188", "error")]
+    assert found(resources=ResourceSettings(gpu_count=1)) == [("STK188", "error")]
+    assert found(resources=ResourceSettings(gpu_count=1), accelerator_policy="prefer") == []
+    assert found(**settled(labels={"zone": "in(a,b)"})) == []
+    assert found(**settled(labels={"zone": "!a"})) == [("STK188", "error")]
+    assert found(ray="2.40.0", **settled(labels={"zone": "a"})) == [("STK188", "error")]
+    assert found(ray="1.13.0") == [("STK189", "error")]
+    assert found(python="3.9.1") == [("STK187", "error")]
+    assert found(python="3.99.1") == [("STK187", "info")]
+    answers["/api/version"] = "hello"
+    jobs = Jobs(RaySettings(address=address), {})
+    assert [one.code for one in prove([step()], {}, jobs, shares=True)] == ["STK189"]
+    jobs.close()
+
+
+def test_how_rays_errors_are_called() -> None:
+    """Ray's memory monitor cannot be made to kill one task on a machine that others use: its error is made here."""
+    exceptions = pytest.importorskip("ray.exceptions")
+
+    def called(error: Exception, *, node_alive: bool = True, asked: bool = False) -> str:
+        return raywords.cause_of(error, node_alive=node_alive, asked=asked)[0]
+
+    assert called(exceptions.OutOfMemoryError("12 of 12 GB")) == HOST_OOM
+    assert called(exceptions.NodeDiedError("gone")) == NODE_LOST
+    assert called(exceptions.LocalRayletDiedError()) == NODE_LOST
+    assert called(exceptions.WorkerCrashedError()) == WORKER_LOST
+    assert called(exceptions.WorkerCrashedError(), node_alive=False) == NODE_LOST
+    assert called(exceptions.WorkerCrashedError(), asked=True) == CANCELLED
+    assert called(exceptions.TaskCancelledError()) == CANCELLED
+    assert called(exceptions.RuntimeEnvSetupError("no such package")) == REFUSED
+    assert called(exceptions.OutOfMemoryError("x"), asked=True) == HOST_OOM
+    assert all(hasattr(exceptions, name) for name in raywords.CAUSES)
+
+
+def test_why_a_step_waits() -> None:
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 8, "GPU": 2, "memory": 8e9, "accelerator_type:H100": 1}},
+        {"Alive": True, "Resources": {"CPU": 8}},
+        {"Alive": False, "Resources": {"CPU": 64}},
+    ]
+
+    def waits(free: dict[str, float], gang: int = 1, **asked: Any) -> str:
+        ask = {"num_cpus": 1, "memory": 0, "resources": {}, "choice": None, "labels": {}, **asked}
+        return raywords.waits(ask, nodes=nodes, free=free, gang=gang, placement="STRICT_SPREAD")
+
+    gpu = {"type": "H100", "resource": "GPU", "count": 2}
+    assert waits({"CPU": 8, "GPU": 1}, choice=gpu) == "waits for 1 CPU, 2 GPUs of H100: 1 of 2 GPUs free"
+    assert "the most that a node has is 8 CPUs" in waits({"CPU": 8}, num_cpus=64)
+    assert "1 of 2 nodes have as much" in waits({"CPU": 16, "GPU": 2}, gang=2, choice=gpu)
+    assert "enough is free" in waits({"CPU": 8})
+    assert "0 B of 8 GB of memory free" in waits({"CPU": 8}, memory=4e9)
+
+
+def test_the_first_kind_that_is_there_is_taken() -> None:
+    nodes = [{"Alive": True, "Resources": {"GPU": 4, "accelerator_type:A100": 1}}]
+    choices = [{"type": "H100", "resource": "GPU", "count": 1}, {"type": "A100", "resource": "GPU", "count": 2}]
+    assert raywords.chosen({"choices": choices, "prefer": False}, nodes) == choices[1]
+    assert raywords.chosen({"choices": choices[:1], "prefer": False}, nodes) == choices[0]
+    assert raywords.chosen({"choices": choices[:1], "prefer": True}, nodes) is None
+
+
+def test_the_same_jobs_have_the_same_name() -> None:
+    one, two = job("a"), job("b")
+    assert raytasks.token_of([one, two]) == raytasks.token_of([two, one]) != raytasks.token_of([one])
+    assert raytasks.submission_id("r1", "t", 0) == "stoker-r1-t" and raytasks.submission_id("r1", "t", 2).endswith("-2")
+
+
+def test_records_and_frames_are_put_together_again() -> None:
+    lines = Lines(b"> ")
+    assert list(lines.feed(b'noise\n> {"a": 1}\n> {"b"')) == [{"a": 1}]
+    assert list(lines.feed(b": 2}\n> broken\n")) == [{"b": 2}] and lines.words == ["noise"]
+    short, middle, long = (
+        b"\x81\x02hi",
+        b"\x82\x7e\x01\x00" + bytes(256),
+        b"\x82\x7f" + bytes(5) + b"\x01\x00\x00" + bytes(65536),
+    )
+    for whole, length in ((short, 2), (middle, 256), (long, 65536)):
+        frame = _frame(whole + b"rest")
+        assert frame is not None and len(frame[1]) == length and frame[2] == b"rest"
+        assert _frame(whole[:-1]) is None and _frame(whole[:1]) is None
+
+
+def test_torchrun_is_no_word_of_rays() -> None:
+    assert codes(step(resources=ResourceSettings(nodes=2), launch=resolved({"launcher": "torchrun"}))) == []
+    assert Torchrun().launcher == "torchrun"

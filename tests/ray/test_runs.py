@@ -1,0 +1,185 @@
+"""Whole runs on a stack whose orchestrator is Ray: from the settings to the results."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.servers.raycluster import TOKEN, RayCluster
+
+STACK = """
+stack = "ray"
+[stacks.ray]
+orchestrator = {{flavor = "ray", address = "{address}", token = "env:TOKEN_OF_RAY"}}
+"""
+
+PIPELINES = """
+import os, time
+from pathlib import Path
+
+import helper
+from stoker import context, pipeline, step
+from stoker.config import ResourceSettings, Torchrun
+
+@step
+def make(n: int) -> list[int]:
+    print("made in", os.getcwd())
+    return helper.numbers(n)
+
+@step(cache=False, timeout="4s", retry=1)
+def train(numbers: list[int]) -> int:
+    saved = context.checkpoint_dir / "epoch"
+    if saved.exists():
+        return sum(numbers) + int(saved.read_text())
+    print("first attempt", flush=True)
+    while not context.should_stop:
+        time.sleep(0.05)
+    saved.write_text("100")
+    raise SystemExit("saved in time")
+
+@step(
+    cache=False,
+    resources=ResourceSettings(nodes=2, gpu_count=2, cpu_count=0.5),
+    launch=Torchrun(nproc_per_node=2, outputs="all"),
+)
+def ranks() -> dict:
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    total = torch.tensor([context.rank + 1])
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+    return {"rank": context.rank, "node": context.node, "sum": int(total)}
+
+@pipeline
+def learn(n: int = 4):
+    ranks()
+    return train(make(n))
+
+@step(cache=False)
+def wait(flag: str) -> str:
+    print("waiting", flush=True)
+    while not os.path.exists(flag):
+        time.sleep(0.05)
+    return "seen"
+
+@pipeline
+def long(flag: str):
+    return wait(flag)
+
+@step(resources=ResourceSettings(gpu_count=9))
+def huge() -> None:
+    ...
+
+@pipeline
+def never():
+    huge()
+
+if __name__ == "__main__":
+    import sys
+    if sys.argv[1] == "learn":
+        run = learn()
+        print("total", run.steps["train"].output.load(), "ranks", run.steps["ranks"].output.load())
+    elif sys.argv[1] == "never":
+        never()
+    else:
+        long(sys.argv[1])
+"""
+HELPER = """
+def numbers(n):
+    return list(range(n))
+"""
+FLOW = """
+from stoker.flow import FlowSpec, step
+
+class Squares(FlowSpec):
+    @step
+    def start(self):
+        self.items = [1, 2, 3]
+        self.next(self.square, foreach="items")
+
+    @step
+    def square(self):
+        self.value = self.input**2
+        self.next(self.join)
+
+    @step
+    def join(self, inputs):
+        self.total = sum(one.value for one in inputs)
+        self.next(self.end)
+
+    @step
+    def end(self):
+        print("total is", self.total)
+
+if __name__ == "__main__":
+    Squares()
+"""
+
+
+@pytest.fixture
+def raying(project: Any, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A project whose stack is the cluster."""
+    monkeypatch.setenv("TOKEN_OF_RAY", TOKEN)
+    stack = STACK.format(address=ray_cluster.dashboard)
+    return project.write({"stoker.toml": stack, "train.py": PIPELINES, "helper.py": HELPER, "squares.py": FLOW})
+
+
+def test_a_pipeline_with_a_gang_and_a_timeout(raying: Any) -> None:
+    done = raying.run("train.py", "learn", env={"STOKER_SIMULATE": "2xH100"}, timeout=240.0)
+    assert "total 106" in done.stdout, done.stdout
+    ranks = json.loads(done.stdout.partition("ranks ")[2].splitlines()[0].replace("'", '"'))
+    assert [(one["rank"], one["node"], one["sum"]) for one in ranks] == [(0, 0, 10), (1, 0, 10), (2, 1, 10), (3, 1, 10)]
+    assert "made in" in raying.stoker("logs", "last", "make").stdout
+    run = raying.client().run("last")
+    failures = [attempt.failure for attempt in run.steps["train"].attempts]
+    assert [failure.cause if failure is not None else "" for failure in failures] == ["timed-out", ""]
+    receipt = run.steps["ranks"].attempts[0].receipt
+    assert receipt is not None and len(receipt.devices) == 4, "two nodes of two"
+
+
+def test_a_flow_with_a_foreach(raying: Any) -> None:
+    done = raying.run("squares.py", "run", timeout=240.0)
+    assert "total is 14" in done.stdout + done.stderr
+
+
+def test_what_can_never_fit_is_refused(raying: Any) -> None:
+    done = raying.run("train.py", "never", code=3)
+    assert "STK188" in done.stderr and "the largest node has 2 GPUs" in done.stderr
+    done = raying.run("train.py", "never", code=3, env={"TOKEN_OF_RAY": "another"})
+    assert "STK189" in done.stderr and "does not let us in" in done.stderr
+
+
+def test_resume_takes_over_what_a_killed_driver_left(raying: Any, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    driver = subprocess.Popen(
+        [sys.executable, "train.py", str(flag)],
+        cwd=raying.folder,
+        env={**os.environ, "STOKER_HOME": str(raying.home)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        journals = raying.home / "scratch" / "ray"
+        end = time.monotonic() + 120
+        while not any("waiting\\n" in path.read_text() for path in journals.rglob("journal")):
+            assert time.monotonic() < end
+            assert driver.poll() is None
+            time.sleep(0.1)
+    finally:
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+    flag.touch()
+    raying.stoker("resume", "last", timeout=120.0)
+    run = raying.client().run("last")
+    assert run.status == "succeeded" and run.steps["wait"].output.load() == "seen"
+    assert "waiting" in raying.stoker("logs", "last", "wait").stdout
+    assert not list(journals.rglob("jobs.json")), "nothing is left behind"

@@ -1,0 +1,197 @@
+"""Steps as tasks of a real Ray cluster: what each may end with, and what it holds."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.ray.bench import Bench
+from tests.servers.raycluster import RayCluster
+
+from stoker.backends.platforms import Away
+from stoker.backends.rayjobs import Jobs
+from stoker.core.ray import RaySettings
+from stoker.core.settings import ResourceSettings
+from stoker.core.status import CANCELLED, EXITED, NODE_LOST, USER_ERROR, WORKER_LOST
+
+TENTH = ResourceSettings(cpu_count=0.1)
+GPU = ResourceSettings(cpu_count=0.1, gpu_count=1)
+
+
+def jobs_of(bench: Bench, run: str) -> list[Any]:
+    """The Ray jobs of a run of this bench."""
+    jobs = Jobs(RaySettings(**bench.options), {"TOKEN_OF_RAY": "a-token-for-tests"})
+    try:
+        return [one for one in jobs.jobs() if marks(one) == (run, bench.site.scratch)]
+    finally:
+        jobs.close()
+
+
+def marks(one: Any) -> tuple[str, str]:
+    return one["metadata"].get("stoker.run", ""), one["metadata"].get("stoker.home", "")
+
+
+def test_a_batch_is_one_ray_job(bench: Bench, tmp_path: Path) -> None:
+    backend = bench.backend()
+    pair = {"orchestrator": {"gpu_fraction": 0.5, "resources": {"bench": 0.1}}}
+    meeting: dict[str, Any] = {"folder": str(tmp_path)}
+    good = bench.job("add", inputs={"a": 1, "b": 2}, resources=TENTH)
+    bad, left = bench.job("fails", resources=TENTH), bench.job("leaves", resources=TENTH)
+    killed = bench.job("kills_the_task", inputs=meeting, resources=TENTH)
+    none = bench.job("sees", resources=TENTH)
+    devices = [
+        bench.job("meet", key=name, inputs={**meeting, "name": name, "others": ["g1", "g2"]}, resources=GPU)
+        for name in ("g1", "g2")
+    ]
+    halves = [
+        bench.job(
+            "meet", key=name, inputs={**meeting, "name": name, "others": ["h1", "h2"]}, resources=GPU, backend=pair
+        )
+        for name in ("h1", "h2")
+    ]
+    gang = bench.job("place", resources=ResourceSettings(nodes=2, cpu_count=0.1))
+    # Of 1 CPU each: with less, Ray would start a worker for each at once.
+    many = [bench.job("add", key=f"many-{n}", inputs={"a": n, "b": n}) for n in range(50)]
+    all_of_them = [good, bad, left, killed, none, *devices, *halves, gang, *many]
+    found = dict(zip([job.key for job in all_of_them], bench.over(backend, all_of_them)))
+    assert len(jobs_of(bench, "r1")) == 1
+
+    assert bench.output(found["add"]) == 3
+    assert "adding 1 2" in bench.texts(good) and "to stderr" in bench.texts(good, "stderr")
+    assert found["fails"].cause == USER_ERROR and found["fails"].result is not None
+    assert "no such thing" in found["fails"].result["error"]["traceback"]
+    assert found["leaves"].exit_code == 7 and found["leaves"].cause in ("", EXITED)
+    assert found["kills_the_task"].cause == WORKER_LOST, found["kills_the_task"]
+    gone = [int(word) for word in (tmp_path / "pids").read_text().split()]
+    assert not [pid for pid in gone if alive(pid)], "what the task held ends with it"
+    assert bench.output(found["sees"]) == ""
+
+    seen = [bench.output(found[name]) for name in ("g1", "g2", "h1", "h2")]
+    assert all(len(uuids) == 1 for _, uuids, _ in seen)
+    assert seen[2][1] == seen[3][1], "both halves are of the one GPU that Ray gave to both"
+    assert found["g1"].lease["devices"][0]["simulated"] is True
+    assert Path(found["g1"].lease["samples"]).exists()
+    nodes = bench.output(found["place"])
+    assert nodes[:2] == [0, 2]
+    assert [bench.output(found[f"many-{n}"]) for n in range(50)] == [2 * n for n in range(50)]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs: one that ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_two_steps_of_one_node_hold_different_devices(bench: Bench, tmp_path: Path) -> None:
+    backend = bench.backend(resources={"bench": 0.1})
+    jobs = [
+        bench.job("meet", key=name, inputs={"folder": str(tmp_path), "name": name, "others": ["a", "b"]}, resources=GPU)
+        for name in ("a", "b")
+    ]
+    one, two = (bench.output(status) for status in bench.over(backend, jobs))
+    assert one[1] != two[1] and len(one[1]) == len(two[1]) == 1
+
+
+def test_a_step_is_asked_to_end_and_one_that_waits_says_why(bench: Bench, tmp_path: Path) -> None:
+    backend = bench.backend(resources={"bench": 1})
+    slow = bench.job("slow", inputs={"folder": str(tmp_path)}, resources=TENTH)
+    backend.submit(slow)
+    bench.says(backend, slow, "slow begins")
+    later = bench.job("add", inputs={"a": 1, "b": 1}, resources=TENTH)
+    backend.submit(later)
+    bench.until(backend, lambda: any("0 of 1 bench free" in one.message for one in bench.news.get(later.name, ())))
+    backend.cancel(later.name, grace=5.0)
+    assert bench.end(backend, later).cause == CANCELLED
+    backend.cancel(slow.name, grace=10.0)
+    bench.end(backend, slow)
+    assert "slow saved" in bench.texts(slow) and (tmp_path / "saved").exists()
+    deaf = bench.job("deaf", resources=TENTH)
+    backend.submit(deaf)
+    bench.says(backend, deaf, "deaf begins")
+    backend.cancel(deaf.name, grace=0.0)
+    assert bench.end(backend, deaf).state == "failed"
+
+
+def test_a_node_that_dies_is_told_apart_from_a_worker(bench: Bench, ray_cluster: RayCluster, tmp_path: Path) -> None:
+    node = ray_cluster.add(num_cpus=2, resources={"doomed": 1})
+    backend = bench.backend(resources={"doomed": 1})
+    job = bench.job("waits", inputs={"path": str(tmp_path / "never")}, resources=TENTH)
+    backend.submit(job)
+    bench.says(backend, job, "waiting")
+    ray_cluster.kill(node)
+    status = bench.end(backend, job)
+    assert status.cause == NODE_LOST, status
+
+
+def test_another_driver_takes_over(bench: Bench, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    job = bench.job("waits", inputs={"path": str(flag)}, resources=TENTH)
+    other = bench.job("waits", key="other", inputs={"path": str(tmp_path / "never")}, resources=TENTH)
+    failing = bench.job("fails", resources=TENTH)
+    first = bench.backend()
+    for one in (job, other, failing):
+        first.submit(one)
+    bench.says(first, job, "waiting")
+    bench.says(first, other, "waiting")
+    bench.end(first, failing)
+    first._watch._closing = True  # as if its process had died: nothing is ended
+    first._watch._flights.clear()
+    bench.news.clear()
+    bench.lines.clear()
+
+    second = bench.backend()
+    again = bench.job("fails", attempt=2, resources=TENTH)
+    changed = bench.job("add", key="other", inputs={"a": 1, "b": 1}, resources=TENTH)
+    for one in (job, again, changed):
+        second.submit(one)
+    bench.says(second, job, "waiting")
+    flag.touch()
+    assert bench.output(bench.end(second, job)) == "seen"
+    assert bench.end(second, again).cause == USER_ERROR, "one that had failed is tried again"
+    assert bench.output(bench.end(second, changed)) == 2
+    assert len(jobs_of(bench, "r1")) == 2, "what still ran was not sent again"
+    end = time.monotonic() + 60
+    while not all(one["status"] in ("SUCCEEDED", "FAILED", "STOPPED") for one in jobs_of(bench, "r1")):
+        assert time.monotonic() < end, "what nobody wants any more is ended"
+        time.sleep(0.2)
+
+
+def test_a_job_is_sent_once_and_one_that_is_over_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that never came, at the one moment that decides: that cannot be had from a real network."""
+    submit, lost = Jobs.submit, [True]
+
+    def unheard(self: Jobs, body: Any) -> None:
+        submit(self, body)
+        if lost and lost.pop():
+            raise Away("the connection was cut")
+
+    monkeypatch.setattr(Jobs, "submit", unheard)
+    job = bench.job("add", run="r2", inputs={"a": 1, "b": 2}, resources=TENTH)
+    backend = bench.backend()
+    assert bench.output(bench.over(backend, [job])[0]) == 3
+    assert len(jobs_of(bench, "r2")) == 1, "it had been heard"
+    bench.news.clear()
+    assert bench.output(bench.over(backend, [job])[0]) == 3
+    assert len(jobs_of(bench, "r2")) == 2, "also while the first one's Ray job has not quite ended"
+
+
+def test_a_cluster_that_sees_no_folder_of_ours(bench: Bench) -> None:
+    bench.far()
+    backend = bench.backend()
+    job = bench.job("add", inputs={"a": 1, "b": 2}, resources=TENTH)
+    device = bench.job("sees", resources=GPU)
+    slow = bench.job("deaf", resources=TENTH)
+    for one in (job, device, slow):
+        backend.submit(one)
+    assert bench.output(bench.end(backend, job)) == 3
+    assert "adding 1 2" in bench.texts(job)
+    lease = bench.end(backend, device).lease
+    assert Path(lease["samples"]).parent == Path(bench.site.scratch)
+    assert Path(lease["samples"]).read_text().strip(), "its samples came along"
+    bench.says(backend, slow, "deaf begins")
+    backend.cancel(slow.name, grace=0.0)
+    assert bench.end(backend, slow).state == "failed"

@@ -1,0 +1,249 @@
+"""A bench for the Slurm backend: steps of a file, sent to a real cluster one by one, without an engine of runs."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.servers.slurm import Cluster
+
+from stoker.backends.slurm import SlurmBackend
+from stoker.core.artifact import from_wire
+from stoker.core.graph import Output, Source
+from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan
+from stoker.core.settings import StepSettings
+from stoker.images.wheel import worker_bundle
+from stoker.store import artifacts
+from stoker.store.blobs import Blobs
+
+SECONDS = 180.0
+"""For anything to come about. Most does within three; a job that is started again waits for six."""
+
+CODE = '''
+import os, signal, socket, sys, time
+
+from stoker import context
+
+
+def add(a, b):
+    print("adding", a, b)
+    print("to stderr", file=sys.stderr)
+    return a + b
+
+
+def fails():
+    raise ValueError("no such thing")
+
+
+def leaves():
+    os._exit(7)
+
+
+def dies():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hungry():
+    pages = bytearray()
+    while True:
+        pages += os.urandom(8 << 20)
+        time.sleep(0.02)
+
+
+def slow():
+    print("slow begins", flush=True)
+    try:
+        time.sleep(300)
+    finally:
+        time.sleep(1)  # nothing that a step does at its end is done at once
+        print("slow was asked to end", flush=True)
+
+
+def deaf():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("deaf begins", flush=True)
+    time.sleep(300)
+
+
+def heeds():
+    """Until it is warned."""
+    print("heeding", flush=True)
+    while not context.should_stop:
+        time.sleep(0.05)
+    return context.grace_left
+
+
+def where():
+    shown = sorted(name for name in os.environ if name.endswith("VISIBLE_DEVICES"))
+    return {
+        "host": socket.gethostname(),
+        "visible": {name: os.environ[name] for name in shown},
+        "devices": [one.uuid for one in context.devices],
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),
+    }
+
+
+def waits(path):
+    print("waiting", flush=True)
+    while not os.path.exists(path):
+        time.sleep(0.05)
+    return where()
+
+
+def counts(path, until):
+    """Writes a line for each time that it begins."""
+    with open(path, "a") as file:
+        file.write(socket.gethostname() + "\\n")
+    print("counting", flush=True)
+    while not os.path.exists(until):
+        time.sleep(0.05)
+    return len(open(path).readlines())
+'''
+VALUES = ("add", "counts", "heeds", "waits", "where")
+"""Functions of `CODE` that return something."""
+
+
+class Bench:
+    """One run's backend, site and store; steps are functions of `CODE`."""
+
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
+        self.folder = folder
+        self.cluster = cluster
+        self.code = folder / "code"
+        self.code.mkdir()
+        (self.code / "steps.py").write_text(CODE)
+        self.blobs = Blobs(str(folder / "artifacts"))
+        self.site = Site(
+            artifacts=self.blobs.uri,
+            scratch=str(folder / "scratch"),
+            folder=str(self.code),
+            checkpoints=str(folder / "checkpoints"),
+            bundle=str(worker_bundle(folder)),
+        )
+        Path(self.blobs.uri).mkdir(exist_ok=True)
+        self.options: dict[str, Any] = {"poll": 0.2, "python": ""}
+        self.made: list[SlurmBackend] = []
+        self.lines: dict[str, list[LogLine]] = {}
+        self.news: dict[str, list[JobStatus]] = {}
+
+    def backend(self, **options: Any) -> SlurmBackend:
+        given = {name: value for name, value in {**self.options, **options}.items() if value != ""}
+        made = SlurmBackend(self.site, given)
+        self.made.append(made)
+        return made
+
+    def job(self, function: str, *, attempt: int = 1, run: str = "r1", key: str = "", **given: Any) -> Job:
+        inputs = {
+            name: {"value": artifacts.save(value, self.blobs).wire()} for name, value in given.pop("inputs", {}).items()
+        }
+        given.setdefault("backend", {})
+        step = StepPlan(
+            key=key or function,
+            name=function,
+            source=Source(
+                kind="script",
+                module="steps",
+                qualname=function,
+                path=str(self.code / "steps.py"),
+                root=str(self.code),
+            ),
+            outputs=(Output(name="output"),) if function in VALUES else (),
+            unpack=False,
+            inputs={},
+            settings=StepSettings(**given),
+            backend="orchestrator",
+            code="code",
+        )
+        return Job(name=f"{run}/{step.key}/{attempt}", run=run, key=step.key, attempt=attempt, step=step, inputs=inputs)
+
+    def until(self, backend: SlurmBackend, done: Callable[[], bool], seconds: float = SECONDS) -> None:
+        end = time.monotonic() + seconds
+        while not done():
+            assert time.monotonic() < end, (self.news, self.lines, self.cluster.jobs())
+            select.select(list(backend.wakeups()), [], [], 0.2)
+            for name, status in backend.poll(()).items():
+                self.news.setdefault(name, []).append(status)
+                self.lines.setdefault(name, []).extend(status.lines)
+
+    def over(self, backend: SlurmBackend, *jobs: Job) -> JobStatus:
+        """Send jobs and wait for their ends; that of the first."""
+        for job in jobs:
+            backend.submit(job)
+        return self.end(backend, *jobs)
+
+    def end(self, backend: SlurmBackend, *jobs: Job) -> JobStatus:
+        self.until(backend, lambda: all(self.ended(job) is not None for job in jobs))
+        found = self.ended(jobs[0])
+        assert found is not None
+        return found
+
+    def ended(self, job: Job) -> JobStatus | None:
+        over = [one for one in self.news.get(job.name, ()) if one.state in ("succeeded", "failed") or one.lost]
+        return over[-1] if over else None
+
+    def events(self, job: Job) -> list[str]:
+        return [kind for one in self.news.get(job.name, ()) for kind, _ in one.events]
+
+    def messages(self, job: Job) -> list[str]:
+        return [one.message for one in self.news.get(job.name, ()) if one.state == "queued"]
+
+    def texts(self, job: Job, stream: str = "stdout") -> list[str]:
+        return [line.text for line in self.lines.get(job.name, ()) if line.stream == stream]
+
+    def output(self, status: JobStatus | None) -> Any:
+        assert status is not None and status.result is not None, (status, self.lines)
+        assert status.result["ok"], status.result
+        return artifacts.load(from_wire(status.result["outputs"]["output"]), self.blobs)
+
+    def jobs(self) -> list[dict[str, str]]:
+        """What the cluster knows of this bench's jobs."""
+        home = Path(self.site.scratch) / "slurm"
+        tokens = {path.parent.name for path in home.glob("*/*/jobs.json")} if home.exists() else set()
+        self.tokens = getattr(self, "tokens", set()) | tokens
+        return [job for job in self.cluster.jobs() if job["comment"] in self.tokens]
+
+
+@pytest.fixture
+def cluster(slurm_cluster: Cluster, monkeypatch: Any) -> Iterator[Cluster]:
+    """The cluster without accounting, with this process' environment set to it; at the end no job is left on it."""
+    yield from _used(slurm_cluster, monkeypatch)
+
+
+@pytest.fixture
+def accounted(accounted_cluster: Cluster, monkeypatch: Any) -> Iterator[Cluster]:
+    """The cluster with accounting."""
+    yield from _used(accounted_cluster, monkeypatch)
+
+
+def _used(cluster: Cluster, monkeypatch: Any) -> Iterator[Cluster]:
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    yield cluster
+    cluster.end_jobs()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, cluster: Cluster) -> Iterator[Bench]:
+    made = Bench(tmp_path, cluster)
+    yield made
+    for backend in made.made:
+        backend.close()
+
+
+STACK = """
+stack = "cluster"
+[stacks.cluster]
+orchestrator = {flavor = "slurm", poll = 0.2}
+"""
+
+
+@pytest.fixture
+def clustered(project: Any, cluster: Cluster) -> Any:
+    """A project whose stack is the cluster."""
+    project.write({"stoker.toml": STACK})
+    return project

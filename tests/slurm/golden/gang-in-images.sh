@@ -1,0 +1,91 @@
+#!/bin/bash
+#SBATCH --job-name=stoker-run1-train
+#SBATCH --comment=t0ken
+#SBATCH --chdir=/shared/me/slurm/run1/t0ken
+#SBATCH --output=/shared/me/slurm/run1/t0ken/0/out-0
+#SBATCH --error=/shared/me/slurm/run1/t0ken/0/err-0
+#SBATCH --open-mode=append
+#SBATCH --export=ALL
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:mi300x:8
+#SBATCH --no-requeue
+
+unset SLURM_EXPORT_ENV SLURM_LABELIO SLURM_TIMELIMIT
+here=/shared/me/slurm/run1/t0ken/"${SLURM_ARRAY_TASK_ID:-0}"
+rm -f "$here"/result*.json "$here"/samples*.jsonl "$here"/gang-*.json "$here"/warned
+unset PYTHONHOME
+told=
+trap 'told=yes; touch "$here"/warned' USR1
+trap 'told=yes' TERM
+srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --overlap --kill-on-bad-exit=1 --wait=0 --mpi=none --export=ALL --input=none --open-mode=append --output=/shared/me/slurm/run1/t0ken/0/out-%n --error=/shared/me/slurm/run1/t0ken/0/err-%n singularity exec --rocm --bind=/shared/me/slurm:/shared/me/slurm --bind=/home/me/.stoker/checkpoints:/home/me/.stoker/checkpoints --bind=/home/me/.stoker/artifacts:/home/me/.stoker/artifacts --bind=/home/me/.stoker/wheels/bundle-1:/home/me/.stoker/wheels/bundle-1:ro docker://nvcr.io/nvidia/pytorch:25.01-py3 env PYTHONPATH=/home/me/.stoker/wheels/bundle-1 /opt/conda/bin/python -m stoker.runtime.boot "$here/job.json" &
+while told= code=0; do
+  wait $! || code=$?
+  [ -n "$told" ] || exit "$code"
+done
+
+# job.json
+# {
+#  "blobs": "/home/me/.stoker/artifacts",
+#  "checkpoints": "/home/me/.stoker/checkpoints",
+#  "environment": {
+#   "HF_HOME": "/cache"
+#  },
+#  "folder": "/home/me/project",
+#  "grace": 9.0,
+#  "job": {
+#   "accelerators": {
+#    "asked": "2 nodes with MI300X:8 each",
+#    "count": 8,
+#    "idle_below": 5.0,
+#    "idle_for": 600.0,
+#    "interval": 1.0,
+#    "on_idle": "warn",
+#    "policy": "require",
+#    "samples": "/shared/me/slurm/run1/t0ken/0/samples.jsonl"
+#   },
+#   "gang": {
+#    "note": "/shared/me/slurm/run1/t0ken/0/gang-run1-train-1.json",
+#    "timeout": 600.0,
+#    "token": "s3cret",
+#    "topology": "slurm"
+#   },
+#   "inputs": {},
+#   "job": "run1/train/1",
+#   "launch": {
+#    "arguments": {},
+#    "command": null,
+#    "gang_timeout": 600.0,
+#    "hang_after": 600.0,
+#    "launcher": "single",
+#    "num_processes": null,
+#    "outputs": "main",
+#    "processes_per_node": null
+#   },
+#   "step": 0,
+#   "timed": true
+#  },
+#  "package": "c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de",
+#  "path": [
+#   "/home/me/project"
+#  ],
+#  "root": "/home/me/project",
+#  "simulate": "",
+#  "step": {
+#   "environment": {},
+#   "name": "train",
+#   "outputs": [],
+#   "source": {
+#    "digest": "",
+#    "kind": "script",
+#    "module": "train",
+#    "path": "/home/me/project/train.py",
+#    "qualname": "train",
+#    "root": "/home/me/project"
+#   },
+#   "split": [],
+#   "unpack": false
+#  },
+#  "version": 1,
+#  "warning": 0.0
+# }

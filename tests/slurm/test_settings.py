@@ -1,0 +1,190 @@
+"""What is taken of a person's settings for Slurm, and what is refused with which words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from stoker import config
+from stoker.compile.layers import resolve
+from stoker.config import SlurmSettings, Stack
+from stoker.core.errors import SettingsError
+from stoker.core.settings import fields_given, flavor_of, layer_of
+from stoker.core.slurm import ELSEWHERE, MAIL_TYPES, OPTIONS
+from stoker.core.units import UNSET
+
+TAKEN: Mapping[str, tuple[Any, Any]] = {
+    "host": ("ssh://me@login:2222", "ssh://me@login:2222"),
+    "shares_files": (True, True),
+    "folder": ("~/slurm/", "~/slurm"),
+    "python": ("/opt/python/bin/python3", "/opt/python/bin/python3"),
+    "partition": (["gpu", "long"], "gpu,long"),
+    "account": ("lab", "lab"),
+    "qos": ("high", "high"),
+    "constraint": (["h100", "ib"], "h100&ib"),
+    "reservation": ("tuesday", "tuesday"),
+    "nodelist": ("n[1-4]", "n[1-4]"),
+    "exclude": (["n1", "n2"], "n1,n2"),
+    "time_limit": ("4h", 14400.0),
+    "warn_before": (timedelta(minutes=5), 300.0),
+    "requeue": (True, True),
+    "exclusive": ("user", "user"),
+    "mail_type": (["end", "fail"], "END,FAIL"),
+    "mail_user": ("me@example.org", "me@example.org"),
+    "modules": ("cuda/12.4 python/3.11", ("cuda/12.4", "python/3.11")),
+    "prolog": ("ulimit -l unlimited", ("ulimit -l unlimited",)),
+    "gpus_as": ("gpus-per-node", "gpus-per-node"),
+    "gres_types": ({"h100-80gb": "h100", "trn1": "gres/neuron"}, {"H100": "h100", "trainium": "gres/neuron"}),
+    "container": ("apptainer", "apptainer"),
+    "mounts": (["/data:/data:ro"], ("/data:/data:ro",)),
+    "options": ({"--time_min": "1h", "contiguous": True}, {"time-min": "1h", "contiguous": True}),
+    "poll": ("5s", 5.0),
+    "max_array": ("100", 100),
+    "driver": ({"partition": "long", "time_limit": "30d"}, {"partition": "long", "time_limit": 2592000.0}),
+}
+"""field → what a person writes, and what is kept of it"""
+
+
+@pytest.mark.parametrize("name", [field.name for field in attrs.fields(SlurmSettings)])
+def test_each_field_takes_what_people_write(name: str) -> None:
+    written, kept = TAKEN[name]
+    assert getattr(SlurmSettings(**{name: written}), name) == kept
+    assert getattr(SlurmSettings(), name) is UNSET
+    assert getattr(SlurmSettings(**{name: None}), name) is None, "None takes back what weaker layers say"
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_was_taken_is_taken_again(name: str) -> None:
+    """A layer keeps plain values, from which the settings are made once more when layers are merged."""
+    settings = SlurmSettings(**{name: TAKEN[name][0]})
+    again = SlurmSettings(**fields_given(settings))
+    assert again == settings
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"partiton": "gpu"}, "did you mean 'partition'"),
+        ({"host": "login.example.org"}, "ssh://login.example.org"),
+        ({"folder": "slurm"}, "not a path from the root"),
+        ({"folder": "/a\\b"}, "letters that Slurm does not take"),
+        ({"folder": "/a\nb"}, "letters that Slurm does not take"),
+        ({"partition": "a b"}, "not a name"),
+        ({"partition": ""}, "partition: '' is not a text"),
+        ({"partition": []}, "empty"),
+        ({"account": "a'b"}, "not a name"),
+        ({"time_limit": "4 fortnights"}, "unknown unit"),
+        ({"time_limit": 0}, "no time at all"),
+        ({"warn_before": "1d"}, "longer than Slurm can warn"),
+        ({"requeue": "yes"}, "write true or false"),
+        ({"exclusive": "users"}, "did you mean 'user'"),
+        ({"mail_type": "ENDS"}, "did you mean 'END'"),
+        ({"modules": ["a b"]}, "not the name of a module"),
+        ({"prolog": ["", "x"]}, "not a text"),
+        ({"gpus_as": "gpu-per-node"}, "did you mean 'gpus-per-node'"),
+        ({"gres_types": {"H1000": "h100"}}, "did you mean 'H100'"),
+        ({"gres_types": {"H100:2": "h100"}}, 'name the kind alone: "H100"'),
+        ({"gres_types": {"H100": "gpu:h100"}}, 'write "h100"'),
+        ({"gres_types": {"H100": "h100 a100"}}, "not a type of GRES"),
+        ({"container": "docker"}, "apptainer, singularity, pyxis"),
+        ({"mounts": ["a:b:c:d"]}, "not a mount"),
+        ({"options": {"contigous": True}}, "did you mean 'contiguous'"),
+        ({"options": {"array": "0-3"}}, ".map"),
+        ({"options": {"gres": "gpu:1"}}, "gpu_count"),
+        ({"options": {"contiguous": 1}}, "neither true nor false"),
+        ({"options": {"mincpus": "many"}}, "not a whole number"),
+        ({"options": {"begin": True}}, "not a text"),
+        ({"options": {"wckey": "a\nb"}}, "not a text"),
+        ({"options": {"time-min": "1h", "time_min": "2h"}}, "twice"),
+        ({"poll": "0s"}, "no time at all"),
+        ({"max_array": 0}, "less than 1"),
+        ({"driver": {"partiton": "long"}}, "did you mean 'partition'"),
+        ({"driver": {"time_limit": "ever"}}, "driver: time_limit"),
+        ({"driver": {"memory": "much"}}, "driver: memory"),
+        ({"driver": {"qos": "a b"}}, "not a name"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_words(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        SlurmSettings(**wrong)
+    text = f"{refused.value} {refused.value.fix}"
+    assert words in text
+    assert next(iter(wrong)) in text, "the field is named"
+
+
+@pytest.mark.parametrize("name", sorted(ELSEWHERE))
+def test_an_option_that_stoker_sets_is_refused_with_its_place(name: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        SlurmSettings(options={name: "x"})
+    assert refused.value.fix == ELSEWHERE[name]
+    assert name not in OPTIONS
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONS))
+def test_every_further_option_is_taken(name: str) -> None:
+    value: Any = {"flag": True, "number": 2, "text": "x", "either": "1"}[OPTIONS[name]]
+    assert SlurmSettings(options={name: value}).get("options") == {name: value}
+    assert SlurmSettings(options={name: None}).get("options") == {name: None}
+
+
+def test_mail_types_are_slurms_own() -> None:
+    for kind in MAIL_TYPES:
+        assert SlurmSettings(mail_type=kind.lower()).mail_type == kind
+
+
+# In a stack
+
+
+STACK = """
+[stacks.cluster]
+orchestrator = {flavor = "slurm", partition = "gpu", host = "ssh://me@login", gres_types = {H100 = "h100"}}
+artifact_store = "s3://bucket/store"
+"""
+
+
+@pytest.fixture
+def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
+    (tmp_path / "stoker.toml").write_text(STACK)
+    monkeypatch.chdir(tmp_path)
+    return config.load("cluster")
+
+
+def test_a_stack_says_where_and_a_step_says_how(stack: Stack) -> None:
+    assert flavor_of(SlurmSettings()) == "slurm"
+    step = layer_of(
+        "train.py:3", {"orchestrator.slurm": SlurmSettings(partition="a100", time_limit="8h")}, level="step"
+    )
+    settings, origins = resolve([step], stack)
+    merged = SlurmSettings(**settings.backend["orchestrator"])
+    assert (merged.partition, merged.time_limit, merged.host) == ("a100", 28800.0, "ssh://me@login")
+    assert merged.get("gres_types") == {"H100": "h100"}
+    assert "over" in origins["orchestrator.partition"]
+
+
+def test_a_stacks_mistake_is_shown_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stoker.toml").write_text('[stacks.cluster.orchestrator]\nflavor = "slurm"\npartiton = "gpu"\n')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match="partition") as refused:
+        config.load("cluster")
+    assert refused.value.where == "stoker.toml:3"
+
+
+@pytest.mark.parametrize("name", SlurmSettings.whole_run)
+def test_what_is_the_whole_stacks_is_refused_for_one_step(name: str, stack: Stack) -> None:
+    given = {"orchestrator.slurm": SlurmSettings(**{name: TAKEN[name][0]})}
+    with pytest.raises(SettingsError, match=f"{name} is for a whole run"):
+        layer_of("train.py:3", given, level="step")
+    with pytest.raises(SettingsError, match=f"{name} is for a whole run"):
+        resolve([layer_of("train.py:3", {"orchestrator": {name: TAKEN[name][0]}}, level="step")], stack)
+    resolve([layer_of("train.py:9", given)], stack)  # a pipeline may say it
+
+
+def test_what_is_a_steps_own_is_taken_for_one_step(stack: Stack) -> None:
+    for name in set(TAKEN) - set(SlurmSettings.whole_run):
+        layer = layer_of("train.py:3", {"orchestrator.slurm": SlurmSettings(**{name: TAKEN[name][0]})}, level="step")
+        resolve([layer], stack)

@@ -1,0 +1,107 @@
+"""Several nodes of a cluster run one step together."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import attrs
+import pytest
+from tests.servers.slurm import NODES, Cluster
+from tests.slurm.bench import Bench
+
+from stoker.core.settings import ResourceSettings
+
+TRAIN = """
+import json
+import os
+import sys
+import torch
+import torch.distributed as dist
+from stoker import context, pipeline, step
+from stoker.config import Accelerate, ResourceSettings, Torchrun
+
+HOW = {
+    "torchrun": Torchrun(nproc_per_node=2, outputs="all"),
+    "accelerate": Accelerate(cpu=True, num_processes=4, outputs="all"),
+}[sys.argv[1] if __name__ == "__main__" else "torchrun"]
+
+@step(resources=ResourceSettings(nodes=2, gpu_count=2, cpu_count=2), launch=HOW, cache=False)
+def train() -> dict:
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    loss = model(torch.ones(2, 4) * (context.rank + 1)).sum()
+    loss.backward()
+    total = torch.tensor([context.rank])
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+    print("rank", context.rank, "on node", context.node)
+    return {
+        "rank": context.rank,
+        "node": context.node,
+        "sum": int(total),
+        "gradient": round(float(model.module.weight.grad[0, 0]), 4),
+        "devices": [one.uuid for one in context.devices],
+    }
+
+@pipeline
+def together():
+    train()
+
+if __name__ == "__main__":
+    for one in together().steps["train"].output.load():
+        print(json.dumps(one))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+def test_two_nodes_train_with_two_ranks_each(clustered: Any, cluster: Cluster, launcher: str) -> None:
+    clustered.write({"train.py": TRAIN})
+    done = clustered.run("train.py", launcher, env={"STOKER_SIMULATE": "4xV100"}, timeout=240)
+    ranks = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [one["rank"] for one in ranks] == [0, 1, 2, 3]
+    assert [one["node"] for one in ranks] == [0, 0, 1, 1]
+    assert {one["sum"] for one in ranks} == {6}
+    assert len({one["gradient"] for one in ranks}) == 1
+    assert all(one["devices"] for one in ranks)
+    for rank in range(4):
+        logs = clustered.stoker("logs", "last", "train", "--rank", str(rank)).stdout
+        assert f"rank {rank} on node {rank // 2}" in logs
+    receipt = json.loads(clustered.stoker("gpu", "last", "--json").stdout)
+    assert json.dumps(receipt).count("uuid") >= 4, receipt
+    (job,) = [job for job in cluster.jobs() if job["state"] == "COMPLETED"][-1:]
+    assert "[" in job["nodes"] or "," in job["nodes"]
+
+
+def test_each_node_of_a_gang_has_its_place_and_devices(bench: Bench) -> None:
+    bench.site = attrs.evolve(bench.site, simulate="4xV100")
+    job = bench.job("where", resources=ResourceSettings(nodes=2, gpu_count=1))
+    status = bench.over(bench.backend(), job)
+    assert bench.output(status)["host"] in NODES or os.getuid() != 0
+    assert len(status.lease["devices"]) == 1
+    assert len(status.lease["others"]) == 1
+
+
+def test_a_node_of_a_gang_fails(bench: Bench, cluster: Cluster) -> None:
+    backend = bench.backend()
+    job = bench.job("slow", resources=ResourceSettings(nodes=2))
+    backend.submit(job)
+    bench.until(backend, lambda: bench.texts(job).count("slow begins") == 2)
+    cluster.node_fails(cluster.run("scontrol", "show", "hostnames", bench.jobs()[-1]["nodes"]).stdout.split()[1])
+    status = bench.end(backend, job)
+    assert (status.state, status.cause) == ("failed", "node-lost"), status
+
+
+def test_a_gang_is_asked_to_end(bench: Bench) -> None:
+    backend = bench.backend()
+    job = bench.job("slow", resources=ResourceSettings(nodes=2))
+    backend.submit(job)
+    bench.until(backend, lambda: bench.texts(job).count("slow begins") == 2)
+    backend.cancel(job.name, grace=60.0)
+    status = bench.end(backend, job)
+    assert status.cause == "cancelled", status
+    assert bench.texts(job).count("slow was asked to end") == 2

@@ -1,0 +1,94 @@
+"""Many jobs at once: alike ones are one array, others are not; devices are handed out between them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.servers.slurm import Cluster
+from tests.slurm.bench import Bench
+
+from stoker.core.settings import ResourceSettings
+
+
+def arrays(bench: Bench) -> dict[str, int]:
+    """How many tasks each submission had."""
+    found: dict[str, int] = {}
+    for job in bench.jobs():
+        found[job["comment"]] = found.get(job["comment"], 0) + 1
+    return found
+
+
+def test_alike_jobs_are_one_array(bench: Bench) -> None:
+    backend = bench.backend()
+    jobs = [bench.job("add", key=f"add:{number}", inputs={"a": number, "b": 1}) for number in range(20)]
+    bench.over(backend, *jobs)
+    assert [bench.output(bench.ended(job)) for job in jobs] == list(range(1, 21))
+    assert [bench.texts(job) for job in jobs] == [[f"adding {number} 1"] for number in range(20)]
+    assert list(arrays(bench).values()) == [20]
+    assert all("_" in job["id"] for job in bench.jobs())
+
+
+def test_an_array_has_no_more_tasks_than_it_may(bench: Bench) -> None:
+    backend = bench.backend(max_array=4)
+    jobs = [bench.job("add", key=f"add:{number}", inputs={"a": number, "b": 1}) for number in range(9)]
+    bench.over(backend, *jobs)
+    assert [bench.output(bench.ended(job)) for job in jobs] == list(range(1, 10))
+    assert sorted(arrays(bench).values()) == [1, 4, 4]
+
+
+def test_jobs_that_ask_for_other_things_are_no_array(bench: Bench) -> None:
+    backend = bench.backend()
+    small = [bench.job("add", key=f"small:{number}", inputs={"a": number, "b": 1}) for number in range(2)]
+    big = bench.job("add", key="big", inputs={"a": 5, "b": 5}, resources=ResourceSettings(cpu_count=2))
+    bench.over(backend, *small, big)
+    assert sorted(arrays(bench).values()) == [1, 2]
+
+
+def test_one_task_of_an_array_is_cancelled(bench: Bench, tmp_path: Path) -> None:
+    backend = bench.backend()
+    flag = tmp_path / "flag"
+    jobs = [bench.job("waits", key=f"waits:{number}", inputs={"path": str(flag)}) for number in range(3)]
+    for job in jobs:
+        backend.submit(job)
+    bench.until(backend, lambda: all("waiting" in bench.texts(job) for job in jobs))
+    backend.cancel(jobs[1].name, grace=60.0)
+    assert bench.end(backend, jobs[1]).cause == "cancelled"
+    assert bench.ended(jobs[0]) is None
+    flag.write_text("")
+    bench.end(backend, *jobs)
+    assert [status.state for job in jobs if (status := bench.ended(job))] == ["succeeded", "failed", "succeeded"]
+
+
+FAN_OUT = """
+from stoker import pipeline, step
+
+@step
+def numbers(count: int) -> list[int]:
+    return list(range(count))
+
+@step
+def square(n: int) -> int:
+    return n * n
+
+@step
+def total(squares: list[int]) -> int:
+    return sum(squares)
+
+@pipeline
+def many(count: int = 50):
+    return total(square.map(numbers(count)))
+
+if __name__ == "__main__":
+    print("total", many().steps["total"].output.load())
+"""
+
+
+def test_a_fan_out_is_one_sbatch(clustered: Any, cluster: Cluster) -> None:
+    before = len(cluster.jobs())
+    clustered.write({"train.py": FAN_OUT})
+    done = clustered.run("train.py", timeout=240)
+    assert "total 40425" in done.stdout
+    jobs = cluster.jobs()[before:]
+    assert len({job["comment"] for job in jobs}) == 3
+    assert len([job for job in jobs if "_" in job["id"]]) == 50
