@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -37,6 +38,9 @@ def repository() -> Path:
 def _strange_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """HOME is an empty folder, and Stoker leaves nothing in it when STOKER_HOME says where to write."""
     home = tmp_path_factory.mktemp("home")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell that starts pytest in the background has it ignore Ctrl-C, and so would all that the tests start.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("STOKER_", "XDG_"))]:
             patch.delenv(name)

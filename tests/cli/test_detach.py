@@ -70,7 +70,8 @@ class Detached:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"PYTHONPATH": str(self._site)}
+        paths = [str(self._site), os.environ.get("PYTHONPATH", "")]
+        return {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
     def hold(self) -> None:
         """Let no driver begin."""
@@ -104,7 +105,8 @@ class Detached:
 
     def output(self, id: str) -> str:
         """What its driver wrote."""
-        return (self.stoker.project.home / "logs" / id / "driver.out").read_text()
+        path: Path = self.stoker.project.home / "logs" / id / "driver.out"
+        return path.read_text()
 
 
 @pytest.fixture

@@ -19,7 +19,9 @@ class Seen:
     """What a platform knows of a job at one look.
 
     `output` are pieces of what its nodes wrote since the last look: node, stream, bytes. `status` is its end, None
-    while there is none; until then `running` says that it does, or `message` why it waits.
+    while there is none; until then `running` says that it does, or `message` why it waits. `events` are worth
+    remembering, each a kind and its data. `brought` has copies on this machine of samples that nodes wrote elsewhere,
+    by the paths there.
     """
 
     running: bool = False

@@ -22,9 +22,12 @@ from stoker.core.slurmdriver import MEMORY
 _MIB: Final = 1 << 20
 _WHERE: Final = ("partition", "account", "qos", "reservation")
 """What the driver's job has from the stack where `driver` says nothing else."""
-_FORGET: Final = """for name in ${!SLURM_@} ${!SLURMD_@}; do [ "$name" = SLURM_CONF ] || unset "$name"; done"""
-"""What Slurm says of this job is not for those that it submits: they would be given its CPUs, memory and limits, and
-srun in them would look for it. https://slurm.schedmd.com/sbatch.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES"""
+_FORGET: Final = """\
+for name in ${!SLURM_@} ${!SLURMD_@}; do
+  case $name in SLURM_CONF|SLURM_CLUSTERS) ;; *) unset "$name" ;; esac
+done"""
+"""What Slurm says of this job is of no use to what runs below the driver: frameworks would take its one task for theirs,
+and jobs its CPUs and memory. https://slurm.schedmd.com/sbatch.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES"""
 
 
 def check(settings: SlurmSettings) -> None:
