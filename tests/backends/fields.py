@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 from tests.slurm.test_settings import TAKEN
 
-from stoker.backends import slurmdetach
+from stoker.backends.slurm import detach as slurmdetach
 from stoker.core.codec import to_json
 from stoker.core.docker import DockerSettings
 from stoker.core.launch import resolved

@@ -21,7 +21,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "click": ("stoker.cli",),
     "cloudpickle": ("stoker.compile", "stoker.store"),
     "docker": ("stoker.backends.engines",),
-    "fsspec": ("stoker.store", "stoker.backends.rayfolders"),
+    "fsspec": ("stoker.store", "stoker.backends.ray.folders"),
     "jax": ("stoker.runtime",),
     "libcst": ("stoker.cli",),
     "numpy": ("stoker.store", "stoker.compile"),

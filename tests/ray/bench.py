@@ -13,7 +13,7 @@ import attrs
 import pytest
 from tests.servers.raycluster import TOKEN, RayCluster
 
-from stoker.backends.ray import RayBackend
+from stoker.backends.ray.backend import RayBackend
 from stoker.core.artifact import from_wire
 from stoker.core.graph import Output, Source
 from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stoker.backends.platforms import Away
-from stoker.backends.rayjobs import Jobs
+from stoker.backends.ray.jobs import Jobs
 from stoker.core.ray import RaySettings
 
 

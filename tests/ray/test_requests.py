@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from stoker.backends import raytasks, raywords
 from stoker.backends.platforms import Away
-from stoker.backends.ray import RayBackend
-from stoker.backends.raycheck import check, prove
-from stoker.backends.rayjobs import Jobs, address_of, headers_of, is_loopback
-from stoker.backends.raylog import Lines, _frame
+from stoker.backends.ray import tasks as raytasks
+from stoker.backends.ray import words as raywords
+from stoker.backends.ray.backend import RayBackend
+from stoker.backends.ray.check import check, prove
+from stoker.backends.ray.jobs import Jobs, address_of, headers_of, is_loopback
+from stoker.backends.ray.log import Lines, _frame
 from stoker.config import Torchrun
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.graph import Source

@@ -11,7 +11,7 @@ from tests.ray.bench import Bench
 from tests.servers.raycluster import RayCluster
 
 from stoker.backends.platforms import Away
-from stoker.backends.rayjobs import Jobs
+from stoker.backends.ray.jobs import Jobs
 from stoker.core.ray import RaySettings
 from stoker.core.settings import ResourceSettings
 from stoker.core.status import CANCELLED, EXITED, NODE_LOST, USER_ERROR, WORKER_LOST

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.servers.slurm import Cluster
 
-from stoker.backends.slurm import SlurmBackend
+from stoker.backends.slurm.backend import SlurmBackend
 from stoker.core.artifact import from_wire
 from stoker.core.graph import Output, Source
 from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan

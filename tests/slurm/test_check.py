@@ -10,8 +10,8 @@ import attrs
 import pytest
 from tests.slurm.test_script import FAR, FOLDER, IMAGE, SITE, job
 
-from stoker.backends import slurmscript as slurm
-from stoker.backends.slurmcheck import check
+from stoker.backends.slurm import script as slurm
+from stoker.backends.slurm.check import check
 from stoker.config import SlurmSettings
 from stoker.core.docker import DockerSettings
 from stoker.core.findings import Finding

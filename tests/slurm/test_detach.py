@@ -8,8 +8,8 @@ import pytest
 from tests.servers.s3 import S3
 from tests.servers.slurm import Cluster, until
 
-from stoker.backends.slurmcluster import Facts, Partition
-from stoker.backends.slurmdetach import longest, script
+from stoker.backends.slurm.cluster import Facts, Partition
+from stoker.backends.slurm.detach import longest, script
 from stoker.core.slurm import SlurmSettings
 
 PIPELINE = """

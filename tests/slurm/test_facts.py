@@ -12,8 +12,8 @@ from tests.servers.sshd import ALIAS, Sshd
 
 from stoker.backends.logins import Here, Ran, login
 from stoker.backends.platforms import Away
-from stoker.backends.slurmcluster import Facts, Gres, gres_of, read, seconds
-from stoker.backends.slurmfacts import facts, prove
+from stoker.backends.slurm.cluster import Facts, Gres, gres_of, read, seconds
+from stoker.backends.slurm.facts import facts, prove
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.graph import Source

@@ -10,9 +10,9 @@ import attrs
 import pytest
 from tests.slurm.test_script import SITE
 
-from stoker.backends import slurm
-from stoker.backends.slurmqueue import Controller
-from stoker.backends.slurmtask import Task
+from stoker.backends.slurm import backend as slurm
+from stoker.backends.slurm.queue import Controller
+from stoker.backends.slurm.task import Task
 
 
 @pytest.mark.parametrize("poll", [2, 25])

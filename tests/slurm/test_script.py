@@ -15,9 +15,9 @@ import attrs
 import pytest
 from tests.servers.slurm import Cluster
 
-from stoker.backends import slurmdevices
-from stoker.backends import slurmscript as slurm
-from stoker.backends.slurmcontainers import docker_address, enroot_address
+from stoker.backends.slurm import devices as slurmdevices
+from stoker.backends.slurm import script as slurm
+from stoker.backends.slurm.containers import docker_address, enroot_address
 from stoker.config import SlurmSettings
 from stoker.core.accelerators import MODELS, Accelerator
 from stoker.core.graph import Source

@@ -11,8 +11,8 @@ import attrs
 import pytest
 from tests.servers.slurm import Cluster, until
 
-from stoker.backends import slurmscript as slurm
 from stoker.backends.output import Reader
+from stoker.backends.slurm import script as slurm
 from stoker.config import SlurmSettings
 from stoker.core.graph import Source
 from stoker.core.plan import Job, Site, StepPlan

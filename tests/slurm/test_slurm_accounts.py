@@ -10,7 +10,7 @@ from tests.servers.slurm import Cluster, until
 from tests.slurm.bench import Bench
 
 from stoker.backends.logins import Here
-from stoker.backends.slurmqueue import Controller
+from stoker.backends.slurm.queue import Controller
 from stoker.core.settings import ResourceSettings
 
 

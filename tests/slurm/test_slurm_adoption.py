@@ -9,7 +9,7 @@ import pytest
 from tests.servers.slurm import Cluster, until
 from tests.slurm.bench import Bench
 
-from stoker.backends.slurm import SlurmBackend
+from stoker.backends.slurm.backend import SlurmBackend
 
 
 def left_alone(backend: SlurmBackend) -> None:

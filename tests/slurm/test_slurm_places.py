@@ -9,7 +9,7 @@ import pytest
 from tests.servers.slurm import Cluster, until
 from tests.slurm.bench import Bench
 
-from stoker.backends import slurmtask
+from stoker.backends.slurm import task as slurmtask
 
 
 def node_of(bench: Bench) -> str:

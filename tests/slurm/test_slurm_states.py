@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stoker.backends.slurmstates import STATES, Row, accounted, compact, ended, rows, shown
-from stoker.backends.slurmtask import LATE, LOST, Task
+from stoker.backends.slurm.states import STATES, Row, accounted, compact, ended, rows, shown
+from stoker.backends.slurm.task import LATE, LOST, Task
 from stoker.core.status import CAUSES
 
 QUEUE = """\

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.servers.slurm import Cluster, until
 
-from stoker.backends.slurmwhy import REASONS, words
+from stoker.backends.slurm.why import REASONS, words
 
 CODES = [line for line in Path(__file__).with_name("reasons.txt").read_text().splitlines() if not line.startswith("#")]
 

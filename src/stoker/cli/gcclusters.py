@@ -55,7 +55,7 @@ def _places(scratch: str) -> list[tuple[str | None, str]]:
         components: list[Any] = [stack.orchestrator, *stack.step_operators.values()]
         for component in components:
             if component.flavor == "slurm":
-                from stoker.backends.slurm import folder_of
+                from stoker.backends.slurm.backend import folder_of
                 from stoker.core.slurm import SlurmSettings
 
                 settings = SlurmSettings(**component.options)

@@ -15,8 +15,8 @@ BACKENDS: Final[Mapping[str, tuple[str, str]]] = {
     "docker": ("stoker.backends.docker:DockerBackend", "docker"),
     "inline": ("stoker.backends.inline:InlineBackend", ""),
     "local": ("stoker.backends.local:LocalBackend", ""),
-    "ray": ("stoker.backends.ray:RayBackend", ""),
-    "slurm": ("stoker.backends.slurm:SlurmBackend", ""),
+    "ray": ("stoker.backends.ray.backend:RayBackend", ""),
+    "slurm": ("stoker.backends.slurm.backend:SlurmBackend", ""),
 }
 """name → (where, extra that brings its packages)"""
 

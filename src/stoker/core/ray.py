@@ -1,6 +1,6 @@
 """What a person asks of Ray beside resources: which cluster, how it calls its accelerators, environments on its nodes.
 
-How a step becomes a task is `backends.raytasks`; what a cluster has is not known here.
+How a step becomes a task is `backends.ray.tasks`; what a cluster has is not known here.
 """
 
 from __future__ import annotations

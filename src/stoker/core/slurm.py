@@ -1,6 +1,6 @@
 """What a person asks of Slurm beside resources: partition, limits, what its script does before the step, containers.
 
-How a job's script is written is `backends.slurmscript`; what the cluster has is not known here. Options of sbatch that
+How a job's script is written is `backends.slurm.script`; what the cluster has is not known here. Options of sbatch that
 have no field are taken from a table, so that a typo is found before anything is submitted.
 """
 

@@ -2,7 +2,7 @@
 
     python -m stoker.runtime.rayjob PLACE
 
-PLACE is a file, or a URI that fsspec knows, with the document that `backends.raytasks` makes. The program runs in the
+PLACE is a file, or a URI that fsspec knows, with the document that `backends.ray.tasks` makes. The program runs in the
 cluster, with the cluster's Python and its `ray`, and outlives the driver that sent it. What it has to tell goes to a
 journal, a line of JSON each: a file where the driver sees this machine's folders, and otherwise its standard output,
 which Ray keeps, behind `MARK`:
@@ -30,7 +30,7 @@ from typing import Any, Final, Mapping
 
 import attrs
 
-from stoker.backends.raywords import cause_of, chosen, pick, waits
+from stoker.backends.ray.words import cause_of, chosen, pick, waits
 from stoker.core import wire
 from stoker.core.containers import MARK
 from stoker.runtime import raynode

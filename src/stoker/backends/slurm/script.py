@@ -23,8 +23,8 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 
 from stoker.backends.leasing import asked_document
 from stoker.backends.messages import boot_document, gang_document, nodes_of
-from stoker.backends.slurmcontainers import contained, mounts_of
-from stoker.backends.slurmdevices import asked
+from stoker.backends.slurm.containers import contained, mounts_of
+from stoker.backends.slurm.devices import asked
 from stoker.core.codec import to_json
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.resources import ResourceSettings

@@ -16,10 +16,10 @@ import attrs
 
 from stoker.backends.logins import Login
 from stoker.backends.platforms import Away
-from stoker.backends.slurmcluster import UNLIMITED, Facts, Gres, Group, Partition, facts, gres_of
-from stoker.backends.slurmdevices import Asked, asked
-from stoker.backends.slurmscript import time_limit
-from stoker.backends.slurmtrial import (
+from stoker.backends.slurm.cluster import UNLIMITED, Facts, Gres, Group, Partition, facts, gres_of
+from stoker.backends.slurm.devices import Asked, asked
+from stoker.backends.slurm.script import time_limit
+from stoker.backends.slurm.trial import (
     NO_ANSWER,
     NO_DEVICES,
     NO_FEATURE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Iterable, Iterator, Mapping, Sequence
 
-from stoker.backends.slurmdevices import vendor_of
+from stoker.backends.slurm.devices import vendor_of
 from stoker.core.containers import Mount
 from stoker.core.plan import Job, Site
 from stoker.core.slurm import SlurmSettings

@@ -12,9 +12,9 @@ import shlex
 from typing import Any, Final, Iterator, Mapping, Sequence
 
 from stoker.backends.logins import Login, login
-from stoker.backends.slurmcluster import UNLIMITED, Facts, facts
-from stoker.backends.slurmqueue import Controller
-from stoker.backends.slurmscript import SCRIPT, time_text
+from stoker.backends.slurm.cluster import UNLIMITED, Facts, facts
+from stoker.backends.slurm.queue import Controller
+from stoker.backends.slurm.script import SCRIPT, time_text
 from stoker.core.errors import UsageError
 from stoker.core.slurm import SlurmSettings
 from stoker.core.slurmdriver import MEMORY
@@ -26,8 +26,8 @@ _FORGET: Final = """\
 for name in ${!SLURM_@} ${!SLURMD_@}; do
   case $name in SLURM_CONF|SLURM_CLUSTERS) ;; *) unset "$name" ;; esac
 done"""
-"""What Slurm says of this job is of no use to what runs below the driver: frameworks would take its one task for theirs,
-and jobs its CPUs and memory. https://slurm.schedmd.com/sbatch.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES"""
+"""What Slurm says of this job is of no use to what runs below the driver: frameworks would take its one task for
+theirs, and jobs its CPUs and memory. https://slurm.schedmd.com/sbatch.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES"""
 
 
 def check(settings: SlurmSettings) -> None:

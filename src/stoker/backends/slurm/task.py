@@ -12,8 +12,8 @@ from typing import Any, Final, Mapping
 import attrs
 
 from stoker.backends.messages import nodes_of
-from stoker.backends.slurmscript import by_srun
-from stoker.backends.slurmstates import Row, ended
+from stoker.backends.slurm.script import by_srun
+from stoker.backends.slurm.states import Row, ended
 from stoker.backends.statuses import failed, of_boot
 from stoker.core.containers import MARK, RESULT
 from stoker.core.plan import Job, JobStatus

@@ -11,9 +11,9 @@ from typing import Any, Final, Iterable, Iterator, Mapping
 
 from stoker.backends.leasing import OWN_VISIBILITY
 from stoker.backends.platforms import Away
-from stoker.backends.rayjobs import Jobs
-from stoker.backends.raytasks import asked_of_ray, fraction_of, kinds_of, settings_of
-from stoker.backends.raywords import amount_text
+from stoker.backends.ray.jobs import Jobs
+from stoker.backends.ray.tasks import asked_of_ray, fraction_of, kinds_of, settings_of
+from stoker.backends.ray.words import amount_text
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import Job, Site, StepPlan

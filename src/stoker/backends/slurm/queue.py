@@ -1,6 +1,6 @@
 """Slurm's commands, called on the machine where they are: submit, ask, end. One call for many jobs.
 
-What they print is read by `slurmstates`. A controller that does not answer is `Away`; a refusal is told in its words.
+What they print is read by `states`. A controller that does not answer is `Away`; a refusal is told in its words.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Collection, Final, Iterable, Mapping, Sequence
 
 from stoker.backends.logins import NOT_FOUND, Login, Ran
 from stoker.backends.platforms import Away
-from stoker.backends.slurmstates import ACCOUNT, QUEUE, Row, accounted, compact, rows, shown
+from stoker.backends.slurm.states import ACCOUNT, QUEUE, Row, accounted, compact, rows, shown
 from stoker.core.errors import BackendError
 
 PATIENCE: Final = 30.0

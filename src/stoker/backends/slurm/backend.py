@@ -1,10 +1,10 @@
 """Slurm: one job for each step, or an array of jobs for steps that are alike, by sbatch.
 
-What is sent is decided in `slurmscript`, the cluster's commands are `slurmqueue`, and how a job is followed is
-`slurmtask`. A job outlives its driver: the next one that has the same to do finds it by its folder and its comment,
+What is sent is decided in `script`, the cluster's commands are `queue`, and how a job is followed is
+`task`. A job outlives its driver: the next one that has the same to do finds it by its folder and its comment,
 takes over what it has done, and follows it if it still runs.
 
-Beside what `slurmscript` describes, a submission's folder has `jobs.json`, written before: the names of its jobs, their
+Beside what `script` describes, a submission's folder has `jobs.json`, written before: the names of its jobs, their
 keys and the digests of what they ask for; and `submitted`, written after: Slurm's id.
 """
 
@@ -16,14 +16,14 @@ import os
 import time
 from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
-from stoker.backends import slurmscript
 from stoker.backends.logins import Here, login
 from stoker.backends.platforms import Away, Seen
 from stoker.backends.secrets import credentials
-from stoker.backends.slurmorphans import Orphans, jobs_document
-from stoker.backends.slurmqueue import Controller
-from stoker.backends.slurmtask import Task, task_of
-from stoker.backends.slurmwhy import words
+from stoker.backends.slurm import script as slurmscript
+from stoker.backends.slurm.orphans import Orphans, jobs_document
+from stoker.backends.slurm.queue import Controller
+from stoker.backends.slurm.task import Task, task_of
+from stoker.backends.slurm.why import words
 from stoker.backends.statuses import failed
 from stoker.backends.watched import Watched
 from stoker.core.errors import BackendError
@@ -58,13 +58,13 @@ class SlurmBackend(Watched):
 
     def check(self, step: StepPlan) -> Iterable[Finding]:
         """What a cluster cannot give a step, and how it takes the rest; nobody is asked."""
-        from stoker.backends.slurmcheck import check
+        from stoker.backends.slurm.check import check
 
         return check(step, slurmscript.settings_for(step, self._options), self._site)
 
     def prove(self, steps: Sequence[StepPlan]) -> Iterator[Finding]:
         """What this cluster will never give: asked before anything is submitted."""
-        from stoker.backends.slurmfacts import prove
+        from stoker.backends.slurm.facts import prove
 
         settings = {step.key: slurmscript.settings_for(step, self._options) for step in steps}
         asked = login(SlurmSettings(**self._options).get("host"))
@@ -75,13 +75,13 @@ class SlurmBackend(Watched):
 
     def may_detach(self) -> None:
         """Refuse a driver on this cluster, where its nodes do not have what it needs; nobody is asked."""
-        from stoker.backends import slurmdetach
+        from stoker.backends.slurm import detach as slurmdetach
 
         slurmdetach.check(SlurmSettings(**self._options))
 
     def detach(self, argv: Sequence[str], folder: str, name: str, *, output: str) -> str:
         """Have a small job of the cluster drive a run."""
-        from stoker.backends import slurmdetach
+        from stoker.backends.slurm import detach as slurmdetach
 
         return slurmdetach.detach(SlurmSettings(**self._options), argv, folder, name, output=output)
 

@@ -17,7 +17,7 @@ import urllib.parse
 from typing import Any, Final, Iterator, Mapping, Protocol
 
 from stoker.backends.platforms import Away
-from stoker.backends.rayjobs import Jobs
+from stoker.backends.ray.jobs import Jobs
 from stoker.core.containers import MARK
 
 MOST: Final = 1 << 22

@@ -8,12 +8,12 @@ from typing import Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
-from stoker.backends import slurmscript
 from stoker.backends.logins import Login
 from stoker.backends.messages import request_digest
-from stoker.backends.slurmqueue import Controller
-from stoker.backends.slurmstates import Row
-from stoker.backends.slurmtask import Task, task_id, task_of
+from stoker.backends.slurm import script as slurmscript
+from stoker.backends.slurm.queue import Controller
+from stoker.backends.slurm.states import Row
+from stoker.backends.slurm.task import Task, task_id, task_of
 from stoker.core.containers import RESULT
 from stoker.core.plan import Job
 

@@ -10,7 +10,7 @@ import re
 from typing import Final, Iterator
 
 from stoker.backends.logins import NOT_FOUND, Login
-from stoker.backends.slurmscript import arguments
+from stoker.backends.slurm.script import arguments
 from stoker.core.findings import Finding
 from stoker.core.plan import Job, StepPlan
 from stoker.core.slurm import SlurmSettings

@@ -1,6 +1,6 @@
 """What Slurm makes of each field of a step's request: honoured, translated, or refused with what to do.
 
-Nothing is asked of the cluster here; what it has is for `slurmfacts`.
+Nothing is asked of the cluster here; what it has is for `facts`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final, Iterator
 import attrs
 
 from stoker.backends.leasing import OWN_VISIBILITY
-from stoker.backends.slurmdevices import GPU, asked
-from stoker.backends.slurmscript import OWN
+from stoker.backends.slurm.devices import GPU, asked
+from stoker.backends.slurm.script import OWN
 from stoker.core.containers import Mount
 from stoker.core.docker import DockerSettings
 from stoker.core.findings import Finding
