@@ -38,9 +38,12 @@ def repository() -> Path:
 def _strange_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """HOME is an empty folder, and Stoker leaves nothing in it when STOKER_HOME says where to write."""
     home = tmp_path_factory.mktemp("home")
+    # Started in the background or by nohup, pytest ignores Ctrl-C or the end of its terminal, and all that tests start
+    # would, too. A handler is not handed down.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A shell that starts pytest in the background has it ignore Ctrl-C, and so would all that the tests start.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("STOKER_", "XDG_"))]:
             patch.delenv(name)

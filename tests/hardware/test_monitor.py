@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -40,11 +41,13 @@ class Bench:
         self.folder = folder
         self.path = folder / "samples.jsonl"
         self.processes: list[subprocess.Popen[Any]] = []
+        self.groups: list[int] = []
 
     def step(self, program: str) -> subprocess.Popen[Any]:
         """A step: the leader of a session of its own."""
         started = subprocess.Popen([sys.executable, "-c", program], start_new_session=True, stdout=subprocess.PIPE)
         self.processes.append(started)
+        self.groups.append(started.pid)
         return started
 
     def sampler(
@@ -80,6 +83,9 @@ class Bench:
 def bench(machine: Any, tmp_path: Path) -> Iterator[Bench]:
     made = Bench(machine, tmp_path)
     yield made
+    for group in made.groups:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)  # what it forked outlives it
     for process in made.processes:
         process.kill()
         process.wait(DEADLINE)
