@@ -34,6 +34,8 @@ DEVICES = {"four_gpus.py": ("--simulate", "4xH100-80GB")}
 """Examples that are for machines with accelerators, and what their docstring says for all others."""
 CONTAINERS = {"container_digits.py": ("--simulate", "1xH100", "--set", "docker=null")}
 """Examples that are for containers, and what their docstring says for machines without an engine."""
+FLOWS = {"digits_flow.py": ("run",)}
+"""Examples that are flows, and what has them run."""
 PARSERS = {"toml": tomllib.loads, "yaml": yaml.safe_load, "json": json.loads}
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL)
@@ -101,7 +103,7 @@ def test_examples(example: Path, project: Any) -> None:
     missing = [name for line in NEEDS.findall(text) for name in missing_of(line.replace(",", " ").split())]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
-    project.run(str(example), *{**DEVICES, **CONTAINERS}.get(example.name, ()), timeout=240.0)
+    project.run(str(example), *{**DEVICES, **CONTAINERS, **FLOWS}.get(example.name, ()), timeout=240.0)
 
 
 @pytest.mark.parametrize("name", DEVICES)

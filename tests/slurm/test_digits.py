@@ -1,0 +1,28 @@
+"""The digits, as they stand among the examples, on a cluster: as a pipeline and as a flow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.servers.slurm import Cluster
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("example", "arguments", "jobs"),
+    [
+        ("digits.py", ["--rates", "0.1,0.3"], 7),
+        ("digits_flow.py", ["run", "--rates", "[0.1, 0.3]", "--epochs", "5"], 5),
+    ],
+)
+def test_digits(
+    example: str, arguments: list[str], jobs: int, clustered: Any, cluster: Cluster, repository: Path
+) -> None:
+    clustered.write({example: (repository / "examples" / example).read_text()})
+    before = len(cluster.jobs())
+    said = clustered.run(example, *arguments, timeout=500.0)
+    assert "best learning rate: 0." in said.stdout + said.stderr
+    assert len(cluster.jobs()) == before + jobs, "each step and each element was a job"
