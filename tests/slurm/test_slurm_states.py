@@ -178,9 +178,22 @@ def test_a_program_that_ran_to_its_end_has_a_result_that_may_be_late() -> None:
     one.seen(row("COMPLETED"), 1.0)
     one.told = row("COMPLETED", code=0)
     assert one.status(1.0) is None
+    one.read({}, 2.0)
     assert one.status(1.0 + LATE / 2) is None
     status = one.status(2.0 + LATE)
     assert status is not None and status.cause == "worker-lost"
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED"])
+def test_what_ran_between_two_looks_is_looked_at_before_it_counts_as_lost(state: str) -> None:
+    one = task()
+    one.seen(row("PENDING"), 0.0)
+    one.seen(row(state), 2.0)
+    one.told = row(state, code=0)
+    assert one.status(2.0) is None
+    one.read(GOOD, 3.0)
+    status = one.status(3.0)
+    assert status is not None and status.state == "succeeded"
 
 
 def test_a_program_that_never_began_is_not_waited_for() -> None:
@@ -188,7 +201,8 @@ def test_a_program_that_never_began_is_not_waited_for() -> None:
     one.read({"/f/0/err-0": b"no python\n"}, 0.0)
     one.seen(row("FAILED"), 1.0)
     one.told = row("FAILED", code=127)
-    status = one.status(1.0)
+    one.read({}, 2.0)
+    status = one.status(2.0)
     assert status is not None and "no python" in status.message
 
 

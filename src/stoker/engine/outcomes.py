@@ -102,8 +102,8 @@ def facts_of(key: str, attempt: int, status: JobStatus, doing: Doing, witness: W
         # We ended it: what the platform saw of that is only how.
         ending, message = Ending(cause=doing.ending, message=_ended_by(doing.ending, doing.step)), ""
     elif status.cause == CANCELLED:
-        # Not by us: a platform that takes its machine back, or a person with `kill`.
-        said = "the step's process was ended by SIGTERM from outside"
+        # Not by us: a platform that takes its machine back, or a person with `kill` or `scancel`.
+        said = status.message or "the step's process was ended by SIGTERM from outside"
         ending, message = Ending(cause=KILLED, message=said, signal=signal.SIGTERM), ""
     found = witness.explained(key, attempt, doing, error, ending)
     message = message or found.sentence

@@ -58,6 +58,7 @@ class Task:
     told: Row | None = None
     result: Mapping[str, Any] | None = None
     result_at: float = 0.0
+    read_at: float = float("-inf")
     stale: bytes = b""
     up: bool = False
     wants: str = ""
@@ -80,6 +81,7 @@ class Task:
 
     def read(self, files: Mapping[str, bytes], now: float) -> list[tuple[int, str, bytes]]:
         """Take in what files have; pieces of output: node, stream, bytes."""
+        self.read_at = now
         pieces = []
         for node in range(self.nodes):
             for name, stream in ((f"out-{node}", "stdout"), (f"err-{node}", "stderr")):
@@ -189,8 +191,11 @@ class Task:
             self.wants = "details"
             return None
         row = self.told
+        if self.result is None and self.over is not None and self.read_at <= self.over:
+            return None  # it may have come and gone since its files were looked at: they are looked at once more
         plain = row.state in ("COMPLETED", "FAILED") and not row.signal
-        if plain and self.up and self.result is None and self.over is not None and self.over + LATE > now:
+        ran = self.up or row.state == "COMPLETED"
+        if plain and ran and self.result is None and self.over is not None and self.over + LATE > now:
             return None  # the program ran to its end: its result is on its way
         return self._ended(row)
 
