@@ -154,17 +154,18 @@ def given_run_options(value: Mapping[str, Any] | None) -> Mapping[str, Any] | No
 
 def given_pull(value: Pull | None) -> Pull | None:
     """`pull`."""
-    _one_of(value, "missing", "always", "never")
+    one_of(value, "missing", "always", "never")
     return value
 
 
 def given_gpus(value: Gpus | None) -> Gpus | None:
     """`gpus`."""
-    _one_of(value, "request", "cdi")
+    one_of(value, "request", "cdi")
     return value
 
 
-def _one_of(value: Any, *words: str) -> None:
+def one_of(value: Any, *words: str) -> None:
+    """Refuse a value that was given and is none of the words."""
     if value is not None and value is not UNSET and value not in words:
         raise SettingsError(f"{value!r} is not one of {', '.join(words)}{nearest(str(value), words)}")
 

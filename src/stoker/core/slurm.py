@@ -14,7 +14,7 @@ import attrs
 
 from stoker.core import units
 from stoker.core.accelerators import Accelerator
-from stoker.core.containers import given_mounts
+from stoker.core.containers import given_mounts, one_of
 from stoker.core.docker import given_mapping, given_text, given_texts
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.resources import given_flag, given_nodes
@@ -259,13 +259,13 @@ def given_modules(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
 
 def given_gpus_as(value: GpusAs | None) -> GpusAs | None:
     """`gpus_as`."""
-    _one_of(value, "gres", "gpus-per-node")
+    one_of(value, "gres", "gpus-per-node")
     return value
 
 
 def given_container(value: Container | None) -> Container | None:
     """`container`."""
-    _one_of(value, *CONTAINERS)
+    one_of(value, *CONTAINERS)
     return value
 
 
@@ -369,11 +369,6 @@ def _names(value: Any, between: str) -> Any:
     if not texts:
         raise SettingsError("the list of names is empty", fix="leave it out, or set it to None")
     return between.join(text for text in texts if text)
-
-
-def _one_of(value: Any, *words: str) -> None:
-    if value is not None and value is not UNSET and value not in words:
-        raise SettingsError(f"{value!r} is not one of {', '.join(words)}{nearest(str(value), words)}")
 
 
 def _option(name: str, value: Any) -> Any:

@@ -121,19 +121,22 @@ def _kubernetes(values: Mapping[str, Any]) -> None:
     KubernetesSettings(**_own(values))
 
 
-def _batch(values: Mapping[str, Any]) -> None:
+def _platform(kind: Callable[..., Any], values: Mapping[str, Any]) -> None:
+    """Words for resources, and a platform's own, which the class of its settings checks."""
     _resources({word: value for word, value in values.items() if word in (*_ASKED, "trainium", "inferentia")})
-    BatchSettings(**_own(values))
+    kind(**_own(values))
+
+
+def _batch(values: Mapping[str, Any]) -> None:
+    _platform(BatchSettings, values)
 
 
 def _slurm(values: Mapping[str, Any]) -> None:
-    _resources({word: value for word, value in values.items() if word in (*_ASKED, "trainium", "inferentia")})
-    SlurmSettings(**_own(values))
+    _platform(SlurmSettings, values)
 
 
 def _ray(values: Mapping[str, Any]) -> None:
-    _resources({word: value for word, value in values.items() if word in (*_ASKED, "trainium", "inferentia")})
-    RaySettings(**_own(values))
+    _platform(RaySettings, values)
 
 
 def _own(values: Mapping[str, Any]) -> dict[str, Any]:
