@@ -70,7 +70,7 @@ def measured(hertz: float, seconds: float) -> dict[str, Any]:
         (folder / "document.json").write_text(json.dumps({**facts, "pid": step.pid}))
         environment = {**os.environ, "LD_LIBRARY_PATH": name, "FAKE_NVML_SCENARIO": str(folder / "scenario")}
         sampler = subprocess.Popen(
-            [sys.executable, "-m", "stoker.hardware.monitor", str(folder / "document.json")], env=environment
+            [sys.executable, "-m", "stoker.devices.monitor", str(folder / "document.json")], env=environment
         )
         ended.callback(sampler.wait)
         ended.callback(sampler.kill)

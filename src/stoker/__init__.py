@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stoker.client import Client as Client
-    from stoker.frontends.functional import each as each
-    from stoker.frontends.functional import pipeline as pipeline
-    from stoker.frontends.functional import step as step
-    from stoker.runtime.context import context as context
-    from stoker.runtime.memory import cleanup_memory as cleanup_memory
+    from stoker.pipelines.functional import each as each
+    from stoker.pipelines.functional import pipeline as pipeline
+    from stoker.pipelines.functional import step as step
+    from stoker.worker.context import context as context
+    from stoker.worker.memory import cleanup_memory as cleanup_memory
 
 __version__ = "0.1.0"
 
@@ -21,11 +21,11 @@ __all__ = ["Client", "cleanup_memory", "context", "each", "pipeline", "step"]
 
 _HOMES = {
     "Client": "stoker.client",
-    "cleanup_memory": "stoker.runtime.memory",
-    "context": "stoker.runtime.context",
-    "each": "stoker.frontends.functional",
-    "pipeline": "stoker.frontends.functional",
-    "step": "stoker.frontends.functional",
+    "cleanup_memory": "stoker.worker.memory",
+    "context": "stoker.worker.context",
+    "each": "stoker.pipelines.functional",
+    "pipeline": "stoker.pipelines.functional",
+    "step": "stoker.pipelines.functional",
 }
 
 

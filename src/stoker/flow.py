@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stoker.client.flowrunner import ExecutingRun, Runner
-    from stoker.client.flows import Flow, Metaflow, Run
-    from stoker.client.flowspaces import default_namespace, get_namespace, namespace
-    from stoker.client.flowtasks import DataArtifact, Step, Task
     from stoker.core.cards import Artifact, Image, Markdown, Table
     from stoker.core.flow import CaughtFailure
-    from stoker.frontends.flowconfig import Config, ConfigValue, config_expr
-    from stoker.frontends.flowdecorators import (
+    from stoker.flows.checkpoint import Checkpoint
+    from stoker.flows.client import Flow, Metaflow, Run
+    from stoker.flows.client_tasks import DataArtifact, Step, Task
+    from stoker.flows.config import Config, ConfigValue, config_expr
+    from stoker.flows.current import current
+    from stoker.flows.decorators import (
         accelerate,
         batch,
         cache,
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
         torchrun,
         uv,
     )
-    from stoker.frontends.flowmutable import MutableFlow, MutableStep
-    from stoker.frontends.flowmutators import FlowMutator, StepMutator
-    from stoker.frontends.flowparams import IncludeFile, JSONType, JSONTypeClass, Parameter
-    from stoker.frontends.flowspec import FlowSpec, step
-    from stoker.frontends.flowusers import USER_SKIP_STEP, UserStepDecorator, user_step_decorator
-    from stoker.runtime.flowcheckpoint import Checkpoint
-    from stoker.runtime.flowcurrent import current
+    from stoker.flows.mutable import MutableFlow, MutableStep
+    from stoker.flows.mutators import FlowMutator, StepMutator
+    from stoker.flows.namespaces import default_namespace, get_namespace, namespace
+    from stoker.flows.parameters import IncludeFile, JSONType, JSONTypeClass, Parameter
+    from stoker.flows.runner import ExecutingRun, Runner
+    from stoker.flows.spec import FlowSpec, step
+    from stoker.flows.user_decorators import USER_SKIP_STEP, UserStepDecorator, user_step_decorator
 
 __all__ = [
     "USER_SKIP_STEP",
@@ -117,67 +117,67 @@ __all__ = [
 ]
 
 _HOMES = {
-    "USER_SKIP_STEP": "stoker.frontends.flowusers",
+    "USER_SKIP_STEP": "stoker.flows.user_decorators",
     "Artifact": "stoker.core.cards",
     "CaughtFailure": "stoker.core.flow",
-    "Checkpoint": "stoker.runtime.flowcheckpoint",
-    "Config": "stoker.frontends.flowconfig",
-    "ConfigValue": "stoker.frontends.flowconfig",
-    "DataArtifact": "stoker.client.flowtasks",
-    "ExecutingRun": "stoker.client.flowrunner",
-    "Flow": "stoker.client.flows",
-    "FlowMutator": "stoker.frontends.flowmutators",
-    "FlowSpec": "stoker.frontends.flowspec",
+    "Checkpoint": "stoker.flows.checkpoint",
+    "Config": "stoker.flows.config",
+    "ConfigValue": "stoker.flows.config",
+    "DataArtifact": "stoker.flows.client_tasks",
+    "ExecutingRun": "stoker.flows.runner",
+    "Flow": "stoker.flows.client",
+    "FlowMutator": "stoker.flows.mutators",
+    "FlowSpec": "stoker.flows.spec",
     "Image": "stoker.core.cards",
-    "IncludeFile": "stoker.frontends.flowparams",
-    "JSONType": "stoker.frontends.flowparams",
-    "JSONTypeClass": "stoker.frontends.flowparams",
+    "IncludeFile": "stoker.flows.parameters",
+    "JSONType": "stoker.flows.parameters",
+    "JSONTypeClass": "stoker.flows.parameters",
     "Markdown": "stoker.core.cards",
-    "Metaflow": "stoker.client.flows",
-    "MutableFlow": "stoker.frontends.flowmutable",
-    "MutableStep": "stoker.frontends.flowmutable",
-    "Parameter": "stoker.frontends.flowparams",
-    "Run": "stoker.client.flows",
-    "Runner": "stoker.client.flowrunner",
-    "Step": "stoker.client.flowtasks",
-    "StepMutator": "stoker.frontends.flowmutators",
+    "Metaflow": "stoker.flows.client",
+    "MutableFlow": "stoker.flows.mutable",
+    "MutableStep": "stoker.flows.mutable",
+    "Parameter": "stoker.flows.parameters",
+    "Run": "stoker.flows.client",
+    "Runner": "stoker.flows.runner",
+    "Step": "stoker.flows.client_tasks",
+    "StepMutator": "stoker.flows.mutators",
     "Table": "stoker.core.cards",
-    "Task": "stoker.client.flowtasks",
-    "UserStepDecorator": "stoker.frontends.flowusers",
-    "accelerate": "stoker.frontends.flowdecorators",
-    "batch": "stoker.frontends.flowdecorators",
-    "cache": "stoker.frontends.flowdecorators",
-    "card": "stoker.frontends.flowdecorators",
-    "catch": "stoker.frontends.flowdecorators",
-    "checkpoint": "stoker.frontends.flowdecorators",
-    "conda": "stoker.frontends.flowdecorators",
-    "conda_base": "stoker.frontends.flowdecorators",
-    "config_expr": "stoker.frontends.flowconfig",
-    "current": "stoker.runtime.flowcurrent",
-    "deepspeed": "stoker.frontends.flowdecorators",
-    "default_namespace": "stoker.client.flowspaces",
-    "environment": "stoker.frontends.flowdecorators",
-    "get_namespace": "stoker.client.flowspaces",
-    "gpu_profile": "stoker.frontends.flowdecorators",
-    "kubernetes": "stoker.frontends.flowdecorators",
-    "mpi": "stoker.frontends.flowdecorators",
-    "namespace": "stoker.client.flowspaces",
-    "parallel": "stoker.frontends.flowdecorators",
-    "project": "stoker.frontends.flowdecorators",
-    "pypi": "stoker.frontends.flowdecorators",
-    "pypi_base": "stoker.frontends.flowdecorators",
-    "pytorch_parallel": "stoker.frontends.flowdecorators",
-    "resources": "stoker.frontends.flowdecorators",
-    "retry": "stoker.frontends.flowdecorators",
-    "schedule": "stoker.frontends.flowdecorators",
-    "secrets": "stoker.frontends.flowdecorators",
-    "ray": "stoker.frontends.flowdecorators",
-    "slurm": "stoker.frontends.flowdecorators",
-    "step": "stoker.frontends.flowspec",
-    "timeout": "stoker.frontends.flowdecorators",
-    "torchrun": "stoker.frontends.flowdecorators",
-    "user_step_decorator": "stoker.frontends.flowusers",
-    "uv": "stoker.frontends.flowdecorators",
+    "Task": "stoker.flows.client_tasks",
+    "UserStepDecorator": "stoker.flows.user_decorators",
+    "accelerate": "stoker.flows.decorators",
+    "batch": "stoker.flows.decorators",
+    "cache": "stoker.flows.decorators",
+    "card": "stoker.flows.decorators",
+    "catch": "stoker.flows.decorators",
+    "checkpoint": "stoker.flows.decorators",
+    "conda": "stoker.flows.decorators",
+    "conda_base": "stoker.flows.decorators",
+    "config_expr": "stoker.flows.config",
+    "current": "stoker.flows.current",
+    "deepspeed": "stoker.flows.decorators",
+    "default_namespace": "stoker.flows.namespaces",
+    "environment": "stoker.flows.decorators",
+    "get_namespace": "stoker.flows.namespaces",
+    "gpu_profile": "stoker.flows.decorators",
+    "kubernetes": "stoker.flows.decorators",
+    "mpi": "stoker.flows.decorators",
+    "namespace": "stoker.flows.namespaces",
+    "parallel": "stoker.flows.decorators",
+    "project": "stoker.flows.decorators",
+    "pypi": "stoker.flows.decorators",
+    "pypi_base": "stoker.flows.decorators",
+    "pytorch_parallel": "stoker.flows.decorators",
+    "resources": "stoker.flows.decorators",
+    "retry": "stoker.flows.decorators",
+    "schedule": "stoker.flows.decorators",
+    "secrets": "stoker.flows.decorators",
+    "ray": "stoker.flows.decorators",
+    "slurm": "stoker.flows.decorators",
+    "step": "stoker.flows.spec",
+    "timeout": "stoker.flows.decorators",
+    "torchrun": "stoker.flows.decorators",
+    "user_step_decorator": "stoker.flows.user_decorators",
+    "uv": "stoker.flows.decorators",
 }
 
 

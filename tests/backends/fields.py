@@ -140,7 +140,7 @@ LEASED: Mapping[str, Words] = {
     "disk": Enough("as much must be free", "1000TB", "STK108"),
 }
 LIMIT = "the engine ends the step"
-COMPARED = Held("compared with what is installed", by="tests/compile/test_environments.py::test_not_satisfied")
+COMPARED = Held("compared with what is installed", by="tests/plan/test_environments.py::test_not_satisfied")
 
 LOCAL = Row(
     title="Local",
@@ -183,7 +183,7 @@ DOCKER = Row(
         "isolation": Always("each step is a container, whose `Entrypoint` is a worker"),
         "docker": "the image in which it runs",
         "packages": Held(
-            "in the image", by="tests/compile/test_imagepackages.py::test_the_image_has_what_the_step_asks_for"
+            "in the image", by="tests/plan/test_imagepackages.py::test_the_image_has_what_the_step_asks_for"
         ),
     },
     settings={
@@ -236,7 +236,7 @@ SLURM = Row(
         "timeout": "the engine ends the step; `--time` is a little longer",
         "environment": "set for the step",
         "launch": RANKS,
-        "isolation": Always("each step is a job, whose script starts `stoker.runtime.boot`"),
+        "isolation": Always("each step is a job, whose script starts `stoker.worker.boot`"),
         "packages": COMPARED,
     },
     settings={

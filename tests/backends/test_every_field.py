@@ -30,7 +30,7 @@ from tests.backends.fields import (
     resources_of,
 )
 
-from stoker.backends.leasing import Leasing
+from stoker.backends.base.leasing import Leasing
 from stoker.cli.rendering import Promised
 from stoker.core.codec import to_json
 from stoker.core.devices import Inventory
@@ -42,11 +42,11 @@ from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.plugins import BACKENDS, load
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings, layer_of, settings_class
-from stoker.hardware.leases import Ledger
-from stoker.hardware.simulate import simulated
+from stoker.devices.leases import Ledger
+from stoker.devices.simulate import simulated
 from stoker.images.dockerfile import dockerfile
 from stoker.images.made import specified
-from stoker.runtime.identity import this_process
+from stoker.worker.identity import this_process
 
 PAGE = "docs/guide/backends.md"
 BEGIN, END = "<!-- written by tests/backends/test_every_field.py -->", "<!-- as far as here -->"
@@ -292,7 +292,7 @@ def test_what_another_test_holds_is_held(repository: Path) -> None:
 def test_a_field_that_nobody_reads_is_noticed(tell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The measure itself: a backend whose request is always the same honours nothing."""
     sent = json.loads("{}")
-    monkeypatch.setattr("stoker.backends.local.LocalBackend.render", lambda self, job: sent)
+    monkeypatch.setattr("stoker.backends.local.backend.LocalBackend.render", lambda self, job: sent)
     with pytest.raises(AssertionError, match="changes nothing of the request"):
         cell(tell, "local", "resources", "cpu_count")
 

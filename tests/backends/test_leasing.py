@@ -13,9 +13,9 @@ from typing import Any
 import attrs
 import pytest
 
-from stoker.backends import leasing as leasing_module
+from stoker.backends.base import leasing as leasing_module
+from stoker.backends.base.leasing import Granted, Leasing
 from stoker.backends.inline import InlineBackend
-from stoker.backends.leasing import Granted, Leasing
 from stoker.core.devices import Devices, Inventory, Lease
 from stoker.core.errors import BackendError
 from stoker.core.graph import Output, Source
@@ -23,9 +23,9 @@ from stoker.core.monitoring import Monitor
 from stoker.core.plan import Job, JobStatus, Site, StepPlan
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.hardware.leases import Ledger
-from stoker.hardware.simulate import simulated
-from stoker.runtime.identity import this_process
+from stoker.devices.leases import Ledger
+from stoker.devices.simulate import simulated
+from stoker.worker.identity import this_process
 
 
 def step(key: str = "train", **settings: Any) -> StepPlan:

@@ -14,7 +14,7 @@ from typing import Any, Iterator
 import psutil
 import pytest
 
-from stoker.backends.local import LocalBackend
+from stoker.backends.local.backend import LocalBackend
 from stoker.core.graph import Output, Source
 from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan
 from stoker.core.settings import StepSettings
@@ -297,7 +297,7 @@ def test_the_traceback_is_the_users_alone(place: Place) -> None:
     status = place.result("raises")
     assert status.result is not None
     text = status.result["error"]["traceback"]
-    assert "return 1 / 0" in text and "runtime/worker.py" not in text
+    assert "return 1 / 0" in text and "worker/worker.py" not in text
 
 
 def test_children_that_outlive_the_step_are_ended_with_it(place: Place) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stoker.backends.machine import check
+from stoker.backends.base.machine import check
 from stoker.core.graph import Source
 from stoker.core.plan import Capacity, StepPlan
 from stoker.core.resources import ResourceSettings

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from stoker.backends.news import News
+from stoker.backends.base.news import News
 from stoker.core.plan import JobStatus, LogLine
 
 PIECES = (

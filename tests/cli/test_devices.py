@@ -11,14 +11,14 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.hardware.conftest import Machine, compiled
+from tests.devices.conftest import Machine, compiled
 
 from stoker.cli.doctor import answers, docker_socket
 from stoker.core.accelerators import Accelerator
 from stoker.core.devices import Claim, Holder, Lease
-from stoker.hardware.leases import Ledger
-from stoker.hardware.probe import processes
-from stoker.hardware.simulate import simulated
+from stoker.devices.leases import Ledger
+from stoker.devices.probe import processes
+from stoker.devices.simulate import simulated
 
 TWO = """
     driver = 535.104.05

@@ -16,13 +16,13 @@ import attrs
 import psutil
 import pytest
 
-from stoker.compile import plandoc
 from stoker.core.devices import Device
 from stoker.core.graph import Source
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.receipt import Receipt, Track, Use
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
+from stoker.plan import plandoc
 from stoker.store.receipts import ReceiptRow
 from stoker.store.records import Batch
 from stoker.store.rows import AttemptRow, EventRow, RunRow, StepRow

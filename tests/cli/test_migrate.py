@@ -22,10 +22,12 @@ from click.testing import CliRunner
 import stoker
 import stoker.config
 import stoker.flow
-from stoker.cli import migrate, migration_metaflow, migration_zenml
-from stoker.cli.migration_code import Migration, migrated
-from stoker.cli.migration_names import fate_of
+from stoker.cli import migrate
 from stoker.core.errors import NotFound, SourceError, StokerError, UsageError
+from stoker.migrate import metaflow as migration_metaflow
+from stoker.migrate import zenml as migration_zenml
+from stoker.migrate.names import fate_of
+from stoker.migrate.rewrite import Migration, migrated
 
 FILES = Path(__file__).parent / "migrate"
 LEFT = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stoker.backends import containers
+from stoker.backends.docker import requests as containers
 from stoker.cli.rendering import STARS, Promised, hidden
 from stoker.core.containers import ContainerSettings
 from stoker.core.devices import Device, Inventory

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stoker.client.client import LATEST
-from stoker.driver import new_id
+from stoker.run.driver import new_id
 
 PROGRAM = """
     from stoker import pipeline, step

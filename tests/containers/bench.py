@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.servers.containers import Engine
 
-from stoker.backends.docker import DockerBackend
+from stoker.backends.docker.backend import DockerBackend
 from stoker.core.artifact import from_wire
 from stoker.core.graph import Output, Source
 from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan

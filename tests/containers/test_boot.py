@@ -15,9 +15,9 @@ import pytest
 
 from stoker.core.containers import MARK
 from stoker.images import context
-from stoker.runtime.boot import _parts
-from stoker.runtime.travelled import moved
 from stoker.store.blobs import Blobs
+from stoker.worker.boot import _parts
+from stoker.worker.travelled import moved
 
 CODE = """
 import os, subprocess, sys, time
@@ -85,7 +85,7 @@ class Box:
 
     def start(self, spec: Path) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "stoker.runtime.boot", str(spec)],
+            [sys.executable, "-m", "stoker.worker.boot", str(spec)],
             env={**os.environ, "TMPDIR": str(self.folder)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -12,7 +12,7 @@ import attrs
 from tests.containers.bench import Bench, names
 from tests.servers.containers import Engine
 
-from stoker.backends.docker import DockerBackend
+from stoker.backends.docker.backend import DockerBackend
 from stoker.core.settings import ResourceSettings
 
 

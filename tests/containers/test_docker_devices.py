@@ -7,12 +7,12 @@ from pathlib import Path
 
 from tests.containers.bench import Bench
 
-from stoker.backends.leasing import Leasing
+from stoker.backends.base.leasing import Leasing
 from stoker.core.devices import Device, Inventory
 from stoker.core.settings import ResourceSettings
-from stoker.hardware.leases import Ledger
-from stoker.hardware.simulate import simulated
-from stoker.runtime.identity import this_process
+from stoker.devices.leases import Ledger
+from stoker.devices.simulate import simulated
+from stoker.worker.identity import this_process
 
 CARDS = tuple(
     Device(

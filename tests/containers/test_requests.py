@@ -11,13 +11,14 @@ from typing import Any
 import attrs
 import pytest
 
-from stoker.backends import containers, messages
-from stoker.backends.containercheck import check
-from stoker.backends.containers import Facts, Files, parts
-from stoker.backends.devicefiles import files
-from stoker.backends.docker import DockerBackend
-from stoker.backends.output import Reader
-from stoker.backends.secrets import contents, credentials
+from stoker.backends.base import messages
+from stoker.backends.base.output import Reader
+from stoker.backends.docker import requests as containers
+from stoker.backends.docker.backend import DockerBackend
+from stoker.backends.docker.check import check
+from stoker.backends.docker.devicefiles import files
+from stoker.backends.docker.requests import Facts, Files, parts
+from stoker.backends.docker.secrets import contents, credentials
 from stoker.core.containers import MARK, ContainerSettings
 from stoker.core.errors import BackendError, MissingPackage, SettingsError
 from stoker.core.graph import Source

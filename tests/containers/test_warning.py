@@ -44,7 +44,7 @@ def deaf():
 
 
 class Program:
-    """`runtime.boot` as a process, with a step that waits for a warning."""
+    """`worker.boot` as a process, with a step that waits for a warning."""
 
     def __init__(self, folder: Path, function: str, **launch: Any) -> None:
         code = folder / "steps.py"
@@ -61,7 +61,7 @@ class Program:
         spec = self.folder / "job.json"
         spec.write_text(json.dumps(document))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "stoker.runtime.boot", str(spec)],
+            [sys.executable, "-m", "stoker.worker.boot", str(spec)],
             env={**os.environ, "TMPDIR": str(folder)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -12,11 +12,11 @@ from typing import Any
 import attrs
 import pytest
 
-from stoker.backends import messages
+from stoker.backends.base import messages
 from stoker.core import wire
 from stoker.core.launch import DEFAULTS, plain
-from stoker.runtime import agent
-from stoker.runtime.cluster import TOPOLOGIES, Gang, GangIncomplete, Member, member_of
+from stoker.worker import agent
+from stoker.worker.cluster import TOPOLOGIES, Gang, GangIncomplete, Member, member_of
 
 SCRIPT = """
     import os, sys, time

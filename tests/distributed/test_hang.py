@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.engine.conftest import Lab
 
-from stoker.runtime import hang
+from stoker.worker import hang
 
 STILL = """
 @step(cache=False, launch=plain(3, hang_after="2s"))
@@ -155,7 +155,7 @@ Thread 0x00007f0 (most recent call first):
   File "/x/torch/distributed/c10d_logger.py", line 81 in wrapper
   File "/y/train.py", line 9 in train
 """
-PY_SPY = """Process 7: python -m stoker.runtime.rank
+PY_SPY = """Process 7: python -m stoker.worker.rank
 Python v3.11.7
 
 Thread 7 (idle): "MainThread"

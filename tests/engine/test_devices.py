@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hardware.gpus import IDLES, WORKS, Gpus
-from tests.hardware.test_compat import UUIDS, package
+from tests.devices.gpus import IDLES, WORKS, Gpus
+from tests.devices.test_compat import UUIDS, package
 
 FOUR = ("--simulate", "4xH100-80GB")
 SCRIPT = """
@@ -646,8 +646,8 @@ def test_debug_stops_nothing_for_idleness(script: Any, gpus: Gpus) -> None:
 def test_the_ledger_is_empty_after_everything(script: Any, tmp_path: Path) -> None:
     """Also after a step that fails."""
     ran(script, "retried", "--simulate", "1xL4", "--set", "steps.flaky.retry=0", code=1)
-    from stoker.hardware.leases import Ledger
-    from stoker.hardware.simulate import simulated
+    from stoker.devices.leases import Ledger
+    from stoker.devices.simulate import simulated
 
     ledger = Ledger(lambda: simulated("1xL4"), lambda inventory: (), folder=tmp_path / "stoker-leases")
     assert ledger.path.exists() and not ledger.entries()

@@ -10,7 +10,7 @@ import pytest
 
 from stoker.core.errors import NotFound, SettingsError, UsageError
 from stoker.flow import Checkpoint, Flow, checkpoint, default_namespace, namespace, step
-from stoker.runtime.flowcheckpoint import CurrentCheckpoint, Place, place_of
+from stoker.flows.checkpoint import CurrentCheckpoint, Place, place_of
 
 FLOW = """
 import os

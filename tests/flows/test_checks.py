@@ -14,8 +14,8 @@ import pytest
 
 from stoker.core.errors import GraphError, ParameterError, SettingsError, StokerError, UsageError
 from stoker.core.settings import step_settings
-from stoker.frontends import transitions
-from stoker.frontends.flowdefinition import FlowDefinition, is_flow
+from stoker.flows import transitions
+from stoker.flows.definition import FlowDefinition, is_flow
 
 HEAD = "from stoker.flow import *\nclass F(FlowSpec):\n"
 

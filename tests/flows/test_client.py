@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from stoker.client import flowspaces
 from stoker.core.errors import NotFound, UsageError
 from stoker.flow import DataArtifact, Flow, Metaflow, Run, Runner, Step, Task, get_namespace, namespace
+from stoker.flows import namespaces as flowspaces
 
 FLOW = """
 import sys

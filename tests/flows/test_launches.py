@@ -11,8 +11,9 @@ import pytest
 
 from stoker.core import wire
 from stoker.core.errors import MissingPackage, RunFailed, SettingsError, UsageError
-from stoker.runtime import flowlaunch, mpigang
-from stoker.runtime.context import entered
+from stoker.flows import launch as flowlaunch
+from stoker.worker import mpigang
+from stoker.worker.context import entered
 
 needs_mpi = pytest.mark.skipif(not shutil.which("mpirun"), reason="needs mpirun (Debian: apt-get install openmpi-bin)")
 

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as some
 
-from stoker.frontends.flowdecorators import noted, put
-from stoker.frontends.flowsettings import of_step
+from stoker.flows.decorators import noted, put
+from stoker.flows.settings import of_step
 
 WORDS = {
     "cpu": ("cpu_count", some.integers(1, 64)),

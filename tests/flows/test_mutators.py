@@ -27,8 +27,8 @@ from stoker.flow import (
     step,
     user_step_decorator,
 )
-from stoker.frontends.flowdecorators import notes_of
-from stoker.frontends.flowdefinition import FlowDefinition
+from stoker.flows.decorators import notes_of
+from stoker.flows.definition import FlowDefinition
 
 MUTATED = """
 import os

@@ -12,7 +12,7 @@ import pytest
 
 from stoker.core.errors import SettingsError
 from stoker.flow import FlowSpec, conda, conda_base, pypi, pypi_base, step, uv
-from stoker.frontends.flowdefinition import FlowDefinition
+from stoker.flows.definition import FlowDefinition
 
 
 @pypi_base(packages={"six": "1.14.0", "tiny": "1"}, python="3.11", sources=["https://base"])

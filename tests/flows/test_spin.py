@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from stoker.client import flowspaces
 from stoker.core.errors import NotFound
 from stoker.flow import Flow, Runner, Step, Task, namespace
+from stoker.flows import namespaces as flowspaces
 
 FLOW = """
 import os

@@ -92,7 +92,7 @@ def test_import_works_without(package: str, project: Any) -> None:
 
 
 def test_a_pipeline_runs_without_any(project: Any) -> None:
-    needs("stoker.driver")
+    needs("stoker.run.driver")
     env = without(project, OPTIONAL)
     finished = project.write({"counting.py": PIPELINE.replace("numbers", "some_numbers")}).run("counting.py", env=env)
     assert "succeeded 40" in finished.stdout

@@ -32,7 +32,7 @@ CLICK = frozenset({"click"})
 ENTRIES: dict[str, tuple[str, str, frozenset[str]]] = {
     "import stoker": ("stoker", "import stoker", THIRD_PARTY | STANDARD | CLICK | {"subprocess"}),
     "a script's first line": (
-        "stoker.frontends",
+        "stoker.pipelines",
         "from stoker import pipeline, step",
         THIRD_PARTY | STANDARD | CLICK,
     ),
@@ -48,8 +48,8 @@ assert "Usage" in printed.getvalue(), printed.getvalue()
 """,
         (THIRD_PARTY | STANDARD) - {"uuid"},  # click imports it
     ),
-    "a fork server": ("stoker.runtime.forkserver", "import stoker.runtime.forkserver", THIRD_PARTY | STANDARD | CLICK),
-    "a worker": ("stoker.runtime.worker", "import stoker.runtime.worker", THIRD_PARTY | STANDARD | CLICK),
+    "a fork server": ("stoker.worker.forkserver", "import stoker.worker.forkserver", THIRD_PARTY | STANDARD | CLICK),
+    "a worker": ("stoker.worker.worker", "import stoker.worker.worker", THIRD_PARTY | STANDARD | CLICK),
 }
 """what → (module that must exist, what is run, modules that must not be loaded afterwards)"""
 

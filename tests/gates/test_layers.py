@@ -16,29 +16,29 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "attr": EVERYWHERE,
     "attrs": EVERYWHERE,
     "cattrs": ("stoker.core",),
-    "IPython": ("stoker.driver", "stoker.report"),
-    "amdsmi": ("stoker.hardware",),
+    "IPython": ("stoker.run.driver", "stoker.report"),
+    "amdsmi": ("stoker.devices",),
     "click": ("stoker.cli",),
-    "cloudpickle": ("stoker.compile", "stoker.store"),
-    "docker": ("stoker.backends.engines",),
+    "cloudpickle": ("stoker.plan", "stoker.store"),
+    "docker": ("stoker.backends.docker.engines",),
     "fsspec": ("stoker.store", "stoker.backends.ray.folders"),
-    "jax": ("stoker.runtime",),
-    "libcst": ("stoker.cli",),
-    "numpy": ("stoker.store", "stoker.compile"),
+    "jax": ("stoker.worker",),
+    "libcst": ("stoker.migrate",),
+    "numpy": ("stoker.store", "stoker.plan"),
     "pandas": ("stoker.store",),
     "peewee": ("stoker.store",),
     "playhouse": ("stoker.store",),
     "polars": ("stoker.store",),
-    "psutil": ("stoker.client", "stoker.driver", "stoker.hardware", "stoker.runtime"),
+    "psutil": ("stoker.client", "stoker.run.driver", "stoker.devices", "stoker.worker"),
     "psycopg": ("stoker.store",),
     "pyarrow": ("stoker.store",),
-    "pynvml": ("stoker.hardware",),
-    "ray": ("stoker.runtime.rayjob", "stoker.runtime.raynode"),  # the cluster's own, where these run
-    "requests": ("stoker.backends.engines",),  # what `docker` stands on: its errors come through
+    "pynvml": ("stoker.devices",),
+    "ray": ("stoker.backends.ray.job", "stoker.backends.ray.node"),  # the cluster's own, where these run
+    "requests": ("stoker.backends.docker.engines",),  # what `docker` stands on: its errors come through
     "tomli": ("stoker.config", "stoker.images"),
     "torch": ("stoker.store",),
-    "urllib3": ("stoker.backends.engines",),
-    "yaml": ("stoker.compile",),
+    "urllib3": ("stoker.backends.docker.engines",),
+    "yaml": ("stoker.plan",),
 }
 """Every package that Stoker may import, also inside functions, and the rooms that may. A new row is a decision: what
 the package saves in lines, and what it costs in milliseconds, megabytes and pins inside somebody's image."""

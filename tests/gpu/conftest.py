@@ -17,7 +17,7 @@ import attrs
 import pytest
 
 from stoker.core.devices import Device
-from stoker.hardware.probe import probe
+from stoker.devices.probe import probe
 
 # Read before the session's fixtures take STOKER_* out of the environment.
 FIGURES: Final = os.environ.get("STOKER_GPU_FIGURES", "")

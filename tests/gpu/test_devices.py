@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.gpu.conftest import Machine, Note
 
-from stoker.hardware.probe import probe
+from stoker.devices.probe import probe
 
 pytestmark = pytest.mark.gpu
 

@@ -180,7 +180,7 @@ def test_sampling_cost(hertz: int, gpu: Machine, tmp_path: Path, note: Note) -> 
     try:
         settings = {"samples": str(samples), "interval": 1 / hertz, "devices": [to_json(gpu.device)]}
         document.write_text(json.dumps({**settings, "pid": step.pid, "started": time.time()}))
-        sampler = subprocess.Popen([sys.executable, "-m", "stoker.hardware.monitor", str(document)])
+        sampler = subprocess.Popen([sys.executable, "-m", "stoker.devices.monitor", str(document)])
         process = psutil.Process(sampler.pid)
         time.sleep(WARM)
         first, before = lines(samples), cpu_seconds(process)

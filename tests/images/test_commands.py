@@ -78,7 +78,7 @@ def test_build_makes_each_image_once(project: Any, engine: Engine, base_image: s
     assert image["reused"] and image["steps"] == ["first", "second"]
     assert image["reference"].startswith(f"{repository}@sha256:") and "building" not in second.stderr
     # The image is ready for Stoker's worker, in the environment that was asked for.
-    program = "import os, stoker.runtime.worker; print(os.environ['WHERE'])"
+    program = "import os, stoker.worker.worker; print(os.environ['WHERE'])"
     ran = engine.run("run", "--rm", "--network", "host", image["reference"], "python3", "-c", program)
     assert ran.stdout == "here\n"
 

@@ -75,7 +75,7 @@ def test_the_wheel_installs_offline_and_works(tmp_path: Path, bare: Path) -> Non
     assert said == version and Path(place).is_relative_to(bare.parents[1])
     # What it declares is what is installed here: with that beside it, the worker and the command line start.
     here = next(path for path in sys.path if path.endswith("site-packages"))
-    run(bare, "-c", "import stoker.runtime.worker, stoker.cli.main", path=here)
+    run(bare, "-c", "import stoker.worker.worker, stoker.cli.main", path=here)
     command = subprocess.run(
         [bare.with_name("stoker"), "--version"],
         env={**os.environ, "PYTHONPATH": here},
@@ -90,7 +90,7 @@ def test_the_wheel_installs_offline_and_works(tmp_path: Path, bare: Path) -> Non
 def test_the_bundle_needs_nothing_installed(tmp_path: Path, bare: Path) -> None:
     bundle = worker_bundle(tmp_path)
     program = (
-        "import stoker.runtime.worker, stoker.runtime.agent, stoker.backends.messages, stoker.store.remote\n"
+        "import stoker.worker.worker, stoker.worker.agent, stoker.backends.base.messages, stoker.store.remote\n"
         "import attr, cattrs, fsspec, cloudpickle, pynvml, sys\n"
         "from stoker.core.codec import from_json\n"
         "from stoker.core.docker import DockerSettings\n"
@@ -131,7 +131,7 @@ def test_the_bundle_on_another_python(version: str, tmp_path: Path) -> None:
     python = Path(shutil.which(f"python{version}") or "/nonexistent")
     if not python.exists() or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode:
         pytest.skip(f"there is no Python {version} here")
-    run(python, "-c", "import stoker.runtime.worker, stoker.runtime.agent", path=str(worker_bundle(tmp_path)))
+    run(python, "-c", "import stoker.worker.worker, stoker.worker.agent", path=str(worker_bundle(tmp_path)))
 
 
 def test_a_compiled_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

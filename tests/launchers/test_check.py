@@ -9,7 +9,7 @@ import pytest
 from stoker.core.findings import Finding
 from stoker.core.launch import MPI, Accelerate, Command, DeepSpeed, Jax, Launch, Torchrun, plain, resolved
 from stoker.core.resources import ResourceSettings
-from stoker.hardware.catalog import capability
+from stoker.devices.catalog import capability
 from stoker.launchers.check import check
 
 

@@ -52,7 +52,7 @@ def ancestors():
 def kills_the_task(folder):
     # The job itself is a child of Ray's worker, which runs the task.
     for pid in ancestors():
-        if b"stoker.runtime.raynode" in open(f"/proc/{pid}/cmdline", "rb").read():
+        if b"stoker.backends.ray.node" in open(f"/proc/{pid}/cmdline", "rb").read():
             boot = pid
     worker = int(open(f"/proc/{boot}/stat").read().rpartition(")")[2].split()[1])
     with open(os.path.join(folder, "pids"), "w") as file:

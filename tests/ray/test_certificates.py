@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stoker.backends.platforms import Away
+from stoker.backends.base.platforms import Away
 from stoker.backends.ray.jobs import Jobs
 from stoker.core.ray import RaySettings
 

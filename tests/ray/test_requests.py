@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from stoker.backends.platforms import Away
+from stoker.backends.base.platforms import Away
 from stoker.backends.ray import tasks as raytasks
 from stoker.backends.ray import words as raywords
 from stoker.backends.ray.backend import RayBackend

@@ -10,7 +10,7 @@ import pytest
 from tests.ray.bench import Bench
 from tests.servers.raycluster import RayCluster
 
-from stoker.backends.platforms import Away
+from stoker.backends.base.platforms import Away
 from stoker.backends.ray.jobs import Jobs
 from stoker.core.ray import RaySettings
 from stoker.core.settings import ResourceSettings

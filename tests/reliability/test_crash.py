@@ -165,7 +165,7 @@ if sys.argv[1] == "start":
     getattr(flow, sys.argv[2])()
 elif sys.argv[1] == "resume":
     from stoker.core.request import RunRequest
-    from stoker.driver import resume
+    from stoker.run.driver import resume
     resume(sys.argv[2], RunRequest())
 else:
     from stoker.cli.main import main

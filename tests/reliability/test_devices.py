@@ -15,8 +15,8 @@ import psutil
 import pytest
 from tests.engine.conftest import Lab
 
-from stoker.hardware.leases import Ledger
-from stoker.hardware.simulate import simulated
+from stoker.devices.leases import Ledger
+from stoker.devices.simulate import simulated
 
 TWO = "2xH100-80GB"
 SCRIPT = """

@@ -17,8 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from stoker.backends.forked import Line
-from stoker.backends.local import LocalBackend
+from stoker.backends.local.backend import LocalBackend
 from stoker.core import wire
 from stoker.core.artifact import from_wire
 from stoker.core.graph import Output, Source
@@ -26,6 +25,7 @@ from stoker.core.plan import Job, JobStatus, Site, StepPlan
 from stoker.core.settings import StepSettings
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
+from stoker.worker.forked import Line
 
 STEPS = """
 import os, time

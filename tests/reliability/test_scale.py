@@ -82,7 +82,7 @@ if __name__ == "__main__":
     found = {"lines": 0, "calls": 0, "statements": 0}
     if sys.argv[1] == "resume":
         from stoker.core.request import RunRequest
-        from stoker.driver import resume
+        from stoker.run.driver import resume
         run = resume(sys.argv[2], RunRequest())
     else:
         shape, count = globals()[sys.argv[1]], int(sys.argv[2])

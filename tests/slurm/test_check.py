@@ -46,7 +46,7 @@ STEP: Mapping[str, tuple[Any, str]] = {
     # field → a value, and where it shows: what Slurm or the worker is given, what is said, or whose it is
     "resources": (ResourceSettings(cpu_count=2), "sent"),
     "docker": (IMAGE, "STK159"),
-    "packages": (PackageSettings(pypi={"six": "1.16.0"}), "compile.environments compares them"),
+    "packages": (PackageSettings(pypi={"six": "1.16.0"}), "plan.environments compares them"),
     "retry": (Retry(times=3), "the engine's"),
     "timeout": (60.0, "sent"),
     "cache": (False, "the engine's"),

@@ -10,8 +10,8 @@ import pytest
 from tests.servers.slurm import Cluster
 from tests.servers.sshd import ALIAS, Sshd
 
-from stoker.backends.logins import Here, Ran, login
-from stoker.backends.platforms import Away
+from stoker.backends.base.logins import Here, Ran, login
+from stoker.backends.base.platforms import Away
 from stoker.backends.slurm.cluster import Facts, Gres, gres_of, read, seconds
 from stoker.backends.slurm.facts import facts, prove
 from stoker.core.errors import BackendError

@@ -14,10 +14,10 @@ import pytest
 from tests.servers.slurm import until
 from tests.servers.sshd import ALIAS, Sshd
 
-from stoker.backends import ssh as ssh_module
-from stoker.backends import sshscripts
-from stoker.backends.logins import Here, Login, Ssh, login
-from stoker.backends.platforms import Away
+from stoker.backends.base import ssh as ssh_module
+from stoker.backends.base import sshscripts
+from stoker.backends.base.logins import Here, Login, Ssh, login
+from stoker.backends.base.platforms import Away
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.hosts import Address, given_host, ssh_address
 

@@ -158,10 +158,10 @@ def test_what_the_step_is_told_is_not_for_everybody_to_read() -> None:
 
 def test_the_interpreter_is_the_drivers_own_where_its_folders_are_seen() -> None:
     own = slurm.script([job()], SITE, SlurmSettings(), folder=FOLDER, token="t")
-    assert f"exec {shlex.quote(sys.executable)} -m stoker.runtime.boot" in own
+    assert f"exec {shlex.quote(sys.executable)} -m stoker.worker.boot" in own
     assert "PYTHONPATH" not in own, "it has Stoker"
     far = slurm.script([job()], FAR, SlurmSettings(host="ssh://login"), folder=FOLDER, token="t")
-    assert "exec python3 -m stoker.runtime.boot" in far
+    assert "exec python3 -m stoker.worker.boot" in far
     assert f'export PYTHONPATH={FOLDER}/bundle-1"${{PYTHONPATH:+:$PYTHONPATH}}"' in far
     assert slurm.bundle_place(FAR, SlurmSettings(host="ssh://login"), FOLDER) == f"{FOLDER}/bundle-1"
 

@@ -9,7 +9,7 @@ import pytest
 from tests.servers.slurm import Cluster, until
 from tests.slurm.bench import Bench
 
-from stoker.backends.logins import Here
+from stoker.backends.base.logins import Here
 from stoker.backends.slurm.queue import Controller
 from stoker.core.settings import ResourceSettings
 

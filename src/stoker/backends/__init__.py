@@ -1,1 +1,1 @@
-"""Floor 2: one file for each platform that jobs can run on."""
+"""One folder for each platform that jobs can run on."""

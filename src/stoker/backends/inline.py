@@ -19,9 +19,9 @@ from typing import Any, Callable, Final, Iterable, Iterator, Mapping
 
 import attrs
 
-from stoker.backends.leasing import Granted, Leasing, visibility
-from stoker.backends.machine import check, room, taken
-from stoker.backends.messages import job_message, step_document
+from stoker.backends.base.leasing import Granted, Leasing, visibility
+from stoker.backends.base.machine import check, room, taken
+from stoker.backends.base.messages import job_message, step_document
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import Capacity, Job, JobStatus, LogLine, Site, StepPlan
@@ -232,7 +232,7 @@ def _monitor(lease: Mapping[str, Any]) -> subprocess.Popen[bytes] | None:
             json.dump({**lease, "pid": os.getpid()}, file)
         # In a session of its own: what Ctrl-C ends at a terminal is the step.
         return subprocess.Popen(
-            [sys.executable, "-m", "stoker.hardware.monitor", _document(lease)],
+            [sys.executable, "-m", "stoker.devices.monitor", _document(lease)],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )

@@ -12,16 +12,16 @@ from stoker import config
 from stoker.cli.output import paint, print_json, say, table
 from stoker.cli.plan import planned
 from stoker.cli.run import OPTIONS, Unparsed, command_line, help_for
-from stoker.compile.planner import ORCHESTRATOR, refuse
 from stoker.core import plugins
 from stoker.core.codec import to_json
 from stoker.core.docker import DockerSettings
 from stoker.core.plan import StepPlan
 from stoker.core.words import count_text, time_text
-from stoker.frontends.arguments import RunOption
 from stoker.images import engine as engines
 from stoker.images.build import Built
 from stoker.images.made import image_of
+from stoker.pipelines.arguments import RunOption
+from stoker.plan.planner import ORCHESTRATOR, refuse
 
 BUILD_OPTIONS: Final = (
     *OPTIONS,

@@ -14,9 +14,9 @@ from stoker.core.devices import Device, Entry, Inventory, Process
 from stoker.core.errors import EXIT_INFRASTRUCTURE, BackendError
 from stoker.core.findings import Finding, errors
 from stoker.core.words import count_text, memory_text
-from stoker.hardware.leases import Ledger
-from stoker.hardware.probe import probe, processes
-from stoker.hardware.simulate import VARIABLE, simulated
+from stoker.devices.leases import Ledger
+from stoker.devices.probe import probe, processes
+from stoker.devices.simulate import VARIABLE, simulated
 
 HEADERS = ("index", "model", "slice", "memory", "capability", "links", "leased to", "used by", "uuid", "name")
 """The longest last, which is what a narrow terminal cuts off."""

@@ -22,8 +22,8 @@ from stoker.core.devices import Inventory
 from stoker.core.errors import EXIT_INFRASTRUCTURE, StokerError
 from stoker.core.status import NO_GPU_BUILD
 from stoker.core.words import memory_text
-from stoker.hardware import builds, compat
-from stoker.hardware.probe import probe
+from stoker.devices import builds, compat
+from stoker.devices.probe import probe
 from stoker.store.records import RunFilter
 from stoker.store.schema import MIGRATIONS
 from stoker.store.store import open_store

@@ -27,8 +27,8 @@ def swept(
     places = dict.fromkeys([*((None, folder) for folder in here), *_places(scratch)])
     if not places:
         return 0
-    from stoker.backends import jobfolders
-    from stoker.backends.logins import login
+    from stoker.backends.base import jobfolders
+    from stoker.backends.base.logins import login
 
     count = 0
     for host, folder in places:

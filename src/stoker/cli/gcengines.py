@@ -30,8 +30,8 @@ def swept(
     addresses = list(engine_addresses())
     if not addresses:
         return counts
-    from stoker.backends import leftovers
-    from stoker.backends.engines import Engine
+    from stoker.backends.docker import leftovers
+    from stoker.backends.docker.engines import Engine
     from stoker.images.build import LABEL
 
     needed = {digest for text in store.records.references() for digest in _DIGEST.findall(text)}

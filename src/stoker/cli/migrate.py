@@ -1,6 +1,6 @@
 """`stoker migrate FILE`: a pipeline of ZenML's or a flow of Metaflow's with Stoker's names.
 
-How code is changed is `cli.migration_code`, which needs the package libcst and is loaded here only.
+How code is changed is `migrate.rewrite`, which needs the package libcst and is loaded here only.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from stoker.core.errors import EXIT_FAILED, EXIT_SUCCEEDED, NotFound, SourceErro
 from stoker.core.plugins import resolve
 
 if TYPE_CHECKING:
-    from stoker.cli.migration_code import Migration
-    from stoker.cli.migration_names import Note
+    from stoker.migrate.names import Note
+    from stoker.migrate.rewrite import Migration
 
 
 @click.command("migrate")
@@ -36,7 +36,7 @@ def command(*, file: Path, write: bool, diff: bool, as_json: bool) -> int:
     whole, or not at all. Ends with 1 where something is left to do by hand.
     """
     source = _read(file)
-    migration: Migration = resolve("stoker.cli.migration_code:migrated", extra="migrate")(source, str(file))
+    migration: Migration = resolve("stoker.migrate.rewrite:migrated", extra="migrate")(source, str(file))
     changed = migration.before != migration.after
     if write and changed:
         replace(file, migration.after, expected=source)

@@ -8,11 +8,10 @@ from typing import Any, Callable, Final, Iterator, Mapping
 
 import click
 
-from stoker import config, driver
+from stoker import config
 from stoker.cli import target as targets
 from stoker.cli.output import paint, print_json
 from stoker.cli.run import OPTIONS, Unparsed, command_line, help_for
-from stoker.compile.planner import ORCHESTRATOR
 from stoker.core import findings as checks
 from stoker.core.codec import to_json
 from stoker.core.errors import EXIT_PREFLIGHT
@@ -23,9 +22,11 @@ from stoker.core.retry import Retry
 from stoker.core.settings import StepSettings
 from stoker.core.units import duration_text, size_text
 from stoker.core.words import count_text
-from stoker.frontends import arguments
-from stoker.frontends.arguments import CommandLine, RunOption
-from stoker.session import Session
+from stoker.pipelines import arguments
+from stoker.pipelines.arguments import CommandLine, RunOption
+from stoker.plan.planner import ORCHESTRATOR
+from stoker.run import driver
+from stoker.run.session import Session
 
 PLAN_OPTIONS: Final = (
     *OPTIONS,

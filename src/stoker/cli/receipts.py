@@ -15,13 +15,13 @@ import attrs
 
 from stoker.client import Run, Step
 from stoker.client.order import element_of, in_order
-from stoker.compile import plandoc
 from stoker.core.codec import from_json
 from stoker.core.devices import Device, claim_of
 from stoker.core.errors import NotFound, StokerError
 from stoker.core.receipt import Receipt, Track, Use
 from stoker.core.resources import ResourceSettings, describe
 from stoker.core.status import STEP_DONE
+from stoker.plan import plandoc
 from stoker.store.rows import EventRow
 from stoker.store.store import Store
 
@@ -108,7 +108,7 @@ def so_far(event: EventRow, *, now: float | None = None) -> Shown:
     number = _number(event)
     there = bool(path) and os.path.exists(path)
     if there:
-        from stoker.hardware import receipt as measured
+        from stoker.devices import receipt as measured
 
         samples = measured.read(path)
         if samples.header:

@@ -16,7 +16,6 @@ from typing import Any, Final, Iterator, Mapping, Sequence, cast
 import attrs
 
 from stoker import config
-from stoker.building import Builder, code_root
 from stoker.cli.output import paint
 from stoker.core.codec import to_json
 from stoker.core.devices import Inventory
@@ -25,7 +24,8 @@ from stoker.images import context, engine
 from stoker.images.dockerfile import ImageSpec, dockerfile, requirement_files
 from stoker.images.made import specified
 from stoker.images.wheel import worker_bundle
-from stoker.session import Session
+from stoker.run.building import Builder, code_root
+from stoker.run.session import Session
 
 RUN: Final = "RUN"
 """Stands for the id of the run."""

@@ -6,12 +6,12 @@ import os
 
 import click
 
-from stoker import detaching, driver
 from stoker.cli.options import run_argument
 from stoker.cli.output import say
 from stoker.client import Client
 from stoker.core.errors import NotFound
 from stoker.core.request import RunRequest
+from stoker.run import detaching, driver
 
 
 @click.command("resume")

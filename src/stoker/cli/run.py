@@ -7,12 +7,12 @@ from typing import Final
 
 import click
 
-from stoker import start
 from stoker.cli import target as targets
 from stoker.core.errors import UsageError
-from stoker.frontends import arguments
-from stoker.frontends.arguments import CommandLine, RunOption
-from stoker.frontends.functional import Pipeline
+from stoker.pipelines import arguments
+from stoker.pipelines.arguments import CommandLine, RunOption
+from stoker.pipelines.functional import Pipeline
+from stoker.run import start
 
 OPTIONS: Final = (RunOption(name="pipeline", value="NAME", help="which pipeline of the file; also FILE:NAME"),)
 USAGE: Final = "[OPTIONS] FILE[:PIPELINE] [PARAMETERS]"
@@ -63,6 +63,6 @@ def command(words: list[str]) -> None:
         if not line.calls:
             pipeline = targets.choose(main, found)
             if not isinstance(pipeline, Pipeline):
-                importlib.import_module("stoker.cli.flow").run_from_stoker(pipeline, line)
+                importlib.import_module("stoker.flows.cli").run_from_stoker(pipeline, line)
                 return
             start.run(pipeline, {}, arguments.request(pipeline, line.options, line.arguments))

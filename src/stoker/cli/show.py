@@ -17,7 +17,7 @@ from stoker.core.receipt import Receipt
 from stoker.core.receipt_words import summary_of
 from stoker.core.status import STEP_GOOD
 from stoker.core.words import count_text, memory_text, time_text
-from stoker.runtime.failure import shown
+from stoker.worker.failure import shown
 
 Held = Mapping[str, Sequence[Receipt]]
 

@@ -18,11 +18,11 @@ from stoker.cli.output import ScriptFailed
 from stoker.core import request
 from stoker.core.errors import StokerError, UsageError, nearest
 from stoker.core.request import NotTheDriver
-from stoker.frontends.arguments import COMMAND_LINE, CommandLine
-from stoker.frontends.functional import Pipeline
+from stoker.pipelines.arguments import COMMAND_LINE, CommandLine
+from stoker.pipelines.functional import Pipeline
 
 if TYPE_CHECKING:
-    from stoker.frontends.flowdefinition import FlowDefinition
+    from stoker.flows.definition import FlowDefinition
 
 _INIT: Final = "__init__.py"
 
@@ -142,9 +142,9 @@ def choose(module: ModuleType, target: Target) -> Pipeline[...] | FlowDefinition
 
 def _flow(module: ModuleType, target: Target) -> FlowDefinition | None:
     """The flow of a file that has no pipeline, or the one that is named."""
-    if "stoker.frontends.flowspec" not in sys.modules:
+    if "stoker.flows.spec" not in sys.modules:
         return None  # without that there is no flow's class anywhere
-    from stoker.frontends import flowdefinition
+    from stoker.flows import definition as flowdefinition
 
     names = vars(module)
     pipelines = {name for name, value in names.items() if isinstance(value, Pipeline)}

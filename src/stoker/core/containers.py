@@ -1,7 +1,7 @@
 """What a person asks of the container that a step runs in, on an engine that speaks Docker's API.
 
-How the request to an engine is written is `backends.containers`; the image itself is `core.docker`. What the program
-inside and the backend outside must agree on stands here too.
+How the request to an engine is written is `backends.docker.requests`; the image itself is `core.docker`. What the
+program inside and the backend outside must agree on stands here too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Accelerators that are there, claims on them, and leases: values that probe, ledger, backends and terminal share.
 
-Finding devices is `hardware.probe`, handing them out `hardware.leases`; neither is known here.
+Finding devices is `devices.probe`, handing them out `devices.leases`; neither is known here.
 """
 
 from __future__ import annotations

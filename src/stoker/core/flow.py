@@ -1,6 +1,6 @@
 """A flow as data: its steps, and where each of them may go next. What the class form adds to a graph.
 
-The front end reads it from the step methods (`frontends.transitions`), the engine follows it, the command line shows
+The front end reads it from the step methods (`flows.transitions`), the engine follows it, the command line shows
 it. Also here: names under which a finished task leaves word of where it goes.
 """
 

@@ -1,6 +1,6 @@
 """The one representation that every way of writing a pipeline becomes: nodes, their inputs, fan-outs.
 
-A graph is what the user wrote, with Python values in it. `compile.planner` turns it into a `Plan`, which is JSON.
+A graph is what the user wrote, with Python values in it. `plan.planner` turns it into a `Plan`, which is JSON.
 """
 
 from __future__ import annotations

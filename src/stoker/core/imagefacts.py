@@ -1,4 +1,4 @@
-"""What is known of a container image, as far as it is known: read by `images.registry`, judged by `compile.preflight`.
+"""What is known of a container image, as far as it is known: read by `images.registry`, judged by `plan.preflight`.
 
 An empty field means that it is not known, never that the image lacks it. What was looked for and could not be told is
 named in `unknown`.

@@ -1,6 +1,6 @@
 """Which Python packages a step needs, wherever it runs: in an image, or in an environment of its own on this machine.
 
-What is asked for is a value here. Who puts it into an image is `compile.imagepackages`, who makes an environment of it
+What is asked for is a value here. Who puts it into an image is `plan.imagepackages`, who makes an environment of it
 `images.environments`; nothing is looked up and nothing is installed here.
 """
 

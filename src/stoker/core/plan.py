@@ -144,12 +144,13 @@ class LogLine:
 class JobStatus:
     """What a platform knows of a job now, with the news since it was last asked.
 
-    `result` is the worker's own document (`runtime.worker`) where it got through; `cause` and `message` are the
+    `result` is the worker's own document (`worker.worker`) where it got through; `cause` and `message` are the
     platform's explanation where it did not; of a job that is "queued", `message` says why. `lost` means that the job
     never began and may be sent again for free.
     `usage`: "cpu" in seconds, "peak" in bytes of memory. `started` comes as soon as it is known, at the latest with the
     end: a step's timeout counts from there. `lease` is the document of the devices that the job holds or held
-    (`backends.leasing`), from the news in which it got them. `events` are worth remembering, each a kind and its data.
+    (`backends.base.leasing`), from the news in which it got them. `events` are worth remembering, each a kind and its
+    data.
     """
 
     state: JobState

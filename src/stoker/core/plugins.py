@@ -12,18 +12,18 @@ from typing import Any, Final, Mapping
 from stoker.core.errors import MissingPackage, UsageError, nearest
 
 BACKENDS: Final[Mapping[str, tuple[str, str]]] = {
-    "docker": ("stoker.backends.docker:DockerBackend", "docker"),
+    "docker": ("stoker.backends.docker.backend:DockerBackend", "docker"),
     "inline": ("stoker.backends.inline:InlineBackend", ""),
-    "local": ("stoker.backends.local:LocalBackend", ""),
+    "local": ("stoker.backends.local.backend:LocalBackend", ""),
     "ray": ("stoker.backends.ray.backend:RayBackend", ""),
     "slurm": ("stoker.backends.slurm.backend:SlurmBackend", ""),
 }
 """name → (where, extra that brings its packages)"""
 
 DRIVERS: Final[Mapping[str, tuple[str, str]]] = {
-    "flow": ("stoker.cli.flow:main", ""),
-    "run": ("stoker.start:run", ""),
-    "task": ("stoker.runtime.flowtask:FlowTask", ""),
+    "flow": ("stoker.flows.cli:main", ""),
+    "run": ("stoker.run.start:run", ""),
+    "task": ("stoker.flows.task:FlowTask", ""),
 }
 """The way up from a called pipeline, a flow or one of its tasks to what runs it (docs/dev/decisions/0003)."""
 

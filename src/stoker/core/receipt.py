@@ -1,4 +1,4 @@
-"""What a step did with its accelerators: the receipt that `hardware.receipt` writes and everybody reads.
+"""What a step did with its accelerators: the receipt that `devices.receipt` writes and everybody reads.
 
 A number that nothing measured is None, never 0: a driver that does not tell is no idle device.
 """

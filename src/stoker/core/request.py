@@ -15,7 +15,7 @@ import attrs
 class RunRequest:
     """What the command line, or whoever starts a run, says about it; None and empty leave it to weaker places.
 
-    `simulate` describes accelerators to pretend (`hardware.simulate`). `parameters` override the arguments of the
+    `simulate` describes accelerators to pretend (`devices.simulate`). `parameters` override the arguments of the
     pipeline's call, and the driver applies them; texts are parsed as the command line's are. `assignments` are the
     texts of `--set`, `run_file` is the path of `--config`. `again` names steps that a resumed run is to run once more,
     also where they went well. `began` is called with the run's id when the run begins. `detach`: the run goes on by

@@ -1,7 +1,7 @@
 """What a person asks for besides resources, one layer at a time, and the resolved settings of one step.
 
 One table, `OPTIONS`, parses every option alike, whether it came from a decorator's keyword, a `settings=` dict, TOML,
-YAML or `--set`. Merging layers is `compile.layers`; knows no file format and no backend but by a line in a table.
+YAML or `--set`. Merging layers is `plan.layers`; knows no file format and no backend but by a line in a table.
 """
 
 from __future__ import annotations

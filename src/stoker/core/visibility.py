@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from stoker.core.devices import Device, Kind
 
 SIMULATE: Final = "STOKER_SIMULATE"
-"""The variable that describes accelerators to be pretended (`hardware.simulate`)."""
+"""The variable that describes accelerators to be pretended (`devices.simulate`)."""
 CORES: Final = "neuron-cores:"
 """What the UUID of a Neuron device begins with; behind it stand its cores as NEURON_RT_VISIBLE_CORES takes them."""
 

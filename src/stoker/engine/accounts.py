@@ -19,7 +19,7 @@ from stoker.engine.recorder import Recorder
 
 if TYPE_CHECKING:
     from stoker.core.receipt import Receipt
-    from stoker.hardware.samples import Samples
+    from stoker.devices.samples import Samples
 
 ASKED_FOR_NONE = (
     "the step asks for no accelerator, so that it sees none: give it resources=ResourceSettings(gpu_count=1)"
@@ -54,8 +54,8 @@ class Accounts:
             _explain_none(step, facts)
             return
         from stoker.core import receipt_words  # only for steps with devices
-        from stoker.hardware import nodes
-        from stoker.hardware.receipt import receipt_of, tracks
+        from stoker.devices import nodes
+        from stoker.devices.receipt import receipt_of, tracks
 
         lease, result = status.lease, status.result or {}
         leases = [lease, *({**lease, **other} for other in lease.get("others", ()))]
@@ -82,7 +82,7 @@ class Accounts:
         facts["receipt"] = receipt_words.summary(receipt)
         judged = _judged(receipt, step, facts)
         if judged:
-            from stoker.runtime import signatures  # read when something failed: the table costs a start 2 ms
+            from stoker.worker import signatures  # read when something failed: the table costs a start 2 ms
 
             why, advice = signatures.general(IDLE_GPU)
             facts.update(cause=IDLE_GPU, message=judged, outputs={})
@@ -93,7 +93,7 @@ class Accounts:
 
 def _samples(lease: Mapping[str, Any]) -> Samples:
     """What a monitor wrote; of one that never came so far, what it was told: the devices were held all the same."""
-    from stoker.hardware.receipt import read
+    from stoker.devices.receipt import read
 
     samples = read(lease["samples"])
     return samples if samples.header else attrs.evolve(samples, header=lease)

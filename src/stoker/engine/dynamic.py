@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from typing import Any, Callable, Mapping, Protocol
 
-from stoker.compile.planner import Planner, findings_of
 from stoker.core import events as ev
 from stoker.core import findings as checks
 from stoker.core.artifact import from_wire
@@ -18,6 +17,7 @@ from stoker.core.graph import Node
 from stoker.core.plan import Backend, StepPlan
 from stoker.core.status import STEP_GOOD
 from stoker.engine.runner import Runner
+from stoker.plan.planner import Planner, findings_of
 from stoker.store import artifacts
 
 

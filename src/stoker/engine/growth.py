@@ -87,7 +87,7 @@ class Growth:
 
     def profiled(self, key: str, prefix: str, blobs: Blobs) -> dict[str, Wire]:
         """What a task's devices did, as artifacts of it; nothing for one that an earlier session finished."""
-        from stoker.engine.flowprofile import profile
+        from stoker.flows.profile import profile
 
         attempt = self._doing[key].facts.get("attempt") if key in self._doing else None
         if attempt is None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from stoker.compile.cachekey import cache_key
 from stoker.core.plan import StepPlan
 from stoker.engine.inputs import digest_of
+from stoker.plan.cachekey import cache_key
 
 
 def result_key(step: StepPlan, inputs: Mapping[str, Any], environment: str) -> str:

@@ -14,9 +14,9 @@ from stoker.core.plan import JobStatus, StepPlan
 from stoker.core.status import CANCELLED, KILLED, NEVER_RETRIED, RETRIED_IF_NAMED, TIMED_OUT, StepStatus
 from stoker.core.words import time_text
 from stoker.engine.doing import Doing
-from stoker.runtime.failure import ASK_THE_KERNEL, Ending, Explanation, asks_the_log, explained
-from stoker.runtime.kernel_log import KernelLog
-from stoker.runtime.memory_pressure import OomKills
+from stoker.worker.failure import ASK_THE_KERNEL, Ending, Explanation, asks_the_log, explained
+from stoker.worker.kernel_log import KernelLog
+from stoker.worker.memory_pressure import OomKills
 
 HERE: Final = frozenset({"local"})
 """Backends whose jobs run beside the driver: what its machine's kernel knows is said of theirs too."""

@@ -39,7 +39,7 @@ _LEFT_OUT: Final = frozenset(
 )
 _PROOF: Final = (
     "import json, sys; path = list(sys.path); "
-    "import stoker.runtime.forkserver, stoker.runtime.serving, stoker.runtime.worker; print(json.dumps(path))"
+    "import stoker.worker.forkserver, stoker.worker.serving, stoker.worker.worker; print(json.dumps(path))"
 )
 """What must be importable there; it prints `sys.path` as the interpreter begins."""
 

@@ -14,10 +14,10 @@ import sys
 from typing import Any, Callable, Final, Mapping, TypeVar, overload
 
 from stoker.core.launch import Accelerate, Launch
-from stoker.frontends.functional import Pipeline, Step
-from stoker.frontends.handles import Future, Handle, Handles
-from stoker.frontends.options import LAUNCH_MARK
-from stoker.frontends.tracing import ACTIVE
+from stoker.pipelines.functional import Pipeline, Step
+from stoker.pipelines.handles import Future, Handle, Handles
+from stoker.pipelines.options import LAUNCH_MARK
+from stoker.pipelines.tracing import ACTIVE
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence, TextIO
 
 from stoker.core.plan import LogLine, Plan
 from stoker.core.words import count_text, memory_text, time_text
-from stoker.runtime.failure import shown
+from stoker.worker.failure import shown
 
 if TYPE_CHECKING:
     from stoker.report.complaints import Block

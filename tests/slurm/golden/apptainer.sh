@@ -15,7 +15,7 @@ unset SLURM_EXPORT_ENV SLURM_LABELIO SLURM_TIMELIMIT
 here=/shared/me/slurm/run1/t0ken/"${SLURM_ARRAY_TASK_ID:-0}"
 rm -f "$here"/result*.json "$here"/samples*.jsonl "$here"/gang-*.json "$here"/warned
 unset PYTHONHOME
-exec apptainer exec --nv --bind=/shared/me/slurm:/shared/me/slurm --bind=/home/me/.stoker/checkpoints:/home/me/.stoker/checkpoints --bind=/home/me/.stoker/artifacts:/home/me/.stoker/artifacts --bind=/home/me/.stoker/wheels/bundle-1:/home/me/.stoker/wheels/bundle-1:ro --bind=/data:/mnt/data:ro docker://nvcr.io/nvidia/pytorch:25.01-py3 env PYTHONPATH=/home/me/.stoker/wheels/bundle-1 python3 -m stoker.runtime.boot "$here/job.json"
+exec apptainer exec --nv --bind=/shared/me/slurm:/shared/me/slurm --bind=/home/me/.stoker/checkpoints:/home/me/.stoker/checkpoints --bind=/home/me/.stoker/artifacts:/home/me/.stoker/artifacts --bind=/home/me/.stoker/wheels/bundle-1:/home/me/.stoker/wheels/bundle-1:ro --bind=/data:/mnt/data:ro docker://nvcr.io/nvidia/pytorch:25.01-py3 env PYTHONPATH=/home/me/.stoker/wheels/bundle-1 python3 -m stoker.worker.boot "$here/job.json"
 
 # job.json
 # {

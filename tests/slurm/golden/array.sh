@@ -16,7 +16,7 @@ here=/shared/me/slurm/run1/t0ken/"${SLURM_ARRAY_TASK_ID:-0}"
 rm -f "$here"/result*.json "$here"/samples*.jsonl "$here"/gang-*.json "$here"/warned
 unset PYTHONHOME
 export PYTHONPATH=/home/me/.stoker/wheels/bundle-1"${PYTHONPATH:+:$PYTHONPATH}"
-exec /opt/python/bin/python3 -m stoker.runtime.boot "$here/job.json"
+exec /opt/python/bin/python3 -m stoker.worker.boot "$here/job.json"
 
 # job.json
 # {

@@ -41,7 +41,7 @@ export NCCL_DEBUG='WARN'
 trap - ERR
 unset PYTHONHOME
 export PYTHONPATH=/home/me/.stoker/wheels/bundle-1"${PYTHONPATH:+:$PYTHONPATH}"
-exec /opt/python/bin/python3 -m stoker.runtime.boot "$here/job.json"
+exec /opt/python/bin/python3 -m stoker.worker.boot "$here/job.json"
 
 # job.json
 # {

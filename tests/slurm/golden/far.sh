@@ -20,7 +20,7 @@ here=/shared/me/slurm/run1/t0ken/"${SLURM_ARRAY_TASK_ID:-0}"
 rm -f "$here"/result*.json "$here"/samples*.jsonl "$here"/gang-*.json "$here"/warned
 unset PYTHONHOME
 export PYTHONPATH=/shared/me/slurm/bundle-1"${PYTHONPATH:+:$PYTHONPATH}"
-exec python3 -m stoker.runtime.boot "$here/job.json"
+exec python3 -m stoker.worker.boot "$here/job.json"
 
 # job.json
 # {

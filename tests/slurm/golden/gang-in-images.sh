@@ -18,7 +18,7 @@ unset PYTHONHOME
 told=
 trap 'told=yes; touch "$here"/warned' USR1
 trap 'told=yes' TERM
-srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --overlap --kill-on-bad-exit=1 --wait=0 --mpi=none --export=ALL --input=none --open-mode=append --output=/shared/me/slurm/run1/t0ken/0/out-%n --error=/shared/me/slurm/run1/t0ken/0/err-%n singularity exec --rocm --bind=/shared/me/slurm:/shared/me/slurm --bind=/home/me/.stoker/checkpoints:/home/me/.stoker/checkpoints --bind=/home/me/.stoker/artifacts:/home/me/.stoker/artifacts --bind=/home/me/.stoker/wheels/bundle-1:/home/me/.stoker/wheels/bundle-1:ro docker://nvcr.io/nvidia/pytorch:25.01-py3 env PYTHONPATH=/home/me/.stoker/wheels/bundle-1 /opt/conda/bin/python -m stoker.runtime.boot "$here/job.json" &
+srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --overlap --kill-on-bad-exit=1 --wait=0 --mpi=none --export=ALL --input=none --open-mode=append --output=/shared/me/slurm/run1/t0ken/0/out-%n --error=/shared/me/slurm/run1/t0ken/0/err-%n singularity exec --rocm --bind=/shared/me/slurm:/shared/me/slurm --bind=/home/me/.stoker/checkpoints:/home/me/.stoker/checkpoints --bind=/home/me/.stoker/artifacts:/home/me/.stoker/artifacts --bind=/home/me/.stoker/wheels/bundle-1:/home/me/.stoker/wheels/bundle-1:ro docker://nvcr.io/nvidia/pytorch:25.01-py3 env PYTHONPATH=/home/me/.stoker/wheels/bundle-1 /opt/conda/bin/python -m stoker.worker.boot "$here/job.json" &
 while told= code=0; do
   wait $! || code=$?
   [ -n "$told" ] || exit "$code"

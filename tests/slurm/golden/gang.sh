@@ -22,7 +22,7 @@ export PYTHONPATH=/home/me/.stoker/wheels/bundle-1"${PYTHONPATH:+:$PYTHONPATH}"
 told=
 trap 'told=yes; touch "$here"/warned' USR1
 trap 'told=yes' TERM
-srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task=16 --overlap --kill-on-bad-exit=1 --wait=0 --mpi=none --export=ALL --input=none --open-mode=append --output=/shared/me/slurm/run1/t0ken/0/out-%n --error=/shared/me/slurm/run1/t0ken/0/err-%n /opt/python/bin/python3 -m stoker.runtime.boot "$here/job.json" &
+srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --cpus-per-task=16 --overlap --kill-on-bad-exit=1 --wait=0 --mpi=none --export=ALL --input=none --open-mode=append --output=/shared/me/slurm/run1/t0ken/0/out-%n --error=/shared/me/slurm/run1/t0ken/0/err-%n /opt/python/bin/python3 -m stoker.worker.boot "$here/job.json" &
 while told= code=0; do
   wait $! || code=$?
   [ -n "$told" ] || exit "$code"

@@ -18,7 +18,7 @@ unset PYTHONHOME
 told=
 trap 'told=yes; touch "$here"/warned' USR1
 trap 'told=yes' TERM
-srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --overlap --kill-on-bad-exit=1 --wait=0 --mpi=none --export=ALL --input=none --open-mode=append --output=/shared/me/slurm/run1/t0ken/0/out-%n --error=/shared/me/slurm/run1/t0ken/0/err-%n '--container-image=nvcr.io#nvidia/pytorch:25.01-py3' --container-mounts=/shared/me/slurm:/shared/me/slurm,/shared/me/slurm/checkpoints:/shared/me/slurm/checkpoints,/shared/me/slurm/bundle-1:/shared/me/slurm/bundle-1:ro,/data:/data --no-container-mount-home --no-container-entrypoint env PYTHONPATH=/shared/me/slurm/bundle-1 python3 -m stoker.runtime.boot "$here/job.json" &
+srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --overlap --kill-on-bad-exit=1 --wait=0 --mpi=none --export=ALL --input=none --open-mode=append --output=/shared/me/slurm/run1/t0ken/0/out-%n --error=/shared/me/slurm/run1/t0ken/0/err-%n '--container-image=nvcr.io#nvidia/pytorch:25.01-py3' --container-mounts=/shared/me/slurm:/shared/me/slurm,/shared/me/slurm/checkpoints:/shared/me/slurm/checkpoints,/shared/me/slurm/bundle-1:/shared/me/slurm/bundle-1:ro,/data:/data --no-container-mount-home --no-container-entrypoint env PYTHONPATH=/shared/me/slurm/bundle-1 python3 -m stoker.worker.boot "$here/job.json" &
 while told= code=0; do
   wait $! || code=$?
   [ -n "$told" ] || exit "$code"

@@ -1,7 +1,7 @@
 """Ray: steps that are submitted together become one Ray job, whose program in the cluster runs each as a task.
 
 What is sent is decided in `tasks`, and what is refused in `check`; `platform` sends and follows it, asking the
-dashboard (`jobs`) and hearing what the program tells (`log`). The program is `runtime.rayjob`.
+dashboard (`jobs`) and hearing what the program tells (`log`). The program is `backends.ray.job`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from typing import Any, Iterable, Iterator, Mapping, Sequence
 
+from stoker.backends.base.watched import Watched
 from stoker.backends.ray import check as raycheck
 from stoker.backends.ray import tasks as raytasks
 from stoker.backends.ray.jobs import Jobs, is_loopback
 from stoker.backends.ray.platform import RayPlatform
-from stoker.backends.watched import Watched
 from stoker.core.findings import Finding
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.ray import RaySettings

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from typing import Any, Final, Iterable, Iterator, Mapping
 
-from stoker.backends.leasing import OWN_VISIBILITY
-from stoker.backends.platforms import Away
+from stoker.backends.base.leasing import OWN_VISIBILITY
+from stoker.backends.base.platforms import Away
 from stoker.backends.ray.jobs import Jobs
 from stoker.backends.ray.tasks import asked_of_ray, fraction_of, kinds_of, settings_of
 from stoker.backends.ray.words import amount_text

@@ -13,8 +13,8 @@ import ssl
 import urllib.parse
 from typing import Any, Final, Mapping
 
-from stoker.backends.platforms import Away
-from stoker.backends.secrets import missing_source
+from stoker.backends.base.platforms import Away
+from stoker.backends.docker.secrets import missing_source
 from stoker.core.errors import BackendError
 from stoker.core.ray import PORT, RaySettings
 

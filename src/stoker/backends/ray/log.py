@@ -16,7 +16,7 @@ import struct
 import urllib.parse
 from typing import Any, Final, Iterator, Mapping, Protocol
 
-from stoker.backends.platforms import Away
+from stoker.backends.base.platforms import Away
 from stoker.backends.ray.jobs import Jobs
 from stoker.core.containers import MARK
 

@@ -17,13 +17,13 @@ from typing import Any, Final, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.messages import request_digest
-from stoker.backends.platforms import Away, Seen
+from stoker.backends.base.messages import request_digest
+from stoker.backends.base.platforms import Away, Seen
+from stoker.backends.base.statuses import failed, of_boot
 from stoker.backends.ray import folders as rayfolders
 from stoker.backends.ray import tasks as raytasks
 from stoker.backends.ray.jobs import OVER, Jobs
 from stoker.backends.ray.log import File, Log, Source
-from stoker.backends.statuses import failed, of_boot
 from stoker.core.errors import BackendError
 from stoker.core.plan import Job, JobStatus, Site
 from stoker.core.ray import RaySettings

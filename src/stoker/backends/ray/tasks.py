@@ -1,7 +1,7 @@
 """From jobs to the request that Ray's Jobs API is sent, and the document that the program in the cluster reads: pure.
 
-Steps that were submitted together are one Ray job (docs/dev/decisions/0014). Its program, `runtime.rayjob`, reads the
-document, which has for each step what `runtime.boot` is told and what the step asks of Ray.
+Steps that were submitted together are one Ray job (docs/dev/decisions/0014). Its program, `backends.ray.job`, reads the
+document, which has for each step what `worker.boot` is told and what the step asks of Ray.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import math
 import shlex
 from typing import Any, Final, Mapping, Sequence
 
-from stoker.backends.leasing import asked_document
-from stoker.backends.messages import boot_document, gang_document, nodes_of, request_digest
+from stoker.backends.base.leasing import asked_document
+from stoker.backends.base.messages import boot_document, gang_document, nodes_of, request_digest
 from stoker.core.accelerators import MODELS, Accelerator
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.ray import KINDS, Kind, RaySettings, kind_of
@@ -93,7 +93,7 @@ def asked_of_ray(job: Job, settings: RaySettings) -> dict[str, Any]:
 
 
 def samples_of(job: Job, site: Site) -> str:
-    """The file in which a job's devices are accounted for, as this machine calls it; `runtime.boot` adds the node."""
+    """The file in which a job's devices are accounted for, as this machine calls it; `worker.boot` adds the node."""
     return f"{site.scratch}/samples-ray-{hashlib.sha256(job.name.encode()).hexdigest()[:16]}.jsonl"
 
 
@@ -179,7 +179,7 @@ def request(
 ) -> dict[str, Any]:
     """The body of the request that starts a batch."""
     place = f"{folder}/{DOCUMENT}"
-    command = f"exec {shlex.quote(settings.get('python', 'python'))} -m stoker.runtime.rayjob {shlex.quote(place)}"
+    command = f"exec {shlex.quote(settings.get('python', 'python'))} -m stoker.backends.ray.job {shlex.quote(place)}"
     if shares and site.bundle:
         bundle = shlex.quote(site.bundle)
         command = f'export PYTHONPATH={bundle}"${{PYTHONPATH:+:$PYTHONPATH}}"; {command}'

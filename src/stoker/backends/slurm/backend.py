@@ -16,16 +16,16 @@ import os
 import time
 from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
-from stoker.backends.logins import Here, login
-from stoker.backends.platforms import Away, Seen
-from stoker.backends.secrets import credentials
+from stoker.backends.base.logins import Here, login
+from stoker.backends.base.platforms import Away, Seen
+from stoker.backends.base.statuses import failed
+from stoker.backends.base.watched import Watched
+from stoker.backends.docker.secrets import credentials
 from stoker.backends.slurm import script as slurmscript
 from stoker.backends.slurm.orphans import Orphans, jobs_document
 from stoker.backends.slurm.queue import Controller
 from stoker.backends.slurm.task import Task, task_of
 from stoker.backends.slurm.why import words
-from stoker.backends.statuses import failed
-from stoker.backends.watched import Watched
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import Job, Site, StepPlan

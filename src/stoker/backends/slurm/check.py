@@ -11,7 +11,7 @@ from typing import Final, Iterator
 
 import attrs
 
-from stoker.backends.leasing import OWN_VISIBILITY
+from stoker.backends.base.leasing import OWN_VISIBILITY
 from stoker.backends.slurm.devices import GPU, asked
 from stoker.backends.slurm.script import OWN
 from stoker.core.containers import Mount

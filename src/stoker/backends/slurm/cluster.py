@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 
 import attrs
 
-from stoker.backends.logins import NOT_FOUND, Login
-from stoker.backends.platforms import Away
+from stoker.backends.base.logins import NOT_FOUND, Login
+from stoker.backends.base.platforms import Away
 from stoker.core.errors import BackendError
 
 FRESH: Final = 60.0

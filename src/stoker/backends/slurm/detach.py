@@ -11,7 +11,7 @@ import os
 import shlex
 from typing import Any, Final, Iterator, Mapping, Sequence
 
-from stoker.backends.logins import Login, login
+from stoker.backends.base.logins import Login, login
 from stoker.backends.slurm.cluster import UNLIMITED, Facts, facts
 from stoker.backends.slurm.queue import Controller
 from stoker.backends.slurm.script import SCRIPT, time_text

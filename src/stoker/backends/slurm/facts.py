@@ -14,8 +14,8 @@ from typing import Callable, Final, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.logins import Login
-from stoker.backends.platforms import Away
+from stoker.backends.base.logins import Login
+from stoker.backends.base.platforms import Away
 from stoker.backends.slurm.cluster import UNLIMITED, Facts, Gres, Group, Partition, facts, gres_of
 from stoker.backends.slurm.devices import Asked, asked
 from stoker.backends.slurm.script import time_limit

@@ -8,8 +8,8 @@ from typing import Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.logins import Login
-from stoker.backends.messages import request_digest
+from stoker.backends.base.logins import Login
+from stoker.backends.base.messages import request_digest
 from stoker.backends.slurm import script as slurmscript
 from stoker.backends.slurm.queue import Controller
 from stoker.backends.slurm.states import Row

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import Collection, Final, Iterable, Mapping, Sequence
 
-from stoker.backends.logins import NOT_FOUND, Login, Ran
-from stoker.backends.platforms import Away
+from stoker.backends.base.logins import NOT_FOUND, Login, Ran
+from stoker.backends.base.platforms import Away
 from stoker.backends.slurm.states import ACCOUNT, QUEUE, Row, accounted, compact, rows, shown
 from stoker.core.errors import BackendError
 

@@ -2,7 +2,7 @@
 here and nothing is sent.
 
     FOLDER/RUN/TOKEN/script.sh
-    FOLDER/RUN/TOKEN/INDEX/job.json     what `runtime.boot` is told; beside it result.json, out-NODE and err-NODE
+    FOLDER/RUN/TOKEN/INDEX/job.json     what `worker.boot` is told; beside it result.json, out-NODE and err-NODE
 
 INDEX is the task of an array, 0 without one; TOKEN is also the job's comment, by which it is found again. A job of one
 node is the batch script itself, which becomes the worker, so that Slurm's signals reach it; the nodes of a gang, and
@@ -21,8 +21,8 @@ import shlex
 import sys
 from typing import Any, Final, Iterator, Mapping, Sequence
 
-from stoker.backends.leasing import asked_document
-from stoker.backends.messages import boot_document, gang_document, nodes_of
+from stoker.backends.base.leasing import asked_document
+from stoker.backends.base.messages import boot_document, gang_document, nodes_of
 from stoker.backends.slurm.containers import contained, mounts_of
 from stoker.backends.slurm.devices import asked
 from stoker.core.codec import to_json
@@ -34,7 +34,7 @@ from stoker.core.words import dashed
 SCRIPT: Final = "script.sh"
 DOCUMENT: Final = "job.json"
 WARNED: Final = "warned"
-"""The file by which `runtime.boot` learns that the time limit is near."""
+"""The file by which `worker.boot` learns that the time limit is near."""
 OWN: Final = sys.executable
 """The interpreter on the nodes where nobody says another and they see this machine's folders."""
 GRACE: Final = 9.0
@@ -117,7 +117,7 @@ def specification(
     secret: str = "",
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """What `runtime.boot` is told: the document of task `index`.
+    """What `worker.boot` is told: the document of task `index`.
 
     `secret` is what the nodes of a gang know each other by, `environment` what opens the artifact store.
     """
@@ -304,7 +304,7 @@ def _worker(job: Job, site: Site, settings: SlurmSettings, folder: str) -> list[
     """The command of the worker, in its image if it has one."""
     image = image_of(job.step)
     python = settings.get("python", "python3" if image or not settings.shares else OWN)
-    words = [python, "-m", "stoker.runtime.boot"]
+    words = [python, "-m", "stoker.worker.boot"]
     if not image:
         return words
     bundle, kept = bundle_place(site, settings, folder), checkpoint_place(site, settings, folder)

@@ -10,7 +10,7 @@ from typing import Final, Iterator, Literal, Mapping
 
 import attrs
 
-from stoker.backends.statuses import failed, killed_for_memory
+from stoker.backends.base.statuses import failed, killed_for_memory
 from stoker.core.plan import JobStatus
 from stoker.core.status import HOST_OOM, KILLED, NODE_LOST, PREEMPTED, TIMED_OUT, WORKER_LOST
 

@@ -11,10 +11,10 @@ from typing import Any, Final, Mapping
 
 import attrs
 
-from stoker.backends.messages import nodes_of
+from stoker.backends.base.messages import nodes_of
+from stoker.backends.base.statuses import failed, of_boot
 from stoker.backends.slurm.script import by_srun
 from stoker.backends.slurm.states import Row, ended
-from stoker.backends.statuses import failed, of_boot
 from stoker.core.containers import MARK, RESULT
 from stoker.core.plan import Job, JobStatus
 from stoker.core.slurm import SlurmSettings

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final, Iterator
 
-from stoker.backends.logins import NOT_FOUND, Login
+from stoker.backends.base.logins import NOT_FOUND, Login
 from stoker.backends.slurm.script import arguments
 from stoker.core.findings import Finding
 from stoker.core.plan import Job, StepPlan

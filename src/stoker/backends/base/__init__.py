@@ -1,0 +1,1 @@
+"""What backends share: the seam to a platform, the watching thread, device leases, SSH."""

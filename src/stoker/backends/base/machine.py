@@ -1,0 +1,178 @@
+"""What this machine has for steps, what a step takes of it, and what it must refuse of a request."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from typing import Any, Final, Iterator, Mapping
+
+import attrs
+
+from stoker.backends.base.leasing import claim_document
+from stoker.backends.base.messages import nodes_of
+from stoker.core.admission import demand
+from stoker.core.findings import Finding
+from stoker.core.launch import OPEN_MPI, Launch
+from stoker.core.plan import Capacity, Job, StepPlan
+from stoker.core.resources import describe
+from stoker.core.settings import LocalSettings
+from stoker.core.units import given, size_text
+from stoker.core.words import memory_text
+
+_SLOTS_PER_CPU: Final = 8
+"""How many steps may run at once for each CPU when they ask for less than one; each is a process of some 20 MB."""
+_NEVER_LESS: Final = "a step is never silently given less than it asks for"
+_PACKAGES: Final[Mapping[str, str]] = {
+    "accelerate": "accelerate",
+    "torchrun": "torch",
+    "deepspeed": "deepspeed",
+    "jax": "jax",
+}
+"""launcher → the package that brings it"""
+_NO_LEASES: Final = "nobody hands out devices here: the backend was made without a ledger of them"
+_REFUSED: Final[Mapping[str, tuple[str, str, str]]] = {
+    "shared_memory": (
+        "STK105",
+        "{} of shared memory",
+        "/dev/shm is the machine's, and no step has one of its own",
+    ),
+    "extended": ("STK106", "extended resources {}", "only a cluster's scheduler knows these"),
+}
+"""field → code, what it asks for, why this machine cannot give it"""
+
+
+def room(options: Mapping[str, Any]) -> Capacity:
+    """What this machine has for steps: cgroup limits and CPU affinity counted, less what the settings hold back."""
+    settings = LocalSettings(**options)
+    cpus = given(settings.cpus, float(cpu_count()))
+    memory = given(settings.memory, memory_size())
+    slots = given(settings.max_workers, max(1, int(cpus)) * _SLOTS_PER_CPU)
+    return Capacity(cpus=cpus, memory=memory, slots=slots)
+
+
+def cpu_count() -> int:
+    """CPUs that this process may use: its affinity, or fewer if a cgroup's quota says so."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            quota, period = file.read().split()
+        if quota != "max":
+            count = min(count, max(1, round(int(quota) / int(period))))
+    except (OSError, ValueError):
+        return count
+    return count
+
+
+def memory_size() -> int:
+    """Bytes of memory of this machine, or of the cgroup that holds this process."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with open("/sys/fs/cgroup/memory.max") as file:
+            text = file.read().strip()
+        return total if text == "max" else min(total, int(text))
+    except (OSError, ValueError):
+        return total
+
+
+def taken(job: Job) -> dict[str, Any]:
+    """What a job takes of this machine, as data: what each node counts for in admission, and the devices it claims.
+
+    `process` is one that other steps use too ("warm"), or one that begins and ends with it ("fresh").
+    """
+    nodes, settings = nodes_of(job), job.step.settings
+    if job.kind == "hook":
+        return {"nodes": nodes, "process": "warm"}
+    claim = claim_document(job)
+    alone = claim or nodes > 1 or settings.launch is not None
+    return {
+        "nodes": nodes,
+        "process": "fresh" if alone else settings.isolation,
+        "admission": attrs.asdict(demand(settings)),
+        "claim": claim,
+    }
+
+
+def check(step: StepPlan, room: Capacity, *, leases: bool) -> Iterator[Finding]:
+    """Field by field, what this machine refuses of a step's request and how it takes the rest.
+
+    `leases`: devices are handed out, and what of them is wanted is for `leasing` to judge.
+    """
+    wanted = step.settings.resources
+    where = f"{step.where} step '{step.name}'"
+    way = f"--set steps.{step.name}.{{}}, or a stack that has it (--stack)"
+
+    def refused(code: str, what: str, why: str, fix: str) -> Finding:
+        return Finding(code=code, level="error", where=where, what=what, why=why, fix=way.format(fix))
+
+    nodes = int(wanted.get("nodes", 1))
+    each = f" on each of {nodes} nodes" if nodes > 1 else ""
+    cpus, memory = given(wanted.cpu_count, 0.0), given(wanted.memory, 0)
+    if cpus and cpus * nodes > room.cpus:
+        what = f"asks for {cpus:g} CPUs{each}; this machine has {room.cpus:g}"
+        yield refused("STK101", what, _NEVER_LESS, f"resources.cpu_count={room.cpus / nodes:g}")
+    if nodes > room.slots:
+        what = f"asks for {nodes} nodes; this machine runs {room.slots} processes at once"
+        yield refused("STK104", what, "each node is a process of its own here", f"resources.nodes={room.slots}")
+    elif nodes > 1 and (other := _no_mpi(step.settings.launch)):
+        what = f"asks for {nodes} nodes with {other}"
+        why = "the nodes here are processes of one machine, on which only Open MPI 4 can start ranks"
+        yield refused("STK104", what, why, "resources.nodes=1")
+    elif nodes > 1:
+        what = f"asks for {nodes} nodes; they are processes of this machine"
+        why = "everything happens as on several machines but what goes over the cable"
+        yield Finding(code="STK104", level="translated", where=where, what=what, why=why)
+    if memory and memory * nodes > room.memory:
+        what = f"asks for {size_text(memory)} of memory{each}; this machine has {memory_text(room.memory)}"
+        yield refused("STK102", what, _NEVER_LESS, f"resources.memory={size_text(room.memory // 2**30 * 2**30)}")
+    if wanted.gpus_per_node and not leases:
+        yield refused("STK103", f"asks for {describe(wanted)}", _NO_LEASES, "resources.gpu_count=null")
+    for name, (code, what, why) in _REFUSED.items():
+        asked = given(wanted.get(name, None), None)
+        if asked:
+            yield refused(code, f"asks for {what.format(_shown(name, asked))}", why, f"resources.{name}=null")
+    if given(wanted.disk, 0) > (free := shutil.disk_usage(".").free):
+        what = f"asks for {size_text(wanted.disk or 0)} of disk; {memory_text(free)} are free here"
+        yield refused("STK108", what, _NEVER_LESS, "resources.disk=null")
+    if given(wanted.spot, None):
+        what = "asks for a spot machine; it runs on this one"
+        yield Finding(code="STK109", level="translated", where=where, what=what, why="this machine is never taken away")
+    if not step.environment and (missing := _missing(step.settings.launch)):
+        what = f"starts its ranks by {missing}, which is not installed here"
+        why = "ranks are started in the driver's own Python environment"
+        yield Finding(code="STK140", level="error", where=where, what=what, why=why, fix=f"install {missing}")
+    if step.settings.docker is not None:
+        what = "asks for a container image; the local backend runs steps in the driver's own Python environment"
+        yield refused("STK110", what, "what the image brings would be missing, unsaid", "docker=null")
+
+
+def _no_mpi(launch: Launch | None) -> str:
+    """The MPI that could not start ranks on several nodes of this machine; empty where it can, and for none."""
+    program = str((launch.arguments or {}).get("program") or "mpirun") if launch and launch.launcher == "mpi" else ""
+    if not program or shutil.which(program) is None:  # what is not installed is said elsewhere
+        return program if program == "srun" else ""
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    return "" if OPEN_MPI.search(version) else version.partition("\n")[0] or program
+
+
+def _missing(launch: Launch | None) -> str:
+    """What a launcher needs and is not installed here; empty where nothing is missing."""
+    if launch is None:
+        return ""
+    package = _PACKAGES.get(launch.launcher, "")
+    if package and importlib.util.find_spec(package) is None:
+        return f"the package '{package}'"
+    program = launch.command[0] if launch.command else ""
+    if launch.launcher == "mpi":
+        program = str((launch.arguments or {}).get("program") or "mpirun")
+    return f"the program '{program}'" if program and shutil.which(program) is None else ""
+
+
+def _shown(name: str, asked: Any) -> str:
+    """What a field asks for, as a person writes it."""
+    if name == "shared_memory":
+        return size_text(asked)
+    if name == "extended":
+        return ", ".join(f"{label}={amount:g}" for label, amount in asked.items())
+    return ", ".join(map(str, asked)) if isinstance(asked, tuple) else str(asked)

@@ -1,0 +1,370 @@
+"""What backends share whose jobs run on a platform with a queue of its own: one thread that does all talking to it.
+
+It sends what was submitted, many at once, so that a fan-out becomes an array; looks after what was sent, less and less
+often while nothing changes; and ends what is cancelled. A platform that does not answer is asked again for as long as
+the run lives: what runs there goes on without us. How each of these is done is the platform's (`platforms.Platform`).
+
+What was sent outlives this process. The next driver that has the same to do finds it (`Platform.find`), takes over what
+it has done, and follows it if it still runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+import time
+from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from stoker.backends.base.messages import nodes_of
+from stoker.backends.base.news import News
+from stoker.backends.base.output import Reader
+from stoker.backends.base.platforms import Away, Platform, Seen
+from stoker.backends.base.statuses import failed
+from stoker.core.errors import BackendError, StokerError
+from stoker.core.plan import Job, JobStatus, LogLine
+from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
+
+log = logging.getLogger(__name__)
+
+GATHER: Final = 0.05
+"""Seconds without a further job after which those submitted are sent together."""
+PAUSES: Final = (0.2, 0.3, 0.5, 1.0, 2.0)
+"""Seconds between two looks, longer while nothing changes. A platform asks its own controller less often."""
+AWAY: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds before a platform that did not answer is asked again."""
+FORCE: Final = 30.0
+"""Seconds after a hard end in which a platform may still tell how the job went; then it counts as ended."""
+
+
+@attrs.define(kw_only=True)
+class _Flight:
+    """A job that was sent. `leases` are its nodes' devices, as they told them; `force` and `late` are times of the
+    monotonic clock, of the hard end and of giving up."""
+
+    job: Job
+    handle: Any
+    readers: dict[int, Reader] = attrs.field(factory=dict)
+    leases: dict[int, Mapping[str, Any]] = attrs.field(factory=dict)
+    running: bool = False
+    message: str = ""
+    force: float = float("inf")
+    late: float = float("inf")
+
+
+class Watch:
+    """The thread, and what is on its way. Everything else may be called from any other thread."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self._outbox: dict[str, Job] = {}
+        self._flights: dict[str, _Flight] = {}
+        self._ends: dict[str, float] = {}
+        self._known: set[str] = set()
+        self._told: queue.SimpleQueue[tuple[str, JobStatus | None, Sequence[LogLine], Sequence[Any]]]
+        self._told = queue.SimpleQueue()
+        self._news = News()
+        self._changed = threading.Condition()
+        self._last_submit = 0.0
+        self._urgent = False
+        self._closing = False
+        self._closed = False
+        self._away = 0
+        self._wake_in, self._wake_out = os.pipe()
+        os.set_blocking(self._wake_in, False)
+        os.set_blocking(self._wake_out, False)
+        self._thread: threading.Thread | None = None
+
+    # The backend's side
+
+    def submit(self, job: Job) -> str:
+        """Take a job in; what becomes of it is news of a later poll."""
+        with self._changed:
+            if job.name in self._known:
+                return job.name
+            self._known.add(job.name)
+            self._outbox[job.name] = job
+            self._last_submit = time.monotonic()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="stoker-watch", daemon=True)
+                self._thread.start()
+            self._urgent = True
+            self._changed.notify()
+        return job.name
+
+    def cancel(self, name: str, grace: float) -> None:
+        """Have a job end; one that was not sent yet is over at once."""
+        with self._changed:
+            if self._outbox.pop(name, None) is not None:
+                self._tell(name, failed(CANCELLED))
+            else:
+                self._ends[name] = min(grace, self._ends.get(name, grace))
+            self._urgent = True
+            self._changed.notify()
+
+    def wakeups(self) -> Iterable[int]:
+        """Readable when there is news."""
+        return (self._wake_in,)
+
+    def poll(self) -> Mapping[str, JobStatus]:
+        """What is new since the last call."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_in, 1 << 16)
+        while not self._told.empty():
+            name, status, lines, messages = self._told.get()
+            if lines:
+                self._news.lines.setdefault(name, []).extend(lines)
+            for message in messages:
+                self._news.said(name, message)
+            if status is not None:
+                self._news.put(name, status)
+                if status.lost or status.state in ("succeeded", "failed"):
+                    with self._changed:
+                        self._known.discard(name)
+        return self._news.taken()
+
+    def close(self) -> None:
+        """End what this driver sent and still runs, and the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+        self._platform.close()
+        with self._changed:
+            self._closed = True
+            os.close(self._wake_in)
+            os.close(self._wake_out)
+
+    def _tell(
+        self, name: str, status: JobStatus | None = None, lines: Sequence[LogLine] = (), messages: Sequence[Any] = ()
+    ) -> None:
+        self._told.put((name, status, lines, messages))
+        if not self._closed:
+            with contextlib.suppress(BlockingIOError):  # it is full: the next poll is coming anyway
+                os.write(self._wake_out, b"x")
+
+    # The thread
+
+    def _run(self) -> None:
+        quiet = 0
+        while not self._closing:
+            self._urgent = False
+            try:
+                quiet = 0 if self._turn() else min(quiet + 1, len(PAUSES) - 1)
+                pause, self._away = PAUSES[quiet], 0
+            except Away as error:
+                pause = AWAY[min(self._away, len(AWAY) - 1)]
+                self._say_away(error, pause)
+            except Exception as error:  # the top of a thread: the engine of the run would wait for ever
+                log.exception("the watch over the jobs failed")
+                self._give_up(f"{type(error).__name__}: {error}")
+                return
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or (self._urgent and not self._away), pause)
+        self._end_all()
+
+    def _turn(self) -> bool:
+        """Send, end and look once; whether anything changed."""
+        sent = self._send()
+        ended = self._end()
+        return self._look() or sent or ended
+
+    def _send(self) -> bool:
+        with self._changed:
+            while self._outbox and not self._closing:
+                rest = self._last_submit + GATHER - time.monotonic()
+                if rest <= 0:
+                    break
+                self._changed.wait(rest)
+            jobs = list(self._outbox.values())
+        if not jobs:
+            return False
+        found = dict(self._platform.find(jobs))
+        fresh = [job for job in jobs if job.name not in found]
+        try:
+            found.update(self._platform.send(fresh) if fresh else {})
+        except StokerError as error:
+            if isinstance(error, Away):
+                raise
+            found.update({job.name: failed(REFUSED, str(error)) for job in fresh})
+        for job in jobs:
+            handle = found.get(job.name)
+            if handle is None:
+                continue
+            with self._changed:
+                gone = self._outbox.pop(job.name, None) is None
+            if isinstance(handle, JobStatus):
+                self._tell(job.name, None if gone else handle)
+                continue
+            self._flights[job.name] = _Flight(job=job, handle=handle)
+            if gone:  # cancelled, and told so, while it was being sent
+                with self._changed:
+                    self._ends[job.name] = 0.0
+        return bool(found)
+
+    def _end(self) -> bool:
+        with self._changed:
+            ends, self._ends = self._ends, {}
+        now = time.monotonic()
+        by_grace: dict[float, dict[str, Any]] = {}
+        for name, grace in ends.items():
+            flight = self._flights.get(name)
+            if flight is not None:
+                by_grace.setdefault(grace, {})[name] = flight.handle
+        try:
+            for grace, handles in by_grace.items():
+                self._platform.end(handles, grace=grace)
+                for name in handles:
+                    self._flights[name].force = now + grace if grace else float("inf")
+                    self._flights[name].late = now + grace + FORCE
+            due = {name: flight.handle for name, flight in self._flights.items() if flight.force <= now}
+            if due:
+                self._platform.end(due, grace=0.0)
+                for name in due:
+                    self._flights[name].force = float("inf")
+        except Away:
+            with self._changed:
+                self._ends = {**ends, **self._ends}
+            raise
+        return bool(ends)
+
+    def _look(self) -> bool:
+        if not self._flights:
+            return False
+        seen = self._platform.look({name: flight.handle for name, flight in self._flights.items()})
+        changed = False
+        for name, one in seen.items():
+            changed = self._noted(self._flights[name], one) or changed
+        now = time.monotonic()
+        for flight in list(self._flights.values()):
+            if flight.late <= now:
+                self._over(flight, failed(CANCELLED, "the platform did not tell how the job ended", _lease(flight)))
+                changed = True
+        return changed
+
+    def _noted(self, flight: _Flight, seen: Seen) -> bool:
+        """Pass on what is new of a job; whether anything is."""
+        name = flight.job.name
+        said = False
+        for node, stream, data in seen.output:
+            lines, messages = flight.readers.setdefault(node, Reader()).read(stream, data)
+            said = self._heard(flight, node, lines, messages) or said
+        if seen.events:
+            said = True
+            self._tell(name, None, (), [{"event": kind, "data": data} for kind, data in seen.events])
+        if seen.status is not None:
+            for node, reader in flight.readers.items():
+                self._heard(flight, node, *reader.end())
+            self._over(flight, seen.status)
+            return True
+        if seen.running and not flight.running:
+            flight.running, flight.message = True, ""
+            self._tell(name, JobStatus(state="running"))
+            return True
+        if not seen.running and seen.message and seen.message != flight.message:
+            flight.running, flight.message = False, seen.message
+            self._tell(name, JobStatus(state="queued", message=seen.message))
+            return True
+        return said
+
+    def _heard(
+        self, flight: _Flight, node: int, lines: Sequence[LogLine], messages: Sequence[Mapping[str, Any]]
+    ) -> bool:
+        rest = []
+        for message in messages:
+            if "lease" in message:
+                flight.leases[node] = message["lease"]
+                if len(flight.leases) == nodes_of(flight.job):
+                    self._tell(flight.job.name, JobStatus(state="running", lease=_lease(flight)))
+            elif "began" in message:
+                if node == 0:
+                    self._tell(flight.job.name, JobStatus(state="running", started=message["began"]))
+            elif "lines" in message or "event" in message:
+                rest.append(message)
+        if lines or rest:
+            self._tell(flight.job.name, None, lines, rest)
+        return bool(lines or messages)
+
+    def _over(self, flight: _Flight, status: JobStatus) -> None:
+        del self._flights[flight.job.name]
+        if flight.leases and not status.lease:
+            status = attrs.evolve(status, lease=_lease(flight))
+        self._tell(flight.job.name, status)
+        with contextlib.suppress(BackendError):  # what stays is found by `stoker gc`
+            self._platform.forget(flight.handle)
+
+    def _say_away(self, error: Away, pause: float) -> None:
+        self._away += 1
+        if self._away > 1:
+            return
+        with self._changed:
+            waiting = list(self._outbox)
+        waiting += [name for name, flight in self._flights.items() if not flight.running]
+        for name in waiting:
+            self._tell(name, JobStatus(state="queued", message=f"{error}; asked again in {pause:g} s"))
+
+    def _give_up(self, why: str) -> None:
+        with self._changed:
+            names = [*self._outbox, *self._flights]
+            self._outbox.clear()
+        for name in names:
+            self._tell(name, failed(WORKER_LOST, why))
+
+    def _end_all(self) -> None:
+        """The driver leaves: nothing of its own goes on without it."""
+        handles = {name: flight.handle for name, flight in self._flights.items()}
+        if handles:
+            with contextlib.suppress(StokerError):
+                self._platform.end(handles, grace=0.0)
+
+
+def _lease(flight: _Flight) -> Mapping[str, Any]:
+    """The first node's lease, which knows the others' devices and samples; empty where there is none."""
+    leases = flight.leases
+    if 0 not in leases:
+        return {}
+    others = [{"devices": leases[node]["devices"], "samples": leases[node]["samples"]} for node in sorted(leases)[1:]]
+    return {**leases[0], "others": others}
+
+
+class Watched:
+    """The part of a backend that is the same for all such platforms; `capacity` is the platform's own queue's."""
+
+    travels = True
+    """The user's code is sent along, as it was when the run began: a job may wait for hours."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._watch = Watch(platform)
+
+    def capacity(self) -> None:
+        """The platform keeps a queue: everything that is ready may be sent."""
+        return
+
+    def submit(self, job: Job) -> str:
+        """Take a job in; what becomes of it is news of a later poll."""
+        return self._watch.submit(job)
+
+    def wakeups(self) -> Iterable[int]:
+        """Readable when there is news."""
+        return self._watch.wakeups()
+
+    def poll(self, ids: Iterable[str]) -> Mapping[str, JobStatus]:
+        """What is new since the last call."""
+        return self._watch.poll()
+
+    def logs(self, id: str, *, follow: bool = False) -> Iterator[LogLine]:
+        """Nothing more than what `poll` brought."""
+        return iter(())
+
+    def cancel(self, id: str, *, grace: float) -> None:
+        """Have a job end: ask, and after `grace` seconds force."""
+        self._watch.cancel(id, grace)
+
+    def close(self) -> None:
+        """End what still runs of this driver's jobs, and let go."""
+        self._watch.close()

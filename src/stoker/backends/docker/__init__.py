@@ -1,0 +1,1 @@
+"""Docker and podman: one container for each step."""

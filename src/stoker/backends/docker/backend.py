@@ -1,0 +1,361 @@
+"""A container engine: one container for each step, on Docker or podman, here or where DOCKER_HOST says.
+
+What is sent is decided in `containers`, sending and following it is `attempt`, the engine itself `engines`. A container
+outlives its driver: the next one that has the same to do finds it by its labels, takes over what it has done, and
+follows it if it still runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import threading
+from collections import deque
+from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from stoker.backends.base.leasing import Granted, Leasing, claim_document
+from stoker.backends.base.machine import room
+from stoker.backends.base.messages import nodes_of, request_digest
+from stoker.backends.base.news import News
+from stoker.backends.base.statuses import failed
+from stoker.backends.docker import requests as containers
+from stoker.backends.docker.attempt import Attempt, Order
+from stoker.backends.docker.check import check
+from stoker.backends.docker.devicefiles import files
+from stoker.backends.docker.engines import Engine, address, need_package
+from stoker.backends.docker.requests import LABEL, NO_FILES, Facts, Part
+from stoker.backends.docker.secrets import contents, credentials
+from stoker.core.containers import CREDENTIALS, SECRETS, ContainerSettings
+from stoker.core.errors import BackendError
+from stoker.core.findings import Finding
+from stoker.core.plan import Capacity, Job, JobStatus, LogLine, Site, StepPlan
+from stoker.core.status import CANCELLED, REFUSED
+
+_LEAVE: Final = 30.0
+"""Seconds that containers get to be gone when the driver closes."""
+_SLOTS_PER_CPU: Final = 8
+_PULL: Final = "missing"
+"""When an image is fetched, where nobody says."""
+
+
+class DockerBackend:
+    """Runs jobs in containers of one engine."""
+
+    name = "docker"
+    images = True
+
+    def __init__(self, site: Site, options: Mapping[str, Any]) -> None:
+        need_package()
+        self._site = site
+        self._options = dict(options)
+        given = ContainerSettings(**options)
+        self._engine = Engine(self.engine_address(options))
+        shares = self._engine.address.startswith("unix://")
+        self._facts = Facts(
+            shares_files=given.get("shares_files", shares),
+            user=f"{os.getuid()}:{os.getgid()}",
+            cache=_cache(site) if given.get("shares_files", shares) else "",
+        )
+        self._capacity: Capacity | None = None
+        self.leasing: Leasing | None = None
+        self._jobs: dict[str, Job] = {}
+        self._attempts: dict[str, Attempt] = {}
+        self._behind: deque[str] = deque()
+        self._leaving: list[Attempt] = []
+        self._orphans: dict[str, list[Mapping[str, Any]]] | None = None
+        self._news = News()
+        self._told: queue.SimpleQueue[tuple[str, str, Any]] = queue.SimpleQueue()
+        self._wake_in, self._wake_out = os.pipe()
+        os.set_blocking(self._wake_in, False)
+        os.set_blocking(self._wake_out, False)
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @staticmethod
+    def engine_address(options: Mapping[str, Any]) -> str:
+        """Where the engine is that these options mean: images are built there."""
+        return address(ContainerSettings(**options).get("host"), os.environ)
+
+    # Deciding
+
+    def capacity(self) -> Capacity:
+        """What the engine's machine has, and the devices that are handed out there."""
+        if self._capacity is None:
+            self._capacity = room({}) if self._facts.shares_files else self._far()
+        return self._capacity if self.leasing is None else attrs.evolve(self._capacity, devices=self.leasing.room())
+
+    def _far(self) -> Capacity:
+        info = self._engine.info()
+        cpus = int(info.get("NCPU") or 1)
+        return Capacity(cpus=float(cpus), memory=int(info.get("MemTotal") or 1 << 62), slots=cpus * _SLOTS_PER_CPU)
+
+    def check(self, step: StepPlan) -> Iterable[Finding]:
+        """What a container cannot give a step, and how it takes the rest; the engine is not asked."""
+        settings = ContainerSettings(**{**self._options, **next(iter(step.settings.backend.values()), {})})
+        near = self._facts.shares_files
+        if self.leasing is not None and near:
+            yield from self.leasing.check(step)
+        yield from check(step, settings, self._site, room({}) if near else None, leases=self.leasing is not None)
+
+    def render(self, job: Job) -> Mapping[str, Any]:
+        """The bodies of the requests that make the containers, and the documents that are read inside; beside them what
+        decides before and after: the devices that are claimed, when the image is pulled, whether failed ones stay."""
+        leases = self.leasing.documents(job) if self.leasing is not None else []
+        settings = containers.settings_of(job, self._options)
+        made = self._parts(job, settings, leases)
+        return {
+            "engine": self._engine.address,
+            "containers": [{"name": one.name, "request": one.body, "document": one.spec} for one in made],
+            "network": containers.network_name(made[0].name) if containers.own_network(job, settings) else "",
+            "secrets": sorted(settings.get("secrets", {})),
+            "credentials": sorted(credentials(self._site.artifacts, os.environ)),
+            "claim": claim_document(job),
+            "pull": settings.get("pull", _PULL),
+            "keep": settings.get("keep", False),
+        }
+
+    def _parts(
+        self, job: Job, settings: ContainerSettings, leases: Sequence[Mapping[str, Any]], *, token: str = ""
+    ) -> list[Part]:
+        return containers.parts(job, site=self._site, settings=settings, facts=self._facts, leases=leases, token=token)
+
+    # Doing
+
+    def submit(self, job: Job) -> str:
+        """Have the job's containers made, or found again; what becomes of that is news of a later poll."""
+        if job.name in self._jobs:
+            return job.name
+        self._jobs[job.name] = job
+        if job.behind and self._attempts:
+            self._behind.append(job.name)  # it was to stand in a worker's line: here it waits until a container is over
+            return job.name
+        self._place(job)
+        return job.name
+
+    def _place(self, job: Job) -> None:
+        try:
+            found = self._orphans_of(job)
+            if found:
+                self._begin(job, [], found)
+            elif self.leasing is not None and self.leasing.wants(job):
+                self._held_or_waiting(self.leasing, job, self.leasing.ask(job))
+            else:
+                self._begin(job, [])
+        except BaseException:  # raised again: the engine of the run knows nothing of a job that was refused
+            self._jobs.pop(job.name, None)
+            raise
+
+    def _held_or_waiting(self, leasing: Leasing, job: Job, granted: Granted | str) -> None:
+        if isinstance(granted, str):
+            if leasing.wait(job, granted):
+                self._news.put(job.name, JobStatus(state="queued", message=granted))
+            return
+        self._begin(job, leasing.documents(job))
+
+    def _begin(self, job: Job, leases: Sequence[Mapping[str, Any]], orphans: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Start the thread that makes and follows the job's containers."""
+        settings = containers.settings_of(job, self._options)
+        held = [one for lease in leases for one in lease["devices"]]
+        secret = {f"{SECRETS}/{name}": data for name, data in contents(settings.get("secrets", {})).items()}
+        known = credentials(self._site.artifacts, os.environ)
+        if known:
+            secret[CREDENTIALS] = json.dumps(known).encode()
+        if self._facts.shares_files:
+            for folder in filter(None, [self._site.scratch, self._site.checkpoints, self._facts.cache]):
+                os.makedirs(folder, exist_ok=True)
+        made = containers.parts(
+            job,
+            site=self._site,
+            settings=settings,
+            facts=self._facts,
+            leases=leases,
+            files=files(held) if held else NO_FILES,
+            token=os.urandom(16).hex(),
+        )
+        network = orphans[0]["Names"][0].lstrip("/") if orphans else containers.container_name(job)
+        order = Order(
+            parts=made,
+            lease=leases[0] if leases else _lease(orphans),
+            adopted=[one["Id"] for one in orphans],
+            places=[_place(one) for one in orphans],
+            network=containers.network_name(network) if containers.own_network(job, settings) else "",
+            secrets=secret,
+            owner=_owner(made[0].body.get("User", "")),
+            bundle=self._site.bundle if containers.brings_worker(job, self._site) else "",
+            shares_files=self._facts.shares_files,
+            pull=settings.get("pull", _PULL),
+            keep=settings.get("keep", False),
+            memory=job.step.settings.resources.get("memory", 0),
+        )
+        name = job.name
+        attempt = self._attempts[name] = Attempt(self._engine, order, lambda kind, what: self._tell(name, kind, what))
+        if orphans and order.lease and self.leasing is not None:
+            self.leasing.adopt(job, order.lease)
+        if order.lease:
+            self._news.put(name, JobStatus(state="running", lease=order.lease))
+        attempt.start()
+
+    # Orphans
+
+    def _orphans_of(self, job: Job) -> list[Mapping[str, Any]]:
+        """Containers of this very job that a driver that is gone had made, one a node, if they can be taken over."""
+        if self._orphans is None:
+            said = " ".join(map(str, self._engine.info().get("SecurityOptions") or ()))
+            self._facts = attrs.evolve(self._facts, rootless="rootless" in said, selinux="selinux" in said)
+            self._orphans = {}
+            for one in self._engine.find({f"{LABEL}.run": job.run}):
+                self._orphans.setdefault(_identity(one["Labels"]), []).append(one)
+        found = self._orphans.pop(_identity(containers.labels(job)), [])
+        if not found:
+            return []
+        found.sort(key=lambda one: (-int(one["Labels"][f"{LABEL}.attempt"]), int(one["Labels"][f"{LABEL}.node"])))
+        latest = [one for one in found if one["Labels"][f"{LABEL}.attempt"] == found[0]["Labels"][f"{LABEL}.attempt"]]
+        alike = all(one["Labels"].get(f"{LABEL}.request") == request_digest(job) for one in latest)
+        whole = len(latest) == nodes_of(job)
+        if alike and whole and self._worth_taking(latest[0]):
+            rest = [one for one in found if one not in latest]
+        else:
+            rest, latest = found, []
+        for one in rest:
+            self._engine.remove(one["Id"])
+        return latest
+
+    def _worth_taking(self, orphan: Mapping[str, Any]) -> bool:
+        """Whether it still runs, or went well; one that failed is tried again instead."""
+        end = self._engine.end(orphan["Id"])
+        return end is not None and orphan["State"] != "created" and (end.running or end.code == 0)
+
+    # News
+
+    def _tell(self, name: str, kind: str, what: Any) -> None:
+        """From any thread."""
+        self._told.put((name, kind, what))
+        with self._lock:
+            if not self._closed:
+                with contextlib.suppress(BlockingIOError):  # it is full: the next poll is coming anyway
+                    os.write(self._wake_out, b"x")
+
+    def wakeups(self) -> Iterable[int]:
+        """Readable when a thread has told something."""
+        return (self._wake_in,)
+
+    def poll(self, ids: Iterable[str]) -> Mapping[str, JobStatus]:
+        """What is new since the last call."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_in, 1 << 16)
+        while not self._told.empty():
+            name, kind, what = self._told.get()
+            if kind == "lines":
+                self._news.lines.setdefault(name, []).extend(what)
+            elif kind == "pid":
+                if self.leasing is not None and what and self._facts.shares_files:
+                    self.leasing.hand_over(name, what)  # the container outlives its driver, and its devices are taken
+            elif kind == "said":
+                self._said(name, what)
+            else:
+                self._is(name, what)
+        if self.leasing is not None:
+            self._ask_again(self.leasing)
+        return self._news.taken()
+
+    def _said(self, name: str, message: Mapping[str, Any]) -> None:
+        if "began" in message:
+            self._news.put(name, JobStatus(state="running", started=message["began"]))
+        elif "lines" in message or "event" in message:
+            self._news.said(name, message)
+
+    def _is(self, name: str, status: JobStatus) -> None:
+        if status.state in ("succeeded", "failed") or status.lost:
+            self._forget(name)
+        self._news.put(name, status)
+
+    def _forget(self, name: str) -> None:
+        self._jobs.pop(name, None)
+        attempt = self._attempts.pop(name, None)
+        if attempt is not None:
+            # It takes its containers away, which nobody need wait for before the end.
+            self._leaving = [one for one in self._leaving if one.thread.is_alive()] + [attempt]
+        if self.leasing is not None:
+            self.leasing.release(name)
+        if attempt is not None and self._behind:
+            job = self._jobs[self._behind.popleft()]
+            try:
+                self._place(job)
+            except BackendError as error:
+                self._news.put(job.name, failed(REFUSED, str(error)))
+
+    def _ask_again(self, leasing: Leasing) -> None:
+        for job in leasing.due():
+            try:
+                self._held_or_waiting(leasing, job, leasing.ask(job))
+            except BackendError as error:
+                self._is(job.name, failed(REFUSED, str(error)))
+
+    def logs(self, id: str, *, follow: bool = False) -> Iterator[LogLine]:
+        """Nothing more than what `poll` brought."""
+        return iter(())
+
+    def cancel(self, id: str, *, grace: float) -> None:
+        """Have a job's containers end; a job that waits for devices leaves the line."""
+        attempt = self._attempts.get(id)
+        if attempt is not None:
+            attempt.cancel(grace)
+        elif id in self._jobs:
+            with contextlib.suppress(ValueError):
+                self._behind.remove(id)
+            self._is(id, failed(CANCELLED))
+
+    def close(self) -> None:
+        """End and remove every container of this driver's, and those of the run that nobody took over."""
+        attempts = list(self._attempts.values())
+        for attempt in attempts:
+            attempt.cancel(0.0)
+        for attempt in (*attempts, *self._leaving):
+            attempt.thread.join(_LEAVE)
+        with contextlib.suppress(BackendError):
+            for orphans in (self._orphans or {}).values():
+                for one in orphans:
+                    self._engine.remove(one["Id"])
+        if self.leasing is not None:
+            self.leasing.release_all()
+        self._engine.close()
+        with self._lock:
+            self._closed = True
+            os.close(self._wake_in)
+            os.close(self._wake_out)
+
+
+def _identity(labels: Mapping[str, str]) -> str:
+    return f"{labels.get(f'{LABEL}.key', '')} {labels.get(f'{LABEL}.kind', '')}"
+
+
+def _place(orphan: Mapping[str, Any]) -> str:
+    """Where an orphan's document is."""
+    return str(orphan["Labels"].get(f"{LABEL}.place", ""))
+
+
+def _lease(orphans: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The devices that an orphan was given, as its document says."""
+    for one in orphans[:1]:
+        with contextlib.suppress(OSError, ValueError), open(_place(one), encoding="utf-8") as file:
+            found: Mapping[str, Any] = json.load(file)["job"].get("accelerators", {})
+            return found
+    return {}
+
+
+def _owner(user: str) -> tuple[int, int] | None:
+    """The container's user as numbers, if it is given by numbers."""
+    parts = user.split(":")
+    return (int(parts[0]), int(parts[1])) if len(parts) == 2 and all(part.isdigit() for part in parts) else None
+
+
+def _cache(site: Site) -> str:
+    """Where blobs of a remote store are kept on this machine, so that containers need not fetch them again."""
+    if "://" not in site.artifacts:
+        return ""
+    root = os.environ.get("STOKER_CACHE")
+    return root or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "stoker")

@@ -1,0 +1,310 @@
+"""From a job to the exact request that an engine is sent, as plain data: nothing is asked here, and nothing is sent.
+
+The request is a body of Docker's API (https://docs.docker.com/reference/api/engine/version/v1.41/), which podman takes
+too. Beside it goes the job's document, which `worker.boot` reads inside the container. What only this machine knows
+(devices' files, users) comes in as `Facts`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final, Iterable, Mapping, Sequence
+
+import attrs
+
+from stoker.backends.base.leasing import visibility
+from stoker.backends.base.messages import boot_document, gang_document, nodes_of, request_digest
+from stoker.core.containers import RUN_OPTIONS, SHARED_MEMORY, ContainerSettings, Mount
+from stoker.core.plan import Job, Site
+
+LABEL: Final = "stoker"
+"""Every container, network and image of ours has labels below this one; `stoker gc` goes by it."""
+HOME_LABEL: Final = f"{LABEL}.home"
+"""Of which home it is: `stoker gc` leaves alone what others made."""
+INSIDE: Final = "/run/stoker"
+"""Where the job's document is in a container that shares no folder with this machine."""
+BUNDLE: Final = f"{INSIDE}/worker"
+"""Where Stoker's worker is in such a container, if its image was not built by Stoker."""
+STOP_SECONDS: Final = 10
+"""What `docker stop` waits by itself between SIGTERM and SIGKILL; the step is told a second less."""
+NONE: Final = "void"
+"""NVIDIA_VISIBLE_DEVICES of a container without devices: images say "all", and a default runtime would obey.
+https://github.com/NVIDIA/nvidia-container-toolkit/blob/main/cmd/nvidia-container-runtime/README.md"""
+_LONGEST_NAME: Final = 120
+
+
+@attrs.frozen(kw_only=True)
+class Facts:
+    """What is known of the engine and of this machine.
+
+    `shares_files`: it sees this machine's folders. `rootless`: its root is the person who runs it. `selinux`: it keeps
+    containers from files that do not say that they are theirs. `user` is the person, as uid:gid. `cache`: where blobs
+    of a remote store are kept.
+    """
+
+    shares_files: bool = True
+    rootless: bool = False
+    selinux: bool = False
+    user: str = "0:0"
+    cache: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Files:
+    """Files of devices that are no affair of an engine's driver, and the groups that may open them."""
+
+    paths: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+NO_FILES: Final = Files()
+
+
+@attrs.frozen(kw_only=True)
+class Part:
+    """One container of a job: its name, the request's body, the job's document, and where that is inside."""
+
+    name: str
+    body: Mapping[str, Any]
+    spec: Mapping[str, Any]
+    place: str
+
+
+def settings_of(job: Job, options: Mapping[str, Any]) -> ContainerSettings:
+    """The container's settings of a job's step; those of its part of the stack are among them already."""
+    given = next(iter(job.step.settings.backend.values()), None)
+    return ContainerSettings(**{**options, **(given or {})})
+
+
+def parts(
+    job: Job,
+    *,
+    site: Site,
+    settings: ContainerSettings,
+    facts: Facts,
+    leases: Sequence[Mapping[str, Any]] = (),
+    files: Files = NO_FILES,
+    token: str = "",
+) -> list[Part]:
+    """The containers of a job, that of its first node first."""
+    nodes = nodes_of(job)
+    gang = None
+    if nodes > 1:
+        folder = site.scratch if facts.shares_files else f"{site.artifacts}/gangs"
+        gang = {**gang_document(job, folder), "token": token}
+    made = []
+    for node in range(nodes):
+        lease = leases[node] if leases else None
+        name = container_name(job, node)
+        place = f"{site.scratch}/containers/{name}/job.json" if facts.shares_files else f"{INSIDE}/job.json"
+        spec = document(job, site=site, facts=facts, lease=lease, gang=gang)
+        body = _body(job, node, site=site, settings=settings, facts=facts, lease=lease, files=files)
+        marks = {**labels(job, node), HOME_LABEL: site.scratch, f"{LABEL}.place": place}
+        made.append(Part(name=name, body={**body, "Cmd": [place], "Labels": marks}, spec=spec, place=place))
+    return made
+
+
+def container_name(job: Job, node: int = 0) -> str:
+    """The same for every submission of an attempt. A name that had to be bent gets a mark that keeps it apart."""
+    plain = f"{LABEL}-{job.name.replace('/', '-')}"
+    name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in plain)
+    if name != plain or len(name) > _LONGEST_NAME:
+        name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(job.name.encode()).hexdigest()[:8]}"
+    return f"{name}-node-{node}" if node else name
+
+
+def network_name(container: str) -> str:
+    """The network of a gang that was given none, by the name of its first container."""
+    return f"{container}-net"
+
+
+def own_network(job: Job, settings: ContainerSettings) -> bool:
+    """Whether a gang needs a network of its own: on an engine's default one, containers know no names."""
+    return nodes_of(job) > 1 and settings.get("network", "bridge") in ("bridge", "default")
+
+
+def brings_worker(job: Job, site: Site) -> bool:
+    """Whether Stoker's worker comes from outside: the image is used as it is."""
+    docker = job.step.settings.docker
+    return bool(site.bundle) and docker is not None and docker.skip_build is True
+
+
+def labels(job: Job, node: int = 0) -> dict[str, str]:
+    """By which a container is found again, also by another driver."""
+    return {
+        LABEL: "step",
+        f"{LABEL}.run": job.run,
+        f"{LABEL}.key": job.key,
+        f"{LABEL}.kind": job.hook.qualname if job.kind == "hook" and job.hook is not None else job.kind,
+        f"{LABEL}.attempt": str(job.attempt),
+        f"{LABEL}.node": str(node),
+        f"{LABEL}.job": job.name,
+        f"{LABEL}.request": request_digest(job),
+    }
+
+
+def document(
+    job: Job, *, site: Site, facts: Facts, lease: Mapping[str, Any] | None, gang: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What `worker.boot` is told."""
+    checkpoints = site.checkpoints if facts.shares_files else "/tmp/stoker-checkpoints"
+    return boot_document(job, site, checkpoints=checkpoints, grace=STOP_SECONDS - 1.0, lease=lease, gang=gang)
+
+
+def _body(
+    job: Job,
+    node: int,
+    *,
+    site: Site,
+    settings: ContainerSettings,
+    facts: Facts,
+    lease: Mapping[str, Any] | None,
+    files: Files,
+) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "Image": job.step.image,
+        "Entrypoint": [settings.get("python", "python3"), "-m", "stoker.worker.boot"],
+        "Env": [
+            f"{name}={text}" for name, text in sorted(_environment(job, node, site, settings, facts, lease).items())
+        ],
+        "StopSignal": "SIGTERM",
+        "StopTimeout": STOP_SECONDS,
+        "Tty": False,
+        "HostConfig": _host(job, site, settings, facts, lease, files),
+    }
+    user = settings.get("user") or ("0:0" if facts.rootless else facts.user)
+    if user != "image":
+        body["User"] = user
+    if nodes_of(job) > 1 and settings.get("network") != "host":
+        body["Hostname"] = _host_name(job, node)
+        network = network_name(container_name(job)) if own_network(job, settings) else settings.get("network")
+        body["HostConfig"]["NetworkMode"] = network
+        body["NetworkingConfig"] = {"EndpointsConfig": {network: {"Aliases": [_host_name(job, node)]}}}
+    return body
+
+
+def _host(
+    job: Job,
+    site: Site,
+    settings: ContainerSettings,
+    facts: Facts,
+    lease: Mapping[str, Any] | None,
+    files: Files,
+) -> dict[str, Any]:
+    """What the container gets of its machine."""
+    wanted = job.step.settings.resources if job.kind == "step" else None
+    host: dict[str, Any] = {
+        "AutoRemove": False,  # it holds the exit code until somebody has asked for it
+        "LogConfig": {"Type": "json-file", "Config": {}},  # the one that each engine can read back from the beginning
+        "Mounts": [_mount(one) for one in _mounts(site, settings, facts)],
+        "ShmSize": SHARED_MEMORY,
+    }
+    if settings.get("network"):
+        host["NetworkMode"] = settings.network
+    for name, value in settings.get("run_options", {}).items():
+        if value is not None:
+            host[RUN_OPTIONS[name][0]] = _option(name, value)
+    if facts.selinux and facts.shares_files:
+        # To label a home folder anew would lock others out of it.
+        # https://docs.docker.com/engine/storage/bind-mounts/#configure-the-selinux-label
+        host["SecurityOpt"] = [*host.get("SecurityOpt", ()), "label=disable"]
+    if wanted is None:
+        return host
+    if wanted.get("cpu_count"):
+        host["NanoCpus"] = round(wanted.get("cpu_count") * 1e9)
+    if wanted.get("memory"):
+        # Swap would let a step that takes too much crawl on instead of ending with a cause.
+        host["Memory"] = host["MemorySwap"] = wanted.get("memory")
+    if wanted.get("shared_memory"):
+        host["ShmSize"] = wanted.get("shared_memory")
+    held = [] if lease is None else [one for one in lease["devices"] if not one["simulated"]]
+    cards = [one["uuid"] for one in held if one["kind"] == "nvidia"]
+    if cards:
+        host["DeviceRequests"] = [_device_request(cards, settings)]
+    if files.paths:
+        host["Devices"] = [
+            {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in files.paths
+        ]
+    if files.groups:
+        host["GroupAdd"] = list(dict.fromkeys([*host.get("GroupAdd", ()), *files.groups]))
+    return host
+
+
+def _device_request(uuids: Sequence[str], settings: ContainerSettings) -> dict[str, Any]:
+    """NVIDIA's devices by UUID. CDI: https://docs.docker.com/build/building/cdi/, names as `nvidia-ctk cdi` makes."""
+    if settings.get("gpus") == "cdi":
+        names = [f"nvidia.com/gpu={uuid}" for uuid in uuids]
+        return {"Driver": "cdi", "Count": 0, "DeviceIDs": names, "Capabilities": [], "Options": {}}
+    needs = [["gpu", "compute", "utility"]]  # "utility" brings NVML, which the gate and the monitor ask
+    return {"Driver": "", "Count": 0, "DeviceIDs": list(uuids), "Capabilities": needs, "Options": {}}
+
+
+def _environment(
+    job: Job,
+    node: int,
+    site: Site,
+    settings: ContainerSettings,
+    facts: Facts,
+    lease: Mapping[str, Any] | None,
+) -> dict[str, str]:
+    step = job.step.settings
+    docker = step.docker
+    found: dict[str, str] = {}
+    if docker is not None and docker.skip_build is True:  # a built image has them, with what they refer to put in
+        for layer in (docker.environment, docker.runtime_environment):
+            found.update({name: text for name, text in (layer or {}).items() if text is not None})
+    found.update(step.environment)
+    if brings_worker(job, site):
+        bundle = site.bundle if facts.shares_files else BUNDLE
+        found["PYTHONPATH"] = ":".join(filter(None, [bundle, found.get("PYTHONPATH", "")]))
+    if facts.cache:
+        found["STOKER_CACHE"] = facts.cache
+    devices = () if lease is None else lease["devices"]
+    found.update(visibility(devices))
+    if not any(one["kind"] == "nvidia" and not one["simulated"] for one in devices):
+        found["NVIDIA_VISIBLE_DEVICES"] = NONE
+    if nodes_of(job) > 1:
+        here, head = (_host_name(job, node), _host_name(job, 0))
+        if settings.get("network") == "host":
+            here = head = "127.0.0.1"
+        place = {"NODE_RANK": str(node), "NODES": str(nodes_of(job)), "HEAD_ADDR": head, "NODE_ADDR": here}
+        found.update({f"STOKER_{name}": text for name, text in place.items()})
+    return found
+
+
+def _mounts(site: Site, settings: ContainerSettings, facts: Facts) -> Iterable[Mount]:
+    """Our folders at their own paths, where the engine sees them, and the person's."""
+    if facts.shares_files:
+        ours = [site.scratch, site.checkpoints, facts.cache]
+        if "://" not in site.artifacts:
+            ours.append(site.artifacts)
+        for folder in dict.fromkeys(filter(None, ours)):
+            yield Mount(folder, folder)
+        if site.bundle:
+            yield Mount(site.bundle, site.bundle, True)
+        if not site.package:
+            for folder in dict.fromkeys([site.folder, *(source.root for source in site.sources if source.root)]):
+                yield Mount(folder, folder)
+    for text in settings.get("mounts", ()):
+        yield Mount.parse(text)
+
+
+def _mount(mount: Mount) -> dict[str, Any]:
+    kind = "bind" if mount.source.startswith("/") else "volume"
+    return {"Type": kind, "Source": mount.source, "Target": mount.target, "ReadOnly": mount.read_only}
+
+
+def _option(name: str, value: Any) -> Any:
+    """A further option as the API has it, where that is not how people write it."""
+    if name == "extra_hosts":
+        return [f"{host}:{address}" for host, address in value.items()]
+    if name == "ulimits":
+        return [{"Name": limit, "Soft": amount, "Hard": amount} for limit, amount in value.items()]
+    if name in ("sysctls", "tmpfs"):
+        return {key: str(text) for key, text in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _host_name(job: Job, node: int) -> str:
+    """A node's name on its network: short enough for a label of DNS, and no other attempt's."""
+    return f"stoker-{hashlib.sha256(job.name.encode()).hexdigest()[:12]}-{node}"

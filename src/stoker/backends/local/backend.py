@@ -1,0 +1,400 @@
+"""This machine: warm worker processes forked from a server that has imported the user's module.
+
+A step with `isolation="fresh"` gets a process of its own that ends with it. So does one that holds devices, from a
+server of its own, which has not imported the user's module: that one may ask for devices when it is imported, and CUDA
+that was asked before a fork is of no use after it. Every other step runs in a warm worker, one at a time, and sees no
+device; short elements of a fan-out may stand in line behind each other. When a worker dies, the job that it was running
+has failed, and those that it had not read are sent again.
+"""
+
+from __future__ import annotations
+
+import selectors
+import sys
+from typing import Any, Final, Iterable, Iterator, Mapping
+
+import attrs
+
+from stoker.backends.base.leasing import Granted, Leasing, visibility
+from stoker.backends.base.machine import check, room, taken
+from stoker.backends.base.messages import gang_document, job_message, node_environment, nodes_of, step_document
+from stoker.backends.base.news import News
+from stoker.backends.base.statuses import failed, of_exit, of_result
+from stoker.backends.local.holding import Holding
+from stoker.backends.local.servers import Interpreters, Servers
+from stoker.core.errors import BackendError
+from stoker.core.findings import Finding
+from stoker.core.plan import Capacity, Job, JobStatus, LogLine, Site, StepPlan
+from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
+from stoker.worker.forked import ForkServer, Line, ServerGone
+
+GANG_GRACE: Final = 5.0
+"""Seconds that the other nodes of a gang get when its first one is over; by then its agent has told them to end."""
+
+
+class LocalBackend:
+    """Runs jobs in processes on this machine."""
+
+    name = "local"
+
+    def __init__(self, site: Site, options: Mapping[str, Any]) -> None:
+        self._site = site
+        self._room = room(options)
+        self.leasing: Leasing | None = None
+        self.environments: Interpreters | None = None
+        self._selector = selectors.DefaultSelector()
+        self._servers = Servers(site, self._selector)
+        self._lines: dict[int, Line] = {}
+        self._idle: list[Line] = []
+        self._jobs: dict[str, Job] = {}
+        self._line_of: dict[str, Line] = {}
+        self._news = News()
+        self._steps: dict[str, int] = {}
+        self._holding = Holding()
+        self._count = 0
+
+    # Deciding
+
+    def capacity(self) -> Capacity:
+        """The machine's CPUs, memory and devices, or what the stack's settings leave of them."""
+        return self._room if self.leasing is None else attrs.evolve(self._room, devices=self.leasing.room())
+
+    def check(self, step: StepPlan) -> Iterable[Finding]:
+        """What this machine cannot give a step."""
+        if self.leasing is not None:
+            yield from self.leasing.check(step)
+        yield from check(step, self._room, leases=self.leasing is not None)
+
+    def render(self, job: Job) -> Mapping[str, Any]:
+        """The command of the fork server, the message that a worker is sent, and what the job takes of the machine."""
+        return {
+            "command": [sys.executable, "-m", "stoker.worker.forkserver"],
+            "message": {**job_message(job, 0), "steps": {"0": step_document(job.step)}},
+            **taken(job),
+        }
+
+    # Doing
+
+    def submit(self, job: Job) -> str:
+        """Give the job to an idle worker, to a new one, or, if it may, into the line of a busy one."""
+        if job.name in self._jobs:
+            return job.name
+        if self.leasing is not None and self.leasing.wants(job):
+            granted = self.leasing.ask(job)  # a ledger that cannot be used refuses the job here
+            self._jobs[job.name] = job
+            self._held_or_waiting(self.leasing, job, granted)
+            return job.name
+        self._jobs[job.name] = job
+        try:
+            self._start(job)
+        except ServerGone as error:
+            # It went away since the last poll: what it held is told to the engine, and another one takes its place.
+            self._server_is_gone(error.server)
+            self._place(job)
+        return job.name
+
+    def _held_or_waiting(self, leasing: Leasing, job: Job, granted: Granted | str) -> None:
+        if isinstance(granted, str):
+            if leasing.wait(job, granted):
+                self._news.put(job.name, JobStatus(state="queued", message=granted))
+            return
+        self._place(job)
+        line = self._line_of.get(job.name)
+        if line is not None and line.lease is not None:
+            self._news.put(job.name, JobStatus(state="running", lease=line.lease))
+
+    def _ask_again(self, leasing: Leasing) -> None:
+        for job in leasing.due():
+            try:
+                self._held_or_waiting(leasing, job, leasing.ask(job))
+            except BackendError as error:
+                self._forget(job.name, failed(REFUSED, str(error)))
+
+    def _place(self, job: Job) -> None:
+        try:
+            self._start(job)
+        except BackendError as error:
+            # Lost, not refused: the engine submits it again, and counts how often. In the middle of a poll this is no
+            # moment to give up all lines; the poll will hear by itself that the fork server is gone.
+            self._forget(job.name, JobStatus(state="unknown", lost=True, message=str(error)))
+
+    def _start(self, job: Job) -> None:
+        leases = [] if self.leasing is None else self.leasing.documents(job)
+        nodes = nodes_of(job)
+        if not leases and nodes == 1 and (job.step.settings.launch is None or job.kind == "hook"):
+            self._line_of[job.name] = line = self._line_for(job)
+            self._send(line, job)
+            return
+        own, lines = job.step.settings.environment, []
+        gang = gang_document(job, self._site.scratch) if nodes > 1 else None
+        for node in range(nodes):
+            lease = leases[node] if leases else None
+            seen = {} if lease is None else visibility(lease["devices"])
+            place = {} if gang is None else node_environment(node, nodes)
+            lines.append(self._forked(job, once=True, environment={**own, **seen, **place}, lease=lease, node=node))
+        self._holding.begin(job.name, lines)
+        self._line_of[job.name] = lines[0]
+        for line in lines:
+            self._send(line, job, gang)
+
+    def _line_for(self, job: Job) -> Line:
+        if job.step.settings.isolation == "fresh" and job.kind == "step":
+            return self._forked(job, once=True, environment=job.step.settings.environment)
+        for line in self._servers.warm(reversed(self._idle), job.step.environment):
+            self._idle.remove(line)
+            return line
+        behind = self._servers.warm(self._lines.values(), job.step.environment) if job.behind else []
+        lines = [line for line in behind if self._takes_more(line)]
+        return min(lines, key=_length) if lines else self._forked(job, once=False, environment={})
+
+    def _takes_more(self, line: Line) -> bool:
+        return bool(line.jobs) and not line.once and self._jobs[line.jobs[-1]].marked
+
+    def _forked(
+        self,
+        job: Job,
+        *,
+        once: bool,
+        environment: Mapping[str, str],
+        lease: Mapping[str, Any] | None = None,
+        node: int = 0,
+    ) -> Line:
+        server = self._servers.get(job.step.environment, self.environments, clean=lease is not None)
+        self._count += 1
+        line = Line(self._count, server, once=once, lease=lease, node=node)
+        try:
+            server.fork(line, environment)
+        except BackendError:
+            line.let_go()
+            line.close()
+            raise
+        self._lines[line.number] = line
+        self._selector.register(line.results, selectors.EVENT_READ, line)
+        for output in line.outputs:
+            self._selector.register(output.descriptor, selectors.EVENT_READ, line)
+        return line
+
+    def _send(self, line: Line, job: Job, gang: Mapping[str, Any] | None = None) -> None:
+        number = self._steps.setdefault(job.step.key, len(self._steps))
+        message = job_message(job, number)
+        if number not in line.steps:
+            message["steps"] = {str(number): step_document(job.step)}
+        if line.lease is not None:
+            message["accelerators"] = line.lease
+        if gang is not None:
+            message["gang"] = gang
+        line.send(job.name, message, self._site.scratch)
+
+    def wakeups(self) -> Iterable[int]:
+        """One descriptor that stands for every worker's."""
+        return (self._selector.fileno(),)
+
+    def poll(self, ids: Iterable[str]) -> Mapping[str, JobStatus]:
+        """What is new since the last call."""
+        gone = []
+        for key, _ in self._selector.select(0):
+            if isinstance(key.data, ForkServer):
+                if self._hear(key.data):
+                    gone.append(key.data)
+            elif key.data.number in self._lines:
+                self._read(key.data)
+        for server in gone:
+            self._server_is_gone(server)
+        self._share()
+        if self.leasing is not None:
+            self._ask_again(self.leasing)
+        return self._news.taken()
+
+    def _read(self, line: Line, *, over: bool = False) -> None:
+        """Results first, then output: whatever a finished job wrote is in the pipes by the time its result is."""
+        finished: list[dict[str, Any]] = []
+        while True:
+            try:
+                data = line.results.recv(1 << 18)
+            except BlockingIOError:
+                break
+            if not data:
+                self._unwatch(line.results.fileno())
+                break
+            finished.extend(line.frames.feed(data))
+            if len(data) < 1 << 18:
+                break
+        for output in line.outputs:
+            if not output.read(self._news.lines, all=over or bool(finished)):
+                self._unwatch(output.descriptor)
+        for result in finished:
+            if "lines" in result or "event" in result:
+                self._news.said(result["job"], result)
+            elif "began" in result:
+                self._news.put(result["job"], JobStatus(state="running", started=result["began"]))
+            else:
+                self._finish(line, result)
+
+    def _finish(self, line: Line, result: dict[str, Any]) -> None:
+        name = result["job"]
+        if line.node:
+            line.jobs.popleft()
+            return  # its agent told the first node's, which speaks for all
+        job = self._jobs.pop(name, None)
+        if job is None:
+            return
+        line.jobs.popleft()
+        del self._line_of[name]
+        line.steps.add(self._steps[job.step.key])
+        if not job.marked:
+            for output in line.outputs:
+                output.end(self._news.lines)
+        line.retired = bool(result.get("retired"))
+        if line.retired:
+            self._send_elsewhere(line)
+        elif not line.jobs and not line.once:
+            self._idle.append(line)
+        status = of_result(result, line.lease)
+        if self._holding.holds(name):
+            self._is_over(name, status)
+        else:
+            self._news.put(name, status)
+
+    def _is_over(self, name: str, status: JobStatus) -> None:
+        for line in self._holding.over(name, status):
+            if line.node:
+                line.server.end(line.number, grace=GANG_GRACE)
+
+    def _share(self) -> None:
+        """Idle workers take what stands unread in others' lines."""
+        if not self._idle:
+            return
+        idle = {line.server for line in self._idle}
+        lines = [line for line in self._lines.values() if len(line.jobs) > 1 and line.server in idle]
+        if longest := max(lines, key=_length, default=None):
+            for name in self._taken_back(longest):
+                self._again(name)
+
+    def _taken_back(self, line: Line) -> list[str]:
+        """The jobs that stood unread in a line; a worker that had not even read its first one is idle then."""
+        names = line.take_back()
+        if names and not line.jobs and not line.once and not line.retired:
+            self._idle.append(line)
+        return names
+
+    def _again(self, name: str) -> None:
+        self._line_of.pop(name, None)
+        self._place(self._jobs[name])
+
+    def _send_elsewhere(self, line: Line) -> None:
+        for name in line.take_back():
+            self._again(name)
+
+    def _hear(self, server: ForkServer) -> bool:
+        """Take in what a fork server says; whether it is gone."""
+        messages, there = server.heard()
+        for message in messages:
+            if message["op"] == "exited":
+                line = self._lines.get(message["worker"])
+                if line is not None:
+                    self._worker_exited(line, message)
+        return not there
+
+    def _worker_exited(self, line: Line, message: Mapping[str, Any]) -> None:
+        self._read(line)
+        unread = line.take_back()
+        # The job that was running goes first, so that what the worker wrote last is still its own.
+        if line.jobs:
+            self._fail(line, line.jobs[0], message)
+        elif unread:
+            # It died before it read a job. That may be the job's doing, so the engine counts how often it happens.
+            self._ended(line, unread.pop(0), JobStatus(state="unknown", lost=True))
+        self._drop(line)
+        over = self._holding.gone(line)
+        if over is not None:
+            self._forget(*over)
+        for name in unread:
+            self._again(name)
+
+    def _fail(self, line: Line, name: str, message: Mapping[str, Any]) -> None:
+        line.jobs.popleft()
+        for output in line.outputs:
+            output.end(self._news.lines)
+        self._ended(line, name, of_exit(message, line.lease))
+
+    def _ended(self, line: Line, name: str, status: JobStatus) -> None:
+        """A job ended with its worker; a gang only when its first node did, which hears of the others' ends itself."""
+        if not self._holding.holds(name):
+            self._forget(name, status)
+        elif self._holding.speaks(line, name):
+            self._is_over(name, status)
+
+    def _forget(self, name: str, status: JobStatus) -> None:
+        self._jobs.pop(name, None)
+        self._line_of.pop(name, None)
+        self._news.put(name, status)
+        if self.leasing is not None:
+            self.leasing.release(name)
+
+    def _drop(self, line: Line) -> None:
+        del self._lines[line.number]
+        if line in self._idle:
+            self._idle.remove(line)
+        for descriptor in (line.results.fileno(), *(output.descriptor for output in line.outputs)):
+            self._unwatch(descriptor)
+        line.close()
+
+    def _unwatch(self, descriptor: int) -> None:
+        if descriptor in self._selector.get_map():
+            self._selector.unregister(descriptor)
+
+    def _server_is_gone(self, server: ForkServer) -> None:
+        """Everything that ran is lost with it; the next job starts another one, without importing ahead."""
+        self._servers.gone(server)
+        words = server.last_words()
+        server.close()
+        message = "the process that held the workers went away" + (f": {words}" if words else "")
+        for line in [line for line in self._lines.values() if line.server is server]:
+            self._read(line, over=True)
+            unread = line.take_back()
+            if line.jobs:
+                name = line.jobs[0]
+                for output in line.outputs:
+                    output.end(self._news.lines)
+                self._ended(line, name, failed(WORKER_LOST, message, line.lease))
+            for name in [*list(line.jobs)[1:], *unread]:
+                self._ended(line, name, JobStatus(state="unknown", lost=True, message=message))
+            self._drop(line)
+            over = self._holding.gone(line)
+            if over is not None:
+                self._forget(*over)
+
+    def logs(self, id: str, *, follow: bool = False) -> Iterator[LogLine]:
+        """Nothing more than what `poll` brought."""
+        return iter(())
+
+    def cancel(self, id: str, *, grace: float) -> None:
+        """End a job's process and all it started; a job still in line is only taken out of it."""
+        line = self._line_of.get(id)
+        if line is None:
+            if id in self._jobs:  # it waits for devices
+                self._forget(id, failed(CANCELLED))
+            return
+        if line.jobs[0] != id:
+            for name in self._taken_back(line):
+                if name == id:
+                    self._forget(name, failed(CANCELLED))
+                else:
+                    self._again(name)
+            if id not in self._line_of:
+                return
+        for one in (line, *self._holding.others(id)):
+            one.server.end(one.number, grace=grace)
+
+    def close(self) -> None:
+        """End every worker."""
+        self._servers.close()
+        if self.leasing is not None:
+            self.leasing.release_all()
+        for line in list(self._lines.values()):
+            self._drop(line)
+        self._selector.close()
+
+
+def _length(line: Line) -> int:
+    return len(line.jobs)

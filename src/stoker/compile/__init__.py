@@ -1,1 +1,0 @@
-"""Floor 3: a graph and a stack become a plan."""

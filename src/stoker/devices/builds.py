@@ -1,0 +1,224 @@
+"""Reads what the installed frameworks were built for from their files, without importing them: that takes seconds.
+
+A framework is where Python would import it from: the first folder of the path that has it. What its own files say of
+it goes before what its wheel says.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import sys
+from pathlib import Path
+from typing import Callable, Final, Iterator, Mapping, Sequence
+
+import attrs
+
+from stoker.devices.compat import Build, Version, archs_of, dotted, numbers, torch_archs
+
+_INFO: Final = re.compile(r"(.+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
+"""The folder of a distribution's metadata: conda's and Debian's torch have an egg-info."""
+_JAX_PLUGIN: Final = re.compile(r"jax_(cuda|rocm)(\d+)_plugin")
+_CUPY: Final = re.compile(r"cupy_(?:cuda(\d{2,3})x?|rocm_([\d_]+))")
+# These are the names under which TensorFlow has been released.
+_TENSORFLOW: Final = (
+    "tensorflow",
+    "tensorflow_cpu",
+    "tensorflow_rocm",
+    "tensorflow_intel",
+    "tensorflow_macos",
+    "tensorflow_cpu_aws",
+    "tf_nightly",
+    "tf_nightly_cpu",
+)
+
+
+@attrs.frozen
+class _Installed:
+    """What lies on the path: a package's folder, and a distribution's version and folder of metadata, by name."""
+
+    packages: Mapping[str, Path]
+    distributions: Mapping[str, tuple[str, Path]]
+
+
+def builds(paths: Sequence[str] | None = None) -> list[Build]:
+    """The builds of torch, jax, tensorflow and cupy that are on a path; without one, on that of this process."""
+    there = _installed(sys.path if paths is None else paths)
+    found = []
+    for name, read in _READERS.items():
+        folder = there.packages.get(name) or (_elsewhere(name) if paths is None else None)
+        if folder is not None:
+            found.append(read(folder, there))
+    return found
+
+
+def _installed(paths: Sequence[str]) -> _Installed:
+    packages: dict[str, Path] = {}
+    distributions: dict[str, tuple[str, Path]] = {}
+    for path in dict.fromkeys(paths):
+        folder = Path(path or os.curdir)
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue  # a zip file, or a folder that is not there: no framework can be in it
+        for name in names:
+            match = _INFO.fullmatch(name)
+            if match is not None:
+                key = re.sub(r"[-_.]+", "_", match[1]).lower()
+                distributions.setdefault(key, (match[2], folder / name))
+            elif name in _READERS and name not in packages and (folder / name / "__init__.py").is_file():
+                packages[name] = folder / name
+            elif _JAX_PLUGIN.fullmatch(name) or name in ("libtpu", "jaxlib", "jax_plugins"):
+                packages.setdefault(name, folder / name)
+    return _Installed(packages, distributions)
+
+
+def _elsewhere(name: str) -> Path | None:
+    """A package that is not in a folder of the path, as one installed for editing; Python knows where it is."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None  # another package's importer failed, or somebody put a module without a place there
+    return Path(spec.origin).parent if spec is not None and spec.origin and spec.has_location else None
+
+
+def _torch(folder: Path, there: _Installed) -> Build:
+    text = _text(folder / "version.py")
+    told = re.search(r"^__version__\s*=\s*['\"]([^'\"]+)", text, re.MULTILINE)
+    version, info = there.distributions.get("torch", ("", None))
+    version = told[1] if told else version
+    cuda, hip, xpu = (_assigned(text, name) for name in ("cuda", "hip", "xpu"))
+    _, _, local = version.partition("+")
+    tag = re.match(r"(cpu|cu|rocm)(\d*(?:\.\d+)*)", local)
+    if tag is not None and not (cuda or hip):
+        # Without a version.py, the suffix says it too.
+        cuda = f"{tag[2][:-1]}.{tag[2][-1:]}" if tag[1] == "cu" else cuda
+    if tag is not None and tag[1] == "rocm":
+        hip = tag[2]  # ROCm's version; torch.version.hip is HIP's own, such as 6.1.40091-a8dbc0c19
+    how = f"torch {version}" + (", torch/version.py" if text else "")
+    if cuda:
+        number = numbers(cuda)
+        # Others build torch too, for chips of their own choice; the lists are those of PyTorch's own wheels, which
+        # have a suffix, or need NVIDIA's packages.
+        released = bool(tag) or _requires(info, r"nvidia[-_]|cuda[-_]toolkit")
+        plain = re.fullmatch(r"\d+(?:\.\d+)*", version.partition("+")[0]) is not None
+        archs = torch_archs(version, number, platform.machine()) if released and plain else ()
+        return Build(framework="torch", version=version, cuda=number, archs=archs, how=how)
+    rocm = dotted(numbers(hip)) if hip else ""
+    none = "cuda" in text and not xpu
+    cpu = not rocm and (none or (tag is not None and tag[1] == "cpu"))
+    return Build(framework="torch", version=version, rocm=rocm, cpu=cpu, how=how)
+
+
+def _jax(folder: Path, there: _Installed) -> Build:
+    told = re.search(r"^_version\s*=\s*['\"]([^'\"]+)", _text(folder / "version.py"), re.MULTILINE)
+    version = told[1] if told else there.distributions.get("jax", ("", None))[0]
+    names = {*there.packages, *there.distributions}
+    plugins = sorted(match.groups() for match in map(_JAX_PLUGIN.fullmatch, names) if match is not None)
+    cuda: Version | None = max(((int(number),) for kind, number in plugins if kind == "cuda"), default=None)
+    rocm = max((number for kind, number in plugins if kind == "rocm"), default="")
+    # Before 0.4.26 jaxlib brought CUDA itself, and said so in its version: 0.4.20+cuda12.cudnn89.
+    jaxlib = there.distributions.get("jaxlib", ("", None))[0]
+    inside = re.search(r"\+cuda(\d+)", jaxlib)
+    if cuda is None and inside is not None:
+        digits = inside[1]
+        cuda = (int(digits[:2]), *(int(digit) for digit in digits[2:]))
+    tpu = "libtpu" in names or "libtpu_nightly" in names
+    others = _entries(there.packages.get("jax_plugins"))
+    how = f"jax {version}, " + (", ".join(f"jax-{kind}{number}-plugin" for kind, number in plugins) or "no plugin")
+    cpu = not (cuda or rocm or tpu or others)
+    return Build(framework="jax", version=version, cuda=cuda, rocm=rocm, tpu=tpu, cpu=cpu, how=how)
+
+
+def _tensorflow(folder: Path, there: _Installed) -> Build:
+    known = (there.distributions[name] for name in _TENSORFLOW if name in there.distributions)
+    version = next(known, ("", None))[0]
+    text = _text(folder / "python/platform/build_info.py")
+    is_cuda, is_rocm = (re.search(rf"'is_{name}_build'[,:]\s*(True|False)", text) for name in ("cuda", "rocm"))
+    told = re.search(r"'cuda_version'[,:]\s*'(\d+(?:\.\d+)*)", text)
+    how = f"tensorflow {version}" + (", its build_info.py" if text else "")
+    if told and not (is_cuda and is_cuda[1] == "False"):
+        listed = re.search(r"'cuda_compute_capabilities'[,:]\s*\[([^\]]*)\]", text)
+        archs = tuple(re.findall(r"(?:sm|compute)_\d+[af]?", listed[1])) if listed else ()
+        # "8.0" stands for both code and PTX: TF_CUDA_COMPUTE_CAPABILITIES in TensorFlow's configure.py.
+        for number in re.findall(r"'(\d+\.\d)'", listed[1] if listed else ""):
+            plain = number.replace(".", "")
+            archs += archs_of(f"{plain} PTX{plain}")
+        brought = any(name.startswith("nvidia_cudnn_cu") for name in there.distributions)
+        lacks = "" if brought else "NVIDIA's libraries are not among its packages (tensorflow[and-cuda] brings them)"
+        cuda = numbers(told[1])[:2]
+        return Build(framework="tensorflow", version=version, cuda=cuda, archs=archs, how=how, lacks=lacks)
+    if is_rocm and is_rocm[1] == "True":
+        number = re.search(r"'rocm_version'[,:]\s*'(\d+(?:\.\d+)*)", text)
+        return Build(framework="tensorflow", version=version, rocm=number[1] if number else "?", how=how)
+    return Build(framework="tensorflow", version=version, cpu=bool(text), how=how)
+
+
+def _cupy(folder: Path, there: _Installed) -> Build:
+    """CuPy compiles for the chip that it finds, and has no build for the CPU; one built here names no CUDA."""
+    for name, (version, _) in there.distributions.items():
+        match = _CUPY.fullmatch(name)
+        if match is None:
+            continue
+        how = f"{name.replace('_', '-')} {version}"
+        if match[2]:
+            return Build(framework="cupy", version=version, rocm=match[2].replace("_", "."), how=how)
+        cuda = (int(match[1][:2]), *(int(digit) for digit in match[1][2:]))
+        return Build(framework="cupy", version=version, cuda=cuda, how=how)
+    version = there.distributions.get("cupy", ("", None))[0]
+    return Build(framework="cupy", version=version, how=f"cupy {version}")
+
+
+_READERS: Final[Mapping[str, Callable[[Path, _Installed], Build]]] = {
+    "torch": _torch,
+    "jax": _jax,
+    "tensorflow": _tensorflow,
+    "cupy": _cupy,
+}
+FRAMEWORKS: Final = tuple(_READERS)
+
+
+def words(build: Build) -> str:
+    """`"2.9.0, built for CUDA 13.0"`, or the version alone where nothing tells for what."""
+    return f"{build.version}, built for {build.target}" if build.target else build.version
+
+
+def _assigned(text: str, name: str) -> str:
+    match = re.search(rf"^{name}\b[^=\n]*=\s*['\"]([^'\"]+)['\"]", text, re.MULTILINE)
+    return match[1] if match else ""
+
+
+def _requires(info: Path | None, pattern: str) -> bool:
+    """Whether a distribution requires one whose name begins so; its description is not read."""
+    if info is None:
+        return False
+    name = re.compile(rf"Requires-Dist:\s*(?:{pattern})", re.IGNORECASE)
+    return any(name.match(line) for line in _head(info / "METADATA"))
+
+
+def _head(path: Path) -> Iterator[str]:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if not line.strip():
+                    return
+                yield line
+    except OSError:
+        return
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _entries(folder: Path | None) -> list[str]:
+    """The packages in a folder of plugins."""
+    try:
+        return [name for name in os.listdir(folder) if not name.startswith("_")] if folder is not None else []
+    except OSError:
+        return []

@@ -1,0 +1,313 @@
+"""Which build of a framework runs on which driver and chip: facts as tables, and the rules over them.
+
+Pure: what is installed is read by `devices.builds`, what the driver says by `devices.cuda`. A fact that is not known
+refuses nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Iterator, Mapping, Sequence
+
+import attrs
+
+from stoker.core.devices import Device, Kind
+from stoker.core.status import DRIVER_TOO_OLD, NO_GPU_BUILD, NO_KERNEL_IMAGE
+from stoker.devices.catalog import CUDA_OF_BRANCH, cuda_of_driver
+
+Version = tuple[int, ...]
+
+# https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html, table 1. Before CUDA 11 each
+# toolkit needed the driver that it came with: https://docs.nvidia.com/cuda/cuda-toolkit-release-notes, table 3.
+FLOORS: Final[Mapping[int, str]] = {13: "580", 12: "525.60.13", 11: "450.80.02"}
+"""first number of CUDA's version → the oldest driver that runs every program built for it"""
+FIRST_MINOR_COMPATIBLE: Final = 11
+
+# A chip of its own among those of its generation: code for the others does not run on it, nor the other way round.
+# https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibility
+INTEGRATED: Final = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0)})
+
+_TO_86: Final = "37 50 60 70 75 80 86"
+_TO_90: Final = "50 60 70 75 80 86 90"
+_TO_120: Final = "75 80 86 90 100 120"
+_70_TO_120: Final = f"70 {_TO_120}"
+_ARM: Final = "80 90 100 110 120 PTX120"
+
+# Release builds of PyTorch. The lists stand in .ci/manywheel/build_cuda.sh of https://github.com/pytorch/pytorch (to
+# 2.5 in https://github.com/pytorch/builder), and those of the builds without a suffix were read from the wheels.
+TORCH: Final[Mapping[str, Sequence[tuple[Version, Version, Version, str]]]] = {
+    "x86_64": (
+        ((11, 6), (1, 13), (1, 13), _TO_86),
+        ((11, 7), (1, 13), (2, 0), _TO_86),
+        ((11, 8), (2, 0), (2, 7), f"37 {_TO_90}"),
+        ((12, 1), (2, 1), (2, 5), _TO_90),
+        ((12, 4), (2, 4), (2, 6), _TO_90),
+        ((12, 6), (2, 6), (2, 14), _TO_90),
+        ((12, 8), (2, 7), (2, 7), f"{_TO_120} PTX120"),
+        ((12, 8), (2, 8), (2, 10), _70_TO_120),
+        ((12, 8), (2, 11), (2, 11), _TO_120),
+        ((12, 9), (2, 8), (2, 8), f"{_70_TO_120} PTX120"),
+        ((13, 0), (2, 9), (2, 15), _TO_120),
+        ((13, 2), (2, 12), (2, 15), _TO_120),
+    ),
+    "aarch64": (
+        ((12, 6), (2, 8), (2, 14), "80 90"),
+        ((12, 8), (2, 8), (2, 11), "80 90 100 120"),
+        ((12, 9), (2, 8), (2, 8), "80 90 100 120"),
+        ((13, 0), (2, 9), (2, 15), _ARM),
+        ((13, 2), (2, 12), (2, 15), _ARM),
+    ),
+}
+"""processor → CUDA, first and last version of torch that was built for it, and the chips that it has code for"""
+
+
+@attrs.frozen(kw_only=True)
+class Build:
+    """An installed framework, and for what it was built.
+
+    `cuda` has one number where only that is known. `cpu`: surely for the CPU only. `archs` are the chips that it has
+    code for ("sm_90") or that the driver can compile code for ("compute_90"); empty where that is not known, or where
+    the framework compiles for the chip that it finds. `how` is the evidence. `lacks` is what it may miss, in words.
+    """
+
+    framework: str
+    version: str
+    cuda: Version | None = None
+    rocm: str = ""
+    tpu: bool = False
+    cpu: bool = False
+    archs: tuple[str, ...] = ()
+    how: str = ""
+    lacks: str = ""
+
+    @property
+    def target(self) -> str:
+        """`"CUDA 12.1"`, `"ROCm 6.2"`, `"CUDA 12, TPU"`, `"the CPU"`; empty where nothing tells."""
+        parts = [
+            f"CUDA {dotted(self.cuda)}" if self.cuda else "",
+            f"ROCm {self.rocm}" if self.rocm else "",
+            "TPU" if self.tpu else "",
+            "the CPU" if self.cpu else "",
+        ]
+        return ", ".join(part for part in parts if part)
+
+
+@attrs.frozen(kw_only=True)
+class Held:
+    """The devices of one kind that a step holds, as far as a build can fit them or not.
+
+    `cuda` is the newest CUDA that the driver runs, with forward-compatibility libraries if they are in use. `chips`
+    maps a compute capability to the model that has it.
+    """
+
+    kind: Kind = "nvidia"
+    driver: str = ""
+    cuda: Version | None = None
+    chips: Mapping[tuple[int, int], str] = attrs.field(factory=dict)
+    machine: str = "x86_64"
+
+
+@attrs.frozen(kw_only=True)
+class Problem:
+    """Why something cannot work: a cause of `core.status`, a sentence, and what to do."""
+
+    cause: str
+    sentence: str
+    fix: str = ""
+
+
+def held(devices: Sequence[Device], *, driver: str, cuda: Version | None, machine: str) -> Held:
+    """What devices of one kind ask of a build."""
+    return Held(
+        kind=devices[0].kind,
+        driver=driver,
+        cuda=cuda,
+        chips={device.capability: device.model for device in devices if device.capability is not None},
+        machine=machine,
+    )
+
+
+def unfit(build: Build, held: Held) -> Problem | None:
+    """Why a build cannot use the devices; None where it can, or where what is known does not tell."""
+    if held.kind == "nvidia":
+        return _no_cuda(build, held) or _too_old(build, held) or _no_code(build, held)
+    if held.kind == "amd" and not build.rocm and (build.cpu or build.cuda):
+        fix = f"install {build.framework} in a build for your ROCm" + (
+            ": PyTorch's own index has them, one for each version of ROCm" if build.framework == "torch" else ""
+        )
+        return Problem(cause=NO_GPU_BUILD, sentence=f"{_built(build)}, and the step holds AMD GPUs", fix=fix)
+    if held.kind == "tpu" and build.framework == "jax" and not build.tpu and (build.cpu or build.cuda):
+        fix = f'pip install "jax[tpu]=={_release(build)}"'
+        return Problem(cause=NO_GPU_BUILD, sentence=f"{_built(build)}, and the step holds TPUs", fix=fix)
+    return None
+
+
+def notes(build: Build, held: Held) -> Iterator[str]:
+    """What a person should know of a build that fits."""
+    if held.kind == "nvidia" and build.cuda and held.cuda and tuple(build.cuda) > tuple(held.cuda):
+        yield f"the driver is for CUDA {dotted(held.cuda)}: it runs this, but compiles no newer PTX"
+    if build.lacks:
+        yield build.lacks
+
+
+def runs(cuda: Version, driver: str, newest: Version | None) -> bool:
+    """Whether a driver, whose newest CUDA is `newest`, runs what was built for a CUDA. What is not known runs."""
+    if newest is not None and newest[0] >= cuda[0]:
+        return cuda[0] >= FIRST_MINOR_COMPATIBLE or newest >= cuda
+    floor = FLOORS.get(cuda[0])
+    if driver and floor:
+        return numbers(driver) >= numbers(floor)
+    return newest is None
+
+
+def covers(archs: Sequence[str], chip: tuple[int, int], cuda: Version | None = None) -> str:
+    """How code for some chips runs on one: "code", "ptx" (if the driver compiles it), or "" for not at all.
+
+    https://docs.nvidia.com/cuda/cuda-c-programming-guide/#application-compatibility: code for X.y runs on X.z with
+    z ≥ y, PTX on everything newer; those with an "a" behind on that chip only, with an "f" within X.
+    """
+    found = ""
+    for arch in archs:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch)
+        if match is None:
+            continue
+        code, exact = (int(match[2]), int(match[3])), match[4]
+        apart = chip in INTEGRATED or code in INTEGRATED
+        # From CUDA 13.2 on, code is also shared with integrated chips: its release notes.
+        apart = apart and code != chip and (cuda is None or cuda < (13, 2))
+        same = code[0] == chip[0] and code[1] <= chip[1]
+        if match[1] == "sm" and same and not apart and (exact != "a" or code == chip):
+            return "code"
+        if match[1] == "compute" and (code == chip if exact == "a" else same if exact == "f" else code <= chip):
+            found = "ptx"
+    return found
+
+
+def torch_archs(version: str, cuda: Version, machine: str) -> tuple[str, ...]:
+    """The chips that a release build of torch has code for; empty for one that the table lacks."""
+    minor = numbers(version)[:2]
+    for built, first, last, listed in TORCH.get(machine, ()):
+        if built == cuda[:2] and first <= minor <= last:
+            return archs_of(listed)
+    return ()
+
+
+def archs_of(listed: str) -> tuple[str, ...]:
+    """`"80 90 PTX90"` as a framework lists it: `("sm_80", "sm_90", "compute_90")`."""
+    return tuple(
+        f"compute_{item.removeprefix('PTX')}" if item.startswith("PTX") else f"sm_{item}" for item in listed.split()
+    )
+
+
+def forward_compatible(driver: str, loaded: Version | None) -> bool:
+    """Whether the CUDA library that was loaded is newer than what its driver brings: CUDA's compat package.
+
+    https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html
+    """
+    if loaded is None or not driver or numbers(driver)[0] > max(CUDA_OF_BRANCH):
+        return False  # of a driver that the table lacks it is not known what it brings
+    own = cuda_of_driver(driver)
+    return own is not None and tuple(loaded) > own
+
+
+def numbers(version: str) -> Version:
+    """`"535.104.05"` as numbers; what follows a "+" or a letter is left out. `(0,)` for what has none."""
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else (0,)
+
+
+def dotted(version: Version) -> str:
+    """`(12, 1)` as `"12.1"`."""
+    return ".".join(map(str, version))
+
+
+def _no_cuda(build: Build, held: Held) -> Problem | None:
+    if not (build.cpu or (build.cuda is None and (build.rocm or build.tpu))):
+        return None
+    return Problem(
+        cause=NO_GPU_BUILD,
+        sentence=f"{_built(build)}, and the step holds NVIDIA GPUs",
+        fix=_instead(build, held),
+    )
+
+
+def _too_old(build: Build, held: Held) -> Problem | None:
+    if build.cuda is None or runs(build.cuda, held.driver, held.cuda):
+        return None
+    named = f"driver {held.driver}" if held.driver else "the driver"
+    knows = f" (CUDA {dotted(held.cuda)})" if held.cuda else ""
+    floor = FLOORS.get(build.cuda[0])
+    needs = f": CUDA {build.cuda[0]} needs driver {floor} or later" if floor else ""
+    return Problem(
+        cause=DRIVER_TOO_OLD,
+        sentence=f"{named}{knows} is too old for {build.framework} {build.version}, built for {build.target}{needs}",
+        fix=f"{_instead(build, held)}; or have the driver updated, or run the step on a machine with a newer one",
+    )
+
+
+def _no_code(build: Build, held: Held) -> Problem | None:
+    for chip, name in held.chips.items():
+        way = covers(build.archs, chip, build.cuda) if build.archs else "code"
+        if way == "code":
+            continue
+        listed = " ".join(build.archs)
+        what = f"sm_{chip[0]}{chip[1]} ({name}) is not in the list of {build.framework} {build.version}"
+        if not way:
+            sentence = f"{what}, built for {build.target}: {listed}"
+            return Problem(cause=NO_KERNEL_IMAGE, sentence=sentence, fix=_instead(build, held))
+        if build.cuda and held.cuda and tuple(held.cuda) < tuple(build.cuda):
+            sentence = (
+                f"{what} ({listed}): the driver would have to compile its PTX, which is newer "
+                f"(CUDA {dotted(build.cuda)}) than the driver (CUDA {dotted(held.cuda)})"
+            )
+            return Problem(cause=DRIVER_TOO_OLD, sentence=sentence, fix=_instead(build, held))
+    return None
+
+
+def _built(build: Build) -> str:
+    named = f"{build.framework} {build.version}"
+    return f"{named} is a CPU build" if build.cpu else f"{named} is built for {build.target}"
+
+
+def _release(build: Build) -> str:
+    return build.version.partition("+")[0]
+
+
+def _instead(build: Build, held: Held) -> str:
+    """The command that installs a build which fits, as far as the tables know one."""
+    name, release = build.framework, _release(build)
+    if name == "torch":
+        return _torch_instead(release, held)
+    fitting = [major for major in (13, 12, 11) if runs((major,), held.driver, held.cuda)]
+    if name == "jax":
+        # The extra for CUDA 13 begins with 0.7.2: https://docs.jax.dev/en/latest/changelog.html.
+        majors = [major for major in fitting if major == 12 or (major == 13 and numbers(release) >= (0, 7, 2))]
+        if majors:
+            return f'pip install "jax[cuda{majors[0]}]=={release}"'
+    elif name == "tensorflow":
+        return f'pip install "tensorflow[and-cuda]=={release}"'
+    elif name == "cupy" and fitting:
+        return f"pip uninstall the CuPy that is there, and pip install cupy-cuda{fitting[0]}x"
+    newest = f" {held.cuda[0]} or older" if held.cuda else ""
+    return f"install {name} in a build for CUDA{newest}"
+
+
+def _torch_instead(release: str, held: Held) -> str:
+    minor = numbers(release)[:2]
+    fitting = [
+        (last, cuda, first <= minor <= last)
+        for cuda, first, last, listed in TORCH.get(held.machine, ())
+        if runs(cuda, held.driver, held.cuda) and all(covers(archs_of(listed), chip, cuda) for chip in held.chips)
+    ]
+    own = [cuda for _, cuda, same in fitting if same]
+    if own:
+        tag = f"cu{max(own)[0]}{max(own)[1]}"
+        return f"pip install torch=={release}+{tag}, with --index-url set to PyTorch's own index for {tag}"
+    if fitting:
+        last, cuda, _ = max(fitting)
+        tag = f"cu{cuda[0]}{cuda[1]}"
+        return (
+            f'no build of torch {dotted(minor)} fits; pip install "torch=={dotted(last)}.*", with --index-url set to '
+            f"PyTorch's own index for {tag}"
+        )
+    return "no release of torch fits this driver and chip: use another machine, or a build of your own"

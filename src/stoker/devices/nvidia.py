@@ -1,0 +1,341 @@
+"""NVIDIA's GPUs as the driver's library (NVML) tells them, through nvidia-ml-py.
+
+A driver that is broken is a finding with its fix, and a question that an old driver does not know is left unanswered:
+nothing here raises. What is found is not what a process may use: `CUDA_VISIBLE_DEVICES` means nothing to NVML.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any, Callable, Final, Iterable, Iterator, Mapping, TypeVar
+
+import attrs
+
+from stoker.core.devices import Device, Inventory, Process
+from stoker.core.findings import Finding
+from stoker.devices.catalog import model_of
+
+T = TypeVar("T")
+
+DRIVER_NOT_LOADED: Final = "STK120"
+VERSION_MISMATCH: Final = "STK121"
+NO_PERMISSION: Final = "STK122"
+GPU_LOST: Final = "STK123"
+BROKEN: Final = "STK124"
+LIBRARY_MISSING: Final = "STK125"
+NO_SLICES: Final = "STK126"
+
+# Numbers of nvmlReturn_t: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
+_LIBRARY_NOT_FOUND = 12
+_LOST: Final = frozenset({15, 16})
+"""The GPU is lost, or requires a reset: what else it is asked fails too."""
+
+_REASONS: Final[Mapping[int, tuple[str, str, str, str]]] = {
+    9: (
+        DRIVER_NOT_LOADED,
+        "the NVIDIA driver is installed, but not loaded",
+        "the kernel has no nvidia module, as after a kernel update for which the module was not built",
+        "run `sudo modprobe nvidia` and read `sudo dmesg`; if the module is missing, install the driver again",
+    ),
+    18: (
+        VERSION_MISMATCH,
+        "the NVIDIA driver's library and its kernel module are of different versions",
+        "the driver was updated, and the kernel still runs the module from before",
+        "restart the machine; in a container, start it again, so that it gets the host's new library",
+    ),
+    4: (
+        NO_PERMISSION,
+        "this user may not use the NVIDIA driver",
+        "the devices /dev/nvidia* may not be opened, or a container has not been given them",
+        "add the user to the group of /dev/nvidia* (`ls -l /dev/nvidia*`); start a container with --gpus",
+    ),
+    15: (
+        GPU_LOST,
+        "the GPU is lost",
+        "it fell off the bus, or answers no more; Xid 79 in the kernel's log says the same",
+        "restart the machine; if it happens again, have the GPU, its power and its slot checked",
+    ),
+    16: (
+        GPU_LOST,
+        "the GPU must be reset before it can be used",
+        "it met an error that only a reset clears",
+        "end the processes that use it and run `sudo nvidia-smi --gpu-reset -i INDEX`, or restart the machine",
+    ),
+}
+"""NVML's error → (code, what, why, fix)"""
+
+_KERNEL_VERSIONS: Final = ("sys/module/nvidia/version", "proc/driver/nvidia/version")
+_VERSION = re.compile(r"\b\d{3}\.\d+(?:\.\d+)?\b")
+_PROFILE = re.compile(r"\bMIG (\d\S*)")
+
+
+def probe(root: Path = Path("/")) -> Inventory:
+    """NVIDIA's devices; none, without a word, where there is no driver. `root` is where /proc and /sys are."""
+    nvml = _library()
+    if nvml is None:
+        return _without_library(root)
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        if error.value == _LIBRARY_NOT_FOUND:
+            return _without_library(root)
+        return Inventory(driver=_kernel_version(root), findings=(_reason(error),))
+    try:
+        return _inventory(nvml)
+    except nvml.NVMLError as error:  # what every driver answers failed: nothing can be said of any GPU
+        return Inventory(driver=_kernel_version(root), findings=(_reason(error),))
+    finally:
+        _shut_down(nvml)
+
+
+def processes(devices: Iterable[Device]) -> tuple[Process, ...]:
+    """The processes that compute on some of NVIDIA's devices; none where the driver does not tell.
+
+    In a container, pids are those of the host, or the list is empty.
+    """
+    wanted = {device.uuid for device in devices if device.kind == "nvidia" and not device.simulated}
+    nvml = _library() if wanted else None
+    if nvml is None:
+        return ()
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return ()
+    try:
+        return tuple(process for handle in _all_handles(nvml) for process in _users(nvml, handle, wanted))
+    except nvml.NVMLError:
+        return ()
+    finally:
+        _shut_down(nvml)
+
+
+def _library() -> Any:
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    return pynvml
+
+
+def _without_library(root: Path) -> Inventory:
+    version = _kernel_version(root)
+    if not version:
+        return Inventory()
+    finding = Finding(
+        code=LIBRARY_MISSING,
+        level="info",
+        what=f"the NVIDIA driver {version} is loaded, but its library libnvidia-ml.so.1 is not here",
+        why="a container sees the host's kernel, but only with --gpus the driver's libraries; on the machine itself, "
+        "a part of the driver is not installed",
+        fix="start the container with --gpus all (and NVIDIA_DRIVER_CAPABILITIES=compute,utility), or install the "
+        "driver's package of libraries",
+    )
+    return Inventory(driver=version, findings=(finding,))
+
+
+def _kernel_version(root: Path) -> str:
+    for name in _KERNEL_VERSIONS:
+        try:
+            found = _VERSION.search((root / name).read_text(encoding="utf-8", errors="replace"))
+        except OSError:
+            continue
+        if found is not None:
+            return found[0]
+    return ""
+
+
+def _reason(error: Any, where: str = "") -> Finding:
+    code, what, why, fix = _REASONS.get(
+        error.value,
+        (
+            BROKEN,
+            f"the NVIDIA driver fails: {error}",
+            "its library answers with an error that has no simpler name",
+            "see whether `nvidia-smi` works and what `sudo dmesg` says of NVRM; restart, or install the driver again",
+        ),
+    )
+    return Finding(code=code, level="error", what=what, where=where, why=why, fix=fix)
+
+
+def _inventory(nvml: Any) -> Inventory:
+    devices: list[Device] = []
+    findings: list[Finding] = []
+    handles: dict[str, Any] = {}
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            gpu = _device(nvml, handle, index)
+            slices = _slices(nvml, handle, gpu)
+        except nvml.NVMLError as error:
+            findings.append(_reason(error, f"GPU {index}"))
+            continue
+        if slices is None:
+            devices.append(gpu)
+            handles[gpu.uuid] = handle
+            continue
+        devices += slices
+        if not slices:
+            findings.append(_unsliced(gpu))
+    return Inventory(
+        devices=_linked(nvml, devices, handles),
+        driver=_asked(nvml, nvml.nvmlSystemGetDriverVersion, otherwise=""),
+        cuda=_cuda(nvml),
+        findings=tuple(findings),
+    )
+
+
+def _device(nvml: Any, handle: Any, index: int) -> Device:
+    # A device that does not tell its UUID cannot be given to anybody, so that this one may fail.
+    uuid = nvml.nvmlDeviceGetUUID(handle)
+    name = _asked(nvml, nvml.nvmlDeviceGetName, handle, otherwise="NVIDIA GPU")
+    return Device(
+        kind="nvidia",
+        index=index,
+        uuid=uuid,
+        name=name,
+        model=model_of(name),
+        memory=_memory(nvml, handle),
+        capability=_asked(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle, otherwise=None),
+    )
+
+
+def _memory(nvml: Any, handle: Any) -> int:
+    """Bytes; 0 for chips that share the CPU's memory (GB10), whose driver does not tell."""
+    found = _asked(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, otherwise=None)
+    return 0 if found is None else int(found.total)
+
+
+def _slices(nvml: Any, handle: Any, gpu: Device) -> list[Device] | None:
+    """The MIG slices of a GPU; None for one that is not cut into slices."""
+    current, _ = _asked(nvml, nvml.nvmlDeviceGetMigMode, handle, otherwise=(0, 0))
+    if not current:
+        return None
+    found = []
+    for one in _slice_handles(nvml, handle):
+        name = _asked(nvml, nvml.nvmlDeviceGetName, one, otherwise=gpu.name)
+        memory = _memory(nvml, one)
+        told = _PROFILE.search(name)
+        found.append(
+            attrs.evolve(
+                gpu,
+                uuid=nvml.nvmlDeviceGetUUID(one),
+                name=name,
+                memory=memory,
+                slice=told[1].lower() if told else _profile(nvml, one, gpu.memory),
+                parent=gpu.uuid,
+            )
+        )
+    return found
+
+
+def _slice_handles(nvml: Any, handle: Any) -> Iterator[Any]:
+    for index in range(_asked(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle, otherwise=0)):
+        # Numbers without a slice are "not found".
+        one = _asked(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index, otherwise=None)
+        if one is not None:
+            yield one
+
+
+def _profile(nvml: Any, handle: Any, whole: int) -> str:
+    """A slice's profile from its size, for drivers whose names for slices lack it.
+
+    As NVIDIA's own go-nvlib makes it: eighths of the GPU's memory, in whole GiB of it.
+    """
+    sizes = _asked(nvml, nvml.nvmlDeviceGetAttributes_v2, handle, otherwise=None)
+    if sizes is None or not whole:
+        return ""
+    parts, instances = sizes.gpuInstanceSliceCount, sizes.computeInstanceSliceCount
+    eighths = math.ceil(sizes.memorySizeMB * 2**20 / whole * 8)
+    profile = f"{parts}g.{round(eighths / 8 * math.ceil(whole / 2**30))}gb"
+    return profile if instances == parts else f"{instances}c.{profile}"
+
+
+def _unsliced(gpu: Device) -> Finding:
+    return Finding(
+        code=NO_SLICES,
+        level="info",
+        what="the GPU is in MIG mode and has no slices, so that nothing can run on it",
+        where=f"GPU {gpu.index}",
+        why="in MIG mode CUDA sees slices only, and none has been made",
+        fix=f"make slices (`sudo nvidia-smi mig -i {gpu.index} -lgip` lists what there can be, `-cgi PROFILE -C` makes "
+        f"one), or end MIG mode: `sudo nvidia-smi -i {gpu.index} -mig 0`",
+    )
+
+
+def _linked(nvml: Any, devices: list[Device], handles: Mapping[str, Any]) -> tuple[Device, ...]:
+    """The devices, each with those that NVLink joins it to, directly or through a switch."""
+    return tuple(
+        attrs.evolve(
+            device,
+            links=tuple(
+                other
+                for other, handle in handles.items()
+                if other != device.uuid and device.uuid in handles and _joined(nvml, handles[device.uuid], handle)
+            ),
+        )
+        for device in devices
+    )
+
+
+def _joined(nvml: Any, one: Any, other: Any) -> bool:
+    try:
+        status = nvml.nvmlDeviceGetP2PStatus(one, other, nvml.NVML_P2P_CAPS_INDEX_NVLINK)
+    except nvml.NVMLError:
+        return False
+    return bool(status == nvml.NVML_P2P_STATUS_OK)
+
+
+def _cuda(nvml: Any) -> tuple[int, int] | None:
+    # The first is asked of the driver itself, the second (in drivers before 410 too) of the library that was loaded.
+    for call in (nvml.nvmlSystemGetCudaDriverVersion_v2, nvml.nvmlSystemGetCudaDriverVersion):
+        number = _asked(nvml, call, otherwise=0)
+        if number:
+            return number // 1000, number % 1000 // 10
+    return None
+
+
+def _all_handles(nvml: Any) -> Iterator[Any]:
+    """Every GPU and every slice that answers."""
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            yield from (handle, *_slice_handles(nvml, handle))
+        except nvml.NVMLError:
+            continue
+
+
+def _users(nvml: Any, handle: Any, wanted: set[str]) -> list[Process]:
+    try:
+        uuid = nvml.nvmlDeviceGetUUID(handle)
+        return _on(nvml, handle, uuid) if uuid in wanted else []
+    except nvml.NVMLError:
+        return []
+
+
+def _on(nvml: Any, handle: Any, uuid: str) -> list[Process]:
+    # The second is for drivers before 510; nvidia-ml-py has not always had it.
+    for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
+        call = getattr(nvml, name, None)
+        found = None if call is None else _asked(nvml, call, handle, otherwise=None)
+        if found is not None:
+            return [Process(uuid=uuid, pid=one.pid, memory=one.usedGpuMemory or 0) for one in found]
+    return []
+
+
+def _shut_down(nvml: Any) -> None:
+    try:
+        nvml.nvmlShutdown()
+    except nvml.NVMLError:
+        pass  # nothing more is asked of it
+
+
+def _asked(nvml: Any, call: Callable[..., T], *arguments: Any, otherwise: T) -> T:
+    """What a question that not every driver and GPU answers gets; a GPU that is lost is an error all the same."""
+    try:
+        return call(*arguments)
+    except nvml.NVMLError as error:
+        if error.value in _LOST:
+            raise
+        return otherwise

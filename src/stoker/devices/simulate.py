@@ -1,0 +1,147 @@
+"""Accelerators that are not there: `STOKER_SIMULATE="4xH100-80GB,1xA10;driver=535.104.05"` becomes an `Inventory`.
+
+Pure. What a text leaves out is not made up: without `driver`, the inventory has none, and nothing can be unfit for it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Mapping
+
+import attrs
+
+from stoker.core.accelerators import Accelerator, Vendor
+from stoker.core.devices import Device, Inventory, Kind
+from stoker.core.errors import SettingsError, nearest
+from stoker.core.visibility import SIMULATE
+from stoker.devices.catalog import capability, cuda_of_driver, driver_name
+
+VARIABLE: Final = SIMULATE
+FACTS: Final = ("driver", "cuda")
+MOST: Final = 256
+"""Devices of one simulated machine. Real ones have 16 at most; a typo should not fill the memory with devices."""
+
+_KINDS: Final[Mapping[Vendor, Kind]] = {"nvidia": "nvidia", "amd": "amd", "aws": "neuron", "google": "tpu"}
+_PREFIXES: Final[Mapping[Kind, str]] = {"neuron": "neuron", "tpu": "tpu"}
+_PART = re.compile(r"(?:(\d+)\s*[xX×*]\s*)?(.*)", re.DOTALL)
+_EXAMPLE = 'write counts and names, such as "4xH100-80GB,1xA10;driver=535.104.05"'
+# How many slices of so many sevenths one GPU has room for:
+# https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html
+_SLICES_OF_ONE: Final[Mapping[str, int]] = {"1": 7, "2": 3, "3": 2, "4": 1, "7": 1}
+
+
+def simulated(text: str) -> Inventory:
+    """The machine that a text describes: `COUNTxNAME,…;driver=…;cuda=…`; anything else is a `SettingsError`."""
+    listed, *facts = text.split(";")
+    devices: list[Device] = []
+    for part in listed.split(","):
+        devices += _devices(part, devices, text)
+        if len(devices) > MOST:
+            raise _wrong(text, f"it asks for more than {MOST} devices", _EXAMPLE)
+    known = _facts(facts, text)
+    if known and not any(device.kind == "nvidia" for device in devices):
+        name = next(iter(known))
+        raise _wrong(
+            text, f"'{name}' is a fact of NVIDIA's driver, and no NVIDIA device is simulated", f"remove {name}"
+        )
+    return Inventory(
+        devices=_linked(devices),
+        driver=known.get("driver", ""),
+        cuda=_cuda(known),
+        simulated=True,
+    )
+
+
+def _devices(part: str, before: list[Device], text: str) -> list[Device]:
+    match = _PART.fullmatch(part.strip())
+    assert match is not None  # the pattern takes every text
+    count, name = match[1], match[2].strip()
+    if not name:
+        raise _wrong(text, "a name is missing", _EXAMPLE) if text.strip() else _wrong(text, "it is empty", _EXAMPLE)
+    if count is not None and not 1 <= int(count) <= MOST:
+        raise _wrong(text, f"'{part.strip()}' asks for {count} devices", f"write a number from 1 to {MOST}")
+    try:
+        asked = Accelerator.parse(name)
+    except SettingsError as error:
+        raise _wrong(text, f"'{part.strip()}': {error.message}", _EXAMPLE) from None
+    if asked.count is not None:
+        whole = attrs.evolve(asked, count=None)
+        raise _wrong(text, f"'{part.strip()}' has its count behind the name", f'write "{asked.count}x{whole}"')
+    kind = _KINDS.get(asked.model.vendor)
+    if kind is None:
+        raise _wrong(text, f"{asked.name} cannot be simulated, as Stoker finds none of its kind", _EXAMPLE)
+    first = len(before)
+    index = 1 + max((device.index for device in before if device.kind == kind), default=-1)
+    return [_device(asked, kind, first, index, number) for number in range(int(count or 1))]
+
+
+def _device(asked: Accelerator, kind: Kind, first: int, index: int, number: int) -> Device:
+    """One of several alike. Their UUIDs count all devices of the machine, so that the same text gives the same ones."""
+    parent = ""
+    if asked.slice:
+        # Slices with more memory than their sevenths of it, such as "1g.20gb" of 80, are fewer.
+        room = min(_SLICES_OF_ONE.get(asked.slice[0], 1), asked.model.memory[-1] // asked.memory)
+        parent = _uuid("GPU", first + number // room)
+        index += number // room
+    else:
+        index += number
+    name = driver_name(asked.name)
+    return Device(
+        kind=kind,
+        index=index,
+        uuid=_uuid("MIG" if asked.slice else _PREFIXES.get(kind, "GPU"), first + number),
+        name=f"{name} MIG {asked.slice}" if asked.slice else name,
+        model=asked.name,
+        memory=asked.memory if asked.slice else asked.model.memory[0],
+        capability=capability(asked.name),
+        slice=asked.slice,
+        parent=parent,
+        simulated=True,
+    )
+
+
+def _uuid(prefix: str, number: int) -> str:
+    # The shape of a UUID; "simulated" is no hexadecimal number, so that no driver has it.
+    return f"{prefix}-simulated-0000-0000-0000-{number:012d}"
+
+
+def _linked(devices: list[Device]) -> tuple[Device, ...]:
+    whole: dict[str, list[str]] = {}
+    for device in devices:
+        if not device.slice:
+            whole.setdefault(device.model, []).append(device.uuid)
+    return tuple(
+        attrs.evolve(device, links=tuple(uuid for uuid in whole[device.model] if uuid != device.uuid))
+        if not device.slice
+        else device
+        for device in devices
+    )
+
+
+def _facts(facts: list[str], text: str) -> dict[str, str]:
+    known: dict[str, str] = {}
+    patterns = {"driver": r"\d{2,4}(\.\d+){0,3}", "cuda": r"\d+\.\d+"}
+    examples = {"driver": "driver=535.104.05", "cuda": "cuda=12.2"}
+    for fact in facts:
+        key, equals, value = (piece.strip() for piece in fact.partition("="))
+        if not equals:
+            raise _wrong(text, f"'{fact.strip()}' is no fact", "write facts as key=value, such as driver=535.104.05")
+        if key not in FACTS:
+            raise _wrong(text, f"there is no fact '{key}'{nearest(key, FACTS)}", "driver and cuda can be given")
+        if key in known:
+            raise _wrong(text, f"'{key}' is given twice", f"leave one {key} out")
+        if not re.fullmatch(patterns[key], value):
+            raise _wrong(text, f"'{value}' is no version of {key}", f"write it as in {examples[key]}")
+        known[key] = value
+    return known
+
+
+def _cuda(known: Mapping[str, str]) -> tuple[int, int] | None:
+    if "cuda" in known:
+        major, minor = known["cuda"].split(".")
+        return int(major), int(minor)
+    return cuda_of_driver(known["driver"]) if "driver" in known else None
+
+
+def _wrong(text: str, why: str, fix: str) -> SettingsError:
+    return SettingsError(f"{text!r} does not describe simulated accelerators: {why}", fix=fix)

@@ -1,0 +1,358 @@
+"""Checkpoints of a flow's tasks: `current.checkpoint` in a step with `@checkpoint`, and `Checkpoint` anywhere else.
+
+Checkpoints belong to a task of a run: its step, its place in a foreach. They lie in the task's folder, which every
+attempt gets (`worker.context`), each whole or not at all. A task's like in other runs, that of the same step and the
+same elements, is found by a folder beside the runs', which has an empty file for each of them:
+
+    RUN/KEY/saved/00000003-best/content/…, about.json        .flows/DIGEST/RUN/KEY
+
+https://github.com/outerbounds/metaflow-checkpoint says what the words mean.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from datetime import datetime, timezone
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, Iterator, Mapping
+
+import attrs
+
+from stoker.core.errors import NotFound, UsageError
+from stoker.store.logs import file_name
+
+VARIABLE: Final = "STOKER_FLOW_CHECKPOINT"
+"""JSON of a `Place`: by it a program that the task started saves the task's checkpoints, too."""
+NAME: Final = "checkpoint"
+"""What a checkpoint is called that nobody named."""
+SCOPE: Final = "checkpoint:"
+"""Begins a tag of a run that says with which other runs it shares checkpoints, in the stead of its namespace."""
+_SAVED: Final = "saved"
+_ABOUT: Final = "about.json"
+_SAME: Final = ".flows"
+_FORMATS: Final = ("files", "tar")
+
+
+@attrs.frozen(kw_only=True)
+class Saved:
+    """What is known of a checkpoint: `key` names it among all, `url` is where its files are.
+
+    `attempt` is the task's, from 0; `version_id` counts its checkpoints; `created_on` is UTC, as ISO 8601.
+    """
+
+    key: str
+    name: str
+    url: str
+    pathspec: str
+    created_on: str
+    attempt: int = 0
+    version_id: int = 0
+    metadata: Mapping[str, Any] = attrs.field(factory=dict)
+    latest: bool = True
+    storage_format: str = "files"
+    creation_context: str = "task"
+    type: str = "checkpoint"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as a dict, as `save` and `list` have it."""
+        return {name: value for name, value in attrs.asdict(self).items() if name != "latest"}
+
+
+@attrs.frozen(kw_only=True)
+class Place:
+    """A task as far as its checkpoints go. `same` is one for its like in all runs that share checkpoints.
+
+    `nodes` keep and find theirs together.
+    """
+
+    root: str
+    run: str
+    key: str
+    pathspec: str = ""
+    attempt: int = 0
+    same: str = ""
+    nodes: int = 1
+
+    @property
+    def folder(self) -> Path:
+        """Where its checkpoints are."""
+        return Path(self.root, self.run, self.key, _SAVED)
+
+    def saved(self) -> list[Saved]:
+        """All of them, the newest first."""
+        return _in(self.folder, f"{self.run}/{self.key}")
+
+    def everywhere(self) -> list[Saved]:
+        """Those of its like in all runs, the newest first."""
+        found = []
+        for run, key in self._others():
+            found += Place(root=self.root, run=run, key=key).saved()
+        return sorted(found, key=lambda one: (one.created_on, one.version_id), reverse=True)
+
+    def announce(self) -> None:
+        """Let its like in other runs find it."""
+        if self.same:
+            known = Path(self.root, _SAME, self.same, self.run, self.key)
+            known.parent.mkdir(parents=True, exist_ok=True)
+            known.touch()
+
+    def _others(self) -> Iterator[tuple[str, str]]:
+        known = Path(self.root, _SAME, self.same)
+        if not self.same or not known.is_dir():
+            return
+        for run in os.listdir(known):
+            if not Path(self.root, run).is_dir():
+                shutil.rmtree(known / run, ignore_errors=True)  # the run was deleted, and its checkpoints with it
+                continue
+            for key in os.listdir(known / run):
+                yield run, key
+
+
+def place_of(folder: Path, pathspec: str, *, attempt: int, scope: str, elements: list[str], nodes: int = 1) -> Place:
+    """The place of a task whose checkpoints are in a folder; `elements` are digests of the foreach's around it."""
+    flow, _, step, _ = pathspec.split("/", 3)
+    same = sha256("\n".join([scope, flow, step, *elements]).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return Place(
+        root=str(folder.parent.parent),
+        run=folder.parent.name,
+        key=folder.name,
+        pathspec=pathspec,
+        attempt=attempt,
+        same=same,
+        nodes=nodes,
+    )
+
+
+class Checkpoint:
+    """Checkpoints where there is no `current.checkpoint`: in a program that a task started, in a script, a notebook.
+
+    As a context manager, or with `init_dir=True`, it has a `directory` of its own.
+    """
+
+    def __init__(self, temp_dir_root: str | None = None, init_dir: bool = False) -> None:
+        self._parent = temp_dir_root
+        self._directory: str | None = _folder(temp_dir_root) if init_dir else None
+        self._place: Place | None = None
+
+    @property
+    def directory(self) -> str | None:
+        """The folder that `save` keeps and `load` fills where they are given none."""
+        return self._directory
+
+    def save(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        latest: bool = True,
+        name: str = NAME,
+        storage_format: str = "files",
+    ) -> dict[str, Any]:
+        """Keep a file or a folder, `directory` if none is named, as the task's; what is known of it is returned.
+
+        One that is not `latest` is not loaded by itself. `metadata` is JSON.
+        """
+        return _save(self._task(), Path(self._own(path)), name, metadata or {}, latest, storage_format).to_dict()
+
+    def list(
+        self, name: str | None = None, task: Any = None, attempt: int | None = None, full_namespace: bool = False
+    ) -> list[dict[str, Any]]:
+        """What was kept, the newest first: by this task, or by another, a `Task` or its path.
+
+        `full_namespace` has what the same task of other runs kept, too.
+        """
+        place = self._task() if task is None else _of_task(task)
+        found = place.everywhere() if full_namespace else place.saved()
+        meant = [one for one in found if name in (None, one.name)]
+        return [one.to_dict() for one in meant if attempt is None or one.attempt == int(attempt)]
+
+    def load(self, reference: Any = None, path: str | os.PathLike[str] | None = None) -> str:
+        """Copy a checkpoint to a folder, `directory` if none is named; the folder is returned.
+
+        Which one, say what `save` or `list` returned, its key, or a name; without any, the newest.
+        """
+        target = self._own(path)
+        _load(self._place or _here(), reference, target)
+        return target
+
+    def __enter__(self) -> Checkpoint:
+        if self._directory is None:
+            self._directory = _folder(self._parent)
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory = None
+
+    def _own(self, path: str | os.PathLike[str] | None) -> str:
+        if path is None and self._directory is None:
+            raise UsageError("the checkpoint has no folder", fix="name a path, or write `with Checkpoint() as found:`")
+        return str(self._directory if path is None else os.fspath(path))
+
+    def _task(self) -> Place:
+        place = self._place or _here()
+        if place is None:
+            raise UsageError(
+                "no task with @checkpoint runs here, or has started this",
+                fix='name one: Checkpoint().list(task="Flow/run/step/task")',
+            )
+        return place
+
+
+class CurrentCheckpoint(Checkpoint):
+    """The checkpoints of the task that runs. `directory` begins with what the latest one has, if `is_loaded`."""
+
+    def __init__(self, place: Place, policy: str, temp_dir_root: str | None = None) -> None:
+        super().__init__(temp_dir_root, init_dir=True)
+        self._place: Place = place
+        found = [] if policy == "none" else list(filter(self._begins_with, place.saved()))
+        if not found and policy == "eager":
+            found = list(filter(self._begins_with, place.everywhere()))
+        self.info: Saved | None = found[0] if found else None
+        if self.info is not None:
+            _load(place, self.info.key, str(self.directory))
+
+    def _begins_with(self, one: Saved) -> bool:
+        """Whether a task may begin with it; what another node keeps already, at this attempt, only some would find."""
+        mine = one.key.startswith(f"{self._place.run}/{self._place.key}/")
+        return one.latest and not (self._place.nodes > 1 and mine and one.attempt == self._place.attempt)
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether `directory` has what an earlier attempt kept, or with "eager" an earlier run; `info` says which."""
+        return self.info is not None
+
+    @property
+    def task_identifier(self) -> str:
+        """What the same task of other runs has in common with it."""
+        return self._place.same
+
+    def load(self, reference: Any = None, path: str | os.PathLike[str] | None = None) -> str:
+        """Copy a checkpoint to a folder; without one to `directory`, which has nothing else then."""
+        place = self._place
+        meant = _meant(place, reference)  # before anything is thrown away
+        if path is None:
+            shutil.rmtree(str(self.directory), ignore_errors=True)
+        return super().load(meant.key, path)
+
+    def close(self) -> None:
+        """The task is over: what was not saved is gone."""
+        self.__exit__()
+
+
+def _folder(parent: str | None) -> str:
+    if parent is not None:
+        os.makedirs(parent, exist_ok=True)
+    return tempfile.mkdtemp(prefix="stoker-checkpoint-", dir=parent)
+
+
+def _here() -> Place | None:
+    text = os.environ.get(VARIABLE)
+    return None if not text else Place(**json.loads(text))
+
+
+def _of_task(task: Any) -> Place:
+    """The place of another task: a client's `Task`, or "Flow/run/step/task"."""
+    pathspec = task if isinstance(task, str) else str(task.pathspec)
+    parts = pathspec.split("/")
+    if len(parts) != 4:
+        raise UsageError(f"{pathspec!r} is no task", fix='write "Flow/run/step/task"')
+    here = _here()
+    if not isinstance(task, str):
+        root = str(task._run._store.checkpoints.folder)
+    elif here is not None:
+        root = here.root
+    else:
+        from stoker.config import home
+
+        root = os.path.join(home(), "checkpoints")
+    key = parts[3]
+    if not Path(root, file_name(parts[1]), file_name(key)).is_dir():
+        key = key.rpartition("[")[0] or key  # a node of a gang, whose checkpoints are those of all its nodes
+    return Place(root=root, run=file_name(parts[1]), key=file_name(key), pathspec=pathspec)
+
+
+def _save(
+    place: Place, source: Path, name: str, metadata: Mapping[str, Any], latest: bool, storage_format: str
+) -> Saved:
+    if not source.exists():
+        raise NotFound(f"there is nothing at {source} to be kept as a checkpoint")
+    if not name.replace("-", "_").isidentifier():
+        raise UsageError(f"{name!r} cannot be a checkpoint's name", fix='write "epoch_3"')
+    if storage_format not in _FORMATS:
+        raise UsageError(f"storage_format={storage_format!r}", fix='leave it out: files are kept as they are ("files")')
+    try:
+        json.dumps(dict(metadata))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"metadata of a checkpoint is not JSON: {error}", fix="keep the value in a file") from None
+    place.folder.mkdir(parents=True, exist_ok=True)
+    number = max((one.version_id for one in place.saved()), default=-1) + 1
+    beside = Path(tempfile.mkdtemp(prefix=".new-", dir=place.folder))
+    if source.is_dir():
+        shutil.copytree(source, beside / "content", symlinks=True)
+    else:
+        (beside / "content").mkdir()
+        shutil.copy2(source, beside / "content" / source.name)
+    while True:
+        leaf = f"{number:08d}-{name}"
+        saved = Saved(
+            key=f"{place.run}/{place.key}/{leaf}",
+            name=name,
+            url=str(place.folder / leaf / "content"),
+            pathspec=place.pathspec,
+            created_on=datetime.now(timezone.utc).isoformat(),
+            attempt=place.attempt,
+            version_id=number,
+            metadata=dict(metadata),
+            latest=latest,
+        )
+        (beside / _ABOUT).write_text(json.dumps(attrs.asdict(saved)), encoding="utf-8")
+        try:
+            os.rename(beside, place.folder / leaf)
+        except OSError:
+            if not (place.folder / leaf).exists():
+                raise
+            number += 1  # another node of a gang was first
+            continue
+        place.announce()
+        return saved
+
+
+def _in(folder: Path, prefix: str) -> list[Saved]:
+    """The checkpoints of a task's folder, the newest first."""
+    found = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name.startswith(".") or not (path / _ABOUT).is_file():
+            continue
+        document = json.loads((path / _ABOUT).read_text(encoding="utf-8"))
+        fields = {name: document[name] for name in attrs.fields_dict(Saved) if name in document}
+        found.append(Saved(**{**fields, "key": f"{prefix}/{path.name}", "url": str(path / "content")}))
+    return sorted(found, key=lambda one: (one.version_id, one.created_on), reverse=True)
+
+
+def _meant(place: Place | None, reference: Any) -> Saved:
+    """The checkpoint that somebody names."""
+    if isinstance(reference, Saved):
+        reference = reference.key
+    if isinstance(reference, Mapping):
+        reference = reference.get("key", reference)
+    if isinstance(reference, str) and reference.count("/") == 2:
+        run, key, _ = reference.split("/")
+        root = place.root if place is not None else _of_task(f"flow/{run}/step/{key}").root
+        found = [one for one in Place(root=root, run=run, key=key).saved() if one.key == reference]
+    elif reference is None or isinstance(reference, str):
+        mine = [] if place is None else place.saved()
+        found = [one for one in mine if reference in (None, one.name)]
+    else:
+        raise UsageError(f"{reference!r} is no checkpoint", fix="hand over what save() or list() returned, or its key")
+    if not found:
+        raise NotFound(f"there is no checkpoint {reference!r}" if reference else "the task has no checkpoint")
+    return found[0]
+
+
+def _load(place: Place | None, reference: Any, target: str) -> None:
+    shutil.copytree(_meant(place, reference).url, target, dirs_exist_ok=True, symlinks=True)

@@ -1,0 +1,218 @@
+"""The commands of a flow that look: `show`, `dump`, `logs`, `card`, `tag` and `output-dot`."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any, Callable, Final, Iterator, Mapping
+
+from stoker.cli import card
+from stoker.cli.output import table, when
+from stoker.core import receipt_words as words
+from stoker.core.errors import NotFound, UsageError, nearest
+from stoker.core.flow import FlowStep
+from stoker.core.words import count_text
+from stoker.flows import client as flows
+from stoker.flows import namespaces as flowspaces
+from stoker.flows.client_tasks import Task
+from stoker.flows.definition import FlowDefinition
+
+_WORDS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
+    "show": (frozenset(), frozenset()),
+    "dump": (frozenset({"private"}), frozenset({"max-value-size", "include", "file"})),
+    "logs": (frozenset({"stdout", "stderr", "both", "timestamps", "no-timestamps"}), frozenset({"attempt"})),
+    "card": (frozenset(), frozenset({"output"})),
+    "tag": (frozenset({"flat", "structured"}), frozenset({"run-id", "my-runs", "all", "namespace"})),
+    "output-dot": (frozenset(), frozenset()),
+}
+"""command → its flags, its options with a value"""
+_MOST: Final = 1000
+"""Characters of a value that `dump` prints."""
+
+
+def command(name: str, flow: FlowDefinition, words: list[str]) -> int:
+    """Run one of them."""
+    flags, options, rest = _taken_apart(name, words)
+    if options.get("namespace") is not None:
+        flowspaces.namespace(options["namespace"] or None)
+    _COMMANDS[name](flow, rest, flags, options)
+    return 0
+
+
+def _taken_apart(name: str, words: list[str]) -> tuple[set[str], dict[str, str], list[str]]:
+    known_flags, known_options = _WORDS[name]
+    flags: set[str] = set()
+    options: dict[str, str] = {}
+    rest: list[str] = []
+    line = iter(words)
+    for word in line:
+        if not word.startswith("--"):
+            rest.append(word)
+            continue
+        flag, equals, value = word.partition("=")
+        key = flag.removeprefix("--").replace("_", "-")
+        if key in known_flags:
+            flags.add(key)
+        elif key in known_options:
+            options[key] = value if equals else next(line, "")
+        else:
+            known = [f"--{found}" for found in (*known_flags, *known_options)]
+            raise UsageError(f"{name} has no option {flag}{nearest(flag, known)}")
+    return flags, options, rest
+
+
+def _show(flow: FlowDefinition, rest: list[str], flags: set[str], options: Mapping[str, str]) -> None:
+    graph = flow.graph
+    if graph.doc:
+        print(graph.doc + "\n")
+    for name in graph.order():
+        step = graph.steps[name]
+        print(f"Step {name}  {step.where}")
+        if step.doc:
+            print("    " + step.doc.strip().partition("\n")[0])
+        asked = [f"@{note.name}" for note in flow.options[name].notes]
+        if asked:
+            print("    " + " ".join(asked))
+        print(f"    => {_way(step)}")
+
+
+def _way(step: FlowStep) -> str:
+    targets = ", ".join(step.targets)
+    words = {
+        "end": "the end",
+        "foreach": f"{targets} for each of self.{step.name_of}",
+        "parallel": f"{targets} on several nodes",
+        "switch": ", ".join(f"{target} if self.{step.name_of} is {case}" for case, target in step.cases.items()),
+    }
+    return words.get(step.kind, targets)
+
+
+def _dot(flow: FlowDefinition, rest: list[str], flags: set[str], options: Mapping[str, str]) -> None:
+    print(f'digraph "{flow.name}" {{\n  rankdir=LR;')
+    for name in flow.graph.order():
+        step = flow.graph.steps[name]
+        shape = {"switch": "diamond", "foreach": "box3d", "parallel": "box3d"}.get(step.kind, "box")
+        print(f'  "{name}" [shape={"trapezium" if step.join else shape}];')
+        labels: dict[str, list[str]] = {}
+        for case, target in step.cases.items():
+            labels.setdefault(target, []).append(case)
+        for target in step.targets:
+            said = ", ".join(labels.get(target, ())).replace('"', "'")
+            print(f'  "{name}" -> "{target}"{f" [label={chr(34)}{said}{chr(34)}]" if said else ""};')
+    print("}")
+
+
+def tasks(flow: FlowDefinition, rest: list[str], command: str) -> Iterator[Task]:
+    """The tasks that [FLOW/][RUN/]STEP[/TASK] names; without a run those of the newest."""
+    if len(rest) != 1:
+        raise UsageError(f"{command} takes one path", fix=f"write {command} STEP, or RUN/STEP/TASK")
+    parts = rest[0].split("/")
+    if parts[0] == flow.name:
+        parts = parts[1:]
+    if parts and parts[0] in flow.graph.steps:
+        latest = next(flows.Flow(flow.name).runs(), None)
+        if latest is None:
+            raise NotFound(f"flow {flow.name} has not been run yet")
+        run = latest
+    else:
+        try:
+            run = flows.Run(f"{flow.name}/{parts[0]}")
+        except NotFound as error:
+            close = nearest(parts[0], flow.graph.steps)
+            raise NotFound(f"{error.message}, and no step{close}", fix=f"write {command} RUN/STEP") from None
+        parts = parts[1:]
+    try:
+        if not parts:
+            for step in reversed(list(run.steps())):
+                yield from step
+        elif len(parts) == 1:
+            yield from run[parts[0]]
+        else:
+            yield run[parts[0]][parts[1]]
+    except KeyError as error:
+        raise NotFound(str(error.args[0])) from None
+
+
+def _dump(flow: FlowDefinition, rest: list[str], flags: set[str], options: Mapping[str, str]) -> None:
+    wanted = {name for name in options.get("include", "").split(",") if name}
+    most = int(options["max-value-size"]) if options.get("max-value-size", "").isdecimal() else _MOST
+    kept: dict[str, dict[str, Any]] = {}
+    for task in tasks(flow, rest, "dump"):
+        print(f"{task.pathspec}:")
+        for found in task:
+            if wanted and found.id not in wanted:
+                continue
+            value = found.data
+            kept.setdefault(task.pathspec, {})[found.id] = value
+            text = repr(value)
+            print(f"  {found.id} = {text if len(text) <= most else text[: most - 1] + '…'}")
+    if "file" in options:
+        Path(options["file"]).write_bytes(pickle.dumps(kept))
+
+
+def _logs(flow: FlowDefinition, rest: list[str], flags: set[str], options: Mapping[str, str]) -> None:
+    streams = [name for name in ("stdout", "stderr") if name in flags] or ["stdout", "stderr"]
+    for task in tasks(flow, rest, "logs"):
+        lines = [line for name in streams for line in task.loglines(name)]
+        for time, text in sorted(lines, key=lambda line: line[0]):
+            print(f"{when(time.timestamp())} {text}" if "timestamps" in flags else text)
+
+
+def _card(flow: FlowDefinition, rest: list[str], flags: set[str], options: Mapping[str, str]) -> None:
+    verb, path = (rest[0], rest[1:]) if rest and rest[0] in ("list", "view", "get") else ("list", rest)
+    output = options.get("output")
+    if verb == "get" and len(path) == 2:
+        output = path.pop()
+    found = list(tasks(flow, path, f"card {verb}"))
+    if verb == "list":
+        print(table(("task", "status", "own parts", "accelerators"), [_card_row(task) for task in found]))
+        return
+    if len(found) != 1:
+        some = f"/{found[0].id}" if found else ""
+        raise UsageError(
+            f"{path[0]} has {count_text(len(found), 'task')}, and a page is of one",
+            fix=f"write card {verb} {path[0]}{some}",
+        )
+    task, run = found[0], found[0]._run
+    text = card.page(run._store, run, task._row.key, node=task.node)
+    # Metaflow's `get` prints where it is given no file.
+    card.write(text, output or (card.STDOUT if verb == "get" else None), name=card.file_name(run, task.id))
+
+
+def _card_row(task: Task) -> tuple[str, ...]:
+    run = task._run
+    parts = card.components(run._store, run.id, task._row.key, node=task.node)
+    receipt = run.steps[task._row.key].receipt
+    own = str(sum(part["kind"] != "heading" for part in parts)) if parts else ""
+    return task.id, task._row.status, own, "" if receipt is None else words.summary(receipt)
+
+
+def _tag(flow: FlowDefinition, rest: list[str], flags: set[str], options: Mapping[str, str]) -> None:
+    verb, tags = (rest[0], rest[1:]) if rest else ("list", [])
+    id = options.get("run-id")
+    run = flows.Run(f"{flow.name}/{id}") if id else flows.Flow(flow.name).latest_run
+    if run is None:
+        raise NotFound(f"flow {flow.name} has not been run yet")
+    if verb == "add":
+        run.add_tags(tags)
+    elif verb == "remove":
+        run.remove_tags(tags)
+    elif verb == "replace":
+        if len(tags) != 2:
+            raise UsageError("tag replace takes two tags", fix="write tag replace OLD NEW")
+        run.replace_tag(*tags)
+    elif verb != "list":
+        raise UsageError(f"there is no `tag {verb}`{nearest(verb, ('list', 'add', 'remove', 'replace'))}")
+    rows = [[tag, "person" if tag in run.user_tags else "run"] for tag in sorted(run.tags)]
+    print(f"{run.pathspec}\n{table(('tag', 'from'), rows)}" if rows else run.pathspec)
+
+
+_Command = Callable[[FlowDefinition, list[str], set[str], Mapping[str, str]], None]
+_COMMANDS: Final[Mapping[str, _Command]] = {
+    "show": _show,
+    "dump": _dump,
+    "logs": _logs,
+    "card": _card,
+    "tag": _tag,
+    "output-dot": _dot,
+}

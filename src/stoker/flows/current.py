@@ -1,0 +1,286 @@
+"""`from stoker.flow import current`: what a running task of a flow knows of itself, by Metaflow's names.
+
+Stands on `worker.context`, which knows the run, the attempt and the place among nodes. What is the same for the whole
+run comes in an environment variable, so that it makes no difference to what a result is cached by.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from typing import Any, Final, Iterator, NamedTuple
+
+import attrs
+
+from stoker.core.errors import UsageError, nearest
+from stoker.launchers.base import LOOPBACK
+from stoker.worker.context import context
+
+VARIABLE: Final = "STOKER_FLOW_RUN"
+"""JSON: {"flow", "tags", "user", "namespace", "origin", "project", "branch", "production", "graph"}."""
+
+
+class Parallel(NamedTuple):
+    """A task's place in a `num_parallel`: where node 0 is reached, how many nodes, which one this is, node 0's task."""
+
+    main_ip: str
+    num_nodes: int
+    node_index: int
+    control_task_id: str
+
+
+class _Parameters:
+    """`current.parameters`: their values as attributes."""
+
+    def __init__(self, task: Any) -> None:
+        self._task = task
+
+    def __getattr__(self, name: str) -> Any:
+        known = self._task.parameters() if not name.startswith("__") else ()
+        found = next((one for one in known if one.replace("-", "_") == name), None)
+        if found is None:
+            raise AttributeError(f"the flow has no parameter '{name}'{nearest(name, known)}")
+        return self._task.parameter(found)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._task.parameters())
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A parameter's value, or a default where there is none."""
+        return self._task.parameter(name) if self._task.has_parameter(name) else default
+
+
+class Current:
+    """The task that runs in this process. Outside one, properties are a `UsageError`, and `is_running_flow` False."""
+
+    def __init__(self) -> None:
+        self._task: Any = None
+        self._run: dict[str, Any] = {}
+        self._held: dict[str, Any] = {}
+
+    @property
+    def is_running_flow(self) -> bool:
+        """Whether a task of a flow runs here."""
+        return self._task is not None
+
+    @property
+    def flow_name(self) -> str:
+        """The flow's name."""
+        return str(self._of_run("flow"))
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        self._there("run_id")
+        return context.run_id
+
+    @property
+    def step_name(self) -> str:
+        """The step's name."""
+        return str(self._there("step_name").place["step"])
+
+    @property
+    def task_id(self) -> str:
+        """The task's key in its run: the step's name, with the index in a foreach, or the node's: "train[3]"."""
+        gang = self._there("task_id").place.get("parallel")
+        return context.step if gang is None else f"{context.step}[{context.node}]"
+
+    @property
+    def pathspec(self) -> str:
+        """Flow, run, step and task."""
+        return f"{self.flow_name}/{self.run_id}/{self.step_name}/{self.task_id}"
+
+    @property
+    def retry_count(self) -> int:
+        """0 at the first try."""
+        self._there("retry_count")
+        return context.attempt - 1
+
+    @property
+    def origin_run_id(self) -> str | None:
+        """The run that a resumed run goes on with; a run that is resumed here keeps its own id."""
+        return self._of_run("origin") or None
+
+    @property
+    def namespace(self) -> str | None:
+        """The namespace of the run: "user:" and whoever started it, unless another was given."""
+        return self._of_run("namespace") or None
+
+    @property
+    def username(self) -> str | None:
+        """Who started the run."""
+        return self._of_run("user") or None
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """The run's tags."""
+        return frozenset(self._of_run("tags") or ())
+
+    @property
+    def graph(self) -> Any:
+        """The flow's steps: name → where they go."""
+        return self._of_run("graph")
+
+    @property
+    def parameters(self) -> _Parameters:
+        """The flow's parameters as attributes."""
+        return _Parameters(self._there("parameters"))
+
+    @property
+    def tempdir(self) -> str:
+        """A folder for the task's scratch files, which is removed after it."""
+        self._there("tempdir")
+        if "tempdir" not in self._held:
+            self._held["tempdir"] = tempfile.mkdtemp(prefix="stoker-task-")
+        return str(self._held["tempdir"])
+
+    @property
+    def parallel(self) -> Parallel:
+        """The task's place among the nodes of a `num_parallel`; alone, it is node 0 of 1."""
+        found = self._there("parallel").place.get("parallel")
+        if found is None:
+            return Parallel(LOOPBACK, 1, 0, context.step)
+        head = os.environ.get("MASTER_ADDR", LOOPBACK)
+        return Parallel(head, int(found[0]), context.node, f"{found[1]}[0]")
+
+    @property
+    def project_name(self) -> str | None:
+        """Of a flow with `@project`."""
+        return self._of_run("project") or None
+
+    @property
+    def branch_name(self) -> str | None:
+        """Of a flow with `@project`."""
+        return self._of_run("branch") or None
+
+    @property
+    def is_production(self) -> bool:
+        """Whether the `@project` says so."""
+        return bool(self._of_run("production"))
+
+    @property
+    def project_flow_name(self) -> str | None:
+        """Project, branch and flow, with dots."""
+        if not self.project_name:
+            return None
+        return f"{self.project_name}.{self.branch_name}.{self.flow_name}"
+
+    @property
+    def checkpoint(self) -> Any:
+        """What every attempt of the task gets again: `directory`, `is_loaded`, `save()`, `list()`, `load()`."""
+        from stoker.flows.checkpoint import CurrentCheckpoint
+
+        task = self._there("checkpoint")
+        if "checkpoint" not in self._held:
+            values = task.note("checkpoint")
+            if values is None:
+                raise AttributeError("current.checkpoint is there in steps with @checkpoint only")
+            place = self._checkpoint_place()
+            self._held["checkpoint"] = CurrentCheckpoint(place, values["load_policy"], values["temp_dir_root"])
+        return self._held["checkpoint"]
+
+    def _checkpoint_place(self) -> Any:
+        from stoker.flows import checkpoint as flowcheckpoint
+
+        scopes = sorted(tag for tag in self.tags if tag.startswith(flowcheckpoint.SCOPE))
+        return flowcheckpoint.place_of(
+            context.checkpoint_dir,
+            self.pathspec,
+            attempt=self.retry_count,
+            scope=scopes[0] if scopes else str(self.namespace),
+            elements=self._task.digests(),
+            nodes=self.parallel.num_nodes,
+        )
+
+    @property
+    def card(self) -> Any:
+        """The page of the task: `append(Markdown("…"))`, and `current.card["id"]` for a `@card` with an id."""
+        from stoker.flows.card import TaskCard
+
+        task = self._there("card")
+        if task.card is None:
+            values = task.note("card")
+            if values is None:
+                raise AttributeError("current.card is there in steps with @card only")
+            task.card = TaskCard(values["ids"])
+        return task.card
+
+    @property
+    def devices(self) -> Any:
+        """The accelerators that the task holds."""
+        self._there("devices")
+        return context.devices
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A property by its name, or a default where it is not known."""
+        if key.startswith("_") or not hasattr(type(self), key) or self._task is None:
+            return default
+        found = getattr(self, key)
+        return default if found is None else found
+
+    def __contains__(self, key: str) -> bool:
+        return self.get(key) is not None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name == "torchrun":
+            name = "torch"  # as one would expect it
+        if name in ("torch", "accelerate", "deepspeed", "mpi"):
+            return self._launching(name)
+        if hasattr(type(self), name):  # Python asks here, too, when a property raises an AttributeError
+            raise AttributeError(f"current.{name} is there in steps with @{name} only")
+        known = [word for word in dir(type(self)) if not word.startswith("_")]
+        raise AttributeError(f"current has no '{name}'{nearest(name, known)}")
+
+    def _launching(self, name: str) -> Any:
+        from stoker.flows.launch import LAUNCHERS, launching
+
+        launcher, task = LAUNCHERS[name], self._there(name)
+        values = task.note(launcher)
+        if values is None:
+            raise AttributeError(f"current.{name} is there in steps with @{launcher} only")
+        return launching(name, values, task.token)
+
+    def __repr__(self) -> str:
+        return f"<current: {self.pathspec}>" if self._task is not None else "<current: no task runs here>"
+
+    def __reduce__(self) -> str:
+        return "current"
+
+    def _there(self, shown: str) -> Any:
+        if self._task is None:
+            raise UsageError(f"current.{shown} is asked for where no task runs", fix="read it inside a step")
+        return self._task
+
+    def _of_run(self, name: str) -> Any:
+        self._there(name)
+        return self._run.get(name)
+
+
+current: Final = Current()
+"""The one there is."""
+
+
+@contextlib.contextmanager
+def entered(task: Any) -> Iterator[None]:
+    """While it lasts, `current` is that of a task."""
+    before = (current._task, current._run, current._held)
+    current._task, current._held = task, {}
+    current._run = json.loads(os.environ.get(VARIABLE, "{}"))
+    if task.note("checkpoint") is not None:
+        from stoker.flows import checkpoint as flowcheckpoint
+
+        os.environ[flowcheckpoint.VARIABLE] = json.dumps(attrs.asdict(current._checkpoint_place()))
+    try:
+        yield
+    finally:
+        if "tempdir" in current._held:
+            import shutil
+
+            shutil.rmtree(current._held["tempdir"], ignore_errors=True)
+        if "checkpoint" in current._held:
+            current._held["checkpoint"].close()
+        current._task, current._run, current._held = before

@@ -1,0 +1,399 @@
+"""The decorators of steps and flows by their names in Metaflow: what each takes, read and checked where it stands.
+
+A decorator only notes what it was given; what that means for a step is `flowsettings`. A value that makes no sense is
+an error at the decorator's line, not later on a cluster.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Final, Iterable, Mapping
+
+import attrs
+
+from stoker.core.aws_batch import BatchSettings
+from stoker.core.errors import SettingsError, UsageError, nearest
+from stoker.core.kubernetes import KubernetesSettings
+from stoker.core.ray import RaySettings
+from stoker.core.resources import ResourceSettings
+from stoker.core.slurm import SlurmSettings
+from stoker.core.units import UNSET
+from stoker.flows.config import filled, waits
+from stoker.flows.packages import WORDS, fields
+from stoker.flows.sizes import resource_words
+from stoker.pipelines.places import caller
+
+NOTES: Final = "__stoker_flow_notes__"
+"""The attribute in which a method or a class has what its decorators noted."""
+WHOLE: Final = "__stoker_flow_notes_whole__"
+"""The same of a class as its mutators made it: with what its bases noted, as far as they left it."""
+
+
+@attrs.frozen(kw_only=True)
+class Note:
+    """One decorator as it was written: its name, what it was given, checked, and its place."""
+
+    name: str
+    values: Mapping[str, Any] = attrs.field(factory=dict)
+    where: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Kind:
+    """What a decorator takes: words with their defaults, `UNSET` for none, and a check of all of them together."""
+
+    words: Mapping[str, Any]
+    of_flow: bool = False
+    many: bool = False
+    check: Callable[[Mapping[str, Any]], None] | None = None
+    told: str = ""
+
+
+def notes_of(target: Any) -> tuple[Note, ...]:
+    """What decorators noted on a method; on a class with those of its bases, nearest first."""
+    if isinstance(target, type):
+        if WHOLE in vars(target):
+            return tuple(vars(target)[WHOLE])
+        return tuple(note for base in target.__mro__ for note in vars(base).get(NOTES, ()))
+    return tuple(getattr(target, NOTES, ()))
+
+
+def noted(name: str, given: Mapping[str, Any], where: str) -> Note:
+    """A note of a decorator, its words and values checked."""
+    kind = KINDS[name]
+    unknown = [word for word in given if word not in kind.words]
+    if unknown:
+        raise SettingsError(f"@{name} takes no '{unknown[0]}'{nearest(unknown[0], kind.words)}", where=where)
+    values = {**{word: value for word, value in kind.words.items() if value is not UNSET}, **given}
+    if kind.check is not None and not waits(values):
+        try:
+            kind.check(values)
+        except SettingsError as error:
+            raise SettingsError(f"@{name}: {error.message}", where=where, fix=error.fix) from None
+    return Note(name=name, values=values, where=where)
+
+
+def told(note: Note, configs: Mapping[str, Any]) -> Note:
+    """A note with the values of configs in it, checked now."""
+    return noted(note.name, filled(note.values, configs), note.where) if waits(note.values) else note
+
+
+def put(target: Any, note: Note) -> Any:
+    """Leave a note on a method or a class."""
+    kind = KINDS[note.name]
+    if kind.of_flow is not isinstance(target, type) or not callable(target):
+        belongs = "a flow's class" if kind.of_flow else "a step"
+        raise UsageError(f"@{note.name} belongs on {belongs}", where=note.where)
+    own = vars(target).get(NOTES, ()) if isinstance(target, type) else getattr(target, NOTES, ())
+    if not kind.many and any(other.name == note.name for other in own):
+        raise UsageError(f"@{note.name} is there twice", where=note.where, fix="remove one of the two")
+    setattr(target, NOTES, (note, *own))
+    return target
+
+
+def decorator(name: str) -> Callable[..., Any]:
+    """The decorator of a name, bare or with words."""
+
+    def decorate(target: Any = None, /, **given: Any) -> Any:
+        if target is not None and not callable(target):
+            words = ", ".join(f"{word}=…" for word in list(KINDS[name].words)[:3])
+            raise UsageError(
+                f"@{name}({target!r}): it takes words with names", where=caller(), fix=f"write @{name}({words})"
+            )
+        note = noted(name, given, caller())
+        if target is not None:
+            return put(target, note)
+        return lambda decorated: put(decorated, note)
+
+    decorate.__name__ = decorate.__qualname__ = name
+    decorate.__doc__ = KINDS[name].told
+    return decorate
+
+
+# Checks
+
+
+def _resources(values: Mapping[str, Any]) -> None:
+    ResourceSettings(**resource_words(values))
+
+
+def _kubernetes(values: Mapping[str, Any]) -> None:
+    _resources({word: value for word, value in values.items() if word in _ASKED})
+    KubernetesSettings(**_own(values))
+
+
+def _platform(kind: Callable[..., Any], values: Mapping[str, Any]) -> None:
+    """Words for resources, and a platform's own, which the class of its settings checks."""
+    _resources({word: value for word, value in values.items() if word in (*_ASKED, "trainium", "inferentia")})
+    kind(**_own(values))
+
+
+def _batch(values: Mapping[str, Any]) -> None:
+    _platform(BatchSettings, values)
+
+
+def _slurm(values: Mapping[str, Any]) -> None:
+    _platform(SlurmSettings, values)
+
+
+def _ray(values: Mapping[str, Any]) -> None:
+    _platform(RaySettings, values)
+
+
+def _own(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A backend's own words, without those for resources and those for devices that are words of `ResourceSettings`."""
+    return {word: value for word, value in values.items() if word not in (*_ASKED, "trainium", "inferentia")}
+
+
+def _retry(values: Mapping[str, Any]) -> None:
+    times, minutes = values["times"], values.get("minutes_between_retries", 0)
+    if not _is_number(times, whole=True) or times < 0:
+        raise SettingsError(f"times={times!r} is not a number of attempts", fix="write times=3")
+    if not _is_number(minutes) or minutes < 0:
+        raise SettingsError(f"minutes_between_retries={minutes!r} is not a number", fix="write 2")
+
+
+def _timeout(values: Mapping[str, Any]) -> None:
+    for word, value in values.items():
+        if not _is_number(value) or value < 0:
+            raise SettingsError(f"{word}={value!r} is not a time", fix="write @timeout(minutes=10)")
+    if seconds_of(values) <= 0:
+        raise SettingsError("it gives no time", fix="write @timeout(minutes=10)")
+
+
+def seconds_of(values: Mapping[str, Any]) -> float:
+    """The whole time of a `@timeout`."""
+    return float(values.get("seconds", 0) + 60 * values.get("minutes", 0) + 3600 * values.get("hours", 0))
+
+
+def _environment(values: Mapping[str, Any]) -> None:
+    given = values.get("vars")
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise SettingsError(f"vars={given!r} does not map names to texts", fix='write vars={"NAME": "value"}')
+
+
+def _catch(values: Mapping[str, Any]) -> None:
+    var = values.get("var")
+    if var is not None and (not isinstance(var, str) or not var.isidentifier()):
+        raise SettingsError(f"var={var!r} is not the name of an attribute", fix='write var="failure"')
+
+
+def _pypi(values: Mapping[str, Any]) -> None:
+    fields("pypi", values)
+
+
+def _conda(values: Mapping[str, Any]) -> None:
+    fields("conda", values)
+
+
+def _secrets(values: Mapping[str, Any]) -> None:
+    from stoker.flows.secrets import check
+
+    check(values.get("sources") or ())
+
+
+def _project(values: Mapping[str, Any]) -> None:
+    name = values.get("name")
+    if not isinstance(name, str) or not name.replace("_", "a").isalnum() or not name.islower():
+        raise SettingsError(f"name={name!r} is no project's", fix="use small letters, digits and _")
+
+
+def _schedule(values: Mapping[str, Any]) -> None:
+    given = [word for word in ("hourly", "daily", "weekly", "cron") if values.get(word)]
+    if len(given) > 1:
+        raise SettingsError(f"it says {' and '.join(given)}", fix="say one of them")
+
+
+def _profile(values: Mapping[str, Any]) -> None:
+    interval, prefix = values["interval"], values["artifact_prefix"]
+    if not _is_number(interval) or interval <= 0:
+        raise SettingsError(f"interval={interval!r} is not a time in seconds", fix="write interval=1")
+    if not isinstance(prefix, str) or not f"{prefix}data".isidentifier():
+        raise SettingsError(f"artifact_prefix={prefix!r} begins no attribute's name", fix='write "gpu_profile_"')
+
+
+def _card(values: Mapping[str, Any]) -> None:
+    id = values.get("id")
+    if id is not None and (not isinstance(id, str) or not id):
+        raise SettingsError(f"id={id!r} is not a name", fix='write id="metrics"')
+    if values.get("type", "default") not in ("default", "blank"):
+        raise SettingsError(f"type={values['type']!r}: no such page", fix='write type="default"')
+
+
+def _checkpoint(values: Mapping[str, Any]) -> None:
+    policy, folder = values.get("load_policy"), values.get("temp_dir_root")
+    if policy not in ("fresh", "eager", "none"):
+        raise SettingsError(f"load_policy={policy!r}", fix='write "fresh", "eager" or "none"')
+    if folder is not None and not isinstance(folder, str):
+        raise SettingsError(f"temp_dir_root={folder!r} is not a folder's name", fix='write "/local/scratch"')
+
+
+def _ranks(values: Mapping[str, Any]) -> None:
+    for word, value in values.items():
+        if not _is_number(value, whole=True) or value < 1:
+            raise SettingsError(f"{word}={value!r} is not a number from 1 up", fix=f"write {word}=8")
+
+
+def _is_number(value: Any, *, whole: bool = False) -> bool:
+    return isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+
+
+def _unset(words: Iterable[str]) -> dict[str, Any]:
+    return dict.fromkeys(words, UNSET)
+
+
+def _of_a_step(kind: type[attrs.AttrsInstance]) -> tuple[str, ...]:
+    """The fields of a backend's settings that may be given for one step."""
+    return tuple(field.name for field in attrs.fields(kind) if field.name not in getattr(kind, "whole_run", ()))
+
+
+_ASKED: Final = ("cpu", "gpu", "memory", "disk", "shared_memory", "gpu_vendor")
+_SETTINGS: Final = tuple(field.name for field in attrs.fields(ResourceSettings))
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "resources": Kind(
+        words=_unset((*_ASKED, "trainium", "inferentia", *_SETTINGS)),
+        check=_resources,
+        told="Ask for hardware: `@resources(cpu=4, gpu=1, memory=32000)`; a number of memory is MB, texts name theirs.",
+    ),
+    "kubernetes": Kind(
+        words=_unset((*_ASKED, *(field.name for field in attrs.fields(KubernetesSettings)))),
+        check=_kubernetes,
+        told="Run the step on Kubernetes; every word is checked and kept, and running is refused until it can be done.",
+    ),
+    "batch": Kind(
+        words=_unset((*_ASKED, "trainium", "inferentia", *(field.name for field in attrs.fields(BatchSettings)))),
+        check=_batch,
+        told="Run the step on AWS Batch; every word is checked and kept, and running is refused until it can be done.",
+    ),
+    "slurm": Kind(
+        words=_unset((*_ASKED, "trainium", "inferentia", *_of_a_step(SlurmSettings))),
+        check=_slurm,
+        told="Run the step on the stack's Slurm cluster: `@slurm(partition='gpu', time_limit='4h', gpu=1)`.",
+    ),
+    "ray": Kind(
+        words=_unset((*_ASKED, "trainium", "inferentia", *_of_a_step(RaySettings))),
+        check=_ray,
+        told="Run the step on the stack's Ray cluster: `@ray(gpu=1, gpu_fraction=0.5)`.",
+    ),
+    "retry": Kind(
+        words={"times": 3, "minutes_between_retries": UNSET},
+        check=_retry,
+        told="Try the step again when it fails, `times` times; it waits only where `minutes_between_retries` is given.",
+    ),
+    "catch": Kind(
+        words={"var": None, "print_exception": True},
+        check=_catch,
+        told="Go on when the step has failed for good, with the failure in the attribute `var`; however it failed.",
+    ),
+    "timeout": Kind(
+        words=_unset(("seconds", "minutes", "hours")),
+        check=_timeout,
+        told="End the step when it takes longer, whatever it is doing.",
+    ),
+    "environment": Kind(words={"vars": {}}, check=_environment, told="Environment variables for the step."),
+    "secrets": Kind(
+        words={"sources": (), "role": None, "allow_override": False},
+        check=_secrets,
+        told="Secrets as environment variables, read where the step runs: `sources=['env:TOKEN', 'file:.env']`.",
+    ),
+    "card": Kind(
+        words={"type": "default", "id": None, "options": {}, "timeout": 45, "save_errors": True, "customize": False},
+        many=True,
+        check=_card,
+        told="Put parts of your own on the step's page: `current.card.append(Markdown('…'))`; every step has a page.",
+    ),
+    "parallel": Kind(words={}, told="The step runs on the nodes of a `num_parallel`; it says nothing that is new."),
+    "pytorch_parallel": Kind(words={}, told="The same as `@parallel`: nodes get torch's variables in any case."),
+    "pypi": Kind(
+        words=_unset(WORDS["pypi"]),
+        check=_pypi,
+        told="Packages that the step needs: in its image, or with `--environment=pypi` in an environment made here.",
+    ),
+    "conda": Kind(
+        words=_unset(WORDS["conda"]),
+        check=_conda,
+        told="Packages that the step needs: in its image, or with `--environment=conda` in an environment made here.",
+    ),
+    "uv": Kind(
+        words=_unset(WORDS["pypi"]),
+        check=_pypi,
+        told="Packages that the step needs: in its image, or with `--environment=uv` in an environment made here.",
+    ),
+    "checkpoint": Kind(
+        words={"load_policy": "fresh", "temp_dir_root": None, "show_card": True},
+        check=_checkpoint,
+        told="A folder that every attempt of the task gets again, with `load_policy='eager'` also other runs.",
+    ),
+    "gpu_profile": Kind(
+        words={"interval": 1, "include_artifacts": True, "artifact_prefix": "gpu_profile_", "with_card": True},
+        check=_profile,
+        told="Sample the step's own devices and keep what they did, also of a step that was killed.",
+    ),
+    **{
+        name: Kind(
+            words={"nproc_per_node": UNSET, "all_nodes_started_timeout": UNSET},
+            check=_ranks,
+            told=f"Ranks by {shown} in the step, on each node of a `num_parallel`: `current.{word}.run('train.py')`.",
+        )
+        for name, word, shown in (
+            ("torchrun", "torch", "torchrun"),
+            ("accelerate", "accelerate", "accelerate launch"),
+            ("deepspeed", "deepspeed", "DeepSpeed's launcher"),
+            ("mpi", "mpi", "mpirun"),
+        )
+    },
+    "cache": Kind(words={}, told="Keep the step's results and find them again while code and inputs are the same."),
+    "project": Kind(
+        words={"name": UNSET, "branch": None, "production": False},
+        of_flow=True,
+        check=_project,
+        told="Name the project that the flow belongs to; its runs are tagged with it.",
+    ),
+    "schedule": Kind(
+        words={"hourly": False, "daily": False, "weekly": False, "cron": None, "timezone": None},
+        of_flow=True,
+        check=_schedule,
+        told="When the flow should run: kept with the flow for whoever deploys it; nothing here starts runs by itself.",
+    ),
+    "pypi_base": Kind(
+        words=_unset(WORDS["pypi"]),
+        of_flow=True,
+        check=_pypi,
+        told="`@pypi` for every step of the flow.",
+    ),
+    "conda_base": Kind(
+        words=_unset(WORDS["conda"]),
+        of_flow=True,
+        check=_conda,
+        told="`@conda` for every step of the flow.",
+    ),
+}
+"""Every decorator by its name."""
+
+resources = decorator("resources")
+kubernetes = decorator("kubernetes")
+batch = decorator("batch")
+slurm = decorator("slurm")
+ray = decorator("ray")
+retry = decorator("retry")
+catch = decorator("catch")
+timeout = decorator("timeout")
+environment = decorator("environment")
+secrets = decorator("secrets")
+card = decorator("card")
+parallel = decorator("parallel")
+pytorch_parallel = decorator("pytorch_parallel")
+pypi = decorator("pypi")
+conda = decorator("conda")
+uv = decorator("uv")
+checkpoint = decorator("checkpoint")
+gpu_profile = decorator("gpu_profile")
+torchrun = decorator("torchrun")
+accelerate = decorator("accelerate")
+deepspeed = decorator("deepspeed")
+mpi = decorator("mpi")
+cache = decorator("cache")
+project = decorator("project")
+schedule = decorator("schedule")
+pypi_base = decorator("pypi_base")
+conda_base = decorator("conda_base")

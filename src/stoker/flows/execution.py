@@ -1,0 +1,225 @@
+"""Runs a flow: when a task ends, what it says of its way on decides which tasks come next.
+
+No thread and no process of its own: everything happens in the runner's loop, when it says that a task has settled. What
+follows from a task's end is `flows.joins`'s to say; here it is done.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Mapping, Sequence
+
+import attrs
+
+from stoker.core import events as ev
+from stoker.core import findings as checks
+from stoker.core.admission import DEFAULT_CPUS
+from stoker.core.errors import PreflightError
+from stoker.core.flow import TRANSITION, FlowGraph
+from stoker.core.launch import resolved
+from stoker.core.plan import Backend, Capacity, StepPlan
+from stoker.core.status import STEP_GOOD, StepStatus
+from stoker.engine.growth import Growth
+from stoker.engine.runner import Runner
+from stoker.flows.joins import Next, Split, Task, Ways, Wire
+from stoker.plan.planner import findings_of
+from stoker.store import artifacts
+from stoker.store.blobs import Blobs
+
+ATTACHED: Final = "attached"
+"""The kind of event that has what the command line said of decorators."""
+
+
+@attrs.frozen(kw_only=True)
+class TaskOptions:
+    """What decorators say of a step's tasks. `catch` is the attribute for a failure: "" is none, None is not caught.
+
+    `profile` begins the names of the artifacts that say what the devices did, None where nobody wants them. `notes` are
+    the words of decorators that the worker honours, by the decorator's name.
+    """
+
+    catch: str | None = None
+    profile: str | None = None
+    notes: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+class FlowBody:
+    """One run of a flow. `templates` are the plans of its steps, `parameters` what all tasks are given.
+
+    `options` are those of each step, `said` lines to say before anything runs. `attached` is what the command line said
+    of decorators, for a session that goes on with the run.
+    """
+
+    computing = False
+
+    def __init__(
+        self,
+        graph: FlowGraph,
+        templates: Mapping[str, StepPlan],
+        parameters: Mapping[str, Wire],
+        blobs: Blobs,
+        *,
+        options: Mapping[str, TaskOptions],
+        fail_fast: bool = True,
+        said: Sequence[str] = (),
+        attached: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._graph = graph
+        self._templates = templates
+        self._blobs = blobs
+        self._options = options
+        self._fail_fast = fail_fast
+        self._said = said
+        self._attached = attached
+        notes = {name: found.notes for name, found in options.items()}
+        self._ways = Ways(graph, parameters, blobs, notes=notes)
+        self._tasks: dict[str, Task] = {}
+        self._groups: dict[Split, dict[str, StepPlan]] = {}
+        self._runner: Runner | None = None
+        self._backends: Mapping[str, Backend] = {}
+        self._bad: dict[str, StepStatus] = {}
+        self._closed = False
+
+    def run(self, runner: Runner, backends: Mapping[str, Backend]) -> str:
+        """Run the flow to its end, in this thread."""
+        self._runner = runner
+        self._backends = backends
+        runner.on_settled = self._on_settled
+        if self._attached:
+            runner.growth.noted(ATTACHED, self._attached)
+        for line in self._said:
+            runner.growth.said(line)
+        self._begin(self._ways.begin())
+        runner.begin()
+        return runner.loop()
+
+    @property
+    def _growth(self) -> Growth:
+        assert self._runner is not None
+        return self._runner.growth
+
+    # A task is over
+
+    def _on_settled(self, key: str, status: str) -> None:
+        task = self._tasks.pop(key, None)
+        if task is None:
+            return
+        prefix = self._options[task.step].profile
+        more = self._growth.profiled(key, prefix, self._blobs) if prefix is not None else {}
+        if status in STEP_GOOD:
+            self._go_on(task, {**self._growth.outputs(key), **more} if more else self._growth.outputs(key))
+        elif status == "failed":
+            self._has_failed(task, more)
+        else:
+            self._bad.setdefault(task.group, "cancelled" if status == "cancelled" else "skipped")
+        if not self._tasks:
+            for split in list(self._groups):
+                self._end_groups(split)
+            self._close(failed=False)
+
+    def _has_failed(self, task: Task, more: Mapping[str, Wire]) -> None:
+        var = self._options[task.step].catch
+        if var is not None and self._runner is not None and not self._closed:
+            self._catch(task, var, more)
+            return
+        self._bad[task.group] = "failed"
+        if self._fail_fast:
+            self._close(failed=True)
+
+    def _catch(self, task: Task, var: str, more: Mapping[str, Wire]) -> None:
+        """Go on as if the task had done nothing but keep its failure."""
+        from stoker.flows.catching import failure_wire
+
+        assert self._runner is not None
+        runner = self._runner
+        doing = runner.doing(task.key)
+        outputs: dict[str, Wire] = {**({} if task.nodes else task.given), **more}
+        if var:
+            outputs[var] = failure_wire(doing.facts, task.step, self._blobs)
+        step = self._graph.steps[task.step]
+        document = {"next": list(step.targets), "kind": step.kind, "name": ""}
+        if step.targets:
+            outputs[TRANSITION] = artifacts.save(document, self._blobs).wire()
+        kept = f"its failure is kept in '{var}'" if var else "its failure was caught"
+        runner.tell(ev.Forgiven(key=task.key))
+        self._growth.mended(task.key, outputs, doing, f"{doing.facts.get('cause', 'failed')}: {kept}")
+        self._go_on(task, outputs)
+
+    def _close(self, *, failed: bool) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        assert self._runner is not None
+        self._runner.close(failed=failed)
+
+    # What follows
+
+    def _go_on(self, task: Task, outputs: Mapping[str, Wire]) -> None:
+        self._growth.forget(task.key)
+        found = self._ways.after(task, outputs)
+        if found.by_node:
+            self._growth.keep_by_node(task.key, found.by_node, self._blobs)
+        if found.met is not None:
+            self._end_groups(found.met)
+        self._begin(found)
+
+    def _begin(self, found: Next) -> None:
+        """Start tasks; the elements of a foreach all at once: ten thousand are one event."""
+        assert self._runner is not None
+        elements: dict[str, dict[int, Mapping[str, Any]]] = {}
+        firsts: dict[str, tuple[Task, Split]] = {}
+        for task, inputs in found.tasks:
+            self._tasks[task.key] = task
+            frame = task.element
+            if frame is None:
+                step = attrs.evolve(self._template(task), key=task.key, inputs=inputs, after=())
+                self._runner.add([step])
+            else:
+                firsts.setdefault(task.group, (task, frame.split))
+                elements.setdefault(task.group, {})[frame.place] = inputs
+        for group, given in elements.items():
+            self._growth.add(self._group(*firsts[group]), given)
+
+    def _template(self, task: Task) -> StepPlan:
+        """The plan of a task's step, on as many nodes as it has."""
+        return template_of(self._templates[task.step], task, self._backends)
+
+    def _group(self, task: Task, split: Split) -> StepPlan:
+        groups = self._groups.setdefault(split, {})
+        step = groups.get(task.group)
+        if step is None:
+            step = attrs.evolve(self._template(task), key=task.group, inputs={}, after=(), mapped=("place",))
+            groups[task.group] = step
+            self._growth.begin(step, split.count)
+        return step
+
+    def _end_groups(self, split: Split) -> None:
+        for key, step in self._groups.pop(split, {}).items():
+            self._growth.settle(step, self._bad.get(key, "succeeded"), split.count)
+
+
+def template_of(template: StepPlan, task: Task, backends: Mapping[str, Backend]) -> StepPlan:
+    """The plan of a task's step; of a `num_parallel` a gang's, which is refused here if it cannot be."""
+    if task.nodes < 2:
+        return template
+    gang = gang_of(template, task.nodes, backends[template.backend].capacity())
+    errors = checks.errors(findings_of([gang], backends))
+    if errors:
+        raise PreflightError("\n".join(finding.text() for finding in errors), findings=errors)
+    return gang
+
+
+def gang_of(step: StepPlan, nodes: int, room: Capacity | None) -> StepPlan:
+    """A step's plan for so many nodes, each with its own artifacts; on this machine they share what there is."""
+    resources = step.settings.resources
+    share = None if room is None else room.cpus / nodes
+    asked = resources.get("cpu_count", DEFAULT_CPUS)
+    less: dict[str, Any] = {} if share is None or asked <= share else {"cpu_count": share}
+    memory = resources.get("memory", 0)
+    if room is not None and memory * nodes > room.memory:
+        less["memory"] = room.memory // nodes
+    settings = attrs.evolve(
+        step.settings,
+        resources=attrs.evolve(resources, nodes=nodes, **less),
+        launch=resolved({"launcher": "single", "outputs": "all"}),
+    )
+    return attrs.evolve(step, settings=settings)

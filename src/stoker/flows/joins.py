@@ -1,0 +1,238 @@
+"""Which tasks come next in a run of a flow: where each one goes, what it is given, and when a join has all it needs.
+
+Starts nothing and records nothing: it is told what a task made and says what follows from that. So it can be asked by
+the run itself, and later by whoever follows a run that is over. A task's key is its step's name, with "#2" where the
+step is reached again, and an index for each foreach that it is in.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Mapping, Sequence
+
+import attrs
+
+from stoker.core.artifact import from_wire
+from stoker.core.errors import GraphError
+from stoker.core.flow import ELEMENTS, GANG, OWN, TRANSITION, FlowGraph
+from stoker.store import artifacts
+from stoker.store.blobs import Blobs
+
+Wire = Mapping[str, Any]
+Trees = Mapping[str, Any]
+"""What a task is given, as `flows.task` reads it."""
+_NOTHING: Final[Mapping[str, Wire]] = {}
+_NEWER: Final = "start a new run of the flow as it is now"
+
+
+class Split:
+    """A step that went several ways at once, and those of them that came to the join."""
+
+    __slots__ = ("arrived", "count", "elements", "frames", "kind")
+
+    def __init__(self, kind: str, count: int, frames: tuple[Frame, ...], elements: Sequence[Wire] | None) -> None:
+        self.kind = kind
+        self.count = count
+        self.frames = frames
+        self.elements = elements
+        self.arrived: dict[int, dict[str, Any]] = {}
+
+
+class Frame:
+    """One way of a split."""
+
+    __slots__ = ("place", "split")
+
+    def __init__(self, split: Split, place: int) -> None:
+        self.split = split
+        self.place = place
+
+
+@attrs.frozen(slots=True)
+class Task:
+    """A task on its way: its step, the ways of splits that it is on, and what it was given.
+
+    `group` is the key of the elements of a foreach that it is one of; `nodes` is 0 for what is no `num_parallel`.
+    """
+
+    key: str
+    step: str
+    frames: tuple[Frame, ...]
+    given: Mapping[str, Wire]
+    group: str = ""
+    nodes: int = 0
+
+    @property
+    def element(self) -> Frame | None:
+        """Its way of the innermost foreach; None outside one."""
+        return next((frame for frame in reversed(self.frames) if frame.split.kind != "split"), None)
+
+
+@attrs.frozen(kw_only=True)
+class Next:
+    """What follows: tasks that may start, each with what it is given.
+
+    `met` is a split whose ways have all come to their join. `by_node` has the artifacts of each node of a gang.
+    """
+
+    tasks: Sequence[tuple[Task, Trees]] = ()
+    met: Split | None = None
+    by_node: Sequence[Mapping[str, Wire]] = ()
+
+
+class Ways:
+    """One run of a flow. `parameters` are what all tasks are given, `notes` each step's words for its worker."""
+
+    def __init__(
+        self,
+        graph: FlowGraph,
+        parameters: Mapping[str, Wire],
+        blobs: Blobs,
+        *,
+        notes: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        self._graph = graph
+        self._parameters = {"dict": {name: {"value": wire} for name, wire in parameters.items()}}
+        self._blobs = blobs
+        self._notes = notes
+        self._visits: dict[tuple[str, str], int] = {}
+        self._interned: dict[tuple[str, str], Wire] = {}
+
+    def begin(self) -> Next:
+        """The first task."""
+        return Next(tasks=[self._start(self._graph.start, (), _NOTHING)])
+
+    def after(self, task: Task, outputs: Mapping[str, Wire]) -> Next:
+        """What follows a task that made this; `GraphError` where the flow does not have what the task asked for."""
+        if task.nodes:
+            return self._after_gang(task, outputs)
+        made = {name: self._intern(name, wire) for name, wire in outputs.items() if name not in OWN}
+        word = outputs.get(TRANSITION)
+        way = {} if word is None else artifacts.load(from_wire(word), self._blobs)
+        elements = outputs.get(ELEMENTS)
+        targets = way.get("next", ())
+        kind = way.get("kind", "end")
+        self._check(task, targets)
+        if kind in ("linear", "switch"):
+            return self._reach(targets[0], task, made)
+        if kind == "split":
+            split = Split("split", len(targets), task.frames, None)
+            frames = [(*task.frames, Frame(split, place)) for place in range(len(targets))]
+            return Next(tasks=[self._start(target, own, made) for target, own in zip(targets, frames)])
+        if kind == "parallel":
+            return Next(tasks=[self._start(targets[0], task.frames, made, nodes=way["count"])])
+        if kind == "foreach" and elements is not None:
+            wires = [element.wire() for element in artifacts.items(from_wire(elements), self._blobs)]
+            split = Split(kind, way["count"], task.frames, wires)
+            frames = [(*task.frames, Frame(split, place)) for place in range(split.count)]
+            return Next(tasks=[self._start(targets[0], own, made) for own in frames])
+        return Next()
+
+    def _check(self, task: Task, targets: Sequence[str]) -> None:
+        """A run that goes on, or is followed, may have gone where the flow of today does not."""
+        for target in targets:
+            if target not in self._graph.steps:
+                raise GraphError(
+                    f"task '{task.key}' went on to step '{target}', which the flow no longer has",
+                    where=self._graph.where,
+                    fix=_NEWER,
+                )
+
+    def _intern(self, name: str, wire: Wire) -> Wire:
+        """The same artifact as the same object, however many tasks have it."""
+        return self._interned.setdefault((name, f"{wire['s']}:{wire['d']}"), wire)
+
+    def _reach(self, target: str, task: Task, made: Mapping[str, Wire]) -> Next:
+        step = self._graph.steps[target]
+        if not step.join:
+            return Next(tasks=[self._start(target, task.frames, made)])
+        if not task.frames:
+            raise GraphError(
+                f"step '{target}' joins, and task '{task.key}', which went on to it, is on no split",
+                where=step.where,
+                fix=_NEWER,
+            )
+        frame = task.frames[-1]
+        split = frame.split
+        split.arrived[frame.place] = {
+            "step": task.step,
+            "key": task.key,
+            "index": frame.place if split.elements is not None else None,
+            "element": split.elements[frame.place] if split.elements is not None else None,
+            "artifacts": dict(made),
+        }
+        if len(split.arrived) < split.count:
+            return Next()
+        entries = [split.arrived[place] for place in sorted(split.arrived)]
+        joined = artifacts.save(entries, self._blobs).wire()
+        split.arrived.clear()
+        return Next(tasks=[self._start(target, split.frames, _NOTHING, joined=joined)], met=split)
+
+    def _after_gang(self, task: Task, outputs: Mapping[str, Wire]) -> Next:
+        """All nodes of a `num_parallel` are done: their join gets the artifacts of each."""
+        word = outputs.get(GANG)
+        if word is None:  # caught: no node made anything
+            nodes = [dict(task.given)] * task.nodes
+        else:
+            parts = artifacts.items(from_wire(word), self._blobs) if task.nodes > 1 else [from_wire(word)]
+            nodes = [artifacts.load(part, self._blobs) for part in parts]
+        own = [{name: wire for name, wire in made.items() if name not in OWN} for made in nodes]
+        # What no node made: its failure, where that was caught, and what its devices did.
+        made_here = {name for made in own for name in made}
+        more = {name: wire for name, wire in outputs.items() if name not in OWN and name not in made_here}
+        entries: list[dict[str, Any]] = []
+        for place, made in enumerate(own):
+            key = f"{task.key}[{place}]"
+            entries.append(
+                {"step": task.step, "key": key, "index": place, "element": None, "artifacts": {**made, **more}}
+            )
+        target = self._graph.steps[task.step].targets[0]
+        joined = artifacts.save(entries, self._blobs).wire()
+        begun = self._start(target, task.frames, _NOTHING, joined=joined)
+        return Next(tasks=[begun], by_node=own if word is not None else ())
+
+    # Tasks begin
+
+    def _start(
+        self,
+        name: str,
+        frames: tuple[Frame, ...],
+        given: Mapping[str, Wire],
+        *,
+        joined: Wire | None = None,
+        nodes: int = 0,
+    ) -> tuple[Task, Trees]:
+        """A task with a key of its own: a switch may go back, and reach a step again with the same indices."""
+        indices = "".join(f"[{frame.place}]" for frame in frames if frame.split.kind != "split")
+        visit = self._visits[name, indices] = self._visits.get((name, indices), 0) + 1
+        key = (name if visit == 1 else f"{name}#{visit}") + indices
+        task = Task(key, name, frames, given, key.rpartition("[")[0], nodes)
+        return task, self._inputs(task, joined)
+
+    def _inputs(self, task: Task, joined: Wire | None) -> dict[str, Any]:
+        """The trees of what a task is given."""
+        spread = [frame for frame in task.frames if frame.split.kind != "split"]
+        stack = [[frame.place, frame.split.count] for frame in spread if frame.split.elements is not None]
+        elements = [frame.split.elements[frame.place] for frame in spread if frame.split.elements is not None]
+        trees: dict[str, Any] = {
+            "place": {"value": self._place(task.step, stack, [task.nodes, task.key] if task.nodes else None)},
+            "parameters": self._parameters,
+            "artifacts": {"dict": {name: {"value": wire} for name, wire in task.given.items()}},
+        }
+        if elements:
+            trees["elements"] = {"list": [{"value": wire} for wire in elements]}
+        if joined is not None:
+            trees["inputs"] = {"value": joined}
+        return trees
+
+    def _place(self, name: str, stack: list[Any], parallel: Any) -> Wire:
+        step = self._graph.steps[name]
+        document = {
+            "flow": self._graph.name,
+            "step": name,
+            "kind": step.kind,
+            "targets": list(step.targets),
+            "stack": stack,
+            "parallel": parallel,
+            "notes": self._notes[name],
+        }
+        return artifacts.save(document, self._blobs).wire()

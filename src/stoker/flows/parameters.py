@@ -1,0 +1,268 @@
+"""A flow's parameters: `Parameter`, `JSONType`, `IncludeFile` and `Config`, and what a text on a command line means.
+
+They are constants: set before the first step, the same in every task. Values are parsed and checked before anything
+runs; files are read then, too.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+from typing import Any, Callable, Final, Mapping
+
+import attrs
+
+from stoker.core.errors import ParameterError, StokerError, nearest
+from stoker.core.units import UNSET
+from stoker.flows.spec import TASK, parameters_of
+from stoker.pipelines import params
+from stoker.pipelines.places import caller
+
+_PLAIN: Final = (bool, int, float, str)
+_RESERVED: Final = frozenset(
+    {"name", "input", "index", "next", "foreach_stack", "merge_artifacts", "params", "parameters"}
+    | {"with", "tag", "help", "max-workers", "max_workers", "run-id-file", "run_id_file", "namespace"}
+)
+"""Words that the flow itself or the command line of every run has."""
+
+
+class JSONType:
+    """The type of a parameter that is written as JSON: `Parameter("grid", type=JSONType)`."""
+
+    def __repr__(self) -> str:
+        return "JSON"
+
+
+JSONTypeClass = JSONType
+
+
+@attrs.frozen
+class ParameterContext:
+    """What a parameter's `default` is told when it is a function."""
+
+    flow_name: str
+    user_name: str
+    parameter_name: str
+
+
+class Parameter:
+    """A value that `python flow.py run --lr 0.1` may give; in every task it is an attribute that nobody can set."""
+
+    is_flow_parameter = True
+
+    def __init__(
+        self,
+        name: str,
+        default: Any = UNSET,
+        type: Any = None,
+        help: str = "",
+        required: bool | None = None,
+        show_default: bool = True,
+        separator: str | None = None,
+        multiple: bool = False,
+    ) -> None:
+        self.where = caller()
+        if not str(name).replace("-", "_").isidentifier():
+            raise ParameterError(f"{name!r} cannot be a parameter's name", where=self.where, fix="write letters, _")
+        if name in _RESERVED:
+            raise ParameterError(f"a parameter cannot be called '{name}'", where=self.where, fix="give another name")
+        if separator is not None and type not in (None, str):
+            raise ParameterError(f"parameter '{name}': separator= is for texts", where=self.where, fix="leave type out")
+        self.name = name
+        self.help = help
+        self.attribute = name
+        self.separator = separator
+        self.multiple = multiple
+        self.show_default = show_default
+        self.default = UNSET if default is None and required is not False else default
+        self.type = _type_of(type, default, name, self.where)
+        self.required = self.default is UNSET and required is not False if required is None else bool(required)
+        self._may_be_none = default is None or not self.required
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.attribute = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self
+        task = instance.__dict__.get(TASK)
+        found = UNSET if task is None else task.parameter(self.name)
+        if found is UNSET:
+            raise AttributeError(f"parameter '{self.name}' has a value only while a task runs")
+        return self.given_out(found)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        raise AttributeError(f"parameter '{self.name}' cannot be set: it is the same in every task")
+
+    @property
+    def flag(self) -> str:
+        """As it is written on a command line."""
+        return "--" + self.name
+
+    @property
+    def kind(self) -> str:
+        """Its type in a word, for the help."""
+        return "JSON" if self.type is JSONType else getattr(self.type, "__name__", str(self.type))
+
+    def given_out(self, value: Any) -> Any:
+        """The value as a step sees it."""
+        return value
+
+    def resolved(self, flow: str) -> Any:
+        """The default's value; of a function, what it returns."""
+        value = self.default
+        if callable(value) and not isinstance(value, type):
+            value = value(ParameterContext(flow, username(), self.name))
+            try:
+                return self.parsed(value)
+            except ParameterError as error:
+                fix = f"let its default return that, or write type={type(value).__name__}"
+                raise ParameterError(error.message, where=self.where, fix=fix) from None
+        if value is UNSET:
+            return None
+        return self.parsed(value)
+
+    def parsed(self, value: Any) -> Any:
+        """The value that a text, or a value from code, means; `ParameterError` says what was expected."""
+        if value is None and self._may_be_none:
+            return None
+        if self.multiple and isinstance(value, (list, tuple)):
+            return [self._one(item) for item in value]
+        found = self._one(value)
+        return [found] if self.multiple else found
+
+    def _one(self, value: Any) -> Any:
+        if self.separator is not None and isinstance(value, str):
+            return value.split(self.separator)
+        if self.type is JSONType:
+            return _json(value, self.name)
+        try:
+            return params.from_document(value, self.type)
+        except ParameterError as error:
+            raise ParameterError(f"parameter '{self.name}': {error.message}", where=self.where) from None
+
+    def shown(self, value: Any) -> Any:
+        """The value as the run's record shows it."""
+        return value
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} '{self.name}'>"
+
+
+class IncludeFile(Parameter):
+    """A file whose content every task has as an attribute; `is_text=False` for bytes."""
+
+    def __init__(
+        self,
+        name: str,
+        default: Any = UNSET,
+        is_text: bool = True,
+        encoding: str = "utf-8",
+        help: str = "",
+        required: bool | None = None,
+        show_default: bool = True,
+        parser: Callable[[Any], Any] | None = None,
+    ) -> None:
+        super().__init__(name, default=default, type=str, help=help, required=required, show_default=show_default)
+        self._is_text = is_text
+        self._encoding = encoding
+        self._parser = parser
+
+    @property
+    def kind(self) -> str:
+        """Its type in a word."""
+        return "FILE"
+
+    def _one(self, value: Any) -> Any:
+        path = os.path.expanduser(os.fspath(value))
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+            return data.decode(self._encoding) if self._is_text else data
+        except (OSError, UnicodeDecodeError) as error:
+            raise ParameterError(
+                f"parameter '{self.name}': the file cannot be read: {error}", where=self.where, fix="name another file"
+            ) from None
+
+    def given_out(self, value: Any) -> Any:
+        """The file's content, parsed where a parser was given."""
+        return value if value is None or self._parser is None else self._parser(value)
+
+    def shown(self, value: Any) -> Any:
+        """How long it is: the content may be megabytes."""
+        return None if value is None else f"<file of {len(value)} {'characters' if self._is_text else 'bytes'}>"
+
+
+def _type_of(given: Any, default: Any, name: str, where: str) -> Any:
+    if given is JSONType or isinstance(given, JSONType):
+        return JSONType
+    if given is not None:
+        if not isinstance(given, type) and not hasattr(given, "__origin__"):
+            raise ParameterError(f"parameter '{name}': type={given!r} is no type", where=where, fix="write type=int")
+        return given
+    if default is UNSET or default is None or callable(default):
+        return str
+    kind = type(default)
+    if kind in _PLAIN:
+        return kind
+    if kind in (list, dict):
+        return JSONType
+    raise ParameterError(
+        f"parameter '{name}': its default is a {kind.__name__}", where=where, fix="give type=, such as type=JSONType"
+    )
+
+
+def _json(value: Any, name: str) -> Any:
+    if not isinstance(value, str):
+        try:
+            return json.loads(json.dumps(value))
+        except (TypeError, ValueError) as error:
+            raise ParameterError(f"parameter '{name}' is not JSON: {error}") from None
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise ParameterError(f"parameter '{name}': {value!r} is not JSON: {error}", fix='write {"a": 1}') from None
+
+
+def username() -> str:
+    """Who runs this."""
+    try:
+        return os.environ.get("METAFLOW_USER") or os.environ.get("STOKER_USER") or getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return "unknown"
+
+
+def missing(flow: str, parameter: Parameter) -> ParameterError:
+    """That a parameter without a default was not given."""
+    flag = "--config" if hasattr(type(parameter), "is_flow_config") else f"--{parameter.name}"
+    more = f"{parameter.name} FILE" if flag == "--config" else "…"
+    return ParameterError(
+        f"flow {flow}: parameter '{parameter.name}' is missing", where=parameter.where, fix=f"add {flag} {more}"
+    )
+
+
+def bound(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """All parameters of a flow by name: what is given, parsed, and the defaults of the rest."""
+    known = {parameter.name: parameter for parameter in parameters_of(kind).values()}
+    by_word = {name.replace("-", "_"): name for name in known}
+    values: dict[str, Any] = {}
+    for word, value in given.items():
+        name = by_word.get(word.replace("-", "_"))
+        if name is None:
+            raise ParameterError(f"flow {kind.__name__} has no parameter '{word}'{nearest(word, known)}")
+        values[name] = known[name].parsed(value)
+    for name, parameter in known.items():
+        if name in values:
+            continue
+        if parameter.required:
+            raise missing(kind.__name__, parameter)
+        try:
+            values[name] = parameter.resolved(kind.__name__)
+        except StokerError:
+            raise
+        except Exception as error:  # the user's function for a default
+            raise ParameterError(
+                f"parameter '{name}': its default failed: {type(error).__name__}: {error}", where=parameter.where
+            ) from error
+    return values

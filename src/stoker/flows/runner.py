@@ -1,0 +1,263 @@
+"""`Runner("flow.py").run(lr=0.1)`: a flow's file run as `python flow.py run` would, from a program or a notebook."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import Any, AsyncIterator, Final, Mapping, Sequence
+
+from stoker.core.errors import NotFound, RunFailed, UsageError
+from stoker.flows import client as flows
+from stoker.flows.client_tasks import Task
+
+_LOOK: Final = 0.05
+"""Seconds between looks at a process, or at what it wrote."""
+_MANY: Final = {"tags": "tag", "decospecs": "with", "tag": "tag"}
+_STREAMS: Final = ("stdout", "stderr")
+
+
+class Runner:
+    """Runs the flow of a file, as often as one likes; a context manager, which ends what still runs."""
+
+    def __init__(
+        self,
+        flow_file: str,
+        show_output: bool = True,
+        profile: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        **options: Any,
+    ) -> None:
+        if profile is not None:
+            raise UsageError("Runner takes no profile here", fix="name a stack: Runner(…, stack='NAME')")
+        self.flow_file = flow_file
+        self.show_output = show_output
+        self._env = {**os.environ, **(env or {})}
+        self._cwd = cwd
+        self._options = options
+        self._folder = Path(tempfile.mkdtemp(prefix="stoker-runner-"))
+        self._removed = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._count = 0
+        self._runs: list[ExecutingRun] = []
+
+    def run(self, **parameters: Any) -> ExecutingRun:
+        """Run the flow to its end."""
+        return self._blocking("run", [], parameters)
+
+    def resume(self, step: str | None = None, **options: Any) -> ExecutingRun:
+        """Go on with the flow's last run, or `origin_run_id`, to its end."""
+        return self._blocking("resume", [step] if step else [], options)
+
+    def spin(self, pathspec: str, **options: Any) -> ExecutingRun:
+        """Run one task of an earlier run on its own: "train", or "RUN/train/train[1]".
+
+        Options are those of `python flow.py spin`; with `persist=True` it is kept, and `.task` is the task.
+        """
+        return self._blocking("spin", [pathspec], options)
+
+    async def async_run(self, **parameters: Any) -> ExecutingRun:
+        """Start the flow, and return when its run has begun."""
+        return await self._begun("run", [], parameters)
+
+    async def async_resume(self, step: str | None = None, **options: Any) -> ExecutingRun:
+        """Go on with a run, and return when that has begun."""
+        return await self._begun("resume", [step] if step else [], options)
+
+    async def async_spin(self, pathspec: str, **options: Any) -> ExecutingRun:
+        """Start a task on its own, and return when it has begun."""
+        return await self._begun("spin", [pathspec], options)
+
+    def cleanup(self) -> None:
+        """End what still runs, and remove what was written of it."""
+        for found in self._runs:
+            found.end()
+        self._removed()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cleanup()
+
+    async def __aenter__(self) -> Runner:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cleanup()
+
+    def _started(self, command: str, words: Sequence[str], given: Mapping[str, Any]) -> ExecutingRun:
+        self._count += 1
+        folder = self._folder / str(self._count)
+        folder.mkdir()
+        argv = [sys.executable, self.flow_file, command, *words, f"--run-id-file={folder / 'id'}"]
+        argv += [word for name, value in {**self._options, **given}.items() for word in _words(name, value)]
+        with open(folder / "stdout", "wb") as out, open(folder / "stderr", "wb") as err:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self._env, cwd=self._cwd
+            )
+        found = ExecutingRun(process, folder, self)
+        self._runs.append(found)
+        return found
+
+    def _blocking(self, command: str, words: Sequence[str], given: Mapping[str, Any]) -> ExecutingRun:
+        found = self._started(command, words, given)
+        shown = dict.fromkeys(_STREAMS, 0)
+        while True:
+            over = found.process.poll() is not None
+            if self.show_output:
+                for name in _STREAMS:
+                    text = found.written(name, shown[name])
+                    shown[name] += len(text)
+                    getattr(sys, name).write(text.decode("utf-8", "replace"))
+            if over:
+                return found
+            time.sleep(_LOOK)
+
+    async def _begun(self, command: str, words: Sequence[str], given: Mapping[str, Any]) -> ExecutingRun:
+        found = self._started(command, words, given)
+        while found.run_id is None and found.process.poll() is None:  # noqa: ASYNC110 another process writes it
+            await asyncio.sleep(_LOOK)
+        if found.run_id is None:
+            raise RunFailed(f"{self.flow_file} did not begin a run: {found.stderr.strip()[-2000:]}")
+        return found
+
+
+class ExecutingRun:
+    """A run that a `Runner` started: its `run`, its output, and waiting for it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], folder: Path, runner: Runner) -> None:
+        self.process = process
+        self.runner = runner  # as long as it lives, what was written is there
+        self._folder = folder
+
+    @property
+    def run_id(self) -> str | None:
+        """The run's id; None before it begins."""
+        path = self._folder / "id"
+        return path.read_text(encoding="utf-8") if path.exists() else None
+
+    @property
+    def run(self) -> flows.Run:
+        """The run as the client shows it."""
+        id = self.run_id
+        if id is None:
+            raise NotFound("the run has not begun", fix="look at .stderr")
+        from stoker.client.client import Client
+
+        return flows.Run(Client().run(id))
+
+    @property
+    def task(self) -> Task:
+        """The task that a `spin` ran; `NotFound` where it was not kept."""
+        id = self.run_id
+        if id is None:
+            raise NotFound("the task has not begun", fix="look at .stderr")
+        from stoker.client.client import Client
+
+        try:
+            stored = Client().run(id)
+        except NotFound:
+            raise NotFound("nothing of the task was kept", fix="spin(…, persist=True)") from None
+        step = next(flows.Run(stored).steps(), None)
+        if step is None:
+            raise NotFound("the task has not begun", fix="wait for it")
+        return next(iter(step))
+
+    @property
+    def returncode(self) -> int | None:
+        """The program's exit code; None while it runs."""
+        return self.process.poll()
+
+    @property
+    def status(self) -> str:
+        """ "running", "successful" or "failed"."""
+        code = self.returncode
+        return "running" if code is None else "failed" if code else "successful"
+
+    @property
+    def stdout(self) -> str:
+        """What the program wrote to standard output so far."""
+        return self.written("stdout").decode("utf-8", "replace")
+
+    @property
+    def stderr(self) -> str:
+        """What the program, and the tasks, wrote so far."""
+        return self.written("stderr").decode("utf-8", "replace")
+
+    async def wait(self, timeout: float | None = None, stream: str | None = None) -> ExecutingRun:
+        """Wait for its end; `TimeoutError` when that takes longer. `stream` is printed meanwhile."""
+        until = None if timeout is None else time.monotonic() + timeout
+        printed = 0
+        while True:
+            over = self.process.poll() is not None
+            if stream is not None:
+                text = self.written(stream, printed)
+                printed += len(text)
+                sys.stdout.write(text.decode("utf-8", "replace"))
+            if over:
+                return self
+            if until is not None and time.monotonic() > until:
+                raise TimeoutError(f"the run is not over after {timeout} seconds")
+            await asyncio.sleep(_LOOK)
+
+    async def stream_log(self, stream: str, position: int | None = None) -> AsyncIterator[tuple[int, str]]:
+        """Lines of "stdout" or "stderr" as they come, each with the position behind it."""
+        at = position or 0
+        while True:
+            over = self.process.poll() is not None
+            data = self.written(stream, at)
+            whole = data if over else data[: data.rfind(b"\n") + 1]
+            for line in whole.splitlines(keepends=True):
+                at += len(line)
+                yield at, line.decode("utf-8", "replace").rstrip("\n")
+            if over:
+                return
+            await asyncio.sleep(_LOOK)
+
+    def written(self, stream: str, position: int = 0) -> bytes:
+        """What a stream has from a position on."""
+        if stream not in _STREAMS:
+            raise UsageError(f"{stream!r} is no stream", fix='write "stdout" or "stderr"')
+        with open(self._folder / stream, "rb") as file:
+            file.seek(position)
+            return file.read()
+
+    def end(self) -> None:
+        """Stop it, if it still runs, as Ctrl-C would."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        self.process.wait()
+
+    def __enter__(self) -> ExecutingRun:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+
+def _words(name: str, value: Any) -> list[str]:
+    """A keyword as an option of the command line."""
+    import json
+
+    flag = f"--{_MANY.get(name, name).replace('_', '-')}"
+    if value is None:
+        return []
+    if name in _MANY:
+        return [f"{flag}={item}" for item in ([value] if isinstance(value, str) else value)]
+    text = json.dumps(value) if isinstance(value, (list, dict)) else str(value)
+    return [f"{flag}={text}"]

@@ -1,0 +1,260 @@
+"""What a step's decorators come to: layers of settings, and what only a flow's engine and worker look at.
+
+One rule for resources, on every backend: for each of them the largest that any decorator of the step asks for. Only
+what was written counts; nobody's default ever beats it. Words that have no order must agree.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Final, Iterable, Mapping, Sequence
+
+import attrs
+
+from stoker.core.errors import SettingsError, UsageError
+from stoker.core.findings import Finding
+from stoker.core.resources import ResourceSettings
+from stoker.core.settings import Layer, component_settings, fields_given, layer_from
+from stoker.core.units import size_text
+from stoker.core.words import memory_text
+from stoker.flows import packages as flowpackages
+from stoker.flows.decorators import KINDS, Note, noted, notes_of, seconds_of, told
+from stoker.flows.packages import BASES
+from stoker.flows.sizes import resource_words
+from stoker.flows.texts import given_of
+from stoker.flows.user_decorators import near
+
+NO_BACKEND: Final = "STK190"
+REMOTE: Final[Mapping[str, str]] = {"kubernetes": "Kubernetes", "batch": "AWS Batch"}
+"""Decorators that say where a step runs, and what that is called."""
+PLATFORMS: Final[Mapping[str, str]] = {"ray": "Ray", "slurm": "Slurm"}
+"""Decorators that say the same of a platform whose backend is here: their names are its flavor."""
+WORKERS: Final = frozenset({"card", "catch", "secrets", "checkpoint", "torchrun", "accelerate", "deepspeed", "mpi"})
+"""Decorators whose words the worker looks at."""
+_ASKING: Final = ("resources", *REMOTE, *PLATFORMS)
+_LARGEST: Final = ("cpu_count", "gpu_count", "memory", "disk", "shared_memory", "gpu_memory")
+_HELD: Final = frozenset(field.name for field in attrs.fields(ResourceSettings))
+_SHORT: Final = frozenset({"cpu", "gpu", "trainium", "inferentia"})
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class StepOptions:
+    """What a step's decorators ask for. `catch` is the attribute for a failure, "" where it is only to go on.
+
+    `placed`: a decorator names the platform on which the step is to run. `remote` is its name where there is no backend
+    for that yet, and `own` then has its words beside resources.
+    """
+
+    layers: tuple[Layer, ...]
+    notes: tuple[Note, ...] = ()
+    catch: str | None = None
+    remote: str = ""
+    remote_at: str = ""
+    own: Mapping[str, Any] = attrs.field(factory=dict)
+    placed: bool = False
+
+    def note(self, name: str) -> Note | None:
+        """What a decorator noted; None where the step does not have it."""
+        return next((note for note in self.notes if note.name == name), None)
+
+
+def of_step(
+    kind: type,
+    name: str,
+    function: Callable[..., Any],
+    *,
+    attached: Sequence[str] = (),
+    without: Iterable[str] = (),
+    configs: Mapping[str, Any] | None = None,
+) -> StepOptions:
+    """A step's options from its own decorators, those of the class that count for it, and those of `--with`."""
+    notes = [told(note, configs or {}) for note in notes_of(function) if note.name not in without]
+    have = {note.name for note in notes}
+    for text in attached:
+        note = attached_note(text)
+        if note.name not in have:
+            notes.append(note)
+    placed = [note for note in notes if note.name in REMOTE or note.name in PLATFORMS]
+    if len(placed) > 1:
+        raise UsageError(
+            f"step '{name}' is to run on {' and on '.join({**REMOTE, **PLATFORMS}[note.name] for note in placed)}",
+            where=placed[-1].where,
+            fix="keep one of the two decorators",
+        )
+    remote = [note for note in placed if note.name in REMOTE]
+    above = [told(note, configs or {}) for note in notes_of(kind) if note.name in BASES]
+    above = [note for note in reversed(above) if not {note.name, BASES[note.name]} & set(without)]
+    layers = tuple(
+        layer
+        for layer in (_resources(name, notes), _packages(name, [*above, *notes]), *map(_layer, notes))
+        if layer is not None
+    )
+    catch = next((note for note in notes if note.name == "catch"), None)
+    return StepOptions(
+        layers=layers,
+        notes=tuple(notes),
+        catch=None if catch is None else catch.values.get("var") or "",
+        remote=remote[0].name if remote else "",
+        remote_at=remote[0].where if remote else "",
+        own=_own(remote[0]) if remote else {},
+        placed=bool(placed),
+    )
+
+
+def of_flow(kind: type, environment: str | None = None) -> tuple[Layer, ...]:
+    """Settings of every step of a flow; a run of a flow runs every step, unless a step says `@cache`.
+
+    `environment` is where the packages of steps come from, as the command line says.
+    """
+    found = [Layer(origin=f"flow {kind.__name__}", values={"cache": False})]
+    if environment is not None:
+        asked = {"packages": {"environment": environment}}
+        found.append(layer_from(f"--environment={environment}", (asked,)))
+    return tuple(found)
+
+
+def tags_of(kind: type) -> tuple[str, ...]:
+    """Tags that `@project` gives to every run."""
+    found = next((note for note in notes_of(kind) if note.name == "project"), None)
+    if found is None:
+        return ()
+    return (f"project:{found.values['name']}", f"project_branch:{branch_of(found)}")
+
+
+def branch_of(note: Note) -> str:
+    """The branch of a `@project`, as Metaflow writes it."""
+    branch, production = note.values.get("branch"), note.values.get("production")
+    if production:
+        return f"prod.{branch}" if branch else "prod"
+    return f"test.{branch}" if branch else "user"
+
+
+def attached_note(text: str) -> Note:
+    """A decorator of the command line: "resources:gpu=2,memory=8GB", or only its name."""
+    name, colon, rest = text.partition(":")
+    known = [name for name, kind in KINDS.items() if not kind.of_flow]
+    where = f"--with {text}"
+    if name not in known:
+        raise UsageError(f"there is no decorator '{name}'{near(name, known)}", where=where)
+    return noted(name, given_of(name, rest, where) if colon else {}, where)
+
+
+def no_backend(step: str, options: StepOptions) -> Finding:
+    """That the platform of a step's decorator is not here yet."""
+    return Finding(
+        code=NO_BACKEND,
+        level="error",
+        where=f"{options.remote_at} step '{step}'",
+        what=f"@{options.remote} is to run it on {REMOTE[options.remote]}",
+        why="this version of Stoker has no backend for that yet; what the decorator says was read and checked",
+        fix=f"run --without {options.remote}, or remove the decorator",
+    )
+
+
+def hinted(options: StepOptions, step: str, cpus: float, memory: int) -> tuple[StepOptions, tuple[str, ...]]:
+    """The options for a run on this machine, where `@resources` asks for no more than there is; and what to say of it.
+
+    A GPU that the machine has is leased. One that it lacks makes the step run on the CPU, and its receipt says so.
+    """
+    asked = next((layer for layer in options.layers if "resources" in layer.values), None)
+    if asked is None:
+        return options, ()
+    wanted = asked.values["resources"]
+    place = f"{asked.origin}, a hint on this machine"
+    less: dict[str, Any] = {}
+    said = []
+    for name, room, shown in (("cpu_count", cpus, f"{cpus:g} CPUs"), ("memory", memory, memory_text(memory))):
+        if name in wanted and wanted[name] > room:
+            less[name] = room
+            asks = f"{wanted[name]:g} CPUs" if name == "cpu_count" else size_text(wanted[name])
+            said.append(f"{step}: @resources asks for {asks}; this machine has {shown}, and the step gets that")
+    for name, shown in (("shared_memory", "shared memory"), ("disk", "disk")):
+        if wanted.get(name):
+            less[name] = None
+            said.append(f"{step}: @resources asks for {shown}; on this machine it is everybody's")
+    values: dict[str, Any] = {"accelerator_policy": "prefer"}
+    if less:
+        values["resources"] = less
+    layer = Layer(origin=place, values=values, level="step")
+    return attrs.evolve(options, layers=(*options.layers, layer)), tuple(said)
+
+
+# Resources
+
+
+def _asked(note: Note) -> dict[str, Any]:
+    """A decorator's words for resources, as fields."""
+    words = {
+        word: value
+        for word, value in note.values.items()
+        if note.name == "resources" or word in _SHORT or word in ("memory", "disk", "shared_memory", "gpu_vendor")
+    }
+    return fields_given(ResourceSettings(**resource_words(words)))
+
+
+def _own(note: Note) -> dict[str, Any]:
+    """What a platform's decorator says beside resources."""
+    rest = {word: value for word, value in note.values.items() if word not in _SHORT and word not in _HELD}
+    return {word: value for word, value in rest.items() if value is not None}
+
+
+def _resources(step: str, notes: Sequence[Note]) -> Layer | None:
+    merged: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    for note in notes:
+        if note.name not in _ASKING:
+            continue
+        for field, value in _asked(note).items():
+            if field in merged and field not in _LARGEST and merged[field] != value:
+                raise SettingsError(
+                    f"step '{step}': {field} is {merged[field]!r} at {places[f'resources.{field}']}, here {value!r}",
+                    where=note.where,
+                    fix="say it once",
+                )
+            if field not in merged or (field in _LARGEST and value > merged[field]):
+                merged[field] = value
+                places[f"resources.{field}"] = f"{note.where} @{note.name}"
+    if not merged:
+        return None
+    origin = next(iter(places.values()))
+    try:
+        ResourceSettings(**merged)
+    except SettingsError as error:
+        raise SettingsError(f"step '{step}': {error.message}", where=origin, fix=error.fix) from None
+    return Layer(origin=origin, values={"resources": merged}, origins=places, level="step")
+
+
+def _packages(step: str, notes: Sequence[Note]) -> Layer | None:
+    """The packages that a step and its class ask for, the class's first."""
+    return flowpackages.layer_of(
+        step,
+        (
+            flowpackages.Said(note.name, note.values, note.where)
+            for note in notes
+            if note.name in BASES or note.name in flowpackages.FIELDS
+        ),
+    )
+
+
+def _layer(note: Note) -> Layer | None:
+    """The settings of one decorator that is not about resources."""
+    if note.name in PLATFORMS:
+        settings = component_settings(note.name, _own(note))
+        return Layer(origin=f"{note.where} @{note.name}", values={f"platform.{note.name}": settings}, level="step")
+    values = _SETTINGS[note.name](note.values) if note.name in _SETTINGS else {}
+    return layer_from(f"{note.where} @{note.name}", (values,), level="step") if values else None
+
+
+def _retry(values: Mapping[str, Any]) -> dict[str, Any]:
+    # Without minutes of its own a retry does not wait: on one machine Metaflow's never does.
+    minutes = values.get("minutes_between_retries", 0)
+    return {"retry": {"times": values["times"], "delay": minutes * 60.0}}
+
+
+_SETTINGS: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
+    "retry": _retry,
+    "timeout": lambda values: {"timeout": seconds_of(values)},
+    "environment": lambda values: {"environment": {name: str(text) for name, text in values["vars"].items()}},
+    "gpu_profile": lambda values: {"monitor": {"interval": values["interval"]}},
+    "cache": lambda values: {"cache": True},
+}
+"""Decorators that are settings of a step."""

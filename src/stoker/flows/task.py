@@ -1,0 +1,340 @@
+"""Runs one task of a flow: an instance with its artifacts behind it, the step's method, and what the method left.
+
+Artifacts are loaded when they are first read, and only what was set or read is looked at again afterwards: the rest
+goes on to the next task as it is. The job's inputs are, as trees (`core.plan.StepPlan`):
+
+    "place"       JSON: {"flow", "step", "end", "join", "kind", "targets", "index", "stack": [[index, splits], …],
+                         "parallel": [nodes, task], "notes": {decorator: words}}
+    "parameters"  {"dict": {name: value}}         "artifacts"   {"dict": {name: value}}
+    "elements"    {"list": [value, …]}            "inputs"      a join's: the list of the tasks that meet
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterator, Mapping
+
+from stoker.core.artifact import from_wire
+from stoker.core.errors import GraphError, SerializationError, StokerError, nearest
+from stoker.core.flow import CARD, ELEMENTS, GANG, TRANSITION
+from stoker.core.units import UNSET
+from stoker.flows import current as flowcurrent
+from stoker.flows import mutators as flowmutators
+from stoker.flows import secrets as flowsecrets
+from stoker.flows import transitions
+from stoker.flows import user_decorators as flowusers
+from stoker.flows.spec import TASK, Transition, parameters_of
+from stoker.store import artifacts
+from stoker.store.blobs import Blobs
+from stoker.worker import modules
+
+if TYPE_CHECKING:
+    from stoker.flows.card import TaskCard
+
+Wire = Mapping[str, Any]
+_FIXED: Final = frozenset({int, float, complex, bool, str, bytes, type(None), frozenset, range})
+"""Types whose values nobody can change: what was read is as it was."""
+
+
+_MADE: Final[dict[type, tuple[str, Any]]] = {}
+"""Flows' classes → the parameters that their mutators made something of last, and what that was."""
+
+
+class FlowTask:
+    """One task; what `flows.spec.FlowSpec` asks of its `Task`."""
+
+    def __init__(self, job: Mapping[str, Any], step: Mapping[str, Any], blobs: Blobs) -> None:
+        inputs = job["inputs"]
+        source = step["source"]
+        self.blobs = blobs
+        self.place: Mapping[str, Any] = artifacts.load(from_wire(inputs["place"]["value"]), blobs)
+        self.transition: Transition | None = None
+        self.card: TaskCard | None = None
+        self.token = str(job.get("gang", {}).get("token", ""))
+        self._wires: dict[str, Wire] = {name: tree["value"] for name, tree in _entries(inputs, "artifacts")}
+        self._parameters = {name: tree["value"] for name, tree in _entries(inputs, "parameters")}
+        self._elements = [tree["value"] for tree in inputs.get("elements", {"list": []})["list"]]
+        self._joined = inputs.get("inputs")
+        self._read: dict[str, Any] = {}
+        self._values: dict[str, Any] = {}
+        self._configs: dict[str, Any] = {}
+        kind = self._as_run(modules.object_of({**source, "qualname": source["qualname"].rpartition(".")[0]}))
+        self.flow = kind.__new__(kind)
+        self._names = frozenset(parameter.name for parameter in parameters_of(kind).values())
+        self.flow.__dict__[TASK] = self
+        for name in self._wires:
+            if hasattr(kind, name):
+                self.value(name)  # else the class's own attribute of that name would be read
+
+    def _as_run(self, written: Any) -> Any:
+        """The flow's class as its mutators and the command line make it, with the configs that the run has."""
+        for attribute, config in parameters_of(written).items():
+            if hasattr(type(config), "is_flow_config"):
+                content = self.parameter(config.name)
+                self._configs[attribute] = config.given_out(None if content is UNSET else content)
+        attached = json.loads(os.environ.get(flowcurrent.VARIABLE, "{}")).get("with", ())
+        changed = flowmutators.has_mutators(written)
+        if not changed and not any(flowusers.named(text.partition(":")[0]) for text in attached):
+            return written
+        known = json.dumps([{name: self._parameters[name]["d"] for name in sorted(self._parameters)}, attached])
+        if _MADE.get(written, ("", None))[0] != known:
+            early = flowmutators.pre_mutated(written, self._configs)
+            _MADE[written] = known, flowmutators.mutated(early, self._configs, attached)
+        return _MADE[written][1]
+
+    def __call__(self) -> None:
+        """Run the step's method."""
+        method: Callable[..., Any] = getattr(self.flow, self.place["step"])
+        secrets = self.note("secrets")
+        if secrets is not None:
+            os.environ.update(flowsecrets.read(secrets["sources"]))
+        inputs = None
+        if self._joined is not None:
+            inputs = Inputs(artifacts.load(from_wire(self._joined["value"]), self.blobs), self.blobs)
+        with flowcurrent.entered(self):
+            if getattr(method, flowusers.USERS, ()):
+                self._around(method, inputs)
+            elif inputs is not None:
+                method(inputs)
+            else:
+                method()
+        caught = self.note("catch")
+        if caught is not None and caught["var"]:
+            self.flow.__dict__[caught["var"]] = None  # it did not fail
+
+    def _around(self, method: Callable[..., Any], inputs: Inputs | None) -> None:
+        """Run it inside of the decorators of its user, and go where they say."""
+        name = self.place["step"]
+        way = flowusers.around(method, name, self.flow, inputs, self._configs)
+        if way is not None and self.place["kind"] != "end":
+            self.transition = None  # of a step that said it before it failed
+            transitions.go_on(self.flow, transitions.step_of(type(self.flow), name), way)
+
+    def note(self, name: str) -> Mapping[str, Any] | None:
+        """What a decorator of the step was given; None where the step does not have it."""
+        found: Mapping[str, Any] | None = self.place["notes"].get(name)
+        return found
+
+    # What the instance asks
+
+    def value(self, name: str) -> Any:
+        """An artifact, loaded and put into the instance."""
+        wire = self._wires.get(name)
+        if wire is None:
+            raise AttributeError(
+                f"step '{self.place['step']}' has no artifact '{name}'{_near(name, self._wires)}"
+                + ("; a join reads them from its inputs" if self._joined is not None else "")
+            )
+        found = artifacts.load(from_wire(wire), self.blobs)
+        self.flow.__dict__[name] = self._read[name] = found
+        return found
+
+    def parameter(self, name: str) -> Any:
+        """A parameter's value, loaded once."""
+        if name not in self._values:
+            wire = self._parameters.get(name)
+            self._values[name] = UNSET if wire is None else artifacts.load(from_wire(wire), self.blobs)
+        return self._values[name]
+
+    def has_parameter(self, name: str) -> bool:
+        """Whether a name is that of a parameter."""
+        return name in self._names
+
+    def parameters(self) -> list[str]:
+        """The parameters' names."""
+        return list(self._parameters)
+
+    def element(self) -> Any:
+        """The foreach's element that the task is for."""
+        return self._element(len(self._elements) - 1) if self._elements else None
+
+    def _element(self, level: int) -> Any:
+        key = f"element {level}"
+        if key not in self._values:
+            self._values[key] = artifacts.load(from_wire(self._elements[level]), self.blobs)
+        return self._values[key]
+
+    def index(self) -> int | None:
+        """Its place among the splits."""
+        stack = self.place["stack"]
+        return int(stack[-1][0]) if stack else None
+
+    def stack(self) -> list[tuple[int, int, Any]]:
+        """(index, splits, element) of every foreach around it."""
+        return [(index, count, self._element(level)) for level, (index, count) in enumerate(self.place["stack"])]
+
+    def digests(self) -> list[str]:
+        """What tells its elements from others', outermost first."""
+        return [str(wire["d"]) for wire in self._elements]
+
+    def pass_on(self, name: str, wire: Wire) -> None:
+        """Take an artifact over as it is."""
+        self._wires[name] = wire
+
+    def names(self) -> set[str]:
+        """Artifacts that it has now."""
+        return {*self._wires, *(name for name in self.flow.__dict__ if name != TASK)}
+
+    def forget(self, name: str) -> None:
+        """Let an artifact end here."""
+        self._wires.pop(name, None)
+        self._read.pop(name, None)
+
+    # What it leaves
+
+    def kept(self) -> dict[str, Any]:
+        """The outputs: what goes on as it came, what is new, and where the flow goes."""
+        made = {name: value for name, value in self.flow.__dict__.items() if name != TASK}
+        found: dict[str, Any] = {name: wire for name, wire in self._wires.items() if name not in made}
+        for name, value in made.items():
+            found[name] = self._wire(name, value)
+        found.update(self._way_on(found))
+        documents = [] if self.card is None else self.card.documents()
+        if documents:
+            found[CARD] = artifacts.save(documents, self.blobs).wire()
+        if self.place.get("parallel") is None:
+            return found
+        return {GANG: artifacts.save(found, self.blobs).wire()}
+
+    def _wire(self, name: str, value: Any) -> Wire:
+        if name in self._read and self._read[name] is value and type(value) in _FIXED:
+            return self._wires[name]
+        try:
+            return artifacts.save(value, self.blobs).wire()
+        except StokerError as error:
+            error.where = error.where or f"step '{self.place['step']}', artifact '{name}'"
+            if isinstance(error, SerializationError) and hasattr(value, "__next__"):
+                error.fix = f"make it a list: self.{name} = list(…)"
+            elif isinstance(error, SerializationError):
+                error.fix = f"keep it in a variable of the step instead of self.{name}, and make it anew where needed"
+            raise
+        except RecursionError as error:
+            raise SerializationError(
+                f"step '{self.place['step']}', artifact '{name}' is nested too deeply to be kept: {error}"
+            ) from error
+
+    def _way_on(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        place, transition = self.place, self.transition
+        if transition is None:
+            if place["kind"] != "end":
+                raise GraphError(
+                    f"step '{place['step']}' ended without self.next(…)", fix="call self.next(…) as its last statement"
+                )
+            return {}
+        if place["kind"] != transition.kind or not set(transition.targets) <= set(place["targets"]):
+            raise GraphError(
+                f"step '{place['step']}' goes to {', '.join(transition.targets)} ({transition.kind}), where its source "
+                f"says {', '.join(place['targets']) or 'nothing'} ({place['kind']})",
+                where=transition.where,
+                fix="write self.next(…) as it is meant",
+            )
+        document: dict[str, Any] = {"next": list(transition.targets), "kind": transition.kind, "name": transition.name}
+        more: dict[str, Any] = {}
+        if transition.kind == "foreach":
+            more, document["count"] = self._splits(transition, found)
+        elif transition.kind == "parallel":
+            document["count"] = transition.count
+        return {**more, TRANSITION: artifacts.save(document, self.blobs).wire()}
+
+    def _splits(self, transition: Transition, found: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+        """The foreach's elements, kept one by one unless they can be told apart as they are."""
+        where = f"{transition.where} step '{self.place['step']}'"
+        name = transition.name
+        if not hasattr(self.flow, name):
+            near = _near(name, self.names())
+            raise GraphError(
+                f"foreach='{name}', but self.{name} was not set{near}", where=where, fix=f"set self.{name}"
+            )
+        value = getattr(self.flow, name)
+        if isinstance(value, (str, bytes)) or not hasattr(type(value), "__iter__"):
+            raise GraphError(f"foreach='{name}': self.{name} is a {type(value).__name__}, not a list", where=where)
+        items = list(value)
+        if not items:
+            raise GraphError(f"foreach='{name}': self.{name} is empty", where=where, fix="go another way by a switch")
+        most = json.loads(os.environ.get(flowcurrent.VARIABLE, "{}")).get("max_splits")
+        if most is not None and len(items) > most:
+            raise GraphError(
+                f"foreach='{name}' has {len(items)} elements, and --max-num-splits is {most}",
+                where=where,
+                fix="raise it",
+            )
+        whole = found.get(name)
+        if type(value) is list and whole is not None and whole["s"] in ("json", "list"):
+            return {ELEMENTS: whole}, len(items)
+        return {ELEMENTS: artifacts.save_split(items, self.blobs).wire()}, len(items)
+
+
+class Input:
+    """One of the tasks that meet in a join: its artifacts, loaded when they are read."""
+
+    def __init__(self, entry: Mapping[str, Any], blobs: Blobs) -> None:
+        self._entry = entry
+        self._blobs = blobs
+
+    @property
+    def index(self) -> int | None:
+        """Its place among the splits."""
+        found = self._entry.get("index")
+        return None if found is None else int(found)
+
+    @property
+    def input(self) -> Any:
+        """The foreach's element that it was for."""
+        wire = self._entry.get("element")
+        return None if wire is None else artifacts.load(from_wire(wire), self._blobs)
+
+    def artifact_wires(self) -> Mapping[str, Wire]:
+        """What it has, not loaded."""
+        found: Mapping[str, Wire] = self._entry["artifacts"]
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        wires = self._entry["artifacts"]
+        if name not in wires:
+            raise AttributeError(f"task '{self._entry['key']}' has no artifact '{name}'{_near(name, wires)}")
+        value = self.__dict__[name] = artifacts.load(from_wire(wires[name]), self._blobs)
+        return value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entry["artifacts"]
+
+    def __repr__(self) -> str:
+        return f"<task '{self._entry['key']}'>"
+
+
+class Inputs:
+    """The tasks that meet in a join: in the order of the splits, and by the name of the step that they come from."""
+
+    def __init__(self, entries: list[Mapping[str, Any]], blobs: Blobs) -> None:
+        self._all = [Input(entry, blobs) for entry in entries]
+        self._by_step: dict[str, Input] = {}
+        for entry, found in zip(entries, self._all):
+            self._by_step.setdefault(entry["step"], found)
+
+    def __iter__(self) -> Iterator[Input]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __getitem__(self, place: int) -> Input:
+        return self._all[place]
+
+    def __getattr__(self, name: str) -> Input:
+        if name.startswith("_") or name not in self._by_step:
+            raise AttributeError(f"no task of a step '{name}' comes to this join{_near(name, self._by_step)}")
+        return self._by_step[name]
+
+    def __repr__(self) -> str:
+        return f"<{len(self._all)} inputs>"
+
+
+def _entries(inputs: Mapping[str, Any], name: str) -> Any:
+    return inputs.get(name, {"dict": {}})["dict"].items()
+
+
+def _near(name: str, known: Any) -> str:
+    return nearest(name, [found for found in known if not found.startswith("_")])

@@ -1,0 +1,255 @@
+"""Decorators of one's own around a step, by Metaflow's names: `@user_step_decorator` and `UserStepDecorator`.
+
+A generator's part before its `yield` runs before the step, the rest after it; the class form has a method for each.
+Where they run, `around` calls the step inside of them: https://docs.metaflow.org/metaflow/composing-flows/introduction
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import Any, Callable, ClassVar, Final, Iterator, Mapping
+
+from stoker.core.errors import StokerError, UsageError, nearest
+from stoker.core.flow import STEP_MARK
+from stoker.flows.config import filled
+from stoker.pipelines.places import caller
+
+USERS: Final = "__stoker_flow_users__"
+"""The attribute in which a step has the `UserStepDecorator`s around it, innermost first."""
+USER_SKIP_STEP: Final[dict[str, Any]] = {}
+"""What a `@user_step_decorator` yields so that the step itself does not run: `yield USER_SKIP_STEP`."""
+_FIX: Final = "write `def name(step_name, flow, inputs=None, attributes=None):` with one yield"
+_NEXT: Final = "return None, True, or a dict of words for self.next"
+_KNOWN: Final[dict[str, type[Decorating]]] = {}
+"""Decorators and mutators by module and name, as far as they are imported."""
+
+
+class Decorating:
+    """What decorators and mutators of one's own have in common: what they were given, where, and how they begin.
+
+    `statically_defined` is False for what the command line attached, `inserted_by` names the mutators that added it.
+    """
+
+    target: ClassVar[str] = "a step, above @step"
+    mark: ClassVar[str] = USERS
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__module__.partition(".")[0] != "stoker":
+            _KNOWN[f"{cls.__module__}.{cls.__qualname__}"] = cls
+
+    def __new__(cls, *args: Any, **attributes: Any) -> Any:
+        made = super().__new__(cls)
+        made._began(args, attributes)
+        if args and made._belongs_on(args[0]):  # bare: `@Timed` instead of `@Timed()`
+            made._args = args[1:]
+            return made._put(args[0])
+        return made
+
+    def __init__(self, *args: Any, **attributes: Any) -> None:
+        """Give what `init` takes."""
+
+    def __call__(self, target: Any) -> Any:
+        if not self._belongs_on(target):
+            raise UsageError(f"@{type(self).__name__} on {target!r}: it belongs on {self.target}", where=self.where)
+        return self._put(target)
+
+    def init(self, *args: Any, **attributes: Any) -> None:
+        """Take the decorator's arguments; write it yourself if there are any."""
+
+    @property
+    def decorator_name(self) -> str:
+        """Module and name."""
+        return f"{type(self).__module__}.{type(self).__qualname__}"
+
+    def ready(self, configs: Mapping[str, Any]) -> Any:
+        """A fresh one of its kind whose `init` was called, with the values of configs in its arguments."""
+        made = copy.copy(self)
+        made._args = tuple(filled(value, configs) for value in self._args)
+        made._kwargs = {name: filled(value, configs) for name, value in self._kwargs.items()}
+        shown = f"@{type(self).__name__}"
+        if type(self).init is Decorating.init:
+            if self._args or self._kwargs:
+                raise UsageError(
+                    f"{shown} is given arguments, and has no init", where=self.where, fix="write `def init(self, …):`"
+                )
+            return made
+        try:
+            made.init(*made._args, **made._kwargs)
+        except StokerError:
+            raise
+        except Exception as error:  # the user's own init
+            raise UsageError(f"{shown}: init failed: {type(error).__name__}: {error}", where=self.where) from error
+        return made
+
+    def _began(self, args: tuple[Any, ...], attributes: dict[str, Any]) -> None:
+        self._args = args
+        self._kwargs = attributes
+        self.where = caller()
+        self.statically_defined = True
+        self.inserted_by: tuple[str, ...] = ()
+
+    def _belongs_on(self, target: Any) -> bool:
+        return callable(target) and hasattr(target, STEP_MARK)
+
+    def _put(self, target: Any) -> Any:
+        # One that is a decorator and a mutator at once is both.
+        for mark in dict.fromkeys(vars(base)["mark"] for base in type(self).__mro__ if _marks(base)):
+            setattr(target, mark, (*vars(target).get(mark, ()), self))
+        return target
+
+
+def _marks(kind: type) -> bool:
+    return "mark" in vars(kind) and kind is not Decorating
+
+
+class UserStepDecorator(Decorating):
+    """Derive from it: `pre_step` runs before the step, `post_step` after it, `init` takes what the decorator is given.
+
+    A `pre_step` that returns a function has it called in the step's stead, one that sets `self.skip_step` skips it.
+    """
+
+    mark: ClassVar[str] = USERS  # its own, also for one that is a mutator, too
+    skip_step: bool | dict[str, Any] = False
+
+    def pre_step(self, step_name: str, flow: Any, inputs: Any = None) -> Callable[..., Any] | None:
+        """What runs before the step; a function that it returns is called instead: `f(flow)`, or `f(flow, inputs)`."""
+        return None
+
+    def post_step(self, step_name: str, flow: Any, exception: Exception | None = None) -> Any:
+        """What runs after it: the exception that is to go on, None for none, or (that, words for self.next)."""
+        return exception, None
+
+
+class _Generated(UserStepDecorator):
+    """A generator function as a `UserStepDecorator`."""
+
+    generator: ClassVar[Callable[..., Iterator[Any]]]
+    told: ClassVar[bool]
+
+    def init(self, *args: Any, **attributes: Any) -> None:
+        if args or (attributes and not self.told):
+            what = "words with names" if args else "no words, since its generator takes three arguments"
+            raise UsageError(f"@{type(self).__name__} takes {what}", where=self.where, fix=_FIX)
+
+    def pre_step(self, step_name: str, flow: Any, inputs: Any = None) -> Callable[..., Any] | None:
+        more = (self._kwargs,) if self.told else ()
+        self._running: Any = type(self).generator(step_name, flow, inputs, *more)
+        try:
+            said = next(self._running)
+        except StopIteration:
+            raise UsageError(
+                f"{type(self).__name__} around step '{step_name}' did not yield",
+                where=self.where,
+                fix="yield once; to skip the step: yield USER_SKIP_STEP",
+            ) from None
+        if isinstance(said, dict):
+            self.skip_step = said or True
+            return None
+        if said is not None and not callable(said):
+            raise UsageError(
+                f"{type(self).__name__} around step '{step_name}' yields {said!r}",
+                where=self.where,
+                fix="yield nothing, a function to call instead, or a dict to skip the step",
+            )
+        return said  # type: ignore[no-any-return]
+
+    def post_step(self, step_name: str, flow: Any, exception: Exception | None = None) -> Any:
+        try:
+            if exception is None:
+                next(self._running)
+            else:
+                self._running.throw(exception)
+        except StopIteration as over:
+            return over.value
+        raise UsageError(f"{type(self).__name__} around step '{step_name}' yields twice", where=self.where, fix=_FIX)
+
+
+def user_step_decorator(function: Callable[..., Iterator[Any]] | None = None, /, **attributes: Any) -> Any:
+    """Make a generator function a decorator for steps: `def timed(step_name, flow, inputs=None, attributes=None)`.
+
+    It yields nothing, `USER_SKIP_STEP` or words for self.next to skip the step, or a function to call in its stead.
+    """
+    if function is None:
+        return user_step_decorator
+    if not inspect.isgeneratorfunction(function):
+        raise UsageError(f"{function!r} is no generator", where=caller(), fix=_FIX)
+    count = len(inspect.signature(function).parameters)
+    if count not in (3, 4):
+        raise UsageError(f"{function.__name__} takes {count} arguments", where=caller(), fix=_FIX)
+    names = {name: getattr(function, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(function.__name__, (_Generated,), {"generator": staticmethod(function), "told": count == 4, **names})
+
+
+def named(name: str) -> type[Decorating] | None:
+    """The decorator or mutator of one's own that a text names: its name, with as much of its module as is needed."""
+    found = [kind for known, kind in _KNOWN.items() if known == name or known.endswith(f".{name}")]
+    if len(found) > 1:
+        raise UsageError(
+            f"several decorators are called '{name}'",
+            fix=f"write {' or '.join(f'{kind.__module__}.{kind.__qualname__}' for kind in found)}",
+        )
+    return found[0] if found else None
+
+
+def near(name: str, others: Any) -> str:
+    """A name that may have been meant: one of the others, or of one's own decorators."""
+    return nearest(name, [*others, *(kind.__qualname__ for kind in _KNOWN.values())])
+
+
+def around(method: Callable[..., Any], name: str, flow: Any, inputs: Any, configs: Mapping[str, Any]) -> Any:
+    """Call a step's method inside of what its users put around it.
+
+    What comes back is for whoever calls: None where the step said itself where it goes, else True or words for
+    `self.next`, which is to be called in its stead.
+    """
+    given = () if inputs is None else (inputs,)
+    entered: list[UserStepDecorator] = []
+    instead: Callable[..., Any] | None = None
+    way: Any = None
+    for found in reversed(getattr(method, USERS, ())):
+        wrapper: UserStepDecorator = found.ready(configs)
+        instead = wrapper.pre_step(name, flow, inputs)
+        entered.append(wrapper)
+        if wrapper.skip_step:
+            way = wrapper.skip_step
+        if way or instead:
+            break
+    failure: Exception | None = None
+    failed = False
+    try:
+        if not way and instead is not None:
+            way = instead(flow, *given) or None
+        elif not way:
+            method(*given)
+    except Exception as error:  # the user's step: whoever is around it sees it, and may deal with it
+        failure, failed = error, True
+    for wrapper in reversed(entered):
+        failure, way = _left(wrapper, name, flow, failure, way)
+    if failure is not None:
+        raise failure
+    if way is None or way is False:
+        return True if failed else None
+    if way is not True and not isinstance(way, dict):
+        raise UsageError(f"step '{name}' is to go on by {way!r}", fix=_NEXT)
+    return way or True
+
+
+def _left(
+    wrapper: UserStepDecorator, name: str, flow: Any, failure: Exception | None, way: Any
+) -> tuple[Exception | None, Any]:
+    """What one of them makes of how the step went."""
+    try:
+        said = wrapper.post_step(name, flow, failure)
+    except Exception as error:  # the user's own, often the step's, which it lets through
+        return error, way
+    if said is None or isinstance(said, Exception):
+        return said, way
+    if isinstance(said, tuple) and len(said) == 2:
+        return said[0], way if said[1] is None else said[1]
+    raise UsageError(
+        f"{type(wrapper).__name__} around step '{name}' ends with {said!r}",
+        where=wrapper.where,
+        fix="return an exception, None, or (an exception or None, words for self.next)",
+    )

@@ -1,1 +1,0 @@
-"""Floor 2: user code becomes a `core.graph.Graph`. Knows nothing of where or how it will run."""

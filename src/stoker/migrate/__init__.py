@@ -1,0 +1,1 @@
+"""Rewrites ZenML pipelines and Metaflow flows with Stoker's names."""

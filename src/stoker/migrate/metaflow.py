@@ -1,0 +1,194 @@
+"""What becomes of Metaflow's names when a flow is migrated: the table of docs/flows.md, which a test holds to this one.
+
+Knows nothing of code: `migrate.names` looks names up here.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, Mapping
+
+State = Literal["works", "works differently", "not here"]
+
+TARGET: Final = "stoker.flow"
+
+NAMES: Final[Mapping[str, tuple[State, str]]] = {
+    "FlowSpec": ("works", ""),
+    "step": ("works", "also `@step(start=True)`, `@step(end=True)`"),
+    "current": (
+        "works differently",
+        "`task_id` is the task's key, such as `train[3]`; `current.devices` is more; no `trigger`",
+    ),
+    "Parameter": ("works", ""),
+    "JSONType": ("works", ""),
+    "JSONTypeClass": ("works", ""),
+    "IncludeFile": ("works differently", "the content is an artifact as any other; local files"),
+    "Config": ("works", "`--config NAME FILE`, `--config-value NAME JSON`"),
+    "ConfigValue": ("works", ""),
+    "config_expr": ("works differently", "the expression sees the flow's configs and nothing else"),
+    "user_step_decorator": ("works", "also `--with NAME:word=1`"),
+    "UserStepDecorator": ("works", ""),
+    "USER_SKIP_STEP": ("works", ""),
+    "StepMutator": (
+        "works differently",
+        "what `add_decorator` returns has `name` and `values`; its class is never changed: every run has one below it",
+    ),
+    "FlowMutator": ("works differently", "as above; no `add_to_package`"),
+    "resources": (
+        "works differently",
+        "units, every word of `ResourceSettings`, and devices that are there are leased",
+    ),
+    "kubernetes": ("works differently", "read, checked, in the plan; running is refused: no backend yet"),
+    "batch": ("works differently", "as above; `trainium` and `inferentia` are accelerators"),
+    "retry": ("works differently", "waits only where `minutes_between_retries` is given"),
+    "catch": (
+        "works differently",
+        (
+            "the value is a `CaughtFailure`, not an exception; also on the nodes of a gang; not on a step "
+            "that itself splits or chooses by a value"
+        ),
+    ),
+    "timeout": ("works differently", "the task's process is ended; no exception is raised in it"),
+    "environment": ("works", ""),
+    "secrets": (
+        "works differently",
+        "sources are `env:NAME`, `file:PATH` and inline ones; clouds' stores follow with their backends",
+    ),
+    "card": (
+        "works differently",
+        (
+            "every task has a page; `current.card` takes `Markdown`, `Table`, `Image` and `Artifact`, all "
+            "from `stoker.flow`; several `@card(id=…)` are parts of one page, shown when the task is done; "
+            "`card view` writes a file; no templates, no `refresh`"
+        ),
+    ),
+    "cards": (
+        "not here",
+        ("its `Markdown`, `Table`, `Image` and `Artifact` are in `stoker.flow`; charts of your own are an `Image`"),
+    ),
+    "parallel": ("works", "`num_parallel` alone does it"),
+    "pytorch_parallel": (
+        "works differently",
+        "torch's variables are set on every node in any case, and no backend is forced",
+    ),
+    "pypi": (
+        "works differently",
+        (
+            "also without `--environment`: what is missing here is then refused; steps that find all packages here "
+            "run as they are; also `sources`, `extra_indices`, `index_url`"
+        ),
+    ),
+    "conda": (
+        "works differently",
+        "as above, with `channels`; needs micromamba, mamba or conda here; beside `@pypi`, both count",
+    ),
+    "pypi_base": ("works differently", "as above"),
+    "conda_base": ("works differently", "as above"),
+    "project": ("works differently", "tags runs; nothing is deployed"),
+    "schedule": ("works differently", "noted; start `python flow.py run` from cron, CI or a scheduler"),
+    "trigger": ("not here", "nothing here waits for events; start a run from what sends them"),
+    "trigger_on_finish": ("not here", "start the next run at the end of the first, by `Runner`"),
+    "exit_hook": ("not here", "look at the exit code, or at `Runner(…).run().status`"),
+    "airflow_external_task_sensor": ("not here", "there is no Airflow deployer"),
+    "airflow_s3_key_sensor": ("not here", "there is no Airflow deployer"),
+    "Metaflow": ("works", ""),
+    "Flow": ("works", ""),
+    "Run": ("works differently", "a resumed run keeps its id; no `code`"),
+    "Step": ("works", ""),
+    "Task": ("works differently", "`exception` is what `@catch` kept, or the message"),
+    "DataArtifact": ("works differently", "`sha` is a SHA-256"),
+    "namespace": ("works", ""),
+    "get_namespace": ("works", ""),
+    "default_namespace": ("works", ""),
+    "metadata": ("not here", "the store is the stack's: `STOKER_STACK=NAME`"),
+    "get_metadata": ("not here", "as above"),
+    "default_metadata": ("not here", "as above"),
+    "inspect_spin": ("not here", 'what `spin --persist` keeps is in the same store: `Flow("Train.spin")`'),
+    "Runner": (
+        "works differently",
+        "options of the command line as keywords; `spin` returns an `ExecutingRun`, which has `.task`",
+    ),
+    "NBRunner": ("not here", "write the flow to a file with `%%writefile`, and `Runner` it"),
+    "Deployer": ("not here", "there is no deployer; schedule `python flow.py run`"),
+    "DeployedFlow": ("not here", "as above"),
+    "NBDeployer": ("not here", "as above"),
+    "S3": ("not here", "`fsspec` or `boto3` in the step; the artifact store may be S3"),
+    "datatools": ("not here", "as above"),
+    "parallel_map": ("not here", "a foreach, or `concurrent.futures` in the step"),
+    "parallel_imap_unordered": ("not here", "as above"),
+    "profile": ("not here", "`stoker show` has times, CPU and memory of every task"),
+    "package_sources": ("not here", "code is read where it is"),
+    "namespaced_event_name": ("not here", "there are no events"),
+    "yaml_parser": ("not here", '`Config("config", default="c.yaml", parser=yaml.safe_load)`'),
+    "requirements_txt_parser": ("not here", "give a Config a `parser=` that returns the packages"),
+    "pyproject_toml_parser": ("not here", "give a Config `parser=tomllib.loads`"),
+    "conda_environment_yml_parser": ("not here", "give a Config a `parser=` that returns the packages"),
+    "checkpoint": (
+        "works differently",
+        "also `eager`; a resumed run keeps its checkpoints; files are kept as they are; no card of its own",
+    ),
+    "Checkpoint": (
+        "works differently",
+        "in a task, in what it started, and outside: `Checkpoint().list(task=…)`, `load`",
+    ),
+    "gpu_profile": (
+        "works differently",
+        (
+            "the receipt's samples: only the task's own devices, numbers, also after SIGKILL; its card is "
+            "the task's page, with the receipt and charts"
+        ),
+    ),
+    "torchrun": (
+        "works differently",
+        "`current.torch.run(…)` on one node or a gang; as many ranks as the node has devices",
+    ),
+    "accelerate": ("works differently", "`current.accelerate.run(…)`; Metaflow has none"),
+    "deepspeed": ("works differently", "`current.deepspeed.run(…)`, without ssh"),
+    "mpi": (
+        "works differently",
+        "`current.mpi` on all nodes, without ssh, with Open MPI 4; every node runs the step, and calls it",
+    ),
+    "uv": ("works differently", "as `pypi`; no decorator of Metaflow's own"),
+    "metaflow_ray": ("not here", "start Ray in a `num_parallel`: `current.parallel.main_ip` is the head"),
+    "model": ("not here", "keep the model as an artifact"),
+    "huggingface_hub": ("not here", "`huggingface_hub` in the step"),
+}
+"""name → (what became of it, how it differs or what to do instead), in the order of the page."""
+
+MODULES: Final[Mapping[str, str]] = {
+    "metaflow.cards": "it has no counterpart; Markdown, Table, Image and Artifact of stoker.flow stand on a card",
+    "metaflow.plugins": "Metaflow's plugins are not here; a decorator of yours may be written with "
+    "@user_step_decorator",
+    "metaflow.user_decorators": "MutableFlow, MutableStep, FlowMutator, StepMutator and UserStepDecorator are in "
+    "stoker.flow",
+    "metaflow.decorators": "write a decorator with @user_step_decorator, or a plain one with functools.wraps",
+    "metaflow.exception": "errors are those of stoker.core.errors: StokerError is the root, UsageError is for wrong "
+    "calls",
+    "metaflow.metaflow_config": "configuration stands in stoker.toml and in STOKER_… variables",
+    "metaflow.integrations": "there is no such integration here",
+    "metaflow_extensions": "extensions of Metaflow are not loaded here",
+    "metaflow_ray": "start Ray in a num_parallel: current.parallel.main_ip is the head",
+}
+"""module → what to do where something of it is used, and the name is in no table"""
+
+DECORATOR_MODULES: Final = ("gpu_profile", "metaflow_gpu_profile")
+"""Where a flow has `gpu_profile` from: a file copied from the extension's repository, or its package.
+https://github.com/outerbounds/metaflow-gpu-profile"""
+
+CARDS: Final = ("Artifact", "Image", "Markdown", "Table")
+"""What `metaflow.cards` has and `stoker.flow`, too."""
+
+CURRENT: Final[Mapping[str, str]] = {
+    "card.refresh": "remove it: a card is shown when the task is done",
+    "trigger": "nothing here waits for events; give the run a parameter",
+}
+"""what is read of `current` → what to do instead"""
+
+
+def advice(name: str) -> str:
+    """What to do about a name; rows that say "as above" repeat the nearest row above that says it itself."""
+    above = ""
+    for row, (_, told) in NAMES.items():
+        above = told.replace("as above", above, 1) if told.startswith("as above") else told
+        if row == name:
+            return above
+    raise KeyError(name)

@@ -1,0 +1,392 @@
+"""`@step` and `@pipeline`: ordinary functions that become the steps of a graph.
+
+A step that is called outside a pipeline is its plain function. A pipeline that is called hands itself to the driver,
+which is a floor above: it is found through `core.plugins`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Callable, Generic, Mapping, ParamSpec, TypeVar, overload
+
+import attrs
+
+from stoker.core import graph, plugins, request
+from stoker.core.errors import GraphError, ParameterError, UsageError
+from stoker.core.graph import Graph, StepSpec
+from stoker.core.settings import Layer
+from stoker.pipelines import options as keywords
+from stoker.pipelines import signature as signatures
+from stoker.pipelines.bindings import Binder
+from stoker.pipelines.handles import Each, Future, each
+from stoker.pipelines.options import CallOptions, Hook, PipelineOptions, StepOptions, taken_apart
+from stoker.pipelines.params import check, from_document
+from stoker.pipelines.places import caller, place_of
+from stoker.pipelines.signature import Parameter, Signature
+from stoker.pipelines.tracing import ACTIVE, Call, Session, Trace, checked_name, inside
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+__all__ = ["Future", "Pipeline", "Session", "Step", "each", "pipeline", "step"]
+
+
+class Step(Generic[P, R]):
+    """A function that a pipeline calls as one of its steps; made by `@step`, never changed."""
+
+    def __init__(self, function: Callable[P, R], definition: _Definition, **call: Any) -> None:
+        self.function = function
+        self.name = definition.name
+        self.where = definition.where
+        self._definition = definition
+        self._options = call
+        self._call: Call | None = None
+        _look_like(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        trace = ACTIVE.get()
+        if trace is None:
+            return self.function(*args, **kwargs)
+        return trace.call(self._called(), args, kwargs)  # type: ignore[no-any-return]
+
+    def map(self, *args: Any, **kwargs: Any) -> Any:
+        """One call for each element: positional arguments and `each(…)` are iterated over side by side, keywords fixed.
+
+        The result stands for the list of all results; given to another `.map`, its elements meet one by one.
+        """
+        trace = ACTIVE.get()
+        if trace is None:
+            return self._plainly_mapped(args, kwargs)
+        return trace.map(self._called(), args, kwargs)
+
+    def submit(self, *args: Any, **kwargs: Any) -> Future[R]:
+        """In a dynamic pipeline: start the step and go on; `.result()` of what is returned waits for its value."""
+        trace = ACTIVE.get()
+        if trace is None:
+            raise UsageError(
+                f"step '{self.name}'.submit(…) outside a pipeline", where=caller(), fix="call the step like a function"
+            )
+        return trace.submit(self._called(), args, kwargs)
+
+    def with_options(self, **options: Unpack[CallOptions]) -> Step[P, R]:
+        """The same step with other settings, another `name` or `id`, or steps that it waits for (`after`)."""
+        where = caller()
+        given = taken_apart(
+            options, CallOptions, owner=f"step '{self.name}'.with_options", origin=f"{where} with_options", step=True
+        )
+        definition = self._definition
+        rest = given.rest
+        if "name" in rest:
+            definition = definition.renamed(checked_name(rest["name"], "name of a step", where))
+        return Step(
+            self.function,
+            definition,
+            id=checked_name(rest["id"], "id of a step", where) if "id" in rest else self._options.get("id"),
+            after=_several(rest["after"]) if "after" in rest else self._options.get("after", ()),
+            layers=(*self._options.get("layers", ()), *given.layers),
+            hooks={**self._options.get("hooks", {}), **given.hooks},
+        )
+
+    @property
+    def spec(self) -> StepSpec:
+        """The step as the graph knows it."""
+        return self._definition.spec
+
+    @property
+    def signature(self) -> Signature:
+        """What the function takes and gives."""
+        return self._definition.signature
+
+    def __repr__(self) -> str:
+        return f"<step '{self.name}' of {self.where}>"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _importable_name(self) or super().__reduce_ex__(protocol)
+
+    def _called(self) -> Call:
+        if self._call is None or not self._call.signature.complete:
+            self._definition.complete()
+            self._call = Call(step=self.spec, signature=self.signature, **self._options)
+        return self._call
+
+    def _plainly_mapped(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        function: Callable[..., Any] = self.function
+        columns = [list(arg.items if isinstance(arg, Each) else arg) for arg in args]
+        named = {name: list(value.items) for name, value in kwargs.items() if isinstance(value, Each)}
+        fixed = {name: value for name, value in kwargs.items() if name not in named}
+        lengths = {len(column) for column in (*columns, *named.values())}
+        if len(lengths) != 1:
+            problem = "differ in length" if lengths else "are missing"
+            raise ParameterError(f"step '{self.name}'.map(…): the lists to map over {problem}", where=caller())
+        return [
+            function(
+                *(column[index] for column in columns),
+                **{name: column[index] for name, column in named.items()},
+                **fixed,
+            )
+            for index in range(lengths.pop())
+        ]
+
+
+class Pipeline(Generic[P]):
+    """A function that calls steps; made by `@pipeline`. Calling it runs it and returns the run."""
+
+    def __init__(self, function: Callable[P, Any], definition: _PipelineDefinition) -> None:
+        self.function = function
+        self.name = definition.name
+        self.where = definition.where
+        self.layers = definition.layers
+        self.hooks = definition.hooks
+        self.dynamic = definition.dynamic
+        self.stack = definition.stack
+        self.tags = definition.tags
+        self._definition = definition
+        _look_like(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        trace = ACTIVE.get()
+        where = caller()
+        if trace is None and request.WORKER:
+            raise request.NotTheDriver(f"pipeline '{self.name}' was called while a worker imported {where}")
+        given = self.signature.given(args, kwargs, where)
+        if trace is not None:
+            return self._nested(trace, given, where)
+        self._check(given, where)
+        from stoker.pipelines.arguments import request_for
+
+        run = plugins.load("stoker.drivers", "run")
+        return run(self, given, request_for(self, given))
+
+    def with_options(self, **options: Unpack[PipelineOptions]) -> Pipeline[P]:
+        """The same pipeline with other settings."""
+        where = caller()
+        given = taken_apart(
+            options,
+            PipelineOptions,
+            owner=f"pipeline '{self.name}'.with_options",
+            origin=f"{where} with_options",
+            step=False,
+        )
+        return Pipeline(self.function, self._definition.with_given(given, where))
+
+    @property
+    def signature(self) -> Signature:
+        """What the function takes."""
+        return self._definition.signature
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """The parameters by name, for a command line."""
+        return self.signature.parameters
+
+    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """All arguments, defaults filled in, every one of the type that is asked for; texts are parsed where needed."""
+        where = caller()
+        given = self.signature.given((), arguments, where)
+        for name, value in given.items():
+            try:
+                given[name] = from_document(value, self.signature.annotation(name))
+            except ParameterError as error:
+                raise ParameterError(f"pipeline '{self.name}': {name}: {error.message}", where=where) from None
+        return self.signature.complete_with_defaults(given, where)
+
+    def trace(self, *args: P.args, **kwargs: P.kwargs) -> Graph:
+        """The graph that the pipeline's body makes of its arguments; nothing runs. A dynamic one has no nodes yet."""
+        where = caller()
+        given = self.signature.given(args, kwargs, where)
+        self._check(given, where)
+        arguments = self.signature.complete_with_defaults(given, where)
+        if self.dynamic:
+            return self.outline(arguments)
+        if ACTIVE.get() is not None:
+            raise GraphError(
+                f"pipeline '{self.name}' is traced inside a pipeline", where=where, fix="call it, to nest it"
+            )
+        trace = Trace(self.name)
+        with inside(trace):
+            self._body(arguments)
+        if not trace.nodes:
+            raise GraphError(
+                f"pipeline '{self.name}' calls no step", where=self.where, fix="call a function that has @step in it"
+            )
+        found = attrs.evolve(self.outline(arguments), nodes=tuple(trace.nodes))
+        graph.check(found)
+        return found
+
+    def outline(self, arguments: Mapping[str, Any]) -> Graph:
+        """The graph without its nodes: name, parameters, settings."""
+        return Graph(
+            name=self.name,
+            nodes=(),
+            parameters=dict(arguments),
+            layers=self.layers,
+            hooks=self.hooks,
+            where=self.where,
+            dynamic=self.dynamic,
+        )
+
+    def body(self, arguments: Mapping[str, Any], session: Session) -> Any:
+        """Run the body with real values; every step that it calls goes to the session."""
+        with inside(Trace(self.name, session)):
+            return self._body(arguments)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _importable_name(self) or super().__reduce_ex__(protocol)
+
+    def __repr__(self) -> str:
+        return f"<pipeline '{self.name}' of {self.where}>"
+
+    def _body(self, arguments: Mapping[str, Any]) -> Any:
+        function: Callable[..., Any] = self.function
+        return function(**arguments)
+
+    def _nested(self, trace: Trace, given: Mapping[str, Any], where: str) -> Any:
+        if self.dynamic and trace.session is None:
+            raise GraphError(
+                f"pipeline '{self.name}' is dynamic and is called in '{trace.pipeline}', which is not",
+                where=where,
+                fix=f"write @pipeline(dynamic=True) on {trace.pipeline}",
+            )
+        # Bound for its checks only: arguments may be other steps' outputs.
+        Binder(self.signature, where, trace).bind(given)
+        arguments = self.signature.complete_with_defaults(given, where)
+        with trace.nested(self.name, self.layers, self.hooks):
+            return self._body(arguments)
+
+    def _check(self, given: Mapping[str, Any], where: str) -> None:
+        for name, value in given.items():
+            problem = check(value, self.signature.annotation(name))
+            if problem is not None:
+                raise ParameterError(f"pipeline '{self.name}': {name} {problem}", where=where)
+
+
+@overload
+def step(function: Callable[P, R], /) -> Step[P, R]: ...
+@overload
+def step(**options: Unpack[StepOptions]) -> Callable[[Callable[P, R]], Step[P, R]]: ...
+def step(function: Any = None, /, **options: Any) -> Any:
+    """Make a function a step; bare or with options, `@step(resources=ResourceSettings(gpu_count=1))`."""
+    if function is None:
+        return lambda decorated: _step(decorated, options)
+    return _step(function, options)
+
+
+@overload
+def pipeline(function: Callable[P, Any], /) -> Pipeline[P]: ...
+@overload
+def pipeline(**options: Unpack[PipelineOptions]) -> Callable[[Callable[P, Any]], Pipeline[P]]: ...
+def pipeline(function: Any = None, /, **options: Any) -> Any:
+    """Make a function a pipeline; its options are its steps' defaults; `dynamic=True`: its body sees real values."""
+    if function is None:
+        return lambda decorated: _pipeline(decorated, options)
+    return _pipeline(function, options)
+
+
+class _Definition:
+    """What `@step` knows of a function."""
+
+    def __init__(self, function: Callable[..., Any], name: str, where: str, given: keywords.Given) -> None:
+        self.name = name
+        self.where = where
+        self._function = function
+        self._given = given
+        self._read()
+
+    def renamed(self, name: str) -> _Definition:
+        """The same under another name."""
+        return _Definition(self._function, name, self.where, self._given)
+
+    def complete(self) -> None:
+        """Look again for what the annotations name: it may have been defined further down in the file."""
+        if not self.signature.complete:
+            self._read()
+
+    def _read(self) -> None:
+        self.signature = signatures.read(self._function, f"step '{self.name}'", self.where)
+        self.spec = StepSpec(
+            name=self.name,
+            function=self._function,
+            inputs=self.signature.inputs,
+            outputs=self.signature.outputs,
+            unpack=self.signature.unpack,
+            where=self.where,
+            layers=self._given.layers,
+            hooks=self._given.hooks,
+        )
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _PipelineDefinition:
+    """What `@pipeline` and `.with_options` say of a function."""
+
+    name: str
+    where: str
+    signature: Signature
+    layers: tuple[Layer, ...] = ()
+    hooks: Mapping[str, Hook] = attrs.field(factory=dict)
+    dynamic: bool = False
+    stack: str | None = None
+    tags: tuple[str, ...] = ()
+
+    def with_given(self, given: keywords.Given, where: str) -> _PipelineDefinition:
+        """The definition with more options."""
+        rest = dict(given.rest)
+        if "name" in rest:
+            checked_name(rest["name"], "name of a pipeline", where)
+        if "tags" in rest:
+            rest["tags"] = keywords.tags_of(rest["tags"], where)
+        return attrs.evolve(self, layers=(*self.layers, *given.layers), hooks={**self.hooks, **given.hooks}, **rest)
+
+
+def _step(function: Any, options: Mapping[str, Any]) -> Step[..., Any]:
+    if isinstance(function, (Step, Pipeline)):
+        raise UsageError(
+            f"@step on {function!r}", where=caller(), fix="remove one @step; .with_options(…) changes a step"
+        )
+    _refuse_or_place(function, "@step")
+    where = place_of(function)
+    options = keywords.with_marks(options, function, where)
+    given = taken_apart(options, StepOptions, owner="@step", origin=f"{where} @step", step=True)
+    name = checked_name(given.rest.get("name", function.__name__), "name of a step", where)
+    return Step(function, _Definition(function, name, where, given))
+
+
+def _pipeline(function: Any, options: Mapping[str, Any]) -> Pipeline[...]:
+    if isinstance(function, (Step, Pipeline)):
+        raise UsageError(f"@pipeline on {function!r}", where=caller(), fix="remove one of the two decorators")
+    _refuse_or_place(function, "@pipeline")
+    where = place_of(function)
+    given = taken_apart(options, PipelineOptions, owner="@pipeline", origin=f"{where} @pipeline", step=False)
+    name = checked_name(given.rest.get("name", function.__name__), "name of a pipeline", where)
+    signature = signatures.read(function, f"pipeline '{name}'", where, outputs=False)
+    return Pipeline(function, _PipelineDefinition(name=name, where=where, signature=signature).with_given(given, where))
+
+
+def _refuse_or_place(function: Any, decorator: str) -> None:
+    try:
+        signatures.check_function(function, decorator)
+    except UsageError as error:
+        error.where = place_of(function)
+        raise
+
+
+def _several(after: Any) -> tuple[Any, ...]:
+    return tuple(after) if isinstance(after, (list, tuple, set)) else (after,)
+
+
+def _look_like(wrapper: Any, function: Any) -> None:
+    """What help(), inspect and editors look at; and where a worker finds the plain function."""
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(wrapper, name, getattr(function, name, None))
+    wrapper.__wrapped__ = function
+    wrapper.__stoker_function__ = function
+
+
+def _importable_name(wrapper: Any) -> str:
+    """The name under which its module has it: it is pickled by that, as functions are; "" is by its parts."""
+    name: str = wrapper.__qualname__
+    module = sys.modules.get(wrapper.__module__)
+    return name if wrapper.__module__ != "__main__" and getattr(module, name, None) is wrapper else ""

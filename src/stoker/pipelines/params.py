@@ -1,0 +1,336 @@
+"""Values against annotations: is this value one that the annotation allows, and which value does a text mean?
+
+In doubt a value is allowed: what an annotation from somebody's library means is that library's business.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections import abc
+from typing import Any, Callable, Final, Literal, Mapping, TypeVar
+
+from stoker.core.errors import ParameterError, nearest
+from stoker.pipelines.annotations import UNIONS, bare, element_of, text_of, value_of
+
+LOOKED_AT: Final = 1000
+"""Elements of a container whose types are looked at: a list of a million numbers must not cost a second a call."""
+TRUE: Final = frozenset({"true", "yes", "on", "1"})
+FALSE: Final = frozenset({"false", "no", "off", "0"})
+NONE: Final = frozenset({"none", "null", ""})
+_SHOWN: Final = 60
+"""Characters of a value that an error shows."""
+
+
+def check(value: Any, annotation: Any) -> str | None:
+    """What is wrong with a value for an annotation, such as "takes float, got 'abc' (str)"; None if nothing is."""
+    return None if allows(annotation, value) else f"takes {text_of(annotation)}, got {shown(value)}"
+
+
+def allows(annotation: Any, value: Any) -> bool:
+    """Whether a value is one of a type, as far as that can be said."""
+    annotation = bare(annotation)
+    if annotation is Any or annotation is object:
+        return True
+    if annotation is None:
+        return value is None
+    if isinstance(annotation, TypeVar):
+        return annotation.__bound__ is None or allows(annotation.__bound__, value)
+    origin = typing.get_origin(annotation)
+    if origin is not None:
+        return _allows_generic(annotation, origin, value)
+    if not isinstance(annotation, type):
+        return True
+    rule = _RULES.get(annotation)
+    if rule is not None:
+        return rule(value)
+    if typing.is_typeddict(annotation):
+        return isinstance(value, abc.Mapping)
+    return _is_instance(value, annotation)
+
+
+def converted(value: Any, annotation: Any) -> Any:
+    """The value in the type that the function expects: a text for a `Path` becomes one, everything else stays."""
+    kind = type(value)
+    if kind not in (str, list, tuple, dict) or not _mentions_path(annotation):
+        return value
+    annotation = bare(annotation)
+    options = typing.get_args(annotation) if typing.get_origin(annotation) in UNIONS else (annotation,)
+    if kind is str:
+        if any(bare(option) is str for option in options) or not any(_is_path(bare(option)) for option in options):
+            return value
+        from pathlib import Path
+
+        return Path(value)
+    fitting = next((option for option in options if _mentions_path(option) and allows(option, value)), Any)
+    if kind is dict:
+        return {key: converted(item, value_of(fitting)) for key, item in value.items()}
+    args = typing.get_args(bare(fitting))
+    if kind is tuple and args and args[-1] is not Ellipsis:
+        return tuple(converted(item, arg) for item, arg in zip(value, args))
+    return kind(converted(item, element_of(fitting)) for item in value)
+
+
+def parse(text: str, annotation: Any) -> Any:
+    """The value that a text on the command line means; `ParameterError` says which type was expected."""
+    annotation = bare(annotation)
+    origin = typing.get_origin(annotation)
+    if annotation is str:
+        return text
+    if annotation is Any or annotation is object or isinstance(annotation, TypeVar):
+        return _json(text, text)
+    if annotation is None or annotation is type(None):
+        return _word(text, NONE, None, annotation)
+    if origin in UNIONS:
+        return _parse_union(text, annotation)
+    if origin is Literal:
+        return _parse_literal(text, annotation)
+    container = origin if origin is not None else annotation
+    if isinstance(container, type) and container in _CONTAINERS:
+        return _parse_items(text, annotation, container)
+    if isinstance(container, type) and issubclass(container, abc.Mapping):
+        return _parse_mapping(text, annotation)
+    if isinstance(annotation, type):
+        return _parse_class(text, annotation)
+    return _json(text, text)
+
+
+def from_document(value: Any, annotation: Any) -> Any:
+    """The value that one from the command line, JSON, YAML or TOML means: texts inside are parsed, lists converted."""
+    if allows(annotation, value):
+        return converted(value, annotation)
+    if isinstance(value, str):
+        return parse(value, annotation)
+    bared = bare(annotation)
+    if typing.get_origin(bared) in UNIONS:
+        for option in typing.get_args(bared):
+            try:
+                return from_document(value, option)
+            except ParameterError:
+                continue
+    container = typing.get_origin(bared) or bared
+    if isinstance(value, list) and isinstance(container, type) and container in _CONTAINERS:
+        return _built(value, bared, container)
+    if isinstance(value, abc.Mapping) and isinstance(container, type) and issubclass(container, abc.Mapping):
+        kinds = typing.get_args(bared) or (Any, Any)
+        return {from_document(key, kinds[0]): from_document(item, kinds[1]) for key, item in value.items()}
+    raise _expected(value, annotation)
+
+
+def shown(value: Any) -> str:
+    """A value as an error shows it: short, with its type."""
+    kind = type(value)
+    if value is None:
+        return "None"
+    if kind in (str, int, float, bool, bytes, complex) or (kind in (list, tuple, dict, set) and len(value) < LOOKED_AT):
+        text = repr(value)
+        text = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+        return f"{text} ({kind.__name__})"
+    return text_of(kind)
+
+
+# What a value is
+
+
+def _is_instance(value: Any, kind: type) -> bool:
+    if _is_path(kind) and isinstance(value, str):
+        return True
+    try:
+        return isinstance(value, kind) or (kind.__module__ == "__main__" and _was(value, kind))
+    except TypeError:  # a Protocol that cannot be asked at run time
+        return True
+
+
+def _was(value: Any, kind: type) -> bool:
+    """Whether a value is of an earlier definition of a class: one of a notebook's cell that was run again."""
+    return any(
+        base.__module__ == kind.__module__ and base.__qualname__ == kind.__qualname__ for base in type(value).__mro__
+    )
+
+
+def _is_path(kind: Any) -> bool:
+    return isinstance(kind, type) and kind.__module__.startswith("pathlib") and hasattr(kind, "exists")
+
+
+def _mentions_path(annotation: Any) -> bool:
+    annotation = bare(annotation)
+    return _is_path(annotation) or any(map(_mentions_path, typing.get_args(annotation)))
+
+
+def _is_number(*abstract: str) -> Callable[[Any], bool]:
+    def rule(value: Any) -> bool:
+        import numbers
+
+        # numpy's scalars are registered with the abstract classes.
+        return not isinstance(value, bool) and any(isinstance(value, getattr(numbers, name)) for name in abstract)
+
+    return rule
+
+
+_RULES: Final[Mapping[type, Callable[[Any], bool]]] = {
+    bool: lambda value: isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"),
+    int: _is_number("Integral"),
+    float: _is_number("Real"),
+    complex: _is_number("Complex"),
+    str: lambda value: isinstance(value, str),
+    bytes: lambda value: isinstance(value, (bytes, bytearray)),
+    type(None): lambda value: value is None,
+}
+
+
+def _allows_generic(annotation: Any, origin: Any, value: Any) -> bool:
+    args = typing.get_args(annotation)
+    if origin in UNIONS:
+        return any(allows(arg, value) for arg in args)
+    if origin is Literal:
+        return any(type(arg) is type(value) and arg == value for arg in args)
+    if not isinstance(origin, type):
+        return True
+    if not _is_instance(value, origin):
+        return False
+    if origin is tuple and args and args[-1] is not Ellipsis:
+        items = () if args == ((),) else args
+        return len(value) == len(items) and all(allows(kind, item) for kind, item in zip(items, value))
+    if isinstance(value, abc.Mapping) and len(args) == 2:
+        return all(allows(args[0], key) and allows(args[1], item) for key, item in _some(value.items()))
+    if isinstance(value, (list, tuple, set, frozenset)) and args and issubclass(origin, abc.Collection):
+        return all(allows(args[0], item) for item in _some(value))
+    return True
+
+
+def _some(items: typing.Iterable[Any]) -> typing.Iterable[Any]:
+    for count, item in enumerate(items):
+        if count == LOOKED_AT:
+            return
+        yield item
+
+
+# What a text means
+
+_CONTAINERS: Final[Mapping[type, Callable[[list[Any]], Any]]] = {
+    list: list,
+    tuple: tuple,
+    set: set,
+    frozenset: frozenset,
+    abc.Sequence: list,
+    abc.MutableSequence: list,
+    abc.Iterable: list,
+    abc.Collection: list,
+    abc.Set: set,
+}
+
+
+def _expected(value: Any, annotation: Any, more: str = "") -> ParameterError:
+    got = repr(value) if isinstance(value, str) else shown(value)
+    return ParameterError(f"expected {text_of(annotation)}, got {got}{more}")
+
+
+def _word(text: str, words: frozenset[str], value: Any, annotation: Any) -> Any:
+    if text.strip().lower() in words:
+        return value
+    raise _expected(text, annotation)
+
+
+def _parse_union(text: str, annotation: Any) -> Any:
+    options = list(typing.get_args(annotation))
+    # A text is always a str: ask the others first. None needs its word.
+    options.sort(key=lambda option: (bare(option) is str, bare(option) not in (None, type(None))))
+    for option in options:
+        if bare(option) in (None, type(None)) and not text and str in map(bare, options):
+            continue  # an empty text is a text
+        try:
+            return parse(text, option)
+        except ParameterError:
+            continue
+    raise _expected(text, annotation)
+
+
+def _parse_literal(text: str, annotation: Any) -> Any:
+    choices = {str(choice): choice for choice in typing.get_args(annotation)}
+    if text in choices:
+        return choices[text]
+    raise ParameterError(f"expected one of {', '.join(choices)}, got {text!r}{_did_you_mean(text, choices)}")
+
+
+def _parse_class(text: str, kind: type) -> Any:
+    import enum
+
+    if issubclass(kind, bool):
+        words = {**dict.fromkeys(TRUE, True), **dict.fromkeys(FALSE, False)}
+        if text.strip().lower() not in words:
+            raise _expected(text, kind, " (true or false, yes or no, on or off, 1 or 0)")
+        return words[text.strip().lower()]
+    if issubclass(kind, enum.Enum):
+        return _parse_enum(text, kind)
+    if _is_path(kind):
+        return converted(text, kind)
+    if issubclass(kind, bytes):
+        return text.encode()
+    # datetime, date and time, and whatever else is written that way; then numbers.
+    make: Any = getattr(kind, "fromisoformat", None) or (kind if kind in _FROM_TEXT else None)
+    if make is None and kind.__name__ in ("Decimal", "Fraction", "UUID"):
+        make = kind
+    if make is None:
+        raise ParameterError(f"expected {text_of(kind)}, which cannot be written on a command line")
+    try:
+        return make(text.strip())
+    except (ValueError, ArithmeticError):
+        raise _expected(text, kind) from None
+
+
+_FROM_TEXT: Final = frozenset({int, float, complex})
+
+
+def _parse_enum(text: str, kind: Any) -> Any:
+    if text in kind.__members__:
+        return kind[text]
+    for member in kind:
+        if str(member.value) == text:
+            return member
+    names = ", ".join(kind.__members__)
+    raise ParameterError(f"expected one of {names}, got {text!r}{_did_you_mean(text, kind.__members__)}")
+
+
+def _did_you_mean(text: str, known: typing.Iterable[str]) -> str:
+    found = nearest(text, known)
+    return found if "did you mean" in found else ""
+
+
+def _json(text: str, otherwise: Any) -> Any:
+    import json
+
+    try:
+        return json.loads(text)
+    except ValueError:
+        return otherwise
+
+
+def _parse_items(text: str, annotation: Any, container: type) -> Any:
+    """ "[1, 2]" as JSON, or "1,2" with or without brackets: each item is parsed as what the container holds."""
+    inside = text.strip()
+    found = _json(inside, None) if inside.startswith("[") else None
+    if not isinstance(found, list):
+        if inside[:1] + inside[-1:] in ("[]", "()", "{}"):
+            inside = inside[1:-1]
+        found = [item.strip() for item in inside.rstrip(",").split(",")] if inside.strip() else []
+    try:
+        return _built(found, annotation, container)
+    except ParameterError as error:
+        raise _expected(text, annotation, f": {error.message}") from None
+
+
+def _built(items: list[Any], annotation: Any, container: type) -> Any:
+    args = typing.get_args(annotation)
+    if container is tuple and args and args[-1] is not Ellipsis:
+        if len(items) != len(args):
+            raise ParameterError(f"expected {len(args)} items, got {len(items)}")
+        return tuple(from_document(item, kind) for item, kind in zip(items, args))
+    kind = args[0] if args else Any
+    values = [_json(item, item) if kind is Any and isinstance(item, str) else item for item in items]
+    return _CONTAINERS[container]([from_document(value, kind) for value in values])
+
+
+def _parse_mapping(text: str, annotation: Any) -> Any:
+    found = _json(text, None)
+    if not isinstance(found, dict):
+        raise _expected(text, annotation, ' (write JSON, such as {"key": 1})')
+    return from_document(found, annotation)

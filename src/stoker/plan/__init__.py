@@ -1,0 +1,1 @@
+"""A graph and a stack become a plan."""

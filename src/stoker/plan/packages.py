@@ -1,0 +1,302 @@
+"""Which builds of the frameworks a step's image will hold: from its requirements, and from what the image has. Pure.
+
+What a plain `torch==2.13.0` brings depends on the index, the processor and the release; the tables say what.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Iterator, Literal, Mapping, Sequence
+
+import attrs
+
+from stoker.core.imagefacts import ImageFacts
+from stoker.core.imagenames import TENSORFLOW_CUDA, cuda_of_tag
+from stoker.devices.compat import Build, Version, torch_archs
+from stoker.plan.requirements import Release, Requirement, Requirements, numbers
+
+# The CUDA of the builds without a suffix, which the usual index serves for Linux on x86_64: Requires-Dist in the
+# metadata of the wheels, https://github.com/pytorch/pytorch/blob/main/RELEASE.md#release-compatibility-matrix.
+TORCH_DEFAULTS: Final[Sequence[tuple[Release, Release, Version]]] = (
+    ((1, 13), (2, 0), (11, 7)),
+    ((2, 1), (2, 4), (12, 1)),
+    ((2, 5), (2, 6), (12, 4)),
+    ((2, 7), (2, 7), (12, 6)),
+    ((2, 8), (2, 10), (12, 8)),
+    ((2, 11), (2, 14), (13, 0)),
+    ((2, 15), (2, 15), (13, 2)),
+)
+"""first and last release, and the CUDA of both and all between"""
+ARM_DEFAULTS_FROM: Final = (2, 11)
+"""Older ones are for the CPU only on aarch64: their wheels require none of NVIDIA's packages there."""
+
+# https://github.com/pytorch/pytorch/blob/main/RELEASE.md#release-compatibility-matrix; experimental ones count.
+TORCH_PYTHONS: Final[Mapping[Release, tuple[Release, Release | None]]] = {
+    (1, 11): ((3, 7), (3, 10)),
+    (1, 12): ((3, 7), (3, 10)),
+    (1, 13): ((3, 7), (3, 11)),
+    (2, 0): ((3, 8), (3, 11)),
+    (2, 1): ((3, 8), (3, 11)),
+    (2, 2): ((3, 8), (3, 12)),
+    (2, 3): ((3, 8), (3, 12)),
+    (2, 4): ((3, 8), (3, 12)),
+    (2, 5): ((3, 8), (3, 13)),
+    (2, 6): ((3, 9), (3, 13)),
+    (2, 7): ((3, 9), (3, 13)),
+    (2, 8): ((3, 9), (3, 13)),
+    (2, 9): ((3, 10), (3, 14)),
+    (2, 10): ((3, 10), (3, 14)),
+    (2, 11): ((3, 10), None),
+    (2, 12): ((3, 10), None),
+    (2, 13): ((3, 10), None),
+    (2, 14): ((3, 10), None),
+    (2, 15): ((3, 11), None),
+}
+"""release of torch → the oldest and the newest Python that it has wheels for; None where the newest is not known"""
+
+NEEDS_TORCH: Final = frozenset(
+    """accelerate bitsandbytes deepspeed fastai flash-attn kornia lightning open-clip-torch peft pytorch-lightning
+    sentence-transformers timm torchaudio torchmetrics torchvision trl ultralytics vllm xformers""".split()  # noqa: SIM905
+)
+"""Distributions that require torch, so that it is installed where nobody names it"""
+HARMLESS: Final = frozenset(
+    """attrs boto3 cattrs click cloudpickle dill einops fsspec gcsfs h5py httpx imageio joblib jinja2 loguru matplotlib
+    mlflow networkx nltk numpy omegaconf openpyxl optuna orjson pandas pillow plotly polars protobuf psutil pyarrow
+    pydantic pytest pyyaml regex requests rich s3fs safetensors scikit-image scikit-learn scipy seaborn
+    sentencepiece sqlalchemy stoker sympy tabulate tensorboard tiktoken tokenizers tqdm typer typing-extensions wandb
+    zenml""".split()  # noqa: SIM905
+)
+"""Distributions that bring neither CUDA nor a framework, and that hold none back"""
+DEVICE_CODE: Final = frozenset({"xgboost"})
+"""Distributions whose own wheels for Linux have code for GPUs and what it needs: https://xgboost.readthedocs.io/en/stable/install.html"""
+CPU_TWINS: Final[Mapping[str, tuple[str, str]]] = {
+    "tensorflow-cpu": ("tensorflow", "tensorflow[and-cuda]"),
+    "tensorflow-cpu-aws": ("tensorflow", "tensorflow[and-cuda]"),
+    "paddlepaddle": ("paddlepaddle", "paddlepaddle-gpu"),
+}
+"""a distribution that is for the CPU only → its framework, and what to require instead"""
+
+Origin = Literal["requirement", "image"]
+
+
+@attrs.frozen(kw_only=True)
+class Package:
+    """A framework as the step will find it. `text` is the requirement, or the image, that it comes from.
+
+    `older` are builds that would be installed instead of `build` if something that is not known held it back; `sure`
+    says that nothing can.
+    """
+
+    build: Build
+    text: str
+    origin: Origin = "requirement"
+    older: tuple[Build, ...] = ()
+    sure: bool = True
+
+
+def packages(
+    wanted: Requirements, image: ImageFacts | None, *, machine: str, python: Release = ()
+) -> tuple[Package, ...]:
+    """The frameworks that the image will hold once the requirements are installed."""
+    had = dict(image.frameworks) if image is not None else {}
+    reference = image.reference if image is not None else ""
+    found: list[Package] = []
+    for name, read in _READERS.items():
+        own = read(wanted, had.get(name, ""), machine, python)
+        if own is not None:
+            found.append(own)
+        elif name in had:
+            build = built(name, had[name], machine)
+            found.append(Package(build=build, text=reference, origin="image"))
+    return tuple(found)
+
+
+def built(framework: str, version: str, machine: str) -> Build:
+    """What a version says of its build by its local part; a version without one says nothing."""
+    tag = version.partition("+")[2]
+    return _tagged(framework, version, tag, machine) if tag else Build(framework=framework, version=version)
+
+
+def torch_default(release: Release, machine: str) -> Version | None:
+    """The CUDA of a release's build without a suffix; (0,) for none at all, None where it is not known."""
+    minor = release[:2]
+    if machine in ("aarch64", "arm64") and minor < ARM_DEFAULTS_FROM:
+        return (0,)
+    return next((cuda for first, last, cuda in TORCH_DEFAULTS if first <= minor <= last), None)
+
+
+def brings_cuda(wanted: Requirements) -> bool | None:
+    """Whether requirements bring CUDA's libraries by themselves; None where they may."""
+    names = {item.name for item in wanted.items}
+    if any(re.match(r"nvidia-(?:cuda|cudnn|nccl|cublas)|cuda-toolkit", name) for name in names) or names & DEVICE_CODE:
+        return True
+    unknown = names - HARMLESS - CPU_TWINS.keys() - {"torch", "jax", "jaxlib", "tensorflow"}
+    return None if wanted.unread or unknown else False
+
+
+def channel(wanted: Requirements, item: Requirement | None) -> tuple[str, bool]:
+    """The suffix of PyTorch's builds that would be installed ("cu121", "cpu", "" for those without), and if it is sure.
+
+    A version with a local part is newer than the same without one, so that an index beside the usual one wins:
+    https://packaging.python.org/en/latest/specifications/version-specifiers/#local-version-identifiers.
+    """
+    if item is not None and (item.local or item.wheel is not None):
+        return item.local, True
+    if wanted.backend and wanted.backend != "auto":
+        return wanted.backend, True
+    tags = {match[1] for index in wanted.indexes if (match := re.search(r"/(cpu|cu\d+|rocm[\d.]+|xpu)/?$", index))}
+    if len(tags) == 1:
+        return tags.pop(), True
+    return "", not tags and not wanted.instead and wanted.backend != "auto"
+
+
+def _torch(wanted: Requirements, had: str, machine: str, python: Release) -> Package | None:
+    item = wanted.get("torch")
+    needing = next((one for one in wanted.items if one.name in NEEDS_TORCH), None)
+    if item is None and needing is None:
+        return None
+    if had and (item is None or _kept(item, had)):
+        return None  # an installer leaves alone what is there and fits
+    tag, sure = channel(wanted, item)
+    if not sure:
+        return None
+    text = item.text if item is not None else f"{needing.name if needing else ''}, which requires torch"
+    if item is not None and item.pinned:
+        build = _torch_build(item.pinned, tag, machine)
+        return Package(build=build, text=text)
+    minors = [
+        release
+        for release, (low, high) in TORCH_PYTHONS.items()
+        if (not python or (low <= python[:2] and (high is None or python[:2] <= high)))
+        and (item is None or any(item.allows((*release, patch)) for patch in range(3)))
+        and _offers(release, tag, machine)
+    ]
+    if not minors:
+        return None
+    builds = [_torch_build(".".join(map(str, release)), tag, machine) for release in sorted(minors, reverse=True)]
+    others = {one.name for one in wanted.items} - HARMLESS - {"torch"}
+    free = not others and not wanted.unread and item is not None
+    return Package(build=builds[0], text=text, older=tuple(builds[1:]), sure=free)
+
+
+def _kept(item: Requirement, had: str) -> bool:
+    """Whether an installer leaves a version that is there: "==2.4.0" is satisfied by 2.4.0+cu124 too."""
+    same = not item.local or item.local == had.partition("+")[2]
+    return same and not item.url and item.allows(numbers(had))
+
+
+def _offers(release: Release, tag: str, machine: str) -> bool:
+    """Whether a release was built with a suffix; of CPU and ROCm every one is taken to be."""
+    if not tag.startswith("cu"):
+        return True
+    return bool(torch_archs(".".join(map(str, release)), numbers(cuda_of_tag(tag[2:])), _processor(machine)))
+
+
+def _torch_build(version: str, tag: str, machine: str) -> Build:
+    if tag:
+        return _tagged("torch", version, tag, machine)
+    cuda = torch_default(numbers(version), machine)
+    how = "the build without a suffix"
+    if cuda == (0,):
+        return Build(framework="torch", version=version, cpu=True, how=how)
+    archs = torch_archs(version, cuda, _processor(machine)) if cuda else ()
+    return Build(framework="torch", version=version, cuda=cuda, archs=archs, how=how)
+
+
+def _tagged(framework: str, version: str, tag: str, machine: str) -> Build:
+    match = re.match(r"(cpu|cu|rocm)(?:da)?(\d*(?:\.\d+)*)", tag)
+    if match is None:
+        return Build(framework=framework, version=version)
+    kind, digits = match.groups()
+    if kind == "cpu":
+        return Build(framework=framework, version=version, cpu=True, how=f"+{tag}")
+    if kind == "rocm":
+        return Build(framework=framework, version=version, rocm=digits or "?", how=f"+{tag}")
+    cuda = numbers(digits if "." in digits else cuda_of_tag(digits)) or None
+    archs = torch_archs(version, cuda, _processor(machine)) if cuda and framework == "torch" else ()
+    return Build(framework=framework, version=version, cuda=cuda, archs=archs, how=f"+{tag}")
+
+
+def _jax(wanted: Requirements, had: str, machine: str, python: Release) -> Package | None:
+    item = wanted.get("jax") or wanted.get("jaxlib")
+    majors = [int(number) for number, _ in jax_cuda(wanted)]
+    if item is None and not majors:
+        return None
+    if had and item is not None and item.name == "jax" and not item.extras and _kept(item, had):
+        return None
+    others = {one.name for one in wanted.items} - HARMLESS - {"jax", "jaxlib", "flax", "optax"}
+    version = item.pinned.partition("+")[0] if item is not None else ""
+    extras = item.extras if item is not None else frozenset()
+    inside = wanted.get("jaxlib") or item
+    local = re.match(r"cuda(\d+)", inside.local) if inside is not None else None
+    cuda: Version | None = (max(majors),) if majors else ((int(local[1][:2]),) if local else None)
+    rocm = (
+        "?" if any("rocm" in extra for extra in extras) or any("jax-rocm" in one.name for one in wanted.items) else ""
+    )
+    tpu = "tpu" in extras or wanted.get("libtpu") is not None
+    neuron = wanted.get("jax-neuronx") is not None
+    cpu = not (cuda or rocm or tpu or neuron)
+    build = Build(framework="jax", version=version, cuda=cuda, rocm=rocm, tpu=tpu, cpu=cpu, how="its extras")
+    return Package(build=build, text=item.text if item is not None else "a plugin of JAX", sure=not (others and cpu))
+
+
+def jax_cuda(wanted: Requirements) -> Iterator[tuple[str, str]]:
+    """The CUDA that JAX is asked for, with the words that ask: its extras, and its plugins by name."""
+    for item in wanted.items:
+        plugin = re.fullmatch(r"jax-cuda(\d+)-(?:plugin|pjrt)", item.name)
+        if plugin is not None:
+            yield plugin[1], item.text
+        if item.name == "jax":
+            for extra in sorted(item.extras):
+                asked = re.match(r"cuda(\d\d)(?!\d)", extra)
+                if asked is not None:
+                    yield asked[1], item.text
+
+
+def _tensorflow(wanted: Requirements, had: str, machine: str, python: Release) -> Package | None:
+    for name in ("tensorflow-cpu", "tensorflow-cpu-aws"):
+        item = wanted.get(name)
+        if item is not None:
+            build = Build(framework="tensorflow", version=item.pinned, cpu=True, how=name)
+            return Package(build=build, text=item.text)
+    item = wanted.get("tensorflow")
+    if item is None or (had and not item.extras and _kept(item, had)):
+        return None
+    # Not pinned, its CUDA is not known: the release is not.
+    major, minor, *_ = (*numbers(item.pinned), 0, 0)
+    cuda = TENSORFLOW_CUDA.get((major, minor)) if item.pinned else None
+    lacks = "" if "and-cuda" in item.extras or not cuda else "no CUDA libraries (tensorflow[and-cuda] brings them)"
+    build = Build(framework="tensorflow", version=item.pinned, cuda=cuda, how="the tested configurations", lacks=lacks)
+    return Package(build=build, text=item.text)
+
+
+def _cupy(wanted: Requirements, had: str, machine: str, python: Release) -> Package | None:
+    for item in wanted.items:
+        match = re.fullmatch(r"cupy-cuda(\d{2})(\d?)x?", item.name)
+        if match is not None:
+            cuda = (int(match[1]), int(match[2])) if match[2] else (int(match[1]),)
+            lacks = "" if "ctk" in item.extras else "CUDA's libraries"
+            build = Build(framework="cupy", version=item.pinned, cuda=cuda, how=item.name, lacks=lacks)
+            return Package(build=build, text=item.text)
+    return None
+
+
+def _paddle(wanted: Requirements, had: str, machine: str, python: Release) -> Package | None:
+    item = wanted.get("paddlepaddle")
+    if item is None:
+        return None
+    build = Build(framework="paddlepaddle", version=item.pinned, cpu=True, how="paddlepaddle-gpu is the other one")
+    return Package(build=build, text=item.text)
+
+
+def _processor(machine: str) -> str:
+    return {"arm64": "aarch64", "amd64": "x86_64", "": "x86_64"}.get(machine, machine)
+
+
+_READERS: Final = {
+    "torch": _torch,
+    "jax": _jax,
+    "tensorflow": _tensorflow,
+    "cupy": _cupy,
+    "paddlepaddle": _paddle,
+}

@@ -1,0 +1,142 @@
+"""Rules of preflight about the image itself, what is started in it, and whether there is a place for it to run."""
+
+from __future__ import annotations
+
+from typing import Final, Iterator, Mapping
+
+from stoker.core.containers import SHARED_MEMORY
+from stoker.core.findings import Finding, Level
+from stoker.core.imagenames import parse
+from stoker.core.resources import describe
+from stoker.core.units import UNSET, size_text
+from stoker.plan.packages import HARMLESS
+from stoker.plan.planfacts import MACHINES, PlanFacts
+
+OTHER_PROCESSOR: Final = "STK209"
+UNPINNED: Final = "STK211"
+NO_LAUNCHER: Final = "STK213"
+LITTLE_SHM: Final = "STK216"
+NOWHERE: Final = "STK217"
+UNREADABLE: Final = "STK218"
+
+SHM: Final = 64 * 2**20
+"""What a container has of /dev/shm where nothing else is said: https://docs.docker.com/reference/cli/docker/container/run/#shm-size"""
+
+LAUNCHERS: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
+    "accelerate": ("accelerate", frozenset({"accelerate", "peft", "trl"})),
+    "deepspeed": ("deepspeed", frozenset({"deepspeed"})),
+    "torchrun": (
+        "torch",
+        frozenset({"torch", "accelerate", "deepspeed", "lightning", "pytorch-lightning", "torchvision", "vllm", "trl"}),
+    ),
+    "jax": ("jax", frozenset({"jax", "flax", "optax"})),
+}
+"""launcher → the distribution that it starts, and those that require it"""
+# The contents of these are their publisher's own, and none of the launchers' packages but torch is among them.
+_KNOWN: Final = ("nvidia/cuda", "nvcr.io/nvidia/cuda", "pytorch/pytorch")
+_LOADERS: Final = ("torch",)
+"""Frameworks whose data loaders hand batches over by shared memory"""
+
+
+def processor(facts: PlanFacts) -> Iterator[Finding]:
+    """The image is for another processor than the machine's. docker/for-mac 5475: "exec format error"."""
+    asked = facts.docker.platform
+    word = asked.partition("/")[2].partition("/")[0] if asked is not UNSET and asked else ""
+    built = [word] if word else list(facts.image.architectures)
+    theirs = {MACHINES.get(name, name) for name in built}
+    if not theirs or not facts.machine or facts.machine in theirs:
+        return
+    source = f"platform={asked!r}" if word else facts.reference
+    what = f"its image ({source}) is for {', '.join(sorted(theirs))}, and the machine is {facts.machine}"
+    name = {there: here for here, there in MACHINES.items()}.get(facts.machine, facts.machine)
+    fix = f'build it with platform="linux/{name}", or take one that is made for several processors'
+    yield _finding(
+        facts, OTHER_PROCESSOR, "error", what, why="the container would end with 'exec format error'", fix=fix
+    )
+
+
+def unpinned(facts: PlanFacts) -> Iterator[Finding]:
+    """The tag is one that is moved, or it has been moved since the last run: the same plan, another image."""
+    parts = parse(facts.reference) if facts.reference else None
+    if parts is None or parts.pinned:
+        return
+    digest = facts.image.digest
+    pin = f"{parts.name}:{parts.tag}@{digest}" if parts.tag else f"{parts.name}@{digest}"
+    fix = f'write "{pin}"' if digest else "write a tag that names a version, or the digest (@sha256:…)"
+    if digest and facts.seen and facts.seen != digest:
+        what = f"{facts.reference} is another image than when it was last used ({facts.seen[:19]}…, now {digest[:19]}…)"
+        yield _finding(facts, UNPINNED, "info", what, why="its tag was moved", fix=fix)
+    elif parts.moving:
+        what = f"{facts.reference} has {'the tag' if parts.tag else 'no tag, which is'} '{parts.tag or 'latest'}'"
+        why = "it stands for another image whenever its publisher moves it"
+        yield _finding(facts, UNPINNED, "info", what, why=why, fix=fix)
+
+
+def unreadable(facts: PlanFacts) -> Iterator[Finding]:
+    """The image could not be looked at: it is not there, may not be read, or its registry was not reached."""
+    image = facts.image
+    if not image.unreadable:
+        return
+    if image.refused:
+        what = f"its image {facts.reference} cannot be read: {image.unreadable}"
+        fix = "check the name, and log in to its registry (docker login), here and where the step will run"
+        yield _finding(
+            facts, UNREADABLE, "error", what, why="where the step runs it could not be pulled either", fix=fix
+        )
+        return
+    what = f"its image {facts.reference} was not looked at: {image.unreadable}"
+    why = "what is checked of it is what its name says"
+    yield _finding(facts, UNREADABLE, "info", what, why=why, fix="see that the registry can be reached, and plan again")
+
+
+def launcher(facts: PlanFacts) -> Iterator[Finding]:
+    """The launcher's own package will not be in the image. accelerate 2920: the launch works here, and not there."""
+    launch = facts.step.settings.launch
+    if launch is None or launch.launcher not in LAUNCHERS:
+        return
+    package, brought_by = LAUNCHERS[launch.launcher]
+    names = {item.name for item in facts.wanted.items}
+    extras = {(item.name, extra) for item in facts.wanted.items for extra in item.extras}
+    if names & brought_by or package in facts.image.frameworks or ("transformers", "torch") in extras:
+        return
+    parts = parse(facts.reference) if facts.reference else None
+    known = facts.bare or (parts is not None and parts.name in _KNOWN)
+    open_ends = [*sorted(names - HARMLESS), *facts.wanted.unread]
+    if known and not open_ends:
+        what = f"is launched by {launch.launcher}, and neither its image nor its requirements bring {package}"
+        fix = f'add "{package}" to its requirements'
+        yield _finding(facts, NO_LAUNCHER, "error", what, fix=fix)
+        return
+    asked = (
+        f"whether {', '.join(open_ends[:5])} brings it" if open_ends else f"what {facts.reference or 'its image'} holds"
+    )
+    what = f"is launched by {launch.launcher}, and {package} is not among its requirements"
+    yield _finding(facts, NO_LAUNCHER, "info", what, why=f"{asked} is not known", fix=f"require {package}, to be sure")
+
+
+def little_shm(facts: PlanFacts) -> Iterator[Finding]:
+    """Data loaders hand batches over through /dev/shm, of which a container has 64 MB. pytorch 5040: "Bus error"."""
+    loads = any(package.build.framework in _LOADERS for package in facts.packages)
+    # Where nobody asks, our own containers get more than the engine would give.
+    has = facts.step.settings.resources.get("shared_memory", SHARED_MEMORY)
+    if not facts.gpus or not loads or has > SHM:
+        return
+    what = f"its container has {size_text(has)} of /dev/shm"
+    why = "workers of a DataLoader, and NCCL between GPUs, hand data over there; without room they end with 'Bus error'"
+    fix = 'ask for some: resources=ResourceSettings(shared_memory="8GB"); or num_workers=0'
+    yield _finding(facts, LITTLE_SHM, "info", what, why=why, fix=fix)
+
+
+def nowhere(facts: PlanFacts) -> Iterator[Finding]:
+    """No machine that is known has the devices. skypilot 8388: the job waits for ever."""
+    if not facts.lacking:
+        return
+    what = f"asks for {describe(facts.step.settings.resources)}: {facts.lacking}"
+    level: Level = "error" if facts.required else "info"
+    why = "it would wait for ever" if facts.required else 'accelerator_policy="prefer" lets it run without'
+    fix = "ask for what is there (`stoker devices`), or use a stack that has it (--stack)"
+    yield _finding(facts, NOWHERE, level, what, why=why, fix=fix)
+
+
+def _finding(facts: PlanFacts, code: str, level: Level, what: str, *, why: str = "", fix: str = "") -> Finding:
+    return Finding(code=code, level=level, where=facts.where, what=what, why=why, fix=fix)

@@ -1,0 +1,248 @@
+"""Rules of preflight about Python and packages: whether they fit each other, the image's Python, and the client's."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Iterator, Mapping, Sequence
+
+from stoker.core.findings import Finding, Level
+from stoker.core.imagenames import cuda_of_tag
+from stoker.devices.compat import TORCH, dotted
+from stoker.plan.packages import TORCH_PYTHONS, jax_cuda
+from stoker.plan.planfacts import MACHINES, PlanFacts
+from stoker.plan.requirements import Release, Requirement, Wheel, numbers
+
+STRANGERS: Final = "STK206"
+OLD_PYTHON: Final = "STK207"
+OTHER_PYTHON: Final = "STK208"
+OTHER_VERSION: Final = "STK210"
+NOT_INSTALLABLE: Final = "STK212"
+
+WORKER: Final = (3, 10)
+"""The oldest Python that Stoker's worker runs on: `requires-python` of the project."""
+
+# https://github.com/pytorch/vision#installation: torchvision 0.15 belongs to torch 2.0, 0.16 to 2.1, and so on.
+_VISION_BEHIND: Final = 15
+_TORCH_FAMILY: Final = ("torchvision", "torchaudio", "flash-attn", "xformers", "torch-scatter", "torch-sparse")
+"""Distributions that are compiled against one torch, and have its CUDA in the local part of their version"""
+_NEEDED_PYTHON: Final = "the image's Python is {}"
+
+
+def companions(facts: PlanFacts) -> Iterator[Finding]:
+    """Parts of one framework are built for different CUDAs, or belong to different releases of it.
+
+    pytorch/vision 8985 and 9174, "operator torchvision::nms does not exist"; torchvision itself refuses another first
+    number of CUDA when it is imported: https://github.com/pytorch/vision/blob/main/torchvision/extension.py.
+    """
+    torch = facts.package("torch")
+    for name in _TORCH_FAMILY if torch is not None else ():
+        item = facts.wanted.get(name)
+        if item is None or torch is None:
+            continue
+        cuda = re.match(r"cu(\d+)", item.local)
+        own = numbers(cuda_of_tag(cuda[1])) if cuda is not None else ()
+        if own and torch.build.cuda and own[0] != torch.build.cuda[0]:
+            what = f"{item.text} is built for CUDA {dotted(own)}, and torch {torch.build.version} for CUDA "
+            what += dotted(torch.build.cuda)
+            fix = f"require both with the same suffix, from PyTorch's own index: {name}+cu{_digits(torch.build.cuda)}"
+            yield _finding(facts, STRANGERS, "error", what, why=f"torch is from {torch.text}", fix=fix)
+        elif (own and torch.build.cpu) or (item.local == "cpu" and torch.build.cuda):
+            built = "a CPU build" if torch.build.cpu else f"built for {torch.build.target}"
+            what = f"{item.text} does not fit torch {torch.build.version}, which is {built}"
+            yield _finding(
+                facts, STRANGERS, "error", what, why=f"torch is from {torch.text}", fix="give both one suffix"
+            )
+        else:
+            yield from _release(facts, item, torch.build.version)
+    yield from _jax_plugins(facts)
+    yield from _cupy(facts)
+
+
+def old_python(facts: PlanFacts) -> Iterator[Finding]:
+    """The image's Python is older than any that the worker runs on."""
+    if facts.python and facts.python[:2] < WORKER:
+        what = f"its image {facts.reference} has Python {dotted(facts.python)}, and the worker needs {dotted(WORKER)}"
+        fix = f"take an image with the client's Python, {dotted(facts.client.python[:2])}"
+        yield _finding(facts, OLD_PYTHON, "error", f"{what} or later", fix=fix)
+
+
+def other_python(facts: PlanFacts) -> Iterator[Finding]:
+    """The image's Python is not the client's: code objects in pickles are read by the same minor release only.
+
+    dask 6007 and nrdg/cloudknot 270: the worker cannot read what the client pickled.
+    https://github.com/cloudpipe/cloudpickle#readme: "the exact same version of Python".
+    """
+    image, ours = facts.python[:2], facts.client.python[:2]
+    if len(image) < 2 or not ours or image == ours or image < WORKER:
+        return
+    what = f"its image {facts.reference} has Python {dotted(image)}, and this one is {dotted(ours)}"
+    pickled = [source for source in (facts.step.source, *facts.step.hooks.values()) if source.kind == "pickled"]
+    if pickled:
+        why = "its function is sent as a pickle, which only the same Python reads: it is no module's and no file's"
+        fix = f"define it in a file, or take an image with Python {dotted(ours)}"
+        yield _finding(facts, OTHER_PYTHON, "error", what, why=why, fix=fix)
+        return
+    why = "arrays, frames, models and JSON travel well; an object that only pickle can keep may not be read there"
+    yield _finding(facts, OTHER_PYTHON, "info", what, why=why, fix=f"take an image with Python {dotted(ours)}")
+
+
+def other_versions(facts: PlanFacts) -> Iterator[Finding]:
+    """Packages whose objects travel between steps have other versions here than in the image."""
+    told = []
+    for name, ours in facts.client.versions.items():
+        item = facts.wanted.get(name)
+        theirs = item.pinned if item is not None else facts.image.frameworks.get(name, "")
+        if theirs and item is not None and not item.pinned:
+            continue
+        if theirs and _short(theirs) != _short(ours):
+            told.append(f"{name} {theirs} (here {ours})")
+    if told:
+        what = f"its image will have {', '.join(told)}"
+        why = "what one version saves, another may read differently, or not at all"
+        yield _finding(facts, OTHER_VERSION, "info", what, why=why, fix="pin the same versions in both places")
+
+
+def not_installable(facts: PlanFacts) -> Iterator[Finding]:
+    """A requirement has no build for the image's Python or processor, or none at all. clearml-agent 152"""
+    for item in facts.wanted.items:
+        if item.wheel is not None:
+            yield from _wheel(facts, item, item.wheel)
+        if item.name != "torch" or not item.pinned:
+            continue
+        release = numbers(item.pinned)
+        low, high = TORCH_PYTHONS.get(release[:2], ((), None))
+        python = facts.python[:2]
+        if python and low and (python < low or (high is not None and python > high)):
+            until = f" to {dotted(high)}" if high is not None else " on"
+            what = f"{item.text} has no wheel for Python {dotted(python)} of {facts.reference}"
+            fix = f"take an image with Python {dotted(low)}{until}, or another release of torch"
+            yield _finding(
+                facts, NOT_INSTALLABLE, "error", what, why=f"its wheels are for {dotted(low)}{until}", fix=fix
+            )
+        yield from _no_such_build(facts, item, release)
+
+
+def _no_such_build(facts: PlanFacts, item: Requirement, release: Release) -> Iterator[Finding]:
+    match = re.fullmatch(r"cu(\d+)", item.local)
+    rows = TORCH["x86_64"]
+    known = min(first for _, first, _, _ in rows), max(last for _, _, last, _ in rows)
+    if match is None or not known[0] <= release[:2] <= known[1] or facts.machine not in ("x86_64", ""):
+        return
+    cuda = numbers(cuda_of_tag(match[1]))
+    there = [built for built, first, last, _ in rows if first <= release[:2] <= last]
+    if cuda not in there:
+        listed = ", ".join(f"cu{_digits(built)}" for built in there)
+        what = f"there is no {item.text}: torch {dotted(release[:2])} was built for {listed}"
+        yield _finding(
+            facts, NOT_INSTALLABLE, "error", what, fix=f"write torch=={dotted(release)}+cu{_digits(there[-1])}"
+        )
+
+
+def _wheel(facts: PlanFacts, item: Requirement, wheel: Wheel) -> Iterator[Finding]:
+    python = facts.python[:2]
+    if len(python) == 2 and not any(_runs(tag, abi, python) for tag in wheel.pythons for abi in wheel.abis):
+        what = f"{item.name} {wheel.version} is a wheel for {', '.join(wheel.pythons)}, and "
+        what += _NEEDED_PYTHON.format(dotted(python))
+        fix = f"require the wheel for cp{python[0]}{python[1]}, or take an image with its Python"
+        yield _finding(facts, NOT_INSTALLABLE, "error", what, fix=fix)
+    machines = {MACHINES.get(facts.machine, facts.machine)} - {""}
+    if "any" in wheel.platforms or not machines:
+        return
+    if not any(name.startswith(("linux", "manylinux", "musllinux")) for name in wheel.platforms):
+        what = f"{item.name} {wheel.version} is a wheel for {', '.join(wheel.platforms)}, and images are Linux"
+        yield _finding(facts, NOT_INSTALLABLE, "error", what, fix="require its wheel for Linux")
+    elif not any(name.endswith(machine) for name in wheel.platforms for machine in machines):
+        what = f"{item.name} {wheel.version} is a wheel for {', '.join(wheel.platforms)}, and the step runs on "
+        what += ", ".join(machines)
+        yield _finding(facts, NOT_INSTALLABLE, "error", what, fix=f"require its wheel for {', '.join(machines)}")
+
+
+def _runs(tag: str, abi: str, python: Release) -> bool:
+    """https://packaging.python.org/en/latest/specifications/platform-compatibility-tags"""
+    match = re.fullmatch(r"(cp|py)(\d)(\d*)", tag)
+    if match is None or int(match[2]) != python[0]:
+        return False
+    minor = int(match[3]) if match[3] else None
+    if minor is None:
+        return True
+    return minor <= python[1] if match[1] == "py" or abi == "abi3" else minor == python[1]
+
+
+def _release(facts: PlanFacts, item: Requirement, torch: str) -> Iterator[Finding]:
+    ours, theirs = numbers(torch)[:2], numbers(item.pinned)[:2]
+    if not item.pinned or len(ours) < 2 or ours[0] != 2:
+        return
+    if item.name == "torchvision":
+        wanted: Release = (0, ours[1] + _VISION_BEHIND)
+    elif item.name == "torchaudio":
+        wanted = ours
+    else:
+        named = re.search(r"torch(\d)\.?(\d+)", item.local)  # flash-attn 2.6.3+cu123torch2.4cxx11abiFALSE
+        theirs, wanted = ((int(named[1]), int(named[2])), ours) if named is not None else (ours, ours)
+    if theirs == wanted:
+        return
+    package = facts.package("torch")
+    if package is not None and package.origin == "image":
+        what = f"{item.text} needs another torch than {torch} of {facts.reference}: an installer would replace it"
+        why = "what replaces it is the newest build that fits, with a CUDA of its own"
+    else:
+        what, why = (
+            f"{item.text} does not belong to torch {torch}",
+            f"torch is from {package.text if package else torch}",
+        )
+    fix = (
+        f"require {item.name}=={dotted(wanted)}.*" if item.name.startswith("torch") else "take its build for this torch"
+    )
+    yield _finding(facts, STRANGERS, "error" if package and package.sure else "info", what, why=why, fix=fix)
+
+
+def _jax_plugins(facts: PlanFacts) -> Iterator[Finding]:
+    asked: Mapping[str, str] = dict(jax_cuda(facts.wanted))
+    if len(asked) > 1:
+        what = f"JAX is asked for with CUDA {' and '.join(sorted(asked))}: {', '.join(dict.fromkeys(asked.values()))}"
+        why = "it loads one plugin; two of them register the same devices"
+        yield _finding(facts, STRANGERS, "error", what, why=why, fix=f'require "jax[cuda{max(asked)}]" alone')
+    jax, plugin = facts.wanted.get("jax"), None
+    for item in facts.wanted.items:
+        if re.fullmatch(r"jax-cuda\d+-plugin", item.name):
+            plugin = item
+    if jax is None or plugin is None or not (jax.pinned and plugin.pinned):
+        return
+    if _short(jax.pinned) != _short(plugin.pinned):
+        what = f"{plugin.text} does not belong to {jax.text}"
+        why = "JAX ignores a plugin of another version, and computes on the CPU"
+        yield _finding(facts, STRANGERS, "error", what, why=why, fix=f"require {plugin.name}=={jax.pinned}")
+
+
+def _cupy(facts: PlanFacts) -> Iterator[Finding]:
+    """CuPy's wheels hold no CUDA: they load that of the image, or of other packages, by its first number.
+
+    https://docs.cupy.dev/en/stable/install.html
+    """
+    cupy = facts.package("cupy")
+    has = numbers(facts.image.cuda)[:1]
+    if cupy is None or not cupy.build.cuda or not cupy.build.lacks:
+        return
+    majors = [one.build.cuda[0] for one in facts.packages if one is not cupy and one.build.cuda]
+    majors += [int(found[1]) for item in facts.wanted.items if (found := re.search(r"^nvidia-.*-cu(\d+)$", item.name))]
+    if has and cupy.build.cuda[0] not in (has[0], *majors):
+        what = f"{cupy.text} loads the libraries of CUDA {cupy.build.cuda[0]}, and {facts.reference} has "
+        what += f"CUDA {facts.image.cuda}"
+        fix = f"require cupy-cuda{has[0]}x, or {cupy.build.how}[ctk], which brings its own"
+        yield _finding(facts, STRANGERS, "error", what, fix=fix)
+
+
+def _short(version: str) -> Release:
+    """Without the local part, and without zeros at its end."""
+    release = numbers(version)
+    while release and release[-1] == 0:
+        release = release[:-1]
+    return release
+
+
+def _digits(cuda: Sequence[int]) -> str:
+    return "".join(map(str, cuda))
+
+
+def _finding(facts: PlanFacts, code: str, level: Level, what: str, *, why: str = "", fix: str = "") -> Finding:
+    return Finding(code=code, level=level, where=facts.where, what=what, why=why, fix=fix)

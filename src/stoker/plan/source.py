@@ -1,0 +1,132 @@
+"""Where a worker finds a function again, and what its code is; for code that it could not find, how to mend that.
+
+The digest of a function's code is `plan.digest`'s; it is handed on here because both belong to a plan's step.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from types import ModuleType
+from typing import Any, Callable, Final
+
+from stoker.core.errors import SourceError
+from stoker.core.graph import Source
+from stoker.plan.digest import code_digest, reached
+
+__all__ = ["code_digest", "locate", "pickled", "reached", "script_module"]
+
+_FIX: Final = "define it with def at module level and hand over what it needs as parameters"
+
+
+def locate(function: Callable[..., Any], where: str) -> Source:
+    """How a worker finds a function; a function that it could not find is a `SourceError` that says what to change."""
+    function = _plain(function)
+    module_name = getattr(function, "__module__", None) or ""
+    qualname = getattr(function, "__qualname__", "")
+    if not qualname:
+        raise SourceError(
+            f"{type(function).__name__} has no name by which a worker could find it", where=where, fix=_FIX
+        )
+    module = sys.modules.get(module_name)
+    if module_name == "__main__" and _is_interactive(module, function):
+        return Source(kind="pickled", module="__main__", qualname=qualname)
+    if "<lambda>" in qualname:
+        raise SourceError("a lambda has no name by which a worker could find it", where=where, fix=_FIX)
+    if "<locals>" in qualname:
+        outer = qualname.partition(".<locals>")[0]
+        raise SourceError(
+            f"'{function.__name__}' is defined inside '{outer}', where a worker cannot find it", where=where, fix=_FIX
+        )
+    if module is None:
+        raise SourceError(f"'{qualname}' is of module '{module_name}', which is not imported", where=where, fix=_FIX)
+    _check_findable(function, module, qualname, where)
+    return _source(module, module_name, qualname, where)
+
+
+def pickled(function: Callable[..., Any]) -> bytes:
+    """A function that is in no file, with all that it needs: for notebooks."""
+    import cloudpickle
+
+    return cloudpickle.dumps(_plain(function))  # type: ignore[no-any-return]
+
+
+def script_module(path: str) -> str:
+    """The module name under which a worker runs a script: its file's name, unless that would hide another module."""
+    stem = os.path.splitext(os.path.basename(path))[0]
+    name = re.sub(r"\W", "_", stem)
+    # `numbers.py` must not become `numbers` in a process that has yet to import the standard library's.
+    if not name.isidentifier() or name.startswith("__") or name in sys.stdlib_module_names:
+        name = f"script_{name.strip('_')}"
+    return name
+
+
+def _plain(function: Any) -> Any:
+    return getattr(function, "__stoker_function__", function)
+
+
+def _is_interactive(main: ModuleType | None, function: Any) -> bool:
+    """Whether `__main__` is a notebook, a prompt, `-c` or stdin; a function typed behind `python -i` counts, too."""
+    if main is None or not getattr(main, "__file__", None):
+        return True
+    code = getattr(function, "__code__", None)
+    return code is not None and code.co_filename in ("<stdin>", "<string>", "<console>")
+
+
+def _check_findable(function: Any, module: ModuleType, qualname: str, where: str) -> None:
+    found: Any = module
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    if _plain(found) is function:
+        return
+    name = module.__name__
+    if found is None:
+        raise SourceError(
+            f"module '{name}' has no '{qualname}': a worker cannot find the function",
+            where=where,
+            fix=f"keep the function under its own name, {qualname}",
+        )
+    raise SourceError(
+        f"'{qualname}' of module '{name}' is another object by now: a worker would find that one",
+        where=where,
+        fix="give the two different names; a decorator of your own goes below @step and uses functools.wraps",
+    )
+
+
+def _source(module: ModuleType, name: str, qualname: str, where: str) -> Source:
+    file = getattr(module, "__file__", None)
+    path = os.path.abspath(file) if file else ""
+    spec = getattr(module, "__spec__", None)
+    if name == "__main__":
+        # `python -m package.module` is importable under its real name; `python folder` has no such name.
+        real = getattr(spec, "name", "__main__")
+        if real == "__main__":
+            return Source(
+                kind="script", module=script_module(path), qualname=qualname, path=path, root=os.path.dirname(path)
+            )
+        name = real
+    if not path:
+        if spec is None and name not in sys.builtin_module_names:
+            raise SourceError(f"module '{name}' was not imported from a file", where=where, fix="put it into a file")
+        return Source(kind="module", module=name, qualname=qualname)
+    root = _root(name, path)
+    if root is None:
+        # Loaded from its path under another name, as tools do.
+        return Source(kind="script", module=name, qualname=qualname, path=path, root=os.path.dirname(path))
+    return Source(kind="module", module=name, qualname=qualname, path=path, root=root)
+
+
+def _root(name: str, path: str) -> str | None:
+    """The folder from which `import name` finds the file; None where the file's place does not follow its name."""
+    folder, base = os.path.split(path)
+    parts = name.split(".")
+    if base.partition(".")[0] != "__init__":
+        if base.partition(".")[0] != parts[-1]:
+            return None
+        parts.pop()
+    for part in reversed(parts):
+        folder, found = os.path.split(folder)
+        if found != part:
+            return None
+    return folder

@@ -1,0 +1,1 @@
+"""From a called pipeline to a finished run: session, plan, engine, terminal."""

@@ -1,0 +1,339 @@
+"""From a called pipeline to a finished run: the one place that both `python train.py` and `stoker run train.py` use.
+
+Ties the floors together: configuration and graph become a plan, the plan a run in the store, the engine runs it, the
+terminal shows it, and the client's `Run` is handed back.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence, cast
+
+import attrs
+
+from stoker.core.artifact import from_wire
+from stoker.core.errors import NotFound, UsageError
+from stoker.core.findings import Finding
+from stoker.core.plan import Plan, StepPlan
+from stoker.core.request import RunRequest
+from stoker.core.settings import Layer, PipelineSettings
+from stoker.engine import dynamic
+from stoker.plan import plandoc, source
+from stoker.plan.layers import resolve_pipeline
+from stoker.plan.planner import ORCHESTRATOR, Planner, asked_of, check_names, findings_of, refuse, replanned
+from stoker.plan.planner import plan as planned
+from stoker.report.terminal import Terminal
+from stoker.run import detaching
+from stoker.run.detaching import Start
+from stoker.run.driving import Drive, client_of
+from stoker.run.session import Session
+from stoker.store import artifacts, plans
+from stoker.store.rows import RunRow
+from stoker.worker import modules
+from stoker.worker.identity import this_process
+
+if TYPE_CHECKING:
+    from stoker.client import Run
+    from stoker.flows.definition import FlowDefinition
+    from stoker.flows.execution import FlowBody
+    from stoker.pipelines.functional import Pipeline
+    from stoker.run.building import Builder
+
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+_EPOCH: Final = 1_735_689_600
+"""2025-01-01: the ids' clock starts here, so that eight characters last until the year 2059."""
+
+
+def plan(pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any], request: RunRequest) -> Plan:
+    """The plan of a pipeline, with its findings; nothing runs, and nobody is refused."""
+    session = Session(request, stack=pipeline.stack)
+    return _planned(session, pipeline, arguments)[0]
+
+
+def _planned(
+    session: Session, pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any]
+) -> tuple[Plan, Planner, PipelineSettings]:
+    bound = _bound(session, pipeline, arguments)
+    alias_main()
+    if hasattr(pipeline, "here"):
+        session.hint(pipeline)
+    graph = pipeline.trace(**bound) if not pipeline.dynamic else pipeline.outline(bound)
+    overrides = session.overrides()
+    settings, _ = resolve_pipeline((session.stack.layer, *graph.layers, *overrides.every), session.stack)
+    planner = Planner(session.stack, session.store.blobs, layers=graph.layers, overrides=overrides)
+    checkers = session.backends((), settings)
+    try:
+        made = planned(
+            graph,
+            planner,
+            checkers,
+            stack=session.stack.name,
+            failure_mode=settings.failure_mode,
+            source=planner.source_of(pipeline.function, pipeline.where) if pipeline.dynamic else None,
+        )
+        made = attrs.evolve(made, findings=(*made.findings, *asked_of(made.steps, checkers)))
+    finally:
+        for backend in set(checkers.values()):
+            backend.close()
+    made = pipeline.completed(made) if hasattr(pipeline, "completed") else made
+    if made.steps:
+        check_names(overrides, made.steps)
+    return attrs.evolve(made, findings=(*made.findings, *session.proofs(made, settings))), planner, settings
+
+
+def _bound(session: Session, pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return pipeline.bind({**arguments, **session.parameters()})
+
+
+def alias_main() -> None:
+    """Let values that workers pickle name the script's classes by its file's name, also in this process."""
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    if main is None or not file or getattr(main, "__spec__", None) is not None:
+        return
+    stem = source.script_module(file)
+    sys.modules.setdefault(stem, main)
+
+
+def run(pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any], request: RunRequest) -> Run:
+    """Run a pipeline to its end; `RunFailed` where a step failed, `PreflightError` where the plan is refused."""
+    session = Session(request, stack=pipeline.stack)
+    made, planner, settings = _planned(session, pipeline, arguments)
+    refuse(made)
+    if request.detach:
+        detaching.check(session, made, settings)
+    made = attrs.evolve(made, hooks=planner.hooks(pipeline.hooks, made.where), settings=settings)
+    bound = _bound(session, pipeline, arguments)
+    observer = Terminal(verbose=not request.quiet)
+    builder = session.builder(settings, observer.said)
+    if builder is not None:
+        made = session.furnished(made, builder)
+    made = session.housed(made)
+    now = time.time()
+    id, token = new_id(now), new_token()
+    row = RunRow(
+        id=id,
+        pipeline=request.name or made.pipeline,
+        created=now,
+        started=now,
+        parameters=_shown_parameters(pipeline.shown(bound) if hasattr(pipeline, "shown") else bound),
+        tags=tuple(dict.fromkeys((*pipeline.tags, *request.tags))),
+        source=made.where,
+        stack=session.stack.name,
+        failure_mode=made.failure_mode,
+        dynamic=made.dynamic,
+        driver=this_process(),
+        token=token,
+        heartbeat=now,
+    )
+    if request.detach:
+        return _detached(session, row, made, settings, pipeline)
+    session.store.records.create_run(row, plan=plandoc.dump(made))
+    if request.began is not None:
+        request.began(id)
+    body = _body(pipeline, made, bound, planner, request) if made.dynamic else None
+    if isinstance(body, dynamic.Body):
+        body.ready = session.ready
+    return Drive(session, made, settings, observer, id=id, token=token, body=body).go()
+
+
+def _detached(
+    session: Session, row: RunRow, made: Plan, settings: PipelineSettings, pipeline: Pipeline[...] | FlowDefinition
+) -> Run:
+    """The run, which goes on by itself; its id is all that is written to stdout."""
+    detaching.started(session, row, made, settings, pipeline)
+    run = client_of(session.store).run(row.id)
+    if session.request.began is not None:
+        session.request.began(row.id)
+    sys.stdout.write(f"{row.id}\n")
+    sys.stdout.flush()
+    if not session.request.quiet:
+        Terminal().said(detaching.told(row.id, run.awaits))
+    return run
+
+
+def _body(
+    pipeline: Pipeline[...] | FlowDefinition,
+    made: Plan,
+    arguments: Mapping[str, Any],
+    planner: Planner,
+    request: RunRequest,
+) -> dynamic.Body | FlowBody:
+    """What runs beside the engine, or in it: a dynamic pipeline's body, or a flow."""
+    if not hasattr(pipeline, "kind"):
+        return dynamic.Body(pipeline, arguments, planner)
+    flowstart = importlib.import_module("stoker.flows.starting")
+    tags = (*pipeline.tags, *request.tags)
+    found: FlowBody = flowstart.body(pipeline, made, planner, tags=tags, fail_fast=made.failure_mode == "fail_fast")
+    return found
+
+
+def resume(run_id: str, request: RunRequest, *, flow: FlowDefinition | None = None, token: str = "") -> Run:
+    """Go on with a run where it stopped: what it finished is kept, the rest runs with the code as it is now.
+
+    `flow` is the run's flow where its class is at hand, with what the command line attaches to it. With a `token` this
+    is the driver of a detached run: it begins what was planned, or leaves where the run has another token by now.
+    """
+    session = Session(request)
+    row = session.store.records.run(run_id)
+    run = client_of(session.store).run(row.id)
+    if token and row.token != token:
+        return run
+    with detaching.answerable(session.store.records, row.id, token):
+        start = detaching.start_of(row)
+        if start is not None:
+            request = start.completed(request)
+        elif run.status == "running":
+            raise UsageError(
+                f"run {row.id} is still running (driver: pid {row.driver.get('pid')} on {row.driver.get('host')})",
+                fix=f"stoker cancel {row.id} first",
+            )
+        elif run.status == "succeeded" and not request.again:
+            return run
+        if start is not None or (request.stack is None and row.stack != session.stack.name):
+            session = Session(attrs.evolve(request, stack=request.stack or row.stack))
+        return _driven(session, row, start, flow=flow, token=token)
+
+
+def _driven(session: Session, row: RunRow, start: Start | None, *, flow: FlowDefinition | None, token: str) -> Run:
+    """Take a run over and drive it; nothing is done where the driver of a detached run comes too late."""
+    text = session.store.records.plan(row.id)
+    if not text:
+        raise NotFound(f"run {row.id} has no plan, so it cannot go on", fix="start its pipeline again")
+    made = plandoc.load(text)
+    settings = _settings_again(made, session)
+    observer = Terminal(verbose=not session.request.quiet)
+    if start is not None and token and not made.dynamic:
+        session.code = start.code
+        made = session.housed(_with_code_of_now(made, session, session.builder(settings, observer.said)))
+    else:
+        made = _made_again(made, session, settings, observer)
+    body = _body_again(row.id, made, session, flow, start) if made.dynamic else None
+    if isinstance(body, dynamic.Body):
+        body.ready = session.ready
+    mine = new_token()
+    if not session.store.records.take_over(row.id, expected=row.token, token=mine, driver=this_process()):
+        if token:
+            return client_of(session.store).run(row.id)
+        raise UsageError(f"run {row.id} was taken over by another driver just now", fix=f"stoker show {row.id}")
+    if row.started is None:
+        session.store.records.set_run(row.id, mine, started=time.time())
+    if made.package:
+        plans.rewrite(session.store.records.database, row.id, plandoc.dump(made))
+    resumed = row.sessions > 0
+    return Drive(session, made, settings, observer, id=row.id, token=mine, body=body, resumed=resumed).go()
+
+
+def _made_again(made: Plan, session: Session, settings: PipelineSettings, observer: Terminal) -> Plan:
+    """A run's plan for this session, checked again, with code and images as they are now."""
+    is_flow = made.dynamic and made.steps  # its steps are planned again, from its class as it is now
+    if not is_flow:
+        made = replanned(_with_code_of_now(made, session), session.overrides(), session.stack)
+    findings = findings_again(session, made.steps, settings) if not is_flow else ()
+    made = attrs.evolve(made, settings=settings, failure_mode=settings.failure_mode, findings=findings)
+    refuse(made)
+    builder = session.builder(settings, observer.said)
+    if builder is not None:
+        made = session.furnished(made, builder)
+    return made if is_flow else session.housed(made)
+
+
+def findings_again(session: Session, steps: Sequence[StepPlan], settings: PipelineSettings) -> tuple[Finding, ...]:
+    """What the stack's backends say of steps now."""
+    backends = session.backends((), settings)
+    try:
+        return (*findings_of(steps, backends), *asked_of(steps, backends))
+    finally:
+        for backend in set(backends.values()):
+            backend.close()
+
+
+def _settings_again(made: Plan, session: Session) -> PipelineSettings:
+    """The settings that the run had, under what this session's command line says."""
+    stack, had = session.stack, made.settings
+    values: dict[str, Any] = {"failure_mode": made.failure_mode, "max_parallel": had.max_parallel}
+    if made.stack == stack.name and ORCHESTRATOR in had.backend:
+        values[f"orchestrator.{stack.orchestrator.flavor}"] = had.backend[ORCHESTRATOR]
+    recorded = Layer(origin="the run as it was started", values=values)
+    return resolve_pipeline((stack.layer, recorded, *session.overrides().every), stack)[0]
+
+
+def _body_again(
+    run: str, made: Plan, session: Session, flow: FlowDefinition | None, start: Start | None
+) -> dynamic.Body | FlowBody:
+    """The body of a dynamic pipeline for another session: it runs from its beginning, over what is kept."""
+    if made.source is None or made.source.kind == "pickled":
+        raise UsageError(f"run {run} is of a dynamic pipeline that no file defines", fix="call the pipeline again")
+    if flow is not None:
+        return _flow_again(run, flow, made, session)
+    pipeline = modules.object_of(attrs.asdict(made.source))
+    if isinstance(pipeline, type):
+        definitions = importlib.import_module("stoker.flows.definition")
+        said = {} if start is None else start.flow
+        return _flow_again(run, definitions.FlowDefinition(pipeline, **said), made, session)
+    planner = Planner(session.stack, session.store.blobs, layers=pipeline.layers, overrides=session.overrides())
+    blobs = session.store.blobs
+    arguments = {name: artifacts.load(from_wire(wire), blobs) for name, wire in made.parameters.items()}
+    return dynamic.Body(pipeline, arguments, planner)
+
+
+def _flow_again(run: str, flow: FlowDefinition, made: Plan, session: Session) -> FlowBody:
+    """A flow for another session: steps, settings and code as they are now, parameters as they were."""
+    alias_main()
+    importlib.import_module("stoker.flows.starting").recall(flow, session.store, run)
+    session.hint(flow)
+    graph = flow.outline({})
+    planner = Planner(session.stack, session.store.blobs, layers=graph.layers, overrides=session.overrides())
+    steps = tuple(planner.step_plan(node) for node in graph.nodes)
+    now = flow.completed(attrs.evolve(made, steps=steps, findings=findings_again(session, steps, made.settings)))
+    refuse(now)
+    found = _body(flow, session.housed(now), {}, planner, session.request)
+    return cast("FlowBody", found)
+
+
+def _with_code_of_now(made: Plan, session: Session, builder: Builder | None = None) -> Plan:
+    """The plan with the digests of the code as it is: what runs now must not be cached under what ran then.
+
+    With a builder all but steps whose code was sent along: that is as it was.
+    """
+    digests: dict[tuple[str, str], str] = {}
+    steps = []
+    for step in made.steps:
+        known = (step.source.module, step.source.qualname)
+        if step.source.kind == "pickled" or (builder is not None and builder.needed([step])):
+            steps.append(step)
+            continue
+        if known not in digests:
+            digests[known] = source.code_digest(
+                modules.function_of(attrs.asdict(step.source), session.store.blobs.read)
+            )
+        steps.append(attrs.evolve(step, code=digests[known]) if step.code != digests[known] else step)
+    return attrs.evolve(made, steps=tuple(steps))
+
+
+def new_id(now: float) -> str:
+    """A run's id: eight characters of time, so that ids sort by it, and four drawn at random."""
+    number = int((now - _EPOCH) * 1000)
+    time_part = "".join(_ALPHABET[number >> shift & 31] for shift in range(35, -5, -5))
+    return time_part + "".join(_ALPHABET[byte & 31] for byte in os.urandom(4))
+
+
+def new_token() -> str:
+    """What a driver holds a run by: who takes the run over writes another one."""
+    return os.urandom(8).hex()
+
+
+def _shown_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The pipeline's parameters as JSON for the record; what is not JSON is shown as Python would."""
+    import json
+
+    shown: dict[str, Any] = {}
+    for name, value in parameters.items():
+        try:
+            shown[name] = json.loads(json.dumps(value))
+        except (TypeError, ValueError):
+            shown[name] = repr(value)
+    return shown

@@ -1,0 +1,225 @@
+"""What one call of a pipeline is made with: its stack, its store, its settings, and the backends that run its steps."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
+
+import attrs
+
+from stoker import config
+from stoker.backends.base import machine
+from stoker.backends.base.leasing import Leasing
+from stoker.core import plugins
+from stoker.core.findings import Finding
+from stoker.core.graph import Source
+from stoker.core.plan import Backend, Code, Plan, Site, StepPlan
+from stoker.core.request import RunRequest
+from stoker.core.settings import PipelineSettings
+from stoker.core.visibility import SIMULATE
+from stoker.plan.layers import RunFile, assignments, run_file
+from stoker.plan.planner import ORCHESTRATOR, Overrides
+from stoker.store.store import Store, open_store
+from stoker.worker.identity import this_process
+
+if TYPE_CHECKING:
+    from stoker.core.devices import Devices
+    from stoker.core.packages import Interpreter
+    from stoker.images.environments import Environments
+    from stoker.run.building import Builder
+
+PRELOADED: Final = ("numpy", "torch")
+"""Packages that take long to import and ask for no device when they are: forked, they cost a step nothing. JAX and
+TensorFlow start threads of their own, which do not survive a fork."""
+
+
+class Session:
+    """What one call of a pipeline is made with: its stack, its store, its settings."""
+
+    def __init__(self, request: RunRequest, *, stack: str | None = None) -> None:
+        files = [run_file(request.run_file)] if request.run_file else []
+        files += [assignments(request.assignments)] if request.assignments else []
+        self.files: Sequence[RunFile] = files
+        named = [file.stack for file in files if file.stack]
+        self.request = request
+        self.stack = config.load(request.stack or (named[-1] if named else None) or stack)
+        self.store: Store = open_store(self.stack.database, self.stack.artifact_store, str(self.stack.home))
+        self.code = Code()
+        """What travels to steps in images; known once their images are."""
+        self.said: Callable[[str], None] = lambda text: None
+        """Who is told how it goes to make what steps need."""
+        self._ledger: Devices | None = None
+        self._environments: Environments | None = None
+        self._builder: Builder | None = None
+
+    def hint(self, flow: Any) -> None:
+        """Tell a flow that it runs on this machine, if it does: there it takes `@resources` for a hint."""
+        if self.stack.orchestrator.flavor == "local":
+            room = machine.room(self.stack.orchestrator.options)
+            flow.here(room.cpus, room.memory // 2**30 * 2**30)
+
+    def overrides(self) -> Overrides:
+        """What run file and command line say about steps."""
+        steps: dict[str, tuple[Any, ...]] = {}
+        for file in self.files:
+            for name, layers in file.steps.items():
+                steps[name] = (*steps.get(name, ()), *layers)
+        return Overrides(every=tuple(layer for file in self.files for layer in file.layers), steps=steps)
+
+    def parameters(self) -> dict[str, Any]:
+        """What run file and command line say about the pipeline's parameters."""
+        found: dict[str, Any] = {}
+        for file in self.files:
+            found.update(file.parameters)
+        found.update(self.request.parameters)
+        return found
+
+    def site(self, sources: Sequence[Source]) -> Site:
+        """Where this machine's workers find things."""
+        return Site(
+            artifacts=self.store.blobs.uri,
+            scratch=str(self.stack.home / "scratch"),
+            path=tuple(entry or os.getcwd() for entry in sys.path),
+            folder=os.getcwd(),
+            sources=tuple(sources),
+            preload=tuple(name for name in PRELOADED if name in sys.modules),
+            checkpoints=self.store.checkpoints.folder,
+            package=self.code.package,
+            code_root=self.code.root,
+            bundle=self.code.bundle,
+            simulate=self.request.simulate or os.environ.get(SIMULATE, ""),
+        )
+
+    def builder(self, settings: PipelineSettings, said: Callable[[str], None]) -> Builder | None:
+        """Who makes ready what is sent along with this session's steps; None where all run beside the driver."""
+        self.said = said
+        hosts, far = {}, []
+        for name, (flavor, options) in self._flavors(settings).items():
+            backend = plugins.load("stoker.backends", flavor)
+            if getattr(backend, "images", False) and not self.request.debug:
+                hosts[name] = backend.engine_address(options)
+            if getattr(backend, "travels", False) and not self.request.debug:
+                far.append(name)
+        if not hosts and not far:
+            return None
+        from stoker.run.building import Builder
+
+        self._builder = Builder(hosts=hosts, folder=self.stack.home / "wheels", said=said, far=far)
+        return self._builder
+
+    def furnished(self, made: Plan, builder: Builder) -> Plan:
+        """The plan with its images, which are there then; the user's code is where steps elsewhere find it."""
+        if not made.dynamic and not builder.needed(made.steps):
+            return made
+        sources = _modules_of(made.steps)
+        if made.source is not None and made.source.kind != "pickled":
+            sources.append(made.source)
+        steps = builder.ready(made.steps)
+        self.code = builder.code(sources, steps, self.store.blobs, self.stack.home)
+        return attrs.evolve(made, steps=steps, package=self.code.package)
+
+    def housed(self, made: Plan) -> Plan:
+        """The plan with what its steps still lack: images, and environments of their own on this machine."""
+        return attrs.evolve(made, steps=tuple(map(self.ready, made.steps)))
+
+    def ready(self, step: StepPlan) -> StepPlan:
+        """A step with its image or its environment, which is there then."""
+        return self._housed(step if self._builder is None or step.image else self._builder.one(step))
+
+    def _housed(self, step: StepPlan) -> StepPlan:
+        packages = step.settings.packages
+        if packages is None or not packages.own or step.settings.docker is not None:
+            return step
+        from stoker.plan.environments import environment_of, project_lines
+
+        name = environment_of(packages)  # again: what is installed here may be another since the step was planned
+        if name:
+            self._houses().ready(name, packages, step=step.name, more=project_lines(packages))
+        return step if name == step.environment else attrs.evolve(step, environment=name)
+
+    def _houses(self) -> Environments:
+        if self._environments is None:
+            from stoker.images.environments import Environments
+
+            self._environments = Environments(self.stack.home)
+        self._environments.said = self.said
+        return self._environments
+
+    def _interpreter(self, name: str) -> Interpreter:
+        return self._houses().interpreter(name)
+
+    def proofs(self, made: Plan, settings: PipelineSettings) -> tuple[Finding, ...]:
+        """What speaks against the images of a plan's steps: wheels, drivers and chips that do not fit each other."""
+        builder = self.builder(settings, lambda text: None)
+        if builder is None or not builder.hosts or not builder.needed(made.steps):
+            return ()
+        from functools import partial
+
+        from stoker.images import engine, registry
+        from stoker.plan.preflight import findings
+
+        steps = [step for step in made.steps if step.backend in builder.hosts]
+        host = next(iter(builder.hosts.values()))
+        environ = {**os.environ, "DOCKER_HOST": host} if host else dict(os.environ)
+        read = partial(registry.known, engine=engine.find(environ))
+        return tuple(findings(made, inventory=self.devices().inventory(), image_facts=read, steps=steps))
+
+    def devices(self) -> Devices:
+        """This machine's accelerators, or the pretended ones; opened when somebody asks: to find them takes a while."""
+        if self._ledger is None:
+            from functools import partial
+
+            from stoker.devices.leases import Ledger
+            from stoker.devices.probe import probe, processes
+            from stoker.devices.simulate import simulated
+
+            text = self.request.simulate
+            self._ledger = Ledger(probe if text is None else partial(simulated, text), processes)
+        return self._ledger
+
+    def backends(self, steps: Sequence[StepPlan], settings: PipelineSettings) -> dict[str, Backend]:
+        """The stack's orchestrator, and its step operators."""
+        site = self.site(_modules_of(steps))
+        flavors = self._flavors(settings)
+        if self.request.debug:
+            return dict.fromkeys(flavors, self._inline(site, flavors[ORCHESTRATOR][1], steps))
+        made = {name: plugins.load("stoker.backends", flavor)(site, given) for name, (flavor, given) in flavors.items()}
+        for backend in made.values():
+            self._with_devices(backend, site, steps)
+            if hasattr(backend, "environments"):
+                backend.environments = self._interpreter
+        return made
+
+    def _flavors(self, settings: PipelineSettings) -> dict[str, tuple[str, Mapping[str, Any]]]:
+        """The stack's parts by the names under which steps call them: flavor and options."""
+        options = {**self.stack.orchestrator.options, **settings.backend.get("orchestrator", {})}
+        flavors: dict[str, tuple[str, Mapping[str, Any]]] = {ORCHESTRATOR: (self.stack.orchestrator.flavor, options)}
+        for name, operator in self.stack.step_operators.items():
+            flavors[name] = (operator.flavor, operator.options)
+        return flavors
+
+    def _inline(self, site: Site, options: Mapping[str, Any], steps: Sequence[StepPlan]) -> Backend:
+        from stoker.worker.worker import Worker
+
+        backend: Any = plugins.load("stoker.backends", "inline")(site, options)
+        backend.execute = Worker(self.store.blobs, checkpoints=site.checkpoints).run
+        self._with_devices(backend, site, steps)
+        return backend  # type: ignore[no-any-return]
+
+    def _with_devices(self, backend: Any, site: Site, steps: Sequence[StepPlan]) -> None:
+        """Let a backend that runs steps on this machine hand out its devices."""
+        if hasattr(backend, "leasing"):
+            me = this_process()
+            limits = any(step.settings.resources.gpus_per_node for step in steps)
+            process = (int(me["pid"]), float(me["started"]))
+            backend.leasing = Leasing(self.devices, process=process, scratch=site.scratch, limits=limits)
+
+
+def _modules_of(steps: Sequence[StepPlan]) -> list[Source]:
+    """The modules that a worker should have imported before its first step."""
+    found: dict[tuple[str, str], Source] = {}
+    for step in steps:
+        if step.source.kind != "pickled":
+            found.setdefault((step.source.module, step.source.path), step.source)
+    return list(found.values())

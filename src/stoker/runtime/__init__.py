@@ -1,1 +1,0 @@
-"""Floor 3: what runs inside a job. It travels into other people's images, so it stays small and pure Python."""

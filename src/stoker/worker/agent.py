@@ -1,0 +1,400 @@
+"""The agent of one node: starts the ranks of a distributed step, hears them, and answers for them as one result.
+
+The launcher that a person chose starts the ranks; each of them (`worker.rank`) connects to the agent by itself, so
+that its output, its error and its end are known whatever the launcher makes of them. The first rank that fails is the
+culprit: its error is the step's, and the others are ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from typing import Any, Callable, Final, Mapping
+
+import attrs
+
+from stoker.core import plugins, wire
+from stoker.core.launch import Launch
+from stoker.core.status import CANCELLED, GANG_INCOMPLETE, HANG
+from stoker.core.words import dashed
+from stoker.launchers.base import LOOPBACK, Argv, Node, Started, on_cpus, processes_per_node
+from stoker.worker import blame, cluster, hang, mpigang, processes
+from stoker.worker.notice import Notice
+from stoker.worker.rankstate import Output, RankState
+from stoker.worker.starting import environment_for, spawned
+
+SETTLE: Final = 0.5
+"""Seconds after the first failure in which others' are heard too: who failed first need not be heard first."""
+GRACE: Final = 5.0
+"""Seconds between SIGTERM and SIGKILL for the ranks that are left when one has failed."""
+LEAVE: Final = 60.0
+"""Seconds that ranks may take to leave when all have delivered their results: threads and pools that never end."""
+CANCELLED_GRACE: Final = 3600.0
+"""Seconds after which a cancelled agent stops waiting for its ranks; whoever cancelled kills it long before."""
+_CHUNK: Final = 1 << 18
+
+RANK_GRACE: Final = 9.0
+"""Seconds that ranks believe to have after SIGTERM: a little less than whoever sends it to the node gives it."""
+OWN_PORT: Final = frozenset({"torchrun", "accelerate"})
+"""Launchers that find a free port by themselves on a single node, without a moment in which another may take it."""
+
+Emit = Callable[[Mapping[str, Any]], None]
+
+
+def run(
+    job: Mapping[str, Any], step: Mapping[str, Any], blobs: str, *, emit: Emit, notice: Notice | None
+) -> dict[str, Any]:
+    """The result of a distributed step on this node."""
+    if notice is not None:
+        notice.look()  # SIGTERM is for this process alone: it passes it on, and lets the ranks write their checkpoints
+    document = job["launch"]
+    launch = Launch(**{**document, "command": None if document["command"] is None else tuple(document["command"])})
+    held = job.get("accelerators", {}).get("devices", [])
+    cpu = on_cpus(launch) or not held
+    gang = cluster.gang_of(job["gang"]) if "gang" in job else None
+    node = Node(
+        rank=0 if gang is None else gang.member.node,
+        nodes=1 if gang is None else gang.member.nodes,
+        port=0 if gang is not None or launch.launcher in OWN_PORT else cluster.free_port(LOOPBACK),
+        rendezvous=dashed(job["job"]),
+        processes=processes_per_node(
+            launch, nodes=1 if gang is None else gang.member.nodes, devices=len(held), cpu=cpu
+        ),
+        devices=tuple(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))),
+        cpu=cpu,
+    )
+    return Agent(job, step, launch, node, gang, blobs=blobs, emit=emit).run()
+
+
+class Agent:
+    """One attempt of a distributed step on one node. `emit` sends lines and events on while it runs."""
+
+    def __init__(
+        self,
+        job: Mapping[str, Any],
+        step: Mapping[str, Any],
+        launch: Launch,
+        node: Node,
+        gang: cluster.Gang | None,
+        *,
+        blobs: str,
+        emit: Emit,
+    ) -> None:
+        self._job = job
+        self._step = step
+        self._launch = launch
+        self._node = node
+        self._gang = gang
+        self._blobs = blobs
+        self._emit = emit
+        self._selector = selectors.DefaultSelector()
+        self._ranks: dict[int, RankState] = {}
+        self._watchers: dict[socket.socket, int] = {}
+        self._outputs: list[Output] = []
+        self._starters: list[subprocess.Popen[bytes]] = []
+        self._failed_at = 0.0
+        self._ending_since = 0.0
+        self._swept_since = 0.0
+        self._killed = False
+        self._delivered_at = 0.0
+        self._cancelled = False
+        self._cause = ""
+        self._watch = hang.Watch(launch.hang_after, job.get("accelerators"))
+
+    def run(self) -> dict[str, Any]:
+        """Wait for the other nodes, start the ranks, wait for them, and say how the step went."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, self._terminated))
+            stack.callback(self._selector.close)
+            if self._gang is None:
+                return self._ran()
+            stack.callback(self._gang.close)
+            try:
+                if not self._gang.gather(lambda: self._cancelled):
+                    return {"ok": False, "outputs": {}, "cause": CANCELLED}
+            except cluster.GangIncomplete as error:
+                return {"ok": False, "outputs": {}, "cause": GANG_INCOMPLETE, "error": blame.unraised(str(error))}
+            hosts = self._gang.hosts
+            self._node = attrs.evolve(
+                self._node, port=self._gang.port, hosts=hosts, head=hosts[0], address=hosts[self._node.rank]
+            )
+            for tie in self._gang.ties():
+                self._selector.register(tie, selectors.EVENT_READ, partial(self._hear_node, self._gang, tie))
+            own = self._ran()
+            if self._gang.is_head:
+                return blame.of_all(
+                    own, self._gang.results, self._gang.lost, self._node, self._launch, blobs=self._blobs
+                )
+            self._gang.report(own)
+            return own
+
+    def _ran(self) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="stoker-") as folder, contextlib.ExitStack() as stack:
+            self._folder = folder
+            self._listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            self._listener.bind(os.path.join(folder, "agent"))
+            self._listener.listen(256)
+            self._listener.setblocking(False)
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+            try:
+                self._start()
+                while not self._over():
+                    self._turn()
+            finally:
+                self._end_all(hard=True)
+                self._close()
+            return blame.result(
+                self._ranks,
+                self._node,
+                self._launch,
+                codes=[starter.returncode for starter in self._starters],
+                cause=CANCELLED if self._cancelled else self._cause,
+                report=self._watch.report,
+                blobs=self._blobs,
+            )
+
+    def _hear_node(self, gang: cluster.Gang, tie: socket.socket) -> None:
+        if tie.fileno() in self._selector.get_map() and not gang.hear(tie):
+            self._selector.unregister(tie)
+        if gang.failed and not self._failed_at:
+            self._failed_at = time.monotonic()
+        if gang.told_to_end and not self._ending_since:
+            self._cause = CANCELLED
+            self._end_all(hard=False)
+
+    def _terminated(self, number: int, frame: Any) -> None:
+        self._cancelled = True
+
+    # Starting
+
+    def _start(self) -> None:
+        launcher = plugins.load("stoker.launchers", self._launch.launcher)
+        argv = (sys.executable, "-m", "stoker.worker.rank", os.path.join(self._folder, "agent"))
+        started: Started = mpigang.started(launcher, argv, self._node, self._arguments(), self._job.get("gang"))
+        environment = environment_for(started, self._node, self._folder)
+        for variables in started.ranks or ([{}] if started.argv else []):
+            self._spawn(started.argv, {**environment, **variables})
+
+    def _arguments(self) -> Mapping[str, Any]:
+        arguments = dict(self._launch.arguments)
+        return {**arguments, "command": self._launch.command} if self._launch.command else arguments
+
+    def _spawn(self, argv: Argv, environment: Mapping[str, str]) -> None:
+        process, outputs = spawned(argv, environment)
+        self._starters.append(process)
+        with contextlib.suppress(OSError, AttributeError):  # where there are none, the pause between turns is short
+            descriptor = os.pidfd_open(process.pid)
+            self._selector.register(descriptor, selectors.EVENT_READ, partial(self._launcher_ended, descriptor))
+        for name, source in outputs:
+            self._listen(Output(name, None, source))
+
+    def _launcher_ended(self, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
+        os.close(descriptor)  # whom it stood for is seen in this same turn
+
+    # Hearing
+
+    def _turn(self) -> None:
+        for key, _ in self._selector.select(self._pause()):
+            key.data()
+        now = time.monotonic()
+        for starter in self._starters:
+            if starter.poll() and not self._failed_at:
+                self._failed_at = now  # it gave up: no rank starts again
+        if self._cancelled and not self._ending_since:
+            # Asked, not forced: a rank may want to write a checkpoint, and whoever asks forces when time is up.
+            self._ending_since = now
+            self._signal_all(signal.SIGTERM)
+            if self._gang is not None and self._gang.is_head:
+                self._gang.end()
+        self._look_for_a_hang(now)
+        if self._failed_at and not self._ending_since and now >= self._failed_at + SETTLE:
+            self._end_all(hard=False)
+        grace = CANCELLED_GRACE if self._cancelled else GRACE
+        if self._ending_since and not self._killed and now >= self._ending_since + grace:
+            self._end_all(hard=True)
+        late = self._delivered_at and now >= self._delivered_at + LEAVE
+        if not self._ending_since and (late or self._left_behind()):
+            self._sweep(now)
+
+    def _pause(self) -> float:
+        return 0.1 if self._failed_at or self._ending_since or self._starters_are_gone() else 1.0
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            connection, _ = self._listener.accept()
+            frames = wire.Frames()
+            self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear(connection, frames))
+
+    def _hear(self, connection: socket.socket, frames: wire.Frames) -> None:
+        try:
+            # The first frame of a stream is followed by what the rank writes, which is no frame.
+            data = connection.recv(_CHUNK)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            self._forget(connection)
+            self._gone(connection)
+            return
+        for message in frames.feed(data):
+            if message["op"] == "stream":
+                self._selector.unregister(connection)
+                connection.setblocking(False)
+                output = Output(message["name"], message["rank"], connection)
+                self._listen(output)
+                self._emit_lines(output.cut(frames.rest()))
+                return
+            getattr(self, f"_heard_{message['op']}")(connection, message)
+
+    def _heard_hello(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
+        rank = message["rank"]
+        earlier = self._ranks.get(rank)
+        restarts = 0 if earlier is None else earlier.restarts + 1
+        if restarts:
+            self._emit({"job": self._job["job"], "event": "restarted", "data": {"rank": rank, "times": restarts}})
+            self._failed_at = 0.0
+        self._watchers[connection] = rank
+        self._ranks[rank] = RankState(rank=rank, child=message["child"], restarts=restarts)
+
+    def _gone(self, connection: socket.socket) -> None:
+        """A watcher that hung up without a word was killed, and its rank with it."""
+        rank = self._watchers.pop(connection, None)
+        state = None if rank is None else self._ranks.get(rank)
+        if state is not None and state.status is None:
+            state.status = -signal.SIGKILL
+            if state.result is None:
+                self._fail(state)
+
+    def _heard_begin(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
+        spec = {
+            "path": list(sys.path),
+            "cwd": os.getcwd(),
+            "blobs": self._blobs,
+            "folder": self._folder,
+            "grace": RANK_GRACE,
+            "lease": self._job.get("accelerators"),
+            "job": {name: value for name, value in self._job.items() if name not in ("launch", "accelerators")},
+            "step": {**self._step, "gathers": self._launch.outputs},
+        }
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(wire.framed(spec))
+
+    def _heard_result(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
+        state = self._ranks.get(message["rank"])
+        if state is None:
+            return
+        state.result = message["result"]
+        if not state.result["ok"]:
+            self._fail(state)
+        elif len(self._ranks) == self._node.processes and all(one.succeeded for one in self._ranks.values()):
+            self._delivered_at = time.monotonic()
+
+    def _heard_exit(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
+        state = self._ranks.get(message["rank"])
+        if state is not None:
+            state.status = message["status"]
+            if state.result is None:
+                self._fail(state)
+
+    def _fail(self, state: RankState) -> None:
+        state.failed_at = time.monotonic()
+        if not self._failed_at and not self._starts_again(state):
+            self._failed_at = state.failed_at
+            if self._gang is not None and not self._gang.is_head:
+                self._gang.warn()
+
+    def _starts_again(self, state: RankState) -> bool:
+        """Whether the launcher itself will start a failed rank again; until it has given up, nobody is ended."""
+        return state.restarts < int(self._launch.arguments.get("max_restarts") or 0)
+
+    def _listen(self, output: Output) -> None:
+        self._outputs.append(output)
+        self._selector.register(output.source, selectors.EVENT_READ, lambda: self._drain(output))
+
+    def _drain(self, output: Output) -> None:
+        data = output.read(_CHUNK)
+        if data is None:
+            return
+        if not data:
+            self._emit_lines(output.end())
+            self._forget(output.source)
+            self._outputs.remove(output)
+            return
+        self._emit_lines(output.cut(data))
+
+    def _forget(self, source: Any) -> None:
+        self._selector.unregister(source)
+        source.close()
+
+    def _emit_lines(self, lines: list[tuple[float, str, int | None, str]]) -> None:
+        if lines:
+            self._emit({"job": self._job["job"], "lines": lines})
+
+    # Ending
+
+    def _over(self) -> bool:
+        if not self._starters_are_gone() or not self._others_are_done():
+            return False
+        if (self._ending_since or self._swept_since) and not processes.descendants(os.getpid()):
+            return True
+        # What the ranks wrote last may still be on its way.
+        return not self._outputs and all(state.status is not None for state in self._ranks.values())
+
+    def _left_behind(self) -> bool:
+        """Whether launcher and ranks have all ended: what still runs, or holds their output, the step left behind."""
+        return self._starters_are_gone() and all(state.status is not None for state in self._ranks.values())
+
+    def _others_are_done(self) -> bool:
+        gang = self._gang
+        if gang is None or not gang.is_head or gang.complete:
+            return True
+        return bool(self._ending_since) and time.monotonic() > self._ending_since + GRACE + SETTLE + 1.0
+
+    def _starters_are_gone(self) -> bool:
+        return all(starter.returncode is not None for starter in self._starters)
+
+    def _look_for_a_hang(self, now: float) -> None:
+        if self._ending_since or self._failed_at:
+            return
+        ranks = {rank: state.child for rank, state in self._ranks.items() if state.result is None}
+        if self._watch.hangs(ranks, now, self._folder):
+            self._cause = HANG
+            self._failed_at = now - SETTLE
+
+    def _end_all(self, *, hard: bool) -> None:
+        if self._gang is not None and self._gang.is_head and not self._ending_since:
+            self._gang.end()
+        self._ending_since = self._ending_since or time.monotonic()
+        self._killed = self._killed or hard
+        self._signal_all(signal.SIGKILL if hard else signal.SIGTERM)
+
+    def _sweep(self, now: float) -> None:
+        """End what a step left behind on this node; others may still be at work."""
+        if not self._swept_since:
+            self._swept_since = now
+            self._signal_all(signal.SIGTERM)
+        elif now >= self._swept_since + GRACE:
+            self._signal_all(signal.SIGKILL)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for pid in processes.descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _close(self) -> None:
+        for starter in self._starters:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                starter.wait(GRACE)
+        for output in list(self._outputs):
+            while data := output.read(_CHUNK):
+                self._emit_lines(output.cut(data))
+            self._emit_lines(output.end())
+            self._forget(output.source)

@@ -1,0 +1,180 @@
+"""One result for all ranks: the main one's where all went well, else the culprit's error."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any, Final, Mapping, Sequence
+
+from stoker.core.artifact import from_wire
+from stoker.core.launch import Launch
+from stoker.core.status import (
+    CANCELLED,
+    EXITED,
+    HANG,
+    NCCL_ERROR,
+    NCCL_REMOTE_PEER,
+    NCCL_TIMEOUT,
+    NODE_LOST,
+    RENDEZVOUS,
+)
+from stoker.launchers.base import Node
+from stoker.store import artifacts
+from stoker.store.blobs import Blobs
+from stoker.worker import signatures
+from stoker.worker.rankstate import RankState
+
+CONSEQUENCES: Final = frozenset({NCCL_REMOTE_PEER, NCCL_ERROR, NCCL_TIMEOUT, RENDEZVOUS})
+"""What a rank says when another one has gone: seldom the reason, mostly the echo."""
+
+
+def result(
+    ranks: Mapping[int, RankState],
+    node: Node,
+    launch: Launch,
+    *,
+    codes: Sequence[int | None],
+    cause: str,
+    report: Mapping[str, Any],
+    blobs: str,
+) -> dict[str, Any]:
+    """The node's result. `codes` are those of the launcher's processes, `cause` why the agent itself ended it, and
+    `report` where hanging ranks stood."""
+    expected = range(node.rank * node.processes, (node.rank + 1) * node.processes)
+    delivered = [ranks[rank] for rank in expected if rank in ranks and ranks[rank].succeeded]
+    if len(delivered) == len(expected):
+        fallback = next((told for state in delivered if (told := (state.result or {}).get("fallback"))), "")
+        return {"ok": True, "outputs": _outputs(delivered, launch.outputs, blobs), "fallback": fallback}
+    if cause == HANG:
+        error = unraised(report["sentence"], **report)
+        return {"ok": False, "outputs": {}, "cause": HANG, "error": error, "failed_at": time.time()}
+    failed = [state for state in ranks.values() if state.failed_at]
+    if cause and not failed:
+        return {"ok": False, "outputs": {}, "cause": cause, "echo": True}
+    if failed:
+        found = _of(culprit(failed), node.world_size, failed)
+        return {**found, "cause": cause} if cause and found["echo"] else found
+    return _of_launcher(ranks, expected, launch.launcher, codes)
+
+
+def of_all(
+    own: dict[str, Any],
+    others: Mapping[int, Mapping[str, Any]],
+    lost: Sequence[int],
+    node: Node,
+    launch: Launch,
+    *,
+    blobs: str,
+) -> dict[str, Any]:
+    """The step's result from those of all nodes, told by the first one."""
+    for number in lost:
+        message = f"node {number} of {node.nodes} went away while the step ran"
+        error = unraised(message, node=number)
+        others = {**others, number: {"ok": False, "outputs": {}, "cause": NODE_LOST, "error": error, "failed_at": 0.0}}
+    results: list[Mapping[str, Any]] = [own, *(others[number] for number in sorted(others))]
+    failed = [result for result in results if not result["ok"]]
+    if failed:
+        # Who was only ended because of another has nothing to say.
+        told = [result for result in failed if not result.get("echo")] or failed
+        first: Mapping[str, Any] = min(told, key=_when)
+        return dict(first)
+    if len(results) < node.nodes:
+        message = f"{node.nodes - len(results)} of {node.nodes} nodes told no result"
+        return {"ok": False, "outputs": {}, "cause": NODE_LOST, "error": {"message": message}}
+    return own if launch.outputs == "main" else {**own, "outputs": _joined(results, blobs)}
+
+
+def _when(result: Mapping[str, Any]) -> float:
+    return float(result.get("failed_at", float("inf")))
+
+
+def unraised(message: str, **more: Any) -> dict[str, Any]:
+    """The error document of what no line of the user's raised."""
+    return {"type": "", "message": message, "traceback": "", "place": "", **more}
+
+
+def _joined(results: Sequence[Mapping[str, Any]], blobs: str) -> dict[str, Any]:
+    """Each output of all nodes' ranks as one list, in the order of the ranks."""
+    store = Blobs(blobs)
+    joined = {}
+    for name in results[0]["outputs"]:
+        parts = [part for one in results for part in artifacts.items(from_wire(one["outputs"][name]), store)]
+        joined[name] = artifacts.gather(parts, store).wire()
+    return joined
+
+
+def culprit(failed: Sequence[RankState]) -> RankState:
+    """Who failed first, those left out that only echo another's end, unless all do."""
+    own = [state for state in failed if not _is_echo(state)]
+    return min(own or failed, key=lambda state: (state.failed_at, state.rank))
+
+
+def _is_echo(state: RankState) -> bool:
+    if state.result is None or was_ended(state):
+        return was_ended(state)
+    error = state.result.get("error") or {}
+    raised = [f"{error.get('type', '')}: {error.get('message', '')}", *error.get("because", ())]
+    known = signatures.known(raised, "")
+    return known is not None and known[0].cause in CONSEQUENCES
+
+
+def was_ended(state: RankState) -> bool:
+    """Whether it had done nothing wrong: SIGTERM is what launchers, and we, send to the others when one has failed."""
+    if state.result is None:
+        return state.status == -signal.SIGTERM
+    return state.result.get("cause") == CANCELLED
+
+
+def _of(state: RankState, world_size: int, failed: Sequence[RankState]) -> dict[str, Any]:
+    # On the clock of the wall, to be compared with other nodes'.
+    facts = {"failed_at": time.time() - (time.monotonic() - state.failed_at), "echo": _is_echo(state)}
+    themselves = {one.rank for one in failed if not was_ended(one)} | {state.rank}
+    named = {"rank": state.rank, "world_size": world_size, "failed_ranks": sorted(themselves)}
+    if state.result is not None:
+        error = dict(state.result.get("error") or {})
+        return {**state.result, **facts, "error": {**error, **named}}
+    message = f"rank {state.rank} of {world_size} {_ended(state.status)}"
+    error = unraised(message, **named)
+    return {"ok": False, "outputs": {}, "cause": "", "exit_code": state.status, "error": error, **facts}
+
+
+def _ended(status: int | None) -> str:
+    if status is None:
+        return "went away without a word"
+    if status >= 0:
+        return f"left with exit code {status} before the step returned"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was ended by signal {-status}"
+
+
+def _of_launcher(
+    ranks: Mapping[int, RankState], expected: Sequence[int], launcher: str, codes: Sequence[int | None]
+) -> dict[str, Any]:
+    """No rank failed, and not all delivered: the launcher did not start them all, or ended them."""
+    missing = [rank for rank in expected if rank not in ranks]
+    code = next((code for code in codes if code), 0)
+    told = f"exit code {code}" if (code or 0) >= 0 else f"signal {-(code or 0)}"
+    if missing:
+        strangers = sorted(set(ranks) - set(expected))
+        message = f"{launcher} started {len(expected) - len(missing)} of {len(expected)} ranks, and left with {told}"
+        if strangers:
+            message += f"; there were ranks {strangers} that nobody expected"
+        fix = f"its own words are in the log: `stoker logs RUN STEP --rank launcher` ({launcher})"
+        error = unraised(f"{message}\n  fix: {fix}")
+        return {"ok": False, "outputs": {}, "cause": EXITED if code else RENDEZVOUS, "error": error}
+    error = unraised(f"{launcher} left with {told} before its ranks returned")
+    return {"ok": False, "outputs": {}, "cause": "", "exit_code": code or None, "error": error}
+
+
+def _outputs(delivered: Sequence[RankState], gathers: str, blobs: str) -> dict[str, Any]:
+    results: list[Mapping[str, Any]] = [state.result for state in delivered if state.result is not None]
+    if gathers == "main":
+        outputs: dict[str, Any] = dict(results[0]["outputs"])
+        return outputs
+    store = Blobs(blobs)
+    return {
+        name: artifacts.gather((from_wire(one["outputs"][name]) for one in results), store).wire()
+        for name in results[0]["outputs"]
+    }

@@ -1,0 +1,244 @@
+"""What a running step knows of itself: `from stoker import context`.
+
+The worker, or the program of one rank, enters a document around the step's function:
+
+    {"run", "key", "attempt", "element", "checkpoints", "rank", "local_rank", "world_size", "local_world_size", "node",
+     "nodes", "devices": [<core.devices.Device>]}
+
+Without a place in it the step is rank 0 of 1; without an element, the key's own index counts ("train[3]"). Below
+"checkpoints" each step has its folder (`store.checkpoints`): the home's on this machine, and on another one any folder
+that whoever runs the step there keeps.
+
+Processes that the step forks have it too. It must not know the engine, nor which backend runs the step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
+
+import attrs
+
+from stoker.core.errors import UsageError
+from stoker.worker.notice import Notice
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ALONE: Final[Mapping[str, int]] = {
+    "rank": 0,
+    "local_rank": 0,
+    "world_size": 1,
+    "local_world_size": 1,
+    "node": 0,
+    "nodes": 1,
+}
+
+
+@attrs.frozen(kw_only=True)
+class StepDevice:
+    """An accelerator that the step holds. `memory`: bytes that it may use, 0 where the driver does not tell.
+
+    `kind` is "nvidia", "amd", "neuron", "tpu" or "mps"; `simulated` ones are only pretended (`--simulate`).
+    """
+
+    kind: str
+    model: str
+    uuid: str
+    memory: int
+    simulated: bool
+
+
+class Context:
+    """The step that runs in this process: true while there is one. Outside a step every property is a `UsageError`."""
+
+    __slots__ = ("_document", "_notice")
+
+    def __init__(self) -> None:
+        self._document: Mapping[str, Any] | None = None
+        self._notice: Notice | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return str(self._read("run", "run_id"))
+
+    @property
+    def step(self) -> str:
+        """The step's key in its run; an element's ends in its index: "train[3]"."""
+        return str(self._read("key", "step"))
+
+    @property
+    def attempt(self) -> int:
+        """1 at the first try."""
+        return int(self._read("attempt"))
+
+    @property
+    def element(self) -> int | None:
+        """Which element of a fan-out this is, from 0; None for a step that was not mapped."""
+        document = self._step("element")
+        given = document.get("element")
+        return _index_of(document["key"]) if given is None else int(given)
+
+    @property
+    def rank(self) -> int:
+        """This process among all that run the step, from 0."""
+        return int(self._read("rank"))
+
+    @property
+    def local_rank(self) -> int:
+        """This process among those of its node, from 0."""
+        return int(self._read("local_rank"))
+
+    @property
+    def world_size(self) -> int:
+        """How many processes run the step."""
+        return int(self._read("world_size"))
+
+    @property
+    def local_world_size(self) -> int:
+        """How many processes run the step on this node."""
+        return int(self._read("local_world_size"))
+
+    @property
+    def node(self) -> int:
+        """This node among the step's, from 0."""
+        return int(self._read("node"))
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes run the step."""
+        return int(self._read("nodes"))
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process speaks for the step: rank 0."""
+        return int(self._read("rank", "is_main")) == 0
+
+    @property
+    def devices(self) -> tuple[StepDevice, ...]:
+        """The accelerators that the step holds on this node; none for a step on the CPU."""
+        names = [field.name for field in attrs.fields(StepDevice)]
+        held = self._step("devices").get("devices", ())
+        return tuple(StepDevice(**{name: device[name] for name in names}) for device in held)
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        """A folder that every attempt of this step of this run gets again, also after `stoker resume`; it exists.
+
+        All ranks have the same one, each element of a fan-out its own. It is kept until the run is deleted.
+        """
+        from stoker.store.checkpoints import Checkpoints
+
+        document = self._step("checkpoint_dir")
+        if not document.get("checkpoints"):
+            raise UsageError(
+                "whoever runs this step keeps no checkpoints",
+                where=f"step '{document['key']}'",
+                fix="run it in a pipeline, or enter a document with a folder under 'checkpoints'",
+            )
+        return Checkpoints(document["checkpoints"]).made(document["run"], document["key"])
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether the step is asked to end: by its timeout, a cancelled run, a machine that is taken away, or a
+        platform that warns before its limit of the job's time.
+
+        A step that reads this before it is asked is left to end by itself until just before the grace is over. One that
+        never did is interrupted at once.
+        """
+        self._step("should_stop")
+        return self._notice is not None and self._notice.look()
+
+    @property
+    def grace_left(self) -> float | None:
+        """Seconds until a step that should stop is killed; None while it should not, and where nobody said when."""
+        self._step("grace_left")
+        return None if self._notice is None else self._notice.left()
+
+    def _read(self, name: str, shown: str = "") -> Any:
+        document = self._step(shown or name)
+        return document[name] if name in document else _ALONE[name]
+
+    def _step(self, shown: str) -> Mapping[str, Any]:
+        if self._document is None:
+            raise UsageError(
+                f"context.{shown} is asked for where no step runs",
+                fix="read it inside a step's function while a run calls it; code that also runs elsewhere asks "
+                "`if context:` first",
+            )
+        return self._document
+
+    def __bool__(self) -> bool:
+        return self._document is not None
+
+    def __repr__(self) -> str:
+        if self._document is None:
+            return "<context: no step runs here>"
+        place = f"rank {self.rank} of {self.world_size}"
+        return f"<context: step '{self.step}' of run {self.run_id}, attempt {self.attempt}, {place}>"
+
+    def __reduce__(self) -> str:
+        # A function that is pickled with its globals means the context where it will run. Its digest, too, must not
+        # depend on what runs at the moment.
+        return "context"
+
+
+context: Final = Context()
+"""The one there is."""
+
+
+@contextlib.contextmanager
+def entered(
+    document: Mapping[str, Any], environment: Mapping[str, str] | None = None, *, notice: Notice | None = None
+) -> Iterator[Context]:
+    """While it lasts, the context is that of a document.
+
+    With the environment of a rank's process, what the document does not say of its place is read from the launcher's
+    variables. `notice` is where the step sees that it should stop; without one it never should.
+    """
+    if environment is not None:
+        document = {**_place_in(environment), **document}
+    before = (context._document, context._notice)
+    context._document, context._notice = document, notice
+    try:
+        yield context
+    finally:
+        context._document, context._notice = before
+        if notice is not None:
+            notice.over()
+
+
+def document_of(job: Mapping[str, Any], checkpoints: str) -> dict[str, Any]:
+    """The document of a worker's job. The job's name says run, key and attempt; what its "context" says counts more."""
+    run, _, rest = job["job"].partition("/")
+    key, _, attempt = rest.rpartition("/")
+    document = {
+        "run": run,
+        "key": key,
+        "attempt": int(attempt) if attempt.isdigit() else 0,
+        "checkpoints": checkpoints,
+    }
+    if "accelerators" in job:
+        document["devices"] = _held(job["accelerators"])
+    if "context" in job:
+        document.update(job["context"])
+    return document
+
+
+def _held(lease: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The devices of a lease; of a shared one counts the part that the step may use."""
+    part = lease.get("memory", 0)
+    return [{**device, "memory": part} if part else device for device in lease["devices"]]
+
+
+def _place_in(environment: Mapping[str, str]) -> dict[str, Any]:
+    from stoker.launchers.places import place_of
+
+    place = place_of(environment)
+    return {**attrs.asdict(place), "nodes": max(place.node + 1, -(-place.world_size // place.local_world_size))}
+
+
+def _index_of(key: str) -> int | None:
+    _, bracket, index = key.removesuffix("]").rpartition("[")
+    return int(index) if bracket and key.endswith("]") and index.isdigit() else None

@@ -1,0 +1,291 @@
+"""The driver's side of the fork server: starting it, its workers, and what they send.
+
+Knows sockets and processes, not what a job means; `local` decides which worker gets which job.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, Final, Iterable, Mapping
+
+from stoker.core import wire
+from stoker.core.errors import BackendError
+from stoker.core.packages import Interpreter
+from stoker.core.plan import LogLine, Site
+from stoker.worker import spare
+
+_PIPE_SIZE: Final = 1 << 20
+"""Bytes that a pipe for output holds (Linux), so that a step that writes much seldom waits for the driver."""
+_CHUNK: Final = 1 << 20
+
+
+class Output:
+    """One output stream of a worker, cut into lines, each given to the job that wrote it.
+
+    `owners` are the jobs in the order in which the worker runs them. A job sent with a mark ends where the mark stands;
+    one without a mark ends when its result is there, since nothing was sent behind it.
+    """
+
+    def __init__(self, name: str, descriptor: int) -> None:
+        self.name = name
+        self.descriptor = descriptor
+        self.owners: deque[str] = deque()
+        self._rest = b""
+
+    def read(self, lines: dict[str, list[LogLine]], *, all: bool) -> bool:
+        """Take what is there into `lines`, by job; False once nobody can write any more.
+
+        `all`: as much as a full pipe can hold, which is what jobs that are over may have written; otherwise one piece,
+        so that a step that writes faster than lines can be stored does not fill the driver's memory.
+        """
+        left = 2 * _PIPE_SIZE if all else _CHUNK
+        while left > 0:
+            try:
+                data = os.read(self.descriptor, _CHUNK)
+            except BlockingIOError:
+                return True
+            if not data:
+                return False
+            left -= len(data)
+            self._take(data, lines)
+            if len(data) < _CHUNK:
+                return True
+        return True
+
+    def _take(self, data: bytes, lines: dict[str, list[LogLine]]) -> None:
+        now = time.time()
+        data = self._rest + data
+        while wire.MARK in data:
+            before, _, after = data.partition(wire.MARK)
+            if b"\n" not in after:
+                break
+            self._emit(before, now, lines)
+            if self.owners:
+                self.owners.popleft()
+            data = after.partition(b"\n")[2]
+        whole, newline, self._rest = data.rpartition(b"\n")
+        if wire.MARK in whole + newline:
+            self._rest = data
+            return
+        if newline:
+            self._emit(whole + newline, now, lines)
+        if len(self._rest) > _CHUNK and wire.MARK[0:1] not in self._rest:
+            self._emit(self._rest, now, lines)
+            self._rest = b""
+
+    def _emit(self, data: bytes, now: float, lines: dict[str, list[LogLine]]) -> None:
+        if not data or not self.owners:
+            return
+        texts = data.decode("utf-8", "replace").split("\n")
+        if not texts[-1]:
+            texts.pop()
+        name = self.name
+        lines.setdefault(self.owners[0], []).extend(LogLine(time=now, stream=name, text=text) for text in texts)
+
+    def end(self, lines: dict[str, list[LogLine]]) -> None:
+        """The unmarked job in front is over: what is left without a newline is its last line."""
+        self._emit(self._rest, time.time(), lines)
+        self._rest = b""
+        if self.owners:
+            self.owners.popleft()
+
+
+class ServerGone(BackendError):
+    """A fork server went away."""
+
+    def __init__(self, server: ForkServer) -> None:
+        super().__init__("the fork server is gone", fix=server.last_words())
+        self.server = server
+
+
+class Line:
+    """A worker as the driver sees it, and the jobs that stand in its line; the first one runs.
+
+    `lease` is the document of the devices that its only job holds, `node` the place of this worker in that job's gang.
+    """
+
+    def __init__(
+        self, number: int, server: ForkServer, *, once: bool, lease: Mapping[str, Any] | None = None, node: int = 0
+    ) -> None:
+        self.number = number
+        self.server = server
+        self.once = once
+        self.lease = lease
+        self.node = node
+        self.jobs: deque[str] = deque()
+        # Those that the worker surely knows, since it has run them: a job that was sent may be taken back, and the next
+        # one be read, before it ever came to the worker.
+        self.steps: set[int] = set()
+        self.retired = False
+        self.frames = wire.Frames()
+        self._sender, self._reader = wire.packet_pair()
+        self._reader.setblocking(True)
+        self.results, self._results_there = socket.socketpair()
+        self.results.setblocking(False)
+        outputs = [os.pipe() for _ in range(2)]
+        self._there = [write for _, write in outputs]
+        self.outputs = (Output("stdout", outputs[0][0]), Output("stderr", outputs[1][0]))
+        for output in self.outputs:
+            os.set_blocking(output.descriptor, False)
+            if sys.platform == "linux":
+                _widen(output.descriptor)
+
+    def handed_over(self) -> list[int]:
+        """The descriptors that the worker gets: jobs, results, stdout, stderr."""
+        return [self._reader.fileno(), self._results_there.fileno(), *self._there]
+
+    def let_go(self) -> None:
+        """Close what only the worker needs; the reading end of the jobs stays, to take back what was not read."""
+        self._results_there.close()
+        for descriptor in self._there:
+            os.close(descriptor)
+
+    def send(self, name: str, message: Mapping[str, Any], scratch: str) -> None:
+        """Put a job at the end of the line; what is too big for a message goes through a file."""
+        data = wire.packed(message)
+        if len(data) > wire.DATAGRAM_LIMIT:
+            data = wire.packed({"file": spilled(data, scratch)})
+        self._sender.send(data)
+        self.jobs.append(name)
+        for output in self.outputs:
+            output.owners.append(name)
+
+    def take_back(self) -> list[str]:
+        """The jobs that the worker has not read yet, taken out of its line."""
+        taken: list[str] = []
+        while len(self.jobs) > len(taken):
+            try:
+                data = self._reader.recv(2 * wire.DATAGRAM_LIMIT, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                break
+            message = wire.unpacked(data)
+            if "file" in message:
+                path = Path(message["file"])
+                message = wire.unpacked(path.read_bytes())
+                path.unlink()
+            taken.append(message["job"])
+        for name in taken:
+            self.jobs.remove(name)
+            for output in self.outputs:
+                output.owners.remove(name)
+        return taken
+
+    def close(self) -> None:
+        """Give every descriptor back."""
+        self._sender.close()
+        self._reader.close()
+        self.results.close()
+        for output in self.outputs:
+            os.close(output.descriptor)
+
+
+def spilled(data: bytes, scratch: str) -> str:
+    """The path of a file that holds a message; its reader deletes it."""
+    os.makedirs(scratch, exist_ok=True)
+    descriptor, path = tempfile.mkstemp(prefix="message-", suffix=".json", dir=scratch)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    return path
+
+
+def _widen(descriptor: int) -> None:
+    try:
+        fcntl.fcntl(descriptor, 1031, _PIPE_SIZE)  # F_SETPIPE_SZ; named in fcntl from Python 3.10 on Linux only
+    except OSError:
+        return  # over the user's limit for pipes: the default size works too
+
+
+class ForkServer:
+    """The process that forks workers, seen from the driver; `environment` is added to what it has from us.
+
+    `interpreter` is another Python than the driver's own.
+    """
+
+    def __init__(self, site: Site, environment: Mapping[str, str], interpreter: Interpreter | None = None) -> None:
+        self.site = site
+        self._boot = spare.take() if interpreter is None else spare.Boot(interpreter)
+        self._control = self._boot.control
+        self._say(
+            {
+                "op": "hello",
+                "path": list(site.path),
+                "cwd": site.folder,
+                "blobs": site.artifacts,
+                "checkpoints": site.checkpoints,
+                "environment": dict(environment),
+                "preload": list(site.preload),
+                "sources": [_document(source) for source in site.sources],
+            }
+        )
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._boot.process.pid
+
+    def fileno(self) -> int:
+        """Readable when the fork server has said something, or is gone."""
+        return self._control.fileno()
+
+    def fork(self, line: Line, environment: Mapping[str, str]) -> None:
+        """Have a worker forked for a line, and a monitor beside it where it holds devices."""
+        message = {"op": "fork", "worker": line.number, "once": line.once, "environment": dict(environment)}
+        if line.lease is not None:
+            message["watch"] = line.lease
+        try:
+            socket.send_fds(self._control, [wire.packed(message)], line.handed_over())
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise ServerGone(self) from error
+        line.let_go()
+
+    def end(self, worker: int, *, grace: float) -> None:
+        """End a worker and all that it started: SIGTERM, and SIGKILL after the grace, both sent by the fork server."""
+        self._say({"op": "end", "worker": worker, "grace": grace})
+
+    def _say(self, message: Mapping[str, Any]) -> None:
+        data = wire.packed(message)
+        if len(data) > wire.DATAGRAM_LIMIT:
+            data = wire.packed({"file": spilled(data, self.site.scratch)})
+        try:
+            self._control.send(data)
+        except (BrokenPipeError, ConnectionResetError):
+            return  # `heard` will say that it is gone
+
+    def heard(self) -> tuple[list[dict[str, Any]], bool]:
+        """What the fork server said since, and whether it is still there."""
+        messages: list[dict[str, Any]] = []
+        while True:
+            try:
+                data = self._control.recv(2 * wire.DATAGRAM_LIMIT, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return messages, True
+            except ConnectionResetError:
+                return messages, False
+            if not data:
+                return messages, False
+            messages.append(wire.unpacked(data))
+
+    def last_words(self) -> str:
+        """What the fork server wrote to stderr, for a person who must find out why it went away."""
+        self._boot.errors.seek(0)
+        return self._boot.errors.read()[-2000:].decode("utf-8", "replace").strip()
+
+    def close(self, *, patience: float = 10.0) -> None:
+        """Hang up: it ends its workers with all they started, and then itself."""
+        self._boot.close(patience)
+
+
+def _document(source: Any) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in ("kind", "module", "qualname", "path", "root", "digest")}
+
+
+def documents(sources: Iterable[Any]) -> list[dict[str, Any]]:
+    """Sources as JSON."""
+    return [_document(source) for source in sources]

@@ -1,0 +1,333 @@
+"""The fork server: a small process that has imported the user's module and forks a worker in a millisecond.
+
+Started by the driver with one end of a socket on a descriptor named in its arguments. It is told
+
+    {"op": "hello", "path": [...], "cwd": ..., "blobs": ..., "checkpoints": ..., "environment": {...}, "preload": [...],
+     "sources": [...]}
+    {"op": "fork", "worker": 3, "once": bool, "environment": {...}}    with descriptors: jobs, results, stdout, stderr
+    {"op": "end", "worker": 3, "grace": 5.0}                          SIGTERM now, SIGKILL after the grace
+
+and says `{"op": "forked", "worker", "pid"}` and `{"op": "exited", "worker", "code", "signal", "cpu", "peak"}`. With
+"watch" in "fork" a monitor (`devices.monitor`) is forked beside the worker, and the worker's exit is told when the
+monitor has written its last sample. When the driver goes away, however it went, every worker is ended with all that it
+started. It runs no user code but the import.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import Any, Final
+
+from stoker.core import wire
+from stoker.worker import modules, serving
+from stoker.worker.notice import Notice
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_MONITOR_GRACE: Final = 5.0
+"""Seconds that a monitor gets to write its last sample; a driver that hangs would hold it for ever."""
+
+
+def _libc() -> Any:
+    try:
+        return ctypes.CDLL(None, use_errno=True)
+    except OSError:
+        return None
+
+
+class ForkServer:
+    """The loop and its children."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._libc = _libc()
+        self._blobs = ""
+        self._checkpoints = ""
+        self._pids: dict[int, int] = {}
+        self._workers: dict[int, int] = {}
+        self._notices: dict[int, Notice] = {}
+        self._last_calls: dict[int, float] = {}
+        self._kills: dict[int, float] = {}
+        self._monitors: dict[int, int] = {}
+        self._exits: dict[int, tuple[dict[str, Any], float]] = {}
+        self._wake_in, self._wake_out = os.pipe()
+        os.set_blocking(self._wake_in, False)
+        os.set_blocking(self._wake_out, False)
+
+    def run(self) -> None:
+        """Serve until the driver is gone."""
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(self._wake_out, warn_on_full_buffer=False)
+        _prctl(self._libc, _PR_SET_CHILD_SUBREAPER, 1)
+        while True:
+            late = [*self._last_calls.values(), *self._kills.values(), *(until for _, until in self._exits.values())]
+            pause = max(0.0, min(late) - time.monotonic()) if late else None
+            ready, _, _ = select.select([self._control.fileno(), self._wake_in], [], [], pause)
+            if self._wake_in in ready:
+                os.read(self._wake_in, 4096)
+            self._reap()
+            self._last_call()
+            self._kill_the_late()
+            if self._control.fileno() in ready and not self._heard():
+                break
+        self._end_all()
+
+    def _heard(self) -> bool:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._control, 2 * wire.DATAGRAM_LIMIT, 8)
+        except ConnectionResetError:
+            return False
+        if not data:
+            return False
+        message = wire.unpacked(data)
+        if "file" in message:
+            path = message["file"]
+            with open(path, "rb") as file:
+                message = wire.unpacked(file.read())
+            os.unlink(path)
+        if message["op"] == "hello":
+            self._hello(message)
+        elif message["op"] == "fork":
+            self._fork(message, descriptors)
+        elif message["op"] == "end":
+            self._end(message["worker"], message["grace"])
+        return True
+
+    def _hello(self, message: dict[str, Any]) -> None:
+        sys.path[:] = message["path"]
+        os.chdir(message["cwd"])
+        os.environ.update(message["environment"])
+        self._blobs = message["blobs"]
+        self._checkpoints = message["checkpoints"]
+        for name in message["preload"]:
+            try:
+                importlib.import_module(name)
+            except Exception:  # a package's own code; whoever needs it will meet the same error
+                continue
+        for source in message["sources"]:
+            try:
+                modules.module_of(source)
+            except BaseException:  # the user's module is imported
+                # The worker will meet the same error where it can be told to the step that it concerns.
+                continue
+        # Everything alive now is shared with the workers: the collector must not touch, and so copy, its pages.
+        gc.collect()
+        gc.freeze()
+        self._say({"op": "ready"})
+
+    def _fork(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        worker = message["worker"]
+        notice = Notice()
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(message, descriptors, notice)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self._pids[pid] = worker
+        self._workers[worker] = pid
+        self._notices[worker] = notice
+        if "watch" in message:
+            self._watch(message["watch"], pid)
+        self._say({"op": "forked", "worker": worker, "pid": pid})
+
+    def _watch(self, document: dict[str, Any], worker: int) -> None:
+        """Fork the process that samples a worker's devices; it has nothing of the worker's but the right to signal."""
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                self._leave(signal.SIGTERM)
+                from stoker.devices import monitor
+
+                monitor.watch(document, worker)
+                code = 0
+            except BaseException:  # the top of a process; the server's stderr is kept for whoever looks for reasons
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        self._monitors[pid] = self._pids[worker]
+
+    def _leave(self, when_orphaned: int) -> None:
+        """In a child: be nobody's server, and end when the server does."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _prctl(self._libc, _PR_SET_PDEATHSIG, when_orphaned)
+        os.setsid()
+        self._control.close()
+        os.close(self._wake_in)
+        os.close(self._wake_out)
+
+    def _become_worker(self, message: dict[str, Any], descriptors: list[int], notice: Notice) -> None:
+        """In the child: take the descriptors, leave the family, serve, and leave without the parent's clean-up."""
+        code = 1
+        try:
+            self._leave(signal.SIGKILL)
+            _prctl(self._libc, _PR_SET_CHILD_SUBREAPER, 1)
+            jobs, results, out, err = descriptors
+            os.dup2(out, 1)
+            os.dup2(err, 2)
+            os.close(out)
+            os.close(err)
+            sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+            sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+            os.environ.update(message.get("environment") or {})
+            serving.serve(
+                socket.socket(fileno=jobs),
+                socket.socket(fileno=results),
+                self._blobs,
+                checkpoints=self._checkpoints,
+                notice=notice,
+                once=message["once"],
+                libc=self._libc,
+            )
+            code = 0
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else 1
+        except BaseException:  # the top of a process
+            traceback.print_exc()
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                try:
+                    stream.flush()
+                except (ValueError, OSError):
+                    continue
+            os._exit(code)
+
+    def _say(self, message: dict[str, Any]) -> None:
+        try:
+            self._control.send(wire.packed(message))
+        except (BrokenPipeError, ConnectionResetError):
+            return  # the driver is gone; the next read ends the loop
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            watched = self._monitors.pop(pid, None)
+            if watched in self._exits:
+                self._say(self._exits.pop(watched)[0])
+            worker = self._pids.pop(pid, None)
+            if worker is None:
+                continue
+            del self._workers[worker]
+            self._kills.pop(worker, None)
+            self._last_calls.pop(worker, None)
+            self._notices.pop(worker).close()
+            _signal_group(pid, signal.SIGKILL)
+            self._kill_orphans()
+            signalled = os.WIFSIGNALED(status)
+            exited = {
+                "op": "exited",
+                "worker": worker,
+                "code": None if signalled else os.waitstatus_to_exitcode(status),
+                "signal": os.WTERMSIG(status) if signalled else None,
+                "cpu": usage.ru_utime + usage.ru_stime,
+                "peak": usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+            }
+            if worker in self._monitors.values():
+                self._exits[worker] = (exited, time.monotonic() + _MONITOR_GRACE)
+            else:
+                self._say(exited)
+
+    def _kill_orphans(self) -> None:
+        """End what a dead worker's steps left behind outside its group; orphans come to the nearest subreaper: us."""
+        try:
+            with open(f"/proc/self/task/{os.getpid()}/children") as file:
+                children = [int(child) for child in file.read().split()]
+        except OSError:
+            return
+        for child in children:
+            if child not in self._pids and child not in self._monitors:
+                _signal_group(child, signal.SIGKILL, alone=True)
+
+    def _end(self, worker: int, grace: float) -> None:
+        pid = self._workers.get(worker)
+        if pid is None:
+            return
+        if grace > 0:
+            notice = self._notices[worker]
+            left_alone = notice.tell(grace)
+            if left_alone:
+                self._last_calls[worker] = notice.last_call()
+            _signal_group(pid, signal.SIGTERM, alone=left_alone)
+            self._kills[worker] = min(self._kills.get(worker, float("inf")), time.monotonic() + grace)
+        else:
+            _signal_group(pid, signal.SIGKILL)
+
+    def _last_call(self) -> None:
+        """Interrupt steps that were left to end by themselves and have hardly any time left."""
+        now = time.monotonic()
+        for worker, late in list(self._last_calls.items()):
+            if late <= now:
+                del self._last_calls[worker]
+                self._notices[worker].insist()
+                _signal_group(self._workers[worker], signal.SIGTERM)
+
+    def _kill_the_late(self) -> None:
+        now = time.monotonic()
+        for worker, late in list(self._kills.items()):
+            if late <= now:
+                del self._kills[worker]
+                if worker in self._workers:
+                    _signal_group(self._workers[worker], signal.SIGKILL)
+        for pid, worker in list(self._monitors.items()):
+            if worker in self._exits and self._exits[worker][1] <= now:
+                # One that hangs in the driver may not even die of this: nobody waits for it.
+                _signal_group(pid, signal.SIGKILL)
+                self._say(self._exits.pop(worker)[0])
+
+    def _end_all(self) -> None:
+        for pid in self._pids:
+            _signal_group(pid, signal.SIGKILL)
+        deadline = time.monotonic() + 5.0
+        while self._pids and time.monotonic() < deadline:
+            self._reap()
+            time.sleep(0.005)
+        self._kill_orphans()
+
+
+def _signal_group(pid: int, number: int, *, alone: bool = False) -> None:
+    """Signal a process's group, or the process where it has not made its own group yet (or shares another's)."""
+    try:
+        if alone or os.getpgid(pid) != pid:
+            os.kill(pid, number)
+        else:
+            os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        # Gone, or its leader is: a group outlives its leader.
+        if not alone:
+            try:
+                os.killpg(pid, number)
+            except (ProcessLookupError, PermissionError):
+                return
+
+
+def _prctl(libc: Any, option: int, value: int) -> None:
+    if sys.platform == "linux" and libc is not None:
+        libc.prctl(option, value, 0, 0, 0)
+
+
+def main() -> None:
+    """`python -m stoker.worker.forkserver DESCRIPTOR`."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.setblocking(True)
+    ForkServer(control).run()
+
+
+if __name__ == "__main__":
+    main()

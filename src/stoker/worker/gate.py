@@ -1,0 +1,237 @@
+"""The gate: before user code runs, a step that holds accelerators proves that it can use them.
+
+First the devices (`devices.present`), then the frameworks of the step's environment (`devices.compat`), read from
+their files. Several may be installed, and not each is meant to use the devices. The gate refuses
+
+* where every framework that user code has imported already is unfit, or
+* where it has imported none, and every one that is installed is unfit.
+
+An unfit one beside a fit one is a fact of the proof. `watch_imports` looks again when user code imports one.
+
+Of simulated devices no driver is asked, and a CPU build is a fact: to try things out on a laptop is their point.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any, Callable, Final, Mapping, Sequence
+
+import attrs
+
+from stoker.core import status
+from stoker.core.devices import Device
+from stoker.core.errors import StokerError
+from stoker.devices import builds, compat, present
+from stoker.devices.compat import Build, Held, Problem, dotted
+from stoker.worker import imports
+
+
+class GateError(StokerError):
+    """A device or a framework is not what the step needs; `cause` is one of `core.status`.
+
+    It is no ImportError, so that it passes a user's `except ImportError`.
+    """
+
+    def __init__(self, message: str, *, cause: str, where: str = "", fix: str = "") -> None:
+        super().__init__(message, where=where, fix=fix)
+        self.cause = cause
+
+
+@attrs.define(kw_only=True)
+class Proof:
+    """What the gate found, by name, as text; not frozen, because imports add to it while the step runs.
+
+    `fallback`: why the step runs without devices, or as if it had none; empty where it has them. `refused` is an error
+    that an import has raised: user code may have caught it, and the step has failed all the same. `held` is what builds
+    have to fit.
+    """
+
+    facts: dict[str, str] = attrs.field(factory=dict)
+    fallback: str = ""
+    refused: GateError | None = None
+    held: tuple[Held, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Lease:
+    """The message's part that the gate reads."""
+
+    devices: tuple[Device, ...]
+    memory: int = 0
+    driver: str = ""
+    cuda: tuple[int, ...] | None = None
+    prefer: bool = False
+    simulated: bool = False
+    fallback: str = ""
+    asked: str = ""
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Lease:
+        """From a document of this version or a newer one: what it does not know, it leaves."""
+        cuda = document.get("cuda")
+        return cls(
+            devices=tuple(_device(one) for one in document.get("devices", ())),
+            memory=int(document.get("memory") or 0),
+            driver=str(document.get("driver") or ""),
+            cuda=tuple(cuda) if cuda else None,
+            prefer=document.get("policy") == "prefer",
+            simulated=bool(document.get("simulated")),
+            fallback=str(document.get("fallback") or ""),
+            asked=str(document.get("asked") or ""),
+        )
+
+
+_IMPORTED: Final = tuple(name for name in builds.FRAMEWORKS if name != "cupy")
+"""Frameworks that are looked at again when they are imported."""
+
+
+def opened(document: Mapping[str, Any], *, root: Path = Path("/"), patience: float = present.PATIENCE) -> Proof:
+    """Prove what a step holds, or raise a `GateError`; under the policy "prefer", say why it runs without.
+
+    `root` is where /dev and /proc are; `patience` the seconds in which memory may still become free.
+    """
+    lease = Lease.parse(document)
+    if lease.fallback or not lease.devices:
+        return Proof(fallback=lease.fallback)
+    proof = Proof()
+    kinds: dict[str, list[Device]] = {}
+    for device in lease.devices:
+        kinds.setdefault(device.kind, []).append(device)
+    for devices in kinds.values():
+        look = _simulated if lease.simulated else _looked
+        found = look(devices, lease, root, patience)
+        # Devices of several kinds at once are the exception: then each fact has its kind before it.
+        mark = f"{devices[0].kind} " if len(kinds) > 1 else ""
+        proof.facts.update({mark + name: text for name, text in found.facts.items()})
+        if found.problem is not None:
+            return _refuse(found.problem, lease, proof)
+        held = compat.held(devices, driver=found.driver, cuda=found.cuda, machine=platform.machine())
+        proof.held = (*proof.held, held)
+    problem = _frameworks(builds.builds(), simulated=lease.simulated, proof=proof)
+    return proof if problem is None else _refuse(problem, lease, proof)
+
+
+def watch_imports(document: Mapping[str, Any], proof: Proof) -> Callable[[], None]:
+    """Look at each framework once more as user code imports it, or now if it has; what is returned ends the watch.
+
+    Real devices only. What does not hold raises a `GateError` out of the import, or becomes the proof's fallback.
+    """
+    lease = Lease.parse(document)
+    if lease.simulated or proof.fallback or not lease.devices:
+        return _nothing
+
+    def check(name: str) -> None:
+        _imported(name, lease, proof)
+
+    for name in _IMPORTED:
+        if sys.modules.get(name) is not None:
+            check(name)
+    return imports.watch(_IMPORTED, check)
+
+
+def _looked(devices: Sequence[Device], lease: Lease, root: Path, patience: float) -> present.Presence:
+    ask = present.Ask(
+        devices=devices,
+        memory=lease.memory,
+        driver=lease.driver,
+        cuda=lease.cuda,
+        root=root,
+        patience=patience,
+        environment=dict(os.environ),
+    )
+    return present.present(ask)
+
+
+def _simulated(devices: Sequence[Device], lease: Lease, root: Path, patience: float) -> present.Presence:
+    models = ", ".join(sorted({device.model for device in devices}))
+    facts = {"devices": f"{len(devices)} simulated ({models})"}
+    driver, cuda = (lease.driver, lease.cuda) if devices[0].kind == "nvidia" else ("", None)
+    if driver or cuda:
+        named = " ".join([driver, *([f"(CUDA {dotted(cuda)})"] if cuda else [])])
+        facts["driver"] = f"{named.strip()}, simulated"
+    return present.Presence(facts=facts, driver=driver, cuda=cuda)
+
+
+def _frameworks(found: Sequence[Build], *, simulated: bool, proof: Proof) -> Problem | None:
+    """Note what the builds are, and the problem if none that counts is fit."""
+    problems: dict[str, Problem | None] = {}
+    for build in found:
+        problem = problems[build.framework] = _unfit(build, proof.held)
+        if problem is not None and problem.cause == status.NO_GPU_BUILD and simulated:
+            kind = "a CPU build" if build.cpu else f"built for {build.target}"
+            proof.facts[build.framework] = f"{build.version} is {kind}: on real devices the gate would refuse it"
+            problems[build.framework] = None
+        elif problem is not None:
+            proof.facts[build.framework] = f"{builds.words(build)}; unfit: {problem.sentence}"
+        else:
+            notes = [note for side in proof.held for note in compat.notes(build, side)]
+            proof.facts[build.framework] = "; ".join([builds.words(build), *notes])
+    if not found:
+        proof.facts["frameworks"] = f"none of {', '.join(builds.FRAMEWORKS)} is installed"
+    counted = [name for name in problems if sys.modules.get(name) is not None] or list(problems)
+    if not counted or any(problems[name] is None for name in counted):
+        return None
+    return problems[counted[0]]
+
+
+def _unfit(build: Build, sides: Sequence[Held]) -> Problem | None:
+    """Why a build can use no kind of the devices; it is fit if it can use one."""
+    problems = [compat.unfit(build, side) for side in sides]
+    return problems[0] if all(problems) else None
+
+
+def _imported(name: str, lease: Lease, proof: Proof) -> None:
+    """Look at a framework that has just been imported."""
+    problem = _wrong_build(name, proof)
+    if problem is None:
+        fact, problem = imports.asked(name, lease.devices)
+        if fact:
+            proof.facts[f"{name} in use"] = fact
+    if problem is None:
+        return
+    if lease.prefer:
+        proof.fallback = proof.fallback or problem.sentence
+        return
+    proof.refused = _error(problem, lease)
+    raise proof.refused
+
+
+def _wrong_build(name: str, proof: Proof) -> Problem | None:
+    """Why an imported framework is unfit by its build; none while another that is imported is fit."""
+    problems = {
+        build.framework: _unfit(build, proof.held)
+        for build in builds.builds()
+        if build.framework == name or sys.modules.get(build.framework) is not None
+    }
+    return problems.get(name) if all(problems.values()) else None
+
+
+def _refuse(problem: Problem, lease: Lease, proof: Proof) -> Proof:
+    if not lease.prefer:
+        raise _error(problem, lease)
+    proof.fallback = problem.sentence
+    return proof
+
+
+def _error(problem: Problem, lease: Lease) -> GateError:
+    asked = f" (asked for: {lease.asked})" if lease.asked else ""
+    return GateError(f"{problem.sentence}{asked}", cause=problem.cause, fix=problem.fix)
+
+
+def _device(document: Mapping[str, Any]) -> Device:
+    known = {field.name: document[field.name] for field in attrs.fields(Device) if field.name in document}
+    capability = known.get("capability")
+    return Device(
+        **{
+            **known,
+            "capability": tuple(capability) if capability else None,
+            "links": tuple(known.get("links", ())),
+        }
+    )
+
+
+def _nothing() -> None:
+    """The end of a watch that never began."""

@@ -1,0 +1,221 @@
+"""Notices that the ranks of a step no longer get on, and asks each where it stands.
+
+A rank that waits in a collective operation uses next to no CPU, and so does one that sleeps or waits for a lock. A rank
+is still when it used none for `hang_after`. If all are, or one that is waits for others in a collective operation, the
+step hangs; a rank that is merely idle while others work does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from typing import Any, Final, Mapping
+
+from stoker.devices.idleness import worked
+from stoker.worker import processes
+from stoker.worker.rankstate import STACKS, stacks_file
+
+STILL: Final = 0.01
+"""Seconds of CPU in a second below which a process does nothing: keep-alives of threads cost less."""
+LOOKS: Final = 12
+"""How often in the time after which a rank hangs it is looked at."""
+PATIENCE: Final = 3.0
+"""Seconds that a rank gets to write its stacks."""
+_TAIL: Final = 64 * 1024
+"""Bytes of the samples that hold the last one."""
+LONGEST: Final = 24_000
+"""Characters of one rank's stacks that are kept."""
+
+# Functions of torch.distributed in which a rank waits for others: https://docs.pytorch.org/docs/stable/distributed.html
+_TORCH: Final = (
+    "all_reduce|all_gather|all_gather_into_tensor|all_gather_object|all_to_all|all_to_all_single|barrier|"
+    "monitored_barrier|broadcast|broadcast_object_list|gather|gather_object|recv|irecv|reduce|reduce_scatter|"
+    "reduce_scatter_tensor|scatter|scatter_object_list|send|isend|init_process_group|new_group|wait"
+)
+_COLLECTIVE: Final = re.compile(
+    rf"(?:in|File .*, line \d+ in|^)\s*({_TORCH})\b.*|\b(?:torch/distributed/\w+\.py).*?\bin ({_TORCH})\b|"
+    r"\b(wait_for_everyone|process_allgather|sync_global_devices)\b"
+)
+_WHERE: Final = re.compile(r"distributed|accelerate|multihost|mpi4py|horovod|deepspeed")
+
+
+class Watch:
+    """The ranks of one node. `report` is what was found when they hung: {rank: stacks}, and a sentence.
+
+    `lease` is the document of the node's devices: one that works is no stand-still, unless ranks wait for each other
+    (NCCL's own kernels keep a device busy while they wait).
+    """
+
+    def __init__(self, hang_after: float | None, lease: Mapping[str, Any] | None = None) -> None:
+        self._after = hang_after
+        self._lease = lease or {}
+        self._looked = 0.0
+        self._used: dict[int, tuple[int, float]] = {}
+        self._still_since: dict[int, float] = {}
+        self._ask_again = 0.0
+        self._busy_until = 0.0
+        self.report: Mapping[str, Any] = {}
+
+    def hangs(self, ranks: Mapping[int, int], now: float, folder: str) -> bool:
+        """Whether ranks (rank → pid) have come to a stand; then `report` says where they stand."""
+        if self._after is None or not ranks or now < self._looked + min(self._after / LOOKS, 10.0):
+            return False
+        passed, self._looked = now - self._looked, now
+        for rank, pid in ranks.items():
+            known, before = self._used.get(rank, (0, 0.0))
+            used = processes.cpu_seconds(pid)
+            self._used[rank] = (pid, used)
+            if known != pid or used - before > STILL * passed:
+                self._still_since[rank] = now
+        still = [rank for rank in ranks if now - self._still_since.get(rank, now) >= self._after]
+        if not still or now < (self._busy_until if len(still) == len(ranks) else self._ask_again):
+            return False
+        stacks = _stacks(ranks, folder)
+        waiting = {rank: found for rank, text in stacks.items() if (found := collective(text))}
+        # One that waits for data or a person is no hang as long as others work and nobody waits for it.
+        works = len(still) < len(ranks) or self._device_works()
+        if works and not any(rank in waiting for rank in still):
+            # Asked too often they would do little else. Nor may they count as busy: ranks that came to a stand one
+            # after the other would never do so all at once.
+            self._ask_again = now + self._after
+            if len(still) == len(ranks):
+                self._busy_until = now + self._after  # a device worked: one kernel may take long
+            return False
+        self.report = {
+            "sentence": _sentence(still, waiting, sorted(ranks), self._after),
+            "stacks": {str(rank): text[-LONGEST:] for rank, text in stacks.items()},
+            **_flight_recorder(ranks, folder),
+        }
+        return True
+
+    def _device_works(self) -> bool:
+        """Whether the monitor beside the step has lately seen one of its devices compute."""
+        path = self._lease.get("samples")
+        if not path:
+            return False
+        try:
+            with open(path, "rb") as file:
+                file.seek(max(0, os.path.getsize(path) - _TAIL))
+                lines = file.read().split(b"\n")[1:]
+        except OSError:
+            return False
+        for line in reversed(lines):
+            with contextlib.suppress(ValueError):
+                rows = (json.loads(line) if line else {}).get("devices")
+                if isinstance(rows, dict) and rows:
+                    return any(worked(row, self._lease["idle_below"]) for row in rows.values())
+        return False
+
+
+def collective(stacks: str) -> str:
+    """The collective operation in which a rank's main thread waits; empty where it waits in none."""
+    for line in _main_thread(stacks):
+        if not _WHERE.search(line):
+            continue
+        found = _COLLECTIVE.search(line)
+        if found is not None:
+            return next(str(name) for name in found.groups() if name)
+    return ""
+
+
+def _main_thread(stacks: str) -> list[str]:
+    """The lines of the main thread, innermost first: faulthandler writes it last, py-spy calls it MainThread."""
+    lines = stacks.splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith(("Thread ", "Current thread "))]
+    if not starts:
+        return lines
+    named = [number for number in starts if "MainThread" in lines[number]]
+    start = named[0] if named else starts[-1]
+    end = next((number for number in starts if number > start), len(lines))
+    return lines[start:end]
+
+
+def _stacks(ranks: Mapping[int, int], folder: str) -> dict[int, str]:
+    """Every rank's stacks, by py-spy where it is there and may, else by the rank's own faulthandler."""
+    found: dict[int, str] = {}
+    spy = shutil.which("py-spy")
+    for rank, pid in ranks.items():
+        if spy:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                told = subprocess.run(
+                    [spy, "dump", "--pid", str(pid)], capture_output=True, text=True, timeout=10.0, check=False
+                )
+                if told.returncode == 0:
+                    found[rank] = told.stdout
+    asked = {rank: pid for rank, pid in ranks.items() if rank not in found}
+    sizes = {rank: _size(stacks_file(folder, rank)) for rank in asked}
+    for pid in asked.values():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, STACKS)
+    until = time.monotonic() + PATIENCE
+    while asked and time.monotonic() < until:
+        time.sleep(0.1)
+        for rank in list(asked):
+            text = _written(stacks_file(folder, rank), sizes[rank])
+            if text.endswith("\n") and "File " in text:
+                found[rank] = text
+                del asked[rank]
+    for rank in asked:
+        found[rank] = "it did not answer: it is stopped, or stands in the kernel (state D in `ps`)"
+    return found
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
+
+
+def _written(path: str, after: int) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(after)
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _sentence(still: list[int], waiting: Mapping[int, str], ranks: list[int], after: float) -> str:
+    if not waiting:
+        return f"no rank used the CPU for {after:g} s, and none waits in a known collective operation"
+    groups: dict[str, list[int]] = {}
+    for rank, name in waiting.items():
+        groups.setdefault(name, []).append(rank)
+    told = "; ".join(f"{_ranks(members)} in {name}" for name, members in groups.items())
+    missing = [rank for rank in ranks if rank not in waiting]
+    if missing:
+        return f"{told}: waiting for {_ranks(missing)}, which is not there"
+    if len(groups) > 1:
+        return f"{told}: they wait for each other in different operations"
+    return f"{told}: all are there, and the operation does not end (the network, or ranks on other nodes)"
+
+
+def _ranks(members: list[int]) -> str:
+    shown = ", ".join(map(str, sorted(members)[:16])) + (", …" if len(members) > 16 else "")
+    return f"rank {shown}" if len(members) == 1 else f"ranks {shown}"
+
+
+def _flight_recorder(ranks: Mapping[int, int], folder: str) -> dict[str, Any]:
+    """What NCCL's flight recorder writes when something is written into its pipe; nothing with gloo."""
+    pipes = glob.glob(os.path.join(folder, "nccl-pipe-*"))
+    for pipe in pipes:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+            os.write(descriptor, b"1\n")
+            os.close(descriptor)
+    if not pipes:
+        return {}
+    time.sleep(PATIENCE)
+    records = {}
+    for path in glob.glob(os.path.join(folder, "nccl-*")):
+        if path not in pipes and os.path.isfile(path):
+            with open(path, "rb") as file:
+                records[os.path.basename(path)] = file.read(LONGEST * 4).hex()
+    return {"flight_recorder": records} if records else {}

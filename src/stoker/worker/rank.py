@@ -1,0 +1,163 @@
+"""One rank of a distributed step: the program that a launcher starts, once for each.
+
+It is two processes. The first stays small, passes signals on, and tells how the second ended, also if that was SIGKILL;
+a launcher tells this to nobody, or in words of its own. The second is the rank. Both speak with the node's agent
+(`worker.agent`) over a Unix socket, in frames:
+
+    watcher  → {"op": "hello", "rank", "local_rank", "world_size", "pid", "child"} … {"op": "exit", "rank", "status"}
+    streams  → {"op": "stream", "rank", "name"}, and then what the rank writes, as it is
+    the rank → {"op": "begin", "rank"} ← the job, → {"op": "result", "rank", "result"}
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import resource
+import signal
+import socket
+import sys
+from typing import Any, Final, Mapping
+
+import attrs
+
+from stoker.core import wire
+from stoker.launchers.places import Place, place_of
+from stoker.worker.rankstate import AGENT, STACKS, stacks_file
+
+PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def connected(address: str, first: Mapping[str, Any]) -> socket.socket:
+    """A connection to the agent, begun with a message."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(address)
+    connection.sendall(wire.framed(first))
+    return connection
+
+
+def main() -> None:
+    """`python -m stoker.worker.rank ADDRESS`, started by a launcher that says by variables which rank it is."""
+    address = os.environ.pop(AGENT, sys.argv[1])
+    place = place_of(os.environ)
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        stream = connected(address, {"op": "stream", "rank": place.rank, "name": name})
+        os.dup2(stream.fileno(), descriptor)
+        stream.close()
+    sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+    # Asked for its stacks before it can write them, a process must not die of it.
+    signal.signal(STACKS, signal.SIG_IGN)
+    watcher = os.getpid()
+    announced, announce = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(announce)
+        _die_with(watcher)
+        os.read(announced, 1)  # its end: a result of a rank that nobody has announced would be lost
+        os.close(announced)
+        _rank(address, place)
+        return
+    os.close(announced)
+    _watch(address, place, child, announce)
+
+
+def _watch(address: str, place: Place, child: int, announce: int) -> None:
+    """Stay until the rank has ended, say how, and end in the same way: the launcher looks at that."""
+    for number in PASSED_ON:
+        signal.signal(number, lambda number, frame: _pass_on(child, number))
+    hello = {"op": "hello", **attrs.asdict(place), "pid": os.getpid(), "child": child}
+    connection = connected(address, hello)
+    os.close(announce)
+    _, status = os.waitpid(child, 0)
+    try:
+        connection.sendall(wire.framed({"op": "exit", "rank": place.rank, "status": os.waitstatus_to_exitcode(status)}))
+        connection.close()
+    except (BrokenPipeError, ConnectionResetError):
+        sys.exit(1)  # the agent is gone, and with it everybody who could want to know
+    if os.WIFSIGNALED(status):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank has left its own
+        if os.WTERMSIG(status) in PASSED_ON:
+            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+def _pass_on(child: int, number: int) -> None:
+    try:
+        os.kill(child, number)
+    except ProcessLookupError:
+        return
+
+
+def _die_with(parent: int) -> None:
+    """End when the watcher does: a launcher that kills it means the rank."""
+    for number in PASSED_ON:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+
+def _rank(address: str, place: Place) -> None:
+    """Run the step as this rank, and leave as Python leaves, so that the framework puts its own house in order."""
+    from stoker.store.blobs import Blobs
+    from stoker.worker import gate, serving
+    from stoker.worker.notice import Notice
+    from stoker.worker.worker import Worker, failed
+
+    connection = connected(address, {"op": "begin", "rank": place.rank})
+    spec = _received(connection)
+    sys.path[:] = spec["path"]
+    os.chdir(spec["cwd"])
+    stacks = open(stacks_file(spec["folder"], place.rank), "wb", buffering=0)  # noqa: SIM115  as long as the process
+    faulthandler.register(STACKS, file=stacks, all_threads=True)
+    serving.prepare()
+    notice = Notice(spec["grace"])
+    notice.listen()
+    job, step = spec["job"], spec["step"]
+    nodes = max(1, place.world_size // place.local_world_size)
+    job["context"] = {**job["context"], **attrs.asdict(place), "nodes": nodes}
+    if place.rank and step["gathers"] == "main":
+        step["discards"] = True
+    _meet(os.environ)
+    proof = gate.Proof()
+    if spec["lease"]:
+        gate.watch_imports(spec["lease"], proof)  # the agent has opened the gate; what is imported is seen here
+    result = Worker(Blobs(spec["blobs"]), notice=notice).run(job, step)
+    if proof.refused is not None and result["ok"]:
+        result = failed(proof.refused.cause, proof.refused)
+    result["fallback"] = proof.fallback
+    sys.stdout.flush()
+    sys.stderr.flush()
+    connection.sendall(wire.framed({"op": "result", "rank": place.rank, "result": result}))
+    connection.close()
+    sys.exit(0 if result["ok"] else 1)
+
+
+def _meet(environment: Mapping[str, str]) -> None:
+    """Let JAX's processes find each other: it must be called before the first computation."""
+    if {"JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"} <= environment.keys():
+        import jax
+
+        from stoker.launchers.jax import initialization
+
+        jax.distributed.initialize(**initialization(environment))
+
+
+def _received(connection: socket.socket) -> dict[str, Any]:
+    frames = wire.Frames()
+    while data := connection.recv(1 << 18):
+        for document in frames.feed(data):
+            spec: dict[str, Any] = document
+            return spec
+    raise EOFError("the agent hung up before it said what to do")
+
+
+if __name__ == "__main__":
+    main()

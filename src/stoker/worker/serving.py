@@ -1,0 +1,219 @@
+"""A warm worker on this machine: takes jobs from a socket, one after the other, until the socket closes.
+
+Between jobs it puts back what a step may have bent: the working directory, the environment, who hears SIGTERM,
+processes left behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import resource
+import signal
+import socket
+import sys
+import time
+from typing import Any, Final, Mapping
+
+from stoker.core import wire
+from stoker.store.blobs import Blobs
+from stoker.worker.notice import Notice
+from stoker.worker.processes import children
+from stoker.worker.worker import Worker
+
+_LEFTOVER_GRACE: Final = 2.0
+"""Seconds that processes left behind by a step get between SIGTERM and SIGKILL."""
+
+
+def serve(
+    jobs: socket.socket,
+    results: socket.socket,
+    blobs_uri: str,
+    *,
+    checkpoints: str,
+    notice: Notice,
+    once: bool,
+    libc: Any,
+) -> None:
+    """Run jobs until there are none; `libc` flushes C's own buffers so that a step's output stays with the step."""
+    notice.listen()
+    prepare()
+    worker = Worker(Blobs(blobs_uri), checkpoints=checkpoints, notice=notice)
+    worker.emit = lambda message: results.sendall(wire.framed(message))
+    steps: dict[int, Mapping[str, Any]] = {}
+    home, environment, own = os.getcwd(), dict(os.environ), os.getpid()
+    while True:
+        notice.idle = True
+        data = b"" if notice.asked else jobs.recv(2 * wire.DATAGRAM_LIMIT)
+        notice.idle = False
+        if not data:
+            return
+        job = _job(data)
+        if "steps" in job:
+            steps.update({int(number): step for number, step in job["steps"].items()})
+        step = steps.get(job["step"], {})
+        added = step.get("environment")
+        if added:
+            os.environ.update(added)
+        alone = not job.get("mark")
+        if alone:
+            _reset_peak()
+        if job.get("timed"):
+            results.sendall(wire.framed({"job": job["job"], "began": time.time()}))
+        result = worker.run(job, step)
+        if os.getpid() != own:
+            os._exit(0 if result["ok"] else 1)  # a process that the step forked came back: it speaks for nobody
+        if alone:
+            result["peak"] = _peak()
+        _flush(libc)
+        left = _end_leftovers()
+        if left:
+            result["left"] = left
+        if dict(os.environ) != environment:
+            os.environ.clear()
+            os.environ.update(environment)
+        if job.get("mark"):
+            line = wire.MARK + job["job"].encode() + b"\n"
+            _write(1, line)
+            _write(2, line)
+        notice.listen()
+        # Whoever told this process to end will kill it: nothing else may begin here.
+        retired = once or left or notice.asked or not _is_back_in(home)
+        if retired:
+            result["retired"] = True
+        results.sendall(wire.framed(result))
+        if retired:
+            _flush(libc)
+            return
+
+
+def _job(data: bytes) -> Any:
+    """A job as it was sent, in the message or in a file that it names."""
+    document = wire.unpacked(data)
+    if "file" in document:
+        path = document["file"]
+        with open(path, "rb") as file:
+            document = wire.unpacked(file.read())
+        os.unlink(path)
+    return document
+
+
+def prepare() -> None:
+    """What a process that runs steps needs of Python itself."""
+    _fresh_randomness()
+    _logging_is_captured()
+
+
+def _fresh_randomness() -> None:
+    """Forked processes would all draw the same random numbers otherwise."""
+    random.seed()
+    # By the submodule's name: numpy imports numpy.random lazily, and importing it here would cost every fork 10 ms.
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.seed()
+
+
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to whatever `sys.stderr` is at the time of the record."""
+
+    def __init__(self) -> None:
+        super().__init__(stream=sys.stderr)
+        self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+
+
+def _logging_is_captured() -> None:
+    """Records of INFO and above reach the step's log unless the user's own handlers take them.
+
+    `lastResort` is asked only while no handler is set, so that a step's `logging.basicConfig` keeps its meaning.
+    """
+    logging.lastResort = _Stderr()
+    logging.lastResort.setLevel(logging.INFO)
+    root = logging.getLogger()
+    if not root.handlers and root.level == logging.WARNING:
+        root.setLevel(logging.INFO)
+
+
+def _flush(libc: Any) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (ValueError, OSError):
+            continue  # the step closed it
+    if libc is not None:
+        libc.fflush(None)
+
+
+def _reset_peak() -> None:
+    """Let the kernel forget this process's highest memory so far, so that the next reading is the next step's own.
+
+    Linux: 5 in clear_refs resets the high-water mark that getrusage reports (proc(5)); 10 microseconds.
+    """
+    try:
+        descriptor = os.open("/proc/self/clear_refs", os.O_WRONLY)
+    except OSError:
+        return
+    try:
+        os.write(descriptor, b"5")
+    finally:
+        os.close(descriptor)
+
+
+def _peak() -> int:
+    """Bytes of memory that this process held at most since the last reset (not on Linux: since its start)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    try:
+        os.write(descriptor, data)
+    except OSError:
+        return  # the step closed it: there is no output that could be mixed up
+
+
+def _is_back_in(folder: str) -> bool:
+    try:
+        if os.getcwd() != folder:
+            os.chdir(folder)
+    except OSError:
+        return False  # the step removed the folder; the next one gets a fresh process
+    return True
+
+
+def _end_leftovers() -> int:
+    """End the processes that a step left behind, also those that left its group; how many there were."""
+    if not _children_remain():
+        return 0
+    ended: set[int] = set()
+    deadline = time.monotonic() + _LEFTOVER_GRACE
+    number = signal.SIGTERM
+    while _children_remain():
+        if time.monotonic() > deadline:
+            number = signal.SIGKILL
+        for child in children(os.getpid()):
+            if child not in ended or number == signal.SIGKILL:
+                ended.add(child)
+                _kill(child, number)
+        time.sleep(0.005)
+    return len(ended)
+
+
+def _children_remain() -> bool:
+    """Whether a child process is still alive; those that ended are reaped."""
+    while True:
+        try:
+            child, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if child == 0:
+            return True
+
+
+def _kill(child: int, number: int) -> None:
+    try:
+        os.kill(child, number)
+    except ProcessLookupError:
+        return

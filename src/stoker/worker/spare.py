@@ -1,0 +1,83 @@
+"""A fork server started ahead: it boots on another core while the driver still imports what it needs for the run.
+
+It knows nothing until a backend takes it and says hello; one that nobody takes goes away when its socket closes. Light,
+so that it can be started first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from typing import IO, TYPE_CHECKING, Final
+
+from stoker.core import wire
+
+if TYPE_CHECKING:
+    from stoker.core.packages import Interpreter
+
+_ROOT: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_CODE: Final = f"import sys; sys.path.insert(0, {_ROOT!r}); from stoker.worker.forkserver import main; main()"
+
+
+class Boot:
+    """A fork server's process and our end of its socket; `interpreter` is another Python than this one."""
+
+    def __init__(self, interpreter: Interpreter | None = None) -> None:
+        self.control, there = wire.packet_pair()
+        self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 kept open as long as the server lives
+        self.process = subprocess.Popen(
+            [*_begin(interpreter), str(there.fileno())],
+            env=None if interpreter is None else {**os.environ, **interpreter.environment},
+            pass_fds=[there.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self.errors,
+            start_new_session=True,
+        )
+        there.close()
+
+    def close(self, patience: float) -> None:
+        """Hang up, and wait until it is gone."""
+        self.control.close()
+        try:
+            self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.errors.close()
+
+
+def _begin(interpreter: Interpreter | None) -> list[str]:
+    if interpreter is None:
+        return [sys.executable, "-c", _CODE]
+    # Stoker is on its PYTHONPATH; a person's own packages for all environments (-s) are none of this one's.
+    return [interpreter.executable, "-s", "-m", "stoker.worker.forkserver"]
+
+
+_waiting: list[Boot] = []
+
+
+def start() -> None:
+    """Start one, unless one waits already."""
+    if not _waiting:
+        _waiting.append(Boot())
+
+
+def take() -> Boot:
+    """The one that was started ahead, or a new one."""
+    return _waiting.pop() if _waiting else Boot()
+
+
+def discard() -> None:
+    """Let the one go that nobody took."""
+    while _waiting:
+        boot = _waiting.pop()
+        with contextlib.suppress(OSError):
+            boot.control.shutdown(socket.SHUT_RDWR)
+        # It has no workers and may still be importing: there is nothing that it could put in order.
+        boot.process.kill()
+        boot.close(10.0)

@@ -1,0 +1,237 @@
+"""Runs one job: loads its inputs, calls the step, keeps its outputs, and says how it went. The same everywhere.
+
+A job comes as a JSON document, the result leaves as one:
+
+    {"job", "ok", "outputs": {name: artifact}, "start", "end", "cpu", "cause",
+     "error": {type, message, traceback, place}, "proved": {name: text}, "fallback": text}
+
+The last two are of a step that holds devices: what the gate found of them, and why it runs on the CPU if it does.
+
+It must not know which backend it is in, nor talk to the database.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from typing import Any, Callable, Mapping
+
+from stoker.core.artifact import Artifact, from_wire
+from stoker.core.errors import SerializationError, StokerError
+from stoker.core.flow import STEP_MARK
+from stoker.core.status import (
+    CANCELLED,
+    CAUSES,
+    EXITED,
+    IMPORT_ERROR,
+    INPUT_ERROR,
+    TIMED_OUT,
+    UNSERIALIZABLE,
+    USER_ERROR,
+)
+from stoker.store import artifacts
+from stoker.store.blobs import Blobs
+from stoker.worker import failure, modules
+from stoker.worker.context import document_of, entered
+from stoker.worker.notice import Notice, Terminated
+
+
+class Worker:
+    """What stays warm between jobs: the steps' functions and the way to the artifacts.
+
+    `checkpoints` is the folder below which steps keep theirs, `notice` where they see that they should stop.
+    """
+
+    def __init__(self, blobs: Blobs, *, checkpoints: str = "", notice: Notice | None = None) -> None:
+        self.blobs = blobs
+        self._checkpoints = checkpoints
+        self._notice = notice
+        self.emit: Callable[[Mapping[str, Any]], None] = _unheard
+        """Sends on what the ranks of a distributed step say while they run; put in by whoever has the way."""
+        self._functions: dict[tuple[str, ...], Callable[..., Any]] = {}
+
+    def function(self, source: Mapping[str, Any]) -> Callable[..., Any]:
+        """The function of a source document, found once."""
+        name = (source["module"], source["qualname"], source.get("path", ""), source.get("digest", ""))
+        found = self._functions.get(name)
+        if found is None:
+            found = self._functions[name] = modules.function_of(source, self.blobs.read)
+        return found
+
+    def run(self, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a job of a step and return its result; raises nothing of the user's."""
+        started = time.time()
+        before = _cpu()
+        if "limit" in job and self._notice is not None:
+            self._notice.heed(job["limit"])
+        try:
+            if job.get("kind") == "hook":
+                result = self._hook(job)
+            elif "accelerators" in job:
+                result = self._behind_the_gate(job, step)
+            else:
+                result = self._ran(job, step)
+        except Terminated as error:
+            result = failed(CANCELLED, error)
+        result["job"] = job["job"]
+        result["start"] = started
+        result["end"] = time.time()
+        result["cpu"] = _cpu() - before
+        return result
+
+    def _behind_the_gate(self, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+        """A step that holds devices proves them before the first line of the user's code runs."""
+        from stoker.worker import gate
+
+        lease = job["accelerators"]
+        try:
+            proof = gate.opened(lease)
+            unwatch = gate.watch_imports(lease, proof)
+        except gate.GateError as error:
+            return failed(error.cause, error)
+        if proof.fallback:
+            from stoker.core.visibility import environment_of
+
+            os.environ.update(environment_of(()))
+            job = {**job, "context": {**job.get("context", {}), "devices": ()}}
+        try:
+            result = self._ran(job, step)
+        finally:
+            unwatch()  # under --debug the process goes on
+        if proof.refused is not None and result["ok"]:
+            # The user's code caught it; the proof failed all the same.
+            result = failed(proof.refused.cause, proof.refused)
+        return {**result, "proved": proof.facts, "fallback": proof.fallback or result.get("fallback", "")}
+
+    def _ran(self, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+        """The step in this process, or in the ranks of a launcher."""
+        if "launch" not in job:
+            return self._step(job, step)
+        from stoker.worker import agent
+
+        document = document_of(job, self._checkpoints)
+        return agent.run({**job, "context": document}, step, self.blobs.uri, emit=self.emit, notice=self._notice)
+
+    def _step(self, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            function = self.function(step["source"])
+        except (Terminated, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # the user's module runs here
+            return failed(IMPORT_ERROR, error)
+        with entered(document_of(job, self._checkpoints), notice=self._notice):
+            return self._called(function, job, step)
+
+    def _called(self, function: Callable[..., Any], job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+        task = None
+        try:
+            if hasattr(function, STEP_MARK):
+                from stoker.flows.task import FlowTask
+
+                task = FlowTask(job, step, self.blobs)
+            # A flow's task loads what it reads, when it reads it.
+            arguments = {} if task else {name: self._value(tree) for name, tree in job["inputs"].items()}
+        except (Terminated, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # unpickling runs the user's code
+            return failed(INPUT_ERROR, error)
+        try:
+            returned = (task or function)(**arguments)
+        except (Terminated, KeyboardInterrupt):
+            raise
+        except SystemExit as error:
+            if self._notice is not None and self._notice.asked:
+                return failed(CANCELLED, error, message="the step left when it was asked to end")
+            if self._notice is not None and self._notice.limit:
+                return failed(TIMED_OUT, error, message="the step left before the platform's limit of its time")
+            return failed(EXITED, error, message=f"the step called sys.exit({error.code!r})")
+        except BaseException as error:  # the user's code
+            return failed(USER_ERROR, error)
+        del arguments
+        try:
+            return {"ok": True, "outputs": task.kept() if task else self._kept(returned, step)}
+        except (Terminated, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # pickling runs the user's code
+            return failed(UNSERIALIZABLE if isinstance(error, SerializationError) else USER_ERROR, error)
+
+    def _value(self, tree: Mapping[str, Any]) -> Any:
+        if "value" in tree:
+            return artifacts.load(from_wire(tree["value"]), self.blobs)
+        if "list" in tree:
+            return [self._value(item) for item in tree["list"]]
+        return {name: self._value(item) for name, item in tree["dict"].items()}
+
+    def _kept(self, returned: Any, step: Mapping[str, Any]) -> dict[str, Any]:
+        names = step["outputs"]
+        if step.get("discards"):
+            return {}
+        if not names:
+            if returned is not None:
+                raise SerializationError(
+                    f"step '{step['name']}' says that it returns nothing, but returned {type(returned).__name__}",
+                    fix="change the return annotation",
+                )
+            return {}
+        if not step["unpack"]:
+            return {names[0]: self._artifact(names[0], returned, step).wire()}
+        if not isinstance(returned, (tuple, list)) or len(returned) != len(names):
+            got = f"{len(returned)} values" if isinstance(returned, (tuple, list)) else type(returned).__name__
+            raise SerializationError(
+                f"step '{step['name']}' says that it returns {len(names)} values ({', '.join(names)}), got {got}",
+                fix="return a tuple with one value for each output, or change the return annotation",
+            )
+        return {name: self._artifact(name, value, step).wire() for name, value in zip(names, returned)}
+
+    def _artifact(self, name: str, value: Any, step: Mapping[str, Any]) -> Artifact:
+        try:
+            if name in step["split"]:
+                return artifacts.save_split(value, self.blobs)
+            return artifacts.save(value, self.blobs)
+        except StokerError as error:
+            error.where = error.where or f"step '{step['name']}', output '{name}'"
+            raise
+
+    def _hook(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            hook = self.function(job["hook"])
+            takes = getattr(getattr(hook, "__code__", None), "co_argcount", 1)
+            hook(*([Told(**job["told"])] if takes else []))
+        except (Terminated, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # the user's code
+            return failed(USER_ERROR, error)
+        return {"ok": True, "outputs": {}}
+
+
+class Told:
+    """What a hook is told: `run`, `pipeline`, `step`, `status`; also, of a failure, its `cause`, `message`, `traceback`
+    and `advice`."""
+
+    def __init__(self, **facts: Any) -> None:
+        self.__dict__.update(facts)
+
+    def __repr__(self) -> str:
+        return "Told(" + ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items()) + ")"
+
+
+def _unheard(message: Mapping[str, Any]) -> None:
+    """Nobody listens."""
+
+
+def failed(cause: str, error: BaseException, *, message: str = "") -> dict[str, Any]:
+    """The result of a job that an exception ended."""
+    document = failure.described(error)
+    if isinstance(error, StokerError) and (own := getattr(error, "cause", "")) in CAUSES:
+        cause = own  # the gate's errors know theirs, wherever they are raised
+    if message:
+        document["message"] = message
+    return {"ok": False, "outputs": {}, "cause": cause, "error": document}
+
+
+def _cpu() -> float:
+    """Seconds of CPU used so far by this process and its children that have ended."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
