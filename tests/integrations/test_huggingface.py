@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -181,3 +182,65 @@ def test_on_a_pipeline() -> None:
 
     with pytest.raises(RuntimeError, match="it is for a step"):
         run_with_accelerate(training)
+
+
+def test_it_is_where_zenml_has_it() -> None:
+    from stoker.integrations.huggingface import steps
+
+    assert steps.run_with_accelerate is run_with_accelerate
+
+
+MISUSED = {
+    "inside": """
+        from stoker import pipeline, step
+        from stoker.integrations.huggingface.steps import run_with_accelerate
+
+        @step
+        def train(x: int) -> int:
+            return x
+
+        @pipeline
+        def training():
+            run_with_accelerate(train)(x=1)
+
+        if __name__ == "__main__":
+            training()
+        """,
+    "twice": """
+        from stoker import pipeline, step
+        from stoker.integrations.huggingface.steps import run_with_accelerate
+
+        @run_with_accelerate(num_processes=2)
+        @run_with_accelerate(cpu=True)
+        @step
+        def train() -> int:
+            return 1
+
+        @pipeline
+        def training():
+            train()
+
+        if __name__ == "__main__":
+            training()
+        """,
+}
+TOLD = {
+    "inside": "train.py:10: run_with_accelerate was used as a function inside a pipeline, on train.",
+    "twice": "train.py:4: run_with_accelerate stands on",
+}
+
+
+@pytest.mark.parametrize("way", [(sys.executable,), (sys.executable, "-m", "stoker", "run")], ids=["python", "stoker"])
+@pytest.mark.parametrize("misuse", MISUSED)
+def test_misuse_ends_the_program_with_its_message_alone(misuse: str, way: tuple[str, ...], project: Any) -> None:
+    project.write({"train.py": MISUSED[misuse]})
+    finished = project.command([*way, "train.py"], code=2)
+    assert finished.stderr.startswith(f"error: {TOLD[misuse]}"), finished.stderr
+    assert "@run_with_accelerate(num_processes=4, multi_gpu=True)\n    @step" in finished.stderr
+    assert "Traceback" not in finished.stderr and "/stoker/" not in finished.stderr
+
+
+def test_misuse_may_be_caught_as_the_error_that_it_is() -> None:
+    with pytest.raises(RuntimeError) as error:
+        run_with_accelerate(num_processes=2)(3)
+    assert isinstance(error.value, UsageError) and error.value.exit_code == 2

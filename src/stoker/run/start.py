@@ -26,7 +26,7 @@ _exit_code = 0
 
 def run(pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any], request: RunRequest) -> Run:
     """Run a pipeline to its end, or with `detach` to its beginning; see `driver.run`."""
-    _watch_script()
+    watch_script()
     if request.detach and request.debug:
         raise UsageError("--debug runs every step in this process, which --detach leaves", fix="leave one of them out")
     if not request.debug and not request.detach:
@@ -39,7 +39,7 @@ def run(pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any], 
         spare.discard()
 
 
-def _watch_script() -> None:
+def watch_script() -> None:
     """In a script with Python's own way of showing errors, show ours as `stoker run` does and leave with its code."""
     if sys.excepthook is sys.__excepthook__ and getattr(sys.modules.get("__main__"), "__file__", None):
         sys.excepthook = _uncaught

@@ -13,11 +13,15 @@ from __future__ import annotations
 import sys
 from typing import Any, Callable, Final, Mapping, TypeVar, overload
 
+from stoker.core.errors import UsageError
 from stoker.core.launch import Accelerate, Launch
 from stoker.pipelines.functional import Pipeline, Step
 from stoker.pipelines.handles import Future, Handle, Handles
 from stoker.pipelines.options import LAUNCH_MARK
+from stoker.pipelines.places import caller
 from stoker.pipelines.tracing import ACTIVE
+
+__all__ = ["DecoratorMisused", "run_with_accelerate"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,6 +41,10 @@ and call the step in the pipeline as it is:
 """
 
 
+class DecoratorMisused(UsageError, RuntimeError):
+    """`run_with_accelerate` stands where it cannot; the message shows the right form."""
+
+
 @overload
 def run_with_accelerate(step: F, /, **arguments: Any) -> F: ...
 @overload
@@ -44,7 +52,7 @@ def run_with_accelerate(**arguments: Any) -> Callable[[F], F]: ...
 def run_with_accelerate(step: Any = None, /, **arguments: Any) -> Any:
     """Run a step's ranks under Accelerate; bare, or with arguments of `accelerate launch` by their Python names.
 
-    Stands above or below `@step`. Another use raises a `RuntimeError` that shows the right form.
+    Stands above or below `@step`. Another use raises `DecoratorMisused`, a `RuntimeError` that shows the right form.
     """
     if step is None:
         # Checked here, so that an error's traceback ends at the decorator.
@@ -75,8 +83,11 @@ def _launched(step: Any, launch: Launch, arguments: Mapping[str, Any]) -> Any:
     return step
 
 
-def _misuse(what: str, more: str = "") -> RuntimeError:
-    return RuntimeError(f"run_with_accelerate {what}\n{RIGHT}{more}")
+def _misuse(what: str, more: str = "") -> DecoratorMisused:
+    from stoker.run.start import watch_script
+
+    watch_script()  # no pipeline has been called yet that would have a script end with a message instead of a traceback
+    return DecoratorMisused(f"run_with_accelerate {what}\n{RIGHT}{more}", where=caller())
 
 
 def _at_module_level() -> bool:
