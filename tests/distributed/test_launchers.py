@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tests.engine.conftest import Lab
 
+from stoker.worker.cluster import free_port, listening
+
 FAILING = """
 @step(cache=False, launch=Command(["false"], num_processes=2))
 def fails_at_once() -> int:
@@ -88,6 +90,38 @@ def test_each_attempt_meets_at_a_place_of_its_own(failing: tuple[Lab, Any]) -> N
         (place,) = {(port, rendezvous) for number, port, rendezvous in rows if number == attempt}
         assert place[1] == f"{run.id}-again-{attempt}"
     assert len({port for _, port, _ in rows}) > 1, "not one port for all"
+
+
+FIXED = """
+@step(cache=False, launch=Accelerate(cpu=True, num_processes=2, main_process_port=int(os.environ["FIXED_PORT"])))
+def meets() -> str:
+    return os.environ["MASTER_PORT"]
+
+@pipeline
+def fixed():
+    meets()
+
+fixed()
+"""
+
+
+def test_ranks_meet_at_the_port_that_is_given(script: Callable[[str], Lab]) -> None:
+    port = str(free_port("127.0.0.1"))
+    lab = script(FIXED)
+    lab.run("script.py", env={"FIXED_PORT": port})
+    assert lab["fixed"].steps["meets"].load() == port
+
+
+def test_a_given_port_that_is_taken_is_told_before_ranks_start(script: Callable[[str], Lab]) -> None:
+    lab = script(FIXED)
+    with listening("127.0.0.1") as other:
+        port = other.getsockname()[1]
+        lab.run("script.py", code=1, env={"FIXED_PORT": str(port)})
+    failure = lab["fixed"].steps["meets"].failure
+    assert failure.cause == "rendezvous"
+    assert f"main_process_port={port}: another program listens on port {port}" in failure.message
+    assert "fix: give another port" in failure.message
+    assert not list(lab["fixed"].steps["meets"].logs(rank="launcher"))
 
 
 ELASTIC = """

@@ -77,4 +77,6 @@ def newer() -> Mapping[str, Argument]:
     return installed("accelerate.commands.launch:launch_command_parser", "accelerate")
 
 
-LAUNCHER: Final = Launcher(name="accelerate", launched=launched, arguments=ARGUMENTS, newer=newer)
+LAUNCHER: Final = Launcher(
+    name="accelerate", launched=launched, arguments=ARGUMENTS, newer=newer, port="main_process_port"
+)

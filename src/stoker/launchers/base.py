@@ -76,7 +76,7 @@ class Launcher:
     """One way to start ranks; called with the worker's argv, the node and the launcher's own arguments.
 
     `arguments` is its table, `newer` asks the installed version for more. `crowded`: more ranks than devices are
-    usual. `elastic`: it starts failed ranks again itself.
+    usual. `port` is the argument that fixes the port where ranks meet, empty for a launcher without one.
     """
 
     name: str
@@ -84,6 +84,7 @@ class Launcher:
     arguments: Mapping[str, Argument] = attrs.field(factory=dict, repr=False)
     newer: Callable[[], Mapping[str, Argument]] = nothing_newer
     crowded: bool = False
+    port: str = ""
 
     def __call__(self, argv: Sequence[str], node: Node, arguments: Mapping[str, Any]) -> Started:
         return self.launched(tuple(argv), node, arguments)

@@ -24,11 +24,6 @@ Capability = Callable[[str], tuple[int, int] | None]
 PRECISIONS: Final[Mapping[str, tuple[int, int]]] = {"bf16": (8, 0), "fp8": (8, 9)}
 EXCLUSIVE: Final = ("cpu", "multi_gpu", "tpu", "use_deepspeed", "use_fsdp")
 """Of these `accelerate launch` takes one at a time (`_validate_launch_command`)."""
-PORTS: Final[Mapping[str, str]] = {
-    "accelerate": "main_process_port",
-    "torchrun": "master_port",
-    "deepspeed": "master_port",
-}
 
 
 @attrs.frozen(kw_only=True)
@@ -175,13 +170,13 @@ def _arguments(asked: _Asked) -> Iterator[Finding]:
             why=f"{other} has {'it' if len(wrong) == 1 else 'them'}",
             fix=f'remove {", ".join(wrong)}, or write program="{other}"',
         )
-    port = PORTS.get(asked.launcher, "")
+    port = load_launcher(asked.launcher).port
     if given.get(port):
         yield Finding(
             code="STK137",
             level="info",
             what=f"{port}={given[port]} is fixed",
-            why="two steps on one host would meet at it, and an attempt may meet what is left of the one before",
+            why="two steps on one host cannot both have it, and an attempt may meet what is left of the one before",
             fix=f"remove {port}: a free port is found for each attempt",
         )
 

@@ -97,4 +97,4 @@ def world_info(node: Node) -> str:
     return base64.urlsafe_b64encode(json.dumps(named).encode()).decode()
 
 
-LAUNCHER: Final = Launcher(name="deepspeed", launched=launched, arguments=ARGUMENTS)
+LAUNCHER: Final = Launcher(name="deepspeed", launched=launched, arguments=ARGUMENTS, port="master_port")

@@ -109,4 +109,4 @@ def newer() -> Mapping[str, Argument]:
     return installed("torch.distributed.run:get_args_parser", "")
 
 
-LAUNCHER: Final = Launcher(name="torchrun", launched=launched, arguments=ARGUMENTS, newer=newer)
+LAUNCHER: Final = Launcher(name="torchrun", launched=launched, arguments=ARGUMENTS, newer=newer, port="master_port")

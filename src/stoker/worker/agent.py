@@ -23,9 +23,9 @@ import attrs
 
 from stoker.core import plugins, wire
 from stoker.core.launch import Launch
-from stoker.core.status import CANCELLED, GANG_INCOMPLETE, HANG
+from stoker.core.status import CANCELLED, GANG_INCOMPLETE, HANG, RENDEZVOUS
 from stoker.core.words import dashed
-from stoker.launchers.base import LOOPBACK, Argv, Node, Started, on_cpus, processes_per_node
+from stoker.launchers.base import LOOPBACK, Argv, Launcher, Node, Started, on_cpus, processes_per_node
 from stoker.worker import blame, cluster, hang, mpigang, processes
 from stoker.worker.notice import Notice
 from stoker.worker.rankstate import Output, RankState
@@ -144,8 +144,12 @@ class Agent:
             self._listener.listen(256)
             self._listener.setblocking(False)
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+            launcher = plugins.load("stoker.launchers", self._launch.launcher)
+            port = self._launch.arguments.get(launcher.port)
+            if port and self._node.rank == 0 and not cluster.port_is_free(port):
+                return self._port_taken(launcher.port, port)
             try:
-                self._start()
+                self._start(launcher)
                 while not self._over():
                     self._turn()
             finally:
@@ -175,8 +179,16 @@ class Agent:
 
     # Starting
 
-    def _start(self) -> None:
-        launcher = plugins.load("stoker.launchers", self._launch.launcher)
+    def _port_taken(self, argument: str, port: int) -> dict[str, Any]:
+        """The result where ranks cannot meet at the port that the launch fixes."""
+        if self._gang is not None:
+            self._gang.end()
+        message = f"{argument}={port}: another program listens on port {port} of this machine"
+        fix = f"give another port, or remove {argument}: a free one is found for each attempt"
+        error = blame.unraised(f"{message}\n  fix: {fix}")
+        return {"ok": False, "outputs": {}, "cause": RENDEZVOUS, "error": error, "failed_at": time.time()}
+
+    def _start(self, launcher: Launcher) -> None:
         argv = (sys.executable, "-m", "stoker.worker.rank", os.path.join(self._folder, "agent"))
         started: Started = mpigang.started(launcher, argv, self._node, self._arguments(), self._job.get("gang"))
         environment = environment_for(started, self._node, self._folder)

@@ -12,6 +12,7 @@ to the head, the head tells the others to end, and one that goes away without a 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -246,6 +247,24 @@ def free_port(address: str) -> int:
     """A port of an address that nobody listens on at this moment."""
     with listening(address) as tried:
         return int(tried.getsockname()[1])
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a server can listen on a port of all addresses of this machine, as a launcher's store does."""
+    for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as tried:
+                if family == socket.AF_INET6:
+                    tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                # Connections of an earlier attempt that the kernel still remembers are in nobody's way.
+                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                tried.bind((address, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+        except OverflowError:  # no port at all, which the launcher refuses in its own words
+            break
+    return True
 
 
 def own_address(said: str) -> str:
