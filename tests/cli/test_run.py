@@ -249,3 +249,54 @@ def test_a_file_of_a_package_by_its_path_from_a_shell(project: Any) -> None:
     project.write({"parts/__init__.py": "", "parts/other.py": "NUMBER = 4\n", "parts/train.py": source})
     project.stoker("run", "parts/train.py")
     project.stoker("plan", "parts/train.py")
+
+
+@pytest.mark.parametrize("init", ["", "raise SystemExit('nobody imports me')\n", "from . import missing\n"])
+@pytest.mark.parametrize("command", ["python", "run", "plan"])
+def test_a_script_beside_an_init_file_runs_as_python_runs_it(init: str, command: str, project: Any) -> None:
+    """A notebook's folder, or a repository that is cloned as a package: Python does not look at `__init__.py`."""
+    source = """
+        import helpers
+        from stoker import pipeline, step
+
+        @step
+        def give() -> int:
+            return helpers.NUMBER
+
+        @pipeline
+        def scripted():
+            give()
+
+        if __name__ == "__main__":
+            run = scripted()
+            print(run.steps["give"].load(), __package__ or "", __spec__)
+        """
+    project.write({"parts/__init__.py": init, "parts/helpers.py": "NUMBER = 4\n", "parts/train.py": source})
+    if command == "python":
+        assert project.run("parts/train.py").stdout == "4  None\n"
+    else:
+        finished = project.stoker(command, "parts/train.py")
+        assert command == "plan" or finished.stdout == "4  None\n"
+
+
+@pytest.mark.parametrize("folder", [".", "parts"])
+def test_a_script_of_a_package_may_import_the_package_by_its_name(folder: str, project: Any) -> None:
+    source = """
+        from stoker import pipeline, step
+        from parts.other import NUMBER
+
+        @step
+        def give() -> int:
+            import parts.other
+            return NUMBER + parts.other.NUMBER
+
+        @pipeline
+        def scripted():
+            give()
+
+        if __name__ == "__main__":
+            print(scripted().steps["give"].load())
+        """
+    project.write({"parts/__init__.py": "", "parts/other.py": "NUMBER = 4\n", "parts/train.py": source})
+    project.folder = project.folder / folder
+    assert project.stoker("run", "parts/train.py" if folder == "." else "train.py").stdout == "8\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib.util
 import os
@@ -29,11 +30,16 @@ _INIT: Final = "__init__.py"
 
 @attrs.frozen(kw_only=True)
 class Target:
-    """A Python file: `root` goes on `sys.path`, `module` is its dotted name if it is part of a package."""
+    """A Python file.
+
+    `root` goes on `sys.path`. `module` is its dotted name if it runs as part of a package. `package_root` is the folder
+    from which a script may import the package that it lies in; Python itself would not find it there.
+    """
 
     path: str
     root: str
     module: str = ""
+    package_root: str = ""
     pipeline: str = ""
     shown: str = ""
 
@@ -59,7 +65,7 @@ def parse(text: str, pipeline: str = "") -> Target:
 
 def load(target: Target) -> ModuleType:
     """The file's module, imported under a name of its own: its main block stays quiet, and no pipeline runs."""
-    _on_path(target.root)
+    _target_on_path(target)
     name = target.stem
     known = sys.modules.get(name)
     if known is not None and not _same_file(known, target.path):
@@ -90,7 +96,7 @@ def executed(target: Target, line: CommandLine) -> Iterator[ModuleType]:
     """
     main = ModuleType("__main__")
     argv, path, before = sys.argv, list(sys.path), sys.modules.get("__main__")
-    _on_path(target.root)  # first: a package's modules are found from there
+    _target_on_path(target)  # first: a package's modules are found from there
     spec = _spec(target)
     main.__dict__.update(
         __file__=target.path,
@@ -165,8 +171,21 @@ def _file(text: str) -> Target:
     while (root / _INIT).is_file() and root.name.isidentifier():
         parts.insert(0, root.name)
         root = root.parent
-    module = ".".join(parts) if len(parts) > 1 and path.name != _INIT else ""
-    return Target(path=str(path), root=str(root), module=module)
+    if len(parts) == 1 or path.name == _INIT:
+        return Target(path=str(path), root=str(root))
+    if _imports_relatively(path):
+        return Target(path=str(path), root=str(root), module=".".join(parts))
+    # `python FILE` looks at no __init__.py beside FILE: modules are found from FILE's own folder.
+    return Target(path=str(path), root=str(path.parent), package_root=str(root))
+
+
+def _imports_relatively(path: Path) -> bool:
+    """Whether a file has a `from .module import …`, which only works in a package."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return False  # told where it is executed
+    return any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree))
 
 
 def _dotted(text: str) -> Target:
@@ -183,6 +202,13 @@ def _dotted(text: str) -> Target:
         raise UsageError(f"there is no file and no module {text}{nearest(f'{text}.py', there)}")
     root = Path(spec.origin).parents[spec.name.count(".")]
     return Target(path=spec.origin, root=str(root), module=spec.name if "." in spec.name else "")
+
+
+def _target_on_path(target: Target) -> None:
+    """Let the file's imports be found: from its root first, and then from the folder of its package."""
+    _on_path(target.root)
+    if target.package_root and target.package_root not in sys.path:
+        sys.path.insert(1, target.package_root)
 
 
 def _on_path(folder: str) -> None:
