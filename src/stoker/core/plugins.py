@@ -6,10 +6,97 @@ the table lacks, because scanning the installed distributions costs tens of mill
 
 from __future__ import annotations
 
+import functools
 import importlib
-from typing import Any, Final, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, Iterator, Mapping, TypeVar, cast
+
+import attrs
 
 from stoker.core.errors import MissingPackage, UsageError, nearest
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+Part = TypeVar("Part")
+
+
+@attrs.frozen(kw_only=True)
+class Registry(Generic[Part]):
+    """The parts of one kind by name: Stoker's own from a table, those of other distributions by entry point.
+
+    A table maps a name to `"module:attribute"` and the extra that brings the packages of that module; the module is
+    imported when its part is asked for. Entry points are read once a process, and only for a name that the table lacks
+    or when all parts are listed: scanning the installed distributions costs tens of milliseconds.
+    """
+
+    group: str
+    """The group of entry points, such as "stoker.backends"."""
+    noun: str
+    """What one part is called in messages, such as "backend"."""
+    kind: type[Any]
+    """The class of every part."""
+    builtin: Mapping[str, tuple[str, str]]
+    """name → ("module:attribute", extra)"""
+
+    def load(self, name: str) -> Part:
+        """The part called `name`.
+
+        Raises `UsageError` for an unknown name and for a part of another class, `MissingPackage` where the part needs
+        a package that is not installed.
+        """
+        if name in self.builtin:
+            target, extra = self.builtin[name]
+            return cast("Part", resolve(target, extra=extra))
+        for entry in entry_points(self.group):
+            if entry.name == name:
+                return self._checked(entry)
+        raise UsageError(f"there is no {self.noun} called '{name}'{nearest(name, self.names())}")
+
+    def names(self) -> tuple[str, ...]:
+        """The names of all parts: Stoker's own in the table's order, then those of other distributions."""
+        return (*self.builtin, *(entry.name for entry in entry_points(self.group) if entry.name not in self.builtin))
+
+    def parts(self) -> Iterator[tuple[str, Part]]:
+        """Every part with its name, each loaded; see `load` for what is raised."""
+        for name in self.names():
+            yield name, self.load(name)
+
+    def offered(self) -> Iterator[tuple[str, Part]]:
+        """The parts of other distributions with their names, each loaded."""
+        for entry in entry_points(self.group):
+            if entry.name not in self.builtin:
+                yield entry.name, self._checked(entry)
+
+    def _checked(self, entry: EntryPoint) -> Part:
+        try:
+            part = entry.load()
+        except (ImportError, AttributeError) as error:
+            raise UsageError(
+                f"the {self.noun} '{entry.name}' of {_distribution(entry)} cannot be loaded: {error}",
+                where=entry.value,
+                fix=f"mend or uninstall {_distribution(entry)}",
+            ) from error
+        if not isinstance(part, self.kind):
+            raise UsageError(
+                f"the {self.noun} '{entry.name}' of {_distribution(entry)} is of class "
+                f"{type(part).__name__}, not {self.kind.__name__}",
+                where=entry.value,
+                fix=f"let the entry point in the group '{self.group}' name an object of that class",
+            )
+        return cast("Part", part)
+
+
+@functools.cache
+def entry_points(group: str) -> tuple[EntryPoint, ...]:
+    """The entry points that installed distributions offer in a group, read once a process."""
+    from importlib import metadata
+
+    return tuple(metadata.entry_points(group=group))
+
+
+def _distribution(entry: EntryPoint) -> str:
+    return "an installed package" if entry.dist is None else f"the package '{entry.dist.name}'"
+
 
 BACKENDS: Final[Mapping[str, tuple[str, str]]] = {
     "docker": ("stoker.backends.docker.backend:DockerBackend", "docker"),
