@@ -15,8 +15,8 @@ import pytest
 
 THIRD_PARTY = frozenset(
     """
-    IPython PIL cattrs cloudpickle fsspec hypothesis jinja2 markdown_it matplotlib numpy pandas peewee playhouse polars
-    psutil psycopg pyarrow pygments ray requests rich scipy sklearn tomli torch typing_extensions yaml
+    IPython PIL cattrs cloudpickle fsspec hypothesis jinja2 markdown_it matplotlib numpy packaging pandas peewee
+    playhouse polars psutil psycopg pyarrow pygments ray requests rich scipy sklearn tomli torch typing_extensions yaml
     """.split()
 )
 """All but attrs, of which values are made."""

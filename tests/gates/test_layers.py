@@ -25,6 +25,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "jax": ("stoker.worker",),
     "libcst": ("stoker.migrate",),
     "numpy": ("stoker.store", "stoker.plan"),
+    "packaging": ("stoker.plan", "stoker.images"),  # never in a worker: it travels with attrs and cattrs alone
     "pandas": ("stoker.store",),
     "peewee": ("stoker.store",),
     "playhouse": ("stoker.store",),

@@ -15,7 +15,8 @@ from stoker.core.docker import DockerSettings
 from stoker.core.errors import SettingsError
 from stoker.images import parents
 from stoker.images.dockerfile import ImageSpec, dockerfile
-from stoker.images.requirements import from_file, from_project, installed, listed, name_of
+from stoker.images.requirementlines import project_of
+from stoker.images.requirements import from_file, from_project, installed, listed
 from stoker.images.spec import final_parent, spec_of
 
 
@@ -76,6 +77,20 @@ def test_a_file_and_a_list_ask_for_the_same(tmp_path: Path) -> None:
         ("-r requirements.txt", "includes itself"),
         ("https://me:word@host/x.whl", "has a password"),
         (">=1.0", "is not a requirement"),
+        ("numpy=1.26", "requirements.txt:1: 'numpy=1.26' is not a requirement"),
+        ("numpy 1.26", "is not a requirement"),
+        ("numpy>=1.*", "is not a requirement"),
+        ("numpy==new", "is not a requirement"),
+        ("torch>=2.1+cu121", "is not a requirement"),
+        ("numpy[a", "is not a requirement"),
+        ("numpy >= 1 < 2", "is not a requirement"),
+        ("x ; sys_platform = 'linux'", "is not a requirement"),
+        ("x ; (os_name == 'posix'", "is not a requirement"),
+        ("torch#foo", "is not a requirement"),
+        ("_x", "is not a requirement"),
+        ("numpy==1.0 \\ \nscipy", "is not a requirement"),
+        ("wheels/x-1.zip", "path of this machine"),
+        ("-rmissing.txt", "cannot be read"),
     ],
 )
 def test_refused(text: str, words: str, tmp_path: Path) -> None:
@@ -180,7 +195,7 @@ def test_this_python_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_this_python_as_it_is() -> None:
     found, _ = installed()
     assert f"attrs=={metadata.version('attrs')}" in found.lines
-    assert not {"stoker", "pip"} & {name_of(line) for line in found.lines}
+    assert not {"stoker", "pip"} & {project_of(line) for line in found.lines}
 
 
 def test_what_is_asked_for_later_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

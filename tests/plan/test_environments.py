@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -28,6 +29,10 @@ VERSION = ".".join(map(str, sys.version_info[:3]))
         ("2.0.0rc1", "2.0rc1"),
         ("2.0.0rc1", "==2.0.0.rc1"),
         ("1.15.0", "!=1.16"),
+        ("26.1.0", "!=26.1.0rc1"),
+        ("26.1.0", "!=26.0.*"),
+        ("26.1.0rc1", ">=26.0"),
+        ("1!2.0", ">=3"),
     ],
 )
 def test_satisfied(here: str, version: str) -> None:
@@ -47,10 +52,21 @@ def test_satisfied(here: str, version: str) -> None:
         ("1.16.0", "1.15.*"),
         ("1.16", "!=1.16"),
         ("1.0.post1", "1.0"),
+        ("1.0.post1", ">1.0"),
+        ("2.1.0+cu121", ">2.1.0"),
+        ("2.1.0", "===2.1"),
+        ("unknown", ">=1"),
+        ("1.26.4", "=1.26"),
     ],
 )
 def test_not_satisfied(here: str, version: str) -> None:
     assert not satisfies(here, version)
+
+
+def test_a_pre_release_that_is_refused_does_not_refuse_the_release() -> None:
+    ours = metadata.version("attrs")
+    assert not list(differences(PackageSettings(pypi={"attrs": f"!={ours}rc1"})))
+    assert list(differences(PackageSettings(pypi={"attrs": f"!={ours}"})))
 
 
 def test_differences_name_the_field() -> None:

@@ -58,6 +58,16 @@ def test_the_image_has_what_the_step_asks_for(tmp_path: Path) -> None:
     assert "--extra-index-url=https://more.example/simple" in text
 
 
+@pytest.mark.parametrize("options", [{}, {"step_operator": "here"}])
+def test_a_version_that_no_installer_reads_is_refused_at_its_place(options: dict[str, Any]) -> None:
+    words = refused(
+        layer_of("a", packages={"pypi": {"six": "1"}}), layer_of("b", packages={"pypi": {"six": "new"}}, **options)
+    )
+    assert (
+        words.startswith("b  (over a): packages.pypi: 'new' is not a version of six") and 'fix: write "1.26.4"' in words
+    )
+
+
 def test_docker_settings_stay_and_packages_come_to_them() -> None:
     found = docker(
         layer_of("a", docker={"requirements": ["numpy==1.26.4", "Six == 1.15.0"], "apt_packages": ["git"]}),

@@ -145,12 +145,17 @@ def requirement(name: str, version: str) -> str:
     """A requirement's line: `six==1.15.0` of "1.15.0", `six>=1` of ">=1", `six` of "", `six @ …` of "@ …"."""
     if version.startswith("@"):
         return f"{name} @ {version[1:].strip()}"
-    return f"{name}{version}" if not version or version[0] in "<>=!~" else f"{name}=={version}"
+    return name + clauses(version)
 
 
 def specification(name: str, version: str) -> str:
     """A word of conda's: `numpy==1.26.4` of "1.26.4", `numpy>=1.26` of ">=1.26", `numpy` of ""."""
-    return f"{name}{version}" if not version or version[0] in "<>=!~" else f"{name}=={version}"
+    return name + clauses(version)
+
+
+def clauses(version: str) -> str:
+    """What stands behind a package's name for a version: `==1.15.0` of "1.15.0", `>=1` of ">=1", nothing of ""."""
+    return version if not version or version[0] in "<>=!~" else f"=={version}"
 
 
 def name_of(key: str) -> str:

@@ -1,7 +1,8 @@
 """Lists of requirements: files with what they include, a project's pyproject.toml, and what is installed here.
 
-Every list becomes plain lines without comments, in the form that pip and uv both read. Nothing is resolved and no
-network is asked: whether the lines can be installed is seen when the image is built.
+Every list becomes plain lines without comments, in the form that pip and uv both read; `images.requirementlines` knows
+that form. Nothing is resolved and no network is asked: whether the lines can be installed is seen when the image is
+built.
 """
 
 from __future__ import annotations
@@ -17,8 +18,19 @@ from pathlib import Path
 from typing import Any, Final, Iterable, Iterator, Mapping
 from urllib.parse import urlsplit
 
+from packaging.utils import canonicalize_name
+
 from stoker.core.errors import SettingsError, nearest
 from stoker.images.dockerfile import Requirements
+from stoker.images.requirementlines import (
+    check,
+    logical_lines,
+    option_of,
+    parsed,
+    project_of,
+    specifier_of,
+    without_comment,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -31,35 +43,22 @@ TORCH: Final = frozenset({"torch", "torchvision", "torchaudio"})
 """The packages whose wheels PyTorch's own index has for each platform: https://pytorch.org/get-started/locally/."""
 INSTALLERS: Final = frozenset({"pip", "setuptools", "wheel", "distribute", "uv"})
 """What `pip freeze` leaves out (https://pip.pypa.io/en/stable/cli/pip_freeze/), and uv: the image has its own."""
-_NAME: Final = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[([^\]]*)\])?")
-# https://pip.pypa.io/en/stable/reference/requirements-file-format/
-_INCLUDE: Final = re.compile(r"(-r|--requirement|-c|--constraint)(?:\s*=\s*|\s+|(?<=-[rc]))(.+)")
-_EDITABLE: Final = re.compile(r"(-e|--editable)(?:\s*=\s*|\s+)(.+)")
-_OPTION: Final = re.compile(r"(?:(-[if])(?:\s+|(?=\S))|(--[a-z][a-z-]*))(?:\s*=\s*|\s+)?(.*)")
-_COMMENT: Final = re.compile(r"(^|\s)#.*$")
+INCLUDES: Final = ("-r", "--requirement", "-c", "--constraint")
+EDITABLE: Final = ("-e", "--editable")
+ARCHIVES: Final = (
+    *(".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz", ".txz", ".tar.lzma", ".tlz"),
+)
+"""Endings of files that pip installs: https://github.com/pypa/pip/blob/main/src/pip/_internal/utils/filetypes.py."""
 _OPTIONS: Final = (
     *("-i", "--index-url", "--extra-index-url", "--no-index", "-f", "--find-links", "--no-binary", "--only-binary"),
     *("--prefer-binary", "--require-hashes", "--pre", "--trusted-host", "--use-feature"),
 )
 
 
-def canonical(name: str) -> str:
-    """A project's name as indexes compare it: https://packaging.python.org/en/latest/specifications/name-normalization."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def name_of(line: str) -> str:
-    """The project that a line asks for; empty for an option or an address without a name."""
-    match = _NAME.match(line)
-    if match is None or re.match(r"[A-Za-z][A-Za-z0-9+.-]*://|\.{0,2}/", line):
-        return ""
-    return canonical(match[1])
-
-
 def extras_of(line: str) -> tuple[str, ...]:
     """The extras that a line names."""
-    match = _NAME.match(line)
-    return tuple(word.strip() for word in (match[2] or "").split(",") if word.strip()) if match else ()
+    requirement = parsed(line)
+    return tuple(sorted(requirement.extras)) if requirement is not None else ()
 
 
 def listed(lines: Iterable[str], *, where: str, folder: Path) -> Requirements:
@@ -104,13 +103,13 @@ def installed() -> tuple[Requirements, tuple[str, ...]]:
     left_out = []
     for distribution in metadata.distributions():
         name = distribution.metadata["Name"]
-        if not name or canonical(name) in lines or canonical(name) in INSTALLERS | OURS:
+        if not name or canonicalize_name(name) in lines or canonicalize_name(name) in INSTALLERS | OURS:
             continue  # the first one on the path is the one that is imported
         line = _pinned(name, distribution)
         if line is None:
             left_out.append(f"{name}: installed here from a folder of this machine; its code is not in the image")
         else:
-            lines[canonical(name)] = line
+            lines[canonicalize_name(name)] = line
     ordered = tuple(lines[name] for name in sorted(lines))
     return Requirements(name="local", lines=ordered, origin="this Python"), tuple(sorted(left_out))
 
@@ -121,13 +120,13 @@ def without_ours(group: Requirements) -> tuple[Requirements, tuple[str, ...], tu
     extras: list[str] = []
     left_out: list[str] = []
     for line in group.lines:
-        name = name_of(line)
+        name = project_of(line)
         if name not in OURS:
             kept.append(line)
             continue
         extras += extras_of(line) if name == "stoker" else ()
         left_out.append(f"{line}: Stoker puts itself into the image, in the version that runs here")
-    limits = tuple(line for line in group.constraints if name_of(line) not in OURS)
+    limits = tuple(line for line in group.constraints if project_of(line) not in OURS)
     changed = Requirements(
         name=group.name, lines=tuple(kept), constraints=limits, index=group.index, origin=group.origin
     )
@@ -161,57 +160,41 @@ def _file(
             f"the requirements cannot be read: {error}", where=where, fix="name a file, seen from the project's folder"
         ) from None
     target = limits if constraint else found
-    for number, line in _joined(text):
+    for number, line in logical_lines(text):
         _take(line, target, limits, folder=path.parent, where=f"{path.name}:{number}", seen=(*seen, path))
-
-
-def _joined(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers: those that end in a backslash go on, comments and empty ones are gone."""
-    whole = ""
-    began = 0
-    for number, line in enumerate([*text.splitlines(), ""], 1):
-        began = began if whole else number
-        if line.endswith("\\") and not line.lstrip().startswith("#"):
-            whole += line[:-1].rstrip() + " "
-            continue
-        plain = _COMMENT.sub("", whole + line).strip()
-        whole = ""
-        if plain:
-            yield began, plain
 
 
 def _take(line: str, found: list[str], limits: list[str], *, folder: Path, where: str, seen: tuple[Path, ...]) -> None:
     """Put one line where it belongs; what it includes comes in its place."""
     if "\n" in line or "\r" in line:
         raise SettingsError(f"{line!r} is not one requirement", where=where, fix="give each one its own item")
-    line = _COMMENT.sub("", line).strip()
-    include = _INCLUDE.fullmatch(line)
-    if include is not None:
-        limiting = include[1] in ("-c", "--constraint")
-        other = include[2].strip().strip("'\"")
-        _file((folder / other).resolve(), found, limits, where=where, seen=seen, constraint=limiting)
+    line = without_comment(line)
+    option = option_of(line)
+    if option is not None and option[0] in INCLUDES:
+        limiting = option[0] in ("-c", "--constraint")
+        _file((folder / option[1]).resolve(), found, limits, where=where, seen=seen, constraint=limiting)
         return
     _refuse_local(line, where)
     if line.startswith("-"):
-        option = _OPTION.fullmatch(line)
-        name = (option[1] or option[2]) if option is not None else line
+        name = option[0] if option is not None else line
         if name not in _OPTIONS:
             raise SettingsError(
                 f"'{name}' is no option for a list of requirements{nearest(name, _OPTIONS)}", where=where
             )
-    elif line and not name_of(line) and "://" not in line:
-        raise SettingsError(f"{line!r} is not a requirement", where=where, fix="write a name such as 'numpy>=1.26'")
+    elif line:
+        check(line, where)
     check_passwords(line, where)
     if line:
         found.append(line)
 
 
 def _refuse_local(line: str, where: str) -> None:
-    editable = _EDITABLE.fullmatch(line)
-    target = editable[2] if editable is not None else line
+    option = option_of(line)
+    editable = option if option is not None and option[0] in EDITABLE else None
+    target = editable[1] if editable is not None else specifier_of(line)
     direct = re.search(r"(?:^|@\s*)(file:\S+)", target)
     remote = re.match(r"(git|hg|svn|bzr)\+", target)
-    path = re.match(r"\.{0,2}/|\.\.?($|\[)", target) or (target.endswith((".whl", ".tar.gz")) and "://" not in target)
+    path = re.match(r"\.{0,2}/|\.\.?($|\[)", target) or (target.endswith(ARCHIVES) and "://" not in target)
     if direct is not None or path or (editable is not None and not remote):
         raise SettingsError(
             f"{line!r} is a path of this machine, and the image has no such path",
@@ -234,9 +217,9 @@ def _toml(path: Path) -> Mapping[str, Any]:
 
 def _check_extras(document: Mapping[str, Any], extras: Iterable[str], path: Path) -> None:
     table = document.get("project", {})
-    known = [canonical(name) for name in table.get("optional-dependencies", {})]
+    known = [canonicalize_name(name) for name in table.get("optional-dependencies", {})]
     for extra in extras:
-        if canonical(extra) not in known:
+        if canonicalize_name(extra) not in known:
             raise SettingsError(
                 f"required_extras: the project has no extra '{extra}'{nearest(extra, known)}", where=str(path)
             )
@@ -244,18 +227,19 @@ def _check_extras(document: Mapping[str, Any], extras: Iterable[str], path: Path
 
 def _own(table: Mapping[str, Any], extras: Iterable[str], seen: set[str]) -> Iterator[str]:
     """The dependencies, and those of extras; an extra may name others of the same project."""
-    optional = {canonical(name): lines for name, lines in table.get("optional-dependencies", {}).items()}
-    own = canonical(str(table.get("name", "")))
+    optional = {canonicalize_name(name): lines for name, lines in table.get("optional-dependencies", {}).items()}
+    own = canonicalize_name(str(table.get("name", "")))
     waiting = [*table.get("dependencies", ())]
     for extra in extras:
-        if canonical(extra) not in seen:
-            seen.add(canonical(extra))
-            waiting += optional.get(canonical(extra), ())
+        if canonicalize_name(extra) not in seen:
+            seen.add(canonicalize_name(extra))
+            waiting += optional.get(canonicalize_name(extra), ())
     for line in waiting:
-        if own and name_of(line) == own:
+        if own and project_of(line) == own:
             yield from _own({**table, "dependencies": ()}, extras_of(line), seen)
         else:
             _refuse_local(line, "pyproject.toml")
+            check(line, "pyproject.toml")
             check_passwords(line, "pyproject.toml")
             yield line
 
@@ -275,7 +259,7 @@ def _exported(uv: str, path: Path, extras: Iterable[str]) -> tuple[str, ...]:
             fix=f"see what this says: {shlex.join(argv)}",
         )
     found: list[str] = []
-    for number, line in _joined(finished.stdout):
+    for number, line in logical_lines(finished.stdout):
         _take(line, found, [], folder=path.parent, where=f"uv.lock, line {number} of uv export", seen=())
     return _once(found)
 

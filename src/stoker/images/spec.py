@@ -26,6 +26,7 @@ from stoker.images.dockerfile import (
     dockerfile,
     requirement_files,
 )
+from stoker.images.requirementlines import project_of
 from stoker.images.requirements import (
     TORCH,
     check_passwords,
@@ -33,7 +34,6 @@ from stoker.images.requirements import (
     from_project,
     installed,
     listed,
-    name_of,
     without_ours,
 )
 
@@ -254,8 +254,8 @@ def _cleaned(
         kept, named, ours = without_ours(group)
         extras.update(named)
         left_out += ours
-        lines = tuple(line for line in kept.lines if name_of(line) not in later)
-        later |= {name_of(line) for line in lines} - {""}
+        lines = tuple(line for line in kept.lines if project_of(line) not in later)
+        later |= {project_of(line) for line in lines} - {""}
         if any(not line.startswith("-") for line in lines):
             found.insert(0, attrs.evolve(kept, lines=lines))
     return tuple(found), tuple(sorted(extras)), tuple(left_out)
@@ -270,7 +270,7 @@ def _wheels(groups: Iterable[Requirements]) -> str:
             continue  # the list says itself where its wheels are
         for line in group.lines:
             local = re.search(r"\+(cpu|xpu|cu\d+|rocm[\d.]+)\b", line)
-            if name_of(line) in TORCH and local is not None:
+            if project_of(line) in TORCH and local is not None:
                 return local[1]
     return ""
 
@@ -278,7 +278,7 @@ def _wheels(groups: Iterable[Requirements]) -> str:
 def _split(group: Requirements, wheels: str) -> Iterator[Requirements]:
     """Torch from its own index first, for pip, which would take the newest version of all indexes; then the rest."""
     hashed = any("--hash" in line for line in group.lines)
-    torch = tuple(line for line in group.lines if name_of(line) in TORCH)
+    torch = tuple(line for line in group.lines if project_of(line) in TORCH)
     if not torch or hashed or any(re.match(r"-i|--index-url|--extra-index-url", line) for line in group.lines):
         yield group
         return

@@ -7,24 +7,23 @@ it. What is asked for, is missing, and may not be made is a finding: a step neve
 from __future__ import annotations
 
 import platform
-import re
 import shutil
 import sys
 from importlib import metadata
 from typing import Final, Iterable, Iterator
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
 from stoker.core.findings import Finding
-from stoker.core.packages import PackageSettings, digest, name_of, requirement
+from stoker.core.packages import PackageSettings, clauses, digest, name_of, requirement
 from stoker.core.plan import Backend, StepPlan
 from stoker.core.units import given
 from stoker.images.installers import CONDA, UV, VERSION, is_this, maker
 from stoker.plan.imagepackages import project
-from stoker.plan.requirements import numbers
-from stoker.plan.requirements import requirement as parsed
+from stoker.plan.requirements import satisfies as allowed
 
 MISSING: Final = "STK114"
 NOT_MADE: Final = "STK115"
-_EARLY: Final = re.compile(r"a|b|c|dev|pre")
 
 
 def environment_of(packages: PackageSettings | None) -> str:
@@ -40,11 +39,11 @@ def project_lines(packages: PackageSettings) -> tuple[str, ...]:
     path = project() if packages.environment == "uv" else None
     if path is None:
         return ()
+    from stoker.images.requirementlines import project_of
     from stoker.images.requirements import from_project
-    from stoker.images.requirements import name_of as named
 
     own = {name_of(name) for name, version in given(packages.pypi, {}).items() if version is not None}
-    return tuple(line for line in from_project(path).lines if named(line) not in own)
+    return tuple(line for line in from_project(path).lines if project_of(line) not in own)
 
 
 def differences(packages: PackageSettings) -> Iterator[tuple[str, str, str]]:
@@ -75,22 +74,14 @@ def installed(name: str) -> str:
 def satisfies(here: str, version: str) -> bool:
     """Whether an installed version is one that a setting's version allows; what cannot be told is not allowed.
 
-    https://packaging.python.org/en/latest/specifications/version-specifiers: trailing zeros do not count, and a local
-    part (+cu124) counts where the setting names one.
+    A local part (+cu124) counts where the setting names one.
     """
     if not version:
         return True
-    clauses = version if version[0] in "<>=!~" else f"=={version}"
-    found = parsed(f"x{clauses}")
-    if found is None or not found.clauses or not numbers(here):
+    try:
+        return allowed(here, SpecifierSet(clauses(version)))
+    except InvalidSpecifier:
         return False
-    exact = [text for sign, text in found.clauses if sign in ("==", "===") and not text.endswith("*")]
-    if any(_normal(text) not in (_normal(here), _normal(here.partition("+")[0])) for text in exact):
-        return False
-    if len(exact) == len(found.clauses):
-        return True
-    # Before a release come those that lead up to it, which numbers alone do not tell.
-    return _EARLY.search(here.partition("+")[0].lower()) is None and found.allows(numbers(here))
 
 
 def findings(step: StepPlan, backend: Backend) -> Iterable[Finding]:
@@ -150,15 +141,3 @@ def _not_made(step: StepPlan, packages: PackageSettings) -> Iterator[Finding]:
     if pickled and not is_this(".".join(python.split(".")[:2])):
         what = f"its function is sent as a pickle, which Python {python} does not read when {VERSION} made it"
         yield refused(what, "it is no module's and no file's", "define it in a file")
-
-
-def _normal(version: str) -> str:
-    """A version in which spellings of the same one are equal: lower case, no zeros at the end of its numbers."""
-    text = re.sub(r"^v", "", version.strip().lower())
-    match = re.match(r"(\d+(?:\.\d+)*)(.*)", text)
-    if match is None:
-        return text
-    release = match[1].split(".")
-    while len(release) > 1 and not int(release[-1]):
-        release.pop()
-    return ".".join(str(int(part)) for part in release) + re.sub(r"[-_.]", "", match[2])

@@ -14,10 +14,10 @@ import attrs
 
 from stoker.core.docker import DockerSettings
 from stoker.core.errors import SettingsError
-from stoker.core.packages import PackageSettings, canonical, name_of
+from stoker.core.packages import PackageSettings, name_of
 from stoker.core.units import given
 from stoker.images import parents
-from stoker.images.requirements import name_of as required
+from stoker.images.requirementlines import project_of, same
 
 PROJECT: Final = "pyproject.toml"
 _INDEX: Final = ("index-url", "default-index", "i")
@@ -122,12 +122,12 @@ def _put_python(docker: dict[str, Any], packages: PackageSettings, told: Told) -
 def _put_requirements(docker: dict[str, Any], packages: PackageSettings, told: Told) -> None:
     written = docker.get("requirements") or ()
     lines = [f"-r {written}"] if isinstance(written, str) else list(written)
-    theirs = {required(line): line for line in lines if required(line)}
+    theirs = {project_of(line): line for line in lines if project_of(line)}
     for name, line in zip(sorted(_names(packages.pypi)), packages.requirements):
         other = theirs.get(name_of(name))
         if other is None:
             lines.append(line)
-        elif _plain(other) != _plain(line) and not _stronger(told, "docker.requirements", f"packages.pypi.{name}"):
+        elif not same(other, line) and not _stronger(told, "docker.requirements", f"packages.pypi.{name}"):
             _differ(told, "docker.requirements", other, f"packages.pypi.{name}", line)
     if lines and packages.requirements:
         docker["requirements"] = lines
@@ -140,7 +140,7 @@ def _put_conda(docker: dict[str, Any], packages: PackageSettings, told: Told) ->
         other = theirs.get(name_of(name))
         if other is None:
             lines.append(line)
-        elif _plain(other) != _plain(line) and not _stronger(told, "docker.conda_packages", f"packages.conda.{name}"):
+        elif not same(other, line) and not _stronger(told, "docker.conda_packages", f"packages.conda.{name}"):
             _differ(told, "docker.conda_packages", other, f"packages.conda.{name}", line)
     if not packages.specifications:
         return
@@ -218,13 +218,6 @@ def _conda_name(line: str) -> str:
         if letter in "<>=!~ [":
             return line[:number]
     return line
-
-
-def _plain(line: str) -> str:
-    """A requirement without what does not count: spaces, and the spelling of its name."""
-    bare = "".join(line.split())
-    name = required(bare)
-    return name + bare[len(name) :] if canonical(bare[: len(name)]) == name else bare
 
 
 def _kept(values: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -58,6 +58,11 @@ def resolve(layers: Sequence[Layer], stack: Stack) -> tuple[StepSettings, dict[s
     part = "orchestrator" if name is None else "step_operator"
     component = stack.orchestrator if name is None else stack.step_operators[name]
     values, backend, origins, ranks = _merged(layers, stack, part, component, level="step")
+    pypi = (values.get("packages") or {}).get("pypi")
+    if pypi:
+        from stoker.plan.requirements import check_versions
+
+        check_versions(pypi, origins)
     if values.get("packages") and getattr(plugins.load("stoker.backends", component.flavor), "images", False):
         from stoker.plan.imagepackages import Told, laid_in
 

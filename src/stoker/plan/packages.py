@@ -168,7 +168,7 @@ def _torch(wanted: Requirements, had: str, machine: str, python: Release) -> Pac
         release
         for release, (low, high) in TORCH_PYTHONS.items()
         if (not python or (low <= python[:2] and (high is None or python[:2] <= high)))
-        and (item is None or any(item.allows((*release, patch)) for patch in range(3)))
+        and (item is None or any(item.allows(".".join(map(str, (*release, patch)))) for patch in range(3)))
         and _offers(release, tag, machine)
     ]
     if not minors:
@@ -181,8 +181,7 @@ def _torch(wanted: Requirements, had: str, machine: str, python: Release) -> Pac
 
 def _kept(item: Requirement, had: str) -> bool:
     """Whether an installer leaves a version that is there: "==2.4.0" is satisfied by 2.4.0+cu124 too."""
-    same = not item.local or item.local == had.partition("+")[2]
-    return same and not item.url and item.allows(numbers(had))
+    return not item.url and item.allows(had)
 
 
 def _offers(release: Release, tag: str, machine: str) -> bool:

@@ -25,6 +25,7 @@ from stoker.devices.catalog import capability
 from stoker.devices.choosing import VENDORS, impossible
 from stoker.devices.compat import Held, dotted, held
 from stoker.images import parents
+from stoker.images.requirementlines import logical_lines, option_of
 from stoker.plan.packages import Package, packages
 from stoker.plan.requirements import Release, Requirements, numbers, requirements
 
@@ -148,15 +149,15 @@ def _file(path: Path, above: list[Path]) -> tuple[list[str], list[str]]:
     if len(above) >= _MOST_INCLUDED or path in above:
         return [], [str(path)]
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):
         return [], [str(path)]
     lines: list[str] = []
     missing: list[str] = []
-    for line in text.splitlines():
-        name, _, included = line.strip().replace("=", " ", 1).partition(" ")
-        if name in ("-r", "--requirement"):
-            more, lost = _file(path.parent / included.partition(" #")[0].strip(), [*above, path])
+    for _, line in logical_lines(text):
+        option = option_of(line)
+        if option is not None and option[0] in ("-r", "--requirement"):
+            more, lost = _file(path.parent / option[1], [*above, path])
             lines += more
             missing += lost
         else:

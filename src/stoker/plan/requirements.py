@@ -1,35 +1,44 @@
 """Lines of a requirements file as values: name, extras, versions, marker, wheel, and the index they come from. Pure.
 
-Knows as much of https://packaging.python.org/en/latest/specifications/dependency-specifiers and of
-https://pip.pypa.io/en/stable/reference/requirements-file-format as it takes to tell which build would be installed.
-What it does not understand it says is unknown.
+`packaging` decides what versions and markers mean. A marker is asked about the Linux machine and the Python of an image
+that may not be known in full; what cannot be decided is said to be unknown.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final, Iterable, Mapping, Sequence
-from urllib.parse import unquote
+from typing import Final, Iterable, Iterator, Mapping
 
 import attrs
+from packaging.markers import InvalidMarker, Marker, UndefinedComparison, UndefinedEnvironmentName
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from stoker.core.errors import SettingsError
+from stoker.core.packages import clauses
+from stoker.images.requirementlines import logical_lines, option_of, parsed, specifier_of, wheel_of
 
 Release = tuple[int, ...]
 
-_LINE: Final = re.compile(
-    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[(?P<extras>[^\]]*)\])?\s*"
-    r"(?:@\s*(?P<url>\S+)|\(?(?P<clauses>(?:[<>=!~]=?=?\s*[^\s,;)]+\s*,?\s*)*)\)?)\s*(?:;\s*(?P<marker>.+))?"
+_TEXT: Final = r"\"[^\"]*\"|'[^']*'"
+_COMPARISON: Final = re.compile(
+    rf"({_TEXT}|\w+)\s*(===|==|~=|!=|<=|>=|<|>|not\s+in\b|in\b)\s*({_TEXT}|\w+)",
 )
-_CLAUSE: Final = re.compile(r"(===|==|~=|!=|<=|>=|<|>)\s*([^\s,;)]+)")
-# https://packaging.python.org/en/latest/specifications/binary-distribution-format: the file name of a wheel
-_WHEEL: Final = re.compile(
-    r"(?P<name>[^-/]+)-(?P<version>[^-/]+)(?:-\d[^-/]*)?-(?P<python>[^-/]+)-(?P<abi>[^-/]+)-(?P<platform>[^-/]+)\.whl"
-)
-_COMPARED: Final = re.compile(r"(\w+)\s*(===|==|!=|<=|>=|<|>|in)\s*['\"]([^'\"]*)['\"]")
-_TOKEN: Final = re.compile(
-    r"\(|\)|\band\b(?=\s|\()|\bor\b(?=\s|\()|\w+\s*(?:===|==|!=|~=|<=|>=|<|>|not\s+in\b|in\b)\s*(?:'[^']*'|\"[^\"]*\")"
-)
-"""A bracket, a word that joins, or a comparison"""
-_PYTHON_VARIABLES: Final = ("python_version", "python_full_version")
+"""One comparison of a marker that `packaging` has parsed: a variable and a text, in either order"""
+_ALWAYS: Final = 'python_version >= "0"'
+_NEVER: Final = 'python_version < "0"'
+_LINUX: Final[Mapping[str, str]] = {
+    "sys_platform": "linux",
+    "platform_system": "Linux",
+    "os_name": "posix",
+    "implementation_name": "cpython",
+    "platform_python_implementation": "CPython",
+    "extra": "",  # a line of a file is installed for no extra
+}
+"""What every image answers to a marker"""
+_PYTHON: Final = ("python_version", "python_full_version", "implementation_version")
+_LAST_PATCH: Final = 999
 _INDEX_OPTIONS: Final[Mapping[str, str]] = {
     "-i": "index",
     "--index-url": "index",
@@ -55,12 +64,12 @@ class Wheel:
 
 @attrs.frozen(kw_only=True)
 class Requirement:
-    """One requirement. `clauses` are pairs such as (">=", "2.0"); `wheel` is the file that a URL names."""
+    """One requirement. `specifier` says which versions it allows; `wheel` is the file that a URL names."""
 
     name: str
     text: str
     extras: frozenset[str] = frozenset()
-    clauses: tuple[tuple[str, str], ...] = ()
+    specifier: SpecifierSet = attrs.field(factory=SpecifierSet)
     marker: str = ""
     url: str = ""
     wheel: Wheel | None = None
@@ -70,19 +79,23 @@ class Requirement:
         """The one version that it allows, with its local part; empty where it allows several."""
         if self.wheel is not None:
             return self.wheel.version
-        exact = [version for sign, version in self.clauses if sign in ("==", "===") and not version.endswith("*")]
-        return exact[0] if exact else ""
+        exact = [
+            clause.version
+            for clause in self.specifier
+            if clause.operator in ("==", "===") and not clause.version.endswith(".*")
+        ]
+        return max(exact, key=len, default="")
 
     @property
     def local(self) -> str:
         """What stands behind the "+" of its version: "cu121", "cpu", "rocm6.2"; empty where nothing does."""
         return self.pinned.partition("+")[2]
 
-    def allows(self, release: Release) -> bool:
-        """Whether a release, as numbers, satisfies every clause; "2.4" stands for 2.4.0."""
+    def allows(self, version: str) -> bool:
+        """Whether a version satisfies it, as one that is installed does; "2.4" stands for 2.4.0."""
         if self.wheel is not None:
-            return _same(release, numbers(self.wheel.version))
-        return all(_satisfies(release, sign, version) for sign, version in self.clauses)
+            return same_version(version, self.wheel.version)
+        return satisfies(version, self.specifier)
 
 
 @attrs.frozen(kw_only=True)
@@ -118,9 +131,9 @@ def requirements(
     unread: list[str] = []
     undecided: set[str] = set()
     unclear: set[str] = set()
-    for line in _joined(lines):
+    for _, line in logical_lines("\n".join(lines)):
         if line.startswith("-"):
-            options_found.append(_option(line))
+            options_found.append(option_of(line) or (line, ""))
             if options_found[-1][0] in ("-r", "--requirement", "-e", "--editable"):
                 unread.append(line)
             continue
@@ -140,8 +153,8 @@ def requirements(
         if there is None:
             undecided.add(item.name)
         if before is not None:
-            extras, clauses = before.extras | item.extras, (*before.clauses, *item.clauses)
-            item = attrs.evolve(before, extras=extras, clauses=clauses, wheel=before.wheel or item.wheel)
+            extras, specifier = before.extras | item.extras, before.specifier & item.specifier
+            item = attrs.evolve(before, extras=extras, specifier=specifier, wheel=before.wheel or item.wheel)
         found[item.name] = item
     for name in unclear:
         unread.append(found.pop(name).text)
@@ -156,53 +169,83 @@ def requirements(
 
 
 def requirement(line: str) -> Requirement | None:
-    """One line as a value; None for one that is no requirement by name."""
+    """One line as a value; None for one that names no project."""
     text = line.strip()
-    alone = text.partition(";")[0].strip()
-    bare = wheel_of(alone) if not re.search(r"\s", alone) else None
-    if bare is not None:
-        return Requirement(name=bare[0], text=text, url=alone, wheel=bare[1])
-    match = _LINE.fullmatch(text)
-    if match is None:
+    address, _, marker = specifier_of(text).partition(";")
+    name, wheel = _wheel(address.strip())
+    if wheel is not None and not re.search(r"\s|@", address.strip()):
+        return Requirement(name=name, text=text, marker=marker.strip(), url=address.strip(), wheel=wheel)
+    asked = parsed(text)
+    if asked is None:
         return None
-    url = match["url"] or ""
-    linked = wheel_of(url) if url else None
     return Requirement(
-        name=canonical(match["name"]),
+        name=canonicalize_name(asked.name),
         text=text,
-        extras=frozenset(canonical(extra.strip()) for extra in (match["extras"] or "").split(",") if extra.strip()),
-        clauses=tuple((sign, version) for sign, version in _CLAUSE.findall(match["clauses"] or "")),
-        marker=(match["marker"] or "").strip(),
-        url=url,
-        wheel=linked[1] if linked is not None else None,
+        extras=frozenset(map(canonicalize_name, asked.extras)),
+        specifier=asked.specifier,
+        marker=str(asked.marker or ""),
+        url=asked.url or "",
+        wheel=_wheel(asked.url)[1] if asked.url else None,
     )
 
 
-def wheel_of(url: str) -> tuple[str, Wheel] | None:
-    """The distribution and the wheel that a path or an address ends in; None where it ends in none."""
-    file = unquote(re.split(r"[#?]", url)[0].rpartition("/")[2])
-    match = _WHEEL.fullmatch(file)
-    if match is None:
-        return None
-    wheel = Wheel(
-        version=match["version"],
-        pythons=tuple(match["python"].split(".")),
-        abis=tuple(match["abi"].split(".")),
-        # A platform's own dots are underscores, but for those that join several: manylinux_2_17_x86_64.manylinux2014…
-        platforms=tuple(match["platform"].split(".")),
-    )
-    return canonical(match["name"]), wheel
+def satisfies(version: str, specifier: SpecifierSet) -> bool:
+    """Whether an installed version is one that a specifier allows; a text that is no version is not.
+
+    A release that leads up to another, such as 2.0rc1, counts by its place: an installer leaves it where it fits
+    (`PipProvider.is_satisfied_by` in https://github.com/pypa/pip/blob/main/src/pip/_internal/resolution/resolvelib).
+    """
+    try:
+        return specifier.contains(version, prereleases=True)
+    except InvalidVersion:
+        return False
+
+
+def check_versions(pypi: Mapping[str, str | None], origins: Mapping[str, str]) -> None:
+    """Refuse what is no version of a package from an index; `origins` has the place of each as "packages.pypi.NAME"."""
+    for name, version in pypi.items():
+        if not version or version.startswith("@"):
+            continue
+        try:
+            SpecifierSet(clauses(version))
+        except InvalidSpecifier:
+            raise SettingsError(
+                f"packages.pypi: {version!r} is not a version of {name}",
+                where=origins.get(f"packages.pypi.{name}", ""),
+                fix='write "1.26.4", "1.26.*", ">=1.26,<2", or ""; "*" goes with == and != only, "+cu128" too',
+            ) from None
+
+
+def same_version(one: str, other: str) -> bool:
+    """Whether two versions are the same but for their local parts."""
+    try:
+        return Version(Version(one).public) == Version(Version(other).public)
+    except InvalidVersion:
+        return one == other
 
 
 def applies(marker: str, *, python: Release, machine: str) -> bool | None:
-    """Whether a marker is true for a Linux machine; None where it asks what is not known here."""
+    """Whether a marker is true for a Linux machine; None where it asks what is not known here.
+
+    No marker negates: it is true whatever is unknown if it is true with each unknown comparison false, and false if it
+    is false with each of them true.
+    """
     if not marker:
         return True
-    tokens = _TOKEN.findall(marker)
-    if "".join("".join(tokens).split()) != "".join(marker.split()):
+    try:
+        text = str(Marker(marker))
+    except InvalidMarker:
         return None
-    value, rest = _choice(tokens, python, machine)
-    return None if rest else value
+
+    def evaluated(otherwise: str) -> bool:
+        def known(comparison: re.Match[str]) -> str:
+            answer = _compared(comparison, python, machine)
+            return otherwise if answer is None else _ALWAYS if answer else _NEVER
+
+        return Marker(_COMPARISON.sub(known, text)).evaluate()
+
+    least, most = evaluated(_NEVER), evaluated(_ALWAYS)
+    return most if least is most else None
 
 
 def numbers(version: str) -> Release:
@@ -211,112 +254,41 @@ def numbers(version: str) -> Release:
     return tuple(int(part) for part in match[1].split(".")) if match else ()
 
 
-def canonical(name: str) -> str:
-    """A distribution's name in the form in which all spellings are one: "Torch_Audio" is "torch-audio"."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+def _wheel(address: str) -> tuple[str, Wheel | None]:
+    """The project and the wheel of an address; nothing for one that does not end in a wheel."""
+    found = wheel_of(address)
+    if found is None:
+        return "", None
+    name, version, tags = found
+    # A platform's own dots are underscores, but for those that join several: manylinux_2_17_x86_64.manylinux2014…
+    pythons, abis, platforms = (tuple(tag.split(".")) for tag in tags)
+    return name, Wheel(version=version, pythons=pythons, abis=abis, platforms=platforms)
 
 
-def _joined(lines: Iterable[str]) -> list[str]:
-    """Lines without comments, hashes, and the backslashes that join them."""
-    text = re.sub(r"\\\s*\n", " ", "\n".join(lines))
-    kept = (re.sub(r"(?:^|\s)#.*$", "", line) for line in text.splitlines())
-    bare = (re.sub(r"\s+--(?:hash|config-settings?|global-option)[= ]\S+", "", line).strip() for line in kept)
-    return [line for line in bare if line]
-
-
-def _option(line: str) -> tuple[str, str]:
-    name, _, value = re.sub(r"[=\s]+", " ", line, count=1).partition(" ")
-    return name, value.strip().strip("'\"")
-
-
-def _satisfies(release: Release, sign: str, version: str) -> bool:
-    prefix = version.endswith(".*")
-    wanted = numbers(version.removesuffix(".*"))
-    if not wanted:
-        return True  # a version that is no number: nothing is said against any
-    if prefix:
-        same = _padded(release, len(wanted))[: len(wanted)] == wanted
-        return same if sign == "==" else not same
-    ours, theirs = _padded(release, len(wanted)), _padded(wanted, len(release))
-    if sign == "~=":
-        return ours >= theirs and ours[: len(wanted) - 1] == wanted[:-1]
-    results = {
-        "==": ours == theirs,
-        "===": ours == theirs,
-        "!=": ours != theirs,
-        "<=": ours <= theirs,
-        ">=": ours >= theirs,
-        "<": ours < theirs,
-        ">": ours > theirs,
-    }
-    return results[sign]
-
-
-def _same(one: Release, other: Release) -> bool:
-    return _padded(one, len(other)) == _padded(other, len(one))
-
-
-def _padded(release: Release, length: int) -> Release:
-    return release + (0,) * (length - len(release))
-
-
-def _choice(tokens: Sequence[str], python: Release, machine: str) -> tuple[bool | None, Sequence[str]]:
-    """The value of what tokens begin with, up to a bracket that closes it, and the tokens behind."""
-    found: list[bool | None] = []
-    while True:
-        value, tokens = _together(tokens, python, machine)
-        found.append(value)
-        if not tokens or tokens[0] != "or":
-            return _any(found), tokens
-        tokens = tokens[1:]
-
-
-def _together(tokens: Sequence[str], python: Release, machine: str) -> tuple[bool | None, Sequence[str]]:
-    found: list[bool | None] = []
-    while tokens:
-        head, tokens = tokens[0], tokens[1:]
-        if head == "(":
-            value, tokens = _choice(tokens, python, machine)
-            if not tokens or tokens[0] != ")":
-                return None, tokens
-            tokens = tokens[1:]
-        else:
-            value = _compared(head, python, machine)
-        found.append(value)
-        if not tokens or tokens[0] != "and":
-            break
-        tokens = tokens[1:]
-    return (_all(found) if found else None), tokens
-
-
-def _compared(part: str, python: Release, machine: str) -> bool | None:
-    match = _COMPARED.fullmatch(part.strip())
-    if match is None:
-        return None
-    variable, sign, value = match.groups()
-    if variable in _PYTHON_VARIABLES:
-        if not python or sign == "in":
+def _compared(comparison: re.Match[str], python: Release, machine: str) -> bool | None:
+    left, _, right = comparison.groups()
+    variable, text = (right, left) if left[0] in "\"'" else (left, right)
+    answers = set()
+    for environment in _environments(variable, text.strip("\"'"), python, machine):
+        try:
+            answers.add(Marker(comparison[0]).evaluate(environment))
+        except (UndefinedComparison, UndefinedEnvironmentName):
             return None
-        known = python[:2] if variable == "python_version" else python
-        return _satisfies(known, sign, value) if len(known) >= 2 else None
-    known_text = {
-        "sys_platform": "linux",
-        "platform_system": "Linux",
-        "os_name": "posix",
-        "platform_machine": machine,
-        "implementation_name": "cpython",
-        "platform_python_implementation": "CPython",
-    }.get(variable, "")
-    if not known_text:
-        return None
-    return {"==": known_text == value, "!=": known_text != value, "in": known_text in value}.get(sign)
+    return answers.pop() if len(answers) == 1 else None
 
 
-def _all(parts: Iterable[bool | None]) -> bool | None:
-    known: Sequence[bool | None] = list(parts)
-    return False if False in known else None if None in known else True
-
-
-def _any(parts: Iterable[bool | None]) -> bool | None:
-    known: Sequence[bool | None] = list(parts)
-    return True if True in known else None if None in known else False
+def _environments(variable: str, text: str, python: Release, machine: str) -> Iterator[dict[str, str]]:
+    """What a variable may be: several values where the Python's last number is not known, none for what is unknown."""
+    known = {**_LINUX, **({"platform_machine": machine} if machine else {})}
+    if variable in known:
+        yield {variable: known[variable]}
+    elif variable == "python_version" and len(python) >= 2:
+        yield {variable: f"{python[0]}.{python[1]}"}
+    elif variable in _PYTHON and len(python) >= 2:
+        minor = f"{python[0]}.{python[1]}"
+        patches = {python[2]} if len(python) > 2 else {0, _LAST_PATCH}
+        named = numbers(text)
+        if len(python) == 2 and named[:2] == python and len(named) > 2:
+            patches.add(named[2])
+        for patch in patches:
+            yield {variable: f"{minor}.{patch}"}

@@ -10,7 +10,7 @@ from stoker.core.imagenames import cuda_of_tag
 from stoker.devices.compat import TORCH, dotted
 from stoker.plan.packages import TORCH_PYTHONS, jax_cuda
 from stoker.plan.planfacts import MACHINES, PlanFacts
-from stoker.plan.requirements import Release, Requirement, Wheel, numbers
+from stoker.plan.requirements import Release, Requirement, Wheel, numbers, same_version
 
 STRANGERS: Final = "STK206"
 OLD_PYTHON: Final = "STK207"
@@ -94,7 +94,7 @@ def other_versions(facts: PlanFacts) -> Iterator[Finding]:
         theirs = item.pinned if item is not None else facts.image.frameworks.get(name, "")
         if theirs and item is not None and not item.pinned:
             continue
-        if theirs and _short(theirs) != _short(ours):
+        if theirs and not same_version(theirs, ours):
             told.append(f"{name} {theirs} (here {ours})")
     if told:
         what = f"its image will have {', '.join(told)}"
@@ -208,7 +208,7 @@ def _jax_plugins(facts: PlanFacts) -> Iterator[Finding]:
             plugin = item
     if jax is None or plugin is None or not (jax.pinned and plugin.pinned):
         return
-    if _short(jax.pinned) != _short(plugin.pinned):
+    if not same_version(jax.pinned, plugin.pinned):
         what = f"{plugin.text} does not belong to {jax.text}"
         why = "JAX ignores a plugin of another version, and computes on the CPU"
         yield _finding(facts, STRANGERS, "error", what, why=why, fix=f"require {plugin.name}=={jax.pinned}")
@@ -230,14 +230,6 @@ def _cupy(facts: PlanFacts) -> Iterator[Finding]:
         what += f"CUDA {facts.image.cuda}"
         fix = f"require cupy-cuda{has[0]}x, or {cupy.build.how}[ctk], which brings its own"
         yield _finding(facts, STRANGERS, "error", what, fix=fix)
-
-
-def _short(version: str) -> Release:
-    """Without the local part, and without zeros at its end."""
-    release = numbers(version)
-    while release and release[-1] == 0:
-        release = release[:-1]
-    return release
 
 
 def _digits(cuda: Sequence[int]) -> str:
