@@ -6,6 +6,8 @@ YAML or `--set`. Merging layers is `plan.layers`; knows no file format and no ba
 
 from __future__ import annotations
 
+import functools
+import sys
 from typing import Any, Callable, Final, Iterable, Literal, Mapping
 
 import attrs
@@ -14,7 +16,7 @@ from stoker.core import resources as asked
 from stoker.core import units
 from stoker.core.accelerators import Accelerator
 from stoker.core.docker import DockerSettings, given_environment, given_mapping
-from stoker.core.errors import SettingsError, nearest
+from stoker.core.errors import MissingPackage, SettingsError, nearest
 from stoker.core.ladder import Alternative, Halve, Scale, single
 from stoker.core.launch import Launch, given_launch
 from stoker.core.launch import resolved as resolved_launch
@@ -63,7 +65,7 @@ COMPONENT_SETTINGS: Final[Mapping[str, str]] = {
     "ray": "stoker.core.ray:RaySettings",
     "slurm": "stoker.core.slurm:SlurmSettings",
 }
-"""flavor → class of its settings; a backend adds one line."""
+"""flavor → class of its settings. A backend of another distribution has its class as its attribute `settings`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -264,21 +266,31 @@ def fields_given(value: Any) -> dict[str, Any]:
 def component_settings(flavor: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """A flavor's own settings, checked by its class; a flavor without a class gets them as they are."""
     kind = settings_class(flavor)
-    return dict(values) if kind is None else fields_given(kind(**values))
+    return dict(values) if kind is None else _checked_fields(kind, values)
 
 
 def settings_class(flavor: str) -> Any:
-    """The class of a flavor's settings, or None."""
+    """The class of a flavor's settings, or None.
+
+    A backend that another distribution offers has it as its attribute `settings`: an attrs class whose fields all have
+    defaults. `whole_run` of the class names fields that cannot change from step to step.
+    """
     target = COMPONENT_SETTINGS.get(flavor)
-    return None if target is None else resolve(target)
+    if target is not None:
+        return resolve(target)
+    return None if flavor in BACKENDS else _third_party_class(flavor, tuple(sys.path))
+
+
+def is_flavor(name: str) -> bool:
+    """Whether a backend has this name."""
+    return name in BACKENDS or name in COMPONENT_SETTINGS or name in _third_party_names()
 
 
 def check_flavor(flavor: str) -> None:
     """Refuse a name that no backend has."""
-    if flavor not in BACKENDS and flavor not in COMPONENT_SETTINGS:
-        others = [entry.name for entry in third_party("stoker.backends")]
-        if flavor not in others:
-            raise SettingsError(f"there is no backend called '{flavor}'{nearest(flavor, [*BACKENDS, *others])}")
+    if not is_flavor(flavor):
+        known = [*BACKENDS, *_third_party_names()]
+        raise SettingsError(f"there is no backend called '{flavor}'{nearest(flavor, known)}")
 
 
 def check_level(key: str, flavor: str, level: Level, given: Iterable[str] = ()) -> None:
@@ -343,11 +355,11 @@ def _component(component: str, flavor: str, value: Any, level: Level) -> Iterabl
         owner = flavor_of(value)
         if owner is None or (flavor and owner != flavor):
             raise SettingsError(f"{_shown(value)} holds no settings for '{key}'", fix="give a mapping of its fields")
-        flavor, value = owner, fields_given(value)
+        flavor, value = owner, _fields_stated(value)
     plain = dict(given_mapping(value) or {})
     if not flavor:
         # TOML and --set write "orchestrator.local.cpus" as nested tables.
-        for name in [name for name in plain if name in COMPONENT_SETTINGS and isinstance(plain[name], Mapping)]:
+        for name in [name for name in plain if isinstance(plain[name], Mapping) and is_flavor(name)]:
             yield from _component(component, name, plain.pop(name), level)
         if plain or not value:
             yield f"{component}.*", plain
@@ -358,8 +370,70 @@ def _component(component: str, flavor: str, value: Any, level: Level) -> Iterabl
 
 def flavor_of(value: Any) -> str | None:
     """The flavor whose settings class made `value`."""
-    target = f"{type(value).__module__}:{type(value).__qualname__}"
-    return next((flavor for flavor, name in COMPONENT_SETTINGS.items() if name == target), None)
+    kind = type(value)
+    target = f"{kind.__module__}:{kind.__qualname__}"
+    for flavor, name in COMPONENT_SETTINGS.items():
+        if name == target:
+            return flavor
+    package = kind.__module__.partition(".")[0]
+    if not attrs.has(kind) or package == __name__.partition(".")[0]:
+        return None
+    # Only backends of the same package are imported to be asked.
+    entries = third_party("stoker.backends")
+    near = [entry.name for entry in entries if entry.value.partition(":")[0].partition(".")[0] == package]
+    return next((flavor for flavor in near if settings_class(flavor) is kind), None)
+
+
+def _third_party_names() -> list[str]:
+    return [entry.name for entry in third_party("stoker.backends")]
+
+
+@functools.lru_cache(maxsize=64)
+def _third_party_class(flavor: str, path: tuple[str, ...]) -> Any:
+    """The settings class of a backend found on `path`, which is `sys.path`; None where it has none."""
+    for entry in third_party("stoker.backends"):
+        if entry.name == flavor:
+            try:
+                return getattr(entry.load(), "settings", None)
+            except ImportError as error:
+                message = f"backend '{flavor}' ({entry.value}) cannot be imported: {error}"
+                raise MissingPackage(message, fix="install what it needs, or choose another backend") from error
+    return None
+
+
+def _checked_fields(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The given fields as the class has them; its own defaults are left out, so that they hide no weaker layer."""
+    fields = [field.name for field in attrs.fields(kind)]
+    for name in values:
+        if name not in fields:
+            raise SettingsError(f"{kind.__name__} has no field '{name}'{nearest(name, fields)}")
+    try:
+        settings = kind(**values)
+    except (TypeError, ValueError) as error:  # what the converters and validators of another distribution's class raise
+        raise SettingsError(f"{_refused_field(kind, values)}: {error.args[0] if error.args else error}") from None
+    return {name: value for name, value in fields_given(settings).items() if name in values}
+
+
+def _refused_field(kind: Any, values: Mapping[str, Any]) -> str:
+    """The first field whose value the class refuses; the class's own name where they only fail together."""
+    for name, value in values.items():
+        try:
+            kind(**{name: value})
+        except (TypeError, ValueError):
+            return name
+    return str(kind.__name__)
+
+
+def _fields_stated(value: Any) -> dict[str, Any]:
+    """The fields of a backend's settings object that say something: not `UNSET`, and not what they are by default."""
+    stated = fields_given(value)
+    for field in attrs.fields(type(value)):
+        default = field.default
+        if isinstance(default, attrs.Factory) and not default.takes_self:  # type: ignore[arg-type]
+            default = default.factory()
+        if field.name in stated and getattr(value, field.name) == default:
+            del stated[field.name]
+    return stated
 
 
 def _refuse_stranger(key: str, value: Any) -> None:
@@ -377,9 +451,15 @@ def _placed(error: SettingsError, key: str, where: str, places: Mapping[str, str
     """The same error with the setting's name in front and the finest place that is known."""
     # The field that is meant stands in front of the message, or in quotes in it.
     fields = [error.message.partition(":")[0], *error.message.split("'")[1::2]]
-    place = next((places[f"{key}.{field}"] for field in fields if f"{key}.{field}" in places), where)
+    place = next((places[at] for field in fields for at in places if _is_field(at, key, field)), where)
     message = error.message if error.message.startswith((key, "there is no setting")) else f"{key}: {error.message}"
     return SettingsError(message, where=error.where or place, fix=error.fix)
+
+
+def _is_field(dotted: str, key: str, field: str) -> bool:
+    """Whether a dotted key is a field of a setting, maybe below the name of a flavor."""
+    below = dotted.removeprefix(f"{key}.")
+    return below != dotted and (below == field or (key in COMPONENTS and below.partition(".")[2] == field))
 
 
 def _shown(value: Any) -> str:
