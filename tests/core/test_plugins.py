@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import zipfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -12,6 +13,13 @@ import pytest
 from stoker.core import plugins
 from stoker.core.errors import MissingPackage, UsageError
 from stoker.core.plugins import Registry
+
+
+@pytest.fixture(autouse=True)
+def unread() -> None:
+    """No test sees what another one has read."""
+    plugins.entry_points.cache_clear()
+
 
 NUMBERS: Registry[int] = Registry(
     group="stoker.numbers",
@@ -72,6 +80,23 @@ def test_a_wrong_name_is_refused_with_the_nearest() -> None:
 def test_a_part_that_is_none_is_refused(name: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         NUMBERS.load(name)
+
+
+def test_metadata_is_not_imported_where_nobody_offers_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: pytest.fail("the distributions were scanned"))
+    assert list(NUMBERS.offered()) == []
+
+
+def test_a_zip_file_on_the_path_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = tmp_path / "bundle.zip"
+    with zipfile.ZipFile(bundle, "w") as archive:
+        archive.writestr("zipped.py", "EIGHT = 8\n")
+        archive.writestr("zipped-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: zipped\nVersion: 1\n")
+        archive.writestr("zipped-1.dist-info/entry_points.txt", "[stoker.numbers]\neight = zipped:EIGHT\n")
+    monkeypatch.syspath_prepend(str(bundle))
+    plugins.entry_points.cache_clear()
+    assert NUMBERS.load("eight") == 8
+    plugins.entry_points.cache_clear()
 
 
 @pytest.mark.usefixtures("offers")

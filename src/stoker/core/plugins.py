@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any, Final, Generic, Iterator, Mapping, TypeVar, cast
 
 import attrs
@@ -89,9 +91,36 @@ class Registry(Generic[Part]):
 @functools.cache
 def entry_points(group: str) -> tuple[EntryPoint, ...]:
     """The entry points that installed distributions offer in a group, read once a process."""
+    if not _named_somewhere(group):
+        return ()
     from importlib import metadata
 
     return tuple(metadata.entry_points(group=group))
+
+
+def _named_somewhere(group: str) -> bool:
+    """Whether any file of entry points on `sys.path` names a group.
+
+    Every run asks for the rules and causes of other distributions, and nearly none has any. `importlib.metadata` takes
+    about 25 ms to import and another 10 to read 150 distributions; looking for the word in their files takes 2. What is
+    not a folder, such as a zip file, may hold distributions that only `importlib.metadata` can read.
+    """
+    section = f"[{group}]".encode()
+    for entry in sys.path:
+        try:
+            folders = [one.path for one in os.scandir(entry or ".") if one.name.endswith((".dist-info", ".egg-info"))]
+        except NotADirectoryError:
+            return True
+        except OSError:
+            continue
+        for folder in folders:
+            try:
+                with open(os.path.join(folder, "entry_points.txt"), "rb") as file:
+                    if section in file.read():
+                        return True
+            except OSError:
+                continue
+    return False
 
 
 def _distribution(entry: EntryPoint) -> str:
