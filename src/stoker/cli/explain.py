@@ -1,19 +1,21 @@
 """`stoker explain STK203`: what a finding means and how to mend it, without a network or the documentation at hand.
 
-The texts are the page docs/findings.md, of which the package carries a copy; a test holds the two together.
+The texts are those of docs/findings.md, which a wheel carries inside the package, and of rules of other distributions.
 """
 
 from __future__ import annotations
 
 import re
-from importlib import resources
+from pathlib import Path
 from typing import Final, Mapping
 
 import click
 
+import stoker
 from stoker.cli.options import json_option
 from stoker.cli.output import print_json
 from stoker.core.errors import NotFound, nearest
+from stoker.plan.preflight import offered
 
 PAGE: Final = "findings.md"
 _SECTION: Final = re.compile(r"^## (STK\d{3})$", re.MULTILINE)
@@ -25,7 +27,7 @@ _LEVEL: Final = re.compile(r"\*\*(error|translated|info): ")
 @json_option
 def command(*, code: str | None, as_json: bool) -> int:
     """Explain a finding by its code, such as STK203; without one, list them all."""
-    known = sections(page())
+    known = explained()
     if code is None:
         _list(known, as_json=as_json)
         return 0
@@ -41,8 +43,19 @@ def command(*, code: str | None, as_json: bool) -> int:
 
 
 def page() -> str:
-    """The page of findings that this Stoker was made with."""
-    return resources.files("stoker.cli").joinpath(PAGE).read_text(encoding="utf-8")
+    """The page of findings that this Stoker was made with: in a wheel beside the modules, in a checkout in its docs."""
+    package = Path(stoker.__file__).parent
+    packaged = package / PAGE
+    return (packaged if packaged.exists() else package.parents[1] / "docs" / PAGE).read_text(encoding="utf-8")
+
+
+def explained() -> dict[str, str]:
+    """code → its text, of Stoker's own findings and of those that rules of other distributions bring."""
+    texts = sections(page())
+    for rule in offered():
+        for code, text in rule.explains.items():
+            texts.setdefault(code, text.strip())
+    return texts
 
 
 def sections(text: str) -> dict[str, str]:
@@ -52,7 +65,7 @@ def sections(text: str) -> dict[str, str]:
 
 
 def code_of(text: str) -> str:
-    """The code that a person means: "203" and "stk203" are STK203."""
+    """The code that is meant: "203" and "stk203" are STK203."""
     plain = text.strip().upper()
     return f"STK{plain}" if plain.isdecimal() else plain
 

@@ -10,13 +10,14 @@ import platform
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Callable, Final, Mapping, Sequence
+from typing import Callable, Final, Iterable, Mapping, Sequence
 
 import attrs
 
 from stoker.core.devices import Claim, Device, Inventory, Kind, claim_of
 from stoker.core.docker import DockerSettings
 from stoker.core.errors import SettingsError
+from stoker.core.findings import Finding
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagenames import merged, parse, plain
 from stoker.core.plan import StepPlan
@@ -51,6 +52,9 @@ _NOTHING: Final = DockerSettings()
 _MOST_INCLUDED: Final = 32
 """Requirement files that include each other; more is a circle."""
 
+RULES: Final = "stoker.rules"
+"""The group of entry points by which other distributions offer rules."""
+
 Listed = Callable[[DockerSettings], tuple[Sequence[str], Sequence[str]]]
 """Finds the lines that would be installed, and says in words what of them it could not tell."""
 
@@ -68,6 +72,8 @@ class Client:
 class PlanFacts:
     """One step and what is known of the image, the packages and the devices that it will have.
 
+    `in_image` is False for a step that runs without a container: of its image and packages nothing is known then.
+    `refused` says whether the backend refuses the devices that are asked for, so that no rule says it again.
     `reference` is the image to build upon, or to run as it is; empty where it is not known. `had` says whether its
     configuration was read. `builds`: Stoker installs `wanted` into it. `kind` is that of the devices, empty where
     several are possible. `targets` are the kinds of device that it could get, with their driver. `lacking` is why no
@@ -90,6 +96,8 @@ class PlanFacts:
     machine: str
     client: Client
     seen: str = ""
+    in_image: bool = True
+    refused: bool = False
 
     @property
     def where(self) -> str:
@@ -114,6 +122,23 @@ class PlanFacts:
     def package(self, framework: str) -> Package | None:
         """The framework as the step will find it."""
         return next((one for one in self.packages if one.build.framework == framework), None)
+
+
+@attrs.frozen(kw_only=True)
+class Rule:
+    """One check of a step before anything runs; a distribution offers its own by an entry point in `stoker.rules`.
+
+    Findings of level "error" stop the run. A rule whose fact is missing says nothing, or says that it is missing.
+    """
+
+    name: str
+    check: Callable[[PlanFacts], Iterable[Finding]]
+    """Called once for each step that differs from those before it; it starts nothing and asks no network."""
+    explains: Mapping[str, str] = attrs.field(factory=dict)
+    """code → what `stoker explain CODE` prints, in Markdown: first a sentence in bold, `**error: …**`, that begins with
+    the level. Stoker's own codes are explained in docs/findings.md."""
+    every_step: bool = True
+    """Whether steps that run without a container are checked, too."""
 
 
 def here() -> Client:
@@ -207,6 +232,31 @@ def gathered(
         machine=node,
         client=client,
         seen=(seen or {}).get(reference, ""),
+    )
+
+
+def gathered_without_image(step: StepPlan, *, inventory: Inventory | None, client: Client) -> PlanFacts:
+    """What the rules may know of a step that runs without a container: its request and the devices."""
+    claim = claim_of(step.settings.resources)
+    fitting = _fitting(claim, inventory)
+    node = _node(fitting, claim, client)
+    return PlanFacts(
+        step=step,
+        docker=_NOTHING,
+        reference="",
+        image=ImageFacts(reference=""),
+        had=False,
+        builds=False,
+        wanted=Requirements(),
+        packages=(),
+        gpus=step.settings.resources.gpus_per_node,
+        kind=_kind(claim, fitting),
+        targets=_targets(claim, fitting, inventory, node),
+        simulated=inventory is not None and inventory.simulated,
+        lacking=impossible(claim, inventory.devices) if claim is not None and inventory is not None else "",
+        machine=node,
+        client=client,
+        in_image=False,
     )
 
 

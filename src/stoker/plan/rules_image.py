@@ -129,7 +129,7 @@ def little_shm(facts: PlanFacts) -> Iterator[Finding]:
 
 def nowhere(facts: PlanFacts) -> Iterator[Finding]:
     """No machine that is known has the devices. skypilot 8388: the job waits for ever."""
-    if not facts.lacking:
+    if not facts.lacking or facts.refused:
         return
     what = f"asks for {describe(facts.step.settings.resources)}: {facts.lacking}"
     level: Level = "error" if facts.required else "info"

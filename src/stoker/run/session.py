@@ -150,7 +150,17 @@ class Session:
         return self._houses().interpreter(name)
 
     def proofs(self, made: Plan, settings: PipelineSettings) -> tuple[Finding, ...]:
-        """What speaks against the images of a plan's steps: wheels, drivers and chips that do not fit each other."""
+        """The findings of all rules: wheels, drivers and chips of images, and what other distributions look for."""
+        in_images = self._image_proofs(made, settings)
+        if not plugins.entry_points("stoker.rules"):
+            return in_images
+        from stoker.plan.preflight import findings_without_images
+
+        hosts = self._builder.hosts if self._builder is not None else {}
+        others = [step for step in made.steps if step.backend not in hosts]
+        return (*in_images, *findings_without_images(made, others, inventory=lambda: self.devices().inventory()))
+
+    def _image_proofs(self, made: Plan, settings: PipelineSettings) -> tuple[Finding, ...]:
         builder = self.builder(settings, lambda text: None)
         if builder is None or not builder.hosts or not builder.needed(made.steps):
             return ()
