@@ -37,18 +37,9 @@ from stoker.core.ladder import Alternative, Halve, Scale
 from stoker.core.launch import MPI, Accelerate, Command, DeepSpeed, Jax, Launch, Torchrun
 from stoker.core.ray import RaySettings
 from stoker.core.resources import ResourceSettings
-from stoker.core.settings import (
-    DockerSettings,
-    Layer,
-    LocalSettings,
-    Monitor,
-    PackageSettings,
-    Retry,
-    check_flavor,
-    component_settings,
-    layer_from,
-)
+from stoker.core.settings import DockerSettings, Layer, LocalSettings, Monitor, PackageSettings, Retry
 from stoker.core.slurm import SlurmSettings
+from stoker.settings.options import check_flavor, component_settings, layer_from
 
 __all__ = ["Alternative", "Component", "DockerSettings", "Halve", "LocalSettings", "Monitor", "PackageSettings"]
 __all__ += ["ContainerSettings", "RaySettings", "ResourceSettings", "Retry", "Scale", "SlurmSettings", "Stack", "load"]

@@ -41,11 +41,12 @@ from stoker.core.graph import Source
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.plugins import BACKENDS, load
 from stoker.core.resources import ResourceSettings
-from stoker.core.settings import StepSettings, layer_of, settings_class
+from stoker.core.settings import StepSettings
 from stoker.devices.leases import Ledger
 from stoker.devices.simulate import simulated
 from stoker.images.dockerfile import dockerfile
 from stoker.images.made import specified
+from stoker.settings.options import layer_of, settings_class
 from stoker.worker.identity import this_process
 
 PAGE = "docs/guide/backends.md"

@@ -12,8 +12,9 @@ from stoker.core import ladder
 from stoker.core.codec import from_json, to_json
 from stoker.core.errors import SettingsError
 from stoker.core.ladder import Change
-from stoker.core.settings import OPTIONS, StepSettings, fields_given, layer_from, step_settings
+from stoker.core.settings import StepSettings, fields_given
 from stoker.core.status import CAUSES
+from stoker.settings.options import OPTIONS, layer_from, step_settings
 
 
 @pytest.mark.parametrize(

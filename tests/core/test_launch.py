@@ -14,7 +14,8 @@ from stoker.core.codec import from_json, to_json
 from stoker.core.errors import SettingsError
 from stoker.core.launch import given_launch, laid_over, plain, resolved
 from stoker.core.launch_arguments import Argument, given_argument, written
-from stoker.core.settings import StepSettings, fields_given, layer_from, layer_of, step_settings
+from stoker.core.settings import StepSettings, fields_given
+from stoker.settings.options import layer_from, layer_of, step_settings
 
 
 def test_a_value_holds_what_was_given() -> None:

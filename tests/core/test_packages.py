@@ -8,8 +8,8 @@ import pytest
 
 from stoker.core.errors import SettingsError
 from stoker.core.packages import PackageSettings
-from stoker.core.settings import layer_of, step_settings
 from stoker.core.units import UNSET
+from stoker.settings.options import layer_of, step_settings
 
 
 def test_lines_for_installers() -> None:

@@ -11,20 +11,15 @@ import pytest
 from stoker.core.errors import SettingsError
 from stoker.core.settings import (
     NO_RETRY,
-    OPTIONS,
     UNSET,
     DockerSettings,
     LocalSettings,
     ResourceSettings,
     Retry,
     StepSettings,
-    check_flavor,
-    component_settings,
     fields_given,
-    layer_from,
-    layer_of,
-    step_settings,
 )
+from stoker.settings.options import OPTIONS, check_flavor, component_settings, layer_from, layer_of, step_settings
 
 
 def test_only_what_was_given_is_in_a_layer() -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from stoker.core.errors import GraphError, ParameterError, SettingsError, StokerError, UsageError
-from stoker.core.settings import step_settings
 from stoker.flows import transitions
 from stoker.flows.definition import FlowDefinition, is_flow
+from stoker.settings.options import step_settings
 
 HEAD = "from stoker.flow import *\nclass F(FlowSpec):\n"
 

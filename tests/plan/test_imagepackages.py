@@ -10,11 +10,11 @@ import pytest
 from stoker.config import Component, Stack
 from stoker.core.docker import DockerSettings
 from stoker.core.errors import SettingsError
-from stoker.core.settings import layer_of
 from stoker.images.dockerfile import dockerfile, requirement_files
 from stoker.images.spec import spec_of
 from stoker.plan.layers import resolve
 from stoker.plan.planner import environment_of
+from stoker.settings.options import layer_of
 
 pytest.importorskip("docker")
 STACK = Stack(

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from stoker.config import Component, Stack
 from stoker.core.errors import SettingsError
-from stoker.core.settings import NO_RETRY, LocalSettings, ResourceSettings, StepSettings, layer_from, layer_of
+from stoker.core.settings import NO_RETRY, LocalSettings, ResourceSettings, StepSettings
 from stoker.plan.layers import RunFile, assignments, merge, resolve, resolve_pipeline, run_file
+from stoker.settings.options import layer_from, layer_of
 
 STACK = Stack(
     name="team",

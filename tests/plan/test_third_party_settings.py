@@ -9,8 +9,8 @@ import pytest
 
 from stoker import config
 from stoker.core.errors import SettingsError
-from stoker.core.settings import component_settings, layer_of
 from stoker.plan.layers import assignments, resolve, run_file
+from stoker.settings.options import component_settings, layer_of
 
 THEIRS = """
 import attrs

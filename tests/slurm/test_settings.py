@@ -13,10 +13,11 @@ import pytest
 from stoker import config
 from stoker.config import SlurmSettings, Stack
 from stoker.core.errors import SettingsError
-from stoker.core.settings import fields_given, flavor_of, layer_of
+from stoker.core.settings import fields_given
 from stoker.core.slurm import ELSEWHERE, MAIL_TYPES, OPTIONS
 from stoker.core.units import UNSET
 from stoker.plan.layers import resolve
+from stoker.settings.options import flavor_of, layer_of
 
 TAKEN: Mapping[str, tuple[Any, Any]] = {
     "host": ("ssh://me@login:2222", "ssh://me@login:2222"),

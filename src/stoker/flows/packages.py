@@ -11,8 +11,9 @@ from typing import Any, Final, Iterable, Mapping, NamedTuple
 
 from stoker.core.errors import SettingsError
 from stoker.core.packages import CHANNELS, PackageSettings
-from stoker.core.settings import Layer, fields_given, layer_from
+from stoker.core.settings import Layer, fields_given
 from stoker.core.units import UNSET
+from stoker.settings.options import layer_from
 
 FIELDS: Final[Mapping[str, str]] = {"pypi": "pypi", "uv": "pypi", "conda": "conda"}
 """decorator → the field that has its packages"""

@@ -13,7 +13,7 @@ import attrs
 from stoker.core.errors import SettingsError, UsageError
 from stoker.core.findings import Finding
 from stoker.core.resources import ResourceSettings
-from stoker.core.settings import Layer, component_settings, fields_given, layer_from
+from stoker.core.settings import Layer, fields_given
 from stoker.core.units import size_text
 from stoker.core.words import memory_text
 from stoker.flows import packages as flowpackages
@@ -22,6 +22,7 @@ from stoker.flows.packages import BASES
 from stoker.flows.sizes import resource_words
 from stoker.flows.texts import given_of
 from stoker.flows.user_decorators import near
+from stoker.settings.options import component_settings, layer_from
 
 NO_BACKEND: Final = "STK190"
 REMOTE: Final[Mapping[str, str]] = {"kubernetes": "Kubernetes", "batch": "AWS Batch"}

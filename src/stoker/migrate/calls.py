@@ -13,9 +13,10 @@ import libcst as cst
 
 from stoker.config import DockerSettings, ResourceSettings
 from stoker.core.plugins import BACKENDS
-from stoker.core.settings import COMPONENT_SETTINGS, COMPONENTS, OPTIONS
+from stoker.core.settings import COMPONENTS
 from stoker.migrate import zenml
 from stoker.migrate.names import Level
+from stoker.settings.options import COMPONENT_SETTINGS, OPTIONS
 
 Tell = Callable[[cst.CSTNode, Level, str, str], None]
 

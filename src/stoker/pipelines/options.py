@@ -8,8 +8,9 @@ import attrs
 
 from stoker.core.errors import UsageError, nearest
 from stoker.core.monitoring import AcceleratorPolicy, OnIdle
-from stoker.core.settings import OPTIONS, FailureMode, Isolation, Layer, layer_of
+from stoker.core.settings import FailureMode, Isolation, Layer
 from stoker.core.units import UNSET
+from stoker.settings.options import OPTIONS, layer_of
 
 if TYPE_CHECKING:
     from datetime import timedelta

@@ -17,11 +17,12 @@ import attrs
 
 from stoker.core.errors import GraphError, ParameterError, UsageError
 from stoker.core.graph import Node, StepSpec
-from stoker.core.settings import OPTIONS, Layer
+from stoker.core.settings import Layer
 from stoker.pipelines.bindings import Binder
 from stoker.pipelines.handles import Each, Future, Handle, Handles, Origin, origins_of
 from stoker.pipelines.places import caller
 from stoker.pipelines.signature import Signature
+from stoker.settings.options import OPTIONS
 
 NESTED: Final = 50
 """Pipelines inside pipelines beyond which the innermost surely calls itself without an end."""

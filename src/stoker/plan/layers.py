@@ -17,17 +17,8 @@ from stoker.config import Component, Stack
 from stoker.core import plugins
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.launch import laid_over
-from stoker.core.settings import (
-    OPTIONS,
-    Layer,
-    Level,
-    PipelineSettings,
-    StepSettings,
-    check_level,
-    component_settings,
-    layer_from,
-    step_settings,
-)
+from stoker.core.settings import Layer, Level, PipelineSettings, StepSettings
+from stoker.settings.options import OPTIONS, check_level, component_settings, layer_from, step_settings
 
 ATOMIC: Final = frozenset({"cache_key"})
 """Options whose mappings are one value: half of an old key and half of a new one is neither."""

@@ -24,10 +24,11 @@ from stoker.core.findings import Finding
 from stoker.core.graph import Binding, Constant, FromStep, Graph, Many, Node, Source, StepSpec
 from stoker.core.launch import Launch
 from stoker.core.plan import Backend, Plan, StepPlan
-from stoker.core.settings import OPTIONS, FailureMode, Layer, StepSettings, fields_given
+from stoker.core.settings import FailureMode, Layer, StepSettings, fields_given
 from stoker.plan import source as sources
 from stoker.plan.ladders import check_ladder
 from stoker.plan.layers import resolve
+from stoker.settings.options import OPTIONS
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 

@@ -1,0 +1,364 @@
+"""Every option that a person may give, and how it is parsed, whichever way it came.
+
+One table, `OPTIONS`, parses every option alike, whether it came from a decorator's keyword, a `settings=` dict, TOML,
+YAML or `--set`. The values are in `core.settings`; merging layers is `plan.layers`. Knows no file format.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any, Callable, Final, Iterable, Mapping
+
+import attrs
+
+from stoker.core import resources as asked
+from stoker.core import units
+from stoker.core.docker import DockerSettings, given_environment, given_mapping
+from stoker.core.errors import MissingPackage, SettingsError, nearest
+from stoker.core.ladder import single
+from stoker.core.launch import Launch, given_launch
+from stoker.core.launch import resolved as resolved_launch
+from stoker.core.monitoring import WATCHED, Monitor
+from stoker.core.packages import PackageSettings
+from stoker.core.plugins import BACKENDS, resolve, third_party
+from stoker.core.resources import ResourceSettings, given_flag
+from stoker.core.retry import NO_RETRY, Retry
+from stoker.core.settings import COMPONENTS, Layer, Level, StepSettings, fields_given
+from stoker.core.units import UNSET
+
+COMPONENT_SETTINGS: Final[Mapping[str, str]] = {
+    "docker": "stoker.core.containers:ContainerSettings",
+    "local": "stoker.core.settings:LocalSettings",
+    "ray": "stoker.core.ray:RaySettings",
+    "slurm": "stoker.core.slurm:SlurmSettings",
+}
+"""flavor → class of its settings. A backend of another distribution has its class as its attribute `settings`."""
+
+
+@attrs.frozen(kw_only=True)
+class Option:
+    """How one option is parsed into its plain form; `kind` is the class of values that may stand for it."""
+
+    parse: Callable[[Any], Any]
+    level: Level = "step"
+    kind: type | None = None
+
+
+def _fields_of(kind: type, *, short: str = "") -> Option:
+    """An option made of fields: an object of `kind`, a mapping, or a plain value for its field `short`."""
+
+    def parse(value: Any) -> Any:
+        if value is None or isinstance(value, kind):
+            return value if value is None else fields_given(value)
+        if isinstance(value, Mapping):
+            return fields_given(kind(**given_mapping(value) or {}))
+        if short and not attrs.has(type(value)):
+            return fields_given(kind(**{short: value}))
+        raise SettingsError(f"{_shown(value)} is not {kind.__name__}", fix=f"write {kind.__name__}(…) or its fields")
+
+    return Option(parse=parse, kind=kind)
+
+
+def _choice(*words: str) -> Callable[[Any], Any]:
+    def parse(value: Any) -> Any:
+        if value not in words:
+            raise SettingsError(f"{value!r} is not one of {', '.join(words)}{nearest(str(value), words)}")
+        return value
+
+    return parse
+
+
+def _or_none(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else parse(value)
+
+
+def _flag(value: Any) -> Any:
+    if value is None:
+        raise SettingsError("None is neither true nor false", fix="write true or false")
+    return given_flag(value)
+
+
+def _json(value: Any) -> Any:
+    import json
+
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise SettingsError(
+            f"{value!r} cannot be written as JSON: {error}", fix="give text, numbers or lists"
+        ) from None
+
+
+def _operator(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value or None
+    if isinstance(value, str) and value:
+        return value
+    fix = 'write step_operator="name" and settings={"step_operator": …}'
+    raise SettingsError(f"{_shown(value)} is not the name of a step operator", fix=fix)
+
+
+OPTIONS: Final[Mapping[str, Option]] = {
+    "resources": _fields_of(ResourceSettings),
+    "docker": _fields_of(DockerSettings),
+    "packages": _fields_of(PackageSettings),
+    "retry": _fields_of(Retry, short="times"),
+    "timeout": Option(parse=_or_none(units.positive_duration)),
+    "cache": Option(parse=_flag),
+    "cache_key": Option(parse=_json),
+    "cache_expires": Option(parse=_or_none(units.positive_duration)),
+    "isolation": Option(parse=_choice("warm", "fresh")),
+    "accelerator_policy": Option(parse=_choice("require", "prefer")),
+    "on_idle_gpu": Option(parse=_choice("warn", "fail", "stop", "ignore")),
+    "monitor": _fields_of(Monitor, short="interval"),
+    "environment": Option(parse=given_environment),
+    "launch": Option(parse=given_launch, kind=Launch),
+    "step_operator": Option(parse=_operator),
+    "failure_mode": Option(parse=_choice("fail_fast", "continue"), level="pipeline"),
+    "max_parallel": Option(parse=asked.given_nodes, level="pipeline"),
+}
+"""Every option by its name. `step_operator` is the name of one; a mapping under that key is the operator's settings."""
+
+
+def layer_of(
+    origin: str, settings: Mapping[str, Any] | None = None, *, level: Level = "pipeline", **options: Any
+) -> Layer:
+    """The layer of a decorator from its `settings` and its keywords; an option that is `UNSET` was not given."""
+    raw: Any = settings
+    if raw is not None and not isinstance(raw, Mapping):
+        raise SettingsError(f"settings={_shown(raw)} is not a mapping", where=origin, fix='write {"resources": …}')
+    return layer_from(origin, (raw or {}, options), level=level)
+
+
+def layer_from(
+    origin: str,
+    sources: Iterable[Mapping[str, Any]],
+    *,
+    level: Level = "pipeline",
+    origins: Mapping[str, str] | None = None,
+    also: Iterable[str] = (),
+) -> Layer:
+    """The layer of one place, whose options stand in any of `sources`; `also` are words that a typo may have meant."""
+    values: dict[str, Any] = {}
+    places = origins or {}
+    for source in sources:
+        for key, value in source.items():
+            if value is UNSET:
+                continue
+            where = places.get(str(key), origin)
+            try:
+                for name, plain in _parsed(key, value, level, also):
+                    if name in values:
+                        raise SettingsError(f"{key} is given twice", fix="remove one of the two")
+                    values[name] = plain
+            except SettingsError as error:
+                raise _placed(error, str(key), where, places) from None
+    return Layer(origin=origin, values=values, origins=dict(places), level=level)
+
+
+def component_settings(flavor: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A flavor's own settings, checked by its class; a flavor without a class gets them as they are."""
+    kind = settings_class(flavor)
+    return dict(values) if kind is None else _checked_fields(kind, values)
+
+
+def settings_class(flavor: str) -> Any:
+    """The class of a flavor's settings, or None.
+
+    A backend that another distribution offers has it as its attribute `settings`: an attrs class whose fields all have
+    defaults. `whole_run` of the class names fields that cannot change from step to step.
+    """
+    target = COMPONENT_SETTINGS.get(flavor)
+    if target is not None:
+        return resolve(target)
+    return None if flavor in BACKENDS else _third_party_class(flavor, tuple(sys.path))
+
+
+def is_flavor(name: str) -> bool:
+    """Whether a backend has this name."""
+    return name in BACKENDS or name in COMPONENT_SETTINGS or name in _third_party_names()
+
+
+def check_flavor(flavor: str) -> None:
+    """Refuse a name that no backend has."""
+    if not is_flavor(flavor):
+        known = [*BACKENDS, *_third_party_names()]
+        raise SettingsError(f"there is no backend called '{flavor}'{nearest(flavor, known)}")
+
+
+def check_level(key: str, flavor: str, level: Level, given: Iterable[str] = ()) -> None:
+    """Refuse for one step what a flavor can only honour for a whole run: all that it has, or single fields of it."""
+    whole = getattr(settings_class(flavor), "whole_run", ()) if level == "step" else ()
+    if whole is True or (found := [name for name in given if name in whole]):
+        what = f"'{key}'" if whole is True else f"'{key}': {found[0]}"
+        raise SettingsError(f"{what} is for a whole run, not for one step", fix="give it to @pipeline or to the stack")
+
+
+def step_settings(values: Mapping[str, Any], backend: Mapping[str, Any] | None = None) -> StepSettings:
+    """The resolved settings of a step from merged plain values; None in a field means that nothing is asked."""
+    plain = {name: value for name, value in values.items() if name in OPTIONS and OPTIONS[name].level == "step"}
+    resources = ResourceSettings(**_kept(plain.pop("resources", None)))
+    asked.complete(resources)
+    docker, packages = plain.pop("docker", None), plain.pop("packages", None)
+    retry = _kept(plain.pop("retry", None))
+    monitor = _kept(plain.pop("monitor", None))
+    if retry.get("on_oom") and "times" not in retry:
+        retry["times"] = len(single(Retry(on_oom=retry["on_oom"]).on_oom))
+    if "on" in retry and "times" not in retry:
+        raise SettingsError("retry: it says after what, but not how often", fix="give times, such as Retry(3, on=…)")
+    return StepSettings(
+        resources=resources,
+        docker=None if docker is None else DockerSettings(**_kept(docker)),
+        packages=None if packages is None else PackageSettings(**_kept(packages)),
+        retry=attrs.evolve(NO_RETRY, **retry),
+        monitor=attrs.evolve(WATCHED, **monitor),
+        environment=_kept(plain.pop("environment", None)),
+        launch=resolved_launch(plain.pop("launch", None)),
+        backend=backend or {},
+        **plain,
+    )
+
+
+def _parsed(key: Any, value: Any, level: Level, also: Iterable[str]) -> Iterable[tuple[str, Any]]:
+    """The entries of a layer that one key makes."""
+    component, _, flavor = str(key).partition(".")
+    option = OPTIONS.get(str(key))
+    if component in COMPONENTS and (flavor or component not in OPTIONS or not _is_name(value)):
+        yield from _component(component, flavor, value, level)
+        return
+    if option is None:
+        known = [*OPTIONS, *also, *COMPONENTS, *(f"{part}.{name}" for part in COMPONENTS for name in BACKENDS)]
+        raise SettingsError(f"there is no setting '{key}'{nearest(str(key), known)}")
+    if level == "step" and option.level == "pipeline":
+        raise SettingsError(f"{key} is for a whole pipeline, not for one step", fix=f"give {key} to @pipeline")
+    _refuse_stranger(str(key), value)
+    yield str(key), option.parse(value)
+
+
+def _is_name(value: Any) -> bool:
+    return value is None or isinstance(value, (str, bool))
+
+
+def _component(component: str, flavor: str, value: Any, level: Level) -> Iterable[tuple[str, Any]]:
+    if flavor:
+        check_flavor(flavor)
+    key = f"{component}.{flavor}" if flavor else component
+    _refuse_stranger(key, value)
+    if not isinstance(value, Mapping):
+        owner = flavor_of(value)
+        if owner is None or (flavor and owner != flavor):
+            raise SettingsError(f"{_shown(value)} holds no settings for '{key}'", fix="give a mapping of its fields")
+        flavor, value = owner, _fields_stated(value)
+    plain = dict(given_mapping(value) or {})
+    if not flavor:
+        # TOML and --set write "orchestrator.local.cpus" as nested tables.
+        for name in [name for name in plain if isinstance(plain[name], Mapping) and is_flavor(name)]:
+            yield from _component(component, name, plain.pop(name), level)
+        if plain or not value:
+            yield f"{component}.*", plain
+        return
+    check_level(key, flavor, level, plain)
+    yield f"{component}.{flavor}", component_settings(flavor, plain)
+
+
+def flavor_of(value: Any) -> str | None:
+    """The flavor whose settings class made `value`."""
+    kind = type(value)
+    target = f"{kind.__module__}:{kind.__qualname__}"
+    for flavor, name in COMPONENT_SETTINGS.items():
+        if name == target:
+            return flavor
+    package = kind.__module__.partition(".")[0]
+    if not attrs.has(kind) or package == __name__.partition(".")[0]:
+        return None
+    # Only backends of the same package are imported to be asked.
+    entries = third_party("stoker.backends")
+    near = [entry.name for entry in entries if entry.value.partition(":")[0].partition(".")[0] == package]
+    return next((flavor for flavor in near if settings_class(flavor) is kind), None)
+
+
+def _third_party_names() -> list[str]:
+    return [entry.name for entry in third_party("stoker.backends")]
+
+
+@functools.lru_cache(maxsize=64)
+def _third_party_class(flavor: str, path: tuple[str, ...]) -> Any:
+    """The settings class of a backend found on `path`, which is `sys.path`; None where it has none."""
+    for entry in third_party("stoker.backends"):
+        if entry.name == flavor:
+            try:
+                return getattr(entry.load(), "settings", None)
+            except ImportError as error:
+                message = f"backend '{flavor}' ({entry.value}) cannot be imported: {error}"
+                raise MissingPackage(message, fix="install what it needs, or choose another backend") from error
+    return None
+
+
+def _checked_fields(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The given fields as the class has them; its own defaults are left out, so that they hide no weaker layer."""
+    fields = [field.name for field in attrs.fields(kind)]
+    for name in values:
+        if name not in fields:
+            raise SettingsError(f"{kind.__name__} has no field '{name}'{nearest(name, fields)}")
+    try:
+        settings = kind(**values)
+    except (TypeError, ValueError) as error:  # what the converters and validators of another distribution's class raise
+        raise SettingsError(f"{_refused_field(kind, values)}: {error.args[0] if error.args else error}") from None
+    return {name: value for name, value in fields_given(settings).items() if name in values}
+
+
+def _refused_field(kind: Any, values: Mapping[str, Any]) -> str:
+    """The first field whose value the class refuses; the class's own name where they only fail together."""
+    for name, value in values.items():
+        try:
+            kind(**{name: value})
+        except (TypeError, ValueError):
+            return name
+    return str(kind.__name__)
+
+
+def _fields_stated(value: Any) -> dict[str, Any]:
+    """The fields of a backend's settings object that say something: not `UNSET`, and not what they are by default."""
+    stated = fields_given(value)
+    for field in attrs.fields(type(value)):
+        default = field.default
+        if isinstance(default, attrs.Factory) and not default.takes_self:  # type: ignore[arg-type]
+            default = default.factory()
+        if field.name in stated and getattr(value, field.name) == default:
+            del stated[field.name]
+    return stated
+
+
+def _refuse_stranger(key: str, value: Any) -> None:
+    """A settings object under another object's key is a mistake that a mapping of fields would hide."""
+    part = key.partition(".")[0]
+    for name, option in OPTIONS.items():
+        if option.kind is not None and isinstance(value, option.kind) and name != key:
+            raise SettingsError(f"{_shown(value)} stands under '{key}'", fix=f"put it under '{name}'")
+    owner = flavor_of(value)
+    if owner is not None and part not in COMPONENTS:
+        raise SettingsError(f"{_shown(value)} stands under '{key}'", fix=f"put it under 'orchestrator.{owner}'")
+
+
+def _placed(error: SettingsError, key: str, where: str, places: Mapping[str, str]) -> SettingsError:
+    """The same error with the setting's name in front and the finest place that is known."""
+    # The field that is meant stands in front of the message, or in quotes in it.
+    fields = [error.message.partition(":")[0], *error.message.split("'")[1::2]]
+    place = next((places[at] for field in fields for at in places if _is_field(at, key, field)), where)
+    message = error.message if error.message.startswith((key, "there is no setting")) else f"{key}: {error.message}"
+    return SettingsError(message, where=error.where or place, fix=error.fix)
+
+
+def _is_field(dotted: str, key: str, field: str) -> bool:
+    """Whether a dotted key is a field of a setting, maybe below the name of a flavor."""
+    below = dotted.removeprefix(f"{key}.")
+    return below != dotted and (below == field or (key in COMPONENTS and below.partition(".")[2] == field))
+
+
+def _shown(value: Any) -> str:
+    return type(value).__name__ if attrs.has(type(value)) else repr(value)
+
+
+def _kept(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (values or {}).items() if value is not None}
