@@ -27,8 +27,6 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "numpy": ("stoker.store", "stoker.plan"),
     "packaging": ("stoker.plan", "stoker.images"),  # never in a worker: it travels with attrs and cattrs alone
     "pandas": ("stoker.store",),
-    "peewee": ("stoker.store",),
-    "playhouse": ("stoker.store",),
     "polars": ("stoker.store",),
     "psutil": ("stoker.client", "stoker.run.driver", "stoker.devices", "stoker.worker"),
     "psycopg": ("stoker.store",),

@@ -473,7 +473,7 @@ def test_saving_imports_nothing_heavy() -> None:
         "blobs = Blobs(tempfile.mkdtemp())\n"
         "for value in (1, 'x', b'x' * 9999, [1, (2, 3)], {'a': {1, 2}}, range(3)):\n"
         "    artifacts.load(artifacts.save(value, blobs), blobs)\n"
-        "print([name for name in ('numpy', 'torch', 'pandas', 'polars', 'pyarrow', 'peewee', 'fsspec', 'cloudpickle',"
+        "print([name for name in ('numpy', 'torch', 'pandas', 'polars', 'pyarrow', 'fsspec', 'cloudpickle',"
         " 'importlib.metadata', 'sqlite3') if name in sys.modules])"
     )
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,9 +7,7 @@ needs a local disk: a home on a network file system that several machines share 
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -39,8 +37,6 @@ _DIALECTS: Final[Mapping[str, Mapping[str, str]]] = {
 _SCHEMES: Final = {"sqlite": "sqlite", "postgresql": "postgresql", "postgres": "postgresql"}
 _MIGRATION_LOCK: Final = 7_305_801
 """Any number that no other program uses for a Postgres advisory lock."""
-_DRIVERS: Final = ("psycopg", "psycopg2", "psycopg2cffi", "pymysql", "MySQLdb")
-"""What peewee tries to import."""
 
 
 class Database:
@@ -60,7 +56,9 @@ class Database:
         self._lock = threading.Lock()
         self._local = threading.local()
         self._open: list[tuple[threading.Thread, Any]] = []
-        self._peewee, self._errors = self._prepared()
+        self._errors = self._driver_errors()
+        if self.path:
+            _make_folder(self.path)
         try:
             self._migrate()
         except BaseException:  # also an interrupt leaves no connection open
@@ -85,20 +83,20 @@ class Database:
         try:
             cursor = self.cursor()
             cursor.execute(statement, values)
-            found: list[tuple[Any, ...]] = cursor.fetchall()
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
         except self._errors as error:
             self.fail(error)
-        return found
+        return rows
 
     def row(self, statement: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
         """The first row of a query."""
         try:
             cursor = self.cursor()
             cursor.execute(statement, values)
-            found: tuple[Any, ...] | None = cursor.fetchone()
+            row: tuple[Any, ...] | None = cursor.fetchone()
         except self._errors as error:
             self.fail(error)
-        return found
+        return row
 
     def change(self, statement: str, values: Sequence[Any] = ()) -> int:
         """How many rows a statement changed."""
@@ -139,7 +137,7 @@ class Database:
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """What the driver and peewee raise; hand it to `fail`."""
+        """What the driver raises; hand it to `fail`."""
         return self._errors
 
     def fail(self, error: BaseException) -> NoReturn:
@@ -157,29 +155,27 @@ class Database:
             for connection in connections:
                 connection.close()
 
-    def _prepared(self) -> tuple[Any, tuple[type[Exception], ...]]:
-        """peewee's database, nothing opened yet, and the errors that it and its driver raise."""
-        peewee = _peewee(drivers=self.dialect != "sqlite")
+    def _driver_errors(self) -> tuple[type[Exception], ...]:
+        """What this database's driver raises. No other driver is imported: psycopg takes 100 ms."""
         if self.dialect == "sqlite":
             import sqlite3
 
-            try:
-                os.makedirs(os.path.dirname(self.path), exist_ok=True)
-            except OSError as error:
-                raise StoreError(
-                    f"the folder of {self.path} cannot be made: {error}", fix="choose another home"
-                ) from error
-            # Connections of threads that have ended are closed by whoever comes next.
-            database = peewee.SqliteDatabase(self.path, pragmas=_PRAGMAS, timeout=BUSY_SECONDS, check_same_thread=False)
-            return database, (peewee.PeeweeException, sqlite3.Error)
+            return (sqlite3.Error,)
         try:
             import psycopg
         except ImportError as error:
             raise MissingPackage(
                 f"{self.shown} needs the package 'psycopg'", fix="pip install 'stoker[postgres]'"
             ) from error
-        uri = "postgresql://" + self.uri.partition("://")[2]
-        return peewee.PostgresqlDatabase(uri, prefer_psycopg3=True), (peewee.PeeweeException, psycopg.Error)
+        return (psycopg.Error,)
+
+    def _open_connection(self) -> Any:
+        """A new connection that commits each statement outside a transaction."""
+        if self.dialect == "sqlite":
+            return _sqlite_connection(self.path)
+        import psycopg
+
+        return psycopg.connect("postgresql://" + self.uri.partition("://")[2], autocommit=True)
 
     def _connect(self) -> None:
         """Open this thread's connection; close those of threads that have ended."""
@@ -189,25 +185,24 @@ class Database:
                 # A connection must not cross a fork, not even to be closed: its owner still uses it.
                 _ABANDONED.append(self._open)
                 self._open = []
-                self._peewee, self._errors = self._prepared()
             self._pid = pid
-            kept: list[tuple[threading.Thread, Any]] = []
+            in_use: list[tuple[threading.Thread, Any]] = []
             for thread, connection in self._open:
                 if thread.is_alive():
-                    kept.append((thread, connection))
+                    in_use.append((thread, connection))
                 else:
                     connection.close()
             deadline = time.monotonic() + BUSY_SECONDS
             while True:
                 try:
-                    connection = self._peewee._connect()
+                    connection = self._open_connection()
                     break
                 except self._errors as error:
                     # Changing to WAL mode while another process does the same is refused without waiting.
                     if "locked" not in str(error) or time.monotonic() > deadline:
                         self.fail(error)
                     time.sleep(0.005)
-            self._open = [*kept, (threading.current_thread(), connection)]
+            self._open = [*in_use, (threading.current_thread(), connection)]
             self._local.connection = connection
             self._local.pid = pid
 
@@ -237,8 +232,8 @@ class Database:
         }
         if self.row(catalog[self.dialect]) is None:
             return 0
-        found = self.row("SELECT max(version) FROM stoker_schema")
-        version = int(found[0] or 0) if found else 0
+        newest = self.row("SELECT max(version) FROM stoker_schema")
+        version = int(newest[0] or 0) if newest else 0
         self._refuse_newer(version)
         return version
 
@@ -274,22 +269,28 @@ _EXPLANATIONS: Final[Iterable[tuple[str, str, str]]] = (
 """What a driver says → what it means, and what to do."""
 
 
-def _peewee(*, drivers: bool) -> Any:
-    """peewee, without the drivers of other databases unless they are needed: it imports every one that is installed,
-    and psycopg alone takes 100 ms, half of a small run."""
-    loaded: Any = sys.modules.get("peewee")
-    if loaded is not None and (loaded.psycopg is not None or not drivers):
-        return loaded
-    if drivers:
-        sys.modules.pop("peewee", None)
-        return importlib.import_module("peewee")
-    absent: dict[str, Any] = {name: None for name in _DRIVERS if name not in sys.modules}
-    sys.modules.update(absent)
+def _make_folder(path: str) -> None:
+    """Make the folder of a database file."""
     try:
-        return importlib.import_module("peewee")
-    finally:
-        for name in absent:
-            del sys.modules[name]
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"the folder of {path} cannot be made: {error}", fix="choose another home") from error
+
+
+def _sqlite_connection(path: str) -> Any:
+    """A connection to a file, with the pragmas set."""
+    import sqlite3
+
+    # Connections of threads that have ended are closed by the next thread that opens one, hence check_same_thread.
+    # Without an isolation level, Python begins no transaction of its own.
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        for pragma, value in _PRAGMAS.items():
+            connection.execute(f"PRAGMA {pragma} = {value}")
+    except BaseException:  # also an interrupt leaves no connection open
+        connection.close()
+        raise
+    return connection
 
 
 def _without_password(uri: str) -> str:
