@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -230,6 +231,39 @@ def test_a_driver_that_was_only_stopped_writes_nothing_more(lab: Any) -> None:
     assert "taken over by another driver" in said
     assert store.records.run(run.id).token == "another"
     assert run.refresh().steps["total"].status == "pending"
+
+
+OVERTAKEN = """
+import sys
+
+from stoker.cli.main import main
+from stoker.store.records import Records
+
+take_over = Records.take_over
+
+def overtaken(self, id, **taking):
+    taken = take_over(self, id, **taking)
+    assert take_over(self, id, expected=taking["token"], token="another", driver={"pid": 1})
+    statement = self.database.sql("UPDATE plans SET plan = ? WHERE run_id = ?")
+    assert self.database.change(statement, ("the other driver's", id)) == 1
+    return taken
+
+Records.take_over = overtaken
+sys.exit(main(["resume", sys.argv[1]]))
+"""
+"""Resumes a run that another driver takes over at once."""
+
+
+def test_a_driver_that_is_overtaken_leaves_the_others_plan(lab: Any) -> None:
+    lab.write("train.py", TRAIN).run("train.py", code=1)
+    run, records = lab["training"], lab.client.store.records
+    # A run whose code was sent along: its plan names another package each time that it goes on.
+    plan = {**json.loads(records.plan(run.id)), "package": "0" * 64}
+    records.database.change("UPDATE plans SET plan = ?", (json.dumps(plan),))
+    lab.write("overtaken.py", OVERTAKEN)
+    output = lab.start("overtaken.py", run.id).wait(4)
+    assert "taken over by another driver" in output
+    assert records.plan(run.id) == "the other driver's"
 
 
 def test_settings_of_the_pipeline_hold_after_a_resume(lab: Any) -> None:

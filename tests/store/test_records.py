@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +143,40 @@ def test_a_driver_that_lost_the_run_writes_nothing(records: Records) -> None:
     assert not records.write(batch, run_id="r1", token="t1")
     assert records.steps("r1") == []
     assert records.write(batch, run_id="r1", token="t2")
-    assert not records.set_plan("r1", "t1", "old")
-    assert records.set_plan("r1", "t2", "new")
-    assert records.plan("r1") == "new"
+
+
+def test_a_run_is_taken_over_together_with_its_plan(records: Records) -> None:
+    records.create_run(run_row(), plan="first")
+    assert records.take_over("r1", expected="t1", token="t2", driver={})
+    assert records.plan("r1") == "first"
+    assert records.take_over("r1", expected="t2", token="t3", driver={}, plan="second")
+    assert records.plan("r1") == "second"
+    assert not records.take_over("r1", expected="t2", token="late", driver={}, plan="late")
+    assert (records.run("r1").token, records.plan("r1")) == ("t3", "second")
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_run_is_not_taken_over_between_the_look_at_its_token_and_the_write(
+    records: Records, postgres_uri: str
+) -> None:
+    import psycopg
+
+    records.create_run(run_row())
+    taker = threading.Thread(
+        target=records.take_over, args=("r1",), kwargs={"expected": "t1", "token": "t2", "driver": {}}
+    )
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'UPDATE runs SET token%' AND wait_event_type = 'Lock'"
+    with psycopg.connect(postgres_uri, autocommit=True) as other, records.database.transaction() as cursor:
+        cursor.execute(records._sql["held"], ("r1", "t1"))
+        assert cursor.fetchone() == (1,)
+        taker.start()
+        while other.execute(waiting).fetchone() is None:
+            assert taker.is_alive(), "the run was taken over while its driver wrote"
+            time.sleep(0.01)
+        cursor.execute("SELECT token FROM runs")
+        assert cursor.fetchone() == ("t1",)
+    taker.join()
+    assert records.run("r1").token == "t2"
 
 
 def test_a_wish_reaches_the_driver_with_its_heartbeat(records: Records) -> None:
@@ -335,16 +367,9 @@ def test_the_cache_forgets_in_time(records: Records) -> None:
     assert records.cached("b", 9.9) == until_ten
     assert records.cached("b", 10.0) is None
     assert records.cached("c", 0.0) is None
-    assert records.cached_many(["a", "b", "c"], 5.0) == {"a": for_ever, "b": until_ten}
-    assert records.cached_many(["a", "b"], 50.0) == {"a": for_ever}
     assert records.forget_expired(50.0) == 1
     records.forget(["a", "zz"])
     assert records.cached("a", 0.0) is None
-
-
-def test_many_keys_at_once(records: Records) -> None:
-    write(records, *(CacheRow(key=f"{n}", run_id="r", step_key="s", created=1.0) for n in range(1200)))
-    assert len(records.cached_many([f"{n}" for n in range(2000)], 1.0)) == 1200
 
 
 # Any text

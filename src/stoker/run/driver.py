@@ -30,7 +30,7 @@ from stoker.run import detaching
 from stoker.run.detaching import Start
 from stoker.run.driving import Drive, client_of
 from stoker.run.session import Session
-from stoker.store import artifacts, plans
+from stoker.store import artifacts
 from stoker.store.rows import RunRow
 from stoker.worker import modules
 from stoker.worker.identity import this_process
@@ -215,14 +215,13 @@ def _driven(session: Session, row: RunRow, start: Start | None, *, flow: FlowDef
     if isinstance(body, dynamic.Body):
         body.ready = session.ready
     mine = new_token()
-    if not session.store.records.take_over(row.id, expected=row.token, token=mine, driver=this_process()):
+    plan = plandoc.dump(made) if made.package else ""
+    if not session.store.records.take_over(row.id, expected=row.token, token=mine, driver=this_process(), plan=plan):
         if token:
             return client_of(session.store).run(row.id)
         raise UsageError(f"run {row.id} was taken over by another driver just now", fix=f"stoker show {row.id}")
     if row.started is None:
         session.store.records.set_run(row.id, mine, started=time.time())
-    if made.package:
-        plans.rewrite(session.store.records.database, row.id, plandoc.dump(made))
     resumed = row.sessions > 0
     return Drive(session, made, settings, observer, id=row.id, token=mine, body=body, resumed=resumed).go()
 

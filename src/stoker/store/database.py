@@ -30,10 +30,11 @@ _PRAGMAS: Final = {
     "temp_store": "memory",
 }
 _DIALECTS: Final[Mapping[str, Mapping[str, str]]] = {
-    "sqlite": {"{blob}": "blob", "{clustered}": " WITHOUT ROWID"},
-    "postgresql": {"{blob}": "bytea", "{clustered}": ""},
+    "sqlite": {"{blob}": "blob", "{clustered}": " WITHOUT ROWID", "{locked}": ""},
+    "postgresql": {"{blob}": "bytea", "{clustered}": "", "{locked}": " FOR SHARE"},
 }
-"""Words of the schema that differ. `{clustered}`: the table is its primary key's index."""
+"""Words that differ. `{clustered}`: the table is its primary key's index. `{locked}`: the rows of a query stay as they
+are until the transaction ends; in SQLite a transaction that may write is the only one anyway."""
 _SCHEMES: Final = {"sqlite": "sqlite", "postgresql": "postgresql", "postgres": "postgresql"}
 _MIGRATION_LOCK: Final = 7_305_801
 """Any number that no other program uses for a Postgres advisory lock."""

@@ -20,8 +20,6 @@ from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, RunRow,
 if TYPE_CHECKING:
     from stoker.store.receipts import ReceiptRow
 
-_MANY: Final = 500
-"""Values in one `IN (…)`: SQLite before 3.32 takes 999 at most."""
 _ORDER: Final = ("steps", "progress", "outputs", "attempts", "receipts", "cache", "events")
 """In which a batch's rows are written: a step's row comes before what changes of it."""
 
@@ -150,19 +148,18 @@ class Records:
         statement = self.database.sql(f"UPDATE runs SET {changes} WHERE id = ? AND token = ?")
         return self.database.change(statement, (*values, id, token)) == 1
 
-    def set_plan(self, id: str, token: str, plan: str) -> bool:
-        """Replace a run's plan if the token still holds it."""
-        with self.database.transaction() as cursor:
-            cursor.execute(self._sql["held"], (id, token))
-            held = cursor.fetchone() is not None
-            if held:
-                cursor.execute(self._sql["plans"], (id, plan))
-        return held
+    def take_over(self, id: str, *, expected: str, token: str, driver: Mapping[str, Any], plan: str = "") -> bool:
+        """Make a run another driver's, with the plan by which it goes on if that differs from the one it had.
 
-    def take_over(self, id: str, *, expected: str, token: str, driver: Mapping[str, Any]) -> bool:
-        """Make a run another driver's; False means that its token is not the expected one any more."""
+        False means that the run's token is not the expected one any more, and that nothing was changed.
+        """
         values = (token, rows.text(driver), time.time(), id, expected)
-        return self.database.change(self._sql["take_over"], values) == 1
+        with self.database.transaction() as cursor:
+            cursor.execute(self._sql["take_over"], values)
+            taken: bool = cursor.rowcount == 1
+            if taken and plan:
+                cursor.execute(self._sql["plans"], (id, plan))
+        return taken
 
     def ask(self, id: str, wish: str) -> bool:
         """Leave a wish, "cancel" or "now", for the driver of a running run; False if it does not run any more."""
@@ -309,17 +306,6 @@ class Records:
         found = self.database.row(self._sql["cached"], (key, now))
         return None if found is None else rows.CACHE.row_of(found)
 
-    def cached_many(self, keys: Sequence[str], now: float) -> dict[str, CacheRow]:
-        """The results under many keys, for those that have any."""
-        results: dict[str, CacheRow] = {}
-        for start in range(0, len(keys), _MANY):
-            part = keys[start : start + _MANY]
-            marks = ", ".join("?" * len(part))
-            statement = self.database.sql(f"{_CACHE} WHERE key IN ({marks}) AND (expires IS NULL OR expires > ?)")
-            for row in self.database.rows(statement, (*part, now)):
-                results[row[0]] = rows.CACHE.row_of(row)
-        return results
-
     def references(self) -> Iterable[str]:
         """Texts in which every digest occurs that a row names; `store.sweep` looks through them."""
         for column, table in _REFERENCES:
@@ -365,7 +351,7 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     "cache": _upsert("cache", rows.CACHE.columns, ("key",)),
     "events": f"INSERT INTO events ({', '.join(rows.EVENTS.columns)}) VALUES (?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (run_id, seq) DO NOTHING",
-    "held": "SELECT 1 FROM runs WHERE id = ? AND token = ?",
+    "held": "SELECT 1 FROM runs WHERE id = ? AND token = ?{locked}",
     "take_over": "UPDATE runs SET token = ?, driver = ?, heartbeat = ?, status = 'running', ended = NULL, error = '', "
     "asked = '', sessions = sessions + 1 WHERE id = ? AND token = ?",
     "ask": "UPDATE runs SET asked = ? WHERE id = ? AND status = 'running'",
