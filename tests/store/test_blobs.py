@@ -39,7 +39,6 @@ def test_bytes_come_back(blobs: Blobs, size: int) -> None:
     assert blobs.size(digest) == size
     assert list(blobs.digests()) == [digest]
     assert leftovers(blobs) == []
-    blobs.verify(digest)
 
 
 def test_a_blob_is_a_read_only_file_named_by_its_digest(blobs: Blobs) -> None:
@@ -109,7 +108,7 @@ def test_a_body_that_raises_keeps_nothing(blobs: Blobs) -> None:
 
 
 def test_a_missing_blob_says_what_to_do(blobs: Blobs) -> None:
-    for ask in (blobs.read, blobs.path, blobs.open, blobs.size, blobs.verify):
+    for ask in (blobs.read, blobs.path, blobs.open, blobs.size):
         with pytest.raises(StoreError, match="f" * 64) as caught:
             ask("f" * 64)
         assert "run the step" in caught.value.fix
@@ -123,19 +122,9 @@ def test_a_truncated_blob_is_named(blobs: Blobs) -> None:
     os.truncate(blobs.path(digest), 500)
     with pytest.raises(StoreError, match=f"{digest}.*500 bytes, not 1000"):
         blobs.read(digest, 1000)
-    with pytest.raises(StoreError, match="damaged"):
-        blobs.verify(digest)
     # Made again, it is whole again.
     assert blobs.put(b"x" * 1000) == digest
     assert blobs.read(digest, 1000) == b"x" * 1000
-
-
-def test_changed_bytes_are_found_by_verify(blobs: Blobs) -> None:
-    digest = blobs.put(b"x" * 1000)
-    os.chmod(blobs.path(digest), 0o644)
-    Path(blobs.path(digest)).write_bytes(b"y" * 1000)
-    with pytest.raises(StoreError, match="damaged"):
-        blobs.verify(digest)
 
 
 @pytest.mark.parametrize(("number", "words"), [(errno.ENOSPC, "full"), (errno.EIO, "cannot be written")])
@@ -189,7 +178,7 @@ def test_a_killed_writer_leaves_no_blob(blobs: Blobs) -> None:
     process.wait()
     process.stdout.close()
     assert list(blobs.digests()) == [digest_of(b"whole" * 1000)]
-    blobs.verify(digest_of(b"whole" * 1000))
+    assert blobs.read(digest_of(b"whole" * 1000)) == b"whole" * 1000
     assert len(leftovers(blobs)) == 1
     blobs.clean(time.time())
     assert len(leftovers(blobs)) == 1, "another process may be writing it"

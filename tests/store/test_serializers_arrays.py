@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -98,7 +99,7 @@ def test_changes_to_a_loaded_array_stay_private(blobs: Blobs) -> None:
     first[:] = -1
     assert second[7] == 7
     assert artifacts.load(saved, blobs)[7] == 7
-    blobs.verify(saved.digest)
+    assert hashlib.sha256(blobs.read(saved.digest)).hexdigest() == saved.digest
 
 
 def test_a_loaded_array_outlives_its_blob(blobs: Blobs) -> None:
@@ -223,7 +224,7 @@ def test_changes_to_a_loaded_tensor_stay_private(blobs: Blobs) -> None:
     first = artifacts.load(saved, blobs)
     first.zero_()
     assert artifacts.load(saved, blobs)[0, 7] == 7
-    blobs.verify(saved.digest)
+    assert hashlib.sha256(blobs.read(saved.digest)).hexdigest() == saved.digest
 
 
 def test_a_part_of_a_large_tensor_does_not_drag_the_rest_along(blobs: Blobs) -> None:

@@ -90,22 +90,6 @@ class Blobs:
         with self.open(digest, size) as file:
             return file.read()
 
-    def verify(self, digest: str) -> None:
-        """Read the blob and raise a `StoreError` if its bytes are not those that were kept."""
-        found = Hash()
-        try:
-            with self.open(digest) as file:
-                while data := file.read(CHUNK):
-                    found.update(memoryview(data))
-            actual = found.hexdigest()
-        finally:
-            found.stop()
-        if actual != digest:
-            raise StoreError(
-                f"the artifact {digest} in {self.uri} is damaged: its bytes have the digest {actual}",
-                fix="remove it and run the step that made it again, with its cache off",
-            )
-
     def exists(self, digest: str) -> bool:
         """Whether the store has the blob."""
         if self._remote is not None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import time
 from collections import deque
 from functools import lru_cache
@@ -66,16 +65,12 @@ class Logs:
                 head = f"{last:.6f} {letter} " if rank is None else f"{last:.6f} {letter}{rank} "
             text = line.text
             if len(text) > LONGEST // 4 or "\n" in text or "\r" in text:
-                text = _tidy(text.encode("utf-8", "replace") + b"\n", head.encode())[len(head) : -1].decode()
+                text = f"\n{head}".join(_tidy(text))
             parts.append(head)
             parts.append(text)
             parts.append("\n")
         if parts:
             self._write(self.path(run, key, attempt), "".join(parts).encode("utf-8", "replace"))
-
-    def capture(self, run: str, key: str, attempt: int, stream: str, rank: int | None = None) -> Capture:
-        """Takes the raw bytes of one stream of an attempt, or of one of its ranks, as they come."""
-        return Capture(self, self.path(run, key, attempt), _tag(stream, rank))
 
     def lines(
         self, run: str, key: str, attempt: int, *, tail: int | None = None, stream: str = "", rank: Ranks = None
@@ -183,39 +178,8 @@ class Logs:
             ) from error
 
 
-class Capture:
-    """One stream of one attempt; a line that has not ended is held back until it does, or until `close`."""
-
-    def __init__(self, logs: Logs, path: str, tag: str) -> None:
-        self._logs = logs
-        self._path = path
-        self._tag = tag
-        self._rest = b""
-
-    def write(self, data: bytes, now: float) -> None:
-        """Add bytes that arrived at a time."""
-        data = self._rest + data
-        whole, mark, self._rest = data.rpartition(b"\n")
-        if len(self._rest) > LONGEST:
-            # Without end, or a progress bar: only its last drawing counts, and it is not held back for ever.
-            self._rest = self._rest[self._rest.rstrip(b"\r").rfind(b"\r") + 1 :]
-            if len(self._rest) > LONGEST:
-                whole, mark, self._rest = whole + mark + self._rest, b"", b""
-        if whole or mark:
-            self._logs._write(self._path, _tidy(whole + b"\n", self._head(now)))
-
-    def close(self, now: float) -> None:
-        """Add a last line that was not ended."""
-        if self._rest:
-            rest, self._rest = self._rest, b""
-            self._logs._write(self._path, _tidy(rest + b"\n", self._head(now)))
-
-    def _head(self, now: float) -> bytes:
-        return f"{now:.6f} {self._tag} ".encode()
-
-
 def file_name(key: str) -> str:
-    """A run's or step's name as a file name, from which `key_of` makes the name again."""
+    """A run's or step's name as a file name; different names have different ones, and most can be read."""
     raw = key.encode("utf-8", "surrogatepass")
     name = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
     if name.startswith("."):
@@ -223,43 +187,25 @@ def file_name(key: str) -> str:
     if len(name) > _LONGEST_NAME:
         import hashlib
 
-        # Only this far can it be read again; nobody has to, because rows know the whole name.
+        # Cut off; rows know the whole name.
         name = f"{name[: _LONGEST_NAME - 17]}~{hashlib.sha256(raw).hexdigest()[:16]}"
     return name
 
 
-def key_of(name: str) -> str:
-    """The name that `file_name` was given."""
-    raw = re.sub(rb"%([0-9A-F]{2})", lambda found: bytes([int(found[1], 16)]), name.encode())
-    return raw.decode("utf-8", "surrogatepass")
+def _tidy(text: str) -> Iterator[str]:
+    """The lines of a text, as the file keeps them."""
+    for line in text.split("\n"):
+        yield from _parts(line.rstrip("\r").rpartition("\r")[2].encode("utf-8", "replace"))
 
 
-def _tidy(data: bytes, head: bytes) -> bytes:
-    """Whole lines of raw output as lines of the file."""
-    if b"\r" in data:
-        data = b"\n".join(line.rstrip(b"\r").rpartition(b"\r")[2] for line in data.split(b"\n"))
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        data = data.decode("utf-8", "replace").encode()
-    if len(data) > LONGEST and any(len(line) > LONGEST for line in data.split(b"\n")):
-        data = b"\n".join(part for line in data[:-1].split(b"\n") for part in _parts(line)) + b"\n"
-    return head + data[:-1].replace(b"\n", b"\n" + head) + b"\n"
-
-
-def _parts(line: bytes) -> Iterator[bytes]:
+def _parts(line: bytes) -> Iterator[str]:
     while len(line) > LONGEST:
         end = LONGEST - len(_MORE)
         while line[end] & 0xC0 == 0x80:  # not inside a character
             end -= 1
-        yield line[:end] + _MORE
+        yield (line[:end] + _MORE).decode()
         line = line[end:]
-    yield line
-
-
-def _tag(stream: str, rank: int | None) -> str:
-    letter = _LETTERS.get(stream, "o")
-    return letter if rank is None else f"{letter}{rank}"
+    yield line.decode()
 
 
 def _line(raw: bytes) -> LogLine:
