@@ -24,6 +24,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "fsspec": ("stoker.store", "stoker.backends.ray.folders"),
     "jax": ("stoker.worker",),
     "libcst": ("stoker.migrate",),
+    "markdown_it": ("stoker.report.markdown",),
     "numpy": ("stoker.store", "stoker.plan"),
     "packaging": ("stoker.plan", "stoker.images"),  # never in a worker: it travels with attrs and cattrs alone
     "pandas": ("stoker.store",),

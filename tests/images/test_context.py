@@ -352,6 +352,8 @@ def test_patterns_of_gitignore(lines: list[str], left_out: list[str], kept: list
         (["/data", "./more/"], ["data", "data/x", "more/y"], ["x/data"]),
         (["data", "!data/keep"], ["data/x"], ["data/keep"]),
         (["!data/keep", "data"], ["data/keep"], []),
+        # as buildah and Docker read it: only ^ turns a class
+        (["[!a]1", "x[^a]"], ["a1", "!1", "xb"], ["b1", "xa"]),
     ],
 )
 def test_patterns_of_dockerignore(lines: list[str], left_out: list[str], kept: list[str]) -> None:

@@ -104,12 +104,13 @@ def _pattern(line: str, rooted: bool) -> Pattern | None:
         return None
     anchored = rooted or "/" in text
     text = text.removeprefix("/")
-    expression = _expression(text)
+    expression = _expression(text, negating="^" if rooted else "!^")
     whole = re.compile(expression if anchored else f"(?:.*/)?{expression}", re.DOTALL)
     return Pattern(line, whole, takes_back, folders_only, anchored)
 
 
-def _expression(text: str) -> str:
+def _expression(text: str, *, negating: str) -> str:
+    """A pattern as a regular expression; `negating` signs turn a class: in .dockerignore "!" is a letter."""
     found = ""
     at = 0
     while at < len(text):
@@ -127,7 +128,7 @@ def _expression(text: str) -> str:
             at += 1
         elif text[at] == "[" and (end := text.find("]", at + 2)) > 0:
             inside = text[at + 1 : end].replace("\\", "\\\\")
-            inside = "^" + inside[1:] if inside[0] in "!^" else inside
+            inside = "^" + inside[1:] if inside[0] in negating else inside
             found += f"(?!/)[{inside}]"
             at = end + 1
         else:
