@@ -19,13 +19,16 @@ from typing import Any, Callable, Final, Iterable, Iterator, Mapping
 
 import attrs
 
-from stoker.backends.base.leasing import Granted, Leasing, visibility
+from stoker.backends.base.channel import Updates
+from stoker.backends.base.leasing import Leasing, visibility
 from stoker.backends.base.machine import check, room, taken
 from stoker.backends.base.messages import job_message, step_document
+from stoker.backends.base.statuses import failed, of_result
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
-from stoker.core.plan import Capacity, Job, JobStatus, LogLine, Site, StepPlan
-from stoker.core.status import CANCELLED, REFUSED
+from stoker.core.plan import Capacity, Job, JobStatus, LogLine, Site, StepPlan, reporter_of
+from stoker.core.status import CANCELLED
+from stoker.core.wire import Wakeup
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +59,8 @@ class InlineBackend:
     def __init__(self, site: Site, options: Mapping[str, Any]) -> None:
         self._room = room(options)
         self._ready: deque[_Ready] = deque()
-        self._news: dict[str, JobStatus] = {}
-        self._wake_in, self._wake_out = os.pipe()
-        os.set_blocking(self._wake_in, False)
-        os.set_blocking(self._wake_out, False)
+        self._updates = Updates()
+        self._wakeup = Wakeup()
         self.execute: Execute | None = None
         self.leasing: Leasing | None = None
 
@@ -73,13 +74,9 @@ class InlineBackend:
             yield from self.leasing.check(step)
         yield from check(step, self.capacity(), leases=self.leasing is not None)
         if step.settings.resources.gpus_per_node and step.settings.on_idle_gpu == "stop":
-            yield Finding(
-                code=STOPS_NOTHING,
-                level="translated",
-                where=f"{step.where} step '{step.name}'",
-                what='its on_idle_gpu="stop" counts as "warn" under --debug',
-                why="a step in the driver's own process may stand at a breakpoint, and its devices are idle meanwhile",
-            )
+            what = 'its on_idle_gpu="stop" counts as "warn" under --debug'
+            why = "a step in the driver's own process may stand at a breakpoint, and its devices are idle meanwhile"
+            yield reporter_of(step).translated(STOPS_NOTHING, what, why)
 
     def render(self, job: Job) -> Mapping[str, Any]:
         """The message that the step's function is called for, and what the job takes of the machine."""
@@ -93,50 +90,45 @@ class InlineBackend:
     def submit(self, job: Job) -> str:
         """Put the job in line for the next polls, or among those that wait for devices."""
         if self.leasing is not None and self.leasing.wants(job):
-            self._held_or_waiting(self.leasing, job)  # a ledger that cannot be used refuses the job here
+            self.leasing.request(job, start=self._start_leased, tell=self._tell)
         else:
             self._ready.append(_Ready(job))
-            self._wake()
+            self._wakeup.set()
         return job.name
 
-    def _held_or_waiting(self, leasing: Leasing, job: Job) -> None:
-        granted = leasing.ask(job)
-        if isinstance(granted, Granted):
-            lease = leasing.documents(job)[0]
-            if lease["on_idle"] == "stop":
-                lease["on_idle"] = "warn"
-            self._ready.append(_Ready(job, lease))
-            self._news[job.name] = JobStatus(state="running", lease=lease)
-        elif leasing.wait(job, granted):
-            self._news[job.name] = JobStatus(state="queued", message=granted)
-        else:
-            return
-        self._wake()
+    def _start_leased(self, job: Job) -> None:
+        assert self.leasing is not None  # it granted the devices
+        lease = self.leasing.documents(job)[0]
+        if lease["on_idle"] == "stop":
+            lease["on_idle"] = "warn"
+        self._ready.append(_Ready(job, lease))
+        self._tell(job.name, JobStatus(state="running", lease=lease))
+
+    def _tell(self, name: str, status: JobStatus) -> None:
+        self._updates.put(name, status)
+        self._wakeup.set()
+
+    def _refuse(self, name: str, status: JobStatus) -> None:
+        if self.leasing is not None:
+            self.leasing.release(name)
+        self._tell(name, status)
 
     def wakeups(self) -> Iterable[int]:
         """Readable while there is something to poll for."""
-        return (self._wake_in,)
+        return (self._wakeup.descriptor,)
 
     def poll(self, ids: Iterable[str]) -> Mapping[str, JobStatus]:
         """What is new; where nothing is, run the next job."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._wake_in, 4096)
+        self._wakeup.clear()
         if self.leasing is not None:
-            self._ask_again(self.leasing)
-        if not self._news and self._ready:
+            self.leasing.retry(start=self._start_leased, tell=self._tell, refuse=self._refuse)
+        news = self._updates.take()
+        if not news and self._ready:
             self._run(self._ready.popleft())
+            news = self._updates.take()
         if self._ready:
-            self._wake()
-        news, self._news = self._news, {}
+            self._wakeup.set()
         return news
-
-    def _ask_again(self, leasing: Leasing) -> None:
-        for job in leasing.due():
-            try:
-                self._held_or_waiting(leasing, job)
-            except BackendError as error:
-                leasing.release(job.name)
-                self._news[job.name] = JobStatus(state="failed", cause=REFUSED, message=str(error), ended=time.time())
 
     def _run(self, ready: _Ready) -> None:
         if self.execute is None:
@@ -152,15 +144,7 @@ class InlineBackend:
         finally:
             if self.leasing is not None:
                 self.leasing.release(job.name)
-        self._news[job.name] = JobStatus(
-            state="succeeded" if result["ok"] else "failed",
-            result=result,
-            cause=result.get("cause", ""),
-            started=result["start"],
-            ended=result["end"],
-            usage={"cpu": result["cpu"]},
-            lease=lease,
-        )
+        self._updates.put(job.name, of_result(result, lease))
 
     def logs(self, id: str, *, follow: bool = False) -> Iterator[LogLine]:
         """Nothing: output went to the terminal."""
@@ -174,21 +158,13 @@ class InlineBackend:
         waits = self.leasing is not None and self.leasing.waits(id)
         if not known and not waits:
             return
-        if self.leasing is not None:
-            self.leasing.release(id)
-        self._news[id] = JobStatus(state="failed", cause=CANCELLED, ended=time.time())
-        self._wake()
+        self._refuse(id, failed(CANCELLED))
 
     def close(self) -> None:
         """Give back the devices, and close the descriptors."""
         if self.leasing is not None:
             self.leasing.release_all()
-        os.close(self._wake_in)
-        os.close(self._wake_out)
-
-    def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # it is full: the next poll is coming anyway
-            os.write(self._wake_out, b"x")
+        self._wakeup.close()
 
 
 @contextlib.contextmanager

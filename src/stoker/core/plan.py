@@ -9,7 +9,7 @@ from typing import Any, Iterable, Iterator, Literal, Mapping, Protocol
 
 import attrs
 
-from stoker.core.findings import Finding
+from stoker.core.findings import Finding, Reporter
 from stoker.core.graph import Output, Source
 from stoker.core.settings import PipelineSettings, StepSettings
 from stoker.core.status import JobState
@@ -46,6 +46,11 @@ class StepPlan:
     origins: Mapping[str, str] = attrs.field(factory=dict)
     image: str = ""
     environment: str = ""
+
+
+def reporter_of(step: StepPlan) -> Reporter:
+    """What makes the findings about a step."""
+    return Reporter(where=f"{step.where} step '{step.name}'", step=step.name)
 
 
 @attrs.frozen(kw_only=True)

@@ -6,10 +6,13 @@ worker has not read. Results travel as a stream of frames: four bytes of length,
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import socket
 import struct
 import sys
+import threading
 from typing import Any, Final, Iterator
 
 DATAGRAM_LIMIT: Final = 96 * 1024
@@ -27,6 +30,43 @@ def packet_pair() -> tuple[socket.socket, socket.socket]:
     for end in (here, there):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * DATAGRAM_LIMIT)
     return here, there
+
+
+class Wakeup:
+    """A pipe that ends a wait: `set`, from any thread or signal handler, makes `descriptor` readable until `clear`."""
+
+    def __init__(self) -> None:
+        self.descriptor, self._write = os.pipe()
+        os.set_blocking(self.descriptor, False)
+        os.set_blocking(self._write, False)
+        self._lock = threading.RLock()  # reentrant: a signal handler may interrupt `set` in the same thread
+        self._closed = False
+
+    def set(self) -> None:
+        """Wake whoever waits, now or at the next wait."""
+        with self._lock:
+            if not self._closed:
+                with contextlib.suppress(BlockingIOError):  # it is full: the next wait ends at once anyway
+                    os.write(self._write, b"x")
+
+    def clear(self) -> bytes:
+        """What `descriptor` was readable for has been seen: what was written, the numbers of signals among it."""
+        try:
+            return os.read(self.descriptor, 1 << 16)
+        except BlockingIOError:
+            return b""
+
+    def writer(self) -> int:
+        """The end to write to, for `signal.set_wakeup_fd`."""
+        return self._write
+
+    def close(self) -> None:
+        """Give the descriptors back; a later `set` does nothing."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                os.close(self.descriptor)
+                os.close(self._write)
 
 
 def packed(document: Any) -> bytes:

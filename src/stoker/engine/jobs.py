@@ -6,13 +6,13 @@ Backends that wake us are only asked when they did; the others together, less an
 from __future__ import annotations
 
 import selectors
-import socket
 import time
 from typing import Any, Final, Mapping
 
 import attrs
 
 from stoker.core.plan import Backend, Job, JobStatus, StepPlan
+from stoker.core.wire import Wakeup
 from stoker.engine.pace import Pace
 
 GRACE: Final = 10.0
@@ -46,11 +46,9 @@ class Jobs:
         self.pace = Pace(backends, max_parallel)
         self._known: dict[str, tuple[str, int, str]] = {}
         self._hooks: dict[str, Backend] = {}
-        self._wake_in, self._wake_out = socket.socketpair()
-        self._wake_in.setblocking(False)
-        self._wake_out.setblocking(False)
+        self._wakeup = Wakeup()
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._wake_in, selectors.EVENT_READ)
+        self._selector.register(self._wakeup.descriptor, selectors.EVENT_READ)
         for backend in set(backends.values()):
             for descriptor in backend.wakeups():
                 self._selector.register(descriptor, selectors.EVENT_READ)
@@ -109,18 +107,15 @@ class Jobs:
 
     def wake(self) -> None:
         """End the present wait; safe in a signal handler and from any thread."""
-        try:
-            self._wake_out.send(b"x")
-        except OSError:
-            return  # it is full, and the wait ends anyway; or all is over, and nobody waits
+        self._wakeup.set()
 
     def wait(self, seconds: float) -> None:
         """Wait for news, a wake, or the time to ask again."""
         if self._known and not self.pace.all_wake:
             seconds = min(seconds, self._next_poll - time.time())
         woken = self._selector.select(max(0.0, seconds))
-        if any(key.fileobj is self._wake_in for key, _ in woken):
-            self._wake_in.recv(4096)
+        if any(key.fd == self._wakeup.descriptor for key, _ in woken):
+            self._wakeup.clear()
 
     def news(self) -> list[News]:
         """What happened since the last call; the backends' lost jobs and ended ones are forgotten here."""
@@ -154,5 +149,4 @@ class Jobs:
     def close(self) -> None:
         """Close what waiting needed; the backends are their owner's to close."""
         self._selector.close()
-        self._wake_in.close()
-        self._wake_out.close()
+        self._wakeup.close()

@@ -226,7 +226,7 @@ class _Job:
         """Until the worker is gone, and its monitor with it."""
         self._begin()
         with selectors.DefaultSelector() as selector:
-            for source in (self._control, self._results, self._ending.woken):
+            for source in (self._control, self._results, self._ending.wakeup.descriptor):
                 selector.register(source, selectors.EVENT_READ)
             for output in self._outputs:
                 selector.register(output.descriptor, selectors.EVENT_READ)
@@ -242,8 +242,8 @@ class _Job:
                 if self._limit and self._ending.warned():
                     warned(self._limit, self._spec["warning"])
                     self._limit = ""
-                if self._ending.woken in ready:
-                    self._ending.slept()
+                if self._ending.wakeup.descriptor in ready:
+                    self._ending.wakeup.clear()
                 if self._ending.asked and not self._told:
                     self._told = True
                     self._tell({"op": "end", "worker": _WORKER, "grace": self._spec.get("grace") or GRACE})

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 from typing import Any, Final
+
+from stoker.core.wire import Wakeup
 
 _ENDS: Final = (signal.SIGTERM, signal.SIGINT)
 _WARNS: Final = signal.SIGUSR1
@@ -21,38 +22,26 @@ class Ending:
         self.asked = False
         self._mark = mark
         self._warned = False
-        self.woken, self._wake = os.pipe()
-        for end in (self.woken, self._wake):
-            os.set_blocking(end, False)
+        self.wakeup = Wakeup()
         for number in _ENDS:
             signal.signal(number, self._heard)
         signal.signal(_WARNS, self._heard_warning)
 
     def _heard(self, number: int, frame: Any) -> None:
         self.asked = True
-        self._stir()
+        self.wakeup.set()
 
     def _heard_warning(self, number: int, frame: Any) -> None:
         self._warned = True
-        self._stir()
-
-    def _stir(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._wake, b"x")
+        self.wakeup.set()
 
     def warned(self) -> bool:
         """Whether the job's time is nearly over."""
         return self._warned or os.path.exists(self._mark)
-
-    def slept(self) -> None:
-        """What `woken` was readable for has been seen."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.woken, 64)
 
     def forget(self) -> None:
         """In a child: its signals are its own again. SIGTERM is passed over, which Slurm sends to all processes of a
         job: what the child serves must not end with it before it has been told to."""
         for number in (*_ENDS, _WARNS):
             signal.signal(number, signal.SIG_IGN if number == signal.SIGTERM else signal.SIG_DFL)
-        os.close(self.woken)
-        os.close(self._wake)
+        self.wakeup.close()

@@ -59,21 +59,19 @@ class ForkServer:
         self._kills: dict[int, float] = {}
         self._monitors: dict[int, int] = {}
         self._exits: dict[int, tuple[dict[str, Any], float]] = {}
-        self._wake_in, self._wake_out = os.pipe()
-        os.set_blocking(self._wake_in, False)
-        os.set_blocking(self._wake_out, False)
+        self._wakeup = wire.Wakeup()
 
     def run(self) -> None:
         """Serve until the driver is gone."""
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        signal.set_wakeup_fd(self._wake_out, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wakeup.writer(), warn_on_full_buffer=False)
         _prctl(self._libc, _PR_SET_CHILD_SUBREAPER, 1)
         while True:
             late = [*self._last_calls.values(), *self._kills.values(), *(until for _, until in self._exits.values())]
             pause = max(0.0, min(late) - time.monotonic()) if late else None
-            ready, _, _ = select.select([self._control.fileno(), self._wake_in], [], [], pause)
-            if self._wake_in in ready:
-                os.read(self._wake_in, 4096)
+            ready, _, _ = select.select([self._control.fileno(), self._wakeup.descriptor], [], [], pause)
+            if self._wakeup.descriptor in ready:
+                self._wakeup.clear()
             self._reap()
             self._last_call()
             self._kill_the_late()
@@ -165,8 +163,7 @@ class ForkServer:
         _prctl(self._libc, _PR_SET_PDEATHSIG, when_orphaned)
         os.setsid()
         self._control.close()
-        os.close(self._wake_in)
-        os.close(self._wake_out)
+        self._wakeup.close()
 
     def _become_worker(self, message: dict[str, Any], descriptors: list[int], notice: Notice) -> None:
         """In the child: take the descriptors, leave the family, serve, and leave without the parent's clean-up."""

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Mapp
 
 import attrs
 
+from stoker.backends.base.statuses import failed
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding, errors
-from stoker.core.plan import Job, StepPlan
+from stoker.core.plan import Job, JobStatus, StepPlan, reporter_of
 from stoker.core.resources import describe
+from stoker.core.status import REFUSED
 from stoker.core.visibility import environment_of
 
 if TYPE_CHECKING:
@@ -86,37 +88,25 @@ class Leasing:
 
     def check(self, step: StepPlan) -> Iterator[Finding]:
         """What this machine cannot give a step of what it asks of accelerators."""
-        where = f"{step.where} step '{step.name}'"
+        report = reporter_of(step)
         own = sorted(_VISIBILITY & step.settings.environment.keys())
         if own:
-            yield Finding(
-                code=OWN_VISIBILITY,
-                level="error",
-                where=where,
-                what=f"its environment sets {', '.join(own)}",
-                why="which devices a step sees follows from its lease, and another step may hold these",
-                fix=f"remove {own[0]}, and ask for devices: resources=ResourceSettings(gpu_count=1)",
+            yield report.error(
+                OWN_VISIBILITY,
+                f"its environment sets {', '.join(own)}",
+                "which devices a step sees follows from its lease, and another step may hold these",
+                f"remove {own[0]}, and ask for devices: resources=ResourceSettings(gpu_count=1)",
             )
         claim = claimed(step)
         if claim is None or not (reason := self._devices.impossible(claim)):
             return
         if step.settings.accelerator_policy == "prefer":
-            yield Finding(
-                code=FALLS_BACK,
-                level="translated",
-                where=where,
-                what=f"asks for {describe(step.settings.resources)}; it runs without: {reason}",
-                why='accelerator_policy="prefer" lets it; its receipt will say cpu-fallback',
-            )
+            what = f"asks for {describe(step.settings.resources)}; it runs without: {reason}"
+            why = 'accelerator_policy="prefer" lets it; its receipt will say cpu-fallback'
+            yield report.translated(FALLS_BACK, what, why)
             return
-        yield Finding(
-            code=NO_SUCH_DEVICE,
-            level="error",
-            where=where,
-            what=f"asks for {describe(step.settings.resources)}: {reason}",
-            why=self._why(),
-            fix=_ways_on(step.name, claim),
-        )
+        what = f"asks for {describe(step.settings.resources)}: {reason}"
+        yield report.error(NO_SUCH_DEVICE, what, self._why(), _ways_on(step.name, claim))
 
     def _why(self) -> str:
         broken = errors(self._devices.inventory().findings)
@@ -129,6 +119,28 @@ class Leasing:
     def wants(self, job: Job) -> bool:
         """Whether a job is to hold devices."""
         return job.kind == "step" and job.step.settings.resources.gpus_per_node > 0
+
+    def request(self, job: Job, *, start: Callable[[Job], None], tell: Callable[[str, JobStatus], None]) -> None:
+        """Start a job that holds its devices; one that has to wait is told why, and is looked at again by `retry`."""
+        granted = self.ask(job)
+        if not isinstance(granted, str):
+            start(job)
+        elif self.wait(job, granted):
+            tell(job.name, JobStatus(state="queued", message=granted))
+
+    def retry(
+        self,
+        *,
+        start: Callable[[Job], None],
+        tell: Callable[[str, JobStatus], None],
+        refuse: Callable[[str, JobStatus], None],
+    ) -> None:
+        """Ask again for the jobs that wait, where it is time to."""
+        for job in self.due():
+            try:
+                self.request(job, start=start, tell=tell)
+            except BackendError as error:
+                refuse(job.name, failed(REFUSED, str(error)))
 
     def ask(self, job: Job) -> Granted | str:
         """What a job gets, or why it still waits; it stands in line until it is released."""

@@ -15,7 +15,7 @@ from stoker.backends.base.messages import nodes_of
 from stoker.core.admission import demand
 from stoker.core.findings import Finding
 from stoker.core.launch import OPEN_MPI, Launch
-from stoker.core.plan import Capacity, Job, StepPlan
+from stoker.core.plan import Capacity, Job, StepPlan, reporter_of
 from stoker.core.resources import describe
 from stoker.core.settings import LocalSettings
 from stoker.core.units import given, size_text
@@ -100,51 +100,46 @@ def check(step: StepPlan, room: Capacity, *, leases: bool) -> Iterator[Finding]:
     `leases`: devices are handed out, and what of them is wanted is for `leasing` to judge.
     """
     wanted = step.settings.resources
-    where = f"{step.where} step '{step.name}'"
-    way = f"--set steps.{step.name}.{{}}, or a stack that has it (--stack)"
-
-    def refused(code: str, what: str, why: str, fix: str) -> Finding:
-        return Finding(code=code, level="error", where=where, what=what, why=why, fix=way.format(fix))
-
+    report = reporter_of(step)
     nodes = int(wanted.get("nodes", 1))
     each = f" on each of {nodes} nodes" if nodes > 1 else ""
     cpus, memory = given(wanted.cpu_count, 0.0), given(wanted.memory, 0)
     if cpus and cpus * nodes > room.cpus:
         what = f"asks for {cpus:g} CPUs{each}; this machine has {room.cpus:g}"
-        yield refused("STK101", what, _NEVER_LESS, f"resources.cpu_count={room.cpus / nodes:g}")
+        yield report.refused("STK101", what, _NEVER_LESS, f"resources.cpu_count={room.cpus / nodes:g}")
     if nodes > room.slots:
         what = f"asks for {nodes} nodes; this machine runs {room.slots} processes at once"
-        yield refused("STK104", what, "each node is a process of its own here", f"resources.nodes={room.slots}")
+        yield report.refused("STK104", what, "each node is a process of its own here", f"resources.nodes={room.slots}")
     elif nodes > 1 and (other := _no_mpi(step.settings.launch)):
         what = f"asks for {nodes} nodes with {other}"
         why = "the nodes here are processes of one machine, on which only Open MPI 4 can start ranks"
-        yield refused("STK104", what, why, "resources.nodes=1")
+        yield report.refused("STK104", what, why, "resources.nodes=1")
     elif nodes > 1:
         what = f"asks for {nodes} nodes; they are processes of this machine"
         why = "everything happens as on several machines but what goes over the cable"
-        yield Finding(code="STK104", level="translated", where=where, what=what, why=why)
+        yield report.translated("STK104", what, why)
     if memory and memory * nodes > room.memory:
         what = f"asks for {size_text(memory)} of memory{each}; this machine has {memory_text(room.memory)}"
-        yield refused("STK102", what, _NEVER_LESS, f"resources.memory={size_text(room.memory // 2**30 * 2**30)}")
+        yield report.refused("STK102", what, _NEVER_LESS, f"resources.memory={size_text(room.memory // 2**30 * 2**30)}")
     if wanted.gpus_per_node and not leases:
-        yield refused("STK103", f"asks for {describe(wanted)}", _NO_LEASES, "resources.gpu_count=null")
+        yield report.refused("STK103", f"asks for {describe(wanted)}", _NO_LEASES, "resources.gpu_count=null")
     for name, (code, what, why) in _REFUSED.items():
         asked = given(wanted.get(name, None), None)
         if asked:
-            yield refused(code, f"asks for {what.format(_shown(name, asked))}", why, f"resources.{name}=null")
+            yield report.refused(code, f"asks for {what.format(_shown(name, asked))}", why, f"resources.{name}=null")
     if given(wanted.disk, 0) > (free := shutil.disk_usage(".").free):
         what = f"asks for {size_text(wanted.disk or 0)} of disk; {memory_text(free)} are free here"
-        yield refused("STK108", what, _NEVER_LESS, "resources.disk=null")
+        yield report.refused("STK108", what, _NEVER_LESS, "resources.disk=null")
     if given(wanted.spot, None):
         what = "asks for a spot machine; it runs on this one"
-        yield Finding(code="STK109", level="translated", where=where, what=what, why="this machine is never taken away")
+        yield report.translated("STK109", what, "this machine is never taken away")
     if not step.environment and (missing := _missing(step.settings.launch)):
         what = f"starts its ranks by {missing}, which is not installed here"
         why = "ranks are started in the driver's own Python environment"
-        yield Finding(code="STK140", level="error", where=where, what=what, why=why, fix=f"install {missing}")
+        yield report.error("STK140", what, why, f"install {missing}")
     if step.settings.docker is not None:
         what = "asks for a container image; the local backend runs steps in the driver's own Python environment"
-        yield refused("STK110", what, "what the image brings would be missing, unsaid", "docker=null")
+        yield report.refused("STK110", what, "what the image brings would be missing, unsaid", "docker=null")
 
 
 def _no_mpi(launch: Launch | None) -> str:

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import queue
 import threading
 import time
 from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.base.channel import Channel
 from stoker.backends.base.messages import nodes_of
-from stoker.backends.base.news import News
 from stoker.backends.base.output import Reader
 from stoker.backends.base.platforms import Away, Platform, Seen
 from stoker.backends.base.statuses import failed
@@ -65,18 +63,12 @@ class Watch:
         self._flights: dict[str, _Flight] = {}
         self._ends: dict[str, float] = {}
         self._known: set[str] = set()
-        self._told: queue.SimpleQueue[tuple[str, JobStatus | None, Sequence[LogLine], Sequence[Any]]]
-        self._told = queue.SimpleQueue()
-        self._news = News()
+        self._channel = Channel(over=self._forget)
         self._changed = threading.Condition()
         self._last_submit = 0.0
         self._urgent = False
         self._closing = False
-        self._closed = False
         self._away = 0
-        self._wake_in, self._wake_out = os.pipe()
-        os.set_blocking(self._wake_in, False)
-        os.set_blocking(self._wake_out, False)
         self._thread: threading.Thread | None = None
 
     # The backend's side
@@ -100,7 +92,7 @@ class Watch:
         """Have a job end; one that was not sent yet is over at once."""
         with self._changed:
             if self._outbox.pop(name, None) is not None:
-                self._tell(name, failed(CANCELLED))
+                self._channel.put(name, failed(CANCELLED))
             else:
                 self._ends[name] = min(grace, self._ends.get(name, grace))
             self._urgent = True
@@ -108,24 +100,15 @@ class Watch:
 
     def wakeups(self) -> Iterable[int]:
         """Readable when there is news."""
-        return (self._wake_in,)
+        return self._channel.wakeups()
 
     def poll(self) -> Mapping[str, JobStatus]:
         """What is new since the last call."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._wake_in, 1 << 16)
-        while not self._told.empty():
-            name, status, lines, messages = self._told.get()
-            if lines:
-                self._news.lines.setdefault(name, []).extend(lines)
-            for message in messages:
-                self._news.said(name, message)
-            if status is not None:
-                self._news.put(name, status)
-                if status.lost or status.state in ("succeeded", "failed"):
-                    with self._changed:
-                        self._known.discard(name)
-        return self._news.taken()
+        return self._channel.take()
+
+    def _forget(self, name: str) -> None:
+        with self._changed:
+            self._known.discard(name)
 
     def close(self) -> None:
         """End what this driver sent and still runs, and the thread."""
@@ -135,18 +118,7 @@ class Watch:
         if self._thread is not None:
             self._thread.join()
         self._platform.close()
-        with self._changed:
-            self._closed = True
-            os.close(self._wake_in)
-            os.close(self._wake_out)
-
-    def _tell(
-        self, name: str, status: JobStatus | None = None, lines: Sequence[LogLine] = (), messages: Sequence[Any] = ()
-    ) -> None:
-        self._told.put((name, status, lines, messages))
-        if not self._closed:
-            with contextlib.suppress(BlockingIOError):  # it is full: the next poll is coming anyway
-                os.write(self._wake_out, b"x")
+        self._channel.close()
 
     # The thread
 
@@ -199,7 +171,8 @@ class Watch:
             with self._changed:
                 gone = self._outbox.pop(job.name, None) is None
             if isinstance(handle, JobStatus):
-                self._tell(job.name, None if gone else handle)
+                if not gone:
+                    self._channel.put(job.name, handle)
                 continue
             self._flights[job.name] = _Flight(job=job, handle=handle)
             if gone:  # cancelled, and told so, while it was being sent
@@ -243,7 +216,9 @@ class Watch:
         now = time.monotonic()
         for flight in list(self._flights.values()):
             if flight.late <= now:
-                self._over(flight, failed(CANCELLED, "the platform did not tell how the job ended", _lease(flight)))
+                self._end_flight(
+                    flight, failed(CANCELLED, "the platform did not tell how the job ended", _lease(flight))
+                )
                 changed = True
         return changed
 
@@ -254,47 +229,44 @@ class Watch:
         for node, stream, data in seen.output:
             lines, messages = flight.readers.setdefault(node, Reader()).read(stream, data)
             said = self._heard(flight, node, lines, messages) or said
-        if seen.events:
+        for kind, facts in seen.events:
             said = True
-            self._tell(name, None, (), [{"event": kind, "data": data} for kind, data in seen.events])
+            self._channel.message(name, {"event": kind, "data": facts})
         if seen.status is not None:
             for node, reader in flight.readers.items():
                 self._heard(flight, node, *reader.end())
-            self._over(flight, seen.status)
+            self._end_flight(flight, seen.status)
             return True
         if seen.running and not flight.running:
             flight.running, flight.message = True, ""
-            self._tell(name, JobStatus(state="running"))
+            self._channel.put(name, JobStatus(state="running"))
             return True
         if not seen.running and seen.message and seen.message != flight.message:
             flight.running, flight.message = False, seen.message
-            self._tell(name, JobStatus(state="queued", message=seen.message))
+            self._channel.put(name, JobStatus(state="queued", message=seen.message))
             return True
         return said
 
     def _heard(
         self, flight: _Flight, node: int, lines: Sequence[LogLine], messages: Sequence[Mapping[str, Any]]
     ) -> bool:
-        rest = []
+        name = flight.job.name
+        if lines:
+            self._channel.write(name, lines)
         for message in messages:
             if "lease" in message:
                 flight.leases[node] = message["lease"]
                 if len(flight.leases) == nodes_of(flight.job):
-                    self._tell(flight.job.name, JobStatus(state="running", lease=_lease(flight)))
-            elif "began" in message:
-                if node == 0:
-                    self._tell(flight.job.name, JobStatus(state="running", started=message["began"]))
-            elif "lines" in message or "event" in message:
-                rest.append(message)
-        if lines or rest:
-            self._tell(flight.job.name, None, lines, rest)
+                    self._channel.put(name, JobStatus(state="running", lease=_lease(flight)))
+            elif "began" not in message or node == 0:
+                self._channel.message(name, message)
         return bool(lines or messages)
 
-    def _over(self, flight: _Flight, status: JobStatus) -> None:
+    def _end_flight(self, flight: _Flight, status: JobStatus) -> None:
         del self._flights[flight.job.name]
         if flight.leases and not status.lease:
             status = attrs.evolve(status, lease=_lease(flight))
-        self._tell(flight.job.name, status)
+        self._channel.put(flight.job.name, status)
         with contextlib.suppress(BackendError):  # what stays is found by `stoker gc`
             self._platform.forget(flight.handle)
 
@@ -306,14 +278,14 @@ class Watch:
             waiting = list(self._outbox)
         waiting += [name for name, flight in self._flights.items() if not flight.running]
         for name in waiting:
-            self._tell(name, JobStatus(state="queued", message=f"{error}; asked again in {pause:g} s"))
+            self._channel.put(name, JobStatus(state="queued", message=f"{error}; asked again in {pause:g} s"))
 
     def _give_up(self, why: str) -> None:
         with self._changed:
             names = [*self._outbox, *self._flights]
             self._outbox.clear()
         for name in names:
-            self._tell(name, failed(WORKER_LOST, why))
+            self._channel.put(name, failed(WORKER_LOST, why))
 
     def _end_all(self) -> None:
         """The driver leaves: nothing of its own goes on without it."""

@@ -1,6 +1,6 @@
 """One attempt of a step in its container, or its containers: made, followed and taken away, in a thread of its own.
 
-The thread asks the engine and waits for it; what it learns goes to `tell`, and the backend hands it on when polled.
+The thread asks the engine and waits for it; what it learns goes to the backend's channel.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Callable, Final, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.base.channel import Channel
 from stoker.backends.base.output import Reader
 from stoker.backends.base.statuses import failed, killed_for_memory, of_boot
 from stoker.backends.docker.engines import End, Engine, EngineGone, Refused
@@ -34,8 +35,6 @@ _NETWORK: Final = (HOME_LABEL, f"{LABEL}.run")
 """Labels that a gang's network shares with its containers."""
 _KILLED: Final = 137
 """128 and SIGKILL, as every engine tells it."""
-
-Tell = Callable[[str, Any], None]
 
 
 @attrs.frozen(kw_only=True)
@@ -62,17 +61,20 @@ class Order:
 
 
 class Attempt:
-    """The thread and what it has. `tell` is called with ("status", JobStatus), ("lines", lines), ("said", message)."""
+    """The thread and what it has. `hand_over` is called, in the thread that polls, with the name and the first process
+    of a job that holds devices."""
 
-    def __init__(self, engine: Engine, order: Order, tell: Tell) -> None:
+    def __init__(
+        self, engine: Engine, order: Order, name: str, channel: Channel, *, hand_over: Callable[[str, int], None]
+    ) -> None:
         self._engine = engine
         self._order = order
-        self._tell = tell
+        self._name = name
+        self._channel = channel
+        self._hand_over = hand_over
         self._ids: list[str] = []
         self._readers: list[Reader] = []
         self._cancelled = False
-        self.deaf = False
-        """Nobody follows any more, as if this process had died: what was made is left as it is."""
         self._timers: list[threading.Timer] = []
         self.thread = threading.Thread(target=self._run, name="stoker-container", daemon=True)
 
@@ -119,12 +121,10 @@ class Attempt:
             status = failed(WORKER_LOST, f"{type(error).__name__}: {error}", self._order.lease)
         for timer in self._timers:
             timer.cancel()
-        if self.deaf:
-            return
         keep = self._order.keep and status.state == "failed" and status.cause != CANCELLED
         if status.lost:
             self._clear(keep=False)  # first: it may be sent again, under the same names
-        self._tell("status", status)
+        self._channel.put(self._name, status)
         if not status.lost:
             self._clear(keep=keep)
 
@@ -145,7 +145,8 @@ class Attempt:
             self._go_on()
             self._engine.start(id)
         if order.lease:
-            self._tell("pid", self._engine.pid(self._ids[0]))
+            pid = self._engine.pid(self._ids[0])
+            self._channel.call(lambda: self._hand_over(self._name, pid))
         if self._cancelled:  # while they started: who cancelled found nothing to signal
             self._signal("SIGKILL")
 
@@ -155,7 +156,7 @@ class Attempt:
 
     def _pulls(self, text: str) -> None:
         self._go_on()
-        self._tell("status", JobStatus(state="queued", message=text))
+        self._channel.put(self._name, JobStatus(state="queued", message=text))
 
     def _made(self, part: Part) -> str:
         image = part.body["Image"]
@@ -276,9 +277,9 @@ class Attempt:
     def _news(self, found: tuple[list[Any], list[Mapping[str, Any]]]) -> None:
         lines, messages = found
         if lines:
-            self._tell("lines", lines)
+            self._channel.write(self._name, lines)
         for message in messages:
-            self._tell("said", message)
+            self._channel.message(self._name, message)
 
     # The end
 

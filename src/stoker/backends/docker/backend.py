@@ -10,17 +10,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
-import threading
 from collections import deque
 from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.base.leasing import Granted, Leasing, claim_document
+from stoker.backends.base.channel import Channel
+from stoker.backends.base.leasing import Leasing, claim_document
 from stoker.backends.base.machine import room
 from stoker.backends.base.messages import nodes_of, request_digest
-from stoker.backends.base.news import News
 from stoker.backends.base.statuses import failed
 from stoker.backends.docker import requests as containers
 from stoker.backends.docker.attempt import Attempt, Order
@@ -67,13 +65,7 @@ class DockerBackend:
         self._behind: deque[str] = deque()
         self._leaving: list[Attempt] = []
         self._orphans: dict[str, list[Mapping[str, Any]]] | None = None
-        self._news = News()
-        self._told: queue.SimpleQueue[tuple[str, str, Any]] = queue.SimpleQueue()
-        self._wake_in, self._wake_out = os.pipe()
-        os.set_blocking(self._wake_in, False)
-        os.set_blocking(self._wake_out, False)
-        self._closed = False
-        self._lock = threading.Lock()
+        self._channel = Channel(over=self._forget)
 
     @staticmethod
     def engine_address(options: Mapping[str, Any]) -> str:
@@ -142,19 +134,16 @@ class DockerBackend:
             if found:
                 self._begin(job, [], found)
             elif self.leasing is not None and self.leasing.wants(job):
-                self._held_or_waiting(self.leasing, job, self.leasing.ask(job))
+                self.leasing.request(job, start=self._start_leased, tell=self._channel.put)
             else:
                 self._begin(job, [])
         except BaseException:  # raised again: the engine of the run knows nothing of a job that was refused
             self._jobs.pop(job.name, None)
             raise
 
-    def _held_or_waiting(self, leasing: Leasing, job: Job, granted: Granted | str) -> None:
-        if isinstance(granted, str):
-            if leasing.wait(job, granted):
-                self._news.put(job.name, JobStatus(state="queued", message=granted))
-            return
-        self._begin(job, leasing.documents(job))
+    def _start_leased(self, job: Job) -> None:
+        assert self.leasing is not None  # it granted the devices
+        self._begin(job, self.leasing.documents(job))
 
     def _begin(self, job: Job, leases: Sequence[Mapping[str, Any]], orphans: Sequence[Mapping[str, Any]] = ()) -> None:
         """Start the thread that makes and follows the job's containers."""
@@ -192,11 +181,11 @@ class DockerBackend:
             memory=job.step.settings.resources.get("memory", 0),
         )
         name = job.name
-        attempt = self._attempts[name] = Attempt(self._engine, order, lambda kind, what: self._tell(name, kind, what))
+        attempt = self._attempts[name] = Attempt(self._engine, order, name, self._channel, hand_over=self._hand_over)
         if orphans and order.lease and self.leasing is not None:
             self.leasing.adopt(job, order.lease)
         if order.lease:
-            self._news.put(name, JobStatus(state="running", lease=order.lease))
+            self._channel.put(name, JobStatus(state="running", lease=order.lease))
         attempt.start()
 
     # Orphans
@@ -231,47 +220,21 @@ class DockerBackend:
 
     # News
 
-    def _tell(self, name: str, kind: str, what: Any) -> None:
-        """From any thread."""
-        self._told.put((name, kind, what))
-        with self._lock:
-            if not self._closed:
-                with contextlib.suppress(BlockingIOError):  # it is full: the next poll is coming anyway
-                    os.write(self._wake_out, b"x")
+    def _hand_over(self, name: str, pid: int) -> None:
+        """Let a job's lease live as long as its container, which outlives its driver."""
+        if self.leasing is not None and pid and self._facts.shares_files:
+            self.leasing.hand_over(name, pid)
 
     def wakeups(self) -> Iterable[int]:
         """Readable when a thread has told something."""
-        return (self._wake_in,)
+        return self._channel.wakeups()
 
     def poll(self, ids: Iterable[str]) -> Mapping[str, JobStatus]:
         """What is new since the last call."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._wake_in, 1 << 16)
-        while not self._told.empty():
-            name, kind, what = self._told.get()
-            if kind == "lines":
-                self._news.lines.setdefault(name, []).extend(what)
-            elif kind == "pid":
-                if self.leasing is not None and what and self._facts.shares_files:
-                    self.leasing.hand_over(name, what)  # the container outlives its driver, and its devices are taken
-            elif kind == "said":
-                self._said(name, what)
-            else:
-                self._is(name, what)
+        self._channel.receive()
         if self.leasing is not None:
-            self._ask_again(self.leasing)
-        return self._news.taken()
-
-    def _said(self, name: str, message: Mapping[str, Any]) -> None:
-        if "began" in message:
-            self._news.put(name, JobStatus(state="running", started=message["began"]))
-        elif "lines" in message or "event" in message:
-            self._news.said(name, message)
-
-    def _is(self, name: str, status: JobStatus) -> None:
-        if status.state in ("succeeded", "failed") or status.lost:
-            self._forget(name)
-        self._news.put(name, status)
+            self.leasing.retry(start=self._start_leased, tell=self._channel.put, refuse=self._channel.put)
+        return self._channel.take()
 
     def _forget(self, name: str) -> None:
         self._jobs.pop(name, None)
@@ -286,14 +249,7 @@ class DockerBackend:
             try:
                 self._place(job)
             except BackendError as error:
-                self._news.put(job.name, failed(REFUSED, str(error)))
-
-    def _ask_again(self, leasing: Leasing) -> None:
-        for job in leasing.due():
-            try:
-                self._held_or_waiting(leasing, job, leasing.ask(job))
-            except BackendError as error:
-                self._is(job.name, failed(REFUSED, str(error)))
+                self._channel.put(job.name, failed(REFUSED, str(error)))
 
     def logs(self, id: str, *, follow: bool = False) -> Iterator[LogLine]:
         """Nothing more than what `poll` brought."""
@@ -307,7 +263,7 @@ class DockerBackend:
         elif id in self._jobs:
             with contextlib.suppress(ValueError):
                 self._behind.remove(id)
-            self._is(id, failed(CANCELLED))
+            self._channel.put(id, failed(CANCELLED))
 
     def close(self) -> None:
         """End and remove every container of this driver's, and those of the run that nobody took over."""
@@ -323,10 +279,7 @@ class DockerBackend:
         if self.leasing is not None:
             self.leasing.release_all()
         self._engine.close()
-        with self._lock:
-            self._closed = True
-            os.close(self._wake_in)
-            os.close(self._wake_out)
+        self._channel.close()
 
 
 def _identity(labels: Mapping[str, str]) -> str:

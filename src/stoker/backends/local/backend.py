@@ -15,17 +15,17 @@ from typing import Any, Final, Iterable, Iterator, Mapping
 
 import attrs
 
-from stoker.backends.base.leasing import Granted, Leasing, visibility
+from stoker.backends.base.channel import Updates
+from stoker.backends.base.leasing import Leasing, visibility
 from stoker.backends.base.machine import check, room, taken
 from stoker.backends.base.messages import gang_document, job_message, node_environment, nodes_of, step_document
-from stoker.backends.base.news import News
 from stoker.backends.base.statuses import failed, of_exit, of_result
 from stoker.backends.local.holding import Holding
 from stoker.backends.local.servers import Interpreters, Servers
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import Capacity, Job, JobStatus, LogLine, Site, StepPlan
-from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
+from stoker.core.status import CANCELLED, WORKER_LOST
 from stoker.worker.forked import ForkServer, Line, ServerGone
 
 GANG_GRACE: Final = 5.0
@@ -48,7 +48,7 @@ class LocalBackend:
         self._idle: list[Line] = []
         self._jobs: dict[str, Job] = {}
         self._line_of: dict[str, Line] = {}
-        self._news = News()
+        self._updates = Updates()
         self._steps: dict[str, int] = {}
         self._holding = Holding()
         self._count = 0
@@ -80,9 +80,12 @@ class LocalBackend:
         if job.name in self._jobs:
             return job.name
         if self.leasing is not None and self.leasing.wants(job):
-            granted = self.leasing.ask(job)  # a ledger that cannot be used refuses the job here
             self._jobs[job.name] = job
-            self._held_or_waiting(self.leasing, job, granted)
+            try:
+                self.leasing.request(job, start=self._start_leased, tell=self._updates.put)
+            except BackendError:  # raised again: a ledger that cannot be used refuses the job
+                del self._jobs[job.name]
+                raise
             return job.name
         self._jobs[job.name] = job
         try:
@@ -93,22 +96,11 @@ class LocalBackend:
             self._place(job)
         return job.name
 
-    def _held_or_waiting(self, leasing: Leasing, job: Job, granted: Granted | str) -> None:
-        if isinstance(granted, str):
-            if leasing.wait(job, granted):
-                self._news.put(job.name, JobStatus(state="queued", message=granted))
-            return
+    def _start_leased(self, job: Job) -> None:
         self._place(job)
         line = self._line_of.get(job.name)
         if line is not None and line.lease is not None:
-            self._news.put(job.name, JobStatus(state="running", lease=line.lease))
-
-    def _ask_again(self, leasing: Leasing) -> None:
-        for job in leasing.due():
-            try:
-                self._held_or_waiting(leasing, job, leasing.ask(job))
-            except BackendError as error:
-                self._forget(job.name, failed(REFUSED, str(error)))
+            self._updates.put(job.name, JobStatus(state="running", lease=line.lease))
 
     def _place(self, job: Job) -> None:
         try:
@@ -202,8 +194,8 @@ class LocalBackend:
             self._server_is_gone(server)
         self._share()
         if self.leasing is not None:
-            self._ask_again(self.leasing)
-        return self._news.taken()
+            self.leasing.retry(start=self._start_leased, tell=self._updates.put, refuse=self._forget)
+        return self._updates.take()
 
     def _read(self, line: Line, *, over: bool = False) -> None:
         """Results first, then output: whatever a finished job wrote is in the pipes by the time its result is."""
@@ -220,15 +212,13 @@ class LocalBackend:
             if len(data) < 1 << 18:
                 break
         for output in line.outputs:
-            if not output.read(self._news.lines, all=over or bool(finished)):
+            if not output.read(self._updates.lines, all=over or bool(finished)):
                 self._unwatch(output.descriptor)
         for result in finished:
-            if "lines" in result or "event" in result:
-                self._news.said(result["job"], result)
-            elif "began" in result:
-                self._news.put(result["job"], JobStatus(state="running", started=result["began"]))
-            else:
+            if "ok" in result:
                 self._finish(line, result)
+            else:
+                self._updates.message(result["job"], result)
 
     def _finish(self, line: Line, result: dict[str, Any]) -> None:
         name = result["job"]
@@ -243,7 +233,7 @@ class LocalBackend:
         line.steps.add(self._steps[job.step.key])
         if not job.marked:
             for output in line.outputs:
-                output.end(self._news.lines)
+                output.end(self._updates.lines)
         line.retired = bool(result.get("retired"))
         if line.retired:
             self._send_elsewhere(line)
@@ -253,7 +243,7 @@ class LocalBackend:
         if self._holding.holds(name):
             self._is_over(name, status)
         else:
-            self._news.put(name, status)
+            self._updates.put(name, status)
 
     def _is_over(self, name: str, status: JobStatus) -> None:
         for line in self._holding.over(name, status):
@@ -314,7 +304,7 @@ class LocalBackend:
     def _fail(self, line: Line, name: str, message: Mapping[str, Any]) -> None:
         line.jobs.popleft()
         for output in line.outputs:
-            output.end(self._news.lines)
+            output.end(self._updates.lines)
         self._ended(line, name, of_exit(message, line.lease))
 
     def _ended(self, line: Line, name: str, status: JobStatus) -> None:
@@ -327,7 +317,7 @@ class LocalBackend:
     def _forget(self, name: str, status: JobStatus) -> None:
         self._jobs.pop(name, None)
         self._line_of.pop(name, None)
-        self._news.put(name, status)
+        self._updates.put(name, status)
         if self.leasing is not None:
             self.leasing.release(name)
 
@@ -355,7 +345,7 @@ class LocalBackend:
             if line.jobs:
                 name = line.jobs[0]
                 for output in line.outputs:
-                    output.end(self._news.lines)
+                    output.end(self._updates.lines)
                 self._ended(line, name, failed(WORKER_LOST, message, line.lease))
             for name in [*list(line.jobs)[1:], *unread]:
                 self._ended(line, name, JobStatus(state="unknown", lost=True, message=message))

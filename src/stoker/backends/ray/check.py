@@ -15,8 +15,8 @@ from stoker.backends.ray.jobs import Jobs
 from stoker.backends.ray.tasks import asked_of_ray, fraction_of, kinds_of, settings_of
 from stoker.backends.ray.words import amount_text
 from stoker.core.errors import BackendError
-from stoker.core.findings import Finding
-from stoker.core.plan import Job, Site, StepPlan
+from stoker.core.findings import Finding, Reporter
+from stoker.core.plan import Job, Site, StepPlan, reporter_of
 from stoker.core.ray import RaySettings
 from stoker.core.resources import describe
 from stoker.core.units import size_text
@@ -42,109 +42,111 @@ OLDEST_PYTHON: Final = (3, 10)
 def check(step: StepPlan, options: Mapping[str, Any], site: Site, *, shares: bool) -> Iterator[Finding]:
     """Field by field; `shares`: the nodes see this machine's folders."""
     settings = settings_of(step, options)
-    say = _Say(step)
+    report = reporter_of(step)
     if step.settings.docker is not None:
         why = "the nodes' own Python runs it: Ray's containers would lack Stoker's worker"
         fix = "docker=null where the nodes have what it needs, or RaySettings(runtime_env={'pip': […]})"
-        yield say.error(NO_CONTAINER, "asks for a container image", why, fix)
+        yield report.error(NO_CONTAINER, "asks for a container image", why, fix)
     packages = step.settings.packages
     if packages is not None and not packages.empty:
         why = "what the nodes' Python has is not known here, and Ray makes environments by words of its own"
         lines = ", ".join(f"'{line}'" for line in packages.requirements)
         fix = f"packages=null, and where they are missing RaySettings(runtime_env={{'pip': [{lines}]}})"
-        yield say.error(NO_CONTAINER, f"asks for {packages.text}", why, fix)
-    yield from _devices(step, settings, say)
-    yield from _translated(step, say)
+        yield report.error(NO_CONTAINER, f"asks for {packages.text}", why, fix)
+    yield from _devices(step, settings, report)
+    yield from _translated(step, report)
     for name in sorted(set(step.settings.environment) & set(environment_of(()))):
         why = "Ray chooses the step's devices; another choice could be somebody else's"
-        yield say.error(OWN_VISIBILITY, f"sets {name} in its environment", why, "remove it, and ask for gpu_count")
+        yield report.error(OWN_VISIBILITY, f"sets {name} in its environment", why, "remove it, and ask for gpu_count")
     launch = step.settings.launch
     if launch is not None and launch.launcher == "mpi" and step.settings.resources.get("nodes", 1) > 1:
         why = "mpirun reaches other nodes by ssh or a scheduler, and Ray is neither to it"
-        yield say.error(
+        yield report.error(
             CANNOT, "starts its ranks on several nodes by mpirun", why, "use torchrun, or resources.nodes=1"
         )
     if not shares and "://" not in site.artifacts:
         what = f"runs on a Ray cluster that does not see the artifact store {site.artifacts}"
         why = "a step loads its inputs from there and saves its outputs there"
         fix = "name a remote store in the stack: artifact_store = 's3://…'; or shares_files=true where the nodes see it"
-        yield say.error(FAR_STORE, what, why, fix)
+        yield report.error(FAR_STORE, what, why, fix)
     elif not shares and (step.settings.retry.times or step.settings.retry.on_oom):
         what = "keeps its checkpoints on its node: a further attempt elsewhere begins anew"
-        yield say.translated(FAR_CHECKPOINTS, what, "the cluster's nodes do not see this machine's folders")
+        yield report.translated(FAR_CHECKPOINTS, what, "the cluster's nodes do not see this machine's folders")
 
 
-def _devices(step: StepPlan, settings: RaySettings, say: _Say) -> Iterator[Finding]:
+def _devices(step: StepPlan, settings: RaySettings, report: Reporter) -> Iterator[Finding]:
     wanted = step.settings.resources
     gpus = wanted.gpus_per_node
     if settings.get("gpu_fraction") and gpus != 1:
         what = f"asks for {gpus} GPUs and gpu_fraction={settings.get('gpu_fraction'):g}"
-        yield say.error(CANNOT, what, "it is a part of one GPU", "resources.gpu_count=1, or remove gpu_fraction")
+        yield report.error(CANNOT, what, "it is a part of one GPU", "resources.gpu_count=1, or remove gpu_fraction")
         return
     kinds = kinds_of(step, settings)
     for kind, known in kinds:
         if kind.slice:
             why = "Ray counts whole devices, and does not know a slice from another"
             fix = "have the operator count slices as a resource of their own: RaySettings(resources={'mig-1g.10gb': 1})"
-            yield say.error(CANNOT, f"asks for a MIG slice, {kind}", why, fix)
+            yield report.error(CANNOT, f"asks for a MIG slice, {kind}", why, fix)
         elif known is None:
             why = "Ray has no name for it by itself"
             fix = f"say what the cluster calls it: RaySettings(accelerators={{'{kind.name}': '…'}})"
-            yield say.error(CANNOT, f"asks for {kind}", why, fix)
+            yield report.error(CANNOT, f"asks for {kind}", why, fix)
     if gpus and wanted.get("share") and not wanted.get("accelerators"):
         what = f"asks for {size_text(wanted.get('gpu_memory'))} of a shared GPU of any kind"
         why = "Ray counts parts of a GPU, not its memory: how large a part that is depends on the GPU"
-        yield say.error(
+        yield report.error(
             CANNOT, what, why, "name the kind: resources.accelerators='A100'; or RaySettings(gpu_fraction=0.5)"
         )
         return
     if gpus and not kinds and (wanted.get("gpu_vendor") or wanted.get("gpu_memory")):
         why = "no accelerator that Ray has a name for is like that"
-        yield say.error(CANNOT, f"asks for {describe(wanted)}", why, "name the kind: resources.accelerators='A100'")
+        yield report.error(CANNOT, f"asks for {describe(wanted)}", why, "name the kind: resources.accelerators='A100'")
         return
     part = fraction_of(step, settings)
     if part is not None and part < 1:
         what = f"takes {part:g} of a GPU; other steps use the same one"
-        yield say.translated(FRACTION, what, "Ray counts the parts, and keeps nobody from taking more memory or time")
+        yield report.translated(
+            FRACTION, what, "Ray counts the parts, and keeps nobody from taking more memory or time"
+        )
     if len(kinds) > 1:
         names = ", ".join(known.type for _, known in kinds if known is not None)
         why = "Ray takes one kind for a task: it is chosen when the step is sent, and then waited for"
-        yield say.translated(CANNOT, f"may run on {names}: on the first of these that the cluster has", why)
+        yield report.translated(CANNOT, f"may run on {names}: on the first of these that the cluster has", why)
 
 
-def _translated(step: StepPlan, say: _Say) -> Iterator[Finding]:
+def _translated(step: StepPlan, report: Reporter) -> Iterator[Finding]:
     wanted = step.settings.resources
     if wanted.get("memory"):
         what = f"asks for {size_text(wanted.get('memory'))} of memory, which Ray counts"
         why = "nothing ends a step that takes more, unless its node runs out of memory"
-        yield say.translated(COUNTED, what, why)
+        yield report.translated(COUNTED, what, why)
     for name, text in (("shared_memory", "shared memory"), ("disk", "disk")):
         if wanted.get(name):
             what = f"asks for {size_text(wanted.get(name))} of {text}; what its node has is not known"
-            yield say.translated(NODES_OWN, what, "Ray does not count it: see that the nodes have as much")
+            yield report.translated(NODES_OWN, what, "Ray does not count it: see that the nodes have as much")
     if wanted.get("spot"):
         why = "to choose them, select the nodes' label: RaySettings(labels={'ray.io/market-type': 'spot'})"
-        yield say.translated(NODES_OWN, "asks for spot machines; it runs on the cluster's own nodes", why)
+        yield report.translated(NODES_OWN, "asks for spot machines; it runs on the cluster's own nodes", why)
 
 
 def prove(steps: Iterable[StepPlan], options: Mapping[str, Any], jobs: Jobs, *, shares: bool) -> Iterator[Finding]:
     """What the cluster's nodes can never give, asked of the cluster; one error where it does not answer."""
     steps = list(steps)
-    where = f"{steps[0].where} step '{steps[0].name}'" if steps else "ray"
+    report = reporter_of(steps[0]) if steps else Reporter(where="ray", step="")
     try:
         version, nodes, python = jobs.version(), jobs.nodes(), jobs.python()
         autoscales = jobs.autoscales()
     except BackendError as error:
         why = "" if not isinstance(error, Away) else "steps are sent there"
-        yield Finding(code=NO_CLUSTER, level="error", where=where, what=error.message, why=why, fix=error.fix)
+        yield report.error(NO_CLUSTER, error.message, why, error.fix)
         return
     known = _numbers(str(version.get("ray_version", "")))
     if known < OLDEST:
         what = f"runs on a cluster with Ray {version.get('ray_version')}"
         fix = f"have the cluster upgraded to Ray {'.'.join(map(str, OLDEST))} or later"
-        yield Finding(code=NO_CLUSTER, level="error", where=where, what=what, why="it is too old", fix=fix)
+        yield report.error(NO_CLUSTER, what, "it is too old", fix)
         return
-    yield from _python(python, where)
+    yield from _python(python, report)
     seen = set()
     for step in steps:
         alike = (step.name, id(step.settings))
@@ -153,30 +155,30 @@ def prove(steps: Iterable[StepPlan], options: Mapping[str, Any], jobs: Jobs, *, 
             yield from _fits(step, settings_of(step, options), nodes, known, autoscales=autoscales)
 
 
-def _python(version: str, where: str) -> Iterator[Finding]:
+def _python(version: str, report: Reporter) -> Iterator[Finding]:
     theirs, ours = _numbers(version), sys.version_info[:2]
     if not theirs or theirs == ours:
         return
     if theirs < OLDEST_PYTHON:
         what = f"runs on a cluster with Python {version}"
         why, fix = "Stoker's worker needs Python 3.10 or later", "RaySettings(python=…) with one that the nodes have"
-        yield Finding(code=OTHER_PYTHON, level="error", where=where, what=what, why=why, fix=fix)
+        yield report.error(OTHER_PYTHON, what, why, fix)
         return
     what = f"runs on a cluster with Python {version}; this is {ours[0]}.{ours[1]}"
     why = "functions and values that travel pickled may not be read by the other one"
-    yield Finding(code=OTHER_PYTHON, level="info", where=where, what=what, why=why)
+    yield report.info(OTHER_PYTHON, what, why)
 
 
 def _fits(
     step: StepPlan, settings: RaySettings, nodes: list[Mapping[str, Any]], version: tuple[int, ...], *, autoscales: bool
 ) -> Iterator[Finding]:
-    say = _Say(step)
+    report = reporter_of(step)
     ask = asked_of_ray(Job(name="", run="", key=step.key, attempt=1, step=step, inputs={}), settings)
     if ask["labels"] and version < WITH_LABELS:
         what = f"selects nodes by labels, on Ray {'.'.join(map(str, version))}"
         why = "its tasks do not know labels"
         fix = "have it upgraded to Ray 2.49, or use RaySettings(resources={…}) with a custom resource"
-        yield say.error(NEVER_FITS, what, why, fix)
+        yield report.error(NEVER_FITS, what, why, fix)
         return
     gang = step.settings.resources.get("nodes", 1)
     together = gang if settings.get("placement", "STRICT_SPREAD") != "STRICT_SPREAD" else 1
@@ -200,10 +202,10 @@ def _fits(
         said = said or _short(wanted, there, len(fits), apart)
     if autoscales:
         what = f"asks for {describe(step.settings.resources)}; {said} now"
-        yield say.translated(NEVER_FITS, what, "the cluster's autoscaler may start such a node, or wait for ever")
+        yield report.translated(NEVER_FITS, what, "the cluster's autoscaler may start such a node, or wait for ever")
         return
     fix = "ask for less, or have a node added that fits"
-    yield say.error(
+    yield report.error(
         NEVER_FITS, f"asks for {describe(step.settings.resources)}", f"{said}: Ray would wait for ever", fix
     )
 
@@ -238,18 +240,3 @@ def _selected(node: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-
-
-class _Say:
-    """Findings about one step."""
-
-    def __init__(self, step: StepPlan) -> None:
-        self._where = f"{step.where} step '{step.name}'"
-
-    def error(self, code: str, what: str, why: str, fix: str) -> Finding:
-        """A refusal."""
-        return Finding(code=code, level="error", where=self._where, what=what, why=why, fix=fix)
-
-    def translated(self, code: str, what: str, why: str) -> Finding:
-        """Taken, in another way than asked."""
-        return Finding(code=code, level="translated", where=self._where, what=what, why=why)

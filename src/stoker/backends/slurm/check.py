@@ -14,10 +14,11 @@ import attrs
 from stoker.backends.base.leasing import OWN_VISIBILITY
 from stoker.backends.slurm.devices import GPU, asked
 from stoker.backends.slurm.script import OWN
+from stoker.backends.slurm.trial import part_of
 from stoker.core.containers import Mount
 from stoker.core.docker import DockerSettings
-from stoker.core.findings import Finding
-from stoker.core.plan import Site, StepPlan
+from stoker.core.findings import Finding, Reporter
+from stoker.core.plan import Site, StepPlan, reporter_of
 from stoker.core.resources import ResourceSettings
 from stoker.core.slurm import SlurmSettings
 from stoker.core.units import duration_text, given, size_text
@@ -47,90 +48,90 @@ _SEPARATORS: Final = frozenset(":,")
 
 def check(step: StepPlan, settings: SlurmSettings, site: Site) -> Iterator[Finding]:
     """Field by field."""
-    say = _Say(step)
-    yield from _size(step.settings.resources, say)
-    yield from _devices(step, settings, say)
-    yield from _spot(step, settings, say)
-    yield from _image(step, settings, site, say)
-    yield from _places(step, settings, site, say)
-    yield from _times(step, settings, say)
+    report = reporter_of(step)
+    yield from _size(step.settings.resources, report)
+    yield from _devices(step, settings, report)
+    yield from _spot(step, settings, report)
+    yield from _image(step, settings, site, report)
+    yield from _places(step, settings, site, report)
+    yield from _times(step, settings, report)
 
 
-def _size(wanted: ResourceSettings, say: _Say) -> Iterator[Finding]:
+def _size(wanted: ResourceSettings, report: Reporter) -> Iterator[Finding]:
     cpus, memory, shared = wanted.get("cpu_count", 0.0), wanted.get("memory", 0), wanted.get("shared_memory", 0)
     if math.ceil(cpus) != cpus:
         what = f"asks for {cpus:g} CPUs; it gets {math.ceil(cpus)}"
-        yield say.translated(WHOLE_CPUS, what, "Slurm gives whole CPUs")
+        yield report.translated(WHOLE_CPUS, what, "Slurm gives whole CPUs")
     if memory and shared > memory:
         what = f"asks for {size_text(shared)} of shared memory and {size_text(memory)} of memory"
         why = "what lies in /dev/shm counts as the job's memory: it would be killed before that is full"
-        yield say.no(SHARED_MEMORY, what, why, f"resources.memory={size_text(2 * shared)}")
+        yield report.refused(SHARED_MEMORY, what, why, f"resources.memory={size_text(2 * shared)}")
     elif shared:
         what = f"asks for {size_text(shared)} of shared memory; it has the node's /dev/shm, in containers too"
         why = "Slurm gives none: how large that is says the node, half of its memory where nobody changed it"
-        yield say.translated(SHARED_MEMORY, what, why)
+        yield report.translated(SHARED_MEMORY, what, why)
     for name, amount in wanted.get("extended", {}).items():
         if not _GRES.fullmatch(name):
             what = f"asks for the extended resource '{name}', which is no name of a GRES"
-            yield say.no(NO_GRES, what, 'a GRES is called "name" or "name:type"', "resources.extended=null")
+            yield report.refused(NO_GRES, what, 'a GRES is called "name" or "name:type"', "resources.extended=null")
         elif name.partition(":")[0] == GPU:
             what = f"asks for {amount:g} '{name}' as an extended resource"
             why = "what is not asked for as accelerators is not given to the step, nor watched"
-            yield say.no(NO_GRES, what, why, "resources.extended=null and resources.gpu_count=1")
+            yield report.refused(NO_GRES, what, why, "resources.extended=null and resources.gpu_count=1")
         elif amount != round(amount):
             what = f"asks for {amount:g} of '{name}'"
-            yield say.no(NO_GRES, what, "Slurm counts a GRES in whole numbers", f"resources.extended.{name}=1")
+            yield report.refused(NO_GRES, what, "Slurm counts a GRES in whole numbers", f"resources.extended.{name}=1")
 
 
-def _devices(step: StepPlan, settings: SlurmSettings, say: _Say) -> Iterator[Finding]:
+def _devices(step: StepPlan, settings: SlurmSettings, report: Reporter) -> Iterator[Finding]:
     wanted = step.settings.resources
     own = sorted((set(environment_of(())) | {"GPU_DEVICE_ORDINAL"}) & step.settings.environment.keys())
     if own:
         what = f"its environment sets {', '.join(own)}"
         why = "which devices a step sees follows from what Slurm gives it, and another job may hold these"
         fix = f"remove {own[0]}, and ask for devices: resources=ResourceSettings(gpu_count=1)"
-        yield say.finding(OWN_VISIBILITY, what, why, fix)
+        yield report.error(OWN_VISIBILITY, what, why, fix)
     found = asked(wanted, settings)
     if found.problem is not None:
-        yield say.finding(found.problem.code, found.problem.what, found.problem.why, found.problem.fix)
+        yield report.error(found.problem.code, found.problem.what, found.problem.why, found.problem.fix)
     for told in found.told:
-        yield say.translated(TYPE_TAKEN, told, "what a site calls a kind, gres_types of SlurmSettings says")
+        yield report.translated(TYPE_TAKEN, told, "what a site calls a kind, gres_types of SlurmSettings says")
     if wanted.gpus_per_node and step.settings.accelerator_policy == "prefer":
         what = 'has accelerator_policy="prefer"; its job waits for accelerators all the same'
         why = "Slurm cannot be asked to give what there is; without a device where it runs, it runs on the CPU"
-        yield say.translated(WAITS_FOR_GPU, what, why)
+        yield report.translated(WAITS_FOR_GPU, what, why)
 
 
-def _spot(step: StepPlan, settings: SlurmSettings, say: _Say) -> Iterator[Finding]:
+def _spot(step: StepPlan, settings: SlurmSettings, report: Reporter) -> Iterator[Finding]:
     if not step.settings.resources.get("spot"):
         return
     places = [f"{name} '{settings.get(name)}'" for name in ("partition", "qos") if settings.get(name)]
     why = "on Slurm, jobs that may be taken away are those of a partition or a QOS"
     if places:
         what = f"asks for a spot machine; that is taken to be what its {' and '.join(places)} means"
-        yield say.translated(SPOT, what, why)
+        yield report.translated(SPOT, what, why)
     else:
-        yield say.no(SPOT, "asks for a spot machine", why, f"{say.part}.qos=NAME, or resources.spot=null")
+        yield report.refused(SPOT, "asks for a spot machine", why, f"{_part(step)}.qos=NAME, or resources.spot=null")
 
 
-def _image(step: StepPlan, settings: SlurmSettings, site: Site, say: _Say) -> Iterator[Finding]:
+def _image(step: StepPlan, settings: SlurmSettings, site: Site, report: Reporter) -> Iterator[Finding]:
     """Whether the image can be run; without one, `container` and `mounts` have nothing to say."""
     docker = step.settings.docker
     if docker is not None and (docker.skip_build is not True or not given(docker.parent_image, "")):
         what = "asks for an image that is to be built" if docker.skip_build is not True else "names no image"
         why = "a cluster's nodes run images that are there already: in a registry, or as a file that they see"
         fix = "docker.skip_build=true with docker.parent_image=REGISTRY/NAME:TAG, or docker=null"
-        yield say.no(NOT_BUILT, what, why, fix)
+        yield report.refused(NOT_BUILT, what, why, fix)
     elif docker is not None and (lost := _ignored(docker)):
         what = f"asks for the image {docker.parent_image} as it is, and {', '.join(lost)} would be ignored"
         why = "nothing is put into an image here, and in it the step runs as you"
-        yield say.no(NOT_BUILT, what, why, f"docker.{lost[0]}=null")
+        yield report.refused(NOT_BUILT, what, why, f"docker.{lost[0]}=null")
     elif docker is not None and not settings.get("container"):
         what = f"asks for the image {docker.parent_image}, and nothing says how nodes run images"
         why = "clusters differ: Apptainer, Singularity, or pyxis, which is a part of srun"
-        yield say.no(NO_CONTAINER, what, why, f"{say.part}.container=apptainer")
+        yield report.refused(NO_CONTAINER, what, why, f"{_part(step)}.container=apptainer")
     if docker is not None:
-        yield from _mounts(settings, site, say)
+        yield from _mounts(step, settings, site, report)
 
 
 def _ignored(docker: DockerSettings) -> list[str]:
@@ -139,20 +140,22 @@ def _ignored(docker: DockerSettings) -> list[str]:
     return [name for name in names if name not in _OF_AN_IMAGE | _OF_A_BUILD and given(getattr(docker, name), None)]
 
 
-def _mounts(settings: SlurmSettings, site: Site, say: _Say) -> Iterator[Finding]:
+def _mounts(step: StepPlan, settings: SlurmSettings, site: Site, report: Reporter) -> Iterator[Finding]:
     for text in settings.get("mounts", ()):
         if not Mount.parse(text).source.startswith("/"):
             why = f"Slurm knows no volumes, and {settings.get('container', 'a container')} mounts folders of the node"
-            yield say.no(NO_MOUNT, f"wants '{text}' in its container", why, f"{say.part}.mounts=[/folder:/inside]")
+            yield report.refused(
+                NO_MOUNT, f"wants '{text}' in its container", why, f"{_part(step)}.mounts=[/folder:/inside]"
+            )
     ours = (settings.get("folder", ""), site.bundle, site.checkpoints if settings.shares else "")
     for path in ours if settings.get("container") else ():
         if _SEPARATORS & set(path):
             why = "in a mount, these letters stand between the parts"
-            fix = f"use a folder whose path has none of them: {say.part}.folder, or STOKER_HOME"
-            yield say.finding(NO_MOUNT, f"needs {path} in its container, which has ':' or ',' in it", why, fix)
+            fix = f"use a folder whose path has none of them: {_part(step)}.folder, or STOKER_HOME"
+            yield report.error(NO_MOUNT, f"needs {path} in its container, which has ':' or ',' in it", why, fix)
 
 
-def _places(step: StepPlan, settings: SlurmSettings, site: Site, say: _Say) -> Iterator[Finding]:
+def _places(step: StepPlan, settings: SlurmSettings, site: Site, report: Reporter) -> Iterator[Finding]:
     """Where the job finds what it needs."""
     store, far = site.artifacts, not settings.shares
     if store.startswith("memory:") or (far and "://" not in store):
@@ -161,52 +164,38 @@ def _places(step: StepPlan, settings: SlurmSettings, site: Site, say: _Say) -> I
         fix = "name a remote store in the stack: artifact_store = 's3://…'"
         if far:
             fix += "; or shares_files = true of the orchestrator where the nodes do see it"
-        yield say.finding(NO_STORE, what, why, fix)
+        yield report.error(NO_STORE, what, why, fix)
     packages, docker = step.settings.packages, step.settings.docker
     if packages is not None and not packages.empty and (docker is not None or far or _foreign(settings)):
         what = f"asks for {packages.text}; what the Python on the nodes has is not known"
         why = "packages are compared with those of the driver's own Python, and no environment is made on nodes"
         fix = "packages=null, with a Python or an image that has them"
-        yield say.no(NOT_INSTALLED, what, why, fix)
+        yield report.refused(NOT_INSTALLED, what, why, fix)
 
 
 def _foreign(settings: SlurmSettings) -> bool:
     return bool(settings.get("python", OWN) != OWN)
 
 
-def _times(step: StepPlan, settings: SlurmSettings, say: _Say) -> Iterator[Finding]:
+def _times(step: StepPlan, settings: SlurmSettings, report: Reporter) -> Iterator[Finding]:
     limit, timeout, warning = settings.get("time_limit"), step.settings.timeout, settings.get("warn_before")
     if limit is not None and timeout is not None and limit < timeout:
         what = (
             f"has {duration_text(timeout)} of time; its job has time_limit={duration_text(limit)}, which ends it first"
         )
-        yield say.translated(LIMIT_FIRST, what, "the shorter of the two counts")
+        yield report.translated(LIMIT_FIRST, what, "the shorter of the two counts")
     shortest = min((seconds for seconds in (limit, timeout) if seconds is not None), default=None)
     if warning is not None and shortest is not None and warning >= shortest:
         what = f"is to be warned {duration_text(warning)} before the end, and has {duration_text(shortest)} in all"
-        yield say.no(WARNED_TOO_EARLY, what, "it would be warned before it begins", f"{say.part}.warn_before=null")
+        yield report.refused(
+            WARNED_TOO_EARLY, what, "it would be warned before it begins", f"{_part(step)}.warn_before=null"
+        )
     if settings.get("requeue"):
         what = "may be started again by Slurm, when a node fails or somebody else needs the place"
         why = "requeue=true says so; Slurm counts these starts, and Stoker takes them for one attempt"
-        yield say.translated(NOT_COUNTED, what, why)
+        yield report.translated(NOT_COUNTED, what, why)
 
 
-class _Say:
-    """Findings about one step. `part` is how `--set` calls the settings of the part of the stack that it runs on."""
-
-    def __init__(self, step: StepPlan) -> None:
-        self._where = f"{step.where} step '{step.name}'"
-        self._way = f"--set steps.{step.name}.{{}}, or a stack that has it (--stack)"
-        self.part = f"{next(iter(step.settings.backend), 'orchestrator')}.slurm"
-
-    def no(self, code: str, what: str, why: str, fix: str) -> Finding:
-        """A refusal; `fix` is the setting that would be taken."""
-        return self.finding(code, what, why, self._way.format(fix))
-
-    def finding(self, code: str, what: str, why: str, fix: str) -> Finding:
-        """A refusal with a fix in words."""
-        return Finding(code=code, level="error", where=self._where, what=what, why=why, fix=fix)
-
-    def translated(self, code: str, what: str, why: str) -> Finding:
-        """Taken, in another way than asked."""
-        return Finding(code=code, level="translated", where=self._where, what=what, why=why)
+def _part(step: StepPlan) -> str:
+    """How `--set` calls the settings of the part of the stack that the step runs on."""
+    return f"{part_of(step)}.slurm"

@@ -12,7 +12,7 @@ from typing import Final, Iterator
 from stoker.backends.base.logins import NOT_FOUND, Login
 from stoker.backends.slurm.script import arguments
 from stoker.core.findings import Finding
-from stoker.core.plan import Job, StepPlan
+from stoker.core.plan import Job, StepPlan, reporter_of
 from stoker.core.slurm import SlurmSettings
 
 NO_ANSWER: Final = "STK170"
@@ -65,17 +65,17 @@ def tested(step: StepPlan, settings: SlurmSettings, login: Login, tried: set[tup
         return
     tried.add(alike)
     ran = login.run(["sbatch", "--test-only", *options], input=b"#!/bin/sh\n")
-    where = f"{step.where} step '{step.name}'"
+    report = reporter_of(step)
     if ran.code == NOT_FOUND:
         what = f"sbatch is not there: {ran.err.strip()}"
         fix = f"put it on PATH (`module load slurm`), or name the login node: {part_of(step)}.host"
-        yield Finding(code=NO_SLURM, level="error", where=where, what=what, fix=fix)
+        yield report.error(NO_SLURM, what, fix=fix)
     elif ran.code:
         said = " ".join(line.removeprefix("sbatch: error: ").strip() for line in ran.err.splitlines()[-2:])
         for pattern, code, setting in _WORDS:
             if re.search(pattern, said):
                 fix = f"change {part_of(step)}.{setting} of the step or the stack"
-                yield Finding(code=code, level="error", where=where, what=f"Slurm refuses it: {said}", fix=fix)
+                yield report.error(code, f"Slurm refuses it: {said}", fix=fix)
                 return
         why = "it may be for now only, as while nodes are down; else the step fails when it is submitted"
-        yield Finding(code=REFUSED, level="info", where=where, what=f"Slurm would not start it now: {said}", why=why)
+        yield report.info(REFUSED, f"Slurm would not start it now: {said}", why)

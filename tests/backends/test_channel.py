@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from stoker.backends.base.news import News
+from stoker.backends.base.channel import Updates
 from stoker.core.plan import JobStatus, LogLine
 
 PIECES = (
@@ -18,18 +18,18 @@ PIECES = (
 
 @pytest.mark.parametrize("pieces", list(permutations(PIECES)))
 def test_a_step_that_began_between_two_polls_has_its_devices_and_its_time(pieces: tuple[JobStatus, ...]) -> None:
-    news = News()
+    news = Updates()
     for piece in pieces:
         news.put("a", piece)
     news.lines["a"] = [LogLine(time=1.0, stream="stdout", text="x")]
-    found = news.taken()["a"]
+    found = news.take()["a"]
     assert (found.state, found.started, found.lease) == ("running", 7.0, {"ticket": "t"})
     assert [line.text for line in found.lines] == ["x"]
-    assert news.taken() == {}
+    assert news.take() == {}
 
 
 def test_an_end_is_taken_as_it_is() -> None:
-    news = News()
+    news = Updates()
     news.put("a", JobStatus(state="running", started=7.0))
     news.put("a", JobStatus(state="failed", cause="killed"))
-    assert news.taken()["a"] == JobStatus(state="failed", cause="killed")
+    assert news.take()["a"] == JobStatus(state="failed", cause="killed")

@@ -1,0 +1,133 @@
+"""What becomes of jobs between two polls: statuses, lines and events, told from any thread, taken by `poll`."""
+
+from __future__ import annotations
+
+import queue
+from typing import Any, Callable, Iterable, Mapping, Sequence
+
+import attrs
+
+from stoker.core.plan import JobStatus, LogLine
+from stoker.core.wire import Wakeup
+
+
+class Updates:
+    """The latest status of each job that changed, and all that it wrote meanwhile; for one thread."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, list[LogLine]] = {}
+        self._statuses: dict[str, JobStatus] = {}
+        self._events: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+
+    def put(self, name: str, status: JobStatus) -> None:
+        """A job's status changed. Of a running job, what an earlier status of the same poll said stays."""
+        before = self._statuses.get(name)
+        if before is not None and before.state == status.state == "running":
+            # It runs, it has devices, it began: three statuses that may come between two polls, in any order.
+            started = before.started if status.started is None else status.started
+            status = attrs.evolve(status, started=started, lease=status.lease or before.lease)
+        self._statuses[name] = status
+
+    def write(self, name: str, lines: Sequence[LogLine]) -> None:
+        """A job wrote lines."""
+        self.lines.setdefault(name, []).extend(lines)
+
+    def message(self, name: str, message: Mapping[str, Any]) -> None:
+        """A worker's message while it runs: when the step began, `lines` of ranks, or an `event` with `data`."""
+        if "began" in message:
+            self.put(name, JobStatus(state="running", started=message["began"]))
+        elif "lines" in message:
+            self.write(
+                name,
+                [
+                    LogLine(time=time, stream=stream, text=text, rank=rank)
+                    for time, stream, rank, text in message["lines"]
+                ],
+            )
+        elif "event" in message:
+            self._events.setdefault(name, []).append((message["event"], message["data"]))
+
+    def take(self) -> dict[str, JobStatus]:
+        """All of it, once."""
+        statuses, self._statuses = self._statuses, {}
+        lines, self.lines = self.lines, {}
+        events, self._events = self._events, {}
+        for name in {*lines, *events}:
+            status = statuses.get(name) or JobStatus(state="running")
+            statuses[name] = _complete(status, tuple(lines.get(name, ())), tuple(events.get(name, ())))
+        return statuses
+
+
+class Channel:
+    """Updates from watching threads to the thread that polls. `over` is called there with each job that ended."""
+
+    def __init__(self, over: Callable[[str], None]) -> None:
+        self._over = over
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._updates = Updates()
+        self._wakeup = Wakeup()
+
+    # From any thread
+
+    def put(self, name: str, status: JobStatus) -> None:
+        """A job's status changed."""
+        self.call(lambda: self._put(name, status))
+
+    def write(self, name: str, lines: Sequence[LogLine]) -> None:
+        """A job wrote lines."""
+        self.call(lambda: self._updates.write(name, lines))
+
+    def message(self, name: str, message: Mapping[str, Any]) -> None:
+        """A worker's message while it runs."""
+        self.call(lambda: self._updates.message(name, message))
+
+    def call(self, work: Callable[[], None]) -> None:
+        """Have something done in the thread that polls."""
+        self._calls.put(work)
+        self._wakeup.set()
+
+    # In the thread that polls
+
+    def wakeups(self) -> Iterable[int]:
+        """The descriptor that is readable while there is news."""
+        return (self._wakeup.descriptor,)
+
+    def receive(self) -> None:
+        """Take in what the threads told."""
+        self._wakeup.clear()
+        while not self._calls.empty():
+            self._calls.get()()
+
+    def take(self) -> dict[str, JobStatus]:
+        """What is new of each job since the last call."""
+        self.receive()
+        return self._updates.take()
+
+    def close(self) -> None:
+        """Give the descriptors back; what a thread still tells is dropped."""
+        self._wakeup.close()
+
+    def _put(self, name: str, status: JobStatus) -> None:
+        self._updates.put(name, status)
+        if status.lost or status.state in ("succeeded", "failed"):
+            self._over(name)
+
+
+def _complete(
+    status: JobStatus, lines: tuple[LogLine, ...], events: tuple[tuple[str, Mapping[str, Any]], ...]
+) -> JobStatus:
+    # Built by hand: attrs.evolve costs ten times as much, and this runs for every step.
+    return JobStatus(
+        state=status.state,
+        result=status.result,
+        cause=status.cause,
+        message=status.message,
+        exit_code=status.exit_code,
+        started=status.started,
+        ended=status.ended,
+        lost=status.lost,
+        lines=lines,
+        usage=status.usage,
+        lease=status.lease,
+        events=events,
+    )
