@@ -5,12 +5,14 @@ from __future__ import annotations
 import enum
 import json
 import math
+import os
 import pickle
 import subprocess
 import sys
 import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -408,10 +410,10 @@ def _clean_registry() -> Iterator[None]:
         serializers._registered,
         serializers._loaded,
         serializers._choices,
-        serializers._scanned,
+        serializers._offers,
     ]
     before = [dict(table) for table in tables]
-    serializers._scanned.clear()
+    serializers._offers.clear()
     yield
     for table, content in zip(tables, before):
         table.clear()
@@ -429,42 +431,77 @@ def test_a_registered_serializer_keeps_its_type(blobs: Blobs, kind: type | str) 
     assert artifacts.save(Point(3, "quiet"), blobs).serializer == "pickle"
 
 
-class Entry:
-    def __init__(self, name: str, part: Any) -> None:
-        self.name = name
-        self._part = part
+@pytest.fixture
+def shapes(tmp_path: Path, request: pytest.FixtureRequest) -> list[str]:
+    """Where a distribution lies that brings a type and its serializer, as pip installs it from a wheel or editable."""
+    site = tmp_path / "site-packages"
+    code = site if request.param == "wheel" else tmp_path / "checkout" / "src"
+    info = site / "shapes-1.0.dist-info"
+    for folder in (info, code / "shapes"):
+        folder.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shapes\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[stoker.serializers]\nshapes.Square = shapes.keep:SQUARE\n")
+    (code / "shapes" / "__init__.py").write_text(
+        "class Square:\n    def __init__(self, side): self.side = side\n\nclass Circle(dict): pass\n"
+    )
+    (code / "shapes" / "keep.py").write_text(
+        "from shapes import Square\n\n"
+        "class Keeper:\n"
+        "    name = 'square'\n"
+        "    def fits(self, value): return True\n"
+        "    def save(self, value, file): return {'side': value.side}\n"
+        "    def load(self, stored): return Square(stored.meta['side'])\n\n"
+        "SQUARE = Keeper()\n"
+    )
+    return [str(site), str(code)]
 
-    def load(self) -> Any:
-        return self._part
+
+@pytest.mark.parametrize("shapes", ["wheel", "editable"], indirect=True)
+def test_an_entry_point_serves_a_type_however_it_is_installed(shapes: list[str], blobs: Blobs) -> None:
+    save = (
+        "import json, shapes, sys; from stoker.store import artifacts; from stoker.store.blobs import Blobs\n"
+        "saved = [artifacts.save(value, Blobs(sys.argv[1])) for value in (shapes.Square(3), shapes.Circle(r=1))]\n"
+        "print(json.dumps([saved[0].wire(), *(one.serializer for one in saved)]))"
+    )
+    load = (
+        "import json, sys; from stoker.store import artifacts; from stoker.store.blobs import Blobs\n"
+        "from stoker.core.artifact import from_wire\n"
+        "print(artifacts.load(from_wire(json.loads(sys.argv[2])), Blobs(sys.argv[1])).side)"
+    )
+
+    def run(code: str, *arguments: str) -> str:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(shapes)}
+        command = [sys.executable, "-c", code, blobs.uri, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+
+    square, *names = json.loads(run(save))
+    assert names == ["square", "pickle"]
+    # Another process has only the serializer's name.
+    assert run(load, json.dumps(square)) == "3\n"
 
 
 @pytest.mark.usefixtures("_clean_registry")
-def test_an_entry_point_serves_types_of_installed_packages(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_points_are_asked_for_only_where_nothing_of_ours_fits(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Entry:
+        name = f"{__name__}.Point"
+
+        def load(self) -> Any:
+            return Shouting()
+
     asked: list[str] = []
-
-    def third_party(kind: str) -> list[Any]:
-        asked.append(kind)
-        return [Entry(f"{__name__}.Point", Shouting())]
-
-    monkeypatch.setattr(plugins, "third_party", third_party)
-    serializers._choices.clear()
-    assert artifacts.save(Point(2, "loud"), blobs).serializer == "pickle"
-    assert asked == [], "a type of the user's own costs no scan"
-    monkeypatch.setattr(serializers, "_is_installed", lambda kind: kind is Point)
-    serializers._choices.clear()
+    monkeypatch.setattr(plugins, "entry_points", lambda group: asked.append(group) or (Entry(),))
+    for value in (1, "x", [1, {2}], {"a": b""}, range(3), OrderedDict(), Decimal("1.5")):
+        artifacts.save(value, blobs)
+    assert asked == [], "a type of Python's own costs no scan"
     saved = artifacts.save(Point(2, "loud"), blobs)
-    artifacts.save(Point(3, "loud"), blobs)
     assert saved.serializer == "shouting"
-    assert asked == ["stoker.serializers"]
-    # In a process that has only the name:
-    serializers._loaded.pop("shouting")
-    assert artifacts.load(saved, blobs) == Point(2, "loud")
-
-
-def test_installed_packages_are_told_from_the_rest() -> None:
-    assert serializers._is_installed(attrs.Attribute)
-    assert not serializers._is_installed(Point)
-    assert not serializers._is_installed(int)
+    assert set(asked) == {"stoker.serializers"}
+    asked.clear()
+    assert artifacts.save(Point(3, "loud"), blobs).serializer == "shouting"
+    assert artifacts.save(Point(3, "quiet"), blobs).serializer == "pickle"
+    assert asked == [], "what is known of a type is kept"
 
 
 def test_saving_imports_nothing_heavy() -> None:

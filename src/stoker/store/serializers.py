@@ -6,14 +6,15 @@ point of the group `stoker.serializers` whose name is the type's full name, for 
     [project.entry-points."stoker.serializers"]
     "xgboost.core.Booster" = "my_package:BOOSTER"
 
-Entry points are asked only for types of installed packages for which nothing but pickle is built in.
+Entry points are read once a process, and only for a type from outside Python's standard library that no serializer
+of Stoker's own fits.
 """
 
 from __future__ import annotations
 
 import io
 import sys
-from typing import Any, BinaryIO, Final, Mapping, Protocol
+from typing import Any, BinaryIO, Final, Mapping, Protocol, runtime_checkable
 
 import attrs
 
@@ -48,6 +49,7 @@ class Stored:
         return self.blobs.path(self.artifact.digest, self.artifact.size)
 
 
+@runtime_checkable
 class Serializer(Protocol):
     """Turns values of some types into bytes and back, exactly.
 
@@ -99,10 +101,20 @@ TYPES: Final[Mapping[tuple[str, str], str]] = {
 """(package, qualified name) of a value's type or one of its bases → serializer. The modules in between move from
 version to version: pandas.core.frame.DataFrame has become pandas.DataFrame."""
 
+OFFERED: Final[plugins.Registry[Serializer]] = plugins.Registry(
+    group="stoker.serializers", noun="serializer", kind=Serializer, builtin={}
+)
+"""Serializers of other distributions, by the full names of types."""
+
+_NEVER_OFFERED: Final = frozenset({*sys.stdlib_module_names, "__main__"})
+"""Packages whose types no distribution offers a serializer for: Python's own, and the script that runs."""
+
 _loaded: dict[str, Serializer] = {}
 _registered: dict[str, Serializer] = {}
 _choices: dict[type, tuple[str, ...]] = {}
-_scanned: dict[str, Any] = {}
+"""type → names of serializers that were registered for it or are built in"""
+_offers: dict[type, tuple[str, ...]] = {}
+"""type → names of serializers that other distributions offer for it"""
 
 
 def register(kind: type | str, serializer: Serializer) -> None:
@@ -129,20 +141,22 @@ def chosen(value: Any) -> Serializer:
             serializer = named(name)
             if serializer.fits(value):
                 return serializer
+    for name in _offered(kind):
+        if named(name).fits(value):
+            return named(name)
     return named("pickle")
 
 
 def named(name: str) -> Serializer:
     """The serializer of a name, as a saved value remembers it."""
-    found = _loaded.get(name)
-    if found is not None:
-        return found
+    loaded = _loaded.get(name)
+    if loaded is not None:
+        return loaded
     if name in BUILT_IN:
         built_in: Serializer = plugins.resolve(BUILT_IN[name][0])
         _loaded[name] = built_in
         return built_in
-    for entry in _third_party().values():
-        serializer: Serializer = entry.load()
+    for _, serializer in OFFERED.offered():
         if serializer.name == name:
             _loaded[name] = serializer
             return serializer
@@ -166,30 +180,20 @@ def _candidates(kind: type) -> tuple[str, ...]:
         built_in = TYPES.get((_package(base), base.__qualname__))
         if built_in is not None:
             names.append(built_in)
-    if not names and any(_is_installed(base) for base in kind.__mro__):
-        entries = _third_party()
-        for base in kind.__mro__:
-            entry = entries.get(full_name(base)) or entries.get(f"{_package(base)}.{base.__qualname__}")
-            if entry is not None:
-                serializer: Serializer = entry.load()
-                _loaded[serializer.name] = serializer
-                names.append(serializer.name)
     return tuple(dict.fromkeys(names))
+
+
+def _offered(kind: type) -> tuple[str, ...]:
+    names = _offers.get(kind)
+    if names is None:
+        bases = [base for base in kind.__mro__ if _package(base) not in _NEVER_OFFERED]
+        types = OFFERED.names() if bases else ()
+        wanted = [name for base in bases for name in (full_name(base), f"{_package(base)}.{base.__qualname__}")]
+        serializers = [OFFERED.load(name) for name in dict.fromkeys(wanted) if name in types]
+        _loaded.update({serializer.name: serializer for serializer in serializers})
+        names = _offers[kind] = tuple(serializer.name for serializer in serializers)
+    return names
 
 
 def _package(kind: type) -> str:
     return kind.__module__.partition(".")[0]
-
-
-def _is_installed(kind: type) -> bool:
-    """Whether a type comes from an installed package: those of the user's own code and of Python need no scan."""
-    file = getattr(sys.modules.get(_package(kind)), "__file__", None) or ""
-    return "site-packages" in file or "dist-packages" in file
-
-
-def _third_party() -> Mapping[str, Any]:
-    """Entry points by type name; found once a process, because that takes tens of milliseconds."""
-    if "" not in _scanned:
-        _scanned.update({entry.name: entry for entry in plugins.third_party("stoker.serializers")})
-        _scanned[""] = None
-    return {name: entry for name, entry in _scanned.items() if entry is not None}
