@@ -24,9 +24,10 @@ from hypothesis import strategies as st
 from stoker.core import plugins
 from stoker.core.artifact import INLINE_LIMIT, Artifact, from_wire
 from stoker.core.errors import MissingPackage, SerializationError, StoreError
-from stoker.store import artifacts, serializers
+from stoker.store import artifacts
 from stoker.store.blobs import Blobs
-from stoker.store.serializers import Stored
+from stoker.store.serializers import registry
+from stoker.store.serializers.base import Stored
 
 
 @attrs.define
@@ -407,13 +408,13 @@ class Shouting:
 @pytest.fixture
 def _clean_registry() -> Iterator[None]:
     tables: list[dict[Any, Any]] = [
-        serializers._registered,
-        serializers._loaded,
-        serializers._choices,
-        serializers._offers,
+        registry._registered,
+        registry._loaded,
+        registry._choices,
+        registry._offers,
     ]
     before = [dict(table) for table in tables]
-    serializers._offers.clear()
+    registry._offers.clear()
     yield
     for table, content in zip(tables, before):
         table.clear()

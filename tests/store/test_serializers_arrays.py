@@ -21,7 +21,7 @@ from hypothesis.extra import numpy as arrays
 from stoker.core.artifact import Artifact, from_wire
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
-from stoker.store.serializers_pickle import PROTOCOL
+from stoker.store.serializers.pickles import PROTOCOL
 
 
 def round_trip(value: Any, blobs: Blobs) -> tuple[Any, Artifact]:
@@ -337,9 +337,9 @@ class Elsewhere(torch.Tensor):
 
 
 def test_tensors_inside_other_objects_are_pickled_from_the_cpu(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stoker.store import serializers_pickle
+    from stoker.store.serializers import pickles
 
-    reducers = serializers_pickle._reducers()
+    reducers = pickles._reducers()
     elsewhere = torch.ones(3).as_subclass(Elsewhere)
     function, arguments = reducers[torch.Tensor](elsewhere)[:2]
     assert torch.equal(function(*arguments), torch.ones(3))

@@ -18,9 +18,10 @@ from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 
 from stoker.core.artifact import INLINE_LIMIT, Artifact, from_wire
 from stoker.core.errors import MissingPackage, SerializationError, StokerError
-from stoker.store import serializers
 from stoker.store.blobs import Blobs, Writer
-from stoker.store.serializers import BUILT_IN, Serializer, Stored, full_name
+from stoker.store.serializers import registry
+from stoker.store.serializers.base import Serializer, Stored, full_name
+from stoker.store.serializers.registry import BUILT_IN
 
 _DEEPEST: Final = 100
 """Levels of containers in a JSON value; deeper ones are pickled, which has no such limit in its C stack."""
@@ -49,7 +50,7 @@ def save(value: Any, blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> Artif
     elif kind is bytes:
         name, data = "bytes", value
     if data is None:
-        return _saved(value, serializers.chosen(value), blobs, inline_limit)
+        return _saved(value, registry.serializer_for(value), blobs, inline_limit)
     size = len(data)
     if size > inline_limit:
         return Artifact(digest=blobs.put(data), serializer=name, type=_NAMES[kind], size=size)
@@ -68,7 +69,7 @@ def load(artifact: Artifact, blobs: Blobs) -> Any:
     if name == "list":
         return [load(item, blobs) for item in items(artifact, blobs)]
     try:
-        return serializers.named(name).load(Stored(artifact, blobs))
+        return registry.serializer_named(name).load(Stored(artifact, blobs))
     except ModuleNotFoundError as error:
         raise _missing(artifact, error) from error
     except StokerError:
@@ -117,7 +118,7 @@ def items(artifact: Artifact, blobs: Blobs) -> list[Artifact]:
     )
 
 
-register = serializers.register
+register = registry.register
 
 
 def _json(value: Any, kind: type) -> bytes | None:
@@ -195,7 +196,7 @@ def _saved(value: Any, serializer: Serializer, blobs: Blobs, inline_limit: int) 
         raise
     except Exception:  # pickling runs the user's code
         sink.abort()
-        return _saved(value, serializers.named(_NEXT.get(serializer.name, "pickle")), blobs, inline_limit)
+        return _saved(value, registry.serializer_named(_NEXT.get(serializer.name, "pickle")), blobs, inline_limit)
     except BaseException:  # also an interrupt leaves nothing half-written
         sink.abort()
         raise

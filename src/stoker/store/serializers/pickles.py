@@ -14,7 +14,7 @@ from types import FunctionType
 from typing import Any, BinaryIO, Callable, Final, Iterator, Mapping
 
 from stoker.core.errors import SerializationError
-from stoker.store.serializers import Stored, full_name
+from stoker.store.serializers.base import Stored, full_name
 
 PROTOCOL: Final = 5
 """The newest that every supported Python reads."""

@@ -10,7 +10,7 @@ import sys
 from collections import OrderedDict
 from typing import Any, BinaryIO, Final, Iterable, Iterator, Mapping
 
-from stoker.store.serializers import Stored
+from stoker.store.serializers.base import Stored
 
 _MAPPED: Final = 256 * 1024
 """Bytes from which mapping a file is cheaper than reading it."""

@@ -16,7 +16,7 @@ from typing import BinaryIO, Final, Iterator, Mapping
 
 from stoker.core.errors import SerializationError, StoreError
 from stoker.store.blobs import remove_tree
-from stoker.store.serializers import Stored
+from stoker.store.serializers.base import Stored
 
 _COPY: Final = 4 * 1024 * 1024
 

@@ -12,74 +12,22 @@ of Stoker's own fits.
 
 from __future__ import annotations
 
-import io
 import sys
-from typing import Any, BinaryIO, Final, Mapping, Protocol, runtime_checkable
-
-import attrs
+from typing import Any, Final, Mapping
 
 from stoker.core import plugins
-from stoker.core.artifact import Artifact
 from stoker.core.errors import SerializationError, nearest
-from stoker.store.blobs import Blobs
-
-
-@attrs.frozen
-class Stored:
-    """A saved value's bytes, as `Serializer.load` gets them."""
-
-    artifact: Artifact
-    blobs: Blobs
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """What `Serializer.save` returned."""
-        return self.artifact.meta
-
-    def open(self) -> BinaryIO:
-        """The bytes as a file open for reading."""
-        if self.artifact.inline is not None:
-            return io.BytesIO(self.artifact.inline)
-        return self.blobs.open(self.artifact.digest, self.artifact.size)
-
-    def path(self) -> str | None:
-        """A local file with the bytes, to map but never to write; None where they are few and live in a row."""
-        if self.artifact.inline is not None:
-            return None
-        return self.blobs.path(self.artifact.digest, self.artifact.size)
-
-
-@runtime_checkable
-class Serializer(Protocol):
-    """Turns values of some types into bytes and back, exactly.
-
-    `name` is kept with what it saves and never changes. The bytes must depend on the value alone: equal bytes are
-    stored once, and a step whose inputs have the same bytes is not run again. They must not depend on a device.
-    """
-
-    @property
-    def name(self) -> str:
-        """How saved values remember it."""
-
-    def fits(self, value: Any) -> bool:
-        """Whether this value comes back as it was; if not, the next serializer is asked, and pickle at last."""
-
-    def save(self, value: Any, file: BinaryIO) -> Mapping[str, Any]:
-        """Write the value's bytes; `file` can be written and told, not sought. The facts returned are kept as JSON."""
-
-    def load(self, stored: Stored) -> Any:
-        """The value again."""
-
+from stoker.store.serializers.base import Serializer, full_name
 
 BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
-    "numpy": ("stoker.store.serializers_arrays:NUMPY", "numpy"),
-    "torch": ("stoker.store.serializers_arrays:TORCH", "torch"),
-    "pandas": ("stoker.store.serializers_frames:PANDAS", "pandas"),
-    "polars": ("stoker.store.serializers_frames:POLARS", "polars"),
-    "pyarrow": ("stoker.store.serializers_frames:PYARROW", "pyarrow"),
-    "path": ("stoker.store.serializers_files:PATH", ""),
-    "pickle": ("stoker.store.serializers_pickle:PICKLE", ""),
-    "cloudpickle": ("stoker.store.serializers_pickle:CLOUDPICKLE", ""),
+    "numpy": ("stoker.store.serializers.arrays:NUMPY", "numpy"),
+    "torch": ("stoker.store.serializers.arrays:TORCH", "torch"),
+    "pandas": ("stoker.store.serializers.frames:PANDAS", "pandas"),
+    "polars": ("stoker.store.serializers.frames:POLARS", "polars"),
+    "pyarrow": ("stoker.store.serializers.frames:PYARROW", "pyarrow"),
+    "path": ("stoker.store.serializers.files:PATH", ""),
+    "pickle": ("stoker.store.serializers.pickles:PICKLE", ""),
+    "cloudpickle": ("stoker.store.serializers.pickles:CLOUDPICKLE", ""),
 }
 """name → (where, the package that must be loaded already for a value of it to exist)"""
 
@@ -129,7 +77,7 @@ def register(kind: type | str, serializer: Serializer) -> None:
     _choices.clear()
 
 
-def chosen(value: Any) -> Serializer:
+def serializer_for(value: Any) -> Serializer:
     """The serializer for a value."""
     kind = type(value)
     names = _choices.get(kind)
@@ -138,16 +86,16 @@ def chosen(value: Any) -> Serializer:
     for name in names:
         package = BUILT_IN[name][1] if name in BUILT_IN else ""
         if not package or package in sys.modules:
-            serializer = named(name)
+            serializer = serializer_named(name)
             if serializer.fits(value):
                 return serializer
     for name in _offered(kind):
-        if named(name).fits(value):
-            return named(name)
-    return named("pickle")
+        if serializer_named(name).fits(value):
+            return serializer_named(name)
+    return serializer_named("pickle")
 
 
-def named(name: str) -> Serializer:
+def serializer_named(name: str) -> Serializer:
     """The serializer of a name, as a saved value remembers it."""
     loaded = _loaded.get(name)
     if loaded is not None:
@@ -164,11 +112,6 @@ def named(name: str) -> Serializer:
         f"there is no serializer '{name}' here{nearest(name, [*BUILT_IN, *_loaded])}",
         fix="install the package or import the module that registers it",
     )
-
-
-def full_name(kind: type) -> str:
-    """`module.Qualified.Name`."""
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _candidates(kind: type) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import sys
 from typing import Any, BinaryIO, Final, Mapping
 
 from stoker.core.errors import MissingPackage
-from stoker.store.serializers import Stored
+from stoker.store.serializers.base import Stored
 
 
 class Pandas:

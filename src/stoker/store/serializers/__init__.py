@@ -1,0 +1,1 @@
+"""Python values as bytes and back: one serializer for each kind of value."""

@@ -1,0 +1,63 @@
+"""What a serializer is: it turns values of some types into bytes and back, exactly."""
+
+from __future__ import annotations
+
+import io
+from typing import Any, BinaryIO, Mapping, Protocol, runtime_checkable
+
+import attrs
+
+from stoker.core.artifact import Artifact
+from stoker.store.blobs import Blobs
+
+
+@attrs.frozen
+class Stored:
+    """A saved value's bytes, as `Serializer.load` gets them."""
+
+    artifact: Artifact
+    blobs: Blobs
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """What `Serializer.save` returned."""
+        return self.artifact.meta
+
+    def open(self) -> BinaryIO:
+        """The bytes as a file open for reading."""
+        if self.artifact.inline is not None:
+            return io.BytesIO(self.artifact.inline)
+        return self.blobs.open(self.artifact.digest, self.artifact.size)
+
+    def path(self) -> str | None:
+        """A local file with the bytes, to map but never to write; None where they are few and live in a row."""
+        if self.artifact.inline is not None:
+            return None
+        return self.blobs.path(self.artifact.digest, self.artifact.size)
+
+
+@runtime_checkable
+class Serializer(Protocol):
+    """Turns values of some types into bytes and back, exactly.
+
+    `name` is kept with what it saves and never changes. The bytes must depend on the value alone: equal bytes are
+    stored once, and a step whose inputs have the same bytes is not run again. They must not depend on a device.
+    """
+
+    @property
+    def name(self) -> str:
+        """How saved values remember it."""
+
+    def fits(self, value: Any) -> bool:
+        """Whether this value comes back as it was; if not, the next serializer is asked, and pickle at last."""
+
+    def save(self, value: Any, file: BinaryIO) -> Mapping[str, Any]:
+        """Write the value's bytes; `file` can be written and told, not sought. The facts returned are kept as JSON."""
+
+    def load(self, stored: Stored) -> Any:
+        """The value again."""
+
+
+def full_name(kind: type) -> str:
+    """`module.Qualified.Name`."""
+    return f"{kind.__module__}.{kind.__qualname__}"
