@@ -109,7 +109,8 @@ def test_the_orchestrators_settings(key: str) -> None:
     assert settings.backend == {"orchestrator": {"max_workers": 2, "memory": 10**9}}
     assert origins["orchestrator.max_workers"] == "a  (over stoker.toml:3)"
     whole, _ = resolve_pipeline(layers, STACK)
-    assert whole.backend == settings.backend
+    operators = {name: one.options for name, one in STACK.step_operators.items()}
+    assert whole.backend == {**settings.backend, **operators}, "every backend's options, by the name that steps call"
 
 
 @pytest.mark.parametrize("asked", ["big", True])

@@ -16,6 +16,7 @@ from stoker.core import plugins
 from stoker.core.codec import to_json
 from stoker.core.docker import DockerSettings
 from stoker.core.plan import StepPlan
+from stoker.core.settings import PipelineSettings
 from stoker.core.words import count_text, time_text
 from stoker.images import engine as engines
 from stoker.images.build import Built
@@ -46,7 +47,7 @@ def command(words: list[str]) -> int:
     push, as_json = str(line.options.get("push") or ""), bool(line.options.get("json"))
     made = planned(found, line)
     refuse(made)
-    wanted = distinct(made.steps, addresses(config.load(made.stack)))
+    wanted = distinct(made.steps, addresses(config.load(made.stack), made.settings))
     if not wanted:
         say(f"no step of {made.pipeline} runs in an image on stack '{made.stack}'")
     home = config.load(made.stack).home
@@ -72,14 +73,14 @@ def command(words: list[str]) -> int:
     return 0
 
 
-def addresses(stack: config.Stack) -> dict[str, str]:
-    """The engines, by the names of the stack's backends that run steps in images."""
+def addresses(stack: config.Stack, settings: PipelineSettings) -> dict[str, str]:
+    """The engines of a run, by the names of the stack's backends that run steps in images."""
     found = {}
     for name, component in {ORCHESTRATOR: stack.orchestrator, **stack.step_operators}.items():
         backend = plugins.load("stoker.backends", component.flavor)
         if getattr(backend, "images", False):
             address = getattr(backend, "engine_address", None)
-            found[name] = str(address(component.options)) if address is not None else ""
+            found[name] = str(address(settings.backend.get(name, component.options))) if address is not None else ""
     return found
 
 

@@ -222,10 +222,11 @@ class RaySettings:
     RAY_ADDRESS are read, as Ray's own client does. `token` says where its token comes from, "env:NAME" or a file;
     without it, where Ray looks. `headers` are sent with every request; "env:NAME" is read from the environment.
     `verify` is False, or a file of certificates. `shares_files`: the nodes see this machine's folders (without it: if
-    the address is loopback). `python` is the interpreter on the nodes. `resources` are custom ones of Ray's, on each
-    node of the step; `labels` select nodes. `accelerators` maps names of the catalog to what the cluster calls them.
-    `runtime_env` is Ray's, passed on as it is. `placement` is how the nodes of a gang are spread. `gpu_fraction` is the
-    part of its one GPU that a step takes, which Ray counts and does not enforce.
+    the address is loopback). `python` is the interpreter on the nodes; given to a step, that of its worker, while the
+    program that starts tasks has the run's. `resources` are custom ones of Ray's, on each node of the step; `labels`
+    select nodes. `accelerators` maps names of the catalog to what the cluster calls them. `runtime_env` is Ray's,
+    passed on as it is. `placement` is how the nodes of a gang are spread. `gpu_fraction` is the part of its one GPU
+    that a step takes, which Ray counts and does not enforce.
     """
 
     whole_run = ("address", "token", "headers", "verify", "shares_files")

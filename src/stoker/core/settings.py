@@ -106,7 +106,11 @@ class StepSettings:
 
 @attrs.frozen(kw_only=True)
 class PipelineSettings:
-    """Everything asked for a run as a whole, all layers merged; `backend` as in `StepSettings`."""
+    """Everything asked for a run as a whole, all layers merged.
+
+    `backend` has the options that each of the run's backends is made with, by the name under which steps call it:
+    "orchestrator", or that of a step operator.
+    """
 
     failure_mode: FailureMode = "fail_fast"
     max_parallel: int | None = None

@@ -18,7 +18,14 @@ from stoker.core import plugins
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.launch import laid_over
 from stoker.core.settings import Layer, Level, PipelineSettings, StepSettings
-from stoker.settings.options import OPTIONS, check_level, component_settings, layer_from, step_settings
+from stoker.settings.options import (
+    OPTIONS,
+    check_level,
+    component_settings,
+    layer_from,
+    settings_class,
+    step_settings,
+)
 
 ATOMIC: Final = frozenset({"cache_key"})
 """Options whose mappings are one value: half of an old key and half of a new one is neither."""
@@ -65,12 +72,79 @@ def resolve(layers: Sequence[Layer], stack: Stack) -> tuple[StepSettings, dict[s
     return settings, origins
 
 
-def resolve_pipeline(layers: Sequence[Layer], stack: Stack) -> tuple[PipelineSettings, dict[str, str]]:
-    """The settings of a run as a whole, and where each comes from."""
-    values, backend, origins, _ = _merged(layers, stack, "orchestrator", stack.orchestrator, level="pipeline")
+def resolve_pipeline(
+    layers: Sequence[Layer], stack: Stack, *, had: Mapping[str, Mapping[str, Any]] | None = None
+) -> tuple[PipelineSettings, dict[str, str]]:
+    """The settings of a run as a whole, and where each comes from; all its backends are made with them.
+
+    The first of `layers` is the stack's own. `had` are the options that the run's backends had in an earlier session,
+    by the names under which steps call them: they are laid over the stack's, and under the other layers.
+    """
+    values, backend, origins, _ = _merged(
+        _with_had(layers, "orchestrator", stack.orchestrator, (had or {}).get("orchestrator")),
+        stack,
+        "orchestrator",
+        stack.orchestrator,
+        level="pipeline",
+    )
     plain = {name: value for name, value in values.items() if OPTIONS[name].level == "pipeline"}
     kept = {name: place for name, place in origins.items() if name.partition(".")[0] in (*plain, "orchestrator")}
-    return PipelineSettings(**plain, backend={"orchestrator": backend} if backend else {}), kept
+    backends = {"orchestrator": backend} if backend else {}
+    for name, component in stack.step_operators.items():
+        own = [_of_flavor(layer, component.flavor) for layer in layers]
+        whole = _with_had(own, "step_operator", component, (had or {}).get(name))
+        _, options, _, _ = _merged(whole, stack, "step_operator", component, level="pipeline")
+        if options:
+            backends[name] = options
+    return PipelineSettings(**plain, backend=backends), kept
+
+
+def check_whole_run(
+    settings: StepSettings, origins: Mapping[str, str], run: Mapping[str, Mapping[str, Any]], stack: Stack
+) -> None:
+    """Refuse for a step what its backend has otherwise for the whole run, of those fields that cannot change.
+
+    `run` is `PipelineSettings.backend`. A pipeline inside another one gives its steps settings that no backend is made
+    with.
+    """
+    name = settings.step_operator
+    part = "orchestrator" if name is None else "step_operator"
+    component = stack.orchestrator if name is None else stack.step_operators[name]
+    kind = settings_class(component.flavor)
+    whole = getattr(kind, "whole_run", ())
+    mine, theirs = settings.backend.get(part, {}), run.get(name or "orchestrator", {})
+    for field in [one.name for one in attrs.fields(kind)] if whole is True else whole:
+        if mine.get(field) != theirs.get(field):
+            place = next((at for path, at in origins.items() if f"{path}.".startswith(f"{part}.{field}.")), "")
+            raise SettingsError(
+                f"'{part}.{component.flavor}': {field} is for a whole run, and {_value(mine, field)} here where the "
+                f"run has {_value(theirs, field)}",
+                where=place,
+                fix="give it to the outermost @pipeline or to the stack",
+            )
+
+
+def _value(options: Mapping[str, Any], field: str) -> str:
+    return repr(options[field]) if field in options else "nothing"
+
+
+def _with_had(
+    layers: Sequence[Layer], part: str, component: Component, had: Mapping[str, Any] | None
+) -> Sequence[Layer]:
+    if had is None:
+        return layers
+    recorded = Layer(origin="the run as it was started", values={f"{part}.{component.flavor}": had})
+    return (*layers[:1], recorded, *layers[1:])
+
+
+def _of_flavor(layer: Layer, flavor: str) -> Layer:
+    """A layer with those settings for whichever step operator that one of this flavor has a field for."""
+    given, kind = layer.values.get("step_operator.*"), settings_class(flavor)
+    if given is None or kind is None:
+        return layer
+    fields = {field.name for field in attrs.fields(kind)}
+    own = {name: value for name, value in given.items() if name in fields}
+    return attrs.evolve(layer, values={**layer.values, "step_operator.*": own})
 
 
 def merge(weak: Mapping[str, Any], strong: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from stoker.core.plan import Backend, Plan, StepPlan
 from stoker.core.settings import FailureMode, Layer, StepSettings, fields_given
 from stoker.plan import source as sources
 from stoker.plan.ladders import check_ladder
-from stoker.plan.layers import resolve
+from stoker.plan.layers import check_whole_run, resolve, resolve_pipeline
 from stoker.settings.options import OPTIONS
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
@@ -65,6 +65,7 @@ class Planner:
         self._kept_layers: list[tuple[Layer, ...]] = []
         self._sources: dict[int, tuple[Source, str]] = {}
         self._position = 0
+        self._backend_options: Mapping[str, Mapping[str, Any]] | None = None
 
     def step_plan(self, node: Node, split: Iterable[str] = ()) -> StepPlan:
         """One node with everything resolved."""
@@ -104,12 +105,20 @@ class Planner:
         if found is None:
             try:
                 found = resolve(layers, self._stack)
+                check_whole_run(*found, self._run_options(), self._stack)
             except SettingsError as error:
                 error.where = error.where or f"{node.where or node.step.where} step '{node.step.name}'"
                 raise
             self._settings[known] = found
             self._kept_layers.append(layers)  # so that no id is given to another layer
         return found
+
+    def _run_options(self) -> Mapping[str, Mapping[str, Any]]:
+        """The options that the run's backends are made with."""
+        if self._backend_options is None:
+            layers = (*self._layers, *self._overrides.every)
+            self._backend_options = resolve_pipeline(layers, self._stack)[0].backend
+        return self._backend_options
 
     def _located(self, function: Callable[..., Any], where: str) -> tuple[Source, str]:
         found = self._sources.get(id(function))
@@ -203,7 +212,8 @@ def plan(
 def replanned(made: Plan, overrides: Overrides, stack: Stack) -> Plan:
     """A run's plan for another session: what its command line says of steps, over the settings that they had."""
     check_names(overrides, made.steps)
-    if not overrides.every and not overrides.steps:
+    same_stack = made.stack == stack.name
+    if same_stack and not overrides.every and not overrides.steps:
         return made
     found: dict[tuple[int, str, str], tuple[StepSettings, dict[str, str]]] = {}
     steps = []
@@ -211,9 +221,9 @@ def replanned(made: Plan, overrides: Overrides, stack: Stack) -> Plan:
         alike = (id(step.settings), step.name, step.key if step.key in overrides.steps else "")
         if alike not in found:
             named = {name: overrides.steps.get(name, ()) for name in (step.name, step.key)}
-            layers = (_recorded(step.settings), *overrides.every, *(layer for own in named.values() for layer in own))
-            settings, origins = resolve(layers, stack)
-            found[alike] = (attrs.evolve(settings, backend=step.settings.backend), origins)
+            recorded = _recorded(step.settings, stack if same_stack else None)
+            layers = (recorded, *overrides.every, *(layer for own in named.values() for layer in own))
+            found[alike] = resolve(layers, stack)
         settings, origins = found[alike]
         backend, environment = settings.step_operator or ORCHESTRATOR, environment_of(settings)
         changed = attrs.evolve(step, settings=settings, origins=origins, backend=backend, environment=environment)
@@ -222,9 +232,15 @@ def replanned(made: Plan, overrides: Overrides, stack: Stack) -> Plan:
     return attrs.evolve(made, steps=tuple(steps))
 
 
-def _recorded(settings: StepSettings) -> Layer:
-    """Resolved settings as a layer again."""
+def _recorded(settings: StepSettings, stack: Stack | None) -> Layer:
+    """Resolved settings as a layer again; those of its backend where that is of the same stack."""
     values: dict[str, Any] = {}
+    name = settings.step_operator
+    component = None
+    if stack is not None:
+        component = stack.orchestrator if name is None else stack.step_operators.get(name)
+    if component is not None:
+        values |= {f"{part}.{component.flavor}": options for part, options in settings.backend.items()}
     for name in OPTIONS:
         value = getattr(settings, name, None)
         if value is not None:

@@ -23,7 +23,7 @@ from stoker.core.settings import Layer, PipelineSettings
 from stoker.engine import dynamic
 from stoker.plan import plandoc, source
 from stoker.plan.layers import resolve_pipeline
-from stoker.plan.planner import ORCHESTRATOR, Planner, asked_of, check_names, findings_of, refuse, replanned
+from stoker.plan.planner import Planner, asked_of, check_names, findings_of, refuse, replanned
 from stoker.plan.planner import plan as planned
 from stoker.report.terminal import Terminal
 from stoker.run import detaching
@@ -74,7 +74,7 @@ def _planned(
             failure_mode=settings.failure_mode,
             source=planner.source_of(pipeline.function, pipeline.where) if pipeline.dynamic else None,
         )
-        made = attrs.evolve(made, findings=(*made.findings, *asked_of(made.steps, checkers)))
+        made = attrs.evolve(made, settings=settings, findings=(*made.findings, *asked_of(made.steps, checkers)))
     finally:
         for backend in set(checkers.values()):
             backend.close()
@@ -105,7 +105,7 @@ def run(pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any], 
     refuse(made)
     if request.detach:
         detaching.check(session, made, settings)
-    made = attrs.evolve(made, hooks=planner.hooks(pipeline.hooks, made.where), settings=settings)
+    made = attrs.evolve(made, hooks=planner.hooks(pipeline.hooks, made.where))
     bound = _bound(session, pipeline, arguments)
     observer = Terminal(verbose=not request.quiet)
     builder = session.builder(settings, observer.said)
@@ -254,10 +254,9 @@ def _settings_again(made: Plan, session: Session) -> PipelineSettings:
     """The settings that the run had, under what this session's command line says."""
     stack, had = session.stack, made.settings
     values: dict[str, Any] = {"failure_mode": made.failure_mode, "max_parallel": had.max_parallel}
-    if made.stack == stack.name and ORCHESTRATOR in had.backend:
-        values[f"orchestrator.{stack.orchestrator.flavor}"] = had.backend[ORCHESTRATOR]
     recorded = Layer(origin="the run as it was started", values=values)
-    return resolve_pipeline((stack.layer, recorded, *session.overrides().every), stack)[0]
+    options = had.backend if made.stack == stack.name else {}
+    return resolve_pipeline((stack.layer, recorded, *session.overrides().every), stack, had=options)[0]
 
 
 def _body_again(

@@ -18,7 +18,7 @@ from stoker.core.plan import Backend, Code, Plan, Site, StepPlan
 from stoker.core.request import RunRequest
 from stoker.core.settings import PipelineSettings
 from stoker.core.visibility import SIMULATE
-from stoker.plan.layers import RunFile, assignments, run_file
+from stoker.plan.layers import RunFile, assignments, resolve_pipeline, run_file
 from stoker.plan.planner import ORCHESTRATOR, Overrides
 from stoker.store.store import Store, open_store
 from stoker.worker.identity import this_process
@@ -56,7 +56,8 @@ class Session:
     def hint(self, flow: Any) -> None:
         """Tell a flow that it runs on this machine, if it does: there it takes `@resources` for a hint."""
         if self.stack.orchestrator.flavor == "local":
-            room = machine.room(self.stack.orchestrator.options)
+            settings, _ = resolve_pipeline((self.stack.layer, *self.overrides().every), self.stack)
+            room = machine.room(settings.backend.get(ORCHESTRATOR, {}))
             flow.here(room.cpus, room.memory // 2**30 * 2**30)
 
     def overrides(self) -> Overrides:
@@ -203,11 +204,8 @@ class Session:
 
     def _flavors(self, settings: PipelineSettings) -> dict[str, tuple[str, Mapping[str, Any]]]:
         """The stack's parts by the names under which steps call them: flavor and options."""
-        options = {**self.stack.orchestrator.options, **settings.backend.get("orchestrator", {})}
-        flavors: dict[str, tuple[str, Mapping[str, Any]]] = {ORCHESTRATOR: (self.stack.orchestrator.flavor, options)}
-        for name, operator in self.stack.step_operators.items():
-            flavors[name] = (operator.flavor, operator.options)
-        return flavors
+        parts = {ORCHESTRATOR: self.stack.orchestrator, **self.stack.step_operators}
+        return {name: (part.flavor, settings.backend.get(name, part.options)) for name, part in parts.items()}
 
     def _inline(self, site: Site, options: Mapping[str, Any], steps: Sequence[StepPlan]) -> Backend:
         from stoker.worker.worker import Worker
