@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from stoker.core import version as _version
+
 if TYPE_CHECKING:
     from stoker.client import Client as Client
     from stoker.pipelines.functional import each as each
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from stoker.worker.context import context as context
     from stoker.worker.memory import cleanup_memory as cleanup_memory
 
-__version__ = "0.1.0"
+__version__ = _version.VERSION
 
 __all__ = ["Client", "cleanup_memory", "context", "each", "pipeline", "step"]
 

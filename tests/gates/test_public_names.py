@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import stoker
+
 MODULES = ("stoker", "stoker.config", "stoker.flow")
 
 
@@ -63,3 +65,7 @@ def test_documented(module: str, repository: Path) -> None:
     without_page = [name for name in names if not re.search(rf"\b{re.escape(name)}\b", text)]
     assert not without_docstring
     assert not without_page, "no page of docs/ nor the README mentions them"
+
+
+def test_the_version_is_that_of_the_distribution(repository: Path) -> None:
+    assert f'version = "{stoker.__version__}"' in (repository / "pyproject.toml").read_text(encoding="utf-8")

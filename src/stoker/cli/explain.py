@@ -11,7 +11,6 @@ from typing import Final, Mapping
 
 import click
 
-import stoker
 from stoker.cli.options import json_option
 from stoker.cli.output import print_json
 from stoker.core.errors import NotFound, nearest
@@ -44,7 +43,7 @@ def command(*, code: str | None, as_json: bool) -> int:
 
 def page() -> str:
     """The page of findings that this Stoker was made with: in a wheel beside the modules, in a checkout in its docs."""
-    package = Path(stoker.__file__).parent
+    package = Path(__file__).parents[1]
     packaged = package / PAGE
     return (packaged if packaged.exists() else package.parents[1] / "docs" / PAGE).read_text(encoding="utf-8")
 

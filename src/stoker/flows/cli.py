@@ -14,6 +14,7 @@ import attrs
 
 from stoker.core.errors import NotFound, ParameterError, StokerError, UsageError, nearest
 from stoker.core.request import NotTheDriver, RunRequest
+from stoker.core.version import VERSION
 from stoker.flows.cli_words import ALL, COMMANDS, ELSEWHERE, LOOK, OPTIONS, RUN, TWO, Option, help_text
 from stoker.flows.definition import FlowDefinition
 from stoker.flows.spec import FlowSpec, parameters_of
@@ -94,9 +95,7 @@ def command(kind: type[FlowSpec], words: Sequence[str], usage: str) -> int:
         print(help_text(_as_run(kind), usage, name))
         return 0
     if name == "version":
-        import stoker
-
-        print(f"stoker {stoker.__version__}")
+        print(f"stoker {VERSION}")
         return 0
     if name in LOOK:
         from stoker.flows import cli_show as flowlook
