@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import random
 import subprocess
 import tarfile
 import time
@@ -384,6 +385,29 @@ def test_our_patterns_are_gits(root: Path) -> None:
     said = set(listed_files(root)) - {".stokerignore"}
     patterns = ignore.from_lines(lines)
     assert {name for name in names if not patterns.leaves_out(name)} == said
+
+
+def test_patterns_without_exceptions_mean_to_git_what_they_mean_here(root: Path) -> None:
+    """Four hundred pairs of lines and a path, drawn anew in the same way each time."""
+    draw = random.Random(7)
+    parts = ["a", "*", "**", "?", "*.py", "[ab]", "[!a]", "[^b]", "[a-c]*", "*b", ".*", "log.*", r"\[x\]", r"a\ b"]
+    names = ["a", "b", "ab", "build", "x.py", "a b", "[x]", ".env", "log.txt"]
+    git(root, "init", "-q")
+    for _ in range(50):
+        bodies = ["/".join(draw.choices(parts, k=draw.randint(1, 3))) for _ in range(draw.randint(1, 3))]
+        lines = [draw.choice(["", "", "/"]) + body + draw.choice(["", "", "/"]) for body in bodies]
+        paths = sorted({"/".join(draw.choices(names, k=draw.randint(1, 4))) for _ in range(8)})
+        (root / ".gitignore").write_text("\n".join(lines) + "\n")
+        answer = subprocess.run(
+            ["git", "-C", str(root), "check-ignore", "--no-index", "-z", "--stdin"],
+            input="\0".join(paths),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        patterns = ignore.from_lines(lines)
+        left_out = [path for path in paths if patterns.leaves_out(path)]
+        assert left_out == [path for path in answer.stdout.split("\0") if path], lines
 
 
 def test_a_docker_context(root: Path) -> None:

@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, Iterator, Sequence
 
+from packaging.version import InvalidVersion, Version
+
 from stoker.core.packages import CHANNELS, PackageSettings
 from stoker.core.units import given
 
@@ -110,7 +112,6 @@ def commands(place: Path, packages: PackageSettings, more: Sequence[str] = ()) -
 def _has_pip() -> bool:
     """Whether this Python's pip installs into another: from 22.3 on, https://pip.pypa.io/en/stable/news/."""
     try:
-        major, minor = metadata.version("pip").split(".")[:2]
-        return (int(major), int(minor)) >= (22, 3)
-    except (metadata.PackageNotFoundError, ValueError):
+        return Version(metadata.version("pip")) >= Version("22.3")
+    except (metadata.PackageNotFoundError, InvalidVersion):
         return False
