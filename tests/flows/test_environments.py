@@ -264,7 +264,7 @@ def test_the_cache_tells_environments_apart(local: Any) -> None:
 def test_what_is_installed_here_needs_no_environment(local: Any) -> None:
     import attrs
 
-    project = local(pypi={"attrs": attrs.__version__, "cattrs": ">=23"})
+    project = local(pypi={"attrs": attrs.__version__, "click": ">=8"})
     path = project.folder / "train.py"
     path.write_text(
         path.read_text().replace("tiny.VERSION", "0").replace("tiny.__file__", "0").replace("tiny", "attrs")

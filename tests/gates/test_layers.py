@@ -15,7 +15,6 @@ EVERYWHERE = ("stoker",)
 THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "attr": EVERYWHERE,
     "attrs": EVERYWHERE,
-    "cattrs": ("stoker.core",),
     "IPython": ("stoker.run.driver", "stoker.report"),
     "amdsmi": ("stoker.devices",),
     "click": ("stoker.cli",),
@@ -26,7 +25,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "libcst": ("stoker.migrate",),
     "markdown_it": ("stoker.report.markdown",),
     "numpy": ("stoker.store", "stoker.plan"),
-    "packaging": ("stoker.plan", "stoker.images"),  # never in a worker: it travels with attrs and cattrs alone
+    "packaging": ("stoker.plan", "stoker.images"),  # never in a worker: it travels with attrs alone
     "pandas": ("stoker.store",),
     "polars": ("stoker.store",),
     "psutil": ("stoker.client", "stoker.run.driver", "stoker.devices", "stoker.worker"),
@@ -77,8 +76,8 @@ def test_third_parties_are_imported_where_they_may_be(graph: grimp.ImportGraph) 
 
 
 def test_core_is_pure(graph: grimp.ImportGraph) -> None:
-    """Floor 1 travels into other people's images: standard library, attrs and cattrs only."""
-    allowed = {"stoker", "attr", "attrs", "cattrs", *STANDARD}
+    """Floor 1 travels into other people's images: standard library and attrs only."""
+    allowed = {"stoker", "attr", "attrs", *STANDARD}
     wrong = [
         f"{module} imports {imported}"
         for module in sorted(graph.modules)

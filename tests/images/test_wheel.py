@@ -91,7 +91,7 @@ def test_the_bundle_needs_nothing_installed(tmp_path: Path, bare: Path) -> None:
     bundle = worker_bundle(tmp_path)
     program = (
         "import stoker.worker.worker, stoker.worker.agent, stoker.backends.base.messages, stoker.store.remote\n"
-        "import attr, cattrs, fsspec, cloudpickle, pynvml, sys\n"
+        "import attr, fsspec, cloudpickle, pynvml, sys\n"
         "from stoker.core.codec import from_json\n"
         "from stoker.core.docker import DockerSettings\n"
         "print(from_json(DockerSettings, {'user': 'me'}, strict=True).user, attr.__file__)\n"

@@ -28,7 +28,7 @@ from stoker.store.records import RunFilter
 from stoker.store.schema import MIGRATIONS
 from stoker.store.store import open_store
 
-NEEDED: Final = ("attrs", "cattrs", "click", "cloudpickle", "fsspec", "nvidia-ml-py", "psutil", "pyyaml")
+NEEDED: Final = ("attrs", "click", "cloudpickle", "fsspec", "nvidia-ml-py", "psutil", "pyyaml")
 OPTIONAL: Final = ("numpy", "pandas", "polars", "pyarrow", "scipy", "scikit-learn", "matplotlib", "psycopg")
 """Packages whose values Stoker keeps in their own formats, or that an extra brings."""
 NETWORK: Final = frozenset(

@@ -1,14 +1,20 @@
-"""Our values as JSON and back: plans, settings, findings, and whatever else is an attrs class of ours.
+"""Our values as JSON and back: plans, settings, findings, messages, and whatever else is an attrs class of ours.
 
-A field that is `UNSET` is left out. Reading is strict for what a person wrote, and tolerant for a document of ours that
-a newer version may have written. cattrs is imported when something is first read: writing needs none of it.
+A field that is `UNSET` is left out. A class with `COMPACT = True` leaves out every field that has its default: messages
+between processes are small so. Reading is strict for what a person wrote, and tolerant for a document of ours that a
+newer version may have written. How a class is written and read is worked out once, from its fields and annotations; a
+job's message takes some microseconds either way.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
-from typing import TYPE_CHECKING, Any, Callable, Final, Iterator, Mapping, TypeVar
+import types
+import typing
+from collections.abc import Mapping as AbstractMapping
+from collections.abc import Sequence as AbstractSequence
+from typing import Any, Callable, Final, Literal, Mapping, TypeVar, Union, get_args, get_origin
 
 import attrs
 
@@ -16,15 +22,16 @@ from stoker.core.accelerators import Accelerator
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.units import UNSET
 
-if TYPE_CHECKING:
-    from cattrs import Converter
-
 T = TypeVar("T")
+Decode = Callable[[Any], Any]
 
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
-_FIELDS: Final[dict[type, tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]]] = {}
-"""class → its fields' names, and what reads them all at once: a loop of getattr takes twice as long."""
-_NUMBERS: Final[Mapping[type, tuple[type, ...]]] = {str: (str,), bool: (bool,), int: (int,), float: (int, float)}
+_WORDS: Final[Mapping[type, str]] = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
+_FIELDS: Final[dict[type, tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]], tuple[Any, ...] | None]]] = {}
+"""class → its fields' names, what reads them all at once (a loop of getattr takes twice as long), and the defaults that
+are left out, None for a class that writes them."""
+_REQUIRED: Final = object()
+"""Stands for the default of a field without one; equal to nothing else."""
 
 
 def to_json(value: Any) -> Any:
@@ -37,12 +44,13 @@ def to_json(value: Any) -> Any:
 
 def from_json(cls: type[T], data: Any, *, strict: bool, where: str = "") -> T:
     """The value of a JSON form. `strict`: an unknown key is an error. `where` is the document's name in errors."""
-    convert = _converter(strict)
     try:
-        return convert.structure(data, cls)
-    except Exception as error:  # cattrs gathers whatever the classes' own converters raise
-        path, cause, holder = next(_causes(error, "", cls), ("", error, cls))
-        raise _refusal(path, cause, holder, where) from error
+        return typing.cast(T, _decoder(typing.cast(Any, cls), strict)(data))
+    except Exception as error:  # whatever the classes' own converters raise
+        raise _refusal(error, where) from error
+
+
+# Writing
 
 
 def _encoded(value: Any, seen: dict[int, Any]) -> Any:
@@ -51,20 +59,25 @@ def _encoded(value: Any, seen: dict[int, Any]) -> Any:
         return value
     fields = _FIELDS.get(kind)
     if fields is not None:
-        found = seen.get(id(value))
-        if found is None:
-            names, read = fields
-            found = seen[id(value)] = {}
-            for name, item in zip(names, read(value)):
-                if type(item) in _PLAIN:
-                    found[name] = item
-                elif item is not UNSET:
-                    found[name] = _encoded(item, seen)
-        return found
+        document = seen.get(id(value))
+        if document is None:
+            names, read, defaults = fields
+            document = seen[id(value)] = {}
+            if defaults is None:
+                for name, item in zip(names, read(value)):
+                    if type(item) in _PLAIN:
+                        document[name] = item
+                    elif item is not UNSET:
+                        document[name] = _encoded(item, seen)
+            else:
+                for name, item, default in zip(names, read(value), defaults):
+                    if item is not default and item != default:
+                        document[name] = item if type(item) in _PLAIN else _encoded(item, seen)
+        return document
     if kind is tuple or kind is list:
         return [_encoded(item, seen) for item in value]
     if kind is dict:
-        return {_key(name): _encoded(item, seen) for name, item in value.items()}
+        return {_key(name): item if type(item) in _PLAIN else _encoded(item, seen) for name, item in value.items()}
     return _rare(value, kind, seen)
 
 
@@ -74,7 +87,8 @@ def _rare(value: Any, kind: type, seen: dict[int, Any]) -> Any:
     if attrs.has(kind):
         names = tuple(field.name for field in attrs.fields(kind))
         read = operator.attrgetter(*names) if len(names) > 1 else _one_by_one(names)
-        _FIELDS[kind] = (names, read)
+        compact = getattr(kind, "COMPACT", False)
+        _FIELDS[kind] = (names, read, tuple(map(_default, attrs.fields(kind))) if compact else None)
         return _encoded(value, seen)
     if isinstance(value, Mapping):
         return {_key(name): _encoded(item, seen) for name, item in value.items()}
@@ -83,6 +97,13 @@ def _rare(value: Any, kind: type, seen: dict[int, Any]) -> Any:
     if isinstance(value, frozenset):
         return sorted(_encoded(item, seen) for item in value)
     raise TypeError(f"{kind.__name__} has no JSON form")
+
+
+def _default(field: attrs.Attribute[Any]) -> Any:
+    default: Any = field.default
+    if default is attrs.NOTHING:
+        return _REQUIRED
+    return default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
 
 
 def _one_by_one(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
@@ -96,59 +117,168 @@ def _key(name: Any) -> str:
     return name
 
 
+# Reading
+
+
+class _Misfit(Exception):
+    """An error inside a document: where, and what it was."""
+
+    def __init__(self, place: str, error: Exception) -> None:
+        super().__init__(place)
+        inner = error if isinstance(error, _Misfit) else None
+        self.place: str = place + (inner.place if inner else "")
+        self.error: Exception = inner.error if inner else error
+
+
 @functools.cache
-def _converter(strict: bool) -> Converter:
-    from cattrs import Converter
-
-    # Settings have converters of their own, which parse what a person writes and take their own results as well.
-    converter = Converter(forbid_extra_keys=strict, prefer_attrib_converters=True)
-    for kind, accepted in _NUMBERS.items():
-        # cattrs would turn anything into a text, and "false" into true.
-        converter.register_structure_hook(kind, functools.partial(_exactly, kind, accepted))
-    converter.register_structure_hook(Accelerator, lambda data, _: Accelerator.parse(data))
-    return converter
-
-
-def _exactly(kind: type, accepted: tuple[type, ...], data: Any, _: object) -> Any:
-    if not isinstance(data, accepted) or (isinstance(data, bool) and kind is not bool):
-        raise SettingsError(f"{data!r} is not {_WORDS[kind]}")
-    return kind(data)
-
-
-_WORDS: Final[Mapping[type, str]] = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
-
-
-def _causes(error: BaseException, path: str, cls: Any) -> Iterator[tuple[str, BaseException, Any]]:
-    """Each single error inside cattrs' groups, with its path and the class that it was met in."""
-    inner = getattr(error, "exceptions", None)
-    holder = getattr(error, "cl", cls)
-    if inner is None:
-        yield path, error, holder
-        return
-    for one in inner:
-        step = path
-        for note in getattr(one, "__notes__", ()):
-            # A note is a str, whose `index` is a method unless cattrs put a position there.
-            name, index = getattr(note, "name", None), getattr(note, "index", None)
-            if name is not None or isinstance(index, str):
-                step = f"{path}.{index if name is None else name}"
-            elif isinstance(index, int):
-                step = f"{path}[{index}]"
-        yield from _causes(one, step, holder)
+def _decoder(annotation: Any, strict: bool) -> Decode:
+    """What reads a value of a type."""
+    if annotation in _WORDS:
+        return _exactly(annotation)
+    if annotation is Accelerator:
+        return Accelerator.parse
+    if isinstance(annotation, type) and attrs.has(annotation):
+        return _class_decoder(annotation, strict)
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return _one_of(arguments)
+    if origin in (Union, types.UnionType):
+        return _union_decoder(arguments, strict)
+    if origin is tuple and arguments[-1:] != (Ellipsis,):
+        return _fixed(tuple(_decoder(argument, strict) for argument in arguments))
+    if origin in (tuple, list, frozenset, AbstractSequence):
+        return _items(frozenset if origin is frozenset else list if origin is list else tuple, arguments[0], strict)
+    if origin in (dict, AbstractMapping):
+        return _mapping(arguments[1], strict)
+    return _as_it_is
 
 
-def _refusal(path: str, cause: BaseException, holder: Any, where: str) -> SettingsError:
-    place = path.strip(".")
-    fix = ""
-    extra = getattr(cause, "extra_fields", None)
-    if extra:
-        key = min(extra)
-        known = [field.name for field in attrs.fields(getattr(cause, "cl", holder))]
-        message = f"there is no '{key}' in {getattr(cause, 'cl', holder).__name__}{nearest(key, known)}"
-    elif isinstance(cause, SettingsError):
+def _class_decoder(cls: type, strict: bool) -> Decode:
+    fields: dict[str, tuple[str, Decode | None]] = {}
+
+    def read(data: Any) -> Any:
+        if not fields:
+            hints = typing.get_type_hints(cls)
+            for field in attrs.fields(cls):
+                # A converter parses what a person writes and takes its own results as well.
+                decode = None if field.converter is not None else _decoder(hints[field.name], strict)
+                fields[field.name] = (field.alias or field.name, None if decode is _as_it_is else decode)
+        if not isinstance(data, Mapping):
+            raise SettingsError(f"{data!r} is no {cls.__name__}")
+        values = {}
+        for key, item in data.items():
+            known = fields.get(key)
+            if known is None:
+                if strict:
+                    raise SettingsError(f"there is no '{key}' in {cls.__name__}{nearest(key, list(fields))}")
+                continue
+            alias, decode = known
+            try:
+                values[alias] = item if decode is None else decode(item)
+            except Exception as error:  # whatever a converter below raises
+                raise _Misfit(f".{key}", error) from error
+        try:
+            return cls(**values)
+        except TypeError:
+            for field in attrs.fields(cls):
+                if field.default is attrs.NOTHING and field.name not in data:
+                    raise _Misfit(f".{field.name}", SettingsError(f"'{field.name}' is missing")) from None
+            raise
+
+    return read
+
+
+def _exactly(kind: type) -> Decode:
+    accepted = (int, float) if kind is float else (kind,)
+
+    def read(data: Any) -> Any:
+        # Nothing is turned into a text, and "false" not into true.
+        if not isinstance(data, accepted) or (isinstance(data, bool) and kind is not bool):
+            raise SettingsError(f"{data!r} is not {_WORDS[kind]}")
+        return kind(data)
+
+    return read
+
+
+def _one_of(choices: tuple[Any, ...]) -> Decode:
+    def read(data: Any) -> Any:
+        if data not in choices:
+            raise SettingsError(f"{data!r} is not one of {', '.join(map(repr, choices))}")
+        return data
+
+    return read
+
+
+def _union_decoder(arguments: tuple[Any, ...], strict: bool) -> Decode:
+    """None, or the first type that takes the value."""
+    optional = type(None) in arguments
+    decoders = [_decoder(argument, strict) for argument in arguments if argument is not type(None)]
+
+    def read(data: Any) -> Any:
+        if data is None and optional:
+            return None
+        for decode in decoders[:-1]:
+            try:
+                return decode(data)
+            except (_Misfit, SettingsError):
+                continue
+        return decoders[-1](data)
+
+    return read
+
+
+def _items(make: Callable[[list[Any]], Any], argument: Any, strict: bool) -> Decode:
+    decode = _decoder(argument, strict)
+
+    def read(data: Any) -> Any:
+        if not isinstance(data, (list, tuple)):
+            raise SettingsError(f"{data!r} is not a list")
+        values = []
+        for item in data:
+            try:
+                values.append(decode(item))
+            except Exception as error:  # whatever a converter below raises
+                raise _Misfit(f"[{len(values)}]", error) from error
+        return make(values)
+
+    return read
+
+
+def _fixed(decoders: tuple[Decode, ...]) -> Decode:
+    def read(data: Any) -> Any:
+        if not isinstance(data, (list, tuple)) or len(data) != len(decoders):
+            raise SettingsError(f"{data!r} is not a list of {len(decoders)}")
+        return tuple(decode(item) for decode, item in zip(decoders, data))
+
+    return read
+
+
+def _mapping(argument: Any, strict: bool) -> Decode:
+    decode = _decoder(argument, strict)
+
+    def read(data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            raise SettingsError(f"{data!r} is not a table")
+        if decode is _as_it_is:
+            return dict(data)
+        values = {}
+        for key, item in data.items():
+            try:
+                values[key] = decode(item)
+            except Exception as error:  # whatever a converter below raises
+                raise _Misfit(f".{key}", error) from error
+        return values
+
+    return read
+
+
+def _as_it_is(data: Any) -> Any:
+    return data
+
+
+def _refusal(error: Exception, where: str) -> SettingsError:
+    cause, place = (error.error, error.place.strip(".")) if isinstance(error, _Misfit) else (error, "")
+    message, fix = str(cause) or type(cause).__name__, ""
+    if isinstance(cause, SettingsError):
         message, fix = cause.message, cause.fix
-    elif isinstance(cause, KeyError):
-        message = f"{cause} is missing"
-    else:
-        message = str(cause) or type(cause).__name__
     return SettingsError(f"{place}: {message}" if place else message, where=where, fix=fix)

@@ -23,12 +23,9 @@ from stoker.core.errors import InfrastructureError
 
 DEPENDENCIES: Final = (
     "attrs",
-    "cattrs",
     "cloudpickle",
-    "exceptiongroup",  # cattrs, before Python 3.11
     "fsspec",
     "nvidia-ml-py",
-    "typing-extensions",  # cattrs
 )
 """What a worker may import, all of it pure Python: it runs on every Python from 3.10 and every machine. psutil is not;
 the worker reads Linux's /proc in its place where it is missing."""
