@@ -1,6 +1,7 @@
 """`stoker explain STK203`: what a finding means and how to mend it, without a network or the documentation at hand.
 
-The texts are those of docs/findings.md, which a wheel carries inside the package, and of rules of other distributions.
+The texts are those of docs/findings.md, to which the file beside this module is a link that a wheel has as a file, and
+those that rules of other distributions bring.
 """
 
 from __future__ import annotations
@@ -42,10 +43,8 @@ def command(*, code: str | None, as_json: bool) -> int:
 
 
 def page() -> str:
-    """The page of findings that this Stoker was made with: in a wheel beside the modules, in a checkout in its docs."""
-    package = Path(__file__).parents[1]
-    packaged = package / PAGE
-    return (packaged if packaged.exists() else package.parents[1] / "docs" / PAGE).read_text(encoding="utf-8")
+    """The page of findings that this Stoker was made with."""
+    return (Path(__file__).parent / PAGE).read_text(encoding="utf-8")
 
 
 def explained() -> dict[str, str]:
