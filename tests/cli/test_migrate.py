@@ -27,7 +27,7 @@ from stoker.core.errors import NotFound, SourceError, StokerError, UsageError
 from stoker.migrate import metaflow as migration_metaflow
 from stoker.migrate import zenml as migration_zenml
 from stoker.migrate.names import fate_of
-from stoker.migrate.rewrite import Migration, migrated
+from stoker.migrate.rewrite import Migration, migrate_source
 
 FILES = Path(__file__).parent / "migrate"
 LEFT = {
@@ -49,7 +49,7 @@ ROW = re.compile(r"^\| `(\w+)` \| (works|works differently|not here) \|(.*)\|$",
 
 
 def of(text: str) -> Migration:
-    return migrated(textwrap.dedent(text).lstrip("\n").encode(), "pipeline.py")
+    return migrate_source(textwrap.dedent(text).lstrip("\n").encode(), "pipeline.py")
 
 
 def code(text: str) -> str:
@@ -84,18 +84,18 @@ def test_every_file_is_looked_at() -> None:
 @pytest.mark.parametrize("name", LEFT)
 def test_a_file(name: str) -> None:
     before = (FILES / name).read_bytes()
-    done = migrated(before, name)
+    done = migrate_source(before, name)
     assert [note.name for note in done.by_hand] == LEFT[name]
     kept = modules(done.after) & {"zenml", "metaflow", "gpu_profile"}
     assert bool(kept) == any(not note.name.startswith("current.") for note in done.by_hand)
     assert comments(done.after) == comments(before)
-    again = migrated(done.after, name)
+    again = migrate_source(done.after, name)
     assert again.after == done.after
 
 
 def test_a_file_of_neither_stays_as_it_is() -> None:
     before = (FILES / "zenml_bare.py").read_bytes()
-    done = migrated(before, "zenml_bare.py")
+    done = migrate_source(before, "zenml_bare.py")
     assert done.after == before and not done.notes and not done.frameworks
 
 
@@ -103,7 +103,7 @@ def test_a_file_of_neither_stays_as_it_is() -> None:
 def test_a_migrated_file_imports(name: str, project: Any) -> None:
     if "torch" in modules((FILES / name).read_bytes()) and find_spec("torch") is None:
         pytest.skip("torch is not installed")
-    source = migrated((FILES / name).read_bytes(), name).after.decode()
+    source = migrate_source((FILES / name).read_bytes(), name).after.decode()
     project.write({name: source}).command([sys.executable, "-c", f"import {name.removesuffix('.py')}"])
 
 
@@ -211,7 +211,7 @@ def test_what_is_no_python_is_refused_with_its_line(project: Any) -> None:
 @pytest.mark.parametrize("source", [b"def f(...):\n    pass\n", b"\xff\xfe", b"a = '\x00'\n", b"# coding: no-such\n"])
 def test_what_cannot_be_read_is_refused(source: bytes) -> None:
     with pytest.raises(SourceError):
-        migrated(source, "train.py")
+        migrate_source(source, "train.py")
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
@@ -391,7 +391,7 @@ def test_options(before: str, after: str, project: Any) -> None:
 )
 def test_what_is_left(text: str, found: list[tuple[int, str]]) -> None:
     assert left(text) == found
-    assert all(len(note.told.split()) > 2 for note in of(text).by_hand)
+    assert all(len(note.message.split()) > 2 for note in of(text).by_hand)
 
 
 def test_what_is_left_is_still_imported() -> None:
@@ -408,17 +408,17 @@ def test_what_is_left_is_still_imported() -> None:
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_endings_and_marks_stay(ending: str, mark: bytes) -> None:
     text = ending.join(["from zenml import step", "", "é = 1  # ü", "if é:", "\tprint( é )", ""])
-    done = migrated(mark + text.encode(), "train.py")
+    done = migrate_source(mark + text.encode(), "train.py")
     assert done.after == mark + text.replace("zenml", "stoker").encode()
 
 
 def test_another_encoding_stays() -> None:
     text = "# -*- coding: latin-1 -*-\nfrom zenml import step\nname = 'é'\n"
-    assert migrated(text.encode("latin-1"), "a.py").after == text.replace("zenml", "stoker").encode("latin-1")
+    assert migrate_source(text.encode("latin-1"), "a.py").after == text.replace("zenml", "stoker").encode("latin-1")
 
 
 def test_hints_and_differences_are_no_work() -> None:
-    done = migrated((FILES / "zenml_cleanup.py").read_bytes(), "a.py")
+    done = migrate_source((FILES / "zenml_cleanup.py").read_bytes(), "a.py")
     assert [(note.line, note.level) for note in done.notes] == [(8, "hint")]
 
 

@@ -20,7 +20,7 @@ from stoker.core.errors import EXIT_FAILED, EXIT_SUCCEEDED, NotFound, SourceErro
 from stoker.core.plugins import resolve
 
 if TYPE_CHECKING:
-    from stoker.migrate.names import Note
+    from stoker.migrate.names import MigrationNote
     from stoker.migrate.rewrite import Migration
 
 
@@ -36,7 +36,7 @@ def command(*, file: Path, write: bool, diff: bool, as_json: bool) -> int:
     whole, or not at all. Ends with 1 where something is left to do by hand.
     """
     source = _read(file)
-    migration: Migration = resolve("stoker.migrate.rewrite:migrated", extra="migrate")(source, str(file))
+    migration: Migration = resolve("stoker.migrate.rewrite:migrate_source", extra="migrate")(source, str(file))
     changed = migration.before != migration.after
     if write and changed:
         replace(file, migration.after, expected=source)
@@ -56,7 +56,7 @@ def document(file: Path, migration: Migration, *, written: bool, diff: bool) -> 
             "new_line": migration.new_line(note),
             "level": note.level,
             "name": note.name,
-            "told": note.told,
+            "told": note.message,
         }
         for note in migration.notes
     ]
@@ -127,9 +127,9 @@ def _show(file: Path, migration: Migration, *, write: bool, diff: bool) -> None:
     say(f"{file}: {done}; {left or 'nothing'} left to do by hand")
 
 
-def _line(file: Path, migration: Migration, note: Note, *, written: bool) -> str:
+def _line(file: Path, migration: Migration, note: MigrationNote, *, written: bool) -> str:
     line = migration.new_line(note) if written else note.line
-    return f"{file}:{line}: {note.level}: {note.name}: {note.told}"
+    return f"{file}:{line}: {note.level}: {note.name}: {note.message}"
 
 
 def _text(content: bytes) -> list[str]:

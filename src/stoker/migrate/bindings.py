@@ -1,4 +1,4 @@
-"""A first look through the code: what its names are bound to, as far as a migration has to know."""
+"""What the names in a source file are bound to: the first pass of a migration."""
 
 from __future__ import annotations
 
@@ -7,52 +7,55 @@ from typing import Final
 import libcst as cst
 from libcst import metadata
 
-from stoker.migrate.imports import bound, module_of
-from stoker.migrate.names import is_ours
+from stoker.migrate.imports import binding_of, module_of
+from stoker.migrate.names import is_source_module
 
 _CONTEXT_NAMES: Final = ("context", "step_context", "stoker_context")
 
 
 class Bindings(cst.CSTVisitor):
-    """`modules` are names that an `import` binds, with their module; `steps` functions that are ZenML's steps.
-
-    `made` are names that hold nothing but what a call of `Client` or `get_step_context` returns. `flows` and
-    `pipelines` say whether Metaflow and ZenML are imported at all. `context` is a name that is free for
-    `stoker.context`; `names` are those that are written anywhere.
-    """
+    """Collects the bindings of a module; read its attributes after the visit."""
 
     METADATA_DEPENDENCIES = (metadata.QualifiedNameProvider,)
 
     def __init__(self) -> None:
         super().__init__()
         self.flows = False
+        """Whether the module imports Metaflow."""
         self.pipelines = False
+        """Whether the module imports ZenML."""
         self.modules: dict[str, str] = {}
+        """Name that an `import` binds → its module."""
         self.steps: set[str] = set()
-        self.made: dict[str, str] = {}
+        """Functions that are ZenML's steps."""
+        self.instances: dict[str, str] = {}
+        """Name that only ever holds the result of a call → the call: "Client" or "get_step_context"."""
         self.context = _CONTEXT_NAMES[0]
+        """A name that is free for `stoker.context`."""
         self.names: set[str] = set()
-        self._otherwise: set[str] = set()
+        """Every name in the module."""
+        self._ambiguous: set[str] = set()
+        """Names that are also bound to something else, and so are no instances."""
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-        """Which of the two frameworks is used."""
-        self._seen(module_of(node))
+        """Note which framework is imported, and the names that are bound."""
+        self._note_framework(module_of(node))
         if not isinstance(node.names, cst.ImportStar):
             self.names.update(alias.evaluated_alias or alias.evaluated_name for alias in node.names)
         return False
 
     def visit_Import(self, node: cst.Import) -> bool:
-        """Names of modules."""
+        """Note the modules that are bound to names."""
         for alias in node.names:
-            name, full = bound(alias)
+            name, full = binding_of(alias)
             self.names.add(name)
-            self._seen(full)
-            if is_ours(full, flows=False):
+            self._note_framework(full)
+            if is_source_module(full, flows=False):
                 self.modules[name] = full if alias.asname is not None else name
         return False
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        """Steps."""
+        """Note functions that are decorated as steps."""
         for decorator in node.decorators:
             function = decorator.decorator
             while isinstance(function, cst.Call):
@@ -62,34 +65,34 @@ class Bindings(cst.CSTVisitor):
                 self.steps.add(node.name.value)
 
     def visit_Name(self, node: cst.Name) -> None:
-        """Every name that is written anywhere."""
+        """Note every name."""
         self.names.add(node.value)
 
     def visit_Param(self, node: cst.Param) -> None:
         """A parameter may hold anything."""
-        self._otherwise.add(node.name.value)
+        self._ambiguous.add(node.name.value)
 
     def visit_Assign(self, node: cst.Assign) -> None:
-        """`client = Client()`."""
-        made = self._qualified(node.value.func) if isinstance(node.value, cst.Call) else ""
-        kind = made.rpartition(".")[2] if made.startswith("zenml.") else ""
+        """Note instances, as in `client = Client()`."""
+        function = self._qualified(node.value.func) if isinstance(node.value, cst.Call) else ""
+        kind = function.rpartition(".")[2] if function.startswith("zenml.") else ""
         for target in node.targets:
             if not isinstance(target.target, cst.Name):
                 continue
             name = target.target.value
             if kind in ("Client", "get_step_context"):
-                if self.made.setdefault(name, kind) != kind:
-                    self._otherwise.add(name)
+                if self.instances.setdefault(name, kind) != kind:
+                    self._ambiguous.add(name)
             else:
-                self._otherwise.add(name)
+                self._ambiguous.add(name)
 
     def leave_Module(self, original_node: cst.Module) -> None:
-        """What can only be told when everything was seen."""
+        """Decide what depends on the whole module."""
         del original_node
-        self.made = {name: kind for name, kind in self.made.items() if name not in self._otherwise}
+        self.instances = {name: kind for name, kind in self.instances.items() if name not in self._ambiguous}
         self.context = next((name for name in _CONTEXT_NAMES if name not in self.names), "the_step_context")
 
-    def _seen(self, module: str) -> None:
+    def _note_framework(self, module: str) -> None:
         root = module.partition(".")[0]
         self.flows = self.flows or root == "metaflow"
         self.pipelines = self.pipelines or root == "zenml"
@@ -99,10 +102,12 @@ class Bindings(cst.CSTVisitor):
 
 
 def qualified_name(names: object, *, flows: bool) -> str:
-    """Of what a name may be, that which was imported from ZenML or Metaflow; empty if nothing was."""
+    """The first of a name's possible meanings that comes from ZenML or Metaflow; empty if none does."""
     assert isinstance(names, (set, frozenset))
     for name in sorted(names, key=lambda one: str(one.name)):
         full = str(name.name)
-        if name.source == metadata.QualifiedNameSource.IMPORT and is_ours(full.rpartition(".")[0] or full, flows=flows):
+        if name.source == metadata.QualifiedNameSource.IMPORT and is_source_module(
+            full.rpartition(".")[0] or full, flows=flows
+        ):
             return full
     return ""

@@ -1,4 +1,4 @@
-"""What becomes of Metaflow's names when a flow is migrated: the table of docs/flows.md, which a test holds to this one.
+"""What replaces Metaflow's names when a flow is migrated. A test keeps this table equal to the one in docs/flows.md.
 
 Knows nothing of code: `migrate.names` looks names up here.
 """
@@ -152,7 +152,7 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "model": ("not here", "keep the model as an artifact"),
     "huggingface_hub": ("not here", "`huggingface_hub` in the step"),
 }
-"""name → (what became of it, how it differs or what to do instead), in the order of the page."""
+"""name → (state, how it differs or what to do instead), in the order of docs/flows.md."""
 
 MODULES: Final[Mapping[str, str]] = {
     "metaflow.cards": "it has no counterpart; Markdown, Table, Image and Artifact of stoker.flow stand on a card",
@@ -168,27 +168,27 @@ MODULES: Final[Mapping[str, str]] = {
     "metaflow_extensions": "extensions of Metaflow are not loaded here",
     "metaflow_ray": "start Ray in a num_parallel: current.parallel.main_ip is the head",
 }
-"""module → what to do where something of it is used, and the name is in no table"""
+"""module → what to do about a name of it that is in no table"""
 
 DECORATOR_MODULES: Final = ("gpu_profile", "metaflow_gpu_profile")
-"""Where a flow has `gpu_profile` from: a file copied from the extension's repository, or its package.
+"""Modules that offer `gpu_profile`: a file copied from the extension's repository, or its package.
 https://github.com/outerbounds/metaflow-gpu-profile"""
 
 CARDS: Final = ("Artifact", "Image", "Markdown", "Table")
-"""What `metaflow.cards` has and `stoker.flow`, too."""
+"""Names that both `metaflow.cards` and `stoker.flow` have."""
 
 CURRENT: Final[Mapping[str, str]] = {
     "card.refresh": "remove it: a card is shown when the task is done",
     "trigger": "nothing here waits for events; give the run a parameter",
 }
-"""what is read of `current` → what to do instead"""
+"""attribute of `current` → what to do instead"""
 
 
 def advice(name: str) -> str:
-    """What to do about a name; rows that say "as above" repeat the nearest row above that says it itself."""
+    """What to do about a name, with "as above" replaced by the text of the nearest row above."""
     above = ""
-    for row, (_, told) in NAMES.items():
-        above = told.replace("as above", above, 1) if told.startswith("as above") else told
+    for row, (_, text) in NAMES.items():
+        above = text.replace("as above", above, 1) if text.startswith("as above") else text
         if row == name:
             return above
     raise KeyError(name)

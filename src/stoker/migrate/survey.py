@@ -1,6 +1,6 @@
-"""A look through the code: which of its nodes must change, what is still needed of its imports, and what to say.
+"""Finds what a migration must change in a module: the edits, the imports that it needs, and the notes.
 
-Names are resolved by their scopes, so that a parameter called `step` is left alone. Nothing is changed here.
+Names are resolved by scope, so a parameter called `step` is left alone. `migrate.rewrite` applies the edits.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from stoker.client import Client
 from stoker.migrate import calls, metaflow, zenml
 from stoker.migrate.bindings import Bindings, qualified_name
 from stoker.migrate.calls import Edits
-from stoker.migrate.imports import Needed, aliases_of, bound, dotted, module_of
-from stoker.migrate.names import Level, Note, fate_of, is_known, is_ours
+from stoker.migrate.imports import Needed, aliases_of, binding_of, dotted, module_of
+from stoker.migrate.names import Level, MigrationNote, fate_of, is_known, is_source_module
 from stoker.worker.context import Context
 
-_OWN_CONTEXT: Final = frozenset(name for name in dir(Context) if not name.startswith("_"))
-_OWN_CLIENT: Final = frozenset(name for name in dir(Client) if not name.startswith("_"))
+_CONTEXT_MEMBERS: Final = frozenset(name for name in dir(Context) if not name.startswith("_"))
+_CLIENT_MEMBERS: Final = frozenset(name for name in dir(Client) if not name.startswith("_"))
 
 
 class Survey(cst.CSTVisitor):
-    """Fills `edits`, `needed` and `notes`."""
+    """Collects `edits`, `needed` and `notes`; call `finish` after the visit."""
 
     METADATA_DEPENDENCIES = (
         metadata.PositionProvider,
@@ -37,74 +37,74 @@ class Survey(cst.CSTVisitor):
         super().__init__()
         self.bindings = bindings
         self.edits = Edits()
-        self.needed = Needed(context=bindings.context, flows=bindings.flows, taken=bindings.names)
-        self.notes: list[Note] = []
+        self.needed = Needed(context=bindings.context, flows=bindings.flows, names_in_use=bindings.names)
+        self.notes: list[MigrationNote] = []
         self._lines: dict[str, set[int]] = defaultdict(set)
         self._imported: dict[str, int] = {}
-        self._alike: dict[str, bool] = {}
-        self._replaced: dict[cst.Attribute, str] = {}
+        self._keeps_names: dict[str, bool] = {}
+        self._rewritten_members: dict[cst.Attribute, str] = {}
 
-    def tell(self, node: cst.CSTNode, level: Level, name: str, told: str) -> None:
-        """Say something of a node's line."""
-        self.notes.append(Note(line=self._line(node), level=level, name=name, told=told))
+    def add_note(self, node: cst.CSTNode, level: Level, name: str, message: str) -> None:
+        """Add a note about a node's line."""
+        self.notes.append(MigrationNote(line=self._line(node), level=level, name=name, message=message))
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
-        """Say what becomes of names that are not simply somewhere else."""
+        """Note imported names that have no replacement, or one that differs."""
         module = module_of(node)
-        if not is_ours(module, flows=self.bindings.flows):
+        if not is_source_module(module, flows=self.bindings.flows):
             return False
         if isinstance(node.names, cst.ImportStar):
-            self.tell(node, "by hand", f"{module}.*", "import the names one by one, and migrate again")
+            self.add_note(node, "by hand", f"{module}.*", "import the names one by one, and migrate again")
             return False
         for alias in node.names:
             qualified = f"{module}.{alias.evaluated_name}"
             fate = fate_of(qualified)
             if fate.kind == "gone":
                 self._imported.setdefault(qualified, self._line(alias))
-            elif fate.told and fate.kind == "moved":
-                self.tell(alias, "differs", alias.evaluated_name, fate.told)
+            elif fate.message and fate.kind == "moved":
+                self.add_note(alias, "differs", alias.evaluated_name, fate.message)
         return False
 
     def visit_Import(self, node: cst.Import) -> bool:
-        """Nothing inside is a use of a name."""
+        """Note modules that are imported under a name; a name in the statement itself is no use."""
         for alias in node.names:
-            name, full = bound(alias)
-            if is_ours(full, flows=self.bindings.flows) and full not in ("zenml", "metaflow") and name != full:
+            name, full = binding_of(alias)
+            if is_source_module(full, flows=self.bindings.flows) and full not in ("zenml", "metaflow") and name != full:
                 self.needed.modules.setdefault(name, set())
         return False
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
-        """A step that Accelerate launches."""
+        """Add the number of GPUs to a step that Accelerate launches."""
         launch: cst.Call | None = None
         step: cst.Decorator | None = None
         for decorator in node.decorators:
-            called = decorator.decorator
-            name = self._qualified(called.func if isinstance(called, cst.Call) else called)
-            if name.startswith("zenml.") and name.endswith(".run_with_accelerate") and isinstance(called, cst.Call):
-                launch = called
+            function = decorator.decorator
+            name = self._qualified(function.func if isinstance(function, cst.Call) else function)
+            if name.startswith("zenml.") and name.endswith(".run_with_accelerate") and isinstance(function, cst.Call):
+                launch = function
             elif name.startswith("zenml.") and name.endswith(".step"):
                 step = decorator
         if launch is not None and step is not None:
-            calls.launched(node, launch, step, self.edits, self.tell)
+            calls.add_gpu_count(node, launch, step, self.edits, self.add_note)
 
     def visit_Call(self, node: cst.Call) -> bool:
-        """Calls whose arguments are written differently, or that become something else."""
+        """Translate the arguments of a call, or replace the call."""
         qualified = self._qualified(node.func)
         name = qualified.rpartition(".")[2]
         if qualified.startswith("zenml."):
             if name == zenml.CONTEXT and not node.args:
-                self._say_context(node, node.func)
+                self._replace_context_call(node, node.func)
                 return False
-            if name == zenml.UNWRAPPED and (found := calls.named_output(node)) is not None:
-                self.edits.expressions[node] = found
+            if name == zenml.UNWRAPPED and (output := calls.output_name(node)) is not None:
+                self.edits.expressions[node] = output
                 return False
             if name in calls.CALLS:
-                calls.CALLS[name](node, self.edits, self.tell)
+                calls.CALLS[name](node, self.edits, self.add_note)
         elif self.bindings.pipelines and isinstance(node.func, cst.Attribute):
             if node.func.attr.value == "with_options":
-                calls.options(node, self.edits, self.tell)
+                calls.edit_options(node, self.edits, self.add_note)
             elif node.func.attr.value == "configure" and self._is_step(node.func.value):
-                self.tell(
+                self.add_note(
                     node, "by hand", "configure", "nothing is changed in place: name what `.with_options(…)` returns"
                 )
         if isinstance(node.func, cst.Name) and self._is_step(node.func):
@@ -114,100 +114,104 @@ class Survey(cst.CSTVisitor):
         return True
 
     def visit_Attribute(self, node: cst.Attribute) -> bool:
-        """`zenml.step`, `PythonPackageInstaller.UV`, `current.card`, `context.step_run.name`."""
+        """Replace `zenml.step`, `PythonPackageInstaller.UV`, `current.card`, `context.step_run.name`."""
         qualified = self._qualified(node)
         member = ".".join(qualified.split(".")[-2:])
         if qualified.startswith("zenml.") and member in zenml.LITERALS:
             self.edits.expressions[node] = cst.SimpleString(zenml.LITERALS[member])
             return False
-        read = qualified.removeprefix("metaflow.current.")
-        if read != qualified and read in metaflow.CURRENT:
-            self.tell(node, "by hand", f"current.{read}", metaflow.CURRENT[read])
+        attribute = qualified.removeprefix("metaflow.current.")
+        if attribute != qualified and attribute in metaflow.CURRENT:
+            self.add_note(node, "by hand", f"current.{attribute}", metaflow.CURRENT[attribute])
         if qualified:
-            return self._by_module(node, qualified)
-        return self._of_value(node)
+            return self._visit_module_member(node, qualified)
+        return self._visit_instance_member(node)
 
     def visit_Name(self, node: cst.Name) -> None:
-        """A name that was imported: by another name now, or not here."""
+        """Replace the use of an imported name, or note that nothing replaces it."""
         qualified = self._qualified(node)
         if not qualified:
             return
         if node.value in self.bindings.modules:
-            self.needed.old.add(node.value)
-            self.tell(node, "by hand", node.value, "the module is used as a whole: use its names")
+            self.needed.remaining.add(node.value)
+            self.add_note(node, "by hand", node.value, "the module is used as a whole: use its names")
             return
         self._lines[qualified].add(self._line(node))
         fate = fate_of(qualified)
         if fate.kind in ("member", "call"):
-            self.needed.kept.add(qualified)
-            self.tell(node, "by hand", node.value, fate.told)
+            self.needed.untranslated.add(qualified)
+            self.add_note(node, "by hand", node.value, fate.message)
         elif (
             fate.kind == "moved"
             and node.value == qualified.rpartition(".")[2]
-            and fate.name not in (node.value, *self.needed.taken)
+            and fate.name not in (node.value, *self.needed.names_in_use)
         ):
             self.edits.expressions[node] = cst.Name(fate.name)
 
     def visit_While(self, node: cst.While) -> bool:
-        """The loop that ZenML's guide has for emptying the CUDA cache."""
+        """Hint at `cleanup_memory` for the loop with which ZenML's guide empties the CUDA cache."""
         if isinstance(node.test, cst.Call) and get_full_name_for_node(node.test.func) == "gc.collect":
-            told = "stays as it is; `from stoker import cleanup_memory` is the same and more, for every kind of device"
-            self.tell(node, "hint", "gc.collect", told)
+            message = (
+                "stays as it is; `from stoker import cleanup_memory` is the same and more, for every kind of device"
+            )
+            self.add_note(node, "hint", "gc.collect", message)
         return True
 
     def finish(self) -> None:
-        """Say what was collected; call it when the whole module was seen."""
+        """Add the notes that depend on the whole module; call it after the visit."""
         for qualified, line in self._imported.items():
             used = sorted(self._lines[qualified])
             where = f" (used in line{'s' if len(used) > 1 else ''} {', '.join(map(str, used))})" if used else ""
             name = qualified.rpartition(".")[2]
-            self.notes.append(Note(line=line, level="by hand", name=name, told=f"{fate_of(qualified).told}{where}"))
-        self.needed.aliased = aliases_of(self.needed.modules, self._alike, self.bindings.modules)
+            self.notes.append(
+                MigrationNote(line=line, level="by hand", name=name, message=f"{fate_of(qualified).message}{where}")
+            )
+        self.needed.aliased = aliases_of(self.needed.modules, self._keeps_names, self.bindings.modules)
         for name in [*self.needed.aliased]:
-            if name in self.needed.old:
+            if name in self.needed.remaining:
                 del self.needed.aliased[name]
-        for node, name in self._replaced.items():
+        for node, name in self._rewritten_members.items():
             if name in self.needed.aliased:
                 del self.edits.expressions[node]
         self.notes = sorted(set(self.notes), key=lambda note: (note.line, note.name))
 
-    def _by_module(self, node: cst.Attribute, qualified: str) -> bool:
-        """An attribute of a module that was imported, whole: `zenml.config.DockerSettings`. Whether to look inside."""
+    def _visit_module_member(self, node: cst.Attribute, qualified: str) -> bool:
+        """Replace a member of an imported module: `zenml.config.DockerSettings`. Returns whether to visit its parts."""
         local = _leftmost(node)
         if local is None:
             return True
         if qualified.startswith("zenml.config.") and fate_of(qualified.rpartition(".")[0]).name == "config":
-            self._of_config(node, qualified, local)
+            self._visit_config_member(node, qualified, local)
         if local not in self.bindings.modules:
             return True
         fate = fate_of(qualified)
         if is_known(qualified) and fate.kind == "moved":
             self.needed.modules.setdefault(local, set()).add(fate.module)
             same = fate.name == qualified.rpartition(".")[2] and qualified.count(".") == 1
-            self._alike[local] = self._alike.get(local, True) and same
+            self._keeps_names[local] = self._keeps_names.get(local, True) and same
             self.edits.expressions[node] = dotted(fate.module, fate.name)
-            self._replaced[node] = local
-            if fate.told:
-                self.tell(node, "differs", fate.name, fate.told)
+            self._rewritten_members[node] = local
+            if fate.message:
+                self.add_note(node, "differs", fate.name, fate.message)
             return False
-        if is_known(qualified) or not self._known_inside(node):
-            self.needed.old.add(local)
-            self.tell(node, "by hand", qualified, fate.told)
+        if is_known(qualified) or not self._has_known_prefix(node):
+            self.needed.remaining.add(local)
+            self.add_note(node, "by hand", qualified, fate.message)
             return False
         return True
 
-    def _of_config(self, node: cst.Attribute, qualified: str, local: str) -> None:
-        """`config.StepRetryConfig` of `from zenml import config`."""
+    def _visit_config_member(self, node: cst.Attribute, qualified: str, local: str) -> None:
+        """Replace `config.StepRetryConfig` of `from zenml import config`."""
         if local in self.bindings.modules or not isinstance(node.value, cst.Name):
             return
         fate = fate_of(qualified)
         if fate.kind != "moved":
-            self.tell(node, "by hand", node.attr.value, fate.told)
+            self.add_note(node, "by hand", node.attr.value, fate.message)
         elif fate.name != node.attr.value:
             self.edits.expressions[node] = node.with_changes(attr=cst.Name(fate.name))
 
-    def _known_inside(self, node: cst.Attribute) -> bool:
-        """Whether a table knows one of the names further in."""
+    def _has_known_prefix(self, node: cst.Attribute) -> bool:
+        """Whether a table has a row for a leading part of a dotted name."""
         inside = node.value
         while isinstance(inside, cst.Attribute):
             if is_known(self._qualified(inside)):
@@ -215,69 +219,69 @@ class Survey(cst.CSTVisitor):
             inside = inside.value
         return False
 
-    def _of_value(self, node: cst.Attribute) -> bool:
-        """An attribute of a Client or of the step's context, if that is what the value is. Whether to look inside."""
+    def _visit_instance_member(self, node: cst.Attribute) -> bool:
+        """Replace an attribute of a Client or of the step's context. Returns whether to visit its parts."""
         path = _path(node)
         base = path[0]
-        name = self._made_by(base)
+        name = self._class_of(base)
         if name == "Client":
-            self._of_client(node, base)
+            self._visit_client(node, base)
         elif name == zenml.CONTEXT:
-            return self._of_context(node, path)
+            return self._visit_context(node, path)
         return True
 
-    def _of_client(self, node: cst.Attribute, base: cst.BaseExpression | str) -> None:
+    def _visit_client(self, node: cst.Attribute, base: cst.BaseExpression | str) -> None:
         method = node.attr.value
-        if node.value is not base or method in _OWN_CLIENT:
+        if node.value is not base or method in _CLIENT_MEMBERS:
             return
         if method in zenml.CLIENT:
             self.edits.expressions[node.attr] = cst.Name(zenml.CLIENT[method])
-            self.tell(
+            self.add_note(
                 node, "differs", method, f"is `{zenml.CLIENT[method]}` here: docs/guide/client.md has its arguments"
             )
         else:
-            self.tell(node, "by hand", f"Client.{method}", "docs/guide/client.md has what there is to read")
+            self.add_note(node, "by hand", f"Client.{method}", "docs/guide/client.md has what there is to read")
 
-    def _of_context(self, node: cst.Attribute, path: Sequence[cst.BaseExpression | str]) -> bool:
-        """What is read of the step's context, looked at from its outermost attribute."""
-        if self._goes_on(node):
+    def _visit_context(self, node: cst.Attribute, path: Sequence[cst.BaseExpression | str]) -> bool:
+        """Replace an attribute of the step's context, from its outermost name. Returns whether to visit its parts."""
+        if self._is_inner(node):
             return True
-        read = ".".join(str(name) for name in path[1:])
+        attributes = ".".join(str(name) for name in path[1:])
         inner: cst.BaseExpression = node
-        while isinstance(inner, cst.Attribute) and read not in zenml.CONTEXT_PATHS:
-            inner, read = inner.value, read.rpartition(".")[0]
+        while isinstance(inner, cst.Attribute) and attributes not in zenml.CONTEXT_PATHS:
+            inner, attributes = inner.value, attributes.rpartition(".")[0]
         if isinstance(inner, cst.Attribute):
             base = path[0]
             assert isinstance(base, cst.BaseExpression)
             if isinstance(base, cst.Call):
-                self._say_context(base, base.func)
+                self._replace_context_call(base, base.func)
                 base = self.edits.expressions[base]
-            self.edits.expressions[inner] = cst.Attribute(value=base, attr=cst.Name(zenml.CONTEXT_PATHS[read]))
+            self.edits.expressions[inner] = cst.Attribute(value=base, attr=cst.Name(zenml.CONTEXT_PATHS[attributes]))
             return False
-        if path[1] not in _OWN_CONTEXT:
+        if path[1] not in _CONTEXT_MEMBERS:
             name = f"context.{'.'.join(map(str, path[1:]))}"
-            self.tell(node, "by hand", name, "docs/guide/context.md has what a step knows of itself")
+            self.add_note(node, "by hand", name, "docs/guide/context.md has what a step knows of itself")
         return True
 
-    def _say_context(self, node: cst.Call, function: cst.BaseExpression) -> None:
+    def _replace_context_call(self, node: cst.Call, function: cst.BaseExpression) -> None:
         local = _leftmost(function)
         if local is not None and local in self.bindings.modules:
             self.needed.modules.setdefault(local, set()).add("stoker")
-            self._alike[local] = False
+            self._keeps_names[local] = False
             self.edits.expressions[node] = dotted("stoker", "context")
         else:
             self.edits.expressions[node] = cst.Name(self.needed.context)
 
-    def _goes_on(self, node: cst.Attribute) -> bool:
+    def _is_inner(self, node: cst.Attribute) -> bool:
         parent = self.get_metadata(metadata.ParentNodeProvider, node, None)
         return isinstance(parent, cst.Attribute) and parent.value is node
 
-    def _made_by(self, base: cst.BaseExpression | str) -> str:
-        """ "Client" or "get_step_context", where an expression is a call of it or a name that holds one."""
+    def _class_of(self, base: cst.BaseExpression | str) -> str:
+        """ "Client" or "get_step_context" for a call of it and for a name that holds its result; empty otherwise."""
         if isinstance(base, cst.Call):
             return self._qualified(base.func).rpartition(".")[2] if self._qualified(base.func) else ""
         if isinstance(base, cst.Name):
-            return self.bindings.made.get(base.value, "")
+            return self.bindings.instances.get(base.value, "")
         return ""
 
     def _is_step(self, node: cst.BaseExpression) -> bool:
@@ -285,7 +289,7 @@ class Survey(cst.CSTVisitor):
 
     def _qualified(self, node: cst.CSTNode) -> str:
         if isinstance(node, cst.Attribute) and _leftmost(node) is None:
-            return ""  # libcst would call `get()` in `get().name` by the name of what is called
+            return ""  # libcst resolves `get().name` to the name of the function `get`
         names = self.get_metadata(metadata.QualifiedNameProvider, node, set())
         return qualified_name(names, flows=self.bindings.flows)
 
@@ -300,7 +304,7 @@ def _leftmost(node: cst.BaseExpression) -> str | None:
 
 
 def _path(node: cst.Attribute) -> Sequence[cst.BaseExpression | str]:
-    """`a().b.c` as the expression `a()` and the names `b`, `c`."""
+    """`a().b.c` as the expression `a()` and its attributes `b`, `c`."""
     names: list[str] = []
     value: cst.BaseExpression = node
     while isinstance(value, cst.Attribute):

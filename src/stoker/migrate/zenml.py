@@ -1,4 +1,4 @@
-"""What becomes of ZenML's names, options and fields when a pipeline is migrated: tables, and a reason where one fails.
+"""What replaces ZenML's names, options and fields when a pipeline is migrated, and what to do where nothing does.
 
 The names are those of ZenML 0.93 and of the releases before it that pipelines still import from. ZenML offers most of
 them from several modules, so they stand here by their last part. Knows nothing of code.
@@ -19,7 +19,7 @@ TARGETS: Final[Mapping[str, tuple[str, str]]] = {
     "run_with_accelerate": ("stoker.integrations.huggingface", "run_with_accelerate"),
     "get_logger": ("logging", "getLogger"),
 }
-"""name → (module, name) that stands for it; a call's arguments are looked at apart"""
+"""name → (module, name) that replaces it; `migrate.calls` translates the arguments of calls"""
 
 CONTEXT: Final = "get_step_context"
 """A call of it becomes `stoker.context`, which is not called."""
@@ -30,13 +30,13 @@ LITERALS: Final[Mapping[str, str]] = {
     "ExecutionMode.FAIL_FAST": '"fail_fast"',
     "ExecutionMode.CONTINUE_ON_FAILURE": '"continue"',
 }
-"""member of an enum → the text that is written here"""
+"""member of an enum → the literal that replaces it"""
 
 ENUMS: Final[Mapping[str, str]] = {
     "PythonPackageInstaller": 'write "uv" or "pip"',
     "ExecutionMode": 'write failure_mode="fail_fast" or "continue"',
 }
-"""enum → what to write where a use of it is no member of `LITERALS`"""
+"""enum → what to write for a use that is not in `LITERALS`"""
 
 UNWRAPPED: Final = "ArtifactConfig"
 """`Annotated[int, ArtifactConfig(name="count")]` becomes `Annotated[int, "count"]`."""
@@ -93,7 +93,7 @@ MISSING: Final[Mapping[str, str]] = {
     "run_args are run_options, and GPUs come from ResourceSettings(gpu_count=…)",
     **{f"Skypilot{cloud}OrchestratorSettings": _SKYPILOT for cloud in ("AWS", "GCP", "Azure", "Lambda", "Kubernetes")},
 }
-"""name → what to do instead, where nothing here stands for it"""
+"""name without a replacement → what to do instead"""
 
 ENDINGS: Final[Mapping[str, str]] = {
     "OrchestratorSettings": _PLATFORM,
@@ -103,7 +103,7 @@ ENDINGS: Final[Mapping[str, str]] = {
     "Materializer": MISSING["BaseMaterializer"],
     "ExperimentTrackerSettings": "call the tracker's own package in the step",
 }
-"""end of a name → the same, for names that are many"""
+"""ending of a name → what to do instead"""
 
 MODULES: Final[Mapping[str, str]] = {
     "zenml.integrations": "use the tool's own package in the step",
@@ -111,12 +111,12 @@ MODULES: Final[Mapping[str, str]] = {
     "zenml.models": "what runs left is read by stoker.Client",
     "zenml.enums": "settings are plain texts here",
 }
-"""module → the same, for what is left"""
+"""module → what to do instead of names that no other table has"""
 
 NOTHING: Final = "nothing here has this name; look for what it does in docs/guide"
 
 OPTIONS: Final[Mapping[str, str]] = {"enable_cache": "cache", "execution_mode": "failure_mode"}
-"""keyword of @step, @pipeline and .with_options → its name here"""
+"""keyword of @step, @pipeline and .with_options → its name in Stoker"""
 
 KEPT_OPTIONS: Final = frozenset(
     {
@@ -139,7 +139,7 @@ DROPPED_OPTIONS: Final[Mapping[str, str]] = {
     "enable_step_logs": "what a step writes is always kept",
     "enable_pipeline_logs": "what a step writes is always kept",
 }
-"""keyword that is taken out → why nothing is lost by it"""
+"""keyword that is removed → why nothing is lost"""
 
 MISSING_OPTIONS: Final[Mapping[str, str]] = {
     "experiment_tracker": "remove it, and call the tracker's own package in the step",
@@ -190,21 +190,21 @@ MISSING_FIELDS: Final[Mapping[str, str]] = {
 """field of DockerSettings → what to do about it"""
 
 CLIENT: Final[Mapping[str, str]] = {"get_pipeline_run": "run", "list_pipeline_runs": "runs"}
-"""method of Client → the one that stands for it, by other arguments"""
+"""method of Client → its replacement, which takes other arguments"""
 
 CONTEXT_PATHS: Final[Mapping[str, str]] = {
     "pipeline_run.id": "run_id",
     "step_run.name": "step",
     "step_name": "step",
 }
-"""what is read of a step's context → its name here"""
+"""attribute path of a step's context → its name in Stoker"""
 
 
 def advice(name: str, module: str) -> str:
-    """What to do where nothing stands for a name of a module."""
+    """What to do about a name of a module that has no replacement."""
     if name in MISSING:
         return MISSING[name]
-    for ending, told in ENDINGS.items():
+    for ending, text in ENDINGS.items():
         if name.endswith(ending):
-            return told
-    return next((told for start, told in MODULES.items() if f"{module}.".startswith(f"{start}.")), NOTHING)
+            return text
+    return next((text for start, text in MODULES.items() if f"{module}.".startswith(f"{start}.")), NOTHING)
