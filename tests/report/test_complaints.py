@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stoker.core.plan import LogLine
-from stoker.report.complaints import Block, complains, judged, worth_showing
+from stoker.report.complaints import Block, classify, complains, lines_to_show
 
 
 def said(*texts: str, rank: int | None = 3, stream: str = "stderr") -> list[LogLine]:
@@ -19,7 +19,7 @@ def said(*texts: str, rank: int | None = 3, stream: str = "stderr") -> list[LogL
 
 def shown(text: str) -> list[str]:
     """What is shown of what rank 3 writes to stderr."""
-    lines, _ = worth_showing(said(*text.splitlines()), {})
+    lines, _ = lines_to_show(said(*text.splitlines()), {})
     return [line.text for line in lines]
 
 
@@ -163,19 +163,19 @@ def test_the_stacks_of_a_process_that_died() -> None:
 
 
 def test_a_traceback_goes_on_in_the_next_batch_rank_by_rank() -> None:
-    first, open = worth_showing(
+    first, open = lines_to_show(
         [*said("Traceback (most recent call last):", rank=1), *said("  nothing", rank=2), *said("all", rank=0)], {}
     )
     assert [(line.rank, line.text) for line in first] == [(1, "Traceback (most recent call last):"), (0, "all")]
     assert open == {1: Block(kind="traceback")}
-    second, open = worth_showing([*said("  line 1", rank=2), *said("  line 1", "Stop", "quiet", rank=1)], open)
+    second, open = lines_to_show([*said("  line 1", rank=2), *said("  line 1", "Stop", "quiet", rank=1)], open)
     assert [(line.rank, line.text) for line in second] == [(1, "  line 1"), (1, "Stop")]
     assert open == {}
 
 
 def test_the_blocks_before_are_left_as_they_were() -> None:
     before = {3: Block(kind="traceback")}
-    worth_showing(said("Stop"), before)
+    lines_to_show(said("Stop"), before)
     assert before == {3: Block(kind="traceback")}
 
 
@@ -191,12 +191,12 @@ def test_the_blocks_before_are_left_as_they_were() -> None:
     ],
 )
 def test_who_is_seen_without_complaining(fields: dict[str, Any], seen: bool) -> None:
-    assert bool(worth_showing(said("epoch 1", **fields), {})[0]) is seen
+    assert bool(lines_to_show(said("epoch 1", **fields), {})[0]) is seen
 
 
 def test_on_stdout_nobody_complains_but_nccl() -> None:
     warn = "node-01:1:1 [3] net.cc:334 NCCL WARN Failed to initialize any NET plugin"
-    found, open = worth_showing(
+    found, open = lines_to_show(
         said("ValueError: printed", "Traceback (most recent call last):", "  x", warn, stream="stdout"), {}
     )
     assert [line.text for line in found] == [warn]
@@ -204,5 +204,5 @@ def test_on_stdout_nobody_complains_but_nccl() -> None:
 
 
 def test_a_blank_line_ends_a_traceback_unseen() -> None:
-    assert judged("", Block(kind="traceback")) == (False, None)
-    assert judged("   ", Block(kind="traceback")) == (False, None)
+    assert classify("", Block(kind="traceback")) == (False, None)
+    assert classify("   ", Block(kind="traceback")) == (False, None)

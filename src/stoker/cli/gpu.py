@@ -19,7 +19,7 @@ from stoker.core.errors import UsageError
 from stoker.core.receipt import Receipt
 from stoker.core.words import time_text
 from stoker.report.charts import BLOCKS, glyphs_for
-from stoker.report.receipts import COLOURS, WIDEST, receipt_lines
+from stoker.report.receipts import COLOURS, MAX_WIDTH, receipt_lines
 
 HEADERS: Final = (
     "step",
@@ -152,7 +152,7 @@ def full(run_id: str, shown: Shown, *, width: int) -> Iterator[str]:
     yield f"{paint(shown.key, '1')}  run {run_id}  attempt {shown.number}{state}"
     glyphs = glyphs_for(sys.stdout.encoding)
     yield from receipt_lines(
-        shown.receipt, shown.tracks, width=min(width, WIDEST), running=shown.running, glyphs=glyphs, paint=paint
+        shown.receipt, shown.tracks, width=min(width, MAX_WIDTH), running=shown.running, glyphs=glyphs, paint=paint
     )
 
 

@@ -1,1 +1,1 @@
-"""Floor 4: shows a run to a person."""
+"""Shows runs to people: in the terminal, and as pages of HTML."""

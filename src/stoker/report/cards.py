@@ -1,7 +1,7 @@
-"""A card: one step of a run as a page of its own, to be sent or kept. No network and no script is needed to read it.
+"""A card: one step of a run as a self-contained page of HTML, without network and scripts.
 
-Pure: it is told what the store has. What a step's author put on it comes first, then how the step went, what it did
-with its accelerators, what it made and what it wrote last. Every text of somebody else is escaped.
+Pure: it renders what the caller read from the store. The components that the step's author put on the card come first,
+then the step's status, accelerators, parameters and last lines. Every text from outside is escaped.
 """
 
 from __future__ import annotations
@@ -16,30 +16,34 @@ from stoker.client import html
 from stoker.core import receipt_words as words
 from stoker.core.codec import to_json
 from stoker.core.plan import LogLine
-from stoker.core.receipt import Receipt, Track, Use
+from stoker.core.receipt import Receipt, Track
 from stoker.core.words import count_text, memory_text
 from stoker.report import markdown, svg
-from stoker.report.charts import ceiling
+from stoker.report.receipts import round_maximum, scale_end
 
 Document = Mapping[str, Any]
 
 
 @attrs.frozen(kw_only=True)
 class Card:
-    """What a page is made of: `run` and `step` as JSON from the client, and what else is known of the step.
-
-    `components` are documents of `core.cards`, `lines` the last that it wrote, `receipt` that of its newest attempt,
-    `running` whether that attempt still runs.
-    """
+    """The content of a page."""
 
     run: Document
+    """`Run.as_dict` of the client."""
     step: Document
+    """`Step.as_dict` of the client."""
     components: Sequence[Document] = ()
+    """Documents of `core.cards`."""
     lines: Sequence[LogLine] = ()
+    """The last lines that the step wrote."""
     receipt: Receipt | None = None
+    """The receipt of the newest attempt; None if it asked for no accelerator."""
     tracks: Sequence[Track] = ()
+    """The measurements that belong to the receipt."""
     running: bool = False
+    """Whether the newest attempt still runs."""
     remark: str = ""
+    """A sentence under the step."""
 
 
 _STYLE: Final = """
@@ -59,9 +63,9 @@ footer { opacity: .6; font-size: .85rem; }
 
 
 def page(card: Card) -> str:
-    """The page."""
+    """The card as HTML."""
     title = f"{card.run['pipeline']} / {card.step['key']}"
-    # The page must not be able to ask for anything, whatever stands in it.
+    # The page must not be able to load anything, whatever its texts contain.
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     attempts = [{**one, "receipt": None} for one in card.step["attempts"]]
     parts = [
@@ -94,13 +98,13 @@ def _parameters(parameters: Mapping[str, Any]) -> Iterator[str]:
 
 def _log(lines: Sequence[LogLine]) -> Iterator[str]:
     if lines:
-        shown = [
+        rows = [
             f'<span class="{"stderr" if line.stream == "stderr" else "stdout"}">'
             + escape(line.text if line.rank is None else f"[{line.rank}] {line.text}")
             + "</span>"
             for line in lines
         ]
-        yield _section(f"The last {count_text(len(lines), 'line')}", f"<pre>{chr(10).join(shown)}</pre>")
+        yield _section(f"The last {count_text(len(lines), 'line')}", f"<pre>{chr(10).join(rows)}</pre>")
 
 
 def _table(head: Sequence[str], rows: Any) -> str:
@@ -110,13 +114,13 @@ def _table(head: Sequence[str], rows: Any) -> str:
     return f"<table>{f'<thead><tr>{top}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
 
 
-# What the step's author put there
+# Components
 
 
 def component(document: Document) -> str:
-    """One component as HTML; of a kind that this version does not know, its name."""
-    found = _COMPONENTS.get(document.get("kind", ""))
-    return _unknown(document) if found is None else found(document)
+    """One component as HTML; for a kind that this version does not know, the name of the kind."""
+    render = _COMPONENTS.get(document.get("kind", ""), _unknown)
+    return render(document)
 
 
 def _unknown(document: Document) -> str:
@@ -135,9 +139,9 @@ def _artifact(document: Document) -> str:
 
 
 def _rows(document: Document) -> str:
-    left = f"<p><i>… and {count_text(document['left'], 'more row')}</i></p>" if document["left"] else ""
+    more = f"<p><i>… and {count_text(document['left'], 'more row')}</i></p>" if document["left"] else ""
     rows = [[component(cell) for cell in row] for row in document["rows"]]
-    return _table([escape(header) for header in document["headers"]], rows) + left
+    return _table([escape(header) for header in document["headers"]], rows) + more
 
 
 _COMPONENTS: Final[Mapping[str, Callable[[Document], str]]] = {
@@ -155,11 +159,13 @@ _COMPONENTS: Final[Mapping[str, Callable[[Document], str]]] = {
 
 @attrs.frozen
 class _Quantity:
-    """A track that is drawn: what it is called, and a value of it in words."""
+    """A track that is drawn."""
 
     name: str
+    """The name of the track."""
     title: str
     words: Callable[[float], str]
+    """A value in words, with its unit."""
 
 
 _OF_DEVICES: Final = (
@@ -181,7 +187,7 @@ def _accelerators(card: Card) -> Iterator[str]:
 
 
 def charts(receipt: Receipt, tracks: Sequence[Track]) -> Iterator[str]:
-    """A picture for every quantity of every device, then those of the processes; none for what nothing measured."""
+    """An SVG for each quantity of each device, then for those of the processes; none without measurements."""
     by_name = {(track.uuid, track.name): track for track in tracks if any(_is_known(one) for one in track.values)}
     times = [time for track in by_name.values() for time in track.times if math.isfinite(time)]
     end = max([receipt.seconds, *times])
@@ -190,34 +196,21 @@ def charts(receipt: Receipt, tracks: Sequence[Track]) -> Iterator[str]:
             track = by_name.get((use.uuid, quantity.name))
             if track is not None:
                 # Devices of one receipt share their scales, so that they can be compared.
-                others = [one for (uuid, name), one in by_name.items() if uuid and name == quantity.name]
-                yield _chart(track, quantity, words.device_name(use), _top(quantity.name, use, others), end)
+                same_quantity = [one for (uuid, name), one in by_name.items() if uuid and name == quantity.name]
+                high = scale_end(quantity.name, use, same_quantity)
+                yield _chart(track, quantity, words.device_name(use), high, end)
     for quantity in _OF_PROCESSES:
         track = by_name.get(("", quantity.name))
         if track is not None:
-            yield _chart(track, quantity, "", _highest([track]), end)
+            yield _chart(track, quantity, "", round_maximum([track]), end)
 
 
 def _chart(track: Track, quantity: _Quantity, device: str, high: float, end: float) -> str:
-    told = [value for value in (track.peak, *track.values) if value is not None and math.isfinite(value)]
+    values = [value for value in (track.peak, *track.values) if value is not None and math.isfinite(value)]
     label = f"{quantity.title} of {device}" if device else quantity.title
     drawing = svg.Drawing(words=quantity.words, end=end)
-    label = f"{label}, peak {quantity.words(max(told))}"
+    label = f"{label}, peak {quantity.words(max(values))}"
     return svg.chart(track.times, track.values, label=label, high=high, drawing=drawing)
-
-
-def _top(name: str, use: Use, tracks: Sequence[Track]) -> float:
-    """Where the scale of a device's quantity ends."""
-    if name == "utilization":
-        return 100.0
-    if name == "memory" and use.memory:
-        return float(use.memory)
-    return _highest(tracks)
-
-
-def _highest(tracks: Sequence[Track]) -> float:
-    values = [value for track in tracks for value in (*track.values, track.peak)]
-    return ceiling(max((value for value in values if value is not None and math.isfinite(value)), default=0.0))
 
 
 def _is_known(value: float | None) -> bool:

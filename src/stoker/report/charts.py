@@ -1,6 +1,6 @@
 """One quantity over time as lines of text: a filled curve with a scale at its left and the time below.
 
-Pure: it knows no receipt and no terminal. Every line is at most as wide as it may be, whatever it is given.
+Pure: it knows no receipt and no terminal. No line is wider than `width`, whatever the input.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from stoker.core.words import time_text
 STEPS: Final = 8
 """Heights within one character of the Unicode blocks."""
 _NICE: Final = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
-"""Where a scale may end, times a power of ten."""
-_BRIDGED: Final = 1.75
-"""Distances between two values: at more than that from every value nothing is known."""
-_NARROWEST: Final = 8
-"""Columns of curve below which the scale is left out, for the curve to have its room."""
+"""Ends of a scale, times a power of ten."""
+_MAX_DISTANCE: Final = 1.75
+"""Times the median distance between two values: a moment farther from every value is a gap."""
+_MIN_CURVE: Final = 8
+"""Columns of curve below which the scale is left out."""
 
 
 @attrs.frozen(kw_only=True)
 class Glyphs:
-    """The characters of a chart. `levels` go from nothing to a full one; `gap` stands where nothing was measured."""
+    """The characters of a chart."""
 
     levels: str
+    """From an empty character to a full one."""
     gap: str
+    """Where nothing was measured."""
     tick: str
     corner: str
     line: str
@@ -41,15 +43,15 @@ ASCII: Final = Glyphs(levels=" .:#", gap="?", tick="|", corner="+", line="-")
 
 @attrs.frozen(kw_only=True)
 class Style:
-    """How a chart is written: its characters, a value of the scale in words, when the time ends (else the last).
-
-    Charts whose scales have the same `margin`, the width of their widest value, have their times below each other.
-    """
+    """How a chart is written."""
 
     glyphs: Glyphs = BLOCKS
     words: Callable[[float], str] = "{:g}".format
+    """A value of the scale in words."""
     end: float | None = None
+    """Seconds at the right end; None is the time of the last value."""
     margin: int = 0
+    """Least width of the scale in columns; the time axes of charts with the same margin align."""
 
 
 def glyphs_for(encoding: str | None) -> Glyphs:
@@ -74,8 +76,8 @@ def chart(
 ) -> list[str]:
     """The label, `height` lines of curve, and two of time.
 
-    `values[i]` is what was measured around `times[i]`, seconds; None is a gap. `high` is where the scale ends, else
-    what is just above the highest value; what is beyond the scale is drawn at its edge.
+    `values[i]` was measured around `times[i]`, seconds; None is a gap. The scale ends at `high`, by default at a round
+    number above the highest value; values beyond the scale are drawn at its edge.
     """
     style = style or Style()
     glyphs, end = style.glyphs, style.end
@@ -86,7 +88,7 @@ def chart(
     height, width = max(1, height), max(1, width)
     scale = _scale(low, top, height, style.words)
     margin = max(style.margin, *map(len, scale)) + 1
-    if width - margin - 1 < _NARROWEST:
+    if width - margin - 1 < _MIN_CURVE:
         scale, margin = [""] * height, 0
     room = max(1, width - margin - 1)
     columns = [
@@ -104,7 +106,7 @@ def chart(
 
 
 def level(value: float, *, low: float, high: float, levels: int) -> int:
-    """How high a value stands, from 0 to `levels`; anything above `low` shows."""
+    """The height of a value, from 0 to `levels`; anything above `low` is at least 1."""
     # Halves, so that a scale as wide as all numbers does not overflow.
     part = (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.0
     if not part > 0:
@@ -113,17 +115,17 @@ def level(value: float, *, low: float, high: float, levels: int) -> int:
 
 
 def ceiling(value: float, *, low: float = 0.0) -> float:
-    """A round number at or above a value, where a scale may end; above `low` in any case."""
+    """A round number at or above a value and above `low`, for the end of a scale."""
     if not math.isfinite(value) or value <= max(low, 0.0):
         return low + max(1.0, abs(low))
     power = 10.0 ** math.floor(math.log10(value))
-    fitting = (nice * power for nice in _NICE if nice * power >= value)
-    top = next(fitting, value)
+    candidates = (nice * power for nice in _NICE if nice * power >= value)
+    top = next(candidates, value)
     return top if math.isfinite(top) else value
 
 
 def _points(times: Sequence[float], values: Sequence[float | None]) -> list[tuple[float, float | None]]:
-    """What was measured, by time; a value that is no number is a gap."""
+    """The values by time; one that is not finite is a gap."""
     return sorted(
         (
             (time, value if value is not None and math.isfinite(value) else None)
@@ -135,31 +137,31 @@ def _points(times: Sequence[float], values: Sequence[float | None]) -> list[tupl
 
 
 def _columns(points: Sequence[tuple[float, float | None]], room: int, last: float) -> list[float | None]:
-    """For each column the mean of what was measured in its time, or what was measured nearest to it."""
+    """For each column the mean of the values in its span of time, or the nearest value."""
     if not points:
         return [None] * room
     times = [time for time, _ in points]
     distances = sorted(later - earlier for earlier, later in itertools.pairwise(times))
-    reach = _BRIDGED * distances[len(distances) // 2] if distances else math.inf
-    found: list[float | None] = []
+    reach = _MAX_DISTANCE * distances[len(distances) // 2] if distances else math.inf
+    columns: list[float | None] = []
     for column in range(room):
         begin, finish = last * (column / room), last * ((column + 1) / room)
         first = bisect.bisect_left(times, begin)
-        # The last column has the last moment, too.
+        # The last column includes the last moment.
         beyond = bisect.bisect_right(times, finish) if column == room - 1 else bisect.bisect_left(times, finish)
         inside = [value for _, value in points[first:beyond]]
-        found.append(_mean(inside) if inside else _nearest(points, first, (begin + finish) / 2, reach))
-    return found
+        columns.append(_mean(inside) if inside else _nearest(points, first, (begin + finish) / 2, reach))
+    return columns
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    told = [value for value in values if value is not None]
-    return math.fsum(value / len(told) for value in told) if told else None
+    numbers = [value for value in values if value is not None]
+    return math.fsum(value / len(numbers) for value in numbers) if numbers else None
 
 
-def _nearest(points: Sequence[tuple[float, float | None]], place: int, moment: float, reach: float) -> float | None:
-    """The value measured nearest to a moment that lies before `points[place]`, if it is within reach."""
-    around = [points[index] for index in (place - 1, place) if 0 <= index < len(points)]
+def _nearest(points: Sequence[tuple[float, float | None]], index: int, moment: float, reach: float) -> float | None:
+    """The value nearest to a moment just before `points[index]`, if it is within reach."""
+    around = [points[near] for near in (index - 1, index) if 0 <= near < len(points)]
     time, value = min(around, key=lambda point: abs(point[0] - moment))
     return value if abs(time - moment) <= reach else None
 
@@ -168,14 +170,12 @@ def _row(columns: Sequence[int | None], row: int, height: int, glyphs: Glyphs) -
     """One line of the curve, the highest first."""
     steps = len(glyphs.levels) - 1
     below = (height - 1 - row) * steps
-    nothing = glyphs.gap if row == height - 1 else " "
-    return "".join(
-        nothing if column is None else glyphs.levels[min(max(column - below, 0), steps)] for column in columns
-    )
+    empty = glyphs.gap if row == height - 1 else " "
+    return "".join(empty if column is None else glyphs.levels[min(max(column - below, 0), steps)] for column in columns)
 
 
 def _scale(low: float, high: float, height: int, words: Callable[[float], str]) -> list[str]:
-    """What stands left of each line: the top, the bottom, and the middle where there is one."""
+    """The label of each line: the top, the bottom, and the middle where there is one."""
     names = [""] * height
     names[-1] = words(low)
     names[0] = words(high)
@@ -192,7 +192,7 @@ def _clock(last: float, room: int) -> str:
     line = [" "] * room
     line[: len(start)] = start
     line[room - len(finish) :] = finish
-    place = room // 2 - len(middle) // 2
-    if place > len(start) + 1 and place + len(middle) + 1 < room - len(finish):
-        line[place : place + len(middle)] = middle
+    column = room // 2 - len(middle) // 2
+    if column > len(start) + 1 and column + len(middle) + 1 < room - len(finish):
+        line[column : column + len(middle)] = middle
     return "".join(line)

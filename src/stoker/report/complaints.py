@@ -1,7 +1,7 @@
-"""Which lines of a distributed step are worth a person's look while it runs: rank 0's, and complaints of the others.
+"""Selects the lines of a distributed step to show while it runs: those of rank 0, and errors of the other ranks.
 
-All ranks write much the same. Of ranks other than 0 only what looks like an error is shown, with the whole traceback;
-all that they wrote is in the log. Warnings are not among it, because every rank gives the same ones.
+All ranks write much the same. Of ranks other than 0 only lines that look like errors are shown, with whole tracebacks;
+the log has everything. Warnings are left out, because every rank writes the same ones.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import attrs
 
 from stoker.core.plan import LogLine
 
-_LOOKED_AT: Final = 1000
-"""Characters of a line: who complains says so early, and lines may have thousands."""
+_INSPECTED: Final = 1000
+"""Characters of a line: errors say so early, and lines may have thousands."""
 
-_SPEAKER: Final = re.compile(r"(?:\[\w+\]: ?)+")
-"""Who speaks, before each line: torch's hook for exceptions writes "[rank3]: ", torchrun's --tee "[default3]:".
+_RANK_PREFIX: Final = re.compile(r"(?:\[\w+\]: ?)+")
+"""The rank's prefix on each line: torch's hook for exceptions writes "[rank3]: ", torchrun's --tee "[default3]:".
 
 https://github.com/pytorch/pytorch/blob/v2.9.0/torch/distributed/distributed_c10d.py (`_distributed_excepthook`),
 https://github.com/pytorch/pytorch/blob/v2.9.0/torch/distributed/elastic/multiprocessing/tail_log.py
 """
 
 _NCCL_WARN: Final = "NCCL WARN"
-"""NCCL's word for errors. It writes to stdout unless told otherwise.
+"""NCCL's word for errors. It writes to stdout by default.
 
 https://github.com/NVIDIA/nccl/blob/master/src/debug.cc (`ncclDebugFile`, `ncclParamDebugLevel`)
 """
@@ -48,7 +48,7 @@ _COMPLAINT: Final = re.compile(
     re.VERBOSE,
 )
 _WARNING: Final = re.compile(r":\d+: \w*Warning: ")
-"""`warnings` wrote it, whatever it warns of: https://docs.python.org/3/library/warnings.html#warnings.formatwarning"""
+"""The format of the module `warnings`: https://docs.python.org/3/library/warnings.html#warnings.formatwarning"""
 
 Kind = Literal["traceback", "group", "stack"]
 _BEGINS: Final[tuple[tuple[str, Kind], ...]] = (
@@ -61,43 +61,44 @@ _IN_GROUP: Final = re.compile(r"\s*[|+]")
 
 @attrs.frozen(kw_only=True, slots=True)
 class Block:
-    """A traceback that has begun and not ended: what of, and how far its first line stands from the margin."""
+    """A traceback that has begun and not ended."""
 
     kind: Kind
     indent: int = 0
+    """Columns before its first line."""
 
 
-def worth_showing(lines: Iterable[LogLine], blocks: Mapping[int, Block]) -> tuple[list[LogLine], dict[int, Block]]:
-    """The lines to show of all ranks, and which ranks are inside a traceback after them; `blocks` is that before."""
-    shown: list[LogLine] = []
-    now = dict(blocks)
+def lines_to_show(lines: Iterable[LogLine], blocks: Mapping[int, Block]) -> tuple[list[LogLine], dict[int, Block]]:
+    """The lines to show, and the traceback that each rank is inside of after them; `blocks` is that before them."""
+    selected: list[LogLine] = []
+    open_blocks = dict(blocks)
     for line in lines:
         if not line.rank:  # rank 0, and the launcher
-            shown.append(line)
+            selected.append(line)
             continue
         if line.stream != "stderr":
-            if _NCCL_WARN in line.text[:_LOOKED_AT]:
-                shown.append(line)
+            if _NCCL_WARN in line.text[:_INSPECTED]:
+                selected.append(line)
             continue
-        wanted, block = judged(line.text, now.pop(line.rank, None))
+        complaint, block = classify(line.text, open_blocks.pop(line.rank, None))
         if block is not None:
-            now[line.rank] = block
-        if wanted:
-            shown.append(line)
-    return shown, now
+            open_blocks[line.rank] = block
+        if complaint:
+            selected.append(line)
+    return selected, open_blocks
 
 
-def judged(text: str, block: Block | None = None) -> tuple[bool, Block | None]:
-    """Whether a line complains or belongs to a traceback that does, and the traceback in which the next one stands."""
-    text = _SPEAKER.sub("", text[:_LOOKED_AT], count=1) if text.startswith("[") else text[:_LOOKED_AT]
+def classify(text: str, block: Block | None = None) -> tuple[bool, Block | None]:
+    """Whether a line is an error or part of a traceback, and the traceback that the next line is in."""
+    text = _RANK_PREFIX.sub("", text[:_INSPECTED], count=1) if text.startswith("[") else text[:_INSPECTED]
     indent = len(text) - len(text.lstrip())
     for words, kind in _BEGINS:
         if words in text:
             return True, Block(kind=kind, indent=indent)
     if block is not None:
-        if _goes_on(text, indent, block):
+        if _continues(text, indent, block):
             return True, block
-        if block.kind == "traceback":  # its last line says what was raised, whatever that is called
+        if block.kind == "traceback":  # its last line names the exception, which may have any name
             return bool(text.strip()), None
     return complains(text), None
 
@@ -107,7 +108,7 @@ def complains(text: str) -> bool:
     return _COMPLAINT.search(text) is not None and _WARNING.search(text) is None
 
 
-def _goes_on(text: str, indent: int, block: Block) -> bool:
+def _continues(text: str, indent: int, block: Block) -> bool:
     if block.kind == "group":
         return _IN_GROUP.match(text) is not None
     if block.kind == "stack" and text.startswith("frame #"):

@@ -1,7 +1,7 @@
-"""Markdown as HTML, for what people write on a card: CommonMark, tables and strikethrough, by markdown-it-py.
+"""Renders the Markdown of cards as HTML: CommonMark, tables and strikethrough, by markdown-it-py.
 
-HTML of the text's author is shown as text, a link leads to http, https or mail, and a page loads nothing from
-elsewhere: an image is a link to it. A new line in the text is one on the page.
+HTML in the text is shown as text, links lead to http, https or mail only, and the page loads nothing: an image becomes
+a link. A line break in the text is one on the page.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _SCHEMES: Final = ("http://", "https://", "mailto:")
 
 
 def html(text: str) -> str:
-    """A text of Markdown as HTML that can stand anywhere in a page."""
+    """Markdown as HTML that is safe anywhere in a page."""
     return str(_parser().render(text))
 
 
 @functools.cache
 def _parser() -> MarkdownIt:
-    from markdown_it import MarkdownIt  # few pages have a text, and it takes some 20 ms
+    from markdown_it import MarkdownIt  # few pages have Markdown, and the import takes some 20 ms
 
     parser = MarkdownIt("commonmark", {"html": False, "breaks": True, "xhtmlOut": False})
     parser.enable(["table", "strikethrough"]).disable("image")

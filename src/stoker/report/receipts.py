@@ -1,6 +1,6 @@
-"""A receipt in full, as text for a terminal: what was asked and held, the verdict, every number, advice, charts.
+"""A receipt in full, as text for a terminal: the verdict, the request and the lease, every number, advice, charts.
 
-Pure: it is told the width, the characters that the output has, and how to colour.
+Pure: the caller passes the width, the characters that the output can show, and a function that colours.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from stoker.core.receipt import Receipt, Track, Use
 from stoker.core.words import count_text, memory_text, time_text
 from stoker.report.charts import BLOCKS, Glyphs, Style, ceiling, chart
 
-WIDEST: Final = 100
-"""Columns; a longer line is read less easily, and a wider chart shows no more."""
-NARROWEST: Final = 30
+MAX_WIDTH: Final = 100
+"""Columns; longer lines are harder to read, and a wider chart shows no more."""
+MIN_WIDTH: Final = 30
 COLOURS: Final[Mapping[str, str]] = {"used": "32", "idle": "33", "wrong-device": "31", "cpu-fallback": "33"}
 """verdict → its colour on a terminal"""
 
 Paint = Callable[[str, str], str]
 
 
-def plainly(text: str, _: str) -> str:
-    """The text without its colour."""
+def uncoloured(text: str, _: str) -> str:
+    """The text without colour."""
     return text
 
 
@@ -35,17 +35,17 @@ def receipt_lines(
     width: int,
     running: bool = False,
     glyphs: Glyphs = BLOCKS,
-    paint: Paint = plainly,
+    paint: Paint = uncoloured,
 ) -> Iterator[str]:
-    """The whole receipt, no line wider than `width`, of which it takes `WIDEST` at most; `running` has no end yet."""
-    width = max(NARROWEST, min(width, WIDEST))
+    """The whole receipt, no line wider than `width` and `MAX_WIDTH`; with `running`, a missing end is expected."""
+    width = max(MIN_WIDTH, min(width, MAX_WIDTH))
     facts = [*_facts(receipt, running=running)]
     margin = max(len(name) for name, _ in facts) + 4
     for name, text in facts:
-        first, *rest = textwrap.wrap(text, width - margin, break_on_hyphens=False) or [""]
+        first, *following = textwrap.wrap(text, width - margin, break_on_hyphens=False) or [""]
         coloured = paint(first, COLOURS.get(receipt.verdict, "")) if name == "verdict" else first
         yield f"  {name:<{margin - 2}}{coloured}"
-        yield from (" " * margin + line for line in rest)
+        yield from (" " * margin + line for line in following)
     for table in _device_tables(receipt.devices, width):
         yield ""
         yield from _aligned(table, paint)
@@ -56,10 +56,10 @@ def receipt_lines(
 
 
 def _facts(receipt: Receipt, *, running: bool) -> Iterator[tuple[str, str]]:
-    """Name and text of everything that is not a number of one device; what is empty is left out."""
-    held = words.devices_text(receipt.devices)
+    """Name and text of everything that is not a number of one device, without empty texts."""
+    devices = words.devices_text(receipt.devices)
     yield "verdict", receipt.verdict
-    yield from _several("evidence", receipt.evidence)
+    yield from _numbered_once("evidence", receipt.evidence)
     if receipt.fallback and not any(receipt.fallback in sentence for sentence in receipt.evidence):
         yield "no devices", receipt.fallback
     if receipt.left_idle and not receipt.stopped:
@@ -68,7 +68,7 @@ def _facts(receipt: Receipt, *, running: bool) -> Iterator[tuple[str, str]]:
         yield "stopped", receipt.stopped
     if receipt.asked:
         yield "asked for", receipt.asked
-    yield "held", held or "nothing"
+    yield "held", devices or "nothing"
     samples = max((use.samples for use in receipt.devices), default=0)
     watched = f", {count_text(samples, 'sample')} every {time_text(receipt.interval)}" if samples else ""
     unfinished = "" if receipt.whole or running else ", its end was not seen: the sampler was killed, too"
@@ -80,27 +80,27 @@ def _facts(receipt: Receipt, *, running: bool) -> Iterator[tuple[str, str]]:
         yield "cores", _mean_and_peak(receipt.cpus_mean, receipt.cpus_peak, words.cores_text)
     if receipt.memory_mean is not None or receipt.memory_peak is not None:
         yield "host memory", _mean_and_peak(receipt.memory_mean, receipt.memory_peak, memory_text)
-    yield from _several("proved", [f"{name} {value}" for name, value in receipt.proved.items()])
-    yield from _several("advice", receipt.advice)
+    yield from _numbered_once("proved", [f"{name} {value}" for name, value in receipt.proved.items()])
+    yield from _numbered_once("advice", receipt.advice)
 
 
-def _several(name: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The name stands before the first only."""
-    for place, text in enumerate(texts):
-        yield "" if place else name, text
+def _numbered_once(name: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """One row for each text; only the first has the name."""
+    for index, text in enumerate(texts):
+        yield "" if index else name, text
 
 
-def _mean_and_peak(mean: float | None, peak: float | None, shown: Callable[[float], str]) -> str:
-    parts = [("mean", words.known(mean, shown)), ("peak", words.known(peak, shown))]
+def _mean_and_peak(mean: float | None, peak: float | None, words_of: Callable[[float], str]) -> str:
+    parts = [("mean", words.known(mean, words_of)), ("peak", words.known(peak, words_of))]
     return ", ".join(f"{name} {text}" for name, text in parts if text)
 
 
 _UUID: Final = 20
-"""Characters of a UUID that is shown whole; the beginning of NVIDIA's, which have 40, tells devices apart."""
+"""Characters up to which a UUID is shown whole; NVIDIA's have 40, and their beginning is unique on a machine."""
 
 
 def _uuid(use: Use) -> str:
-    """Nothing for a device that is made up: its UUID leads nowhere."""
+    """The UUID, shortened; empty for a simulated device, whose UUID names nothing."""
     if use.simulated:
         return ""
     return use.uuid if len(use.uuid) <= _UUID else use.uuid[:12]
@@ -128,23 +128,23 @@ _ROWS: Final[Sequence[tuple[str, Callable[[Use], str]]]] = (
     ("held back", lambda use: words.throttled_text(use).partition(", ")[0]),
     ("uuid", _uuid),
 )
-"""name → what stands there for a device; of reasons why one was held back the worst, of a UUID what tells it apart"""
+"""name of a row → its cell for a device; "held back" has only the worst reason"""
 
 
 def _device_tables(uses: Sequence[Use], width: int) -> Iterator[list[tuple[str, ...]]]:
-    """The devices side by side, as many as fit; rows in which nothing stands are left out."""
-    columns = [tuple(shown(use) for _, shown in _ROWS) for use in uses]
-    rows = [place for place in range(len(_ROWS)) if any(column[place] for column in columns)]
-    names = tuple(_ROWS[place][0] for place in rows)
+    """Tables with as many devices side by side as fit, without empty rows."""
+    columns = [tuple(cell(use) for _, cell in _ROWS) for use in uses]
+    rows = [row for row in range(len(_ROWS)) if any(column[row] for column in columns)]
+    names = tuple(_ROWS[row][0] for row in rows)
     margin = max(map(len, names), default=0) + 2
-    columns = [tuple(column[place] for place in rows) for column in columns]
+    columns = [tuple(column[row] for row in rows) for column in columns]
     while columns:
-        taken, room = 1, width - margin - _width(columns[0])
-        while taken < len(columns) and room >= _width(columns[taken]):
-            room -= _width(columns[taken])
-            taken += 1
-        yield list(zip(names, *columns[:taken]))
-        columns = columns[taken:]
+        count, room = 1, width - margin - _width(columns[0])
+        while count < len(columns) and room >= _width(columns[count]):
+            room -= _width(columns[count])
+            count += 1
+        yield list(zip(names, *columns[:count]))
+        columns = columns[count:]
 
 
 def _width(column: Sequence[str]) -> int:
@@ -171,11 +171,11 @@ _WRITE: Final[Mapping[str, Callable[[float], str]]] = {
 
 
 _MARGIN: Final = len("85.9 GB")
-"""Columns of every scale, so that the charts' times stand below each other."""
+"""Columns of every scale, so that the time axes of the charts align."""
 
 
 def _charts(receipt: Receipt, tracks: Sequence[Track], width: int, glyphs: Glyphs) -> Iterator[list[str]]:
-    """A chart for every quantity of every device, then those of the processes; none for what nothing measured."""
+    """A chart for each quantity of each device, then for those of the processes; none without measurements."""
     by_name = {(track.uuid, track.name): track for track in tracks if any(v is not None for v in track.values)}
     height = 5 if len(receipt.devices) <= 2 else 3
     end = max([receipt.seconds, *(time for track in by_name.values() for time in track.times)])
@@ -184,13 +184,14 @@ def _charts(receipt: Receipt, tracks: Sequence[Track], width: int, glyphs: Glyph
         for name, title in _OF_DEVICES:
             track = by_name.get((use.uuid, name))
             if track is not None:
-                high = _top(name, use, [other for (uuid, which), other in by_name.items() if uuid and which == name])
+                same_quantity = [one for (uuid, quantity), one in by_name.items() if uuid and quantity == name]
+                high = scale_end(name, use, same_quantity)
                 label = f"{title} of {words.device_name(use)}"
                 yield _chart(track, label, size=(width, height), high=high, style=_style(name, end, glyphs))
     for name, title in _OF_PROCESSES:
         track = by_name.get(("", name))
         if track is not None:
-            yield _chart(track, title, size=(width, 3), high=_highest([track]), style=_style(name, end, glyphs))
+            yield _chart(track, title, size=(width, 3), high=round_maximum([track]), style=_style(name, end, glyphs))
 
 
 def _style(name: str, end: float, glyphs: Glyphs) -> Style:
@@ -205,22 +206,22 @@ def _chart(track: Track, title: str, *, size: tuple[int, int], high: float, styl
 
 
 def _peak(track: Track, glyphs: Glyphs) -> str:
-    """What to read beside the title: the highest value, and what a gap looks like where there are any."""
+    """The highest value, and the character of a gap if there are gaps."""
     peak = track.peak if track.peak is not None else max(v for v in track.values if v is not None)
     gaps = f", {glyphs.gap} unknown" if any(value is None for value in track.values) else ""
     return f", peak {_WRITE[track.name](peak)}{gaps}"
 
 
-def _top(name: str, use: Use, tracks: Sequence[Track]) -> float:
-    """Where the scale of a device's quantity ends."""
+def scale_end(name: str, use: Use, tracks: Sequence[Track]) -> float:
+    """The upper end of the scale for a quantity of a device; `tracks` are those that share the scale."""
     if name == "utilization":
         return 100.0
     if name == "memory" and use.memory:
         return float(use.memory)
-    return _highest(tracks)
+    return round_maximum(tracks)
 
 
-def _highest(tracks: Sequence[Track]) -> float:
-    """A round number at or above all that was measured, also what thinning took away."""
+def round_maximum(tracks: Sequence[Track]) -> float:
+    """A round number at or above every measured value, also those that thinning removed."""
     values = [value for track in tracks for value in (*track.values, track.peak)]
     return ceiling(max((value for value in values if value is not None and math.isfinite(value)), default=0.0))

@@ -1,6 +1,6 @@
-"""One quantity over time as an SVG picture: text that stands in a page as it is, without script and without a font.
+"""One quantity over time as an SVG picture that is embedded in a page, without scripts and fonts.
 
-Pure: it knows no receipt and no page. What a person or a driver wrote is escaped here, numbers that are none are gaps.
+Pure: it knows no receipt and no page. Texts are escaped here; values that are not finite are gaps.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from stoker.report.charts import ceiling
 _LEFT: Final = 72
 """Pixels for the scale's words, such as "85.9 GB"."""
 _RIGHT: Final = 12
-_ABOVE: Final = 26
-_BELOW: Final = 22
-_BRIDGED: Final = 1.75
-"""Distances between two values beyond which the line is broken: nothing is known there."""
+_TOP: Final = 26
+_BOTTOM: Final = 22
+_MAX_DISTANCE: Final = 1.75
+"""Times the median distance between two values: a longer distance is a gap in the curve."""
 _COLOUR: Final = "#2f7dd1"
 """Readable on white and on black."""
 
@@ -30,12 +30,16 @@ Point = tuple[float, float]
 
 @attrs.frozen(kw_only=True)
 class Drawing:
-    """How a chart is drawn: its size, a value of the scale in words, when the time ends (else with the last value)."""
+    """How a chart is drawn."""
 
     width: int = 640
+    """Pixels."""
     height: int = 130
+    """Pixels."""
     words: Callable[[float], str] = "{:g}".format
+    """A value of the scale in words."""
     end: float | None = None
+    """Seconds at the right end; None is the time of the last value."""
     colour: str = _COLOUR
 
 
@@ -49,8 +53,8 @@ def chart(
 ) -> str:
     """The picture: a filled curve with its scale at the left and the time below.
 
-    `values[i]` is what was measured around `times[i]`, seconds; None is a gap, in which nothing is drawn. `high` is
-    where the scale ends, else what is just above the highest value; what is beyond the scale is drawn at its edge.
+    `values[i]` was measured around `times[i]`, seconds; None is a gap, in which nothing is drawn. The scale ends at
+    `high`, by default at a round number above the highest value; values beyond the scale are drawn at its edge.
     """
     drawing = drawing or Drawing()
     points = sorted(
@@ -63,10 +67,10 @@ def chart(
     end = drawing.end
     if end is None or not math.isfinite(end) or end <= 0:
         end = max((time for time, _ in points), default=0.0)
-    wide, tall = drawing.width - _LEFT - _RIGHT, drawing.height - _ABOVE - _BELOW
-    bottom = _ABOVE + tall
+    wide, tall = drawing.width - _LEFT - _RIGHT, drawing.height - _TOP - _BOTTOM
+    bottom = _TOP + tall
 
-    def place(time: float, value: float) -> Point:
+    def position(time: float, value: float) -> Point:
         across = min(max(time / end, 0.0), 1.0) if end > 0 else 0.0
         up = min(max(value / top, 0.0), 1.0)
         return _LEFT + across * wide, bottom - up * tall
@@ -82,14 +86,14 @@ def chart(
         *_clock(end, wide, bottom + 15),
     ]
     colour = escape(drawing.colour)
-    for run in _runs(points):
-        parts += _curve([place(time, value) for time, value in run], bottom, colour)
+    for stretch in _stretches(points):
+        parts += _curve([position(time, value) for time, value in stretch], bottom, colour)
     return "".join(parts) + "</svg>"
 
 
 def _scale(top: float, drawing: Drawing, wide: int, tall: int) -> Iterator[str]:
     for share in (0.0, 0.5, 1.0):
-        y = _ABOVE + tall * (1 - share)
+        y = _TOP + tall * (1 - share)
         yield (
             f'<line x1="{_LEFT}" x2="{_LEFT + wide}" y1="{_number(y)}" y2="{_number(y)}" '
             'stroke="currentColor" stroke-opacity="0.2"/>'
@@ -99,19 +103,19 @@ def _scale(top: float, drawing: Drawing, wide: int, tall: int) -> Iterator[str]:
 
 def _clock(end: float, wide: int, y: float) -> Iterator[str]:
     for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
-        shown = escape(time_text(end * share)) if share else "0 s"
-        yield _text(shown, _LEFT + wide * share, y, anchor=anchor)
+        label = escape(time_text(end * share)) if share else "0 s"
+        yield _text(label, _LEFT + wide * share, y, anchor=anchor)
 
 
-def _text(shown: str, x: float, y: float, *, anchor: str = "start", weight: str = "400") -> str:
-    """Words at a place; they are escaped already."""
-    return f'<text x="{_number(x)}" y="{_number(y)}" text-anchor="{anchor}" font-weight="{weight}">{shown}</text>'
+def _text(markup: str, x: float, y: float, *, anchor: str = "start", weight: str = "400") -> str:
+    """A text element; `markup` is escaped already."""
+    return f'<text x="{_number(x)}" y="{_number(y)}" text-anchor="{anchor}" font-weight="{weight}">{markup}</text>'
 
 
-def _runs(points: Sequence[tuple[float, float | None]]) -> Iterator[list[Point]]:
-    """The stretches of time in which something is known, each at least one point."""
+def _stretches(points: Sequence[tuple[float, float | None]]) -> Iterator[list[Point]]:
+    """The stretches of time without a gap, each with one point at least."""
     distances = sorted(later - earlier for (earlier, _), (later, _) in itertools.pairwise(points))
-    reach = _BRIDGED * distances[len(distances) // 2] if distances else math.inf
+    reach = _MAX_DISTANCE * distances[len(distances) // 2] if distances else math.inf
     run: list[Point] = []
     for time, value in points:
         if run and (value is None or time - run[-1][0] > reach):

@@ -1,6 +1,6 @@
-"""A run in the terminal: live while it goes, a summary when it is over. All of it on stderr; stdout is the program's.
+"""Shows a run on stderr: live while it runs, a summary at its end. Stdout belongs to the program.
 
-On a terminal the steps that run stand in a few lines at the bottom, redrawn in place, and what steps write scrolls by
+On a terminal, the running steps are a few lines at the bottom that are redrawn in place, and the steps' output scrolls
 above them. Elsewhere (a pipe, a CI log) every change is one plain line.
 """
 
@@ -12,6 +12,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence, TextIO
 
+import attrs
+
 from stoker.core.plan import LogLine, Plan
 from stoker.core.words import count_text, memory_text, time_text
 from stoker.worker.failure import shown
@@ -20,9 +22,9 @@ if TYPE_CHECKING:
     from stoker.report.complaints import Block
 
 REDRAW: Final = 0.1
-"""Seconds between two drawings: faster flickers on slow terminals and costs the run."""
+"""Seconds between two drawings: more often flickers on slow terminals and costs the run time."""
 QUIET_START: Final = 0.3
-"""Seconds before the first drawing: a run that is over by then only shows its summary."""
+"""Seconds before the first drawing: a shorter run only shows its summary."""
 _MARKS: Final = {
     "succeeded": ("✓", "32"),
     "cached": ("≡", "36"),
@@ -32,27 +34,33 @@ _MARKS: Final = {
     "running": ("▸", "34"),
     "pending": ("·", "2"),
 }
-_SHOWN: Final = 8
-"""Lines of running steps; the rest is a count."""
+_MAX_LINES: Final = 8
+"""Running steps and warnings that are listed; more are a count."""
 
 
+@attrs.define
 class _Row:
-    """What the summary knows of a step, or of all elements of a fan-out together."""
+    """A line of the summary: a step, or all elements of a fan-out together."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.status = "pending"
-        self.statuses: dict[str, int] = {}
-        self.count: int | None = None
-        self.seconds = 0.0
-        self.cpu = 0.0
-        self.peak = 0.0
-        self.attempts = 0
-        self.receipts: dict[str, int] = {}
+    name: str
+    status: str = "pending"
+    statuses: dict[str, int] = attrs.field(factory=dict)
+    """Status → elements of a fan-out that ended with it."""
+    count: int | None = None
+    """Elements of a fan-out; None for a step."""
+    seconds: float = 0.0
+    cpu: float = 0.0
+    """Seconds of CPU time, of all elements."""
+    peak: float = 0.0
+    """Bytes: the largest memory of one element."""
+    attempts: int = 0
+    """The most attempts of one element."""
+    receipts: dict[str, int] = attrs.field(factory=dict)
+    """Line about accelerators → elements that have it."""
 
 
 class Terminal:
-    """Shows a run on a text stream; `core.observer.Observer`."""
+    """Shows a run on a text stream; a `core.observer.Observer`."""
 
     def __init__(self, stream: TextIO | None = None, *, verbose: bool = True) -> None:
         self._out = stream or sys.stderr
@@ -73,13 +81,13 @@ class Terminal:
         self._warnings: list[str] = []
 
     def began(self, run: str, plan: Plan) -> None:
-        """Remember the steps in their order."""
+        """Note the steps in their order."""
         self._run, self._pipeline, self._started = run, plan.pipeline, time.monotonic()
         for step in plan.steps:
             self._rows[step.key] = _Row(step.key)
 
     def changed(self, key: str, status: str, facts: Mapping[str, Any]) -> None:
-        """Take a change in, and show it if it is time."""
+        """Note a step's new status, and redraw."""
         parent = facts.get("parent", "")
         row = self._rows.setdefault(parent or key, _Row(parent or key))
         if status == "expanded":
@@ -92,7 +100,7 @@ class Terminal:
         elif status == "leased":
             self._waits.pop(key, None)
             self._devices[key] = _devices_text(facts["devices"])
-            self._running[key] = time.monotonic()  # what it waited is not its time
+            self._running[key] = time.monotonic()  # time that it waited for devices does not count
         elif status == "running":
             self._waits.pop(key, None)
             self._running[key] = time.monotonic()
@@ -104,10 +112,10 @@ class Terminal:
             again = f"again in {time_text(facts['wait'])}{changed}"
             self._line(f"{key}: attempt {facts['attempt']} ended: {facts['cause']}; {again}")
         else:
-            self._settled(row, key, status, facts, element=bool(parent))
+            self._record_end(row, key, status, facts, element=bool(parent))
         self._draw()
 
-    def _settled(self, row: _Row, key: str, status: str, facts: Mapping[str, Any], *, element: bool) -> None:
+    def _record_end(self, row: _Row, key: str, status: str, facts: Mapping[str, Any], *, element: bool) -> None:
         self._running.pop(key, None)
         self._waits.pop(key, None)
         self._devices.pop(key, None)
@@ -130,13 +138,13 @@ class Terminal:
             self._line(self._mark(status) + f" {key} {self._facts(row)}".rstrip())
 
     def wrote(self, key: str, attempt: int, lines: Sequence[LogLine]) -> None:
-        """Let a step's lines scroll by, its name before each; of ranks other than 0 only complaints."""
+        """Show lines that a step wrote, with its name; of ranks other than 0 only errors."""
         if not self._verbose:
             return
         if any(line.rank for line in lines):
-            from stoker.report.complaints import worth_showing
+            from stoker.report.complaints import lines_to_show
 
-            lines, self._blocks[key, attempt] = worth_showing(lines, self._blocks.get((key, attempt), {}))
+            lines, self._blocks[key, attempt] = lines_to_show(lines, self._blocks.get((key, attempt), {}))
             if not lines:
                 return
         head = self._paint(f"{key or self._pipeline} │ ", "2")  # the run's own hooks have no step
@@ -144,15 +152,15 @@ class Terminal:
         self._line("\n".join(heads.get(line.rank or 0, head) + line.text.rpartition("\r")[2] for line in lines))
 
     def said(self, text: str) -> None:
-        """Let a sentence scroll by."""
+        """Show a message."""
         self._line(text)
 
     def ended(self, status: str) -> None:
-        """The failures with their tracebacks, the table of steps, and where to look next."""
+        """Show the failures with their tracebacks, the table of steps, and the next commands."""
         self._erase()
         for key, facts in self._failures:
             self._out.write(self._failure(key, facts))
-        self._out.write("\n".join([*self._table(), *self._farewell(status)]) + "\n")
+        self._out.write("\n".join([*self._table(), *self._closing_lines(status)]) + "\n")
         self._out.flush()
 
     def _failure(self, key: str, facts: Mapping[str, Any]) -> str:
@@ -195,16 +203,16 @@ class Terminal:
         facts += [text if count == 1 else f"{count} times {text}" for text, count in list(row.receipts.items())[:3]]
         return "  ".join(facts)
 
-    def _farewell(self, status: str) -> list[str]:
-        took = time_text(time.monotonic() - self._started)
+    def _closing_lines(self, status: str) -> list[str]:
+        duration = time_text(time.monotonic() - self._started)
         rows = list(self._rows.values())
         cached = sum(row.status == "cached" for row in rows)
-        head = f"{self._mark(status)} {self._pipeline} {status} in {took}: {count_text(len(rows), 'step')}"
+        head = f"{self._mark(status)} {self._pipeline} {status} in {duration}: {count_text(len(rows), 'step')}"
         if cached:
             head += f", {cached} cached"
-        lines = ["", *(self._paint(f"  ! {warning}", "33") for warning in self._warnings[:_SHOWN]), head]
-        if len(self._warnings) > _SHOWN:
-            lines.insert(-1, f"  ! … and {len(self._warnings) - _SHOWN} more: stoker gpu {self._run}")
+        lines = ["", *(self._paint(f"  ! {warning}", "33") for warning in self._warnings[:_MAX_LINES]), head]
+        if len(self._warnings) > _MAX_LINES:
+            lines.insert(-1, f"  ! … and {len(self._warnings) - _MAX_LINES} more: stoker gpu {self._run}")
         if status == "succeeded":
             lines.append(f"  look: stoker show {self._run} · in Python: Client().run('{self._run}')")
         else:
@@ -235,7 +243,7 @@ class Terminal:
             self._drawn = 0
 
     def tick(self) -> None:
-        """Redraw, so that times move while nothing happens."""
+        """Redraw, so that times advance while nothing happens."""
         self._draw()
 
     def _draw(self, *, now: bool = False) -> None:
@@ -246,21 +254,21 @@ class Terminal:
         self._erase()
         width = shutil.get_terminal_size().columns - 1
         lines = []
-        for key, since in list(self._running.items())[:_SHOWN]:
-            doing = self._waits.get(key) or "  ".join(
+        for key, since in list(self._running.items())[:_MAX_LINES]:
+            state = self._waits.get(key) or "  ".join(
                 filter(None, (time_text(clock - since), self._devices.get(key, "")))
             )
-            lines.append(f"{self._mark('running')} {key}  {doing}"[: width + 9])
-        if len(self._running) > _SHOWN:
-            lines.append(f"  … and {len(self._running) - _SHOWN} more running")
+            lines.append(f"{self._mark('running')} {key}  {state}"[: width + 9])
+        if len(self._running) > _MAX_LINES:
+            lines.append(f"  … and {len(self._running) - _MAX_LINES} more running")
         for row in self._rows.values():
             if row.count and row.status == "running":
-                done = sum(row.statuses.values())
-                bar = "━" * int(20 * done / row.count)
-                lines.append(f"  {row.name} {self._paint(bar.ljust(20, '─'), '34')} {done}/{row.count}"[: width + 9])
-        done = sum(row.status not in ("pending", "running") for row in self._rows.values())
+                ended = sum(row.statuses.values())
+                bar = "━" * int(20 * ended / row.count)
+                lines.append(f"  {row.name} {self._paint(bar.ljust(20, '─'), '34')} {ended}/{row.count}"[: width + 9])
+        ended = sum(row.status not in ("pending", "running") for row in self._rows.values())
         lines.append(
-            self._paint(f"  {self._pipeline}: {done}/{len(self._rows)} steps, {time_text(clock - self._started)}", "2")
+            self._paint(f"  {self._pipeline}: {ended}/{len(self._rows)} steps, {time_text(clock - self._started)}", "2")
         )
         self._out.write("\n".join(lines) + "\n")
         self._out.flush()
@@ -272,4 +280,4 @@ def _devices_text(devices: Sequence[Mapping[str, Any]]) -> str:
     by_model: dict[str, list[str]] = {}
     for device in devices:
         by_model.setdefault(device["model"], []).append(str(device["index"]))
-    return "on " + "; ".join(f"{model} {', '.join(found)}" for model, found in by_model.items()) if by_model else ""
+    return "on " + "; ".join(f"{model} {', '.join(indexes)}" for model, indexes in by_model.items()) if by_model else ""
