@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stoker.report.charts import ASCII, BLOCKS, Glyphs, Style, ceiling, chart, glyphs_for, level
@@ -38,6 +38,7 @@ def test_whatever_is_given_it_fits(
 
 
 @given(finite, finite, finite, st.floats(1e-6, 1e12), st.integers(1, 100))
+@example(one=0.0, other=5e-324, low=0.0, span=1.0, levels=1)
 def test_what_is_higher_stands_higher(one: float, other: float, low: float, span: float, levels: int) -> None:
     lower, higher = sorted((one, other))
     at = [level(value, low=low, high=low + span, levels=levels) for value in (lower, higher)]

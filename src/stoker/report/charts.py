@@ -108,9 +108,9 @@ def chart(
 def level(value: float, *, low: float, high: float, levels: int) -> int:
     """The height of a value, from 0 to `levels`; anything above `low` is at least 1."""
     # Halves, so that a scale as wide as all numbers does not overflow.
-    part = (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.0
-    if not part > 0:
+    if not low < value or not low < high:
         return 0
+    part = (value / 2 - low / 2) / (high / 2 - low / 2)
     return levels if part >= 1 else max(1, math.floor(part * levels + 0.5))
 
 
