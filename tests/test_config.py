@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stoker import config
+from stoker import config, stacks
 from stoker.core.errors import NotFound, SettingsError, UsageError
 
 
@@ -132,9 +132,9 @@ def test_which_stack(
 def test_homes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = folder.parent / ".stoker"
     (folder / ".stoker").mkdir()
-    assert config.home() == own  # no file of a project is beside it
+    assert stacks.home() == own  # no file of a project is beside it
     _write(folder / "pyproject.toml", "[project]\n")
-    assert config.home() == folder / ".stoker"
+    assert stacks.home() == folder / ".stoker"
     assert config.load().database.endswith("project/.stoker/stoker.db")
     monkeypatch.setenv("STOKER_HOME", str(folder / "elsewhere"))
     assert config.load().home == folder / "elsewhere"
@@ -246,7 +246,7 @@ def test_no_such_stack(
     ],
 )
 def test_lines_of_keys(text: str, lines: Any) -> None:
-    assert config._lines(text) == lines
+    assert stacks._lines(text) == lines
 
 
 def test_the_names_that_settings_need_are_here() -> None:

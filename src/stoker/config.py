@@ -1,390 +1,89 @@
-"""Stacks: named sets of where steps run and where things are kept, from `stoker.toml`; and what goes into settings.
+"""What goes into settings, and the stacks: `from stoker.config import ResourceSettings, Retry, Torchrun`.
 
-    stack = "gpu-cluster"                        # the stack that is used when nobody names one
-
-    [stacks.gpu-cluster]
-    orchestrator = "local"                       # a flavor, or {flavor = "local", max_workers = 4}
-    step_operators.big = {flavor = "local"}      # @step(step_operator="big")
-    database = "postgresql://me:${DB_PASSWORD}@db/stoker"
-    artifact_store = "file:///data/artifacts"    # or a path, seen from this file
-    container_registry = "registry.example.com/ml"
-    image_builder = "local"
-
-    [stacks.gpu-cluster.settings]                # defaults for every step: whatever @pipeline takes
-    resources.cpu_count = 2
-    timeout = "2h"
-
-The file is the nearest `stoker.toml`, or `pyproject.toml` with `[tool.stoker]`, from the working directory upwards;
-below it comes `~/.stoker/stoker.toml`, whose stacks are known everywhere. The stack is the one named in the call, by
-`STOKER_STACK`, by the nearest `stack =`, or "local", which always exists.
-
-State is kept in the home: `STOKER_HOME`, or the project's `.stoker` where that folder exists, or `~/.stoker`. SQLite's
-URIs are those of SQLAlchemy: `sqlite:///a.db` is a path seen from this file, `sqlite:////data/a.db` an absolute one.
+Names are imported when they are first used, so that the settings of a platform cost nothing where nobody names it. How
+stacks are found and read is `stoker.stacks`.
 """
 
 from __future__ import annotations
 
-import os
-import re
-from pathlib import Path
-from typing import Any, Final, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-import attrs
+if TYPE_CHECKING:
+    from stoker.backends.docker.settings import ContainerSettings
+    from stoker.backends.local.settings import LocalSettings
+    from stoker.backends.ray.settings import RaySettings
+    from stoker.backends.slurm.settings import SlurmSettings
+    from stoker.core.docker import DockerSettings
+    from stoker.core.ladder import Alternative, Halve, Scale
+    from stoker.core.launch import MPI, Accelerate, Command, DeepSpeed, Jax, Launch, Torchrun
+    from stoker.core.monitoring import Monitor
+    from stoker.core.packages import PackageSettings
+    from stoker.core.resources import ResourceSettings
+    from stoker.core.retry import Retry
+    from stoker.stacks import Component, Stack, load, stacks
 
-from stoker.core.containers import ContainerSettings
-from stoker.core.errors import NotFound, SettingsError, UsageError, nearest
-from stoker.core.ladder import Alternative, Halve, Scale
-from stoker.core.launch import MPI, Accelerate, Command, DeepSpeed, Jax, Launch, Torchrun
-from stoker.core.ray import RaySettings
-from stoker.core.resources import ResourceSettings
-from stoker.core.settings import DockerSettings, Layer, LocalSettings, Monitor, PackageSettings, Retry
-from stoker.core.slurm import SlurmSettings
-from stoker.settings.options import check_flavor, component_settings, layer_from
+__all__ = [
+    "MPI",
+    "Accelerate",
+    "Alternative",
+    "Command",
+    "Component",
+    "ContainerSettings",
+    "DeepSpeed",
+    "DockerSettings",
+    "Halve",
+    "Jax",
+    "Launch",
+    "LocalSettings",
+    "Monitor",
+    "PackageSettings",
+    "RaySettings",
+    "ResourceSettings",
+    "Retry",
+    "Scale",
+    "SlurmSettings",
+    "Stack",
+    "Torchrun",
+    "load",
+    "stacks",
+]
 
-__all__ = ["Alternative", "Component", "DockerSettings", "Halve", "LocalSettings", "Monitor", "PackageSettings"]
-__all__ += ["ContainerSettings", "RaySettings", "ResourceSettings", "Retry", "Scale", "SlurmSettings", "Stack", "load"]
-__all__ += ["MPI", "Accelerate", "Command", "DeepSpeed", "Jax", "Launch", "Torchrun", "stacks"]
-
-FILE: Final = "stoker.toml"
-PYPROJECT: Final = "pyproject.toml"
-DEFAULT: Final = "local"
-TOP_KEYS: Final = ("stack", "stacks")
-STACK_KEYS: Final = (
-    "orchestrator",
-    "step_operators",
-    "artifact_store",
-    "database",
-    "container_registry",
-    "image_builder",
-    "settings",
-)
-_VARIABLE = re.compile(r"\$\{([^}]*)\}")
-_PASSWORD = re.compile(r"(://[^/@:]*):[^/]*@")
-_SECRET_QUERY = re.compile(r"([?&][^=&]*(?:password|token|secret|key)[^=&]*=)[^&]*", re.IGNORECASE)
-
-
-def masked(uri: str) -> str:
-    """The URI with stars for its password."""
-    return _SECRET_QUERY.sub(r"\1***", _PASSWORD.sub(r"\1:***@", uri))
-
-
-def _shown(uri: str) -> str:
-    return repr(masked(uri))
-
-
-def _names_only(options: Mapping[str, Any]) -> str:
-    return f"<{', '.join(options)}>"
-
-
-@attrs.frozen(kw_only=True)
-class Component:
-    """An orchestrator or a step operator: its backend's flavor and options, and where each option is written."""
-
-    flavor: str
-    options: Mapping[str, Any] = attrs.field(factory=dict, repr=_names_only)
-    origins: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-
-
-@attrs.frozen(kw_only=True)
-class Stack:
-    """Where steps run and where things are kept. `layer` has the default settings, `path` the file it is written in."""
-
-    name: str
-    orchestrator: Component = Component(flavor="local")
-    step_operators: Mapping[str, Component] = attrs.field(factory=dict)
-    database: str = attrs.field(default="", repr=_shown)
-    artifact_store: str = attrs.field(default="", repr=_shown)
-    container_registry: str | None = None
-    image_builder: str | None = None
-    layer: Layer = attrs.field(factory=lambda: Layer(origin="stack"), repr=False)
-    home: Path = Path("~/.stoker")
-    path: Path | None = None
+_HOMES = {
+    "Accelerate": "stoker.core.launch",
+    "Alternative": "stoker.core.ladder",
+    "Command": "stoker.core.launch",
+    "Component": "stoker.stacks",
+    "ContainerSettings": "stoker.backends.docker.settings",
+    "DeepSpeed": "stoker.core.launch",
+    "DockerSettings": "stoker.core.docker",
+    "Halve": "stoker.core.ladder",
+    "Jax": "stoker.core.launch",
+    "Launch": "stoker.core.launch",
+    "LocalSettings": "stoker.backends.local.settings",
+    "MPI": "stoker.core.launch",
+    "Monitor": "stoker.core.monitoring",
+    "PackageSettings": "stoker.core.packages",
+    "RaySettings": "stoker.backends.ray.settings",
+    "ResourceSettings": "stoker.core.resources",
+    "Retry": "stoker.core.retry",
+    "Scale": "stoker.core.ladder",
+    "SlurmSettings": "stoker.backends.slurm.settings",
+    "Stack": "stoker.stacks",
+    "Torchrun": "stoker.core.launch",
+    "load": "stoker.stacks",
+    "stacks": "stoker.stacks",
+}
 
 
-def load(name: str | None = None, start: Path | None = None) -> Stack:
-    """The stack called `name`, or the one that is meant when nobody says; `start` is where the search begins."""
-    files = _files(start)
-    wanted = name or os.environ.get("STOKER_STACK") or next((file.stack for file in files if file.stack), DEFAULT)
-    for file in files:
-        if wanted in file.stacks:
-            return _stack(wanted, file, home(start))
-    if wanted == DEFAULT:
-        return _builtin(home(start))
-    known = [DEFAULT, *(name for file in files for name in file.stacks)]
-    raise NotFound(
-        f"there is no stack called '{wanted}'{nearest(wanted, known)}",
-        where=_namer(name, files),
-        fix=f"write [stacks.{wanted}] in {FILE}",
-    )
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'stoker.config' has no attribute '{name}'")
+    import importlib
+
+    value = globals()[name] = getattr(importlib.import_module(home), name)
+    return value
 
 
-def stacks(start: Path | None = None) -> list[Stack]:
-    """Every known stack by name, the nearest file's first where two have one name."""
-    found: dict[str, Stack] = {}
-    for file in _files(start):
-        for name in file.stacks:
-            if name not in found:
-                found[name] = _stack(name, file, home(start))
-    found.setdefault(DEFAULT, _builtin(home(start)))
-    return [found[name] for name in sorted(found)]
-
-
-def home(start: Path | None = None) -> Path:
-    """The folder that state is kept in."""
-    named = os.environ.get("STOKER_HOME")
-    if named:
-        return Path(named).expanduser().absolute()
-    for folder in _upwards(start):
-        if any((folder / file).is_file() for file in (FILE, PYPROJECT)) and (folder / ".stoker").is_dir():
-            return folder / ".stoker"
-    return Path.home() / ".stoker"
-
-
-@attrs.frozen(kw_only=True)
-class _File:
-    """A file that was read: its stacks, and the line of every key in it."""
-
-    path: Path
-    shown: str
-    stack: str
-    stacks: Mapping[str, Mapping[str, Any]]
-    lines: Mapping[tuple[str, ...], int]
-    prefix: tuple[str, ...]
-
-    def where(self, *keys: str) -> str:
-        """The place of a key, or of the nearest table around it."""
-        path = (*self.prefix, *keys)
-        for length in range(len(path), 0, -1):
-            if path[:length] in self.lines:
-                return f"{self.shown}:{self.lines[path[:length]]}"
-        return self.shown
-
-
-def _upwards(start: Path | None) -> list[Path]:
-    try:
-        folder = (start or Path.cwd()).absolute()
-    except FileNotFoundError:
-        raise UsageError("the working directory does not exist any more", fix="cd to a folder that does") from None
-    folder = folder if folder.is_dir() else folder.parent
-    return [folder, *folder.parents]
-
-
-def _files(start: Path | None) -> list[_File]:
-    """The project's file and the person's own, nearest first."""
-    found: list[_File] = []
-    for folder in _upwards(start):
-        file = _read(folder / FILE, ()) or _read(folder / PYPROJECT, ("tool", "stoker"))
-        if file is not None:
-            found.append(file)
-            break
-    own = Path.home() / ".stoker" / FILE
-    if not any(file.path == own for file in found):
-        file = _read(own, ())
-        found += [file] if file is not None else []
-    return found
-
-
-def _read(path: Path, prefix: tuple[str, ...]) -> _File | None:
-    """The file at `path`, or None if it is not there or says nothing of Stoker."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"cannot be read: {error}", where=str(path)) from None
-    if prefix and ".".join(prefix) not in text:
-        return None
-    document = _toml(text, path)
-    for part in prefix:
-        document = document.get(part, {})
-    if prefix and not document:
-        return None
-    file = _File(path=path, shown=_relative(path), stack="", stacks={}, lines=_lines(text), prefix=prefix)
-    for key in document:
-        if key not in TOP_KEYS:
-            raise SettingsError(f"there is no key '{key}'{nearest(key, TOP_KEYS)}", where=file.where(key))
-    named = document.get("stack", "")
-    if not isinstance(named, str):
-        raise SettingsError(f"stack = {named!r} is not a name", where=file.where("stack"))
-    tables = document.get("stacks", {})
-    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
-        raise SettingsError(
-            "stacks holds a table for each stack", where=file.where("stacks"), fix="write [stacks.name]"
-        )
-    return attrs.evolve(file, stack=named, stacks=tables)
-
-
-def _toml(text: str, path: Path) -> dict[str, Any]:
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib  # type: ignore[no-redef, import-not-found, unused-ignore]
-
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        line = re.search(r"at line (\d+)", str(error))
-        where = f"{_relative(path)}:{line[1]}" if line else _relative(path)
-        raise SettingsError(f"is not TOML: {error}", where=where) from None
-
-
-def _relative(path: Path) -> str:
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
-
-
-_KEY = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+)(?:\s*\.\s*(?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+))*)\s*=""")
-_TABLE = re.compile(r"\s*\[\[?([^\[\]]+)\]\]?\s*(?:#.*)?$")
-_PART = re.compile(r""""([^"]*)"|'([^']*)'|([A-Za-z0-9_-]+)""")
-_MULTILINE = re.compile(r"\"\"\"|\'\'\'")
-
-
-def _lines(text: str) -> dict[tuple[str, ...], int]:
-    """The line of each table and key. A scan, not a parse: what is inside an inline table has its table's line."""
-    found: dict[tuple[str, ...], int] = {}
-    table: tuple[str, ...] = ()
-    quote = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        inside, quote = quote, _open_quote(line, quote)
-        if inside:
-            continue
-        header = _TABLE.match(line)
-        key = _KEY.match(line)
-        if header is not None:
-            table = _keys(header[1])
-        path = table if header is not None else (*table, *_keys(key[1])) if key is not None else ()
-        for length in range(1, len(path) + 1):
-            found.setdefault(path[:length], number)
-        if header is not None:
-            found[path] = number
-    return found
-
-
-def _open_quote(line: str, quote: str) -> str:
-    """Which multi-line text is still open after a line."""
-    for mark in _MULTILINE.findall(line):
-        if not quote:
-            quote = mark
-        elif mark == quote:
-            quote = ""
-    return quote
-
-
-def _keys(dotted: str) -> tuple[str, ...]:
-    return tuple(next(filter(None, match), "") for match in _PART.findall(dotted))
-
-
-def _builtin(folder: Path) -> Stack:
-    return Stack(
-        name=DEFAULT,
-        database=f"sqlite:///{folder / 'stoker.db'}",
-        artifact_store=f"file://{folder / 'artifacts'}",
-        layer=Layer(origin="stack 'local'"),
-        home=folder,
-    )
-
-
-def _stack(name: str, file: _File, folder: Path) -> Stack:
-    table = file.stacks[name]
-    for key in table:
-        if key not in STACK_KEYS:
-            where = file.where("stacks", name, key)
-            raise SettingsError(f"a stack has no key '{key}'{nearest(key, STACK_KEYS)}", where=where)
-    builtin = _builtin(folder)
-    operators = table.get("step_operators", {})
-    if not isinstance(operators, dict):
-        where = file.where("stacks", name, "step_operators")
-        raise SettingsError("step_operators holds a table for each", where=where, fix="write step_operators.name = …")
-    return Stack(
-        name=name,
-        orchestrator=_component(file, ("stacks", name, "orchestrator"), table.get("orchestrator", "local")),
-        step_operators={
-            operator: _component(file, ("stacks", name, "step_operators", operator), entry)
-            for operator, entry in operators.items()
-        },
-        database=_location(file, name, "database", table.get("database")) or builtin.database,
-        artifact_store=_location(file, name, "artifact_store", table.get("artifact_store")) or builtin.artifact_store,
-        container_registry=_text(file, name, "container_registry", table.get("container_registry")),
-        image_builder=_text(file, name, "image_builder", table.get("image_builder")),
-        layer=_defaults(file, name, table.get("settings", {})),
-        home=folder,
-        path=file.path,
-    )
-
-
-def _component(file: _File, keys: tuple[str, ...], entry: Any) -> Component:
-    where = file.where(*keys)
-    options = dict(entry) if isinstance(entry, dict) else {"flavor": entry}
-    flavor = options.pop("flavor", None)
-    if not isinstance(flavor, str):
-        raise SettingsError(f"{keys[-1]} names no flavor", where=where, fix=f'write {keys[-1]} = {{flavor = "local"}}')
-    origins = {name: file.where(*keys, name) for name in options}
-    try:
-        check_flavor(flavor)
-        return Component(flavor=flavor, options=component_settings(flavor, options), origins=origins)
-    except SettingsError as error:
-        place = next((origins[name] for name in options if f"'{name}'" in error.message), where)
-        named = error.message.partition(":")[0]
-        raise SettingsError(error.message, where=origins.get(named, place), fix=error.fix) from None
-
-
-def _text(file: _File, name: str, key: str, value: Any) -> str | None:
-    """A text with `${VARIABLES}` filled in."""
-    if value is None:
-        return None
-    where = file.where("stacks", name, key)
-    if not isinstance(value, str) or not value:
-        raise SettingsError(f"{key} = {value!r} is not a text", where=where)
-
-    def variable(match: re.Match[str]) -> str:
-        found = os.environ.get(match[1])
-        if found is None:
-            raise SettingsError(f"{key} needs the environment variable {match[1]}", where=where, fix="set it")
-        return found
-
-    return _VARIABLE.sub(variable, value)
-
-
-def _location(file: _File, name: str, key: str, value: Any) -> str | None:
-    """A URI; paths are seen from the file and become absolute."""
-    text = _text(file, name, key, value)
-    if text is None:
-        return None
-    here = file.path.parent
-    scheme, mark, rest = text.partition("://")
-    if not mark:
-        path = here / Path(text).expanduser()
-        return f"sqlite:///{path}" if key == "database" else f"file://{path}"
-    if scheme == "sqlite" and not rest.startswith("//"):
-        return f"sqlite:///{here / rest.removeprefix('/')}"
-    if scheme == "file" and not rest.startswith("/"):
-        fix = f'write "file:///absolute/{rest}", or the path alone'
-        raise SettingsError(f"{key} = '{text}' is no file URI", where=file.where("stacks", name, key), fix=fix)
-    return text
-
-
-def _defaults(file: _File, name: str, values: Any) -> Layer:
-    keys = ("stacks", name, "settings")
-    where = file.where(*keys)
-    if not isinstance(values, dict):
-        raise SettingsError("settings is not a table", where=where, fix=f"write [stacks.{name}.settings]")
-    origins = {".".join(path): file.where(*keys, *path) for path in _paths(values)}
-    return layer_from(where, (values,), origins=origins)
-
-
-def _paths(values: Mapping[str, Any], base: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]:
-    for key, value in values.items():
-        yield (*base, key)
-        if isinstance(value, dict):
-            yield from _paths(value, (*base, key))
-
-
-def _namer(name: str | None, files: Iterable[_File]) -> str:
-    """Who asked for a stack that is not there."""
-    if name:
-        return ""
-    if os.environ.get("STOKER_STACK"):
-        return "STOKER_STACK"
-    return next((file.where("stack") for file in files if file.stack), "")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

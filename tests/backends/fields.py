@@ -13,12 +13,12 @@ import attrs
 from tests.slurm.test_settings import TAKEN
 
 from stoker.backends.slurm import detach as slurmdetach
+from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.codec import to_json
 from stoker.core.docker import DockerSettings
 from stoker.core.launch import resolved
 from stoker.core.packages import PackageSettings
 from stoker.core.resources import ResourceSettings
-from stoker.core.slurm import SlurmSettings
 
 
 @attrs.frozen

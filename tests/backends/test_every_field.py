@@ -30,8 +30,10 @@ from tests.backends.fields import (
     resources_of,
 )
 
+from stoker.backends.base.backend import LeasesDevices, Services, capability
 from stoker.backends.base.leasing import Leasing
-from stoker.cli.rendering import Promised
+from stoker.backends.registry import BACKENDS
+from stoker.cli.rendering import promised
 from stoker.core.codec import to_json
 from stoker.core.devices import Inventory
 from stoker.core.docker import DockerSettings
@@ -39,9 +41,9 @@ from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
 from stoker.core.graph import Source
 from stoker.core.plan import Job, Site, StepPlan
-from stoker.core.plugins import BACKENDS, load
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
+from stoker.core.units import whole_run_fields
 from stoker.devices.leases import Ledger
 from stoker.devices.simulate import simulated
 from stoker.images.dockerfile import dockerfile
@@ -100,20 +102,19 @@ def tell(inventory: Inventory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     def told(flavor: str, settings: StepSettings, options: Mapping[str, Any]) -> Told:
         row = ROWS[flavor]
         job = job_of(row, settings)
-        backend = load("stoker.backends", flavor)(SITE, {**row.options, **options})
+        backend = BACKENDS.load(flavor).open(SITE, {**row.options, **options}, Services(leasing=leasing))
         try:
-            if hasattr(backend, "leasing"):
-                backend.leasing = leasing
             findings = tuple(backend.check(job.step))
             found: dict[str, Any] = {"also": row.also(backend, {**row.options, **options})}
             if row.image and settings.docker is not None:
                 found["dockerfile"] = written(settings.docker, tmp_path)
-            if hasattr(backend, "leasing") and leasing.wants(job):
-                backend.leasing = Promised(inventory)
-            found["request"] = to_json(backend.render(job))
+            leases = capability(backend, LeasesDevices)
+            if leases is not None and leasing.wants(job):
+                found["request"] = to_json(leases.render_leased(job, promised(inventory, job)))
+            else:
+                found["request"] = to_json(backend.render(job))
             return Told(frozenset(lines_of(found)), findings)
         finally:
-            backend.leasing = None
             backend.close()
 
     return told
@@ -173,8 +174,7 @@ def requests(flavor: str, kind: str, name: str, example: Example, value: Any) ->
         if kind == "step":
             step.update(more)
         elif kind == "settings":
-            whole = getattr(settings_class(flavor), "whole_run", ())
-            (options if whole is True or name in whole else own).update(more)
+            (options if name in whole_run_fields(settings_class(flavor)) else own).update(more)
         if own:
             step["backend"] = {"orchestrator": own}
         made.append((StepSettings(resources=resources, **step), options))
@@ -248,8 +248,7 @@ def test_a_field_is_honoured_translated_or_refused(tell: Any, flavor: str, kind:
 
 @pytest.mark.parametrize("flavor", ROWS)
 def test_what_only_holds_for_a_whole_run_is_refused_for_one_step(flavor: str) -> None:
-    kind = settings_class(flavor)
-    for name in names_of(kind) if kind.whole_run is True else kind.whole_run:
+    for name in whole_run_fields(settings_class(flavor)):
         given = {f"orchestrator.{flavor}": {name: ROWS[flavor].examples[name].value}}
         with pytest.raises(SettingsError, match="for a whole run"):
             layer_of("@step", given, level="step")
@@ -272,7 +271,7 @@ def test_every_field_has_an_example() -> None:
 
 def test_every_backend_has_a_row() -> None:
     assert not ROWS.keys() & NO_PLATFORM.keys()
-    assert ROWS.keys() | NO_PLATFORM.keys() == BACKENDS.keys()
+    assert ROWS.keys() | NO_PLATFORM.keys() == set(BACKENDS.names())
 
 
 def test_words_are_of_fields_that_are_there() -> None:

@@ -13,30 +13,40 @@ from typing import Any
 import attrs
 import pytest
 from tests.backends.fields import ROWS, Example
-from tests.backends.test_every_field import MACHINE, lines_of, names_of
+from tests.backends.test_every_field import MACHINE, lines_of
 
-from stoker import config, pipeline, step
+from stoker import config, pipeline, stacks, step
+from stoker.backends.base.backend import LeasesDevices, ProvesPlacement, Services, capability
 from stoker.backends.docker.backend import DockerBackend
+from stoker.backends.local.backend import LocalBackend
+from stoker.backends.ray.backend import RayBackend
+from stoker.backends.slurm.backend import SlurmBackend
 from stoker.cli import build, rendering
 from stoker.cli.plan import explained
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError, RunFailed, SettingsError
 from stoker.core.plan import Capacity, Job, StepPlan
-from stoker.core.plugins import load
 from stoker.core.request import RunRequest
+from stoker.core.units import whole_run_fields
 from stoker.devices.simulate import simulated
 from stoker.plan.layers import resolve_pipeline
 from stoker.run import driver
 from stoker.run.session import Session
 from stoker.settings.options import component_settings, layer_from, settings_class
 
+CLASSES: Mapping[str, type] = {
+    "docker": DockerBackend,
+    "local": LocalBackend,
+    "ray": RayBackend,
+    "slurm": SlurmBackend,
+}
 PARTS = ("orchestrator", "step_operator")
 WHOLE_RUN_LEVELS = ("stack defaults", "pipeline", "pipeline.with_options", "run file", "set")
 STEP_LEVELS = ("step", "step.with_options", "run file step", "set step")
 SHARED = {"ray": "request/entrypoint"}
 """The part of a request that is the whole run's, by flavor: one job of Ray's starts the tasks of many steps."""
 HERE = Path(__file__).name
-LOAD = config.load
+LOAD = stacks.load
 """Before it is replaced by what returns a case's stack."""
 
 
@@ -105,12 +115,12 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> Submitted:
     monkeypatch.setattr(Session, "builder", lambda *_: None)  # nothing is built
     monkeypatch.setattr(driver, "refuse", lambda made: None)  # what a platform refuses is other tests' affair
     for flavor in ROWS:
-        kind = load("stoker.backends", flavor)
+        kind = CLASSES[flavor]
         plain = kind.__init__
 
-        def made(self: Any, site: Any, options: Any, plain: Any = plain) -> None:
+        def made(self: Any, site: Any, options: Any, *services: Services, plain: Any = plain) -> None:
             seen.options.append(dict(options))
-            plain(self, site, options)
+            plain(self, site, options, *services)
 
         def submit(self: Any, job: Job) -> str:
             seen.requests.append(promised(self, job))
@@ -118,21 +128,17 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> Submitted:
 
         monkeypatch.setattr(kind, "__init__", made)
         monkeypatch.setattr(kind, "submit", submit)
-        if hasattr(kind, "prove"):
+        if issubclass(kind, ProvesPlacement):
             monkeypatch.setattr(kind, "prove", lambda *_: iter(()))
     return seen
 
 
 def promised(backend: Any, job: Job) -> Any:
     """The request of a job, with devices as `--render` names them."""
-    own = getattr(backend, "leasing", None)
-    if own is None or not own.wants(job):
+    leases = capability(backend, LeasesDevices) if job.step.settings.resources.gpus_per_node else None
+    if leases is None:
         return to_json(backend.render(job))
-    backend.leasing = rendering.Promised(simulated(MACHINE))
-    try:
-        return to_json(backend.render(job))
-    finally:
-        backend.leasing = own
+    return to_json(leases.render_leased(job, rendering.promised(simulated(MACHINE), job)))
 
 
 def stack_of(case: Case, folder: Path) -> config.Stack:
@@ -188,7 +194,7 @@ def called(case: Case, folder: Path) -> tuple[Any, RunRequest]:
 def seen_of(case: Case, folder: Path, submitted: Submitted, monkeypatch: pytest.MonkeyPatch) -> Seen:
     """Plan it, render it, and run it up to the moment in which its job is submitted."""
     stack = stack_of(case, folder)
-    monkeypatch.setattr(config, "load", lambda *_: stack)
+    monkeypatch.setattr(stacks, "load", lambda *_: stack)
     called_pipeline, request = called(case, folder)
     made = driver.plan(called_pipeline, {}, request)
     (one,) = made.steps
@@ -214,7 +220,7 @@ def seen_of(case: Case, folder: Path, submitted: Submitted, monkeypatch: pytest.
 def options_of(case: Case, submitted: Submitted) -> Mapping[str, Any]:
     """What the backend of the part in question was made with, of what cannot change from step to step."""
     kind = settings_class(case.flavor)
-    whole = names_of(kind) if kind.whole_run is True else kind.whole_run
+    whole = whole_run_fields(kind)
     ours = submitted.options[-1]  # a stack's operators are made after its orchestrator
     return {name: ours[name] for name in whole if name in ours}
 
@@ -247,7 +253,7 @@ def test_all_three_agree(
     kind = settings_class(flavor)
     monkeypatch.chdir(tmp_path)
     for case in cases(flavor, part, level):
-        whole = kind.whole_run is True or case.name in kind.whole_run
+        whole = case.name in whole_run_fields(kind)
         if level in STEP_LEVELS and whole:
             with pytest.raises(SettingsError, match="for a whole run"):
                 seen_of(case, tmp_path, submitted, monkeypatch)
@@ -273,7 +279,7 @@ def test_a_pipeline_inside_another_cannot_change_what_the_run_has(
 ) -> None:
     case = attrs.evolve(DOCKER, part=part)
     stack = stack_of(case, tmp_path)
-    monkeypatch.setattr(config, "load", lambda *_: stack)
+    monkeypatch.setattr(stacks, "load", lambda *_: stack)
     one = step(step_operator="far" if part == "step_operator" else None)(train)
 
     @pipeline(settings=case.given)
@@ -316,7 +322,7 @@ def test_a_resumed_run_has_what_its_command_line_says_of_backends(
 ) -> None:
     case = attrs.evolve(DOCKER, name="network", example=Example("ml"))
     stack = stack_of(attrs.evolve(case, level="stack"), tmp_path)
-    monkeypatch.setattr(config, "load", lambda *_: stack)
+    monkeypatch.setattr(stacks, "load", lambda *_: stack)
     one = step(settings={"orchestrator.docker": {"user": "image"}})(train)
 
     @pipeline

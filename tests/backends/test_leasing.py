@@ -14,8 +14,9 @@ import attrs
 import pytest
 
 from stoker.backends.base import leasing as leasing_module
+from stoker.backends.base.backend import Services
 from stoker.backends.base.leasing import Granted, Leasing
-from stoker.backends.inline import InlineBackend
+from stoker.backends.local.inline import InlineBackend
 from stoker.core.devices import Devices, Inventory, Lease
 from stoker.core.errors import BackendError
 from stoker.core.graph import Output, Source
@@ -257,19 +258,29 @@ def test_how_many_devices_limit_a_run(place: Place) -> None:
 # In the driver's own process.
 
 
+Execute = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+
+
 @pytest.fixture
-def inline(place: Place) -> Iterator[InlineBackend]:
-    backend = InlineBackend(Site(artifacts=str(place.folder / "artifacts"), scratch=str(place.folder)), {})
-    backend.leasing = place.leasing
-    yield backend
-    backend.close()
+def opened(place: Place) -> Iterator[Callable[[Execute], InlineBackend]]:
+    """Opens the backend with a function that runs its jobs."""
+    backends = []
+
+    def open_inline(execute: Execute) -> InlineBackend:
+        site = Site(artifacts=str(place.folder / "artifacts"), scratch=str(place.folder))
+        backends.append(InlineBackend(site, {}, Services(leasing=place.leasing, execute=execute)))
+        return backends[-1]
+
+    yield open_inline
+    for backend in backends:
+        backend.close()
 
 
 def woken(backend: InlineBackend) -> bool:
     return bool(select.select(list(backend.wakeups()), [], [], 0)[0])
 
 
-def runs(seen: list[str]) -> Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]:
+def runs(seen: list[str]) -> Execute:
     def execute(message: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
         seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
         return {"job": message["job"], "ok": True, "outputs": {}, "start": 1.0, "end": 2.0, "cpu": 0.0}
@@ -277,9 +288,11 @@ def runs(seen: list[str]) -> Callable[[Mapping[str, Any], Mapping[str, Any]], di
     return execute
 
 
-def test_inline_tells_of_the_lease_before_the_step_runs(inline: InlineBackend, place: Place) -> None:
+def test_inline_tells_of_the_lease_before_the_step_runs(
+    opened: Callable[[Execute], InlineBackend], place: Place
+) -> None:
     seen: list[str] = []
-    inline.execute = runs(seen)
+    inline = opened(runs(seen))
     first, second = job("first", gpu_count=2, monitor=OFTEN), job("second", gpu_count=1, monitor=OFTEN)
     inline.submit(first)
     inline.submit(second)
@@ -296,8 +309,8 @@ def test_inline_tells_of_the_lease_before_the_step_runs(inline: InlineBackend, p
     assert not place.tickets() and not woken(inline)
 
 
-def test_inline_cancels_whoever_does_not_run_yet(inline: InlineBackend, place: Place) -> None:
-    inline.execute = runs([])
+def test_inline_cancels_whoever_does_not_run_yet(opened: Callable[[Execute], InlineBackend], place: Place) -> None:
+    inline = opened(runs([]))
     ready, waits, plain = job("ready", gpu_count=2), job("waits", gpu_count=1), job("plain")
     for one in (ready, waits, plain):
         inline.submit(one)
@@ -312,12 +325,14 @@ def test_inline_cancels_whoever_does_not_run_yet(inline: InlineBackend, place: P
     assert not inline.poll(()) and not place.tickets()
 
 
-def test_inline_gives_back_what_an_interrupted_step_held(inline: InlineBackend, place: Place) -> None:
+def test_inline_gives_back_what_an_interrupted_step_held(
+    opened: Callable[[Execute], InlineBackend], place: Place
+) -> None:
     def interrupted(message: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
         assert place.tickets() == [("train", 1)]
         raise KeyboardInterrupt
 
-    inline.execute = interrupted
+    inline = opened(interrupted)
     inline.submit(job(gpu_count=1, monitor=OFTEN))
     inline.poll(())
     with pytest.raises(KeyboardInterrupt):
@@ -325,8 +340,8 @@ def test_inline_gives_back_what_an_interrupted_step_held(inline: InlineBackend, 
     assert not place.tickets()
 
 
-def test_inline_refuses_a_job_whose_ledger_fails(inline: InlineBackend, place: Place) -> None:
-    inline.execute = runs([])
+def test_inline_refuses_a_job_whose_ledger_fails(opened: Callable[[Execute], InlineBackend], place: Place) -> None:
+    inline = opened(runs([]))
     first, second = job("first", gpu_count=2, monitor=OFTEN), job("second", gpu_count=2)
     inline.submit(first)
     inline.submit(second)

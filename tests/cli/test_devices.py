@@ -13,7 +13,7 @@ import psutil
 import pytest
 from tests.devices.conftest import Machine, compiled
 
-from stoker.cli.doctor import answers, docker_socket
+from stoker.backends.docker.registration import answers, docker_socket
 from stoker.core.accelerators import Accelerator
 from stoker.core.devices import Claim, Holder, Lease
 from stoker.devices.leases import Ledger

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from stoker.backends.docker import requests as containers
-from stoker.cli.rendering import STARS, Promised, hidden
-from stoker.core.containers import ContainerSettings
+from stoker.backends.docker.settings import ContainerSettings
+from stoker.cli.rendering import STARS, hidden, promised
 from stoker.core.devices import Device, Inventory
 from stoker.core.graph import Source
 from stoker.core.plan import Job, Site, StepPlan
@@ -163,11 +163,11 @@ def test_devices_of_a_lease_that_is_still_to_come() -> None:
         code="",
     )  # fmt: skip
     job = Job(name="RUN/train/1", run="RUN", key="train", attempt=1, step=step, inputs={})
-    first, second = Promised(Inventory(devices=(card,))).documents(job)
+    first, second = promised(Inventory(devices=(card,)), job)
     assert [one["uuid"] for one in first["devices"]] == ["<device 1 of the lease>", "<device 2 of the lease>"]
     assert [one["uuid"] for one in second["devices"]] == ["<device 3 of the lease>", "<device 4 of the lease>"]
     assert all(one["kind"] == "nvidia" and one["links"] == [] for one in (*first["devices"], *second["devices"]))
-    assert Promised(Inventory()).documents(job) == []
+    assert promised(Inventory(), job) == []
     parts = containers.parts(
         job, site=Site(artifacts="/a", scratch="/s"), settings=ContainerSettings(), facts=containers.Facts(),
         leases=[first, second],

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.servers.containers import Engine
 
+from stoker.backends.base.backend import NO_SERVICES, Services
 from stoker.backends.docker.backend import DockerBackend
 from stoker.core.artifact import from_wire
 from stoker.core.graph import Output, Source
@@ -115,8 +116,8 @@ class Bench:
         self.news: dict[str, list[JobStatus]] = {}
         Path(self.blobs.uri).mkdir(exist_ok=True)
 
-    def backend(self, **options: Any) -> DockerBackend:
-        made = DockerBackend(self.site, {**self.options, **options})
+    def backend(self, services: Services = NO_SERVICES, **options: Any) -> DockerBackend:
+        made = DockerBackend(self.site, {**self.options, **options}, services)
         self.made.append(made)
         return made
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from stoker.core.containers import MARK
 from stoker.images import context
 from stoker.store.blobs import Blobs
 from stoker.worker.boot import _parts
+from stoker.worker.protocol import MARK
 from stoker.worker.travelled import moved
 
 CODE = """

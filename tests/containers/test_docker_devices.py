@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.containers.bench import Bench
 
+from stoker.backends.base.backend import Services
 from stoker.backends.base.leasing import Leasing
 from stoker.core.devices import Device, Inventory
 from stoker.core.settings import ResourceSettings
@@ -39,8 +40,7 @@ REAL = Inventory(devices=CARDS, driver="550.54.15", cuda=(12, 4))
 
 
 def test_an_engine_is_asked_for_the_devices_of_the_lease_alone(bench: Bench) -> None:
-    backend = bench.backend()
-    backend.leasing = leasing(bench, REAL)
+    backend = bench.backend(services=Services(leasing=leasing(bench, REAL)))
     job = bench.job("surroundings", resources=ResourceSettings(gpu_count=2), accelerator_policy="prefer")
     status = bench.over(backend, job)
     assert status.state == "succeeded", (status, bench.lines)
@@ -56,24 +56,21 @@ def test_an_engine_is_asked_for_the_devices_of_the_lease_alone(bench: Bench) -> 
 
 
 def test_the_gate_notices_an_engine_that_gives_no_device(bench: Bench) -> None:
-    backend = bench.backend()
-    backend.leasing = leasing(bench, REAL)
+    backend = bench.backend(services=Services(leasing=leasing(bench, REAL)))
     status = bench.over(backend, bench.job("surroundings", resources=ResourceSettings(gpu_count=1)))
     assert status.state == "failed"
     assert status.cause in ("no-driver", "no-gpu"), status
 
 
 def test_a_request_that_the_engine_refuses_is_told(bench: Bench) -> None:
-    backend = bench.backend(gpus="cdi")
-    backend.leasing = leasing(bench, REAL)
+    backend = bench.backend(gpus="cdi", services=Services(leasing=leasing(bench, REAL)))
     status = bench.over(backend, bench.job("surroundings", resources=ResourceSettings(gpu_count=1)))
     assert (status.state, status.cause) == ("failed", "refused")
     assert "cdi" in status.message
 
 
 def test_simulated_devices_are_leased_proved_and_watched(bench: Bench) -> None:
-    backend = bench.backend()
-    backend.leasing = leasing(bench, simulated("2xH100-80GB"))
+    backend = bench.backend(services=Services(leasing=leasing(bench, simulated("2xH100-80GB"))))
     job = bench.job("surroundings", resources=ResourceSettings(gpu_count=1))
     status = bench.over(backend, job)
     assert status.state == "succeeded", (status, bench.lines)
@@ -88,8 +85,7 @@ def test_simulated_devices_are_leased_proved_and_watched(bench: Bench) -> None:
 
 
 def test_a_job_waits_until_devices_are_free(bench: Bench, tmp_path: Path) -> None:
-    backend = bench.backend()
-    backend.leasing = leasing(bench, simulated("1xH100-80GB"))
+    backend = bench.backend(services=Services(leasing=leasing(bench, simulated("1xH100-80GB"))))
     flag = tmp_path / "scratch" / "flag"
     one = ResourceSettings(gpu_count=1)
     first = bench.job("waits", inputs={"path": str(flag)}, resources=one)
@@ -104,8 +100,7 @@ def test_a_job_waits_until_devices_are_free(bench: Bench, tmp_path: Path) -> Non
 
 
 def test_a_job_that_waits_for_devices_is_cancelled(bench: Bench, tmp_path: Path) -> None:
-    backend = bench.backend()
-    backend.leasing = leasing(bench, simulated("1xH100-80GB"))
+    backend = bench.backend(services=Services(leasing=leasing(bench, simulated("1xH100-80GB"))))
     one = ResourceSettings(gpu_count=1)
     first = bench.job("slow", resources=one)
     second = bench.job("slow", key="second", resources=one)
@@ -117,8 +112,7 @@ def test_a_job_that_waits_for_devices_is_cancelled(bench: Bench, tmp_path: Path)
 
 
 def test_a_gang_shares_out_the_devices_of_one_lease(bench: Bench) -> None:
-    backend = bench.backend()
-    backend.leasing = leasing(bench, simulated("4xH100-80GB"))
+    backend = bench.backend(services=Services(leasing=leasing(bench, simulated("4xH100-80GB"))))
     job = bench.job("surroundings", resources=ResourceSettings(gpu_count=2, nodes=2))
     status = bench.over(backend, job)
     assert status.state == "succeeded", (status, bench.lines)

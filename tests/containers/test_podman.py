@@ -29,6 +29,7 @@ from tests.containers.test_docker_devices import REAL, leasing
 from tests.servers import baseimage
 from tests.servers.containers import BASE_IMAGE, Engine, program
 
+from stoker.backends.base.backend import Services
 from stoker.core.settings import ResourceSettings
 
 CONTAINERS_CONF = """
@@ -103,8 +104,7 @@ def base_image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_the_gate_notices_that_podman_ignores_a_request_for_devices(bench: Bench) -> None:
-    backend = bench.backend()
-    backend.leasing = leasing(bench, REAL)
+    backend = bench.backend(services=Services(leasing=leasing(bench, REAL)))
     status = bench.over(backend, bench.job("surroundings", resources=ResourceSettings(gpu_count=1)))
     assert status.state == "failed"
     assert status.cause in ("no-driver", "no-gpu"), status

@@ -19,11 +19,12 @@ from stoker.backends.docker.check import check
 from stoker.backends.docker.devicefiles import files
 from stoker.backends.docker.requests import Facts, Files, parts
 from stoker.backends.docker.secrets import contents, credentials
-from stoker.core.containers import MARK, ContainerSettings
+from stoker.backends.docker.settings import ContainerSettings
 from stoker.core.errors import BackendError, MissingPackage, SettingsError
 from stoker.core.graph import Source
 from stoker.core.plan import Capacity, Job, Site, StepPlan
 from stoker.core.settings import DockerSettings, ResourceSettings, StepSettings
+from stoker.worker.protocol import MARK
 
 GOLDEN = Path(__file__).parent / "golden"
 SITE = Site(

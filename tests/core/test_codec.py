@@ -9,6 +9,7 @@ from typing import Any, Callable
 import attrs
 import pytest
 
+from stoker.backends.local.settings import LocalSettings
 from stoker.core.accelerators import Accelerator
 from stoker.core.codec import from_json, to_json
 from stoker.core.errors import SettingsError
@@ -16,7 +17,7 @@ from stoker.core.events import Task
 from stoker.core.findings import Finding
 from stoker.core.graph import Output, Source
 from stoker.core.plan import Plan, StepPlan
-from stoker.core.settings import NO_RETRY, DockerSettings, LocalSettings, ResourceSettings, Retry, StepSettings
+from stoker.core.settings import NO_RETRY, DockerSettings, ResourceSettings, Retry, StepSettings
 
 SOURCE = Source(kind="script", module="train", qualname="train", path="train.py")
 SETTINGS = StepSettings(

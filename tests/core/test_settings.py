@@ -8,12 +8,12 @@ from typing import Any
 import attrs
 import pytest
 
-from stoker.core.errors import SettingsError
+from stoker.backends.local.settings import LocalSettings
+from stoker.core.errors import SettingsError, UsageError
 from stoker.core.settings import (
     NO_RETRY,
     UNSET,
     DockerSettings,
-    LocalSettings,
     ResourceSettings,
     Retry,
     StepSettings,
@@ -264,6 +264,7 @@ def test_every_option_is_a_field_of_a_step_or_of_a_pipeline() -> None:
 def test_flavors() -> None:
     check_flavor("local")
     assert component_settings("local", {"cpus": "2"}) == {"cpus": 2.0}
-    assert component_settings("theirs", {"anything": 1}) == {"anything": 1}
+    with pytest.raises(UsageError, match="no backend called 'theirs'"):
+        component_settings("theirs", {"anything": 1})
     with pytest.raises(SettingsError, match="no backend called 'lokal', did you mean 'local'"):
         check_flavor("lokal")

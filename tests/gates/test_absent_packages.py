@@ -117,10 +117,12 @@ def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_every_named_extra_exists(repository: Path) -> None:
+    from stoker.backends.registry import BACKENDS
     from stoker.core import plugins
 
     extras = _extras(repository)
-    named = {extra for table in plugins.TABLES.values() for _, extra in table.values() if extra}
+    tables = [*plugins.TABLES.values(), BACKENDS.builtin]
+    named = {extra for table in tables for _, extra in table.values() if extra}
     assert named <= extras, f"no such extra in pyproject.toml: {named - extras}"
 
 

@@ -10,7 +10,7 @@ import grimp
 import pytest
 
 STANDARD = sys.stdlib_module_names | {"tomllib"}
-"""Python 3.10 has no tomllib; `stoker.config` takes tomli there."""
+"""Python 3.10 has no tomllib; `stoker.stacks` takes tomli there."""
 EVERYWHERE = ("stoker",)
 THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "attr": EVERYWHERE,
@@ -34,7 +34,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "pynvml": ("stoker.devices",),
     "ray": ("stoker.backends.ray.job", "stoker.backends.ray.node"),  # the cluster's own, where these run
     "requests": ("stoker.backends.docker.engines",),  # what `docker` stands on: its errors come through
-    "tomli": ("stoker.config", "stoker.images"),
+    "tomli": ("stoker.stacks", "stoker.images"),
     "torch": ("stoker.store",),
     "urllib3": ("stoker.backends.docker.engines",),
     "yaml": ("stoker.plan",),
@@ -97,8 +97,11 @@ def test_nobody_below_imports_the_public_face(graph: grimp.ImportGraph) -> None:
 
 def test_every_part_by_name_exists() -> None:
     """The linter cannot see `"module:attribute"`. Parts that need an extra may not be loadable here."""
+    from stoker.backends.registry import BACKENDS, planned_decorators
     from stoker.core import plugins
 
+    assert dict(BACKENDS.parts()).keys() == set(BACKENDS.names())
+    assert list(planned_decorators())
     for kind, table in plugins.TABLES.items():
         for name, (_, extra) in table.items():
             if not extra:

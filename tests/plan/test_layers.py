@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.backends.local.settings import LocalSettings
 from stoker.config import Component, Stack
 from stoker.core.errors import SettingsError
-from stoker.core.settings import NO_RETRY, LocalSettings, ResourceSettings, StepSettings
+from stoker.core.settings import NO_RETRY, ResourceSettings, StepSettings
 from stoker.plan.layers import RunFile, assignments, merge, resolve, resolve_pipeline, run_file
 from stoker.settings.options import layer_from, layer_of
 

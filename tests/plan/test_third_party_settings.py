@@ -9,48 +9,47 @@ import pytest
 
 from stoker import config
 from stoker.core.errors import SettingsError
+from stoker.core.plugins import entry_points
 from stoker.plan.layers import assignments, resolve, run_file
 from stoker.settings.options import component_settings, layer_of
 
 THEIRS = """
 import attrs
 
+from stoker.backends.base.backend import Backend
 from stoker.backends.local.backend import LocalBackend
+from stoker.core.units import WHOLE_RUN
 
 
 @attrs.frozen(kw_only=True)
 class TheirSettings:
-    whole_run = ("server",)
-
     queue: str = attrs.field(default="usual", validator=attrs.validators.instance_of(str))
     priority: int = attrs.field(default=0, converter=int)
-    server: str = ""
+    server: str = attrs.field(default="", metadata=WHOLE_RUN)
     labels: dict = attrs.field(factory=dict)
 
 
 class TheirBackend(LocalBackend):
     name = "theirs"
-    settings = TheirSettings
 
-    def __init__(self, site, options):
-        super().__init__(site, {})
+    def __init__(self, site, options, services):
+        super().__init__(site, {}, services)
         self.options = options
 
     def render(self, job):
         return {**super().render(job), "theirs": {**self.options, **job.step.settings.backend.get("orchestrator", {})}}
 
 
-class BareBackend(TheirBackend):
-    name = "bare"
-    settings = None
+THEIRS = Backend(name="theirs", title="Theirs", settings=TheirSettings, open=TheirBackend)
+BARE = Backend(name="bare", title="Bare", open=TheirBackend)
 """
-ENTRY = "[stoker.backends]\ntheirs = their_backend:TheirBackend\nbare = their_backend:BareBackend\n"
+ENTRY = "[stoker.backends]\ntheirs = their_backend:THEIRS\nbare = their_backend:BARE\n"
 TOML = """
 [stacks.far]
 orchestrator = {flavor = "theirs", queue = "slow"}
 
 [stacks.bare]
-orchestrator = {flavor = "bare", anything = 1}
+orchestrator = "bare"
 """
 
 
@@ -69,6 +68,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Stack:
     """A stack whose orchestrator is theirs."""
     monkeypatch.syspath_prepend(installed(tmp_path / "site"))
     monkeypatch.delitem(__import__("sys").modules, "their_backend", raising=False)
+    entry_points.cache_clear()
     (tmp_path / "stoker.toml").write_text(TOML)
     return config.load("far", tmp_path)
 
@@ -159,9 +159,10 @@ def test_what_holds_for_their_whole_run_is_refused_on_a_step(stack: config.Stack
         layer_of("@step", {"orchestrator.theirs": {"server": "a"}}, level="step")
 
 
-def test_a_backend_without_a_class_takes_what_it_is_given(stack: config.Stack, tmp_path: Path) -> None:
-    bare = config.load("bare", tmp_path)
-    assert theirs(bare, *assignments(["orchestrator.bare.other=2"]).layers) == {"anything": 1, "other": 2}
+def test_a_backend_without_settings_takes_none(stack: config.Stack, tmp_path: Path) -> None:
+    assert config.load("bare", tmp_path).orchestrator.flavor == "bare"
+    with pytest.raises(SettingsError, match="NoSettings has no field 'other'"):
+        assignments(["orchestrator.bare.other=2"])
 
 
 def test_the_request_has_what_was_set(project: Any) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from stoker.backends.base.platforms import Away
 from stoker.backends.ray.jobs import Jobs
-from stoker.core.ray import RaySettings
+from stoker.backends.ray.settings import RaySettings
 
 
 class Dashboard(BaseHTTPRequestHandler):

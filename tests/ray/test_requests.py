@@ -18,12 +18,12 @@ from stoker.backends.ray.backend import RayBackend
 from stoker.backends.ray.check import check, prove
 from stoker.backends.ray.jobs import Jobs, address_of, headers_of, is_loopback
 from stoker.backends.ray.log import Lines, _frame
+from stoker.backends.ray.settings import KINDS, RaySettings
 from stoker.config import Torchrun
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.graph import Source
 from stoker.core.launch import resolved
 from stoker.core.plan import Job, Site, StepPlan
-from stoker.core.ray import KINDS, RaySettings
 from stoker.core.settings import DockerSettings, PackageSettings, ResourceSettings, Retry, StepSettings
 from stoker.core.status import CANCELLED, HOST_OOM, NODE_LOST, REFUSED, WORKER_LOST
 

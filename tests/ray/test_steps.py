@@ -12,7 +12,7 @@ from tests.servers.raycluster import RayCluster
 
 from stoker.backends.base.platforms import Away
 from stoker.backends.ray.jobs import Jobs
-from stoker.core.ray import RaySettings
+from stoker.backends.ray.settings import RaySettings
 from stoker.core.settings import ResourceSettings
 from stoker.core.status import CANCELLED, EXITED, NODE_LOST, USER_ERROR, WORKER_LOST
 

@@ -10,7 +10,7 @@ from tests.servers.slurm import Cluster, until
 
 from stoker.backends.slurm.cluster import Facts, Partition
 from stoker.backends.slurm.detach import longest, script
-from stoker.core.slurm import SlurmSettings
+from stoker.backends.slurm.settings import SlurmSettings
 
 PIPELINE = """
     import os

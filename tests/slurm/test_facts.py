@@ -14,13 +14,13 @@ from stoker.backends.base.logins import Here, Ran, login
 from stoker.backends.base.platforms import Away
 from stoker.backends.slurm.cluster import Facts, Gres, gres_of, read, seconds
 from stoker.backends.slurm.facts import facts, prove
+from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.graph import Source
 from stoker.core.plan import StepPlan
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.core.slurm import SlurmSettings
 
 INFINITE = float("inf")
 

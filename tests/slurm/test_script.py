@@ -18,12 +18,12 @@ from tests.servers.slurm import Cluster
 from stoker.backends.slurm import devices as slurmdevices
 from stoker.backends.slurm import script as slurm
 from stoker.backends.slurm.containers import docker_address, enroot_address
+from stoker.backends.slurm.settings import ELSEWHERE, OPTIONS
 from stoker.config import SlurmSettings
 from stoker.core.accelerators import MODELS, Accelerator
 from stoker.core.graph import Source
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.settings import DockerSettings, ResourceSettings, StepSettings
-from stoker.core.slurm import ELSEWHERE, OPTIONS
 
 GOLDEN = Path(__file__).parent / "golden"
 SITE = Site(

@@ -11,11 +11,11 @@ import attrs
 import pytest
 
 from stoker import config
+from stoker.backends.slurm.settings import ELSEWHERE, MAIL_TYPES, OPTIONS
 from stoker.config import SlurmSettings, Stack
 from stoker.core.errors import SettingsError
 from stoker.core.settings import fields_given
-from stoker.core.slurm import ELSEWHERE, MAIL_TYPES, OPTIONS
-from stoker.core.units import UNSET
+from stoker.core.units import UNSET, whole_run_fields
 from stoker.plan.layers import resolve
 from stoker.settings.options import flavor_of, layer_of
 
@@ -175,7 +175,7 @@ def test_a_stacks_mistake_is_shown_with_its_line(tmp_path: Path, monkeypatch: py
     assert refused.value.where == "stoker.toml:3"
 
 
-@pytest.mark.parametrize("name", SlurmSettings.whole_run)
+@pytest.mark.parametrize("name", whole_run_fields(SlurmSettings))
 def test_what_is_the_whole_stacks_is_refused_for_one_step(name: str, stack: Stack) -> None:
     given = {"orchestrator.slurm": SlurmSettings(**{name: TAKEN[name][0]})}
     with pytest.raises(SettingsError, match=f"{name} is for a whole run"):
@@ -186,6 +186,6 @@ def test_what_is_the_whole_stacks_is_refused_for_one_step(name: str, stack: Stac
 
 
 def test_what_is_a_steps_own_is_taken_for_one_step(stack: Stack) -> None:
-    for name in set(TAKEN) - set(SlurmSettings.whole_run):
+    for name in set(TAKEN) - set(whole_run_fields(SlurmSettings)):
         layer = layer_of("train.py:3", {"orchestrator.slurm": SlurmSettings(**{name: TAKEN[name][0]})}, level="step")
         resolve([layer], stack)

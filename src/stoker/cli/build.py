@@ -8,11 +8,11 @@ from typing import Any, Final, Iterable, Mapping
 
 import click
 
-from stoker import config
+from stoker import stacks
+from stoker.backends.registry import BACKENDS
 from stoker.cli.output import paint, print_json, say, table
 from stoker.cli.plan import planned
 from stoker.cli.run import OPTIONS, Unparsed, command_line, help_for
-from stoker.core import plugins
 from stoker.core.codec import to_json
 from stoker.core.docker import DockerSettings
 from stoker.core.plan import StepPlan
@@ -47,10 +47,10 @@ def command(words: list[str]) -> int:
     push, as_json = str(line.options.get("push") or ""), bool(line.options.get("json"))
     made = planned(found, line)
     refuse(made)
-    wanted = distinct(made.steps, addresses(config.load(made.stack), made.settings))
+    wanted = distinct(made.steps, addresses(stacks.load(made.stack), made.settings))
     if not wanted:
         say(f"no step of {made.pipeline} runs in an image on stack '{made.stack}'")
-    home = config.load(made.stack).home
+    home = stacks.load(made.stack).home
     built = [
         (
             [step.name for step in steps],
@@ -73,14 +73,13 @@ def command(words: list[str]) -> int:
     return 0
 
 
-def addresses(stack: config.Stack, settings: PipelineSettings) -> dict[str, str]:
+def addresses(stack: stacks.Stack, settings: PipelineSettings) -> dict[str, str]:
     """The engines of a run, by the names of the stack's backends that run steps in images."""
     found = {}
     for name, component in {ORCHESTRATOR: stack.orchestrator, **stack.step_operators}.items():
-        backend = plugins.load("stoker.backends", component.flavor)
-        if getattr(backend, "images", False):
-            address = getattr(backend, "engine_address", None)
-            found[name] = str(address(settings.backend.get(name, component.options))) if address is not None else ""
+        engine_of = BACKENDS.load(component.flavor).image_engine
+        if engine_of is not None:
+            found[name] = engine_of(settings.backend.get(name, component.options))
     return found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import socket
 import sys
 from collections import Counter
 from importlib import metadata
@@ -15,9 +14,11 @@ from typing import Final, Iterator
 import attrs
 import click
 
-from stoker import config
+from stoker import stacks
+from stoker.backends.registry import BACKENDS
 from stoker.cli.options import json_option
 from stoker.cli.output import paint, print_json
+from stoker.core.checks import Check
 from stoker.core.devices import Inventory
 from stoker.core.errors import EXIT_INFRASTRUCTURE, StokerError
 from stoker.core.status import NO_GPU_BUILD
@@ -39,26 +40,13 @@ LITTLE: Final = 10**9
 """Bytes. With less free space, the next large artifact may be the one that does not fit."""
 OLDEST_SQLITE: Final = (3, 24)
 """The first that knows INSERT … ON CONFLICT DO UPDATE."""
-ENGINES: Final = ("docker", "podman", "buildah")
-SLOW: Final = 2.0
-"""Seconds after which a socket counts as not answering; one on this machine takes none."""
-
-
-@attrs.frozen(kw_only=True)
-class Check:
-    """One thing that was looked at; `problem` is empty if all is well, and `fix` then a hint at most."""
-
-    name: str
-    found: str
-    problem: str = ""
-    fix: str = ""
 
 
 @click.command("doctor")
 @json_option
 def command(*, as_json: bool) -> int:
     """Check this machine, the configuration and the store; exit code 4 if there is a problem."""
-    checks = [*machine(), *accelerators(), *configuration(), *home(), *packages(), *engines(), *clusters()]
+    checks = [*machine(), *accelerators(), *configuration(), *home(), *packages(), *platforms(), *clouds()]
     problems = [check for check in checks if check.problem]
     if as_json:
         print_json({"ok": not problems, "checks": [attrs.asdict(check) for check in checks]})
@@ -153,14 +141,14 @@ def frameworks(inventory: Inventory) -> Iterator[Check]:
 def configuration() -> Iterator[Check]:
     """The stacks, and the store of the current one."""
     try:
-        stacks = config.stacks()
-        current = config.load()
+        known = stacks.stacks()
+        current = stacks.load()
     except StokerError as error:
         yield Check(name="stacks", found="", problem=_told(error), fix=error.fix or "correct the file")
         return
-    names = ", ".join(f"{stack.name} (current)" if stack.name == current.name else stack.name for stack in stacks)
+    names = ", ".join(f"{stack.name} (current)" if stack.name == current.name else stack.name for stack in known)
     yield Check(name="stacks", found=names)
-    shown = config.masked(current.database)
+    shown = stacks.masked(current.database)
     file = _sqlite_file(current.database)
     if file is not None and not file.exists():
         yield Check(name="database", found=f"{shown}, made by the first run")
@@ -177,7 +165,7 @@ def configuration() -> Iterator[Check]:
 
 def home() -> Iterator[Check]:
     """The folder where things are kept: writable, with space, on a disk of this machine."""
-    folder = config.home()
+    folder = stacks.home()
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         fix = "set STOKER_HOME to a folder of yours, or change the permissions"
@@ -212,60 +200,31 @@ def packages() -> Iterator[Check]:
         yield Check(name=name, found=_version(name) or "not installed (optional)")
 
 
-def engines() -> Iterator[Check]:
-    """What can build and run containers."""
-    found = [name for name in ENGINES if shutil.which(name)]
-    if "docker" in found:
-        address = docker_socket()
-        silent = not answers(address)
-        fix = "start Docker, and see that the user is in the group docker, if steps are to run in containers"
-        state = f"docker, whose socket {address} does not answer" if silent else f"docker at {address}"
-        yield Check(name="docker", found=state, fix=fix if silent else "")
-    others = [name for name in found if name != "docker"]
-    if others or not found:
-        yield Check(name="containers", found=", ".join(others) or f"none of {', '.join(ENGINES)} (optional)")
+def platforms() -> Iterator[Check]:
+    """What each backend says of its platform, those of other distributions too."""
+    for name in BACKENDS.names():
+        try:
+            backend = BACKENDS.load(name)
+        except StokerError as error:
+            yield Check(name=name, found="", problem=_told(error), fix=error.fix)
+            continue
+        yield from backend.doctor()
 
 
-def clusters() -> Iterator[Check]:
-    """Where steps could go, by what has been left here to reach it; no secret is read."""
+def clouds() -> Iterator[Check]:
+    """Platforms without a backend, by what has been left here to reach them; no secret is read."""
     folder = Path.home()
     config_files = (os.environ.get("KUBECONFIG") or str(folder / ".kube/config")).split(os.pathsep)
-    slurm = shutil.which("sbatch")
     signs = {
         "kubernetes": [*filter(os.path.exists, config_files), *_named("KUBERNETES_SERVICE_HOST")],
         "aws": [
             *(str(path) for name in ("credentials", "config") if (path := folder / ".aws" / name).exists()),
             *_named("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"),
         ],
-        "slurm": [slurm] if slurm else [],
-        "ray": _named("RAY_ADDRESS"),
         "skypilot": [str(folder / ".sky")] if (folder / ".sky").exists() else [],
     }
     for name, found in signs.items():
         yield Check(name=name, found=", ".join(found) or "nothing to reach it with (optional)")
-
-
-def docker_socket() -> str:
-    """Where Docker is asked: DOCKER_HOST, the user's own socket, or the system's."""
-    own = Path(os.environ.get("XDG_RUNTIME_DIR", "/nonexistent"), "docker.sock")
-    path = own if own.exists() else Path("/var/run/docker.sock")
-    return os.environ.get("DOCKER_HOST") or f"unix://{path}"
-
-
-def answers(address: str) -> bool:
-    """Whether somebody listens at "unix:///path" or "tcp://host:port"; of other addresses nothing is known: yes."""
-    scheme, _, rest = address.partition("://")
-    try:
-        if scheme == "unix":
-            with socket.socket(socket.AF_UNIX) as tried:
-                tried.settimeout(SLOW)
-                tried.connect(rest)
-        elif scheme == "tcp":
-            host, _, port = rest.rpartition(":")
-            socket.create_connection((host.strip("[]"), int(port)), timeout=SLOW).close()
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
-from typing import Any, Callable, Final, Sequence
+from typing import Any, Callable, Final, Mapping, Sequence
 
+import attrs
 import click
 
-from stoker.cli import gcclusters, gcengines
+from stoker import stacks
+from stoker.backends.base.backend import Leftover, Sweep
+from stoker.backends.registry import BACKENDS
 from stoker.cli.options import json_option, stack_option
 from stoker.cli.output import print_json
 from stoker.client import Client
@@ -17,13 +21,14 @@ from stoker.client.liveness import shown_status
 from stoker.core import units
 from stoker.core.words import count_text, memory_text
 from stoker.images import environments
-from stoker.store import sweep
+from stoker.store import sweep as artifact_sweep
 from stoker.store.records import RunFilter
 from stoker.store.rows import RunRow
 from stoker.store.store import Store
 
 PAGE: Final = 500
 """Runs that are read at once."""
+_DIGEST: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 SCRATCH_AGE: Final = 86400.0
 """Seconds after which a scratch file of a driver that is gone is surely of no use."""
 
@@ -48,7 +53,7 @@ def command(*, older_than: str | None, keep: int | None, dry_run: bool, client: 
     checkpoints = sum(store.checkpoints.size(run.id) for run in old)
     document: dict[str, Any] = {"dry_run": dry_run, "runs": [run.id for run in old], "checkpoint_bytes": checkpoints}
     if dry_run:
-        blobs = sweep.unreferenced(store)
+        blobs = artifact_sweep.unreferenced(store)
         document.update(artifacts=len(blobs), bytes=sum(map(store.blobs.size, blobs)) + checkpoints)
     else:
         for run in old:
@@ -56,8 +61,8 @@ def command(*, older_than: str | None, keep: int | None, dry_run: bool, client: 
             store.checkpoints.delete(run.id)
             store.records.delete_run(run.id)
             store.logs.delete(run.id)
-        swept = sweep.sweep(store, now=now)
-        document.update(artifacts=swept.blobs, bytes=swept.bytes + checkpoints)
+        artifacts = artifact_sweep.sweep(store, now=now)
+        document.update(artifacts=artifacts.blobs, bytes=artifacts.bytes + checkpoints)
     running = any(shown_status(run) == "running" for run in runs)
     stale = [] if running else stale_scratch(Path(store.home) / "scratch", now - SCRATCH_AGE)
     for path in () if dry_run else stale:
@@ -66,27 +71,24 @@ def command(*, older_than: str | None, keep: int | None, dry_run: bool, client: 
     unused, size = environments.sweep(Path(store.home), before=before, dry_run=dry_run)
     document.update(environments=unused, environment_bytes=size)
     gone = set(document["runs"])
-    document.update(
-        gcengines.swept(
-            store,
+    swept = leftovers(
+        Sweep(
+            scratch=str(Path(store.home) / "scratch"),
             running={run.id for run in runs if shown_status(run) == "running"},
             known={run.id for run in runs if run.id not in gone},
-            dry_run=dry_run,
+            ours={run.id for run in runs},
+            needed=lambda: {digest for text in store.records.references() for digest in _DIGEST.findall(text)},
             now=now,
-            said=lambda text: click.echo(text, err=True),
+            dry_run=dry_run,
+            say=lambda text: click.echo(text, err=True),
         )
     )
-    document["job_folders"] = gcclusters.swept(
-        store,
-        running={run.id for run in runs if shown_status(run) == "running"},
-        known={run.id for run in runs},
-        dry_run=dry_run,
-        said=lambda text: click.echo(text, err=True),
-    )
+    document.update({one.kind: one.count for one in swept})
+    document.update({f"{one.noun}_bytes": one.size for one in swept if one.size is not None})
     if as_json:
         print_json(document)
     else:
-        click.echo(told(document))
+        click.echo(summary(document, swept))
 
 
 def all_runs(store: Store) -> list[RunRow]:
@@ -130,13 +132,28 @@ def stale_scratch(folder: Path, before: float) -> list[Path]:
     ]
 
 
-def told(document: dict[str, Any]) -> str:
+def leftovers(sweep: Sweep) -> list[Leftover]:
+    """What backends removed of what earlier runs left on their platforms, or would remove, by kind."""
+    options: dict[str, list[Mapping[str, Any]]] = {}
+    for stack in stacks.stacks():
+        for component in (stack.orchestrator, *stack.step_operators.values()):
+            options.setdefault(component.flavor, []).append(component.options)
+    kinds: dict[str, Leftover] = {}
+    for name, backend in BACKENDS.parts():
+        for one in () if backend.leftovers is None else backend.leftovers(options.get(name, []), sweep):
+            before = kinds.get(one.kind, attrs.evolve(one, count=0, size=None))
+            size = one.size if before.size is None else before.size + (one.size or 0)
+            kinds[one.kind] = attrs.evolve(one, count=before.count + one.count, size=size)
+    return list(kinds.values())
+
+
+def summary(document: Mapping[str, Any], swept: Sequence[Leftover]) -> str:
     """What went, in a sentence or two."""
     runs, artifacts, checkpoints = len(document["runs"]), document["artifacts"], document["checkpoint_bytes"]
     if not document["dry_run"]:
         size = memory_text(document["bytes"])
         text = f"deleted {count_text(runs, 'run')} and {count_text(artifacts, 'artifact')}: {size} are free again"
-        return "\n".join([text, *_of_environments(document, "deleted"), *_of_engines(document, "deleted")])
+        return "\n".join([text, *_of_environments(document, "deleted"), *_of_platforms(swept, "deleted")])
     size = memory_text(document["bytes"] - checkpoints)
     lines = [f"would delete {count_text(runs, 'run')}"]
     lines += [f"  {id}" for id in document["runs"]]
@@ -145,25 +162,20 @@ def told(document: dict[str, Any]) -> str:
         f"would delete {count_text(artifacts, 'artifact')} that no run needs, {size}, unless put within the hour"
     )
     lines += ["and those that only these runs need"] if runs else []
-    return "\n".join([*lines, *_of_environments(document, "would delete"), *_of_engines(document, "would delete")])
+    return "\n".join([*lines, *_of_environments(document, "would delete"), *_of_platforms(swept, "would delete")])
 
 
-def _of_environments(document: dict[str, Any], verb: str) -> list[str]:
+def _of_environments(document: Mapping[str, Any], verb: str) -> list[str]:
     """What of steps' own environments went; nothing where none is old."""
     count, size = len(document["environments"]), memory_text(document["environment_bytes"])
     return [f"{verb} {count_text(count, 'environment')} that no step used since, {size}"] if count else []
 
 
-def _of_engines(document: dict[str, Any], verb: str) -> list[str]:
-    """What of container engines went; nothing where there is none."""
-    lines = []
-    if document["containers"]:
-        lines.append(f"{verb} {count_text(document['containers'], 'container')} of steps that are over")
-    if document["job_folders"]:
-        lines.append(f"{verb} {count_text(document['job_folders'], 'folder')} of runs on clusters")
-    if document["images"]:
-        size = memory_text(document["image_bytes"])
-        lines.append(
-            f"{verb} {count_text(document['images'], 'image')} that no plan names, {size} with what they share"
-        )
-    return lines
+def _of_platforms(swept: Sequence[Leftover], verb: str) -> list[str]:
+    """What of platforms went; nothing where there is none."""
+    return [
+        f"{verb} {count_text(one.count, one.noun)} {one.rest}"
+        + ("" if one.size is None else f", {memory_text(one.size)} with what they share")
+        for one in swept
+        if one.count
+    ]

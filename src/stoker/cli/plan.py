@@ -8,7 +8,7 @@ from typing import Any, Callable, Final, Iterator, Mapping
 
 import click
 
-from stoker import config
+from stoker import stacks
 from stoker.cli import target as targets
 from stoker.cli.output import paint, print_json
 from stoker.cli.run import OPTIONS, Unparsed, command_line, help_for
@@ -55,7 +55,7 @@ def command(words: list[str]) -> int:
     with _first_call(found, line) as (pipeline, given, request):
         made = driver.plan(pipeline, given, request)
         if not as_json:
-            stack = config.load(made.stack)
+            stack = stacks.load(made.stack)
             flavors = {ORCHESTRATOR: stack.orchestrator, **stack.step_operators}
             where = {name: f"{name} ({component.flavor})" for name, component in flavors.items()}
             click.echo("\n".join(plan_lines(made, where, explain=bool(line.options.get("explain")))))

@@ -15,7 +15,8 @@ from typing import Any, Final, Iterator, Mapping, Sequence, cast
 
 import attrs
 
-from stoker import config
+from stoker import stacks
+from stoker.backends.base.backend import LeasesDevices, RunningBackend, capability
 from stoker.cli.output import paint
 from stoker.core.codec import to_json
 from stoker.core.devices import Inventory
@@ -123,44 +124,37 @@ def hidden(value: Any, secrets: Sequence[str] = ()) -> Any:
         return f"{whole[1]}={STARS}"
     for secret in secrets:
         value = value.replace(secret, STARS)
-    return config.masked(_INSTRUCTION.sub(rf"\1 {STARS}", _ASSIGNED.sub(rf"\1={STARS}", value)))
+    return stacks.masked(_INSTRUCTION.sub(rf"\1 {STARS}", _ASSIGNED.sub(rf"\1={STARS}", value)))
 
 
-class Promised:
-    """Devices as a lease would name them, in the place of a backend's own `Leasing`; nobody is asked for any."""
+def promised(inventory: Inventory, job: Job) -> list[dict[str, Any]]:
+    """Devices as a lease would name them, one document a node; nobody is asked for any.
 
-    def __init__(self, inventory: Inventory) -> None:
-        self._inventory = inventory
-
-    def documents(self, job: Job) -> list[dict[str, Any]]:
-        """One document a node; none on a machine without devices, where the step is refused or runs without."""
-        if not self._inventory.devices:
-            return []
-        each = job.step.settings.resources.gpus_per_node
-        like = attrs.evolve(self._inventory.devices[0], links=())
-        return [
-            {
-                "devices": [
-                    to_json(attrs.evolve(like, index=number, uuid=f"<device {node * each + number + 1} of the lease>"))
-                    for number in range(each)
-                ]
-            }
-            for node in range(job.step.settings.resources.get("nodes", 1))
-        ]
+    There are none on a machine without devices, where the step is refused or runs without.
+    """
+    if not inventory.devices:
+        return []
+    each = job.step.settings.resources.gpus_per_node
+    like = attrs.evolve(inventory.devices[0], links=())
+    return [
+        {
+            "devices": [
+                to_json(attrs.evolve(like, index=number, uuid=f"<device {node * each + number + 1} of the lease>"))
+                for number in range(each)
+            ]
+        }
+        for node in range(job.step.settings.resources.get("nodes", 1))
+    ]
 
 
-def _request(step: StepPlan, backend: Any, session: Session) -> Mapping[str, Any]:
+def _request(step: StepPlan, backend: RunningBackend, session: Session) -> Mapping[str, Any]:
     """What the backend would be sent for a step's first attempt, with promised devices where it asks for some."""
     key = f"{step.key}[0]" if step.mapped else step.key
     job = Job(name=f"{RUN}/{key}/1", run=RUN, key=key, attempt=1, step=step, inputs=step.inputs)
-    own = getattr(backend, "leasing", None)
-    if own is None or not own.wants(job):
-        return cast("Mapping[str, Any]", backend.render(job))
-    backend.leasing = Promised(session.devices().inventory())
-    try:
-        return cast("Mapping[str, Any]", backend.render(job))
-    finally:
-        backend.leasing = own
+    leases = capability(backend, LeasesDevices) if step.settings.resources.gpus_per_node else None
+    if leases is None:
+        return backend.render(job)
+    return leases.render_leased(job, promised(session.devices().inventory(), job))
 
 
 @attrs.frozen(kw_only=True)

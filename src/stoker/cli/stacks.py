@@ -6,18 +6,17 @@ from typing import Any
 
 import click
 
-from stoker import config
+from stoker import stacks
 from stoker.cli.options import json_option
 from stoker.cli.output import print_json, table
-from stoker.config import Component, Stack
 
 
 @click.command("stacks")
 @json_option
 def command(*, as_json: bool) -> None:
     """List where runs can run and where things are kept."""
-    current = config.load().name
-    documents = [stack_document(stack, current=current) for stack in config.stacks()]
+    current = stacks.load().name
+    documents = [stack_document(stack, current=current) for stack in stacks.stacks()]
     if as_json:
         print_json(documents)
         return
@@ -37,22 +36,22 @@ def command(*, as_json: bool) -> None:
     click.echo(table(headers, rows))
 
 
-def stack_document(stack: Stack, *, current: str) -> dict[str, Any]:
+def stack_document(stack: stacks.Stack, *, current: str) -> dict[str, Any]:
     """A stack as JSON, without its passwords."""
     return {
         "name": stack.name,
         "current": stack.name == current,
         "orchestrator": _component(stack.orchestrator),
         "step_operators": {name: _component(operator) for name, operator in stack.step_operators.items()},
-        "database": config.masked(stack.database),
-        "artifact_store": config.masked(stack.artifact_store),
+        "database": stacks.masked(stack.database),
+        "artifact_store": stacks.masked(stack.artifact_store),
         "container_registry": stack.container_registry,
         "image_builder": stack.image_builder,
         "defined": str(stack.path) if stack.path is not None else "built in",
     }
 
 
-def _component(component: Component) -> dict[str, Any]:
+def _component(component: stacks.Component) -> dict[str, Any]:
     return {"flavor": component.flavor, "options": dict(component.options)}
 
 

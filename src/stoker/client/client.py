@@ -9,7 +9,7 @@ from typing import Final, Iterator
 
 import attrs
 
-from stoker import config
+from stoker import stacks
 from stoker.client.liveness import SHOWN
 from stoker.client.outputs import Output
 from stoker.client.runs import Run
@@ -40,7 +40,7 @@ class Client:
     def store(self) -> Store:
         """The store, opened when it is first needed."""
         if self._opened is None:
-            stack = config.load(self._stack)
+            stack = stacks.load(self._stack)
             self._opened = open_store(stack.database, stack.artifact_store, str(stack.home))
         return self._opened
 

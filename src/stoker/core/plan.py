@@ -5,7 +5,7 @@ A `Plan` is kept with its run, so that `stoker resume` needs no second tracing. 
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Iterator, Literal, Mapping, Protocol
+from typing import Any, Literal, Mapping
 
 import attrs
 
@@ -195,38 +195,3 @@ class Topology:
     head: str = ""
     address: str = ""
     hosts: str = ""
-
-
-class Backend(Protocol):
-    """Turns a job into a platform's own request, submits it, watches it, cancels it."""
-
-    name: str
-
-    def capacity(self) -> Capacity | None:
-        """What may run at once; None where the platform itself keeps a queue."""
-
-    def check(self, step: StepPlan) -> Iterable[Finding]:
-        """Field by field: honoured (silent), translated (how), refused (why, what instead). No network."""
-
-    def render(self, job: Job) -> Mapping[str, Any]:
-        """Exactly what `submit` sends, as JSON; pure."""
-
-    def submit(self, job: Job) -> str:
-        """Start the job and return its id; submitting a job of the same name twice starts it once."""
-
-    def poll(self, ids: Iterable[str]) -> Mapping[str, JobStatus]:
-        """The state of many jobs in one call. An id that is not mentioned is unknown, never a success.
-
-        A backend with `wakeups` mentions only the jobs of which there is news."""
-
-    def wakeups(self) -> Iterable[int]:
-        """File descriptors that turn readable when `poll` has news; empty for a platform that must be asked."""
-
-    def logs(self, id: str, *, follow: bool = False) -> Iterator[LogLine]:
-        """Lines of a job from the platform's own log, for jobs whose lines `poll` does not deliver."""
-
-    def cancel(self, id: str, *, grace: float) -> None:
-        """End the job: ask, and after `grace` seconds force. A job that is already gone is fine."""
-
-    def close(self) -> None:
-        """Let go of everything that this process started."""

@@ -54,6 +54,10 @@ class Registry(Generic[Part]):
                 return self._checked(entry)
         raise UsageError(f"there is no {self.noun} called '{name}'{nearest(name, self.names())}")
 
+    def __contains__(self, name: str) -> bool:
+        """Whether there is a part of this name; looks at other distributions only for one that the table lacks."""
+        return name in self.builtin or name in self.names()
+
     def names(self) -> tuple[str, ...]:
         """The names of all parts: Stoker's own in the table's order, then those of other distributions."""
         return (*self.builtin, *(entry.name for entry in entry_points(self.group) if entry.name not in self.builtin))
@@ -127,15 +131,6 @@ def _distribution(entry: EntryPoint) -> str:
     return "an installed package" if entry.dist is None else f"the package '{entry.dist.name}'"
 
 
-BACKENDS: Final[Mapping[str, tuple[str, str]]] = {
-    "docker": ("stoker.backends.docker.backend:DockerBackend", "docker"),
-    "inline": ("stoker.backends.inline:InlineBackend", ""),
-    "local": ("stoker.backends.local.backend:LocalBackend", ""),
-    "ray": ("stoker.backends.ray.backend:RayBackend", ""),
-    "slurm": ("stoker.backends.slurm.backend:SlurmBackend", ""),
-}
-"""name → (where, extra that brings its packages)"""
-
 DRIVERS: Final[Mapping[str, tuple[str, str]]] = {
     "flow": ("stoker.flows.cli:main", ""),
     "run": ("stoker.run.start:run", ""),
@@ -154,7 +149,6 @@ LAUNCHERS: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 TABLES: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
-    "stoker.backends": BACKENDS,
     "stoker.drivers": DRIVERS,
     "stoker.launchers": LAUNCHERS,
 }

@@ -9,7 +9,6 @@ from typing import Any, Final, Literal, Mapping
 
 import attrs
 
-from stoker.core import resources as asked
 from stoker.core.accelerators import Accelerator
 from stoker.core.docker import DockerSettings
 from stoker.core.ladder import Alternative, Halve, Scale
@@ -18,7 +17,7 @@ from stoker.core.monitoring import WATCHED, AcceleratorPolicy, Monitor, OnIdle
 from stoker.core.packages import PackageSettings
 from stoker.core.resources import ResourceSettings
 from stoker.core.retry import NO_RETRY, Retry
-from stoker.core.units import UNSET, given, strict
+from stoker.core.units import UNSET, given
 
 __all__ = [
     "COMPONENTS",
@@ -29,7 +28,6 @@ __all__ = [
     "Isolation",
     "Layer",
     "Level",
-    "LocalSettings",
     "Monitor",
     "PackageSettings",
     "PipelineSettings",
@@ -61,18 +59,6 @@ class Layer:
     values: Mapping[str, Any] = attrs.field(factory=dict)
     origins: Mapping[str, str] = attrs.field(factory=dict)
     level: Level = "pipeline"
-
-
-@strict
-@attrs.frozen(kw_only=True)
-class LocalSettings:
-    """What this machine may give to a whole run; what is not given is all that the machine has."""
-
-    whole_run = True
-
-    max_workers: int | None = attrs.field(default=UNSET, converter=asked.given_nodes)
-    cpus: float | None = attrs.field(default=UNSET, converter=asked.given_cpus)
-    memory: int | None = attrs.field(default=UNSET, converter=asked.given_size)
 
 
 ANYTHING: Final = ResourceSettings()

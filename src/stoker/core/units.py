@@ -59,9 +59,24 @@ UNSET: Final[Any] = _Unset()
 """Not given: weaker layers speak. `None` is something given: it takes back what weaker layers say."""
 
 
+WHOLE_RUN: Final[Mapping[str, bool]] = {"whole_run": True}
+"""Metadata of a backend's setting that holds for a whole run, and is refused where it is given for one step."""
+
+
+def whole_run_fields(kind: type[attrs.AttrsInstance]) -> tuple[str, ...]:
+    """The fields of a settings class that can only be given for a whole run."""
+    return tuple(field.name for field in attrs.fields(kind) if field.metadata.get("whole_run"))
+
+
 def given(value: T | None, default: T) -> T:
     """The value, or `default` where nothing is asked: neither `UNSET` nor `None`."""
     return default if value is None or value is UNSET else value
+
+
+def one_of(value: Any, *words: str) -> None:
+    """Refuse a value that was given and is none of the words."""
+    if value is not None and value is not UNSET and value not in words:
+        raise SettingsError(f"{value!r} is not one of {', '.join(words)}{nearest(str(value), words)}")
 
 
 def size(value: float | str) -> int:

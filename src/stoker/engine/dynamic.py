@@ -9,12 +9,13 @@ from __future__ import annotations
 import threading
 from typing import Any, Callable, Mapping, Protocol
 
+from stoker.backends.base.backend import RunningBackend
 from stoker.core import events as ev
 from stoker.core import findings as checks
 from stoker.core.artifact import from_wire
 from stoker.core.errors import PreflightError, RunCancelled, RunFailed
 from stoker.core.graph import Node
-from stoker.core.plan import Backend, StepPlan
+from stoker.core.plan import StepPlan
 from stoker.core.status import STEP_GOOD
 from stoker.engine.runner import Runner
 from stoker.plan.planner import Planner, findings_of
@@ -38,14 +39,14 @@ class Body:
         self.ready: Callable[[StepPlan], StepPlan] = _as_it_is
         """What a step needs before it can be sent, such as its image; put in by whoever makes it."""
         self._runner: Runner | None = None
-        self._backends: Mapping[str, Backend] = {}
+        self._backends: Mapping[str, RunningBackend] = {}
         self._news = threading.Condition()
         self._settled: dict[str, str] = {}
         self._over = False
         self.computing = False
         self.returned: Any = None
 
-    def run(self, runner: Runner, backends: Mapping[str, Backend]) -> str:
+    def run(self, runner: Runner, backends: Mapping[str, RunningBackend]) -> str:
         """Run body and engine to their ends; what the body raised is raised, unless it is a step's failure."""
         self._runner, self._backends = runner, backends
         runner.on_settled = self._on_settled

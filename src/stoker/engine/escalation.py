@@ -12,6 +12,7 @@ from typing import Any, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.base.backend import RunningBackend
 from stoker.core import ladder
 from stoker.core.artifact import Artifact
 from stoker.core.codec import to_json
@@ -19,7 +20,7 @@ from stoker.core.events import Task
 from stoker.core.findings import errors
 from stoker.core.ladder import Change, Halve, Rung
 from stoker.core.observer import Observer
-from stoker.core.plan import Backend, StepPlan
+from stoker.core.plan import StepPlan
 from stoker.engine.recorder import Recorder
 from stoker.engine.tasks import escalated_task
 
@@ -55,7 +56,13 @@ class Escalation:
     """The steps of one run that stand on a ladder."""
 
     def __init__(
-        self, recorder: Recorder, backends: Mapping[str, Backend], observer: Observer, *, pipeline: str, remembers: bool
+        self,
+        recorder: Recorder,
+        backends: Mapping[str, RunningBackend],
+        observer: Observer,
+        *,
+        pipeline: str,
+        remembers: bool,
     ) -> None:
         self._recorder = recorder
         self._backends = backends

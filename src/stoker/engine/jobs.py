@@ -11,7 +11,8 @@ from typing import Any, Final, Mapping
 
 import attrs
 
-from stoker.core.plan import Backend, Job, JobStatus, StepPlan
+from stoker.backends.base.backend import RunningBackend
+from stoker.core.plan import Job, JobStatus, StepPlan
 from stoker.core.wire import Wakeup
 from stoker.engine.pace import Pace
 
@@ -40,12 +41,12 @@ class News:
 class Jobs:
     """Everything that one run has at its backends."""
 
-    def __init__(self, run: str, backends: Mapping[str, Backend], *, max_parallel: int | None) -> None:
+    def __init__(self, run: str, backends: Mapping[str, RunningBackend], *, max_parallel: int | None) -> None:
         self._run = run
         self._backends = backends
         self.pace = Pace(backends, max_parallel)
         self._known: dict[str, tuple[str, int, str]] = {}
-        self._hooks: dict[str, Backend] = {}
+        self._hooks: dict[str, RunningBackend] = {}
         self._wakeup = Wakeup()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wakeup.descriptor, selectors.EVENT_READ)

@@ -18,8 +18,6 @@ from stoker.worker.failure import ASK_THE_KERNEL, Ending, Explanation, asks_the_
 from stoker.worker.kernel_log import KernelLog
 from stoker.worker.memory_pressure import OomKills
 
-HERE: Final = frozenset({"local"})
-"""Backends whose jobs run beside the driver: what its machine's kernel knows is said of theirs too."""
 EXPLAINED: Final = ("why", "advice", "evidence")
 """What the error document of an attempt has of its explanation, beside `retryable`."""
 _WORST_FIRST: Final[tuple[StepStatus, ...]] = ("failed", "cancelled", "skipped")

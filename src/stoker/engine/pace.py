@@ -10,8 +10,9 @@ from typing import Final, Iterable, Mapping
 
 import attrs
 
+from stoker.backends.base.backend import RunningBackend
 from stoker.core.events import Paced
-from stoker.core.plan import Backend, Capacity, StepPlan
+from stoker.core.plan import Capacity, StepPlan
 from stoker.engine.tasks import lines_up
 
 LINE_SECONDS: Final = 0.01
@@ -23,7 +24,7 @@ _SMOOTHING: Final = 0.2
 class Pace:
     """The backends of a run, and the mean time of its elements."""
 
-    def __init__(self, backends: Mapping[str, Backend], max_parallel: int | None) -> None:
+    def __init__(self, backends: Mapping[str, RunningBackend], max_parallel: int | None) -> None:
         self._backends = backends
         self._wakes = {name: bool(list(backend.wakeups())) for name, backend in backends.items()}
         self._limit = max_parallel
@@ -43,7 +44,7 @@ class Pace:
             return Capacity(cpus=float("inf"), memory=1 << 62, slots=self._limit)
         return attrs.evolve(room, slots=min(room.slots, self._limit))
 
-    def distinct(self) -> Iterable[tuple[str, Backend]]:
+    def distinct(self) -> Iterable[tuple[str, RunningBackend]]:
         """Each backend once, with a name of it."""
         return {id(backend): (name, backend) for name, backend in self._backends.items()}.values()
 

@@ -10,10 +10,11 @@ import time
 from collections import deque
 from typing import Any, Callable, Final, Mapping, Sequence
 
+from stoker.backends.base.backend import RunningBackend, SharesKernel, capability
 from stoker.core import events as ev
 from stoker.core.errors import StokerError
 from stoker.core.observer import Observer
-from stoker.core.plan import Backend, JobStatus, StepPlan
+from stoker.core.plan import JobStatus, StepPlan
 from stoker.core.status import INPUT_ERROR, REFUSED, RunStatus
 from stoker.engine.accounts import Accounts
 from stoker.engine.doing import Doing, Policy
@@ -24,7 +25,7 @@ from stoker.engine.inputs import Inputs
 from stoker.engine.jobs import Jobs, News
 from stoker.engine.keys import result_key
 from stoker.engine.machine import Machine
-from stoker.engine.outcomes import HERE, Witness, facts_of, shown
+from stoker.engine.outcomes import Witness, facts_of, shown
 from stoker.engine.recorder import Recorder
 from stoker.engine.tasks import element_task, step_task
 
@@ -41,7 +42,7 @@ class Runner:
         run: str,
         recorder: Recorder,
         inputs: Inputs,
-        backends: Mapping[str, Backend],
+        backends: Mapping[str, RunningBackend],
         observer: Observer,
         policy: Policy,
     ) -> None:
@@ -57,7 +58,7 @@ class Runner:
             recorder, backends, observer, pipeline=policy.pipeline, remembers=policy.use_cache
         )
         self._accounts = Accounts(recorder, observer)
-        here = [name for name, backend in backends.items() if backend.name in HERE]
+        here = [name for name, backend in backends.items() if capability(backend, SharesKernel)]
         self._witness = Witness(recorder.tail, here)
         self._machine = Machine(self._pace.capacities(), fail_fast=policy.fail_fast)
         self._steps: dict[str, StepPlan] = {}

@@ -267,7 +267,7 @@ def _of_task(task: Any) -> Place:
     elif here is not None:
         root = here.root
     else:
-        from stoker.config import home
+        from stoker.stacks import home
 
         root = os.path.join(home(), "checkpoints")
     key = parts[3]

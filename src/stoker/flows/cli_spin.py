@@ -14,10 +14,10 @@ from typing import Any, ContextManager, Final, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.base.backend import RunningBackend
 from stoker.client import Client, Run
-from stoker.config import Component, Stack
 from stoker.core.errors import NotFound, RunCancelled, RunFailed, UsageError, nearest
-from stoker.core.plan import Backend, Plan, StepPlan
+from stoker.core.plan import Plan, StepPlan
 from stoker.core.request import RunRequest
 from stoker.core.settings import PipelineSettings
 from stoker.core.words import time_text
@@ -38,6 +38,7 @@ from stoker.report.terminal import Terminal
 from stoker.run import driver
 from stoker.run.driving import Drive
 from stoker.run.session import Session
+from stoker.stacks import Component, Stack
 from stoker.store import artifacts
 from stoker.store.borrowed import Borrowed, borrowing
 from stoker.store.rows import RunRow
@@ -266,7 +267,7 @@ def _reached(
 
 
 def _template(session: Session, template: StepPlan, task: Task, settings: PipelineSettings) -> StepPlan:
-    backends: dict[str, Backend] = session.backends((), settings)
+    backends: dict[str, RunningBackend] = session.backends((), settings)
     try:
         return template_of(template, task, backends)
     finally:

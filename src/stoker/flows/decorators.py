@@ -10,12 +10,12 @@ from typing import Any, Callable, Final, Iterable, Mapping
 
 import attrs
 
-from stoker.core.aws_batch import BatchSettings
+from stoker.backends.aws_batch.settings import BatchSettings
+from stoker.backends.kubernetes.settings import KubernetesSettings
+from stoker.backends.ray.settings import RaySettings
+from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.errors import SettingsError, UsageError, nearest
-from stoker.core.kubernetes import KubernetesSettings
-from stoker.core.ray import RaySettings
 from stoker.core.resources import ResourceSettings
-from stoker.core.slurm import SlurmSettings
 from stoker.core.units import UNSET
 from stoker.flows.config import filled, waits
 from stoker.flows.packages import WORDS, fields

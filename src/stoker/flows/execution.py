@@ -10,13 +10,14 @@ from typing import Any, Final, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.base.backend import RunningBackend
 from stoker.core import events as ev
 from stoker.core import findings as checks
 from stoker.core.admission import DEFAULT_CPUS
 from stoker.core.errors import PreflightError
 from stoker.core.flow import TRANSITION, FlowGraph
 from stoker.core.launch import resolved
-from stoker.core.plan import Backend, Capacity, StepPlan
+from stoker.core.plan import Capacity, StepPlan
 from stoker.core.status import STEP_GOOD, StepStatus
 from stoker.engine.growth import Growth
 from stoker.engine.runner import Runner
@@ -75,11 +76,11 @@ class FlowBody:
         self._tasks: dict[str, Task] = {}
         self._groups: dict[Split, dict[str, StepPlan]] = {}
         self._runner: Runner | None = None
-        self._backends: Mapping[str, Backend] = {}
+        self._backends: Mapping[str, RunningBackend] = {}
         self._bad: dict[str, StepStatus] = {}
         self._closed = False
 
-    def run(self, runner: Runner, backends: Mapping[str, Backend]) -> str:
+    def run(self, runner: Runner, backends: Mapping[str, RunningBackend]) -> str:
         """Run the flow to its end, in this thread."""
         self._runner = runner
         self._backends = backends
@@ -197,7 +198,7 @@ class FlowBody:
             self._growth.settle(step, self._bad.get(key, "succeeded"), split.count)
 
 
-def template_of(template: StepPlan, task: Task, backends: Mapping[str, Backend]) -> StepPlan:
+def template_of(template: StepPlan, task: Task, backends: Mapping[str, RunningBackend]) -> StepPlan:
     """The plan of a task's step; of a `num_parallel` a gang's, which is refused here if it cannot be."""
     if task.nodes < 2:
         return template

@@ -11,12 +11,11 @@ from typing import Any, Callable, Final, Mapping, TypeGuard
 import attrs
 import libcst as cst
 
-from stoker.config import DockerSettings, ResourceSettings
-from stoker.core.plugins import BACKENDS
-from stoker.core.settings import COMPONENTS
+from stoker.backends.registry import BACKENDS
+from stoker.core.settings import COMPONENTS, DockerSettings, ResourceSettings
 from stoker.migrate import zenml
 from stoker.migrate.names import Level
-from stoker.settings.options import COMPONENT_SETTINGS, OPTIONS
+from stoker.settings.options import OPTIONS
 
 AddNote = Callable[[cst.CSTNode, Level, str, str], None]
 
@@ -206,8 +205,8 @@ def _check_settings(mapping: cst.Dict, add_note: AddNote) -> None:
         if not isinstance(key, str):
             continue
         part, _, flavor = key.partition(".")
-        if part in COMPONENTS and flavor and flavor not in BACKENDS and flavor not in COMPONENT_SETTINGS:
-            backends = ", ".join(sorted({*BACKENDS, *COMPONENT_SETTINGS}))
+        if part in COMPONENTS and flavor and flavor not in BACKENDS:
+            backends = ", ".join(sorted(BACKENDS.names()))
             add_note(element, "by hand", key, f"there is no backend '{flavor}' here, but {backends}")
         elif part not in COMPONENTS and key not in OPTIONS:
             add_note(element, "by hand", key, "there is no such setting: docs/guide/settings.md lists them")

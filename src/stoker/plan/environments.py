@@ -14,9 +14,10 @@ from typing import Final, Iterable, Iterator
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from stoker.backends.base.backend import ProvidesPackages, RunningBackend, capability
 from stoker.core.findings import Finding
 from stoker.core.packages import PackageSettings, clauses, digest, name_of, requirement
-from stoker.core.plan import Backend, StepPlan
+from stoker.core.plan import StepPlan
 from stoker.core.units import given
 from stoker.images.installers import CONDA, UV, VERSION, is_this, maker
 from stoker.plan.imagepackages import project
@@ -84,15 +85,17 @@ def satisfies(here: str, version: str) -> bool:
         return False
 
 
-def findings(step: StepPlan, backend: Backend) -> Iterable[Finding]:
+def findings(step: StepPlan, backend: RunningBackend) -> Iterable[Finding]:
     """What speaks against a step's packages where it would run."""
     packages = step.settings.packages
-    if packages is None or packages.empty or getattr(backend, "images", False):
+    provides = capability(backend, ProvidesPackages)
+    place = "" if provides is None else provides.packages_in
+    if packages is None or packages.empty or place == "image":
         return
     lacking = list(differences(packages))
     if not lacking:
         return
-    if packages.own and hasattr(backend, "environments"):
+    if packages.own and place == "environment":
         yield from _not_made(step, packages)
         return
     asked = [

@@ -13,11 +13,11 @@ from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker.config import Component, Stack
-from stoker.core import plugins
+from stoker.backends.registry import BACKENDS
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.launch import laid_over
 from stoker.core.settings import Layer, Level, PipelineSettings, StepSettings
+from stoker.core.units import whole_run_fields
 from stoker.settings.options import (
     OPTIONS,
     check_level,
@@ -26,6 +26,7 @@ from stoker.settings.options import (
     settings_class,
     step_settings,
 )
+from stoker.stacks import Component, Stack
 
 ATOMIC: Final = frozenset({"cache_key"})
 """Options whose mappings are one value: half of an old key and half of a new one is neither."""
@@ -61,7 +62,7 @@ def resolve(layers: Sequence[Layer], stack: Stack) -> tuple[StepSettings, dict[s
         from stoker.plan.requirements import check_versions
 
         check_versions(pypi, origins)
-    if values.get("packages") and getattr(plugins.load("stoker.backends", component.flavor), "images", False):
+    if values.get("packages") and BACKENDS.load(component.flavor).image_engine is not None:
         from stoker.plan.imagepackages import Told, laid_in
 
         values, origins = laid_in(Told(values=values, origins=origins, ranks=ranks))
@@ -111,9 +112,8 @@ def check_whole_run(
     part = "orchestrator" if name is None else "step_operator"
     component = stack.orchestrator if name is None else stack.step_operators[name]
     kind = settings_class(component.flavor)
-    whole = getattr(kind, "whole_run", ())
     mine, theirs = settings.backend.get(part, {}), run.get(name or "orchestrator", {})
-    for field in [one.name for one in attrs.fields(kind)] if whole is True else whole:
+    for field in whole_run_fields(kind):
         if mine.get(field) != theirs.get(field):
             place = next((at for path, at in origins.items() if f"{path}.".startswith(f"{part}.{field}.")), "")
             raise SettingsError(
@@ -140,7 +140,7 @@ def _with_had(
 def _of_flavor(layer: Layer, flavor: str) -> Layer:
     """A layer with those settings for whichever step operator that one of this flavor has a field for."""
     given, kind = layer.values.get("step_operator.*"), settings_class(flavor)
-    if given is None or kind is None:
+    if given is None:
         return layer
     fields = {field.name for field in attrs.fields(kind)}
     own = {name: value for name, value in given.items() if name in fields}

@@ -10,7 +10,7 @@ from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker.config import Stack
+from stoker.backends.base.backend import ProvesPlacement, RunningBackend, capability
 from stoker.core import findings as checks
 from stoker.core.errors import (
     GraphError,
@@ -23,12 +23,13 @@ from stoker.core.errors import (
 from stoker.core.findings import Finding
 from stoker.core.graph import Binding, Constant, FromStep, Graph, Many, Node, Source, StepSpec
 from stoker.core.launch import Launch
-from stoker.core.plan import Backend, Plan, StepPlan
+from stoker.core.plan import Plan, StepPlan
 from stoker.core.settings import FailureMode, Layer, StepSettings, fields_given
 from stoker.plan import source as sources
 from stoker.plan.ladders import check_ladder
 from stoker.plan.layers import check_whole_run, resolve, resolve_pipeline
 from stoker.settings.options import OPTIONS
+from stoker.stacks import Stack
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
@@ -181,7 +182,7 @@ def split_outputs(nodes: Iterable[Node]) -> dict[str, list[str]]:
 def plan(
     graph: Graph,
     planner: Planner,
-    backends: Mapping[str, Backend],
+    backends: Mapping[str, RunningBackend],
     *,
     stack: str,
     failure_mode: FailureMode,
@@ -248,7 +249,7 @@ def _recorded(settings: StepSettings, stack: Stack | None) -> Layer:
     return Layer(origin="the run as it was started", values=values)
 
 
-def findings_of(steps: Iterable[StepPlan], backends: Mapping[str, Backend]) -> Iterable[Finding]:
+def findings_of(steps: Iterable[StepPlan], backends: Mapping[str, RunningBackend]) -> Iterable[Finding]:
     """What the backends say of the steps; alike steps are asked about once."""
     seen: set[tuple[str, str, int]] = set()
     for step in steps:
@@ -263,15 +264,15 @@ def findings_of(steps: Iterable[StepPlan], backends: Mapping[str, Backend]) -> I
             yield from _launch_findings(step.settings.launch, step)
 
 
-def asked_of(steps: Iterable[StepPlan], backends: Mapping[str, Backend]) -> Iterator[Finding]:
+def asked_of(steps: Iterable[StepPlan], backends: Mapping[str, RunningBackend]) -> Iterator[Finding]:
     """What those backends that have a cluster to ask say of the steps on it, such as that no node is as big."""
     theirs: dict[str, list[StepPlan]] = {}
     for step in steps:
         theirs.setdefault(step.backend, []).append(step)
     for name, mine in theirs.items():
-        prove = getattr(backends[name], "prove", None)
-        if prove is not None:
-            yield from prove(mine)
+        asked = capability(backends[name], ProvesPlacement)
+        if asked is not None:
+            yield from asked.prove(mine)
 
 
 def environment_of(settings: StepSettings) -> str:
@@ -283,7 +284,7 @@ def environment_of(settings: StepSettings) -> str:
     return environments.environment_of(settings.packages)
 
 
-def _package_findings(step: StepPlan, backend: Backend) -> Iterable[Finding]:
+def _package_findings(step: StepPlan, backend: RunningBackend) -> Iterable[Finding]:
     """What its packages come to where it would run; the rooms for it are entered only where some are asked for."""
     from stoker.plan.environments import findings
 

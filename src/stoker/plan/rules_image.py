@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Iterator, Mapping
 
-from stoker.core.containers import SHARED_MEMORY
+from stoker.backends.docker.settings import SHARED_MEMORY
 from stoker.core.findings import Finding, Level
 from stoker.core.imagenames import parse
 from stoker.core.resources import describe

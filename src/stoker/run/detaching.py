@@ -1,8 +1,7 @@
 """`--detach`: a run that is planned and written down here, and driven elsewhere.
 
 The driver is `stoker resume RUN`, as a process of this machine that no terminal holds, or as a small job of the stack's
-platform where its backend offers that: a method `detach(argv, folder, name, output=…)` that says where it runs, and
-`may_detach()`, which refuses before anything is written.
+platform where its backend can do that (`backends.base.backend.Detaches`).
 
 Until a driver takes the run over, its row says where one is to begin, and has what it is to begin with. The driver is
 given the row's token (`TOKEN`) and takes the run over only while the row has it: who was first, a cancel or another
@@ -22,8 +21,9 @@ from typing import Any, Final, Iterator, Mapping
 
 import attrs
 
+from stoker.backends.base.backend import Detaches, RunningBackend, capability
 from stoker.core.errors import UsageError
-from stoker.core.plan import Backend, Code, Plan
+from stoker.core.plan import Code, Plan
 from stoker.core.request import RunRequest
 from stoker.core.settings import PipelineSettings
 from stoker.plan import plandoc
@@ -75,9 +75,9 @@ def check(session: Session, made: Plan, settings: PipelineSettings) -> None:
             fix="put it into a file",
         )
     with _orchestrator(session, settings) as backend:
-        may = getattr(backend, "may_detach", None)
-        if may is not None:
-            may()
+        platform = capability(backend, Detaches)
+        if platform is not None:
+            platform.may_detach()
 
 
 def started(session: Session, row: RunRow, made: Plan, settings: PipelineSettings, flow: Any = None) -> None:
@@ -165,11 +165,11 @@ def _begun(session: Session, settings: PipelineSettings, row: RunRow, output: Pa
     """Start the driver; the row's document of it."""
     argv = [sys.executable, "-m", "stoker", "resume", row.id, "--stack", session.stack.name]
     with _orchestrator(session, settings) as backend:
-        detach = getattr(backend, "detach", None)
-        if detach is not None:
+        platform = capability(backend, Detaches)
+        if platform is not None:
             # A platform's job may have another environment than this process.
             words = ["env", f"{TOKEN}={row.token}", f"STOKER_HOME={session.stack.home}", *argv]
-            return {PLACE: detach(words, os.getcwd(), f"stoker-driver-{row.id}", output=str(output))}
+            return {PLACE: platform.detach(words, os.getcwd(), f"stoker-driver-{row.id}", output=str(output))}
     return _process(argv, row.token, output)
 
 
@@ -195,7 +195,7 @@ def _output(store: Store, run: str) -> Path:
 
 
 @contextlib.contextmanager
-def _orchestrator(session: Session, settings: PipelineSettings) -> Iterator[Backend]:
+def _orchestrator(session: Session, settings: PipelineSettings) -> Iterator[RunningBackend]:
     backends = session.backends((), settings)
     try:
         yield backends[ORCHESTRATOR]

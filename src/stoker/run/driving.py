@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Mapping
 
 import attrs
 
+from stoker.backends.base.backend import RunningBackend
 from stoker.core.errors import RunCancelled, RunFailed, StokerError
 from stoker.core.observer import Observer
-from stoker.core.plan import Backend, Plan
+from stoker.core.plan import Plan
 from stoker.core.settings import PipelineSettings
 from stoker.engine import dynamic
 from stoker.engine.doing import Policy
@@ -55,7 +56,7 @@ class Drive:
         """Run, record the end, and say how it went."""
         request, store = self._session.request, self._session.store
         status, error = "failed", ""
-        backends: dict[str, Backend] = {}
+        backends: dict[str, RunningBackend] = {}
         failure: BaseException | None = None
         try:
             sources = [*self._plan.steps]
@@ -110,7 +111,7 @@ class Drive:
     def _computing(self) -> bool:
         return self._body is not None and self._body.computing
 
-    def _loop(self, runner: Runner, backends: Mapping[str, Backend]) -> str:
+    def _loop(self, runner: Runner, backends: Mapping[str, RunningBackend]) -> str:
         if self._body is not None:
             return self._body.run(runner, backends)
         runner.add(self._plan.steps)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
 
 import attrs
 
-from stoker import config
-from stoker.backends.base import machine
+from stoker import stacks
+from stoker.backends.base.backend import RunningBackend, Services
 from stoker.backends.base.leasing import Leasing
+from stoker.backends.registry import BACKENDS
 from stoker.core import plugins
 from stoker.core.findings import Finding
 from stoker.core.graph import Source
-from stoker.core.plan import Backend, Code, Plan, Site, StepPlan
+from stoker.core.plan import Code, Plan, Site, StepPlan
 from stoker.core.request import RunRequest
 from stoker.core.settings import PipelineSettings
 from stoker.core.visibility import SIMULATE
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from stoker.images.environments import Environments
     from stoker.run.building import Builder
 
+DEBUGGED: Final = "inline"
+"""The backend that runs steps under `--debug`, whatever the stack says."""
 PRELOADED: Final = ("numpy", "torch")
 """Packages that take long to import and ask for no device when they are: forked, they cost a step nothing. JAX and
 TensorFlow start threads of their own, which do not survive a fork."""
@@ -43,7 +46,7 @@ class Session:
         self.files: Sequence[RunFile] = files
         named = [file.stack for file in files if file.stack]
         self.request = request
-        self.stack = config.load(request.stack or (named[-1] if named else None) or stack)
+        self.stack = stacks.load(request.stack or (named[-1] if named else None) or stack)
         self.store: Store = open_store(self.stack.database, self.stack.artifact_store, str(self.stack.home))
         self.code = Code()
         """What travels to steps in images; known once their images are."""
@@ -55,9 +58,10 @@ class Session:
 
     def hint(self, flow: Any) -> None:
         """Tell a flow that it runs on this machine, if it does: there it takes `@resources` for a hint."""
-        if self.stack.orchestrator.flavor == "local":
+        room_of = BACKENDS.load(self.stack.orchestrator.flavor).room
+        if room_of is not None:
             settings, _ = resolve_pipeline((self.stack.layer, *self.overrides().every), self.stack)
-            room = machine.room(settings.backend.get(ORCHESTRATOR, {}))
+            room = room_of(settings.backend.get(ORCHESTRATOR, {}))
             flow.here(room.cpus, room.memory // 2**30 * 2**30)
 
     def overrides(self) -> Overrides:
@@ -97,10 +101,12 @@ class Session:
         self.said = said
         hosts, far = {}, []
         for name, (flavor, options) in self._flavors(settings).items():
-            backend = plugins.load("stoker.backends", flavor)
-            if getattr(backend, "images", False) and not self.request.debug:
-                hosts[name] = backend.engine_address(options)
-            if getattr(backend, "travels", False) and not self.request.debug:
+            if self.request.debug:
+                continue
+            backend = BACKENDS.load(flavor)
+            if backend.image_engine is not None:
+                hosts[name] = backend.image_engine(options)
+            if backend.sends_code:
                 far.append(name)
         if not hosts and not far:
             return None
@@ -189,39 +195,33 @@ class Session:
             self._ledger = Ledger(probe if text is None else partial(simulated, text), processes)
         return self._ledger
 
-    def backends(self, steps: Sequence[StepPlan], settings: PipelineSettings) -> dict[str, Backend]:
+    def backends(self, steps: Sequence[StepPlan], settings: PipelineSettings) -> dict[str, RunningBackend]:
         """The stack's orchestrator, and its step operators."""
         site = self.site(_modules_of(steps))
         flavors = self._flavors(settings)
         if self.request.debug:
-            return dict.fromkeys(flavors, self._inline(site, flavors[ORCHESTRATOR][1], steps))
-        made = {name: plugins.load("stoker.backends", flavor)(site, given) for name, (flavor, given) in flavors.items()}
-        for backend in made.values():
-            self._with_devices(backend, site, steps)
-            if hasattr(backend, "environments"):
-                backend.environments = self._interpreter
-        return made
+            from stoker.worker.worker import Worker
+
+            execute = Worker(self.store.blobs, checkpoints=site.checkpoints).run
+            services = Services(leasing=self._leasing(site, steps), execute=execute)
+            return dict.fromkeys(flavors, BACKENDS.load(DEBUGGED).open(site, flavors[ORCHESTRATOR][1], services))
+        opened = {}
+        for name, (flavor, options) in flavors.items():
+            services = Services(leasing=self._leasing(site, steps), environments=self._interpreter)
+            opened[name] = BACKENDS.load(flavor).open(site, options, services)
+        return opened
 
     def _flavors(self, settings: PipelineSettings) -> dict[str, tuple[str, Mapping[str, Any]]]:
         """The stack's parts by the names under which steps call them: flavor and options."""
         parts = {ORCHESTRATOR: self.stack.orchestrator, **self.stack.step_operators}
         return {name: (part.flavor, settings.backend.get(name, part.options)) for name, part in parts.items()}
 
-    def _inline(self, site: Site, options: Mapping[str, Any], steps: Sequence[StepPlan]) -> Backend:
-        from stoker.worker.worker import Worker
-
-        backend: Any = plugins.load("stoker.backends", "inline")(site, options)
-        backend.execute = Worker(self.store.blobs, checkpoints=site.checkpoints).run
-        self._with_devices(backend, site, steps)
-        return backend  # type: ignore[no-any-return]
-
-    def _with_devices(self, backend: Any, site: Site, steps: Sequence[StepPlan]) -> None:
-        """Let a backend that runs steps on this machine hand out its devices."""
-        if hasattr(backend, "leasing"):
-            me = this_process()
-            limits = any(step.settings.resources.gpus_per_node for step in steps)
-            process = (int(me["pid"]), float(me["started"]))
-            backend.leasing = Leasing(self.devices, process=process, scratch=site.scratch, limits=limits)
+    def _leasing(self, site: Site, steps: Sequence[StepPlan]) -> Leasing:
+        """Who leases this machine's devices to the jobs of one backend."""
+        me = this_process()
+        limits = any(step.settings.resources.gpus_per_node for step in steps)
+        process = (int(me["pid"]), float(me["started"]))
+        return Leasing(self.devices, process=process, scratch=site.scratch, limits=limits)
 
 
 def _modules_of(steps: Sequence[StepPlan]) -> list[Source]:

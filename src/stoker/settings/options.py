@@ -6,34 +6,25 @@ YAML or `--set`. The values are in `core.settings`; merging layers is `plan.laye
 
 from __future__ import annotations
 
-import functools
-import sys
 from typing import Any, Callable, Final, Iterable, Mapping
 
 import attrs
 
+from stoker.backends.registry import BACKENDS
 from stoker.core import resources as asked
 from stoker.core import units
 from stoker.core.docker import DockerSettings, given_environment, given_mapping
-from stoker.core.errors import MissingPackage, SettingsError, nearest
+from stoker.core.errors import SettingsError, nearest
 from stoker.core.ladder import single
 from stoker.core.launch import Launch, given_launch
 from stoker.core.launch import resolved as resolved_launch
 from stoker.core.monitoring import WATCHED, Monitor
 from stoker.core.packages import PackageSettings
-from stoker.core.plugins import BACKENDS, resolve, third_party
+from stoker.core.plugins import entry_points
 from stoker.core.resources import ResourceSettings, given_flag
 from stoker.core.retry import NO_RETRY, Retry
 from stoker.core.settings import COMPONENTS, Layer, Level, StepSettings, fields_given
-from stoker.core.units import UNSET
-
-COMPONENT_SETTINGS: Final[Mapping[str, str]] = {
-    "docker": "stoker.core.containers:ContainerSettings",
-    "local": "stoker.core.settings:LocalSettings",
-    "ray": "stoker.core.ray:RaySettings",
-    "slurm": "stoker.core.slurm:SlurmSettings",
-}
-"""flavor → class of its settings. A backend of another distribution has its class as its attribute `settings`."""
+from stoker.core.units import UNSET, whole_run_fields
 
 
 @attrs.frozen(kw_only=True)
@@ -158,40 +149,29 @@ def layer_from(
 
 
 def component_settings(flavor: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A flavor's own settings, checked by its class; a flavor without a class gets them as they are."""
-    kind = settings_class(flavor)
-    return dict(values) if kind is None else _checked_fields(kind, values)
+    """A backend's own settings, checked by its class."""
+    return _checked_fields(settings_class(flavor), values)
 
 
-def settings_class(flavor: str) -> Any:
-    """The class of a flavor's settings, or None.
-
-    A backend that another distribution offers has it as its attribute `settings`: an attrs class whose fields all have
-    defaults. `whole_run` of the class names fields that cannot change from step to step.
-    """
-    target = COMPONENT_SETTINGS.get(flavor)
-    if target is not None:
-        return resolve(target)
-    return None if flavor in BACKENDS else _third_party_class(flavor, tuple(sys.path))
-
-
-def is_flavor(name: str) -> bool:
-    """Whether a backend has this name."""
-    return name in BACKENDS or name in COMPONENT_SETTINGS or name in _third_party_names()
+def settings_class(flavor: str) -> type[attrs.AttrsInstance]:
+    """The class of a backend's settings."""
+    return BACKENDS.load(flavor).settings
 
 
 def check_flavor(flavor: str) -> None:
     """Refuse a name that no backend has."""
-    if not is_flavor(flavor):
-        known = [*BACKENDS, *_third_party_names()]
-        raise SettingsError(f"there is no backend called '{flavor}'{nearest(flavor, known)}")
+    if flavor not in BACKENDS:
+        raise SettingsError(f"there is no backend called '{flavor}'{nearest(flavor, BACKENDS.names())}")
 
 
 def check_level(key: str, flavor: str, level: Level, given: Iterable[str] = ()) -> None:
-    """Refuse for one step what a flavor can only honour for a whole run: all that it has, or single fields of it."""
-    whole = getattr(settings_class(flavor), "whole_run", ()) if level == "step" else ()
-    if whole is True or (found := [name for name in given if name in whole]):
-        what = f"'{key}'" if whole is True else f"'{key}': {found[0]}"
+    """Refuse for one step what a backend can only honour for a whole run: all that it has, or single fields of it."""
+    kind = settings_class(flavor)
+    of_run = whole_run_fields(kind) if level == "step" else ()
+    everything = bool(of_run) and len(of_run) == len(attrs.fields(kind))
+    refused = [name for name in given if name in of_run]
+    if everything or refused:
+        what = f"'{key}'" if everything else f"'{key}': {refused[0]}"
         raise SettingsError(f"{what} is for a whole run, not for one step", fix="give it to @pipeline or to the stack")
 
 
@@ -228,7 +208,7 @@ def _parsed(key: Any, value: Any, level: Level, also: Iterable[str]) -> Iterable
         yield from _component(component, flavor, value, level)
         return
     if option is None:
-        known = [*OPTIONS, *also, *COMPONENTS, *(f"{part}.{name}" for part in COMPONENTS for name in BACKENDS)]
+        known = [*OPTIONS, *also, *COMPONENTS, *(f"{part}.{name}" for part in COMPONENTS for name in BACKENDS.names())]
         raise SettingsError(f"there is no setting '{key}'{nearest(str(key), known)}")
     if level == "step" and option.level == "pipeline":
         raise SettingsError(f"{key} is for a whole pipeline, not for one step", fix=f"give {key} to @pipeline")
@@ -253,7 +233,7 @@ def _component(component: str, flavor: str, value: Any, level: Level) -> Iterabl
     plain = dict(given_mapping(value) or {})
     if not flavor:
         # TOML and --set write "orchestrator.local.cpus" as nested tables.
-        for name in [name for name in plain if isinstance(plain[name], Mapping) and is_flavor(name)]:
+        for name in [name for name in plain if isinstance(plain[name], Mapping) and name in BACKENDS]:
             yield from _component(component, name, plain.pop(name), level)
         if plain or not value:
             yield f"{component}.*", plain
@@ -263,36 +243,22 @@ def _component(component: str, flavor: str, value: Any, level: Level) -> Iterabl
 
 
 def flavor_of(value: Any) -> str | None:
-    """The flavor whose settings class made `value`."""
+    """The backend whose settings class made `value`."""
     kind = type(value)
-    target = f"{kind.__module__}:{kind.__qualname__}"
-    for flavor, name in COMPONENT_SETTINGS.items():
-        if name == target:
-            return flavor
-    package = kind.__module__.partition(".")[0]
-    if not attrs.has(kind) or package == __name__.partition(".")[0]:
+    if not attrs.has(kind):
         return None
-    # Only backends of the same package are imported to be asked.
-    entries = third_party("stoker.backends")
-    near = [entry.name for entry in entries if entry.value.partition(":")[0].partition(".")[0] == package]
-    return next((flavor for flavor in near if settings_class(flavor) is kind), None)
+    return next((name for name in _backends_near(kind.__module__) if settings_class(name) is kind), None)
 
 
-def _third_party_names() -> list[str]:
-    return [entry.name for entry in third_party("stoker.backends")]
-
-
-@functools.lru_cache(maxsize=64)
-def _third_party_class(flavor: str, path: tuple[str, ...]) -> Any:
-    """The settings class of a backend found on `path`, which is `sys.path`; None where it has none."""
-    for entry in third_party("stoker.backends"):
-        if entry.name == flavor:
-            try:
-                return getattr(entry.load(), "settings", None)
-            except ImportError as error:
-                message = f"backend '{flavor}' ({entry.value}) cannot be imported: {error}"
-                raise MissingPackage(message, fix="install what it needs, or choose another backend") from error
-    return None
+def _backends_near(module: str) -> list[str]:
+    """Backends registered in the folder that a module lies in, or by its distribution: others are not imported."""
+    folders = {name: target.partition(":")[0].rpartition(".")[0] for name, (target, _) in BACKENDS.builtin.items()}
+    own = [name for name, folder in folders.items() if module.startswith(f"{folder}.")]
+    package = module.partition(".")[0]
+    if own or package == __name__.partition(".")[0]:
+        return own
+    entries = entry_points(BACKENDS.group)
+    return [entry.name for entry in entries if entry.value.partition(":")[0].partition(".")[0] == package]
 
 
 def _checked_fields(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:

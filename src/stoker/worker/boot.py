@@ -39,7 +39,6 @@ import traceback
 from typing import Any, Final, Iterator, Mapping
 
 from stoker.core import wire
-from stoker.core.containers import CREDENTIALS, MARK, RESULT, UP_VERSION
 from stoker.core.plan import LogLine
 from stoker.core.status import CAUSES, INPUT_ERROR
 from stoker.core.visibility import environment_of
@@ -49,6 +48,7 @@ from stoker.worker.ending import Ending
 from stoker.worker.forked import Output
 from stoker.worker.memory_pressure import OomKills
 from stoker.worker.notice import limit_file, warned
+from stoker.worker.protocol import CREDENTIALS, MARK, RESULT, UP_VERSION
 from stoker.worker.travelled import leave, moved, named_as_there, unpacked
 
 GRACE: Final = 9.0

@@ -3,13 +3,41 @@
 from __future__ import annotations
 
 import os
-from typing import Collection, Sequence
+from typing import Collection, Final, Iterable, Sequence
 
-from stoker.backends.base.logins import Login
+from stoker.backends.base.backend import Leftover, Sweep
+from stoker.backends.base.logins import Login, login
+from stoker.core.errors import StokerError
 from stoker.core.words import dashed
 
+AGE: Final = 86400.0
+"""Seconds for which the files of a run that broke off stay: `stoker resume` takes over what its jobs have done."""
 
-def found(
+
+def swept(places: Iterable[tuple[str | None, str]], sweep: Sweep) -> Iterable[Leftover]:
+    """What went of the folders at these places, a host (None: this machine) and a path each, or would go.
+
+    A host that does not answer is named and left.
+    """
+    count = 0
+    for host, folder in dict.fromkeys(places):
+        there = login(host)
+        try:
+            place = there.expand(folder)
+            ours = None if place.startswith(f"{sweep.scratch}/") else sweep.ours
+            gone = unneeded(there, place, running=sweep.running, ours=ours, age=AGE)
+            if not sweep.dry_run:
+                remove(there, gone)
+        except StokerError as error:
+            sweep.say(f"not looked into: {error}")
+            continue
+        finally:
+            there.close()
+        count += len(gone)
+    yield Leftover(kind="job_folders", noun="folder", rest="of runs on clusters", count=count)
+
+
+def unneeded(
     login: Login, folder: str, *, running: Collection[str], ours: Collection[str] | None, age: float
 ) -> list[str]:
     """Folders of runs in which nothing has been submitted for `age` seconds and that do not run.
@@ -20,9 +48,9 @@ def found(
     options = ["-mindepth", "3", "-maxdepth", "3", "-name", "jobs.json"]
     old = _runs(login.run(["find", folder, *options, "-mmin", minutes]).out)
     fresh = _runs(login.run(["find", folder, *options, "!", "-mmin", minutes]).out)
-    kept = {dashed(run) for run in running} | fresh
+    needed = {dashed(run) for run in running} | fresh
     mine = None if ours is None else {dashed(run) for run in ours}
-    return [f"{folder}/{run}" for run in sorted(old - kept) if mine is None or run in mine]
+    return [f"{folder}/{run}" for run in sorted(old - needed) if mine is None or run in mine]
 
 
 def remove(login: Login, folders: Sequence[str]) -> None:

@@ -17,7 +17,6 @@ from stoker.core.findings import Finding
 from stoker.core.launch import OPEN_MPI, Launch
 from stoker.core.plan import Capacity, Job, StepPlan, reporter_of
 from stoker.core.resources import describe
-from stoker.core.settings import LocalSettings
 from stoker.core.units import given, size_text
 from stoker.core.words import memory_text
 
@@ -43,13 +42,11 @@ _REFUSED: Final[Mapping[str, tuple[str, str, str]]] = {
 """field → code, what it asks for, why this machine cannot give it"""
 
 
-def room(options: Mapping[str, Any]) -> Capacity:
-    """What this machine has for steps: cgroup limits and CPU affinity counted, less what the settings hold back."""
-    settings = LocalSettings(**options)
-    cpus = given(settings.cpus, float(cpu_count()))
-    memory = given(settings.memory, memory_size())
-    slots = given(settings.max_workers, max(1, int(cpus)) * _SLOTS_PER_CPU)
-    return Capacity(cpus=cpus, memory=memory, slots=slots)
+def room(*, cpus: float | None = None, memory: int | None = None, slots: int | None = None) -> Capacity:
+    """What this machine has for steps: cgroup limits and CPU affinity counted, or as much of it as is said."""
+    cpus = given(cpus, float(cpu_count()))
+    memory = given(memory, memory_size())
+    return Capacity(cpus=cpus, memory=memory, slots=given(slots, max(1, int(cpus)) * _SLOTS_PER_CPU))
 
 
 def cpu_count() -> int:

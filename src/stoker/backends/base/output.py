@@ -7,8 +7,8 @@ import time
 from collections import deque
 from typing import Any, Final, Mapping
 
-from stoker.core.containers import MARK
 from stoker.core.plan import LogLine
+from stoker.worker.protocol import MARK
 
 _LAST: Final = 20
 _LONGEST: Final = 1 << 20

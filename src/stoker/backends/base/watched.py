@@ -14,7 +14,7 @@ import contextlib
 import logging
 import threading
 import time
-from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -307,9 +307,6 @@ def _lease(flight: _Flight) -> Mapping[str, Any]:
 class Watched:
     """The part of a backend that is the same for all such platforms; `capacity` is the platform's own queue's."""
 
-    travels = True
-    """The user's code is sent along, as it was when the run began: a job may wait for hours."""
-
     def __init__(self, platform: Platform) -> None:
         self._watch = Watch(platform)
 
@@ -328,10 +325,6 @@ class Watched:
     def poll(self, ids: Iterable[str]) -> Mapping[str, JobStatus]:
         """What is new since the last call."""
         return self._watch.poll()
-
-    def logs(self, id: str, *, follow: bool = False) -> Iterator[LogLine]:
-        """Nothing more than what `poll` brought."""
-        return iter(())
 
     def cancel(self, id: str, *, grace: float) -> None:
         """Have a job end: ask, and after `grace` seconds force."""

@@ -21,10 +21,11 @@ from stoker.backends.base.output import Reader
 from stoker.backends.base.statuses import failed, killed_for_memory, of_boot
 from stoker.backends.docker.engines import End, Engine, EngineGone, Refused
 from stoker.backends.docker.requests import BUNDLE, HOME_LABEL, INSIDE, LABEL, Part
-from stoker.core.containers import RESULT, SECRETS
+from stoker.backends.docker.settings import SECRETS
 from stoker.core.errors import BackendError
 from stoker.core.plan import JobStatus
 from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
+from stoker.worker.protocol import RESULT
 
 GANG_GRACE: Final = 5.0
 """Seconds that the other nodes of a gang get when its first one is over; by then its agent has told them to end."""

@@ -11,12 +11,13 @@ import contextlib
 import json
 import os
 from collections import deque
-from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Iterable, Literal, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.base.backend import NO_SERVICES, Services
 from stoker.backends.base.channel import Channel
-from stoker.backends.base.leasing import Leasing, claim_document
+from stoker.backends.base.leasing import claim_document
 from stoker.backends.base.machine import room
 from stoker.backends.base.messages import nodes_of, request_digest
 from stoker.backends.base.statuses import failed
@@ -24,14 +25,15 @@ from stoker.backends.docker import requests as containers
 from stoker.backends.docker.attempt import Attempt, Order
 from stoker.backends.docker.check import check
 from stoker.backends.docker.devicefiles import files
-from stoker.backends.docker.engines import Engine, address, need_package
+from stoker.backends.docker.engines import Engine, engine_address, need_package
 from stoker.backends.docker.requests import LABEL, NO_FILES, Facts, Part
 from stoker.backends.docker.secrets import contents, credentials
-from stoker.core.containers import CREDENTIALS, SECRETS, ContainerSettings
+from stoker.backends.docker.settings import SECRETS, ContainerSettings
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
-from stoker.core.plan import Capacity, Job, JobStatus, LogLine, Site, StepPlan
+from stoker.core.plan import Capacity, Job, JobStatus, Site, StepPlan
 from stoker.core.status import CANCELLED, REFUSED
+from stoker.worker.protocol import CREDENTIALS
 
 _LEAVE: Final = 30.0
 """Seconds that containers get to be gone when the driver closes."""
@@ -44,14 +46,14 @@ class DockerBackend:
     """Runs jobs in containers of one engine."""
 
     name = "docker"
-    images = True
+    packages_in: Literal["image", "environment"] = "image"
 
-    def __init__(self, site: Site, options: Mapping[str, Any]) -> None:
+    def __init__(self, site: Site, options: Mapping[str, Any], services: Services = NO_SERVICES) -> None:
         need_package()
         self._site = site
         self._options = dict(options)
         given = ContainerSettings(**options)
-        self._engine = Engine(self.engine_address(options))
+        self._engine = Engine(engine_address(options))
         shares = self._engine.address.startswith("unix://")
         self._facts = Facts(
             shares_files=given.get("shares_files", shares),
@@ -59,7 +61,7 @@ class DockerBackend:
             cache=_cache(site) if given.get("shares_files", shares) else "",
         )
         self._capacity: Capacity | None = None
-        self.leasing: Leasing | None = None
+        self._leasing = services.leasing
         self._jobs: dict[str, Job] = {}
         self._attempts: dict[str, Attempt] = {}
         self._behind: deque[str] = deque()
@@ -67,18 +69,13 @@ class DockerBackend:
         self._orphans: dict[str, list[Mapping[str, Any]]] | None = None
         self._channel = Channel(over=self._forget)
 
-    @staticmethod
-    def engine_address(options: Mapping[str, Any]) -> str:
-        """Where the engine is that these options mean: images are built there."""
-        return address(ContainerSettings(**options).get("host"), os.environ)
-
     # Deciding
 
     def capacity(self) -> Capacity:
         """What the engine's machine has, and the devices that are handed out there."""
         if self._capacity is None:
-            self._capacity = room({}) if self._facts.shares_files else self._far()
-        return self._capacity if self.leasing is None else attrs.evolve(self._capacity, devices=self.leasing.room())
+            self._capacity = room() if self._facts.shares_files else self._far()
+        return self._capacity if self._leasing is None else attrs.evolve(self._capacity, devices=self._leasing.room())
 
     def _far(self) -> Capacity:
         info = self._engine.info()
@@ -89,14 +86,17 @@ class DockerBackend:
         """What a container cannot give a step, and how it takes the rest; the engine is not asked."""
         settings = ContainerSettings(**{**self._options, **next(iter(step.settings.backend.values()), {})})
         near = self._facts.shares_files
-        if self.leasing is not None and near:
-            yield from self.leasing.check(step)
-        yield from check(step, settings, self._site, room({}) if near else None, leases=self.leasing is not None)
+        if self._leasing is not None and near:
+            yield from self._leasing.check(step)
+        yield from check(step, settings, self._site, room() if near else None, leases=self._leasing is not None)
 
     def render(self, job: Job) -> Mapping[str, Any]:
         """The bodies of the requests that make the containers, and the documents that are read inside; beside them what
         decides before and after: the devices that are claimed, when the image is pulled, whether failed ones stay."""
-        leases = self.leasing.documents(job) if self.leasing is not None else []
+        return self.render_leased(job, self._leasing.documents(job) if self._leasing is not None else [])
+
+    def render_leased(self, job: Job, leases: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """The same for a job that holds the devices of these documents."""
         settings = containers.settings_of(job, self._options)
         made = self._parts(job, settings, leases)
         return {
@@ -133,8 +133,8 @@ class DockerBackend:
             found = self._orphans_of(job)
             if found:
                 self._begin(job, [], found)
-            elif self.leasing is not None and self.leasing.wants(job):
-                self.leasing.request(job, start=self._start_leased, tell=self._channel.put)
+            elif self._leasing is not None and self._leasing.wants(job):
+                self._leasing.request(job, start=self._start_leased, tell=self._channel.put)
             else:
                 self._begin(job, [])
         except BaseException:  # raised again: the engine of the run knows nothing of a job that was refused
@@ -142,8 +142,8 @@ class DockerBackend:
             raise
 
     def _start_leased(self, job: Job) -> None:
-        assert self.leasing is not None  # it granted the devices
-        self._begin(job, self.leasing.documents(job))
+        assert self._leasing is not None  # it granted the devices
+        self._begin(job, self._leasing.documents(job))
 
     def _begin(self, job: Job, leases: Sequence[Mapping[str, Any]], orphans: Sequence[Mapping[str, Any]] = ()) -> None:
         """Start the thread that makes and follows the job's containers."""
@@ -182,8 +182,8 @@ class DockerBackend:
         )
         name = job.name
         attempt = self._attempts[name] = Attempt(self._engine, order, name, self._channel, hand_over=self._hand_over)
-        if orphans and order.lease and self.leasing is not None:
-            self.leasing.adopt(job, order.lease)
+        if orphans and order.lease and self._leasing is not None:
+            self._leasing.adopt(job, order.lease)
         if order.lease:
             self._channel.put(name, JobStatus(state="running", lease=order.lease))
         attempt.start()
@@ -222,8 +222,8 @@ class DockerBackend:
 
     def _hand_over(self, name: str, pid: int) -> None:
         """Let a job's lease live as long as its container, which outlives its driver."""
-        if self.leasing is not None and pid and self._facts.shares_files:
-            self.leasing.hand_over(name, pid)
+        if self._leasing is not None and pid and self._facts.shares_files:
+            self._leasing.hand_over(name, pid)
 
     def wakeups(self) -> Iterable[int]:
         """Readable when a thread has told something."""
@@ -232,8 +232,8 @@ class DockerBackend:
     def poll(self, ids: Iterable[str]) -> Mapping[str, JobStatus]:
         """What is new since the last call."""
         self._channel.receive()
-        if self.leasing is not None:
-            self.leasing.retry(start=self._start_leased, tell=self._channel.put, refuse=self._channel.put)
+        if self._leasing is not None:
+            self._leasing.retry(start=self._start_leased, tell=self._channel.put, refuse=self._channel.put)
         return self._channel.take()
 
     def _forget(self, name: str) -> None:
@@ -242,18 +242,14 @@ class DockerBackend:
         if attempt is not None:
             # It takes its containers away, which nobody need wait for before the end.
             self._leaving = [one for one in self._leaving if one.thread.is_alive()] + [attempt]
-        if self.leasing is not None:
-            self.leasing.release(name)
+        if self._leasing is not None:
+            self._leasing.release(name)
         if attempt is not None and self._behind:
             job = self._jobs[self._behind.popleft()]
             try:
                 self._place(job)
             except BackendError as error:
                 self._channel.put(job.name, failed(REFUSED, str(error)))
-
-    def logs(self, id: str, *, follow: bool = False) -> Iterator[LogLine]:
-        """Nothing more than what `poll` brought."""
-        return iter(())
 
     def cancel(self, id: str, *, grace: float) -> None:
         """Have a job's containers end; a job that waits for devices leaves the line."""
@@ -276,8 +272,8 @@ class DockerBackend:
             for orphans in (self._orphans or {}).values():
                 for one in orphans:
                     self._engine.remove(one["Id"])
-        if self.leasing is not None:
-            self.leasing.release_all()
+        if self._leasing is not None:
+            self._leasing.release_all()
         self._engine.close()
         self._channel.close()
 

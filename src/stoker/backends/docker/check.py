@@ -6,8 +6,9 @@ import os
 import shutil
 from typing import Final, Iterator
 
+from stoker.backends.base.mounts import Mount
 from stoker.backends.docker.secrets import missing_source
-from stoker.core.containers import ContainerSettings, Mount
+from stoker.backends.docker.settings import ContainerSettings
 from stoker.core.findings import Finding, Reporter
 from stoker.core.plan import Capacity, Site, StepPlan, reporter_of
 from stoker.core.resources import ResourceSettings, describe

@@ -18,6 +18,7 @@ from typing import Any, Callable, Final, Iterator, Mapping
 
 import attrs
 
+from stoker.backends.docker.settings import ContainerSettings
 from stoker.core.errors import BackendError, MissingPackage
 
 SOCKETS: Final = (
@@ -57,6 +58,11 @@ class End:
     code: int
     oom: bool
     error: str = ""
+
+
+def engine_address(options: Mapping[str, Any]) -> str:
+    """Where the engine is that these settings of the backend mean."""
+    return address(ContainerSettings(**options).get("host"), os.environ)
 
 
 def address(given: str | None, environment: Mapping[str, str]) -> str:

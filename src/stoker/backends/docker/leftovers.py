@@ -7,19 +7,53 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import Collection, Final
+from typing import Collection, Final, Iterable, Iterator
 
 import attrs
 
+from stoker.backends.base.backend import Leftover, Sweep
 from stoker.backends.docker.engines import Engine
 from stoker.backends.docker.requests import HOME_LABEL, LABEL
+from stoker.core.errors import BackendError
+from stoker.images.build import LABEL as IMAGE_LABEL
 
+IMAGE_AGE: Final = 86400.0
+"""Seconds for which an image that no plan names is kept: a run that is about to begin has just built it."""
 _OVER: Final = frozenset({"exited", "created", "dead", "stopped", "configured", "initialized"})
 """States of a container in which nothing runs; the last three are podman's."""
 
 
+def swept(addresses: Iterable[str], sweep: Sweep) -> Iterator[Leftover]:
+    """What went of each kind, or would go, on these engines; one that does not answer is named and left."""
+    needed = sweep.needed() if (engines := list(addresses)) else ()
+    containers = images = size = 0
+    for address in engines:
+        engine = Engine(address)
+        try:
+            gone = unneeded(
+                engine,
+                home=sweep.scratch,
+                running=sweep.running,
+                known=sweep.known,
+                image_label=IMAGE_LABEL,
+                needed=needed,
+                before=sweep.now - IMAGE_AGE,
+            )
+            gone = gone if sweep.dry_run else remove(engine, gone)
+        except BackendError as error:
+            sweep.say(f"not looked into: {error}")
+            continue
+        finally:
+            engine.close()
+        containers += len(gone.containers)
+        images += len(gone.images)
+        size += gone.size
+    yield Leftover(kind="containers", noun="container", rest="of steps that are over", count=containers)
+    yield Leftover(kind="images", noun="image", rest="that no plan names", count=images, size=size)
+
+
 @attrs.frozen(kw_only=True)
-class Leftovers:
+class Unneeded:
     """Ids of what nobody needs; `size` of the images in bytes, layers that they share counted for each. `folders` are
     those that the containers had on this machine."""
 
@@ -30,7 +64,7 @@ class Leftovers:
     size: int = 0
 
 
-def found(
+def unneeded(
     engine: Engine,
     *,
     home: str,
@@ -39,7 +73,7 @@ def found(
     image_label: str,
     needed: Collection[str],
     before: float,
-) -> Leftovers:
+) -> Unneeded:
     """What nobody needs: containers that have ended and whose run has no driver, or whose run is not known any more;
     networks of such runs; images with `image_label` made before a time that no container has and no plan names.
 
@@ -68,7 +102,7 @@ def found(
         for one in engine.images(image_label)
         if one["Created"] < before and one["Id"] not in used and one["Id"].rpartition(":")[2] not in needed
     ]
-    return Leftovers(
+    return Unneeded(
         containers=tuple(containers),
         folders=tuple(folder for folder in folders if folder.startswith(home.rstrip("/") + "/")),
         networks=tuple(networks),
@@ -77,13 +111,12 @@ def found(
     )
 
 
-def remove(engine: Engine, leftovers: Leftovers) -> Leftovers:
-    """Take them away; what went."""
-    for id in leftovers.containers:
+def remove(engine: Engine, gone: Unneeded) -> Unneeded:
+    """Take it away; what went."""
+    for id in gone.containers:
         engine.remove(id)
-    for folder in leftovers.folders:
+    for folder in gone.folders:
         shutil.rmtree(folder, ignore_errors=True)
-    for id in leftovers.networks:
+    for id in gone.networks:
         engine.remove_network(id)
-    gone = tuple(id for id in leftovers.images if engine.remove_image(id))
-    return attrs.evolve(leftovers, images=gone)
+    return attrs.evolve(gone, images=tuple(id for id in gone.images if engine.remove_image(id)))

@@ -14,7 +14,8 @@ import attrs
 
 from stoker.backends.base.leasing import visibility
 from stoker.backends.base.messages import boot_document, gang_document, nodes_of, request_digest
-from stoker.core.containers import RUN_OPTIONS, SHARED_MEMORY, ContainerSettings, Mount
+from stoker.backends.base.mounts import Mount
+from stoker.backends.docker.settings import RUN_OPTIONS, SHARED_MEMORY, ContainerSettings
 from stoker.core.plan import Job, Site
 
 LABEL: Final = "stoker"

@@ -11,20 +11,22 @@ from __future__ import annotations
 
 import selectors
 import sys
-from typing import Any, Final, Iterable, Iterator, Mapping
+from typing import Any, Final, Iterable, Literal, Mapping
 
 import attrs
 
+from stoker.backends.base.backend import NO_SERVICES, Services
 from stoker.backends.base.channel import Updates
-from stoker.backends.base.leasing import Leasing, visibility
-from stoker.backends.base.machine import check, room, taken
+from stoker.backends.base.leasing import visibility
+from stoker.backends.base.machine import check, taken
 from stoker.backends.base.messages import gang_document, job_message, node_environment, nodes_of, step_document
 from stoker.backends.base.statuses import failed, of_exit, of_result
 from stoker.backends.local.holding import Holding
-from stoker.backends.local.servers import Interpreters, Servers
+from stoker.backends.local.servers import Servers
+from stoker.backends.local.settings import room
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
-from stoker.core.plan import Capacity, Job, JobStatus, LogLine, Site, StepPlan
+from stoker.core.plan import Capacity, Job, JobStatus, Site, StepPlan
 from stoker.core.status import CANCELLED, WORKER_LOST
 from stoker.worker.forked import ForkServer, Line, ServerGone
 
@@ -36,12 +38,14 @@ class LocalBackend:
     """Runs jobs in processes on this machine."""
 
     name = "local"
+    packages_in: Literal["image", "environment"] = "environment"
+    shares_kernel: Literal[True] = True
 
-    def __init__(self, site: Site, options: Mapping[str, Any]) -> None:
+    def __init__(self, site: Site, options: Mapping[str, Any], services: Services = NO_SERVICES) -> None:
         self._site = site
         self._room = room(options)
-        self.leasing: Leasing | None = None
-        self.environments: Interpreters | None = None
+        self._leasing = services.leasing
+        self._environments = services.environments
         self._selector = selectors.DefaultSelector()
         self._servers = Servers(site, self._selector)
         self._lines: dict[int, Line] = {}
@@ -57,13 +61,13 @@ class LocalBackend:
 
     def capacity(self) -> Capacity:
         """The machine's CPUs, memory and devices, or what the stack's settings leave of them."""
-        return self._room if self.leasing is None else attrs.evolve(self._room, devices=self.leasing.room())
+        return self._room if self._leasing is None else attrs.evolve(self._room, devices=self._leasing.room())
 
     def check(self, step: StepPlan) -> Iterable[Finding]:
         """What this machine cannot give a step."""
-        if self.leasing is not None:
-            yield from self.leasing.check(step)
-        yield from check(step, self._room, leases=self.leasing is not None)
+        if self._leasing is not None:
+            yield from self._leasing.check(step)
+        yield from check(step, self._room, leases=self._leasing is not None)
 
     def render(self, job: Job) -> Mapping[str, Any]:
         """The command of the fork server, the message that a worker is sent, and what the job takes of the machine."""
@@ -79,10 +83,10 @@ class LocalBackend:
         """Give the job to an idle worker, to a new one, or, if it may, into the line of a busy one."""
         if job.name in self._jobs:
             return job.name
-        if self.leasing is not None and self.leasing.wants(job):
+        if self._leasing is not None and self._leasing.wants(job):
             self._jobs[job.name] = job
             try:
-                self.leasing.request(job, start=self._start_leased, tell=self._updates.put)
+                self._leasing.request(job, start=self._start_leased, tell=self._updates.put)
             except BackendError:  # raised again: a ledger that cannot be used refuses the job
                 del self._jobs[job.name]
                 raise
@@ -111,7 +115,7 @@ class LocalBackend:
             self._forget(job.name, JobStatus(state="unknown", lost=True, message=str(error)))
 
     def _start(self, job: Job) -> None:
-        leases = [] if self.leasing is None else self.leasing.documents(job)
+        leases = [] if self._leasing is None else self._leasing.documents(job)
         nodes = nodes_of(job)
         if not leases and nodes == 1 and (job.step.settings.launch is None or job.kind == "hook"):
             self._line_of[job.name] = line = self._line_for(job)
@@ -151,7 +155,7 @@ class LocalBackend:
         lease: Mapping[str, Any] | None = None,
         node: int = 0,
     ) -> Line:
-        server = self._servers.get(job.step.environment, self.environments, clean=lease is not None)
+        server = self._servers.get(job.step.environment, self._environments, clean=lease is not None)
         self._count += 1
         line = Line(self._count, server, once=once, lease=lease, node=node)
         try:
@@ -193,8 +197,8 @@ class LocalBackend:
         for server in gone:
             self._server_is_gone(server)
         self._share()
-        if self.leasing is not None:
-            self.leasing.retry(start=self._start_leased, tell=self._updates.put, refuse=self._forget)
+        if self._leasing is not None:
+            self._leasing.retry(start=self._start_leased, tell=self._updates.put, refuse=self._forget)
         return self._updates.take()
 
     def _read(self, line: Line, *, over: bool = False) -> None:
@@ -318,8 +322,8 @@ class LocalBackend:
         self._jobs.pop(name, None)
         self._line_of.pop(name, None)
         self._updates.put(name, status)
-        if self.leasing is not None:
-            self.leasing.release(name)
+        if self._leasing is not None:
+            self._leasing.release(name)
 
     def _drop(self, line: Line) -> None:
         del self._lines[line.number]
@@ -354,10 +358,6 @@ class LocalBackend:
             if over is not None:
                 self._forget(*over)
 
-    def logs(self, id: str, *, follow: bool = False) -> Iterator[LogLine]:
-        """Nothing more than what `poll` brought."""
-        return iter(())
-
     def cancel(self, id: str, *, grace: float) -> None:
         """End a job's process and all it started; a job still in line is only taken out of it."""
         line = self._line_of.get(id)
@@ -379,8 +379,8 @@ class LocalBackend:
     def close(self) -> None:
         """End every worker."""
         self._servers.close()
-        if self.leasing is not None:
-            self.leasing.release_all()
+        if self._leasing is not None:
+            self._leasing.release_all()
         for line in list(self._lines.values()):
             self._drop(line)
         self._selector.close()

@@ -14,9 +14,9 @@ from stoker.backends.ray import check as raycheck
 from stoker.backends.ray import tasks as raytasks
 from stoker.backends.ray.jobs import Jobs, is_loopback
 from stoker.backends.ray.platform import RayPlatform
+from stoker.backends.ray.settings import RaySettings
 from stoker.core.findings import Finding
 from stoker.core.plan import Job, Site, StepPlan
-from stoker.core.ray import RaySettings
 
 
 class RayBackend(Watched):

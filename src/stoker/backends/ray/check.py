@@ -12,12 +12,12 @@ from typing import Any, Final, Iterable, Iterator, Mapping
 from stoker.backends.base.leasing import OWN_VISIBILITY
 from stoker.backends.base.platforms import Away
 from stoker.backends.ray.jobs import Jobs
+from stoker.backends.ray.settings import RaySettings
 from stoker.backends.ray.tasks import asked_of_ray, fraction_of, kinds_of, settings_of
 from stoker.backends.ray.words import amount_text
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding, Reporter
 from stoker.core.plan import Job, Site, StepPlan, reporter_of
-from stoker.core.ray import RaySettings
 from stoker.core.resources import describe
 from stoker.core.units import size_text
 from stoker.core.visibility import environment_of

@@ -15,8 +15,8 @@ from typing import Any, Final, Mapping
 
 from stoker.backends.base.platforms import Away
 from stoker.backends.docker.secrets import missing_source
+from stoker.backends.ray.settings import PORT, RaySettings
 from stoker.core.errors import BackendError
-from stoker.core.ray import PORT, RaySettings
 
 TIMEOUT: Final = 60.0
 """Seconds for one answer: the dashboard itself gives up after 60 on a job agent that does not come."""

@@ -24,9 +24,9 @@ from stoker.backends.ray import folders as rayfolders
 from stoker.backends.ray import tasks as raytasks
 from stoker.backends.ray.jobs import OVER, Jobs
 from stoker.backends.ray.log import File, Log, Source
+from stoker.backends.ray.settings import RaySettings
 from stoker.core.errors import BackendError
 from stoker.core.plan import Job, JobStatus, Site
-from stoker.core.ray import RaySettings
 from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
 
 ASK: Final = (1.0, 2.0, 5.0, 10.0)

@@ -13,9 +13,9 @@ from typing import Any, Final, Mapping, Sequence
 
 from stoker.backends.base.leasing import asked_document
 from stoker.backends.base.messages import boot_document, gang_document, nodes_of, request_digest
+from stoker.backends.ray.settings import KINDS, Kind, RaySettings, kind_of
 from stoker.core.accelerators import MODELS, Accelerator
 from stoker.core.plan import Job, Site, StepPlan
-from stoker.core.ray import KINDS, Kind, RaySettings, kind_of
 from stoker.core.resources import describe
 from stoker.core.words import dashed
 

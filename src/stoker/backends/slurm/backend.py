@@ -24,12 +24,12 @@ from stoker.backends.docker.secrets import credentials
 from stoker.backends.slurm import script as slurmscript
 from stoker.backends.slurm.orphans import Orphans, jobs_document
 from stoker.backends.slurm.queue import Controller
+from stoker.backends.slurm.settings import SlurmSettings
 from stoker.backends.slurm.task import Task, task_of
 from stoker.backends.slurm.why import words
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import Job, Site, StepPlan
-from stoker.core.slurm import SlurmSettings
 from stoker.core.status import REFUSED
 from stoker.core.words import dashed
 
@@ -88,18 +88,12 @@ class SlurmBackend(Watched):
     def render(self, job: Job) -> Mapping[str, Any]:
         """The script that sbatch is given for a job alone, and the document that the job reads."""
         settings = slurmscript.settings_of(job, self._options)
-        folder = folder_of(SlurmSettings(**self._options), self._site.scratch)
+        folder = SlurmSettings(**self._options).folder_in(self._site.scratch)
         return {
             "host": settings.get("host", ""),
             "script": slurmscript.script([job], self._site, settings, folder=folder, token=TOKEN),
             "document": slurmscript.specification(job, self._site, settings, folder=folder, token=TOKEN),
         }
-
-
-def folder_of(settings: SlurmSettings, scratch: str) -> str:
-    """The folder that login node and nodes see, as it was given; the part "~" is that machine's."""
-    given: str | None = settings.get("folder")
-    return given or ("~/.stoker/slurm" if settings.get("host") else f"{scratch}/slurm")
 
 
 class SlurmPlatform:
@@ -192,7 +186,7 @@ class SlurmPlatform:
 
     def _home(self) -> str:
         if not self._folder:
-            self._folder = self._login.expand(folder_of(self._settings, self._site.scratch)).rstrip("/")
+            self._folder = self._login.expand(self._settings.folder_in(self._site.scratch)).rstrip("/")
         return self._folder
 
     def _at_home(self, settings: SlurmSettings, home: str) -> Site:

@@ -12,15 +12,15 @@ from typing import Final, Iterator
 import attrs
 
 from stoker.backends.base.leasing import OWN_VISIBILITY
+from stoker.backends.base.mounts import Mount
 from stoker.backends.slurm.devices import GPU, asked
 from stoker.backends.slurm.script import OWN
+from stoker.backends.slurm.settings import SlurmSettings
 from stoker.backends.slurm.trial import part_of
-from stoker.core.containers import Mount
 from stoker.core.docker import DockerSettings
 from stoker.core.findings import Finding, Reporter
 from stoker.core.plan import Site, StepPlan, reporter_of
 from stoker.core.resources import ResourceSettings
-from stoker.core.slurm import SlurmSettings
 from stoker.core.units import duration_text, given, size_text
 from stoker.core.visibility import environment_of
 

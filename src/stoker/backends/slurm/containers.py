@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final, Iterable, Iterator, Mapping, Sequence
 
+from stoker.backends.base.mounts import Mount
 from stoker.backends.slurm.devices import vendor_of
-from stoker.core.containers import Mount
+from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.plan import Job, Site
-from stoker.core.slurm import SlurmSettings
 
 _FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
     # https://apptainer.org/docs/user/latest/gpu.html

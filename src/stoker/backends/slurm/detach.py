@@ -15,9 +15,8 @@ from stoker.backends.base.logins import Login, login
 from stoker.backends.slurm.cluster import UNLIMITED, Facts, facts
 from stoker.backends.slurm.queue import Controller
 from stoker.backends.slurm.script import SCRIPT, time_text
+from stoker.backends.slurm.settings import DRIVER_MEMORY, SlurmSettings
 from stoker.core.errors import UsageError
-from stoker.core.slurm import SlurmSettings
-from stoker.core.slurmdriver import MEMORY
 
 _MIB: Final = 1 << 20
 _WHERE: Final = ("partition", "account", "qos", "reservation")
@@ -85,7 +84,7 @@ def _options(settings: SlurmSettings, folder: str, name: str, *, output: str, li
         if value is not None:
             yield f"--{one}={value}"
     yield from ("--nodes=1", "--ntasks=1", "--cpus-per-task=1")
-    yield f"--mem={math.ceil((wanted.get('memory') or MEMORY) / _MIB)}M"
+    yield f"--mem={math.ceil((wanted.get('memory') or DRIVER_MEMORY) / _MIB)}M"
     if limit is not None:
         yield f"--time={time_text(limit) if limit < UNLIMITED else 'UNLIMITED'}"
     yield "--no-requeue"  # started again it would find that the run is not its own any more

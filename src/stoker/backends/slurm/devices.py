@@ -12,9 +12,9 @@ from typing import Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.slurm.settings import FEATURE, OF_ITS_OWN, SlurmSettings
 from stoker.core.accelerators import MODELS, Accelerator
 from stoker.core.resources import ResourceSettings, describe
-from stoker.core.slurm import FEATURE, OF_ITS_OWN, SlurmSettings
 from stoker.core.units import size_text
 
 GPU: Final = "gpu"

@@ -19,6 +19,7 @@ from stoker.backends.base.platforms import Away
 from stoker.backends.slurm.cluster import UNLIMITED, Facts, Gres, Group, Partition, facts, gres_of
 from stoker.backends.slurm.devices import Asked, asked
 from stoker.backends.slurm.script import time_limit
+from stoker.backends.slurm.settings import SlurmSettings
 from stoker.backends.slurm.trial import (
     NO_ANSWER,
     NO_DEVICES,
@@ -37,7 +38,6 @@ from stoker.core.accelerators import Accelerator
 from stoker.core.errors import BackendError, nearest
 from stoker.core.findings import Finding, Level, errors
 from stoker.core.plan import StepPlan
-from stoker.core.slurm import SlurmSettings
 from stoker.core.units import duration_text, size_text
 from stoker.core.words import count_text, memory_text
 

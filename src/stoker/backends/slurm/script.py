@@ -25,10 +25,10 @@ from stoker.backends.base.leasing import asked_document
 from stoker.backends.base.messages import boot_document, gang_document, nodes_of
 from stoker.backends.slurm.containers import contained, mounts_of
 from stoker.backends.slurm.devices import asked
+from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.codec import to_json
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.resources import ResourceSettings
-from stoker.core.slurm import SlurmSettings
 from stoker.core.words import dashed
 
 SCRIPT: Final = "script.sh"

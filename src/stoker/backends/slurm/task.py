@@ -14,11 +14,11 @@ import attrs
 from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.statuses import failed, of_boot
 from stoker.backends.slurm.script import by_srun
+from stoker.backends.slurm.settings import SlurmSettings
 from stoker.backends.slurm.states import Row, ended
-from stoker.core.containers import MARK, RESULT
 from stoker.core.plan import Job, JobStatus
-from stoker.core.slurm import SlurmSettings
 from stoker.core.status import CANCELLED, WORKER_LOST
+from stoker.worker.protocol import MARK, RESULT
 
 LATE: Final = 60.0
 """Seconds after a job's end in which its result may still appear: file systems of clusters show a new file that late.

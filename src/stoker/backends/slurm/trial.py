@@ -11,9 +11,9 @@ from typing import Final, Iterator
 
 from stoker.backends.base.logins import NOT_FOUND, Login
 from stoker.backends.slurm.script import arguments
+from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.findings import Finding
 from stoker.core.plan import Job, StepPlan, reporter_of
-from stoker.core.slurm import SlurmSettings
 
 NO_ANSWER: Final = "STK170"
 NO_SLURM: Final = "STK171"

@@ -1,4 +1,4 @@
-"""What a person asks of Ray beside resources: which cluster, how it calls its accelerators, environments on its nodes.
+"""The settings of the ray backend: which cluster, how it calls its accelerators, environments on its nodes.
 
 How a step becomes a task is `backends.ray.tasks`; what a cluster has is not known here.
 """
@@ -16,7 +16,7 @@ from stoker.core.accelerators import MODELS, model
 from stoker.core.docker import given_mapping, given_text
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.resources import given_extended, given_flag
-from stoker.core.units import UNSET, strict
+from stoker.core.units import UNSET, WHOLE_RUN, strict
 from stoker.core.visibility import environment_of
 
 Placement = Literal["STRICT_SPREAD", "SPREAD", "PACK", "STRICT_PACK"]
@@ -216,33 +216,34 @@ def given_fraction(value: float | str | None) -> float | None:
 @strict
 @attrs.frozen(kw_only=True)
 class RaySettings:
-    """How a step runs on Ray. A field that is not given is `UNSET`; `None` takes back what weaker layers say.
+    """How a step runs on Ray. A field that is not given is `UNSET`; `None` takes back what weaker layers say."""
 
-    `address` is where the cluster's dashboard is, "http://head:8265", or "auto"; without it RAY_API_SERVER_ADDRESS and
-    RAY_ADDRESS are read, as Ray's own client does. `token` says where its token comes from, "env:NAME" or a file;
-    without it, where Ray looks. `headers` are sent with every request; "env:NAME" is read from the environment.
-    `verify` is False, or a file of certificates. `shares_files`: the nodes see this machine's folders (without it: if
-    the address is loopback). `python` is the interpreter on the nodes; given to a step, that of its worker, while the
-    program that starts tasks has the run's. `resources` are custom ones of Ray's, on each node of the step; `labels`
-    select nodes. `accelerators` maps names of the catalog to what the cluster calls them. `runtime_env` is Ray's,
-    passed on as it is. `placement` is how the nodes of a gang are spread. `gpu_fraction` is the part of its one GPU
-    that a step takes, which Ray counts and does not enforce.
-    """
-
-    whole_run = ("address", "token", "headers", "verify", "shares_files")
-
-    address: str | None = attrs.field(default=UNSET, converter=given_address)
-    token: str | None = attrs.field(default=UNSET, converter=given_source)
-    headers: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_headers)
-    verify: bool | str | None = attrs.field(default=UNSET, converter=given_verify)
-    shares_files: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    address: str | None = attrs.field(default=UNSET, converter=given_address, metadata=WHOLE_RUN)
+    """Where the cluster's dashboard is, "http://head:8265", or "auto"; without it RAY_API_SERVER_ADDRESS and
+    RAY_ADDRESS are read, as Ray's own client does."""
+    token: str | None = attrs.field(default=UNSET, converter=given_source, metadata=WHOLE_RUN)
+    """Where the cluster's token comes from, "env:NAME" or a file; without it, where Ray looks."""
+    headers: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_headers, metadata=WHOLE_RUN)
+    """Sent with every request; a value "env:NAME" is read from the environment."""
+    verify: bool | str | None = attrs.field(default=UNSET, converter=given_verify, metadata=WHOLE_RUN)
+    """Whether certificates are checked, or the file of those that are trusted."""
+    shares_files: bool | None = attrs.field(default=UNSET, converter=given_flag, metadata=WHOLE_RUN)
+    """Whether the nodes see this machine's folders; without it, they do if the address is loopback."""
     python: str | None = attrs.field(default=UNSET, converter=given_text)
+    """The interpreter on the nodes; given to a step, that of its worker, while the program that starts tasks has the
+    run's."""
     resources: Mapping[str, float] | None = attrs.field(default=UNSET, converter=given_resources)
+    """Custom resources of Ray's (`resources` of a task), on each node of the step."""
     labels: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_labels)
+    """Labels by which nodes are selected (`label_selector` of a task)."""
     accelerators: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_kinds)
+    """Names of the catalog to what the cluster calls them (`accelerator_type` of a task)."""
     runtime_env: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_runtime_env)
+    """Ray's `runtime_env`, passed on as it is."""
     placement: Placement | None = attrs.field(default=UNSET, converter=given_placement)
+    """How the nodes of a gang are spread: the strategy of their placement group."""
     gpu_fraction: float | None = attrs.field(default=UNSET, converter=given_fraction)
+    """The part of its one GPU that a step takes (`num_gpus`), which Ray counts and does not enforce."""
 
     def get(self, name: str, default: Any = None) -> Any:
         """The field's value, or `default` where nothing was asked."""

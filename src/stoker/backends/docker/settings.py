@@ -1,31 +1,24 @@
-"""What a person asks of the container that a step runs in, on an engine that speaks Docker's API.
+"""The settings of the docker backend: how the container of a step is run on an engine that speaks Docker's API.
 
-How the request to an engine is written is `backends.docker.requests`; the image itself is `core.docker`. What the
-program inside and the backend outside must agree on stands here too.
+The image itself is `core.docker.DockerSettings`; the request to the engine is written in `backends.docker.requests`.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Iterable, Literal, Mapping
+from typing import Any, Final, Literal, Mapping
 
 import attrs
 
-from stoker.core.docker import given_mapping, given_text, given_texts
+from stoker.backends.base.mounts import given_mounts
+from stoker.core.docker import given_mapping, given_text
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.resources import given_flag
-from stoker.core.units import UNSET, strict
+from stoker.core.units import UNSET, WHOLE_RUN, one_of, strict
 
-MARK: Final = "\x1estoker "
-"""Begins a line of a container's standard output that is a message of Stoker's, as JSON."""
-UP_VERSION: Final = 1
-RESULT: Final = "result.json"
-"""The file beside a job's document in which its end is told."""
 SHARED_MEMORY: Final = 1 << 30
 """Bytes of /dev/shm where the step does not say: NCCL asks for 1 GB, data loaders take some, an engine gives 64 MB.
 https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#docker"""
-CREDENTIALS: Final = "/run/stoker/environment.json"
-"""Inside a container: variables that neither the engine nor the image may show."""
 SECRETS: Final = "/run/secrets"
 """Inside a container: the folder of secrets, as Docker's own and Kubernetes' customs have it."""
 
@@ -87,35 +80,6 @@ _SECRET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _USER = re.compile(r"image|[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 
 
-@attrs.frozen
-class Mount:
-    """A folder of the engine's machine, or a named volume, in a container."""
-
-    source: str
-    target: str
-    read_only: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> Mount:
-        """From "/data:/mnt/data" or "/data:/mnt/data:ro"; "/data" alone is the same folder inside."""
-        parts = text.split(":")
-        mode = parts.pop() if len(parts) > 1 and parts[-1] in ("ro", "rw") else "rw"
-        if len(parts) == 1:
-            parts *= 2
-        if len(parts) != 2 or not parts[0] or not parts[1].startswith("/"):
-            fix = 'write "/folder:/place/inside", "name:/place/inside:ro", or "/folder" for the same place'
-            raise SettingsError(f"{text!r} is not a mount", fix=fix)
-        return cls(parts[0], parts[1], mode == "ro")
-
-
-def given_mounts(value: Iterable[str] | None) -> tuple[str, ...] | None:
-    """`mounts`."""
-    texts = given_texts(value)
-    for text in texts or ():
-        Mount.parse(text)
-    return texts
-
-
 def given_secrets(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """`secrets`: names of files to where their contents come from."""
     found: Any = given_mapping(value)
@@ -164,39 +128,33 @@ def given_gpus(value: Gpus | None) -> Gpus | None:
     return value
 
 
-def one_of(value: Any, *words: str) -> None:
-    """Refuse a value that was given and is none of the words."""
-    if value is not None and value is not UNSET and value not in words:
-        raise SettingsError(f"{value!r} is not one of {', '.join(words)}{nearest(str(value), words)}")
-
-
 @strict
 @attrs.frozen(kw_only=True)
 class ContainerSettings:
-    """How a step's container is run. A field that is not given is `UNSET`; `None` takes back what weaker layers say.
-
-    `network` is "host", "none", or a network of the engine's; without it, the engine's default. `user` is "uid:gid",
-    a name in the image, or "image" for the image's own; without it, files are yours. `mounts` are "/here:/there" or
-    "/here:/there:ro". `secrets` maps names to "env:NAME" or a file's path: each is a file below /run/secrets. `gpus` is
-    how an engine is asked for NVIDIA's devices: by a device "request", or by their "cdi" names. `python` is the
-    interpreter in the image. `host` is the engine's address as in DOCKER_HOST, which is asked where it is not given;
-    `shares_files` says whether it sees this machine's folders (it does through a Unix socket). `keep` leaves the
-    containers of failed steps for you to look into; `stoker gc` removes them.
-    """
-
-    whole_run = ("host", "shares_files")
+    """How a step's container is run. A field that is not given is `UNSET`; `None` takes back what weaker layers say."""
 
     network: str | None = attrs.field(default=UNSET, converter=given_text)
+    """"host", "none", or a network of the engine's (`HostConfig.NetworkMode`); without it, the engine's default."""
     user: str | None = attrs.field(default=UNSET, converter=given_user)
+    """"uid:gid", a name in the image, or "image" for the image's own (`User`); without it, files are yours."""
     mounts: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_mounts)
+    """Folders and volumes in the container (`HostConfig.Mounts`), as "/here:/there" or "/here:/there:ro"."""
     secrets: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_secrets)
+    """Names to "env:NAME" or a file's path: each becomes a file below /run/secrets."""
     pull: Pull | None = attrs.field(default=UNSET, converter=given_pull)
+    """When the image is fetched: "missing", "always" or "never"."""
     gpus: Gpus | None = attrs.field(default=UNSET, converter=given_gpus)
+    """How the engine is asked for NVIDIA devices: by a device "request" (`DeviceRequests`), or by their "cdi" names."""
     python: str | None = attrs.field(default=UNSET, converter=given_text)
-    host: str | None = attrs.field(default=UNSET, converter=given_text)
-    shares_files: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    """The interpreter in the image, first word of `Entrypoint`."""
+    host: str | None = attrs.field(default=UNSET, converter=given_text, metadata=WHOLE_RUN)
+    """The engine's address, as in DOCKER_HOST, which is read where this is not given."""
+    shares_files: bool | None = attrs.field(default=UNSET, converter=given_flag, metadata=WHOLE_RUN)
+    """Whether the engine sees this machine's folders; it does through a Unix socket."""
     keep: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    """Leave the containers of failed steps for you to look into; `stoker gc` removes them."""
     run_options: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_run_options)
+    """Further options of the container by the names of docker-py (`RUN_OPTIONS`)."""
 
     def get(self, name: str, default: Any = None) -> Any:
         """The field's value, or `default` where nothing was asked."""

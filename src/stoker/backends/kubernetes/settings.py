@@ -1,7 +1,7 @@
-"""What a step says of Kubernetes beside its resources: the words of `@kubernetes`, checked, for the backend to render.
+"""The words of `@kubernetes` beside resources, checked, for a backend to render.
 
-Words are Metaflow's (https://docs.metaflow.org/api/step-decorators/kubernetes); `trainium` and the like are resources
-and stand there. A field that is not given is `UNSET`, so that a default never beats what somebody wrote.
+They are Metaflow's (https://docs.metaflow.org/api/step-decorators/kubernetes). A field that is not given is `UNSET`, so
+that a default never beats what somebody wrote.
 """
 
 from __future__ import annotations
@@ -110,27 +110,49 @@ def _tolerations(value: Any) -> Any:
 @strict
 @attrs.frozen(kw_only=True)
 class KubernetesSettings:
-    """The words of `@kubernetes` that are no resources. Sizes of tmpfs are MiB, as there."""
+    """How the pod of a step is to be; the fields' own words are those of a PodSpec."""
 
     image: str | None = attrs.field(default=UNSET, converter=given_text)
+    """The image of the container."""
     image_pull_policy: str | None = attrs.field(default=UNSET, converter=given_policy)
+    """`imagePullPolicy`."""
     image_pull_secrets: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
+    """`imagePullSecrets`, by name."""
     service_account: str | None = attrs.field(default=UNSET, converter=given_text)
+    """`serviceAccountName`."""
     secrets: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
+    """Secrets whose entries become environment variables (`envFrom`)."""
     node_selector: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_pairs)
+    """`nodeSelector`."""
     namespace: str | None = attrs.field(default=UNSET, converter=given_text)
+    """The namespace of the job."""
     tolerations: tuple[Mapping[str, Any], ...] | None = attrs.field(default=UNSET, converter=_tolerations)
+    """`tolerations`."""
     labels: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_pairs)
+    """Labels of the pod."""
     annotations: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_pairs)
+    """Annotations of the pod."""
     use_tmpfs: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    """Mount a file system in memory (`emptyDir` with `medium: Memory`)."""
     tmpfs_tempdir: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    """Make it the folder of temporary files."""
     tmpfs_size: int | None = attrs.field(default=UNSET, converter=given_whole)
+    """Its size in MiB."""
     tmpfs_path: str | None = attrs.field(default=UNSET, converter=given_text)
+    """Where it is mounted."""
     persistent_volume_claims: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_pairs)
+    """Claims by name, and where each is mounted."""
     port: int | None = attrs.field(default=UNSET, converter=given_whole)
+    """`containerPort`."""
     compute_pool: str | None = attrs.field(default=UNSET, converter=given_text)
+    """The pool of nodes of that name."""
     executable: str | None = attrs.field(default=UNSET, converter=given_text)
+    """The interpreter in the image."""
     hostname_resolution_timeout: int | None = attrs.field(default=UNSET, converter=given_whole)
+    """Seconds for which the nodes of a gang wait for each other's names."""
     qos: str | None = attrs.field(default=UNSET, converter=given_qos)
+    """The class of service: "Burstable" or "Guaranteed"."""
     extended_resources: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_pairs)
+    """Extended resources and how many of each."""
     security_context: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_mapping)
+    """`securityContext`."""

@@ -15,24 +15,24 @@ import subprocess
 import sys
 import time
 from collections import deque
-from typing import Any, Callable, Final, Iterable, Iterator, Mapping
+from typing import Any, Final, Iterable, Iterator, Mapping
 
 import attrs
 
+from stoker.backends.base.backend import NO_SERVICES, Services
 from stoker.backends.base.channel import Updates
-from stoker.backends.base.leasing import Leasing, visibility
-from stoker.backends.base.machine import check, room, taken
+from stoker.backends.base.leasing import visibility
+from stoker.backends.base.machine import check, taken
 from stoker.backends.base.messages import job_message, step_document
 from stoker.backends.base.statuses import failed, of_result
+from stoker.backends.local.settings import room
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
-from stoker.core.plan import Capacity, Job, JobStatus, LogLine, Site, StepPlan, reporter_of
+from stoker.core.plan import Capacity, Job, JobStatus, Site, StepPlan, reporter_of
 from stoker.core.status import CANCELLED
 from stoker.core.wire import Wakeup
 
 log = logging.getLogger(__name__)
-
-Execute = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
 
 STOPS_NOTHING: Final = "STK113"
 
@@ -52,17 +52,17 @@ class _Ready:
 
 
 class InlineBackend:
-    """Runs a job when it is polled; `execute` is the worker's `run`, put in by the driver."""
+    """Runs a job when it is polled, by the services' `execute`."""
 
     name = "inline"
 
-    def __init__(self, site: Site, options: Mapping[str, Any]) -> None:
+    def __init__(self, site: Site, options: Mapping[str, Any], services: Services = NO_SERVICES) -> None:
         self._room = room(options)
         self._ready: deque[_Ready] = deque()
         self._updates = Updates()
         self._wakeup = Wakeup()
-        self.execute: Execute | None = None
-        self.leasing: Leasing | None = None
+        self._execute = services.execute
+        self._leasing = services.leasing
 
     def capacity(self) -> Capacity:
         """One step at a time, as big as the machine."""
@@ -70,9 +70,9 @@ class InlineBackend:
 
     def check(self, step: StepPlan) -> Iterable[Finding]:
         """What this machine cannot give a step; nearly the same as without a debugger."""
-        if self.leasing is not None:
-            yield from self.leasing.check(step)
-        yield from check(step, self.capacity(), leases=self.leasing is not None)
+        if self._leasing is not None:
+            yield from self._leasing.check(step)
+        yield from check(step, self.capacity(), leases=self._leasing is not None)
         if step.settings.resources.gpus_per_node and step.settings.on_idle_gpu == "stop":
             what = 'its on_idle_gpu="stop" counts as "warn" under --debug'
             why = "a step in the driver's own process may stand at a breakpoint, and its devices are idle meanwhile"
@@ -89,16 +89,16 @@ class InlineBackend:
 
     def submit(self, job: Job) -> str:
         """Put the job in line for the next polls, or among those that wait for devices."""
-        if self.leasing is not None and self.leasing.wants(job):
-            self.leasing.request(job, start=self._start_leased, tell=self._tell)
+        if self._leasing is not None and self._leasing.wants(job):
+            self._leasing.request(job, start=self._start_leased, tell=self._tell)
         else:
             self._ready.append(_Ready(job))
             self._wakeup.set()
         return job.name
 
     def _start_leased(self, job: Job) -> None:
-        assert self.leasing is not None  # it granted the devices
-        lease = self.leasing.documents(job)[0]
+        assert self._leasing is not None  # it granted the devices
+        lease = self._leasing.documents(job)[0]
         if lease["on_idle"] == "stop":
             lease["on_idle"] = "warn"
         self._ready.append(_Ready(job, lease))
@@ -109,8 +109,8 @@ class InlineBackend:
         self._wakeup.set()
 
     def _refuse(self, name: str, status: JobStatus) -> None:
-        if self.leasing is not None:
-            self.leasing.release(name)
+        if self._leasing is not None:
+            self._leasing.release(name)
         self._tell(name, status)
 
     def wakeups(self) -> Iterable[int]:
@@ -120,8 +120,8 @@ class InlineBackend:
     def poll(self, ids: Iterable[str]) -> Mapping[str, JobStatus]:
         """What is new; where nothing is, run the next job."""
         self._wakeup.clear()
-        if self.leasing is not None:
-            self.leasing.retry(start=self._start_leased, tell=self._tell, refuse=self._refuse)
+        if self._leasing is not None:
+            self._leasing.retry(start=self._start_leased, tell=self._tell, refuse=self._refuse)
         news = self._updates.take()
         if not news and self._ready:
             self._run(self._ready.popleft())
@@ -131,8 +131,8 @@ class InlineBackend:
         return news
 
     def _run(self, ready: _Ready) -> None:
-        if self.execute is None:
-            raise BackendError("the inline backend has not been told how to run a job")
+        if self._execute is None:
+            raise BackendError("the inline backend was opened without the service that runs a job")
         job, lease = ready.job, ready.lease
         message = job_message(job, 0)
         if lease:
@@ -140,30 +140,26 @@ class InlineBackend:
         try:
             seen = visibility(lease.get("devices", ()))
             with _watched(lease), _surroundings({**job.step.settings.environment, **seen}):
-                result = self.execute(message, step_document(job.step))
+                result = self._execute(message, step_document(job.step))
         finally:
-            if self.leasing is not None:
-                self.leasing.release(job.name)
+            if self._leasing is not None:
+                self._leasing.release(job.name)
         self._updates.put(job.name, of_result(result, lease))
-
-    def logs(self, id: str, *, follow: bool = False) -> Iterator[LogLine]:
-        """Nothing: output went to the terminal."""
-        return iter(())
 
     def cancel(self, id: str, *, grace: float) -> None:
         """Take a waiting job out of the line; one that runs holds this very thread."""
         known = [ready for ready in self._ready if ready.job.name == id]
         for ready in known:
             self._ready.remove(ready)
-        waits = self.leasing is not None and self.leasing.waits(id)
+        waits = self._leasing is not None and self._leasing.waits(id)
         if not known and not waits:
             return
         self._refuse(id, failed(CANCELLED))
 
     def close(self) -> None:
         """Give back the devices, and close the descriptors."""
-        if self.leasing is not None:
-            self.leasing.release_all()
+        if self._leasing is not None:
+            self._leasing.release_all()
         self._wakeup.close()
 
 

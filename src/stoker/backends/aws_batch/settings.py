@@ -1,7 +1,6 @@
-"""What a step says of AWS Batch beside its resources: the words of `@batch`, checked, for the backend that renders.
+"""The words of `@batch` beside resources, checked, for a backend to render.
 
-Words are Metaflow's (https://docs.metaflow.org/api/step-decorators/batch). `trainium` and `inferentia` are accelerators
-and stand among the resources. A field that is not given is `UNSET`.
+They are Metaflow's (https://docs.metaflow.org/api/step-decorators/batch). A field that is not given is `UNSET`.
 """
 
 from __future__ import annotations
@@ -10,8 +9,15 @@ from typing import Any, Mapping
 
 import attrs
 
+from stoker.backends.kubernetes.settings import (
+    given_flag,
+    given_mapping,
+    given_pairs,
+    given_text,
+    given_texts,
+    given_whole,
+)
 from stoker.core.errors import SettingsError
-from stoker.core.kubernetes import given_flag, given_mapping, given_pairs, given_text, given_texts, given_whole
 from stoker.core.units import UNSET, strict
 
 
@@ -33,24 +39,43 @@ def given_volumes(value: Any) -> Any:
 @strict
 @attrs.frozen(kw_only=True)
 class BatchSettings:
-    """The words of `@batch` that are no resources. `max_swap` and sizes of tmpfs are MiB, `ephemeral_storage` GiB."""
+    """How the job of a step on AWS Batch is to be; the fields' own words are those of a job definition."""
 
     image: str | None = attrs.field(default=UNSET, converter=given_text)
+    """The image of the container."""
     queue: str | None = attrs.field(default=UNSET, converter=given_text)
+    """`jobQueue`."""
     iam_role: str | None = attrs.field(default=UNSET, converter=given_text)
+    """`jobRoleArn`."""
     execution_role: str | None = attrs.field(default=UNSET, converter=given_text)
+    """`executionRoleArn`, for Fargate."""
     max_swap: int | None = attrs.field(default=UNSET, converter=given_whole)
+    """`linuxParameters.maxSwap`, in MiB."""
     swappiness: int | None = attrs.field(default=UNSET, converter=given_swappiness)
+    """`linuxParameters.swappiness`, 0 to 100."""
     aws_batch_tags: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_pairs)
+    """`tags` of the job."""
     use_tmpfs: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    """Mount a file system in memory (`linuxParameters.tmpfs`)."""
     tmpfs_tempdir: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    """Make it the folder of temporary files."""
     tmpfs_size: int | None = attrs.field(default=UNSET, converter=given_whole)
+    """Its size in MiB."""
     tmpfs_path: str | None = attrs.field(default=UNSET, converter=given_text)
+    """Where it is mounted."""
     efa: int | None = attrs.field(default=UNSET, converter=given_whole)
+    """Elastic Fabric Adapters of the container."""
     host_volumes: Any = attrs.field(default=UNSET, converter=given_volumes)
+    """Folders of the host: paths, or a mapping that says where they are mounted."""
     efs_volumes: Any = attrs.field(default=UNSET, converter=given_volumes)
+    """File systems of EFS: their ids, or a mapping that says where they are mounted."""
     ephemeral_storage: int | None = attrs.field(default=UNSET, converter=given_whole)
+    """`ephemeralStorage` in GiB, for Fargate."""
     log_driver: str | None = attrs.field(default=UNSET, converter=given_text)
+    """`logConfiguration.logDriver`."""
     log_options: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
+    """`logConfiguration.options`, each as "key:value"."""
     executable: str | None = attrs.field(default=UNSET, converter=given_text)
+    """The interpreter in the image."""
     privileged: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    """Whether the container has the rights of the host."""

@@ -1,25 +1,24 @@
-"""What a person asks of Slurm beside resources: partition, limits, what its script does before the step, containers.
+"""The settings of the slurm backend: what a person asks of Slurm beside resources.
 
-How a job's script is written is `backends.slurm.script`; what the cluster has is not known here. Options of sbatch that
-have no field are taken from a table, so that a typo is found before anything is submitted.
+How the script of a job is written is `backends.slurm.script`. Options of sbatch that have no field are taken from a
+table, so that a typo is refused before anything is submitted.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final, Iterable, Literal, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Literal, Mapping
 
 import attrs
 
+from stoker.backends.base.mounts import given_mounts
 from stoker.core import units
 from stoker.core.accelerators import Accelerator
-from stoker.core.containers import given_mounts, one_of
 from stoker.core.docker import given_mapping, given_text, given_texts
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.resources import given_flag, given_nodes
-from stoker.core.slurmdriver import given_driver
-from stoker.core.units import UNSET, strict
+from stoker.core.units import UNSET, WHOLE_RUN, one_of, strict
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -51,6 +50,9 @@ FEATURE: Final = "feature/"
 """Begins what `gres_types` says of a kind that nodes have as a feature, not as a type of GPU."""
 OF_ITS_OWN: Final = "gres/"
 """Begins what `gres_types` says of a kind that is no `gpu`, as Slurm's own TRES have it: "gres/shard"."""
+
+DRIVER_MEMORY: Final = 1 << 30
+"""Bytes for the job of a detached run's driver where nobody says: a driver of ten thousand steps has 200 MB."""
 
 OPTIONS: Final[Mapping[str, str]] = {
     # sbatch's long option → what its value is: text, number, flag, or either of a flag and a value.
@@ -300,53 +302,111 @@ def given_options(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     return found if found is None or found is UNSET else taken
 
 
+def given_driver(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """`driver`: time in seconds, memory in bytes, the rest names as sbatch takes them; `SettingsError` for others."""
+    found: Any = given_mapping(value)
+    if found is None or found is UNSET:
+        return value
+    taken = {}
+    for name, given in found.items():
+        if name not in _DRIVER_FIELDS:
+            fix = f"it takes {', '.join(_DRIVER_FIELDS)}"
+            raise SettingsError(f"driver has no '{name}'{nearest(name, _DRIVER_FIELDS)}", fix=fix)
+        taken[name] = None if given is None else _DRIVER_FIELDS[name](name, given)
+    return taken
+
+
+def _driver_name(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not _NAMES.fullmatch(value):
+        raise SettingsError(f"driver: {name}={value!r} is not a name", fix="write it without blanks and quotes")
+    return value
+
+
+def _driver_time(name: str, value: Any) -> float:
+    try:
+        return units.positive_duration(value)
+    except SettingsError as error:
+        raise SettingsError(f"driver: {name}: {error.message}", fix=error.fix) from None
+
+
+def _driver_memory(name: str, value: Any) -> int:
+    try:
+        return units.size(value)
+    except SettingsError as error:
+        raise SettingsError(f"driver: {name}: {error.message}", fix=error.fix) from None
+
+
+_DRIVER_FIELDS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
+    "partition": _driver_name,
+    "account": _driver_name,
+    "qos": _driver_name,
+    "reservation": _driver_name,
+    "time_limit": _driver_time,
+    "memory": _driver_memory,
+}
+
+
 @strict
 @attrs.frozen(kw_only=True)
 class SlurmSettings:
-    """How a step's job is submitted. A field that is not given is `UNSET`; `None` takes back what weaker layers say.
+    """How a step's job is submitted. A field that is not given is `UNSET`; `None` takes back what weaker layers say."""
 
-    `host` is the login node, as "ssh://me@login:22"; without it sbatch is called on this machine. `shares_files` says
-    whether the nodes see this machine's folders: they do without a host, and do not with one. `folder` is one that
-    login node and nodes see, for jobs' documents and output. `python` is the interpreter on the nodes, or in the image.
-    `time_limit` is the job's; without it the step's timeout with a margin, else the partition's. So long as
-    `warn_before` before the limit, `context.should_stop` turns true. `requeue` lets Slurm start a job again by itself,
-    beside the retries that Stoker counts. `modules` are loaded and the lines of `prolog` run before the worker begins;
-    the first that fails ends the job. GPUs are asked for by `--gres`, or as `gpus_as` says; `gres_types` maps names of
-    the catalog to the site's types: `{"H100": "h100"}`, to another GRES: `{"trainium": "gres/neuron"}`, or to a feature
-    of nodes: `{"A100": "feature/a100"}`. `container` runs images that are there already; `mounts` are "/here:/there" or
-    "/here:/there:ro". `options` are further long options of sbatch. The controller is asked at most every `poll`
-    seconds, and an array has at most `max_array` tasks. `driver` is what the driver's own job gets after `--detach`.
-    """
-
-    whole_run = ("host", "shares_files", "folder", "poll", "max_array", "driver")
-
-    host: str | None = attrs.field(default=UNSET, converter=given_host)
-    shares_files: bool | None = attrs.field(default=UNSET, converter=given_flag)
-    folder: str | None = attrs.field(default=UNSET, converter=given_folder)
+    host: str | None = attrs.field(default=UNSET, converter=given_host, metadata=WHOLE_RUN)
+    """The login node, as "ssh://me@login:22"; without it sbatch is called on this machine."""
+    shares_files: bool | None = attrs.field(default=UNSET, converter=given_flag, metadata=WHOLE_RUN)
+    """Whether the nodes see this machine's folders: they do without a host, and do not with one."""
+    folder: str | None = attrs.field(default=UNSET, converter=given_folder, metadata=WHOLE_RUN)
+    """A folder that login node and nodes see, for the documents and output of jobs (`--chdir`, `--output`)."""
     python: str | None = attrs.field(default=UNSET, converter=given_text)
+    """The interpreter on the nodes, or in the image."""
     partition: str | None = attrs.field(default=UNSET, converter=given_names)
+    """`--partition`; a list is joined by commas."""
     account: str | None = attrs.field(default=UNSET, converter=given_names)
+    """`--account`."""
     qos: str | None = attrs.field(default=UNSET, converter=given_names)
+    """`--qos`."""
     constraint: str | None = attrs.field(default=UNSET, converter=given_features)
+    """`--constraint`; a list is what a node must have all of."""
     reservation: str | None = attrs.field(default=UNSET, converter=given_names)
+    """`--reservation`."""
     nodelist: str | None = attrs.field(default=UNSET, converter=given_names)
+    """`--nodelist`."""
     exclude: str | None = attrs.field(default=UNSET, converter=given_names)
+    """`--exclude`."""
     time_limit: float | None = attrs.field(default=UNSET, converter=given_seconds)
+    """`--time`, in seconds or as "4h"; without it the step's timeout with a margin, else the partition's limit."""
     warn_before: float | None = attrs.field(default=UNSET, converter=given_warning)
+    """`--signal`: seconds before the limit at which `context.should_stop` turns true."""
     requeue: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    """`--requeue`: Slurm may start a job again by itself, beside the retries that Stoker counts."""
     exclusive: bool | str | None = attrs.field(default=UNSET, converter=given_exclusive)
+    """`--exclusive`: true, false, or with whom nodes are shared ("user", "mcs", "topo")."""
     mail_type: str | None = attrs.field(default=UNSET, converter=given_mail_type)
+    """`--mail-type`."""
     mail_user: str | None = attrs.field(default=UNSET, converter=given_names)
+    """`--mail-user`."""
     modules: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_modules)
+    """Modules that are loaded before the worker begins (`module load`); the first that fails ends the job."""
     prolog: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_lines)
+    """Lines of a shell that run before the worker begins; the first that fails ends the job."""
     gpus_as: GpusAs | None = attrs.field(default=UNSET, converter=given_gpus_as)
+    """Which option asks for GPUs: "gres" (`--gres`) or "gpus-per-node" (`--gpus-per-node`)."""
     gres_types: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_types)
+    """Names of the catalog to the site's types, `{"H100": "h100"}`, to another GRES, `{"trainium": "gres/neuron"}`, or
+    to a feature of nodes, `{"A100": "feature/a100"}`."""
     container: Container | None = attrs.field(default=UNSET, converter=given_container)
+    """What runs images that are there already: "apptainer", "singularity" or "pyxis"."""
     mounts: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_mounts)
+    """Folders of the nodes in the image, as "/here:/there" or "/here:/there:ro"."""
     options: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_options)
-    poll: float | None = attrs.field(default=UNSET, converter=given_seconds)
-    max_array: int | None = attrs.field(default=UNSET, converter=given_nodes)
-    driver: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_driver)
+    """Further long options of sbatch by name (`OPTIONS`)."""
+    poll: float | None = attrs.field(default=UNSET, converter=given_seconds, metadata=WHOLE_RUN)
+    """Seconds between two questions to the controller, at least."""
+    max_array: int | None = attrs.field(default=UNSET, converter=given_nodes, metadata=WHOLE_RUN)
+    """The most tasks of one job array (`--array`); without it, the cluster's MaxArraySize."""
+    driver: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_driver, metadata=WHOLE_RUN)
+    """What the job that drives a run after `--detach` gets: partition, account, qos, reservation, time_limit in seconds
+    and memory in bytes, or as texts."""
 
     def get(self, name: str, default: Any = None) -> Any:
         """The field's value, or `default` where nothing was asked."""
@@ -357,6 +417,11 @@ class SlurmSettings:
     def shares(self) -> bool:
         """Whether the nodes see this machine's folders."""
         return bool(self.get("shares_files", not self.get("host")))
+
+    def folder_in(self, scratch: str) -> str:
+        """The folder that login node and nodes see, as it was given; the part "~" is that machine's."""
+        default = "~/.stoker/slurm" if self.get("host") else f"{scratch}/slurm"
+        return str(self.get("folder", default))
 
 
 def _names(value: Any, between: str) -> Any:

@@ -1,0 +1,1 @@
+"""AWS Batch: the words of `@batch` in flows; no backend yet."""

@@ -1,0 +1,1 @@
+"""Kubernetes: the words of `@kubernetes` in flows; no backend yet."""

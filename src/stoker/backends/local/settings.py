@@ -1,0 +1,32 @@
+"""The settings of the local backend: what this machine may give to a run."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+import attrs
+
+from stoker.core import resources as asked
+from stoker.core.plan import Capacity
+from stoker.core.units import UNSET, WHOLE_RUN, strict
+
+
+@strict
+@attrs.frozen(kw_only=True)
+class LocalSettings:
+    """What this machine may give to a whole run; what is not given is all that the machine has."""
+
+    max_workers: int | None = attrs.field(default=UNSET, converter=asked.given_nodes, metadata=WHOLE_RUN)
+    """How many steps run at once."""
+    cpus: float | None = attrs.field(default=UNSET, converter=asked.given_cpus, metadata=WHOLE_RUN)
+    """CPU cores for all steps that run at once."""
+    memory: int | None = attrs.field(default=UNSET, converter=asked.given_size, metadata=WHOLE_RUN)
+    """Bytes for all steps that run at once, or a text such as "16GB"."""
+
+
+def room(options: Mapping[str, Any]) -> Capacity:
+    """What this machine has for steps, less what the settings hold back."""
+    from stoker.backends.base import machine
+
+    settings = LocalSettings(**options)
+    return machine.room(cpus=settings.cpus, memory=settings.memory, slots=settings.max_workers)

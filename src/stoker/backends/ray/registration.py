@@ -1,0 +1,51 @@
+"""The ray backend, as it is registered."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
+
+from stoker.backends.base.backend import Backend, FlowDecorator, Leftover, RunningBackend, Services, Sweep
+from stoker.backends.ray.settings import RaySettings
+from stoker.core.checks import Check
+from stoker.core.plan import Site
+
+
+def open_ray(site: Site, options: Mapping[str, Any], services: Services) -> RunningBackend:
+    """Runs jobs on one Ray cluster."""
+    from stoker.backends.ray.backend import RayBackend
+
+    return RayBackend(site, options)
+
+
+def doctor() -> Iterator[Check]:
+    """Whether a variable names a cluster."""
+    named = [name for name in ("RAY_ADDRESS",) if os.environ.get(name)]
+    yield Check(name="ray", found=", ".join(named) or "nothing to reach it with (optional)")
+
+
+def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Leftover]:
+    """Folders of jobs in this machine's scratch folder; those of a cluster that shares no folder lie in its store."""
+    own = f"{sweep.scratch}/ray"
+    if not os.path.isdir(own):
+        return ()
+    from stoker.backends.base.jobfolders import swept
+
+    return swept([(None, own)], sweep)
+
+
+RAY: Final = Backend(
+    name="ray",
+    title="Ray",
+    settings=RaySettings,
+    open=open_ray,
+    sends_code=True,
+    decorator=FlowDecorator(
+        name="ray",
+        title="Ray",
+        settings=RaySettings,
+        help="Run the step on the stack's Ray cluster: `@ray(gpu=1, gpu_fraction=0.5)`.",
+    ),
+    doctor=doctor,
+    leftovers=leftovers,
+)
