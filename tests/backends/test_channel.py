@@ -7,11 +7,12 @@ from itertools import permutations
 import pytest
 
 from stoker.backends.base.channel import Updates
+from stoker.core.devices import Lease
 from stoker.core.plan import JobStatus, LogLine
 
 PIECES = (
     JobStatus(state="running"),
-    JobStatus(state="running", lease={"ticket": "t"}),
+    JobStatus(state="running", lease=Lease(ticket="t")),
     JobStatus(state="running", started=7.0),
 )
 
@@ -23,7 +24,7 @@ def test_a_step_that_began_between_two_polls_has_its_devices_and_its_time(pieces
         news.put("a", piece)
     news.lines["a"] = [LogLine(time=1.0, stream="stdout", text="x")]
     found = news.take()["a"]
-    assert (found.state, found.started, found.lease) == ("running", 7.0, {"ticket": "t"})
+    assert (found.state, found.started, found.lease) == ("running", 7.0, Lease(ticket="t"))
     assert [line.text for line in found.lines] == ["x"]
     assert news.take() == {}
 

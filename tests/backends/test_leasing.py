@@ -15,7 +15,7 @@ import pytest
 
 from stoker.backends.base import leasing as leasing_module
 from stoker.backends.base.backend import Services
-from stoker.backends.base.leasing import Granted, Leasing
+from stoker.backends.base.leasing import Leasing
 from stoker.backends.local.inline import InlineBackend
 from stoker.core.devices import Devices, Inventory, Lease
 from stoker.core.errors import BackendError
@@ -98,7 +98,7 @@ def test_who_comes_second_waits_and_is_told_once(place: Place) -> None:
     leasing = place.leasing
     first, second = job("first", gpu_count=2), job("second", gpu_count=1)
     granted = leasing.ask(first)
-    assert isinstance(granted, Granted) and len(granted.devices) == 2
+    assert isinstance(granted, Lease) and len(granted.held) == 2
     assert leasing.ask(first) is granted, "asking twice takes nothing more"
     reason = leasing.ask(second)
     assert reason == "waiting for 1 of 2 GPUs: 2 leased to this run"
@@ -107,7 +107,7 @@ def test_who_comes_second_waits_and_is_told_once(place: Place) -> None:
     assert not leasing.due(), "it has just asked"
     leasing.release(first.name)
     assert leasing.due() == [second], "what this process gives back is known at once"
-    assert isinstance(leasing.ask(second), Granted) and not leasing.due() and not leasing.waits(second.name)
+    assert isinstance(leasing.ask(second), Lease) and not leasing.due() and not leasing.waits(second.name)
     leasing.release_all()
     assert not place.tickets()
 
@@ -137,7 +137,7 @@ def test_who_leaves_the_line_stands_in_nobodys_way(place: Place) -> None:
         leasing.wait(one, reason)
     assert "kept for another step of this run" in str(leasing.ask(small))
     leasing.release(big.name)
-    assert isinstance(leasing.ask(small), Granted)
+    assert isinstance(leasing.ask(small), Lease)
 
 
 def test_a_ledger_that_fails(place: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -159,12 +159,12 @@ def test_a_ledger_that_fails(place: Place, caplog: pytest.LogCaptureFixture) -> 
 def test_samples_of_an_attempt_that_was_lost_are_not_this_ones(place: Place) -> None:
     one = job(gpu_count=1)
     place.leasing.ask(one)
-    (document,) = place.leasing.documents(one)
-    samples = Path(document["samples"])
+    (lease,) = place.leasing.leases(one)
+    samples = Path(lease.samples)
     samples.write_text("of a driver that died\n")
     place.leasing.release(one.name)
     place.leasing.ask(one)
-    assert place.leasing.documents(one)[0]["samples"] == str(samples) and not samples.exists()
+    assert place.leasing.leases(one)[0].samples == str(samples) and not samples.exists()
 
 
 def test_every_attempt_has_a_file_of_its_own(place: Place) -> None:
@@ -173,7 +173,7 @@ def test_every_attempt_has_a_file_of_its_own(place: Place) -> None:
     found = set()
     for one in jobs:
         place.leasing.ask(one)
-        found.add(place.leasing.documents(one)[0]["samples"])
+        found.add(place.leasing.leases(one)[0].samples)
         place.leasing.release(one.name)
     assert len(found) == len(jobs) and all(Path(path).parent == place.folder / "scratch" for path in found)
 
@@ -181,33 +181,35 @@ def test_every_attempt_has_a_file_of_its_own(place: Place) -> None:
 def test_what_others_are_told_of_a_lease(tmp_path: Path) -> None:
     place = Place(tmp_path, "2xH100-80GB;driver=535.104.05")
     one = job(gpu_count=1, gpu_memory="20GB", share=True, monitor=Monitor(0.5, idle_below=10, idle_for=60))
-    assert place.leasing.documents(one) == []
+    assert place.leasing.leases(one) == []
     place.leasing.ask(one)
-    (document,) = place.leasing.documents(one)
-    told = {name: document[name] for name in ("memory", "asked", "driver", "cuda", "simulated", "policy", "fallback")}
+    (lease,) = place.leasing.leases(one)
+    told = {
+        name: getattr(lease, name) for name in ("memory", "asked", "driver", "cuda", "simulated", "policy", "fallback")
+    }
     assert told == {
         "memory": 20 * 10**9,
         "asked": "1 GPU (20GB of one, shared)",
         "driver": "535.104.05",
-        "cuda": [12, 2],
+        "cuda": (12, 2),
         "simulated": True,
         "policy": "require",
         "fallback": "",
     }
-    assert (document["interval"], document["idle_below"], document["idle_for"]) == (0.5, 10, 60)
-    assert [device["uuid"] for device in document["devices"]] == ["GPU-simulated-0000-0000-0000-000000000000"]
-    assert document["on_idle"] == "warn"
+    assert (lease.interval, lease.idle_below, lease.idle_for) == (0.5, 10, 60)
+    assert [device.uuid for device in lease.held] == ["GPU-simulated-0000-0000-0000-000000000000"]
+    assert lease.on_idle == "warn"
 
 
 def test_the_nodes_of_a_gang_hold_different_devices(tmp_path: Path) -> None:
     place = Place(tmp_path, "4xH100-80GB")
     gang = job(gpu_count=2, nodes=2)
     granted = place.leasing.ask(gang)
-    assert isinstance(granted, Granted) and len(granted.devices) == 4
-    documents = place.leasing.documents(gang)
-    uuids = [device["uuid"] for document in documents for device in document["devices"]]
-    assert [len(document["devices"]) for document in documents] == [2, 2] and len(set(uuids)) == 4
-    assert len({document["samples"] for document in documents}) == 2
+    assert isinstance(granted, Lease) and len(granted.held) == 4
+    leases = place.leasing.leases(gang)
+    uuids = [device.uuid for lease in leases for device in lease.held]
+    assert [len(lease.held) for lease in leases] == [2, 2] and len(set(uuids)) == 4
+    assert len({lease.samples for lease in leases}) == 2
     assert place.tickets() == [("train", 4)]
 
 
@@ -215,11 +217,11 @@ def test_a_step_that_prefers_devices_is_given_the_reason(tmp_path: Path) -> None
     place = Place(tmp_path, "1xL4")
     wanted = job(gpu_count=2, accelerator_policy="prefer")
     granted = place.leasing.ask(wanted)
-    assert isinstance(granted, Granted) and granted.devices == () and "1" in granted.fallback
-    assert place.leasing.documents(wanted)[0]["fallback"] == granted.fallback and not place.tickets()
+    assert isinstance(granted, Lease) and granted.devices == () and "1" in granted.fallback
+    assert place.leasing.leases(wanted)[0].fallback == granted.fallback and not place.tickets()
     place.leasing.release(wanted.name)
     # Where it can have them, it waits for them like everybody else.
-    assert len(place.leasing.ask(job("one", gpu_count=1, accelerator_policy="prefer")).devices) == 1  # type: ignore[union-attr]
+    assert len(place.leasing.ask(job("one", gpu_count=1, accelerator_policy="prefer")).held) == 1  # type: ignore[union-attr]
     assert isinstance(place.leasing.ask(job("two", gpu_count=1, accelerator_policy="prefer")), str)
 
 
@@ -250,7 +252,7 @@ def test_findings(place: Place) -> None:
 def test_how_many_devices_limit_a_run(place: Place) -> None:
     assert place.leasing.room() == 2
     assert place.another(limits=False).room() is None, "nobody asks, and no driver is started"
-    shared = attrs.evolve(simulated("1xL4").devices[0], kind="mps", exclusive=False)
+    shared = attrs.evolve(simulated("1xL4").devices[0], kind="apple", exclusive=False)
     ledger = Ledger(lambda: Inventory(devices=(shared,)), lambda inventory: (), folder=place.folder / "other")
     assert place.another(ledger=ledger).room() is None, "all may use the same one"
 
@@ -297,12 +299,12 @@ def test_inline_tells_of_the_lease_before_the_step_runs(
     inline.submit(first)
     inline.submit(second)
     news = inline.poll(())
-    assert news[first.name].lease["devices"] and news[second.name].message.endswith("2 leased to this run")
+    assert news[first.name].lease.held and news[second.name].message.endswith("2 leased to this run")
     assert not seen and woken(inline)
     news = inline.poll(())
     assert news[first.name].state == "succeeded" and len(seen[0].split(",")) == 2
     assert "CUDA_VISIBLE_DEVICES" not in os.environ or os.environ["CUDA_VISIBLE_DEVICES"] != seen[0]
-    samples = Path(news[first.name].lease["samples"]).read_text().splitlines()
+    samples = Path(news[first.name].lease.samples).read_text().splitlines()
     assert '"why":"told"' in samples[-1] and f'"pid":{os.getpid()}' in samples[0]
     assert inline.poll(())[second.name].state == "running"
     assert inline.poll(())[second.name].state == "succeeded" and len(seen[1].split(",")) == 1

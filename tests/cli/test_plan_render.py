@@ -164,16 +164,16 @@ def test_devices_of_a_lease_that_is_still_to_come() -> None:
     )  # fmt: skip
     job = Job(name="RUN/train/1", run="RUN", key="train", attempt=1, step=step, inputs={})
     first, second = promised(Inventory(devices=(card,)), job)
-    assert [one["uuid"] for one in first["devices"]] == ["<device 1 of the lease>", "<device 2 of the lease>"]
-    assert [one["uuid"] for one in second["devices"]] == ["<device 3 of the lease>", "<device 4 of the lease>"]
-    assert all(one["kind"] == "nvidia" and one["links"] == [] for one in (*first["devices"], *second["devices"]))
+    assert [device.uuid for device in first.held] == ["<device 1 of the lease>", "<device 2 of the lease>"]
+    assert [device.uuid for device in second.held] == ["<device 3 of the lease>", "<device 4 of the lease>"]
+    assert all(device.kind == "nvidia" and device.links == () for device in (*first.held, *second.held))
     assert promised(Inventory(), job) == []
     parts = containers.parts(
         job, site=Site(artifacts="/a", scratch="/s"), settings=ContainerSettings(), facts=containers.Facts(),
         leases=[first, second],
     )  # fmt: skip
     asked = [part.body["HostConfig"]["DeviceRequests"][0]["DeviceIDs"] for part in parts]
-    assert asked == [[one["uuid"] for one in node["devices"]] for node in (first, second)]
+    assert asked == [[device.uuid for device in node.held] for node in (first, second)]
 
 
 @pytest.mark.parametrize(

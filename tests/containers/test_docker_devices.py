@@ -52,7 +52,7 @@ def test_an_engine_is_asked_for_the_devices_of_the_lease_alone(bench: Bench) -> 
     # There is no such device, and the gate inside has seen that.
     assert status.result is not None
     assert status.result["fallback"]
-    assert [device["uuid"] for device in status.lease["devices"]] == [card.uuid for card in CARDS[:2]]
+    assert [device.uuid for device in status.lease.held] == [card.uuid for card in CARDS[:2]]
 
 
 def test_the_gate_notices_an_engine_that_gives_no_device(bench: Bench) -> None:
@@ -75,11 +75,11 @@ def test_simulated_devices_are_leased_proved_and_watched(bench: Bench) -> None:
     status = bench.over(backend, job)
     assert status.state == "succeeded", (status, bench.lines)
     found = bench.output(status)["environment"]
-    assert found["CUDA_VISIBLE_DEVICES"] == status.lease["devices"][0]["uuid"]
+    assert found["CUDA_VISIBLE_DEVICES"] == status.lease.held[0].uuid
     assert found["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert status.result is not None
     assert "simulated" in json.dumps(status.result["proved"])
-    samples = [json.loads(line) for line in Path(status.lease["samples"]).read_text().splitlines()]
+    samples = [json.loads(line) for line in Path(status.lease.samples).read_text().splitlines()]
     assert samples[0]["header"] == 1
     assert samples[-1]["why"] in ("gone", "told")
 
@@ -116,7 +116,7 @@ def test_a_gang_shares_out_the_devices_of_one_lease(bench: Bench) -> None:
     job = bench.job("surroundings", resources=ResourceSettings(gpu_count=2, nodes=2))
     status = bench.over(backend, job)
     assert status.state == "succeeded", (status, bench.lines)
-    own = [device["uuid"] for device in status.lease["devices"]]
-    others = [device["uuid"] for other in status.lease["others"] for device in other["devices"]]
+    own = [device.uuid for device in status.lease.held]
+    others = [device.uuid for other in status.lease.others for device in other.held]
     assert len({*own, *others}) == 4
     assert bench.output(status)["environment"]["CUDA_VISIBLE_DEVICES"] == ",".join(own)

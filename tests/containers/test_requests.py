@@ -20,6 +20,7 @@ from stoker.backends.docker.devicefiles import files
 from stoker.backends.docker.requests import Facts, Files, parts
 from stoker.backends.docker.secrets import contents, credentials
 from stoker.backends.docker.settings import ContainerSettings
+from stoker.core.devices import Device, Lease
 from stoker.core.errors import BackendError, MissingPackage, SettingsError
 from stoker.core.graph import Source
 from stoker.core.plan import Capacity, Job, Site, StepPlan
@@ -63,13 +64,11 @@ def job(name: str = "train", *, attempt: int = 1, key: str = "", **settings: Any
     return Job(name=f"run1/{step.key}/{attempt}", run="run1", key=step.key, attempt=attempt, step=step, inputs={})
 
 
-def lease(kind: str, *uuids: str, index: int = 0) -> dict[str, Any]:
-    devices = [
-        {"kind": kind, "index": index + at, "uuid": uuid, "name": "X", "model": "X", "memory": 1, "slice": ""}
-        | {"parent": "", "links": [], "simulated": False, "exclusive": True, "capability": None}
-        for at, uuid in enumerate(uuids)
-    ]
-    return {"devices": devices, "samples": "/home/me/.stoker/scratch/samples.jsonl"}
+def lease(kind: str, *uuids: str, index: int = 0) -> Lease:
+    devices = tuple(
+        Device(kind=kind, index=index + at, uuid=uuid, name="X", model="X", memory=1) for at, uuid in enumerate(uuids)
+    )
+    return Lease(devices=devices, samples="/home/me/.stoker/scratch/samples.jsonl")
 
 
 def request(one: Job, node: int = 0, *, facts: Facts = FACTS, **given: Any) -> dict[str, Any]:
@@ -300,31 +299,31 @@ def topology(root: Path) -> Path:
 
 
 def test_amd_devices_are_files_found_by_their_id(tmp_path: Path) -> None:
-    held = lease("amd", "GPU-0000000000001000")["devices"]
+    held = lease("amd", "GPU-0000000000001000").held
     assert files(held, topology(tmp_path)).paths == ("/dev/kfd", "/dev/dri/renderD136")
 
 
 def test_amd_devices_without_an_id_go_by_their_number(tmp_path: Path) -> None:
-    assert files(lease("amd", "0")["devices"], topology(tmp_path)).paths == ("/dev/kfd", "/dev/dri/renderD128")
+    assert files(lease("amd", "0").held, topology(tmp_path)).paths == ("/dev/kfd", "/dev/dri/renderD128")
 
 
 def test_an_amd_device_that_the_kernel_does_not_list_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="does not list"):
-        files(lease("amd", "GPU-0000000000000001")["devices"], topology(tmp_path))
+        files(lease("amd", "GPU-0000000000000001").held, topology(tmp_path))
 
 
 def test_neuron_devices_are_files_by_number(tmp_path: Path) -> None:
-    held = lease("neuron", "neuron-cores:2-3", index=1)["devices"]
+    held = lease("neuron", "neuron-cores:2-3", index=1).held
     assert files(held, tmp_path).paths == ("/dev/neuron1",)
 
 
 def test_devices_that_no_container_can_be_given_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match="mps"):
-        files(lease("mps", "mps-0")["devices"], tmp_path)
+    with pytest.raises(BackendError, match="apple"):
+        files(lease("apple", "mps-0").held, tmp_path)
 
 
 def test_simulated_and_nvidia_devices_have_no_files(tmp_path: Path) -> None:
-    held = lease("nvidia", "GPU-a")["devices"] + [{**lease("tpu", "tpu-0")["devices"][0], "simulated": True}]
+    held = [*lease("nvidia", "GPU-a").held, attrs.evolve(lease("tpu", "tpu-0").held[0], simulated=True)]
     assert files(held, tmp_path).paths == ()
 
 

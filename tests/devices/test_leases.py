@@ -46,7 +46,7 @@ def test_claim_answer_release(folder: Path) -> None:
     first = ledger.claim(Claim(count=2, choices=(Accelerator.parse("H100:2"),)), me("one"))
     second = ledger.claim(Claim(count=1, memory=40 * GB), me("two", attempt=3))
     lease = leased(ledger, first)
-    assert (lease.id, [device.index for device in lease.devices], lease.memory) == (first, [0, 1], 0)
+    assert (lease.ticket, [device.index for device in lease.devices], lease.memory) == (first, [0, 1], 0)
     assert lease.devices == ledger.inventory().devices[:2]
     assert waiting(ledger, second) == "waiting for 1 of 2 GPUs: 2 leased to run one"
     held, waits = ledger.entries()
@@ -143,7 +143,7 @@ def test_users_who_see_different_devices(folder: Path, at_once: None) -> None:
         "waiting for 2 of 4 GPUs: 1 leased to run left, 1 kept for run both, which came first, "
         "1 leased to run middle, 1 free"
     )
-    left.release(first.id)
+    left.release(first.ticket)
     # Whoever comes now learns from the file what the others see.
     assert ledger_of(whole).entries()[-1].waits.startswith("waiting for 2 of 4 GPUs: ")
     assert leased(left, both).devices == whole.devices[:2]

@@ -247,7 +247,7 @@ def some(kind: Any, *uuids: str) -> list[Device]:
         ("amd", {"CUDA_VISIBLE_DEVICES": "0"}, "abc"),
         ("tpu", {"TPU_VISIBLE_CHIPS": "0,2"}, "ac"),
         ("tpu", {"TPU_VISIBLE_CHIPS": ""}, "abc"),
-        ("mps", {"CUDA_VISIBLE_DEVICES": ""}, "abc"),
+        ("apple", {"CUDA_VISIBLE_DEVICES": ""}, "abc"),
     ],
 )
 def test_variables_of_other_vendors(kind: str, environment: dict[str, str], left: str) -> None:
@@ -351,7 +351,12 @@ def test_apple(machine: Any) -> None:
         "sysctl", '[ "$*" = "-n machdep.cpu.brand_string hw.memsize" ] && printf "Apple M2 Max\\n68719476736\\n"'
     )
     (device,) = others.mps(machine.environment, "Darwin", "arm64").devices
-    assert (device.kind, device.name, device.model, device.exclusive) == ("mps", "Apple M2 Max", "Apple M2 Max", False)
+    assert (device.kind, device.name, device.model, device.exclusive) == (
+        "apple",
+        "Apple M2 Max",
+        "Apple M2 Max",
+        False,
+    )
     assert device.memory == 64 * 2**30
     machine.command("sysctl", "exit 1")
     assert others.mps(machine.environment, "Darwin", "arm64").devices[0].name == "Apple GPU"

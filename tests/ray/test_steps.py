@@ -71,8 +71,8 @@ def test_a_batch_is_one_ray_job(bench: Bench, tmp_path: Path) -> None:
     seen = [bench.output(found[name]) for name in ("g1", "g2", "h1", "h2")]
     assert all(len(uuids) == 1 for _, uuids, _ in seen)
     assert seen[2][1] == seen[3][1], "both halves are of the one GPU that Ray gave to both"
-    assert found["g1"].lease["devices"][0]["simulated"] is True
-    assert Path(found["g1"].lease["samples"]).exists()
+    assert found["g1"].lease.held[0].simulated is True
+    assert Path(found["g1"].lease.samples).exists()
     nodes = bench.output(found["place"])
     assert nodes[:2] == [0, 2]
     assert [bench.output(found[f"many-{n}"]) for n in range(50)] == [2 * n for n in range(50)]
@@ -190,8 +190,8 @@ def test_a_cluster_that_sees_no_folder_of_ours(bench: Bench) -> None:
     assert bench.output(bench.end(backend, job)) == 3
     assert "adding 1 2" in bench.texts(job)
     lease = bench.end(backend, device).lease
-    assert Path(lease["samples"]).parent == Path(bench.site.scratch)
-    assert Path(lease["samples"]).read_text().strip(), "its samples came along"
+    assert Path(lease.samples).parent == Path(bench.site.scratch)
+    assert Path(lease.samples).read_text().strip(), "its samples came along"
     bench.says(backend, slow, "deaf begins")
     backend.cancel(slow.name, grace=0.0)
     assert bench.end(backend, slow).state == "failed"

@@ -152,7 +152,7 @@ def test_two_jobs_on_one_node_have_different_devices(bench: Bench, tmp_path: Pat
         status = bench.ended(job)
         found = bench.output(status)
         assert status is not None
-        devices = [one["uuid"] for one in status.lease["devices"]]
+        devices = [one.uuid for one in status.lease.held]
         assert len(devices) == 2
         assert found["devices"] == devices
         assert found["visible"]["CUDA_VISIBLE_DEVICES"] == ",".join(devices)

@@ -82,8 +82,8 @@ def test_each_node_of_a_gang_has_its_place_and_devices(bench: Bench) -> None:
     job = bench.job("where", resources=ResourceSettings(nodes=2, gpu_count=1))
     status = bench.over(bench.backend(), job)
     assert bench.output(status)["host"] in NODES or os.getuid() != 0
-    assert len(status.lease["devices"]) == 1
-    assert len(status.lease["others"]) == 1
+    assert len(status.lease.held) == 1
+    assert len(status.lease.others) == 1
 
 
 def test_a_node_of_a_gang_fails(bench: Bench, cluster: Cluster) -> None:

@@ -27,16 +27,19 @@ PROGRAM = """
 import json, os, sys, time
 from pathlib import Path
 
-document = json.loads(sys.argv[1])
+from stoker.core.codec import from_json
+from stoker.core.devices import Lease
 from stoker.worker import gate
+
+lease = from_json(Lease, json.loads(sys.argv[1]), strict=False)
 
 told = {}
 began = time.perf_counter()
 try:
-    proof = gate.opened(document, root=Path(sys.argv[2]), patience=float(sys.argv[3]))
+    proof = gate.opened(lease, root=Path(sys.argv[2]), patience=float(sys.argv[3]))
     told["took"] = time.perf_counter() - began
     told["heavy"] = sorted({"torch", "jax", "tensorflow"} & set(sys.modules))
-    gate.watch_imports(document, proof)
+    gate.watch_imports(lease, proof)
     try:
         exec(compile(sys.argv[4], "user.py", "exec"), {})
     finally:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from typing import Any, Final, Mapping
+from typing import Final
 
 import attrs
 
 from stoker.client import Run, Step
 from stoker.client.order import element_of, in_order
 from stoker.core.codec import from_json
-from stoker.core.devices import Device, claim_of
+from stoker.core.devices import Device, Lease, claim_of
 from stoker.core.errors import NotFound, StokerError
 from stoker.core.receipt import Receipt, Track, Use
 from stoker.core.resources import ResourceSettings, describe
@@ -28,7 +28,7 @@ from stoker.store.store import Store
 log = logging.getLogger(__name__)
 
 LEASED: Final = "leased"
-"""The kind of the event; its data are `attempt`, `devices`, `asked`, `fallback`, and the path `samples`."""
+"""The kind of the event; its data are a `Lease` and the number `attempt`."""
 _ASKED: Final = ("gpu_count", "accelerators", "gpu_memory", "gpu_vendor", "share")
 
 
@@ -104,7 +104,8 @@ def asked_for(store: Store, step: Step) -> str | None:
 
 def so_far(event: EventRow, *, now: float | None = None) -> Shown:
     """The receipt of an attempt that runs, from the samples that are on this machine."""
-    path, asked, fallback = (str(event.data.get(name) or "") for name in ("samples", "asked", "fallback"))
+    lease = from_json(Lease, event.data, strict=False)
+    path, asked, fallback = lease.samples, lease.asked, lease.fallback
     number = _number(event)
     there = bool(path) and os.path.exists(path)
     if there:
@@ -123,7 +124,7 @@ def so_far(event: EventRow, *, now: float | None = None) -> Shown:
         asked=asked,
         started=event.time,
         seconds=max(0.0, moment - event.time),
-        devices=tuple(_use(one) for one in event.data.get("devices") or ()),
+        devices=tuple(_use(device) for device in lease.held),
         fallback=fallback,
         whole=False,
     )
@@ -143,9 +144,8 @@ def _number(event: EventRow) -> int:
     return int(event.data.get("attempt") or 0)
 
 
-def _use(document: Mapping[str, Any]) -> Use:
+def _use(device: Device) -> Use:
     """A device of which nothing has been measured."""
-    device = from_json(Device, document, strict=False)
     return Use(
         uuid=device.uuid,
         kind=device.kind,

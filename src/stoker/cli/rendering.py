@@ -19,7 +19,7 @@ from stoker import stacks
 from stoker.backends.base.backend import LeasesDevices, RunningBackend, capability
 from stoker.cli.output import paint
 from stoker.core.codec import to_json
-from stoker.core.devices import Inventory
+from stoker.core.devices import Inventory, Lease
 from stoker.core.plan import Code, Job, Plan, StepPlan
 from stoker.images import context, engine
 from stoker.images.dockerfile import ImageSpec, dockerfile, requirement_files
@@ -127,8 +127,8 @@ def hidden(value: Any, secrets: Sequence[str] = ()) -> Any:
     return stacks.masked(_INSTRUCTION.sub(rf"\1 {STARS}", _ASSIGNED.sub(rf"\1={STARS}", value)))
 
 
-def promised(inventory: Inventory, job: Job) -> list[dict[str, Any]]:
-    """Devices as a lease would name them, one document a node; nobody is asked for any.
+def promised(inventory: Inventory, job: Job) -> list[Lease]:
+    """Devices as a lease would name them, one a node; nobody is asked for any.
 
     There are none on a machine without devices, where the step is refused or runs without.
     """
@@ -137,12 +137,12 @@ def promised(inventory: Inventory, job: Job) -> list[dict[str, Any]]:
     each = job.step.settings.resources.gpus_per_node
     like = attrs.evolve(inventory.devices[0], links=())
     return [
-        {
-            "devices": [
-                to_json(attrs.evolve(like, index=number, uuid=f"<device {node * each + number + 1} of the lease>"))
+        Lease(
+            devices=tuple(
+                attrs.evolve(like, index=number, uuid=f"<device {node * each + number + 1} of the lease>")
                 for number in range(each)
-            ]
-        }
+            )
+        )
         for node in range(job.step.settings.resources.get("nodes", 1))
     ]
 

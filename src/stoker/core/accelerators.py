@@ -5,16 +5,33 @@ Holds only what parsing and checking a request needs; what a driver, a wheel or 
 
 from __future__ import annotations
 
+import functools
 import re
-from typing import Any, Final, Iterable, Literal, Mapping
+from typing import Any, Final, Iterable, Mapping, Protocol
 
 import attrs
 
 from stoker.core.errors import SettingsError, nearest
+from stoker.core.plugins import Registry
 from stoker.core.units import count as whole_number
 from stoker.core.units import size_text
 
-Vendor = Literal["nvidia", "amd", "intel", "google", "aws"]
+VENDORS: Final[Mapping[str, str]] = {
+    "nvidia": "NVIDIA",
+    "amd": "AMD",
+    "intel": "Intel",
+    "gaudi": "Intel Gaudi",
+    "neuron": "AWS Neuron",
+    "tpu": "Google TPU",
+    "apple": "Apple",
+}
+"""Names of vendors, the keys of `vendors.registry`, with the words for a person. Other distributions add their own."""
+ALIASES: Final[Mapping[str, str]] = {"mps": "apple", "aws": "neuron", "google": "tpu", "habana": "gaudi"}
+"""Other names of vendors, also those in documents of earlier versions → the name."""
+_MAKERS: Final[Mapping[str, str]] = {"gaudi": "intel"}
+"""Vendors that are one line of products of another → that one."""
+GROUP: Final = "stoker.vendors"
+"""The group of entry points by which other distributions bring vendors with their chips."""
 GB: Final = 10**9
 
 # MIG profiles: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html. Drivers name the
@@ -33,7 +50,7 @@ _269 = "1g.34gb 1g.67gb 2g.67gb 3g.135gb 4g.135gb 7g.269gb"
 # sizes: vendors' data sheets, checked against gpuhunt's KNOWN_ACCELERATORS and SkyPilot's catalog; other spellings are
 # what NVML, GKE (cloud.google.com/gke-accelerator) and Karpenter call the same chip. TPU and Neuron: memory per chip,
 # https://cloud.google.com/tpu/docs/system-architecture-tpu-vm and https://awsdocs-neuron.readthedocs-hosted.com.
-_ROWS: Final[Mapping[str, tuple[Vendor, tuple[int, ...], str, str]]] = {
+_ROWS: Final[Mapping[str, tuple[str, tuple[int, ...], str, str]]] = {
     "K80": ("nvidia", (12,), "", ""),
     "M60": ("nvidia", (8,), "", ""),
     "P4": ("nvidia", (8,), "", ""),
@@ -98,20 +115,20 @@ _ROWS: Final[Mapping[str, tuple[Vendor, tuple[int, ...], str, str]]] = {
     "RadeonProV520": ("amd", (8,), "", ""),
     "RX7900XTX": ("amd", (24,), "", ""),
     "RX9070XT": ("amd", (16,), "", ""),
-    "Gaudi": ("intel", (32,), "", ""),
-    "Gaudi2": ("intel", (96,), "", ""),
-    "Gaudi3": ("intel", (128,), "", ""),
-    "tpu-v2": ("google", (16,), "", ""),
-    "tpu-v3": ("google", (32,), "", ""),
-    "tpu-v4": ("google", (32,), "tpu-v4-podslice", ""),
-    "tpu-v5e": ("google", (16,), "v5litepod tpu-v5litepod tpu-v5-lite-podslice", ""),
-    "tpu-v5p": ("google", (95,), "tpu-v5p-slice", ""),
-    "tpu-v6e": ("google", (32,), "tpu-v6e-slice trillium", ""),
-    "tpu-v7x": ("google", (192,), "tpu7x ironwood", ""),
-    "inferentia": ("aws", (8,), "inf1", ""),
-    "inferentia2": ("aws", (32,), "inf2", ""),
-    "trainium": ("aws", (32,), "trn1", ""),
-    "trainium2": ("aws", (96,), "trn2", ""),
+    "Gaudi": ("gaudi", (32,), "", ""),
+    "Gaudi2": ("gaudi", (96,), "", ""),
+    "Gaudi3": ("gaudi", (128,), "", ""),
+    "tpu-v2": ("tpu", (16,), "", ""),
+    "tpu-v3": ("tpu", (32,), "", ""),
+    "tpu-v4": ("tpu", (32,), "tpu-v4-podslice", ""),
+    "tpu-v5e": ("tpu", (16,), "v5litepod tpu-v5litepod tpu-v5-lite-podslice", ""),
+    "tpu-v5p": ("tpu", (95,), "tpu-v5p-slice", ""),
+    "tpu-v6e": ("tpu", (32,), "tpu-v6e-slice trillium", ""),
+    "tpu-v7x": ("tpu", (192,), "tpu7x ironwood", ""),
+    "inferentia": ("neuron", (8,), "inf1", ""),
+    "inferentia2": ("neuron", (32,), "inf2", ""),
+    "trainium": ("neuron", (32,), "trn1", ""),
+    "trainium2": ("neuron", (96,), "trn2", ""),
 }
 _PREFIXES = ("nvidia", "tesla", "geforce", "quadro", "amd", "instinct")
 _TEXT = re.compile(r"(?P<name>[^:/]+)(?:/(?P<slice>[^:/]*))?(?::(?P<count>.*))?")
@@ -123,21 +140,33 @@ _TPU_CORES = ("v2", "v3", "v4", "v5p")
 
 @attrs.frozen(kw_only=True)
 class Model:
-    """A kind of accelerator. `memory` holds each size it is sold with, in bytes, smallest first."""
+    """A model of accelerator."""
 
     name: str
-    vendor: Vendor
+    """As a request names it: "A100-80GB"."""
+    vendor: str
+    """The vendor's name in `vendors.registry`."""
     memory: tuple[int, ...]
+    """Each size that it is sold with, in bytes, smallest first."""
     slices: tuple[str, ...] = ()
+    """Profiles of the slices that it can be cut into ("1g.10gb")."""
+    spellings: tuple[str, ...] = ()
+    """Other names for it."""
+
+    def is_by(self, vendor: str) -> bool:
+        """Whether a vendor makes it; Intel makes Gaudi."""
+        return vendor in (self.vendor, _MAKERS.get(self.vendor))
 
 
 @attrs.frozen(kw_only=True)
 class Accelerator:
-    """So many of one kind. `count` is None where none was given; `slice` is a MIG profile, empty for whole chips."""
+    """So many accelerators of one model."""
 
     name: str
     count: int | None = None
+    """None where the request gives none."""
     slice: str = ""
+    """A profile such as "1g.10gb"; empty for whole chips."""
 
     @classmethod
     def parse(cls, text: str) -> Accelerator:
@@ -160,8 +189,8 @@ class Accelerator:
 
     @property
     def model(self) -> Model:
-        """The kind that the name stands for."""
-        return MODELS[self.name]
+        """The model that the name stands for."""
+        return MODELS[self.name] if self.name in MODELS else model(self.name)
 
     @property
     def memory(self) -> int:
@@ -172,16 +201,25 @@ class Accelerator:
 
 
 MODELS: Final[Mapping[str, Model]] = {
-    name: Model(name=name, vendor=vendor, memory=tuple(amount * GB for amount in memory), slices=tuple(slices.split()))
-    for name, (vendor, memory, _, slices) in _ROWS.items()
+    name: Model(
+        name=name,
+        vendor=vendor,
+        memory=tuple(amount * GB for amount in memory),
+        slices=tuple(slices.split()),
+        spellings=tuple(spellings.split()),
+    )
+    for name, (vendor, memory, spellings, slices) in _ROWS.items()
 }
 
 
 def model(name: str, text: str = "") -> Model:
-    """The kind called `name` in any of its spellings; `text` is what the person wrote around it."""
-    found = _SPELLINGS.get(_plain(name))
-    if found is not None:
-        return MODELS[found]
+    """The model called `name` in any of its spellings; `text` is what the person wrote around it."""
+    plain = _plain(name)
+    if plain in _SPELLINGS:
+        return MODELS[_SPELLINGS[plain]]
+    others = _of_other_distributions()
+    if plain in others:
+        return others[plain]
     shown = text or name
     turned = _TURNED.fullmatch(shown.strip())
     if turned is not None and _plain(turned[2]) in _SPELLINGS:
@@ -192,7 +230,22 @@ def model(name: str, text: str = "") -> Model:
         counts = "cores" if tpu[1].lower() in _TPU_CORES else "chips"
         kind = _SPELLINGS[_plain(tpu[1])]
         raise SettingsError(f"{shown!r} is a TPU type, whose number counts {counts}", fix=f'write "{kind}:{chips}"')
-    raise SettingsError(f"there is no accelerator called '{name.strip()}'{nearest(name, MODELS)}")
+    raise SettingsError(f"there is no accelerator called '{name.strip()}'{nearest(name, known())}")
+
+
+def known() -> tuple[str, ...]:
+    """The names of all models."""
+    return (*MODELS, *dict.fromkeys(model.name for model in _of_other_distributions().values()))
+
+
+def vendor_names() -> tuple[str, ...]:
+    """The names of all vendors."""
+    return (*VENDORS, *(name for name in _REGISTRY.names() if name not in VENDORS))
+
+
+def vendor_name(name: str) -> str:
+    """The name of a vendor that is called so today, or was in an earlier version."""
+    return ALIASES.get(name, name)
 
 
 def parse_all(value: str | Accelerator | Mapping[str, Any] | Iterable[str | Accelerator]) -> tuple[Accelerator, ...]:
@@ -217,16 +270,36 @@ def _plain(name: str) -> str:
 
 
 def _spellings() -> dict[str, str]:
-    known: dict[str, str] = {}
-    for name, (_, _, others, _) in _ROWS.items():
-        for spelling in (name, *others.split()):
-            known[_plain(spelling)] = name
-        if name.startswith("tpu-"):
-            known[name.removeprefix("tpu-")] = name
-    return known
+    names: dict[str, str] = {}
+    for one in MODELS.values():
+        for spelling in (one.name, *one.spellings):
+            names[_plain(spelling)] = one.name
+        if one.name.startswith("tpu-"):
+            names[one.name.removeprefix("tpu-")] = one.name
+    return names
 
 
 _SPELLINGS: Final = _spellings()
+
+
+class _WithChips(Protocol):
+    """What this module needs of a vendor: the models that it adds to the catalog."""
+
+    chips: tuple[Model, ...]
+
+
+_REGISTRY: Final[Registry[_WithChips]] = Registry(group=GROUP, noun="vendor", kind=object, builtin={})
+
+
+@functools.cache
+def _of_other_distributions() -> Mapping[str, Model]:
+    """Spelling → model, of the vendors that other distributions bring; read once a process."""
+    return {
+        _plain(spelling): model
+        for _, vendor in _REGISTRY.offered()
+        for model in vendor.chips
+        for spelling in (model.name, *model.spellings)
+    }
 
 
 def _slice(profile: str | None, kind: Model, text: str) -> str:

@@ -1,105 +1,153 @@
-"""Accelerators that are there, claims on them, and leases: values that probe, ledger, backends and terminal share.
+"""Accelerators that are there, claims on them, and leases: values that probe, ledger, backends and worker share.
 
-Finding devices is `devices.probe`, handing them out `devices.leases`; neither is known here.
+A request has four forms: `ResourceSettings` of the step, a `Claim` on a machine, the `Lease` that answers it, and the
+`StepDevice`s that the step's code sees. Finding devices is `devices.probe`, handing them out `devices.leases`; neither
+is known here.
 """
 
 from __future__ import annotations
 
-from typing import Iterable, Literal, Protocol, Sequence
+from typing import ClassVar, Final, Iterable, Protocol, Sequence
 
 import attrs
 
-from stoker.core.accelerators import Accelerator
+from stoker.core.accelerators import Accelerator, vendor_name
 from stoker.core.findings import Finding
+from stoker.core.monitoring import WATCHED, AcceleratorPolicy, OnIdle
 from stoker.core.resources import ResourceSettings
 
-Kind = Literal["nvidia", "amd", "neuron", "tpu", "mps"]
+LEASE_VERSION: Final = 1
 
 
 @attrs.frozen(kw_only=True)
 class Device:
-    """One accelerator, or one MIG slice of one.
+    """One accelerator, or one slice of one."""
 
-    `model` is the catalog's name ("A100-80GB") where it is known, else the driver's own; `name` is the driver's.
-    `memory` in bytes, 0 where the driver does not tell. `slice` is the MIG profile ("1g.10gb"), `parent` the UUID of
-    the GPU that it is cut from. `links` are UUIDs of devices that a fast link (NVLink, xGMI) joins it to. `exclusive`
-    is False for a kind that cannot be handed out to one process alone (Apple's MPS).
-    """
-
-    kind: Kind
+    kind: str = attrs.field(converter=vendor_name)
+    """The vendor's name in `vendors.registry`."""
     index: int
+    """Its number among the vendor's devices of this machine."""
     uuid: str
-    name: str
-    model: str
-    memory: int
+    """What the vendor's visibility variables call it."""
+    name: str = ""
+    """The driver's name for it."""
+    model: str = ""
+    """The catalog's name ("A100-80GB") where it is known, else the driver's."""
+    memory: int = 0
+    """Bytes; 0 where the driver does not tell."""
     capability: tuple[int, int] | None = None
+    """NVIDIA's compute capability."""
     slice: str = ""
+    """The MIG profile ("1g.10gb"); empty for a whole chip."""
     parent: str = ""
+    """The UUID of the GPU that a slice is cut from."""
     links: tuple[str, ...] = ()
+    """UUIDs of devices that a fast link (NVLink, xGMI) joins it to."""
     simulated: bool = False
+    """Whether it is pretended (`STOKER_SIMULATE`)."""
     exclusive: bool = True
+    """False where it cannot be handed out to one process alone (Apple's GPU)."""
 
 
 @attrs.frozen(kw_only=True)
 class Process:
-    """A process that uses a device, as the driver tells: pid, and bytes of the device's memory."""
+    """A process that uses a device, as the driver tells."""
 
     uuid: str
     pid: int
     memory: int
+    """Bytes of the device's memory; 0 where the driver does not tell."""
 
 
 @attrs.frozen(kw_only=True)
 class Inventory:
-    """The accelerators of this machine. `driver` is NVIDIA's version, `cuda` the newest CUDA that it runs.
+    """The accelerators of this machine.
 
     A driver that is broken is a finding, not an error: the rest of the machine is still there.
     """
 
     devices: tuple[Device, ...] = ()
     driver: str = ""
+    """The version of NVIDIA's driver."""
     cuda: tuple[int, int] | None = None
+    """The newest CUDA that the driver runs."""
     findings: tuple[Finding, ...] = ()
     simulated: bool = False
 
 
 @attrs.frozen(kw_only=True)
 class Claim:
-    """What one attempt of a step asks of this machine's accelerators.
-
-    `choices` are tried in order: each is a model (with a MIG profile) and a count. Without choices, `count` devices of
-    any kind, of `vendor` if it is given. `memory`: bytes that each must have; with `share`, the part of one that is
-    taken.
-    """
+    """What one attempt of a step asks of this machine's accelerators."""
 
     count: int
     choices: tuple[Accelerator, ...] = ()
+    """Models (with a slice's profile) and counts, tried in order; without any, `count` devices of any model."""
     memory: int = 0
+    """Bytes that each must have; with `share`, the part of one that is taken."""
     share: bool = False
     vendor: str = ""
+    """The vendor of devices that are not named by `choices`; empty for any."""
 
 
 @attrs.frozen(kw_only=True)
 class Holder:
-    """Who claims: an attempt of a run's step, and the process whose death ends the lease.
-
-    `started` is that process's start in seconds since the epoch (as psutil tells it): pids are used again.
-    """
+    """Who claims: an attempt of a run's step, and the process whose death ends the lease."""
 
     run: str
     key: str
     attempt: int
     pid: int
     started: float
+    """The process's start in seconds since the epoch (as psutil tells it): pids are used again."""
 
 
 @attrs.frozen(kw_only=True)
 class Lease:
-    """Devices that one attempt holds. `memory` is its part of each in bytes when they are shared, else 0."""
+    """The devices that one attempt holds, on one node: what ledger, gate, monitor and receipt know of them.
 
-    id: str
-    devices: tuple[Device, ...]
+    It goes over process boundaries as JSON, which `core.codec` writes and reads.
+    """
+
+    COMPACT: ClassVar[bool] = True
+    version: int = LEASE_VERSION
+    ticket: str = ""
+    """The ledger's name for it; empty where a platform has handed out the devices."""
+    devices: tuple[Device, ...] | None = None
+    """None where they are found out when the job starts, because the platform hands them out (`worker.granted`)."""
     memory: int = 0
+    """The attempt's part of each device in bytes; 0 for whole devices."""
+    asked: str = ""
+    """The request in words."""
+    count: int = 0
+    """How many devices the step asks for on each node."""
+    policy: AcceleratorPolicy = "require"
+    fallback: str = ""
+    """Why the step runs without devices, under the policy "prefer"."""
+    driver: str = ""
+    """The version of NVIDIA's driver."""
+    cuda: tuple[int, int] | None = None
+    """The newest CUDA that the driver runs."""
+    simulated: bool = False
+    host: str = ""
+    """The machine; empty for the driver's own."""
+    samples: str = ""
+    """The file that the monitor writes."""
+    interval: float = WATCHED.interval
+    """Seconds between two samples."""
+    idle_below: float = WATCHED.idle_below
+    """Percent of utilisation from which on a device works."""
+    idle_for: float = WATCHED.idle_for
+    """Seconds without work after which devices are left idle."""
+    on_idle: OnIdle = "warn"
+    started: float = 0.0
+    """Seconds since the epoch."""
+    others: tuple[Lease, ...] = ()
+    """Of a gang's first node: the leases of its other nodes."""
+
+    @property
+    def held(self) -> tuple[Device, ...]:
+        """The devices on this node; none as long as they are not known."""
+        return self.devices or ()
 
 
 @attrs.frozen(kw_only=True)

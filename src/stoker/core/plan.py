@@ -5,7 +5,7 @@ A `Plan` is kept with its run, so that `stoker resume` needs no second tracing. 
 
 from __future__ import annotations
 
-from typing import Any, Literal, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Mapping
 
 import attrs
 
@@ -13,6 +13,9 @@ from stoker.core.findings import Finding, Reporter
 from stoker.core.graph import Output, Source
 from stoker.core.settings import PipelineSettings, StepSettings
 from stoker.core.status import JobState
+
+if TYPE_CHECKING:
+    from stoker.core.devices import Lease
 
 PLAN_VERSION = 1
 
@@ -153,8 +156,8 @@ class JobStatus:
     platform's explanation where it did not; of a job that is "queued", `message` says why. `lost` means that the job
     never began and may be sent again for free.
     `usage`: "cpu" in seconds, "peak" in bytes of memory. `started` comes as soon as it is known, at the latest with the
-    end: a step's timeout counts from there. `lease` is the document of the devices that the job holds or held
-    (`backends.base.leasing`), from the news in which it got them. `events` are worth remembering, each a kind and its
+    end: a step's timeout counts from there. `lease` is what the job holds or held of devices, from the news
+    in which it got them. `events` are worth remembering, each a kind and its
     data.
     """
 
@@ -168,7 +171,7 @@ class JobStatus:
     lost: bool = False
     lines: tuple[LogLine, ...] = ()
     usage: Mapping[str, float] = attrs.field(factory=dict)
-    lease: Mapping[str, Any] = attrs.field(factory=dict)
+    lease: Lease | None = None
     events: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
 

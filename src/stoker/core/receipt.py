@@ -9,6 +9,8 @@ from typing import Literal, Mapping
 
 import attrs
 
+from stoker.core.accelerators import vendor_name
+
 Verdict = Literal["used", "idle", "wrong-device", "cpu-fallback", "unknown"]
 """`used`: every device that the step held computed. `idle`: at least one did not. `wrong-device`: the step's processes
 computed on a device that it does not hold. `cpu-fallback`: it asked for devices and ran without. `unknown`: the driver
@@ -26,7 +28,7 @@ class Use:
     """
 
     uuid: str
-    kind: str
+    kind: str = attrs.field(converter=vendor_name)
     index: int
     model: str
     memory: int

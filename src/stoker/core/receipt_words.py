@@ -99,7 +99,15 @@ def device_name(use: Use) -> str:
     return f"{KINDS.get(use.kind, use.kind)} {use.index}"
 
 
-KINDS: Final = {"nvidia": "GPU", "amd": "GPU", "mps": "GPU", "tpu": "TPU", "neuron": "Neuron"}
+KINDS: Final = {
+    "nvidia": "GPU",
+    "amd": "GPU",
+    "apple": "GPU",
+    "intel": "GPU",
+    "gaudi": "Gaudi",
+    "tpu": "TPU",
+    "neuron": "Neuron",
+}
 """kind → what a person calls one"""
 
 

@@ -5,20 +5,18 @@ Says what is wanted and refuses what contradicts itself; whether a machine has i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Iterable, Literal, Mapping
+from typing import TYPE_CHECKING, Any, Iterable, Mapping
 
 import attrs
 
 from stoker.core import units
-from stoker.core.accelerators import Accelerator, parse_all
+from stoker.core.accelerators import VENDORS, Accelerator, parse_all, vendor_name, vendor_names
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.units import UNSET, size_text, strict
 
 if TYPE_CHECKING:
     Accelerators = str | Accelerator | Mapping[str, int] | Iterable[str | Accelerator]
 
-GpuVendor = Literal["nvidia", "amd", "intel"]
-GPU_VENDORS: Final[tuple[GpuVendor, ...]] = ("nvidia", "amd", "intel")
 _SHARING = (
     'ask for a part of one: gpu_memory="10GB" with share=True, or a MIG slice such as accelerators="A100-80GB/1g.10gb"'
 )
@@ -62,14 +60,14 @@ def given_accelerators(value: Accelerators | None) -> tuple[Accelerator, ...] | 
     return value if value is None or value is UNSET else parse_all(value)
 
 
-def given_vendor(value: str | None) -> GpuVendor | None:
-    """`gpu_vendor`."""
+def given_vendor(value: str | None) -> str | None:
+    """`gpu_vendor`: a name of `vendors.registry`."""
     if value is None or value is UNSET:
         return value
-    for vendor in GPU_VENDORS:
-        if str(value).lower() == vendor:
-            return vendor
-    raise SettingsError(f"{value!r} is not a vendor of GPUs{nearest(str(value), GPU_VENDORS)}")
+    name = vendor_name(str(value).lower())
+    if name not in VENDORS and name not in vendor_names():
+        raise SettingsError(f"{value!r} is not a vendor of GPUs{nearest(str(value), vendor_names())}")
+    return name
 
 
 def given_extended(value: Mapping[str, float | str] | None) -> Mapping[str, float] | None:
@@ -103,7 +101,7 @@ class ResourceSettings:
     accelerators: tuple[Accelerator, ...] | None = attrs.field(default=UNSET, converter=given_accelerators)
     gpu_memory: int | None = attrs.field(default=UNSET, converter=given_size)
     share: bool | None = attrs.field(default=UNSET, converter=given_flag)
-    gpu_vendor: GpuVendor | None = attrs.field(default=UNSET, converter=given_vendor)
+    gpu_vendor: str | None = attrs.field(default=UNSET, converter=given_vendor)
     shared_memory: int | None = attrs.field(default=UNSET, converter=given_size)
     disk: int | None = attrs.field(default=UNSET, converter=given_size)
     nodes: int | None = attrs.field(default=UNSET, converter=given_nodes)
@@ -144,8 +142,8 @@ def describe(resources: ResourceSettings) -> str:
         kinds = (attrs.evolve(kind, count=kind.count or gpus) for kind in ask("accelerators"))
         words.append(" or ".join(map(str, kinds)))
     elif gpus:
-        vendor = {"nvidia": "NVIDIA ", "amd": "AMD ", "intel": "Intel "}.get(ask("gpu_vendor", ""), "")
-        words.append(f"{gpus} {vendor}GPU{'' if gpus == 1 else 's'}")
+        vendor = VENDORS.get(ask("gpu_vendor", ""), ask("gpu_vendor", ""))
+        words.append(f"{gpus} {vendor}{' ' if vendor else ''}GPU{'' if gpus == 1 else 's'}")
     elif ask("gpu_count") == 0:
         words.append("no GPU")
     if ask("gpu_memory"):
@@ -202,7 +200,7 @@ def _check_kind(resources: ResourceSettings, kind: Accelerator) -> None:
             fix="remove one of the two",
         )
     vendor = resources.get("gpu_vendor")
-    if vendor is not None and vendor != kind.model.vendor:
+    if vendor is not None and not kind.model.is_by(vendor):
         raise SettingsError(
             f"gpu_vendor='{vendor}' and accelerators='{kind}' disagree: it is made by {kind.model.vendor}",
             fix="remove gpu_vendor",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Iterable, Mapping
 
 if TYPE_CHECKING:
-    from stoker.core.devices import Device, Kind
+    from stoker.core.devices import Device
 
 SIMULATE: Final = "STOKER_SIMULATE"
 """The variable that describes accelerators to be pretended (`devices.simulate`)."""
@@ -23,7 +23,7 @@ def environment_of(devices: Iterable[Device]) -> Mapping[str, str]:
     """
     held = list(devices)
 
-    def joined(kind: Kind) -> str:
+    def joined(kind: str) -> str:
         return ",".join(one.uuid for one in held if one.kind == kind)
 
     variables = {"CUDA_VISIBLE_DEVICES": joined("nvidia"), "ROCR_VISIBLE_DEVICES": joined("amd")}

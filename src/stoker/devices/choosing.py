@@ -20,7 +20,7 @@ from typing import Final, Iterable, Mapping, Sequence
 import attrs
 
 from stoker.core.accelerators import MODELS, Accelerator
-from stoker.core.devices import Claim, Device, Holder, Kind
+from stoker.core.devices import Claim, Device, Holder
 from stoker.core.words import count_text, memory_text
 from stoker.devices.linking import best
 
@@ -29,15 +29,7 @@ SLACK_PART: Final = 0.1
 """Bytes, and the part of a device's memory: strangers with more than the less of the two fill a device. A context of
 CUDA without anything in it takes 300 to 600 MB, as an idle notebook or MPS server has; whoever has more computes."""
 
-VENDORS: Final[Mapping[Kind, str]] = {
-    "nvidia": "nvidia",
-    "amd": "amd",
-    "neuron": "aws",
-    "tpu": "google",
-    "mps": "apple",
-}
-"""kind of device → who makes it, in the words of `gpu_vendor` and `Model.vendor`"""
-_GPUS: Final = ("nvidia", "amd", "mps")
+_GPUS: Final = ("nvidia", "amd", "apple")
 
 
 @attrs.frozen(kw_only=True)
@@ -146,7 +138,7 @@ def _count(claim: Claim, choice: Accelerator | None) -> int:
 
 def _fitting(claim: Claim, choice: Accelerator | None, view: Sequence[Device]) -> list[Device]:
     """The devices of a view that a choice could take if nobody else had any."""
-    mine = [device for device in view if not claim.vendor or VENDORS[device.kind] == claim.vendor]
+    mine = [device for device in view if not claim.vendor or device.kind == claim.vendor]
     if choice is not None:
         # "1g.10gb+me" is a "1g.10gb" that also has the GPU's media engines.
         named = [device for device in mine if device.model == choice.name]

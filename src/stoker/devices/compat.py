@@ -11,7 +11,7 @@ from typing import Final, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker.core.devices import Device, Kind
+from stoker.core.devices import Device
 from stoker.core.status import DRIVER_TOO_OLD, NO_GPU_BUILD, NO_KERNEL_IMAGE
 from stoker.devices.catalog import CUDA_OF_BRANCH, cuda_of_driver
 
@@ -100,7 +100,7 @@ class Held:
     maps a compute capability to the model that has it.
     """
 
-    kind: Kind = "nvidia"
+    kind: str = "nvidia"
     driver: str = ""
     cuda: Version | None = None
     chips: Mapping[tuple[int, int], str] = attrs.field(factory=dict)

@@ -289,7 +289,7 @@ def _leave(connection: sqlite3.Connection, tickets: Iterable[str]) -> None:
 
 def _lease(ticket: Ticket) -> Lease:
     devices = {device.uuid: device for device in ticket.view}
-    return Lease(id=ticket.id, devices=tuple(devices[uuid] for uuid in ticket.devices), memory=ticket.memory)
+    return Lease(ticket=ticket.id, devices=tuple(devices[uuid] for uuid in ticket.devices), memory=ticket.memory)
 
 
 def _entry(ticket: Ticket, outcome: tuple[Device, ...] | str) -> Entry:

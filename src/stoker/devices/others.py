@@ -115,7 +115,7 @@ def mps(environment: Mapping[str, str], system: str = "", machine: str = "") -> 
     except (_ToolError, IndexError, ValueError):
         pass  # the GPU is there all the same
     return Inventory(
-        devices=(Device(kind="mps", index=0, uuid="mps-0", name=name, model=name, memory=memory, exclusive=False),)
+        devices=(Device(kind="apple", index=0, uuid="mps-0", name=name, model=name, memory=memory, exclusive=False),)
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 import attrs
 
 from stoker.core import status
-from stoker.core.devices import Device, Kind
+from stoker.core.devices import Device
 from stoker.core.visibility import CORES
 from stoker.core.words import count_text, memory_text
 from stoker.devices import cuda, nvidia
@@ -322,12 +322,12 @@ def _absent(cause: str, sentence: str, fix: str) -> Presence:
     return Presence(facts={}, problem=Problem(cause=cause, sentence=sentence, fix=fix))
 
 
-_LOOKS: Final[Mapping[Kind, Callable[[Ask], Presence]]] = {
+_LOOKS: Final[Mapping[str, Callable[[Ask], Presence]]] = {
     "nvidia": _nvidia,
     "amd": _amd,
     "neuron": _neuron,
     "tpu": _tpu,
-    "mps": _mps,
+    "apple": _mps,
 }
 
 

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Final, Mapping, Sequence
 
-from stoker.core.devices import Device, Inventory, Kind, Process
+from stoker.core.devices import Device, Inventory, Process
 from stoker.core.findings import Finding
 from stoker.core.visibility import CORES
 from stoker.devices import nvidia, others
@@ -19,7 +19,7 @@ from stoker.devices.simulate import VARIABLE, simulated
 HIDDEN: Final = "STK129"
 
 # ROCr filters first, HIP counts among what it leaves: https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html
-_VISIBLE: Final[Sequence[tuple[Kind, str]]] = (
+_VISIBLE: Final[Sequence[tuple[str, str]]] = (
     ("nvidia", "CUDA_VISIBLE_DEVICES"),
     ("amd", "ROCR_VISIBLE_DEVICES"),
     ("amd", "HIP_VISIBLE_DEVICES"),

@@ -10,8 +10,8 @@ from typing import Final, Mapping
 
 import attrs
 
-from stoker.core.accelerators import Accelerator, Vendor
-from stoker.core.devices import Device, Inventory, Kind
+from stoker.core.accelerators import Accelerator
+from stoker.core.devices import Device, Inventory
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.visibility import SIMULATE
 from stoker.devices.catalog import capability, cuda_of_driver, driver_name
@@ -21,8 +21,8 @@ FACTS: Final = ("driver", "cuda")
 MOST: Final = 256
 """Devices of one simulated machine. Real ones have 16 at most; a typo should not fill the memory with devices."""
 
-_KINDS: Final[Mapping[Vendor, Kind]] = {"nvidia": "nvidia", "amd": "amd", "aws": "neuron", "google": "tpu"}
-_PREFIXES: Final[Mapping[Kind, str]] = {"neuron": "neuron", "tpu": "tpu"}
+_SIMULATED: Final = ("nvidia", "amd", "neuron", "tpu")
+_PREFIXES: Final[Mapping[str, str]] = {"neuron": "neuron", "tpu": "tpu"}
 _PART = re.compile(r"(?:(\d+)\s*[xX×*]\s*)?(.*)", re.DOTALL)
 _EXAMPLE = 'write counts and names, such as "4xH100-80GB,1xA10;driver=535.104.05"'
 # How many slices of so many sevenths one GPU has room for:
@@ -67,15 +67,15 @@ def _devices(part: str, before: list[Device], text: str) -> list[Device]:
     if asked.count is not None:
         whole = attrs.evolve(asked, count=None)
         raise _wrong(text, f"'{part.strip()}' has its count behind the name", f'write "{asked.count}x{whole}"')
-    kind = _KINDS.get(asked.model.vendor)
-    if kind is None:
+    kind = asked.model.vendor
+    if kind not in _SIMULATED:
         raise _wrong(text, f"{asked.name} cannot be simulated, as Stoker finds none of its kind", _EXAMPLE)
     first = len(before)
     index = 1 + max((device.index for device in before if device.kind == kind), default=-1)
     return [_device(asked, kind, first, index, number) for number in range(int(count or 1))]
 
 
-def _device(asked: Accelerator, kind: Kind, first: int, index: int, number: int) -> Device:
+def _device(asked: Accelerator, kind: str, first: int, index: int, number: int) -> Device:
     """One of several alike. Their UUIDs count all devices of the machine, so that the same text gives the same ones."""
     parent = ""
     if asked.slice:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Mapping
 
 import attrs
 
+from stoker.core.codec import to_json
 from stoker.core.observer import Observer
 from stoker.core.plan import JobStatus, StepPlan
 from stoker.core.status import IDLE_GPU, NO_DRIVER, NO_GPU, RETRYABLE
 from stoker.engine.recorder import Recorder
 
 if TYPE_CHECKING:
+    from stoker.core.devices import Lease
     from stoker.core.receipt import Receipt
     from stoker.devices.samples import Samples
 
@@ -39,18 +41,20 @@ class Accounts:
         self._recorder.event("waiting", key, {"message": message})
         self._observer.changed(key, "waiting", {"parent": parent, "message": message})
 
-    def leased(self, key: str, parent: str, attempt: int, lease: Mapping[str, Any]) -> None:
+    def leased(self, key: str, parent: str, attempt: int, lease: Lease) -> None:
         """An attempt has its devices."""
-        if not lease or (key, attempt) in self._noted:
+        if (key, attempt) in self._noted:
             return
         self._noted.add((key, attempt))
-        self._recorder.event("leased", key, {"host": socket.gethostname(), **lease, "attempt": attempt})
-        devices = [*lease["devices"], *(device for other in lease.get("others", ()) for device in other["devices"])]
-        self._observer.changed(key, "leased", {"parent": parent, "attempt": attempt, "devices": devices})
+        self._recorder.event(
+            "leased", key, {**to_json(lease), "host": lease.host or socket.gethostname(), "attempt": attempt}
+        )
+        devices = [device for node in (lease, *lease.others) for device in node.held]
+        self._observer.changed(key, "leased", {"parent": parent, "attempt": attempt, "devices": to_json(devices)})
 
     def close(self, key: str, step: StepPlan, status: JobStatus, facts: dict[str, Any]) -> None:
         """Write the receipt of an attempt that is over, and let it change the attempt's facts where it is to."""
-        if not status.lease:
+        if status.lease is None:
             _explain_none(step, facts)
             return
         from stoker.core import receipt_words  # only for steps with devices
@@ -58,17 +62,17 @@ class Accounts:
         from stoker.devices.receipt import receipt_of, tracks
 
         lease, result = status.lease, status.result or {}
-        leases = [lease, *({**lease, **other} for other in lease.get("others", ()))]
+        leases = [lease, *lease.others]
         samples = [_samples(one) for one in leases]
         receipts = [
             receipt_of(
                 one,
-                asked=lease["asked"],
+                asked=lease.asked,
                 resources=step.settings.resources,
                 status="failed" if facts["cause"] else "succeeded",
                 seconds=_seconds(facts),
                 proved=result.get("proved") or {},
-                fallback=lease["fallback"] or result.get("fallback", ""),
+                fallback=lease.fallback or result.get("fallback", ""),
             )
             for one in samples
         ]
@@ -77,7 +81,7 @@ class Accounts:
         self._recorder.receipt(key, facts["attempt"], receipt, tuple(shown))
         for held in leases:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(held["samples"])
+                os.unlink(held.samples)
         facts["pretended"] = receipt.simulated or bool(receipt.fallback)
         facts["receipt"] = receipt_words.summary(receipt)
         judged = _judged(receipt, step, facts)
@@ -91,12 +95,12 @@ class Accounts:
             facts["warning"] = "; ".join(receipt.evidence)
 
 
-def _samples(lease: Mapping[str, Any]) -> Samples:
+def _samples(lease: Lease) -> Samples:
     """What a monitor wrote; of one that never came so far, what it was told: the devices were held all the same."""
     from stoker.devices.receipt import read
 
-    samples = read(lease["samples"])
-    return samples if samples.header else attrs.evolve(samples, header=lease)
+    samples = read(lease.samples)
+    return samples if samples.header else attrs.evolve(samples, header=to_json(lease))
 
 
 def _judged(receipt: Receipt, step: StepPlan, facts: Mapping[str, Any]) -> str:

@@ -204,7 +204,7 @@ class Runner:
             self._observer.wrote(key, attempt, status.lines)
         for kind, data in status.events:
             self._recorder.event(kind, key, data)
-        if status.lease:
+        if status.lease is not None:
             self._accounts.leased(key, self._parent(key), attempt, status.lease)
         if news.hook:
             self._hook_ended(news)

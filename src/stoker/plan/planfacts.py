@@ -14,7 +14,7 @@ from typing import Callable, Final, Iterable, Mapping, Sequence
 
 import attrs
 
-from stoker.core.devices import Claim, Device, Inventory, Kind, claim_of
+from stoker.core.devices import Claim, Device, Inventory, claim_of
 from stoker.core.docker import DockerSettings
 from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
@@ -23,7 +23,7 @@ from stoker.core.imagenames import merged, parse, plain
 from stoker.core.plan import StepPlan
 from stoker.core.units import UNSET, given
 from stoker.devices.catalog import capability
-from stoker.devices.choosing import VENDORS, impossible
+from stoker.devices.choosing import impossible
 from stoker.devices.compat import Held, dotted, held
 from stoker.images import parents
 from stoker.images.requirementlines import logical_lines, option_of
@@ -89,7 +89,7 @@ class PlanFacts:
     wanted: Requirements
     packages: tuple[Package, ...]
     gpus: int
-    kind: Kind | str
+    kind: str
     targets: tuple[Held, ...]
     simulated: bool
     lacking: str
@@ -299,19 +299,16 @@ def _fitting(claim: Claim | None, inventory: Inventory | None) -> list[Device]:
         device
         for device in inventory.devices
         if (not names or (device.model, device.slice.partition("+")[0]) in names)
-        and (not claim.vendor or VENDORS[device.kind] == claim.vendor)
+        and (not claim.vendor or device.kind == claim.vendor)
         and (not claim.memory or not device.memory or device.memory >= claim.memory * 0.9)
     ]
 
 
-_KINDS: Final[Mapping[str, Kind]] = {"nvidia": "nvidia", "amd": "amd", "aws": "neuron", "google": "tpu"}
-
-
-def _kind(claim: Claim | None, fitting: Sequence[Device]) -> Kind | str:
+def _kind(claim: Claim | None, fitting: Sequence[Device]) -> str:
     kinds = {device.kind for device in fitting}
     if claim is not None and not kinds:
-        vendors = [str(choice.model.vendor) for choice in claim.choices] or [claim.vendor]
-        kinds = {_KINDS[vendor] for vendor in vendors if vendor in _KINDS}
+        vendors = [choice.model.vendor for choice in claim.choices] or [claim.vendor]
+        kinds = {vendor for vendor in vendors if vendor}
     return kinds.pop() if len(kinds) == 1 else ""
 
 
@@ -333,10 +330,9 @@ def _targets(
         )
     found = []
     for choice in claim.choices:
-        kind, chip = _KINDS.get(choice.model.vendor), capability(choice.name)
-        if kind is not None:
-            chips = {chip: choice.name} if chip is not None else {}
-            found.append(Held(kind=kind, chips=chips, machine=machine or "x86_64"))
+        chip = capability(choice.name)
+        chips = {chip: choice.name} if chip is not None else {}
+        found.append(Held(kind=choice.model.vendor, chips=chips, machine=machine or "x86_64"))
     return tuple(found)
 
 

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from functools import partial
-from typing import Any, Callable, Final, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Final, Mapping
 
 import attrs
 
@@ -30,6 +30,9 @@ from stoker.worker import blame, cluster, hang, mpigang, processes
 from stoker.worker.notice import Notice
 from stoker.worker.rankstate import Output, RankState
 from stoker.worker.starting import environment_for, spawned
+
+if TYPE_CHECKING:
+    from stoker.core.devices import Lease
 
 SETTLE: Final = 0.5
 """Seconds after the first failure in which others' are heard too: who failed first need not be heard first."""
@@ -57,7 +60,8 @@ def run(
         notice.look()  # SIGTERM is for this process alone: it passes it on, and lets the ranks write their checkpoints
     document = job["launch"]
     launch = Launch(**{**document, "command": None if document["command"] is None else tuple(document["command"])})
-    held = job.get("accelerators", {}).get("devices", [])
+    lease = _lease(job)
+    held = () if lease is None else lease.held
     cpu = on_cpus(launch) or not held
     gang = cluster.gang_of(job["gang"]) if "gang" in job else None
     node = Node(
@@ -71,7 +75,17 @@ def run(
         devices=tuple(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))),
         cpu=cpu,
     )
-    return Agent(job, step, launch, node, gang, blobs=blobs, emit=emit).run()
+    return Agent(job, step, launch, node, gang, lease=lease, blobs=blobs, emit=emit).run()
+
+
+def _lease(job: Mapping[str, Any]) -> Lease | None:
+    document = job.get("accelerators")
+    if document is None:
+        return None
+    from stoker.core.codec import from_json  # these only for steps with devices
+    from stoker.core.devices import Lease
+
+    return from_json(Lease, document, strict=False)
 
 
 class Agent:
@@ -85,6 +99,7 @@ class Agent:
         node: Node,
         gang: cluster.Gang | None,
         *,
+        lease: Lease | None,
         blobs: str,
         emit: Emit,
     ) -> None:
@@ -107,7 +122,7 @@ class Agent:
         self._delivered_at = 0.0
         self._cancelled = False
         self._cause = ""
-        self._watch = hang.Watch(launch.hang_after, job.get("accelerators"))
+        self._watch = hang.Watch(launch.hang_after, lease)
 
     def run(self) -> dict[str, Any]:
         """Wait for the other nodes, start the ranks, wait for them, and say how the step went."""

@@ -11,7 +11,7 @@ SPEC is a file, or a URI that fsspec knows, with a document that whoever sent th
 "job" and "step" are what a worker is told on any machine. "package" is the digest of the user's code in the artifact
 store, made from the folder "root" of the driver's machine; what "job" and "step" say of files below it is meant in the
 folder where the package is unpacked here. Without a package the driver's folders are taken for this machine's own. A
-lease that names no devices is filled in with those that the platform gave (`worker.granted`).
+lease whose devices are not known is filled in with those that the platform gave (`worker.granted`).
 
 "warning" is 0, or how many seconds before the platform's limit of the job's time it sends SIGUSR1, or somebody makes
 the file `warned` beside SPEC: the step sees that it should stop (`worker.notice`).
@@ -134,11 +134,14 @@ def _with_devices(job: dict[str, Any], spec: Mapping[str, Any]) -> dict[str, Any
     if lease is None:
         os.environ.update(environment_of(()))  # it asked for none: it sees none, whatever the platform left open
         return job
-    if "devices" in lease:
+    if lease.get("devices") is not None:
         return job
-    from stoker.worker import granted  # only for steps with devices
+    from stoker.core.codec import from_json, to_json  # these only for steps with devices
+    from stoker.core.devices import Lease
+    from stoker.worker import granted
 
-    lease = granted.taken({**lease, "samples": of_node(lease["samples"], node_of(spec))}, spec["simulate"])
+    samples = of_node(lease["samples"], node_of(spec))
+    lease = to_json(granted.taken(from_json(Lease, {**lease, "samples": samples}, strict=False), spec["simulate"]))
     _say({"lease": lease})
     return {**job, "accelerators": lease}
 

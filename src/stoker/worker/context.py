@@ -37,16 +37,16 @@ _ALONE: Final[Mapping[str, int]] = {
 
 @attrs.frozen(kw_only=True)
 class StepDevice:
-    """An accelerator that the step holds. `memory`: bytes that it may use, 0 where the driver does not tell.
-
-    `kind` is "nvidia", "amd", "neuron", "tpu" or "mps"; `simulated` ones are only pretended (`--simulate`).
-    """
+    """An accelerator that the step holds."""
 
     kind: str
+    """The vendor: "nvidia", "amd", "neuron", "tpu", "apple", or the name of another one."""
     model: str
     uuid: str
     memory: int
+    """Bytes that the step may use; 0 where the driver does not tell."""
     simulated: bool
+    """Whether it is only pretended (`--simulate`)."""
 
 
 class Context:
@@ -220,16 +220,16 @@ def document_of(job: Mapping[str, Any], checkpoints: str) -> dict[str, Any]:
         "checkpoints": checkpoints,
     }
     if "accelerators" in job:
-        document["devices"] = _held(job["accelerators"])
+        document["devices"] = _devices(job["accelerators"])
     if "context" in job:
         document.update(job["context"])
     return document
 
 
-def _held(lease: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _devices(lease: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The devices of a lease; of a shared one counts the part that the step may use."""
     part = lease.get("memory", 0)
-    return [{**device, "memory": part} if part else device for device in lease["devices"]]
+    return [{**device, "memory": part} if part else device for device in lease["devices"] or ()]
 
 
 def _place_in(environment: Mapping[str, str]) -> dict[str, Any]:

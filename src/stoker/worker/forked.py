@@ -13,13 +13,17 @@ import tempfile
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any, Final, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Iterable, Mapping
 
 from stoker.core import wire
+from stoker.core.codec import to_json
 from stoker.core.errors import BackendError
 from stoker.core.packages import Interpreter
 from stoker.core.plan import LogLine, Site
 from stoker.worker import spare
+
+if TYPE_CHECKING:
+    from stoker.core.devices import Lease
 
 _PIPE_SIZE: Final = 1 << 20
 """Bytes that a pipe for output holds (Linux), so that a step that writes much seldom waits for the driver."""
@@ -108,11 +112,11 @@ class ServerGone(BackendError):
 class Line:
     """A worker as the driver sees it, and the jobs that stand in its line; the first one runs.
 
-    `lease` is the document of the devices that its only job holds, `node` the place of this worker in that job's gang.
+    `lease` is what its only job holds of devices, `node` the place of this worker in that job's gang.
     """
 
     def __init__(
-        self, number: int, server: ForkServer, *, once: bool, lease: Mapping[str, Any] | None = None, node: int = 0
+        self, number: int, server: ForkServer, *, once: bool, lease: Lease | None = None, node: int = 0
     ) -> None:
         self.number = number
         self.server = server
@@ -238,7 +242,7 @@ class ForkServer:
         """Have a worker forked for a line, and a monitor beside it where it holds devices."""
         message = {"op": "fork", "worker": line.number, "once": line.once, "environment": dict(environment)}
         if line.lease is not None:
-            message["watch"] = line.lease
+            message["watch"] = to_json(line.lease)
         try:
             socket.send_fds(self._control, [wire.packed(message)], line.handed_over())
         except (BrokenPipeError, ConnectionResetError) as error:

@@ -17,12 +17,12 @@ import os
 import platform
 import sys
 from pathlib import Path
-from typing import Any, Callable, Final, Mapping, Sequence
+from typing import Callable, Final, Sequence
 
 import attrs
 
 from stoker.core import status
-from stoker.core.devices import Device
+from stoker.core.devices import Device, Lease
 from stoker.core.errors import StokerError
 from stoker.devices import builds, compat, present
 from stoker.devices.compat import Build, Held, Problem, dotted
@@ -55,50 +55,20 @@ class Proof:
     held: tuple[Held, ...] = ()
 
 
-@attrs.frozen(kw_only=True)
-class Lease:
-    """The message's part that the gate reads."""
-
-    devices: tuple[Device, ...]
-    memory: int = 0
-    driver: str = ""
-    cuda: tuple[int, ...] | None = None
-    prefer: bool = False
-    simulated: bool = False
-    fallback: str = ""
-    asked: str = ""
-
-    @classmethod
-    def parse(cls, document: Mapping[str, Any]) -> Lease:
-        """From a document of this version or a newer one: what it does not know, it leaves."""
-        cuda = document.get("cuda")
-        return cls(
-            devices=tuple(_device(one) for one in document.get("devices", ())),
-            memory=int(document.get("memory") or 0),
-            driver=str(document.get("driver") or ""),
-            cuda=tuple(cuda) if cuda else None,
-            prefer=document.get("policy") == "prefer",
-            simulated=bool(document.get("simulated")),
-            fallback=str(document.get("fallback") or ""),
-            asked=str(document.get("asked") or ""),
-        )
-
-
 _IMPORTED: Final = tuple(name for name in builds.FRAMEWORKS if name != "cupy")
 """Frameworks that are looked at again when they are imported."""
 
 
-def opened(document: Mapping[str, Any], *, root: Path = Path("/"), patience: float = present.PATIENCE) -> Proof:
+def opened(lease: Lease, *, root: Path = Path("/"), patience: float = present.PATIENCE) -> Proof:
     """Prove what a step holds, or raise a `GateError`; under the policy "prefer", say why it runs without.
 
     `root` is where /dev and /proc are; `patience` the seconds in which memory may still become free.
     """
-    lease = Lease.parse(document)
-    if lease.fallback or not lease.devices:
+    if lease.fallback or not lease.held:
         return Proof(fallback=lease.fallback)
     proof = Proof()
     kinds: dict[str, list[Device]] = {}
-    for device in lease.devices:
+    for device in lease.held:
         kinds.setdefault(device.kind, []).append(device)
     for devices in kinds.values():
         look = _simulated if lease.simulated else _looked
@@ -114,13 +84,12 @@ def opened(document: Mapping[str, Any], *, root: Path = Path("/"), patience: flo
     return proof if problem is None else _refuse(problem, lease, proof)
 
 
-def watch_imports(document: Mapping[str, Any], proof: Proof) -> Callable[[], None]:
+def watch_imports(lease: Lease, proof: Proof) -> Callable[[], None]:
     """Look at each framework once more as user code imports it, or now if it has; what is returned ends the watch.
 
     Real devices only. What does not hold raises a `GateError` out of the import, or becomes the proof's fallback.
     """
-    lease = Lease.parse(document)
-    if lease.simulated or proof.fallback or not lease.devices:
+    if lease.simulated or proof.fallback or not lease.held:
         return _nothing
 
     def check(name: str) -> None:
@@ -187,12 +156,12 @@ def _imported(name: str, lease: Lease, proof: Proof) -> None:
     """Look at a framework that has just been imported."""
     problem = _wrong_build(name, proof)
     if problem is None:
-        fact, problem = imports.asked(name, lease.devices)
+        fact, problem = imports.asked(name, lease.held)
         if fact:
             proof.facts[f"{name} in use"] = fact
     if problem is None:
         return
-    if lease.prefer:
+    if lease.policy == "prefer":
         proof.fallback = proof.fallback or problem.sentence
         return
     proof.refused = _error(problem, lease)
@@ -210,7 +179,7 @@ def _wrong_build(name: str, proof: Proof) -> Problem | None:
 
 
 def _refuse(problem: Problem, lease: Lease, proof: Proof) -> Proof:
-    if not lease.prefer:
+    if lease.policy != "prefer":
         raise _error(problem, lease)
     proof.fallback = problem.sentence
     return proof
@@ -219,18 +188,6 @@ def _refuse(problem: Problem, lease: Lease, proof: Proof) -> Proof:
 def _error(problem: Problem, lease: Lease) -> GateError:
     asked = f" (asked for: {lease.asked})" if lease.asked else ""
     return GateError(f"{problem.sentence}{asked}", cause=problem.cause, fix=problem.fix)
-
-
-def _device(document: Mapping[str, Any]) -> Device:
-    known = {field.name: document[field.name] for field in attrs.fields(Device) if field.name in document}
-    capability = known.get("capability")
-    return Device(
-        **{
-            **known,
-            "capability": tuple(capability) if capability else None,
-            "links": tuple(known.get("links", ())),
-        }
-    )
 
 
 def _nothing() -> None:

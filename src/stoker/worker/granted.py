@@ -1,7 +1,7 @@
 """The devices that a platform gave to a job, as the lease that gate and monitor know: taken over where the job runs.
 
 Slurm, Ray, a device plugin or a container's runtime have chosen them already, and say so by variables such as
-CUDA_VISIBLE_DEVICES, or by showing no others. A lease's document comes without "devices" (`backends.base.leasing`) and
+CUDA_VISIBLE_DEVICES, or by showing no others. A lease comes without devices (`backends.base.leasing`) and
 gets those that are visible here.
 """
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import Any, Mapping
 
-from stoker.core.codec import to_json
-from stoker.core.devices import Inventory
+import attrs
+
+from stoker.core.devices import Inventory, Lease
 from stoker.core.findings import errors
 from stoker.core.status import NO_GPU
 from stoker.core.visibility import environment_of
@@ -22,7 +22,7 @@ from stoker.devices.simulate import simulated
 from stoker.worker.gate import GateError
 
 
-def taken(lease: Mapping[str, Any], simulate: str) -> dict[str, Any]:
+def taken(lease: Lease, simulate: str) -> Lease:
     """The lease with the devices that this process may use, which it sees from then on as its steps will.
 
     With `simulate` they are those of the machine that it describes. Where there are fewer than the step asked for, it
@@ -31,24 +31,23 @@ def taken(lease: Mapping[str, Any], simulate: str) -> dict[str, Any]:
     inventory = _inventory(simulate)
     devices = inventory.devices
     fallback = ""
-    if len(devices) < lease["count"]:
-        fallback = _too_few(inventory, lease["count"])
-        if lease["policy"] != "prefer":
-            raise GateError(f"{fallback} (asked for: {lease['asked']})", cause=NO_GPU, fix=_fix(inventory))
+    if len(devices) < lease.count:
+        fallback = _too_few(inventory, lease.count)
+        if lease.policy != "prefer":
+            raise GateError(f"{fallback} (asked for: {lease.asked})", cause=NO_GPU, fix=_fix(inventory))
         devices = ()
     os.environ.update(environment_of(devices))
-    return {
-        **lease,
-        "ticket": "",
-        "devices": to_json(devices),
-        "memory": lease.get("memory", 0),
-        "fallback": fallback,
-        "driver": inventory.driver,
-        "cuda": None if inventory.cuda is None else list(inventory.cuda),
-        "simulated": inventory.simulated,
-        "host": socket.gethostname(),
-        "started": time.time(),
-    }
+    return attrs.evolve(
+        lease,
+        ticket="",
+        devices=devices,
+        fallback=fallback,
+        driver=inventory.driver,
+        cuda=inventory.cuda,
+        simulated=inventory.simulated,
+        host=socket.gethostname(),
+        started=time.time(),
+    )
 
 
 def _inventory(simulate: str) -> Inventory:

@@ -15,11 +15,14 @@ import re
 import shutil
 import subprocess
 import time
-from typing import Any, Final, Mapping
+from typing import TYPE_CHECKING, Any, Final, Mapping
 
 from stoker.devices.idleness import worked
 from stoker.worker import processes
 from stoker.worker.rankstate import STACKS, stacks_file
+
+if TYPE_CHECKING:
+    from stoker.core.devices import Lease
 
 STILL: Final = 0.01
 """Seconds of CPU in a second below which a process does nothing: keep-alives of threads cost less."""
@@ -48,13 +51,13 @@ _WHERE: Final = re.compile(r"distributed|accelerate|multihost|mpi4py|horovod|dee
 class Watch:
     """The ranks of one node. `report` is what was found when they hung: {rank: stacks}, and a sentence.
 
-    `lease` is the document of the node's devices: one that works is no stand-still, unless ranks wait for each other
+    `lease` is what the node holds of devices: one that works is no stand-still, unless ranks wait for each other
     (NCCL's own kernels keep a device busy while they wait).
     """
 
-    def __init__(self, hang_after: float | None, lease: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, hang_after: float | None, lease: Lease | None = None) -> None:
         self._after = hang_after
-        self._lease = lease or {}
+        self._lease = lease
         self._looked = 0.0
         self._used: dict[int, tuple[int, float]] = {}
         self._still_since: dict[int, float] = {}
@@ -96,9 +99,9 @@ class Watch:
 
     def _device_works(self) -> bool:
         """Whether the monitor beside the step has lately seen one of its devices compute."""
-        path = self._lease.get("samples")
-        if not path:
+        if self._lease is None or not self._lease.samples:
             return False
+        path = self._lease.samples
         try:
             with open(path, "rb") as file:
                 file.seek(max(0, os.path.getsize(path) - _TAIL))
@@ -109,7 +112,7 @@ class Watch:
             with contextlib.suppress(ValueError):
                 rows = (json.loads(line) if line else {}).get("devices")
                 if isinstance(rows, dict) and rows:
-                    return any(worked(row, self._lease["idle_below"]) for row in rows.values())
+                    return any(worked(row, self._lease.idle_below) for row in rows.values())
         return False
 
 

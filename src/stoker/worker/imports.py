@@ -112,7 +112,7 @@ def asked(name: str, devices: Sequence[Device]) -> tuple[str, Problem | None]:
 
 
 def _torch(torch: Any, devices: Sequence[Device]) -> tuple[str, Problem | None]:
-    if devices[0].kind == "mps":
+    if devices[0].kind == "apple":
         if torch.backends.mps.is_available():
             return "torch.backends.mps is available", None
         fix = "install torch in its build for macOS on Apple silicon, on macOS 12.3 or later"
@@ -161,7 +161,7 @@ def _tensorflow(tensorflow: Any, devices: Sequence[Device]) -> tuple[str, Proble
 
 
 def _jax(jax: Any, devices: Sequence[Device]) -> tuple[str, Problem | None]:
-    if devices[0].kind == "mps":
+    if devices[0].kind == "apple":
         return "", None
     chosen = os.environ.get("JAX_PLATFORMS", "")
     wanted = {"nvidia": ("cuda", "gpu"), "amd": ("rocm", "gpu"), "tpu": ("tpu",), "neuron": ("neuron",)}

@@ -128,7 +128,11 @@ def _rank(address: str, place: Place) -> None:
     _meet(os.environ)
     proof = gate.Proof()
     if spec["lease"]:
-        gate.watch_imports(spec["lease"], proof)  # the agent has opened the gate; what is imported is seen here
+        from stoker.core.codec import from_json  # these only for steps with devices
+        from stoker.core.devices import Lease
+
+        # The agent has opened the gate; what is imported is seen here.
+        gate.watch_imports(from_json(Lease, spec["lease"], strict=False), proof)
     result = Worker(Blobs(spec["blobs"]), notice=notice).run(job, step)
     if proof.refused is not None and result["ok"]:
         result = failed(proof.refused.cause, proof.refused)

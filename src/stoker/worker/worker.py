@@ -82,9 +82,11 @@ class Worker:
 
     def _behind_the_gate(self, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
         """A step that holds devices proves them before the first line of the user's code runs."""
+        from stoker.core.codec import from_json
+        from stoker.core.devices import Lease
         from stoker.worker import gate
 
-        lease = job["accelerators"]
+        lease = from_json(Lease, job["accelerators"], strict=False)
         try:
             proof = gate.opened(lease)
             unwatch = gate.watch_imports(lease, proof)

@@ -30,11 +30,6 @@ exec apptainer exec --nv --bind=/shared/me/slurm:/shared/me/slurm --bind=/home/m
 #   "accelerators": {
 #    "asked": "1 GPU",
 #    "count": 1,
-#    "idle_below": 5.0,
-#    "idle_for": 600.0,
-#    "interval": 1.0,
-#    "on_idle": "warn",
-#    "policy": "require",
 #    "samples": "/shared/me/slurm/run1/t0ken/0/samples.jsonl"
 #   },
 #   "inputs": {},

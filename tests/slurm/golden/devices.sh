@@ -56,11 +56,6 @@ exec /opt/python/bin/python3 -m stoker.worker.boot "$here/job.json"
 #   "accelerators": {
 #    "asked": "7.5 CPUs, A100-80GB:2, 64GB, 1GiB disk",
 #    "count": 2,
-#    "idle_below": 5.0,
-#    "idle_for": 600.0,
-#    "interval": 1.0,
-#    "on_idle": "warn",
-#    "policy": "require",
 #    "samples": "/shared/me/slurm/run1/t0ken/0/samples.jsonl"
 #   },
 #   "inputs": {},

@@ -37,11 +37,6 @@ done
 #   "accelerators": {
 #    "asked": "2 nodes with MI300X:8 each",
 #    "count": 8,
-#    "idle_below": 5.0,
-#    "idle_for": 600.0,
-#    "interval": 1.0,
-#    "on_idle": "warn",
-#    "policy": "require",
 #    "samples": "/shared/me/slurm/run1/t0ken/0/samples.jsonl"
 #   },
 #   "gang": {

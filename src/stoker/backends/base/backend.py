@@ -28,6 +28,7 @@ from stoker.core.checks import Check
 
 if TYPE_CHECKING:
     from stoker.backends.base.leasing import Leasing
+    from stoker.core.devices import Lease
     from stoker.core.findings import Finding
     from stoker.core.packages import Interpreter
     from stoker.core.plan import Capacity, Job, JobStatus, Site, StepPlan
@@ -113,8 +114,8 @@ class Detaches(Protocol):
 class LeasesDevices(Protocol):
     """Its requests name devices of this machine, which are leased to a job before it starts."""
 
-    def render_leased(self, job: Job, leases: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """What `submit` sends for a job that holds the devices of these documents, one document a node."""
+    def render_leased(self, job: Job, leases: Sequence[Lease]) -> Mapping[str, Any]:
+        """What `submit` sends for a job that holds the devices of these leases, one lease a node."""
 
 
 @runtime_checkable

@@ -10,12 +10,11 @@ import contextlib
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterator
 
 import attrs
 
 from stoker.backends.base.statuses import failed
-from stoker.core.codec import to_json
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding, errors
 from stoker.core.plan import Job, JobStatus, StepPlan, reporter_of
@@ -24,7 +23,7 @@ from stoker.core.status import REFUSED
 from stoker.core.visibility import environment_of
 
 if TYPE_CHECKING:
-    from stoker.core.devices import Claim, Device, Devices
+    from stoker.core.devices import Claim, Device, Devices, Lease
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +36,6 @@ ASK_AGAIN: Final = 0.5
 TELL_AGAIN: Final = 10.0
 """Seconds between two reasons for one job's wait: one that counts a stranger's memory would change with every look."""
 _VISIBILITY: Final = frozenset(environment_of(())) | {"NEURON_RT_VISIBLE_CORES", "TPU_VISIBLE_CHIPS"}
-
-
-@attrs.frozen(kw_only=True)
-class Granted:
-    """What a job got: devices, its part of each in bytes if they are shared, or why it runs without any."""
-
-    devices: tuple[Device, ...] = ()
-    memory: int = 0
-    fallback: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -68,7 +58,7 @@ class Leasing:
         self._scratch = scratch
         self._limits = limits
         self._tickets: dict[str, str] = {}
-        self._granted: dict[str, Granted] = {}
+        self._granted: dict[str, Lease] = {}
         self._waiting: dict[str, _Wait] = {}
 
     @property
@@ -142,21 +132,21 @@ class Leasing:
             except BackendError as error:
                 refuse(job.name, failed(REFUSED, str(error)))
 
-    def ask(self, job: Job) -> Granted | str:
+    def ask(self, job: Job) -> Lease | str:
         """What a job gets, or why it still waits; it stands in line until it is released."""
-        granted = self._granted.get(job.name)
-        if granted is not None:
-            return granted
+        from stoker.core.devices import Holder, Lease  # only for steps with devices
+
+        lease = self._granted.get(job.name)
+        if lease is not None:
+            return lease
         claim = claimed(job.step)
         assert claim is not None  # `wants` was asked
         ticket = self._tickets.get(job.name)
         if ticket is None:
             reason = self._devices.impossible(claim)
             if reason and job.step.settings.accelerator_policy == "prefer":
-                return self._give(job, Granted(fallback=reason))
+                return self._give(job, Lease(devices=(), fallback=reason))
             pid, started = self._process
-            from stoker.core.devices import Holder  # only for steps with devices
-
             holder = Holder(run=job.run, key=job.key, attempt=job.attempt, pid=pid, started=started)
             ticket = self._tickets[job.name] = self._devices.claim(claim, holder)
         try:
@@ -164,19 +154,17 @@ class Leasing:
         except BackendError:
             self.release(job.name)  # whoever is refused stands in nobody's way
             raise
-        if not isinstance(answer, str):
-            return self._give(job, Granted(devices=answer.devices, memory=answer.memory))
-        return answer
+        return answer if isinstance(answer, str) else self._give(job, answer)
 
-    def _give(self, job: Job, granted: Granted) -> Granted:
+    def _give(self, job: Job, lease: Lease) -> Lease:
         self._waiting.pop(job.name, None)
-        self._granted[job.name] = granted
+        self._granted[job.name] = lease
         os.makedirs(self._scratch, exist_ok=True)
         for node in range(_nodes(job)):
             # Of the same attempt, sent once before and lost, or of a driver that died: the monitor would append to it.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._samples(job, node))
-        return granted
+        return lease
 
     def _samples(self, job: Job, node: int) -> str:
         # Each name is a file of its own: what is no letter or digit is written as its number.
@@ -203,8 +191,8 @@ class Leasing:
         """Whether a job stands in line."""
         return name in self._waiting
 
-    def granted(self, name: str) -> Granted | None:
-        """What a job holds."""
+    def granted(self, name: str) -> Lease | None:
+        """What a job holds, on all of its nodes together."""
         return self._granted.get(name)
 
     def hand_over(self, name: str, pid: int) -> None:
@@ -213,11 +201,10 @@ class Leasing:
         if ticket is not None:
             self._devices.hand_over(ticket, pid)
 
-    def adopt(self, job: Job, lease: Mapping[str, Any]) -> None:
+    def adopt(self, job: Job, lease: Lease) -> None:
         """Go on with a lease that another driver had got, for a job that is taken over from it."""
-        ticket = lease.get("ticket", "")
-        if ticket and self._devices.holds(ticket):
-            self._tickets[job.name] = ticket
+        if lease.ticket and self._devices.holds(lease.ticket):
+            self._tickets[job.name] = lease.ticket
 
     def release(self, name: str) -> None:
         """Give back what a job holds, or leave the line; whoever of ours waits may ask at once."""
@@ -238,53 +225,54 @@ class Leasing:
 
     # What others are told
 
-    def documents(self, job: Job) -> list[dict[str, Any]]:
-        """What a job holds, a document for each of its nodes; none for a job that holds nothing.
+    def leases(self, job: Job) -> list[Lease]:
+        """What a job holds on each of its nodes; nothing for a job that holds none.
 
         These are what the gate proves, the monitor watches and the run remembers. That of the first node knows the
-        others' samples.
+        others.
         """
-        granted = self._granted.get(job.name)
-        if granted is None:
+        whole = self._granted.get(job.name)
+        if whole is None:
             return []
         nodes = _nodes(job)
-        each = len(granted.devices) // nodes
-        parts = [granted.devices[node * each : (node + 1) * each] for node in range(nodes)]
-        made = [self._document(job, granted, part, node) for node, part in enumerate(parts)]
-        made[0]["others"] = [{"devices": one["devices"], "samples": one["samples"]} for one in made[1:]]
-        return made
+        each = len(whole.held) // nodes
+        parts = [whole.held[node * each : (node + 1) * each] for node in range(nodes)]
+        first, *others = [self._lease(job, whole, part, node) for node, part in enumerate(parts)]
+        return [attrs.evolve(first, others=tuple(others)), *others]
 
-    def _document(self, job: Job, granted: Granted, devices: tuple[Device, ...], node: int) -> dict[str, Any]:
+    def _lease(self, job: Job, whole: Lease, devices: tuple[Device, ...], node: int) -> Lease:
         inventory = self._devices.inventory()
-        return {
-            **asked_document(job, samples=self._samples(job, node)),
-            "ticket": self._tickets.get(job.name, ""),
-            "devices": to_json(devices),
-            "memory": granted.memory,
-            "fallback": granted.fallback,
-            "driver": inventory.driver,
-            "cuda": None if inventory.cuda is None else list(inventory.cuda),
-            "simulated": inventory.simulated,
-            "started": time.time(),
-        }
+        return attrs.evolve(
+            requested_lease(job, samples=self._samples(job, node)),
+            ticket=whole.ticket,
+            devices=devices,
+            memory=whole.memory,
+            fallback=whole.fallback,
+            driver=inventory.driver,
+            cuda=inventory.cuda,
+            simulated=inventory.simulated,
+            started=time.time(),
+        )
 
 
-def asked_document(job: Job, *, samples: str) -> dict[str, Any]:
-    """What a lease's document has from the step alone, whoever hands out the devices: of each node, `count` of them.
+def requested_lease(job: Job, *, samples: str) -> Lease:
+    """What a lease has from the step alone, whoever hands out the devices.
 
     A platform that hands them out itself is taken at its word where the step runs (`worker.granted`).
     """
+    from stoker.core.devices import Lease  # only for steps with devices
+
     settings = job.step.settings
-    return {
-        "asked": describe(settings.resources),
-        "count": settings.resources.gpus_per_node,
-        "policy": settings.accelerator_policy,
-        "samples": samples,
-        "interval": settings.monitor.interval,
-        "idle_below": settings.monitor.idle_below,
-        "idle_for": settings.monitor.idle_for,
-        "on_idle": settings.on_idle_gpu,
-    }
+    return Lease(
+        asked=describe(settings.resources),
+        count=settings.resources.gpus_per_node,
+        policy=settings.accelerator_policy,
+        samples=samples,
+        interval=settings.monitor.interval,
+        idle_below=settings.monitor.idle_below,
+        idle_for=settings.monitor.idle_for,
+        on_idle=settings.on_idle_gpu,
+    )
 
 
 def claimed(step: StepPlan) -> Claim | None:
@@ -311,15 +299,6 @@ def claim_document(job: Job) -> dict[str, Any]:
         "choices": [str(choice) for choice in claim.choices],
         "policy": job.step.settings.accelerator_policy,
     }
-
-
-def visibility(devices: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
-    """The variables by which a process sees the devices of these documents only."""
-    if not devices:
-        return environment_of(())
-    from stoker.core.devices import Device
-
-    return environment_of(Device(**{**device, "capability": None, "links": ()}) for device in devices)
 
 
 def _nodes(job: Job) -> int:

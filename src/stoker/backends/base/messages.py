@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import Any, Final, Mapping
+from typing import TYPE_CHECKING, Any, Final, Mapping
 
 import attrs
 
@@ -14,6 +14,9 @@ from stoker.core.launch import DEFAULTS, plain
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.words import dashed
 from stoker.worker.forked import documents
+
+if TYPE_CHECKING:
+    from stoker.core.devices import Lease
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -71,7 +74,7 @@ def boot_document(
     *,
     checkpoints: str,
     grace: float,
-    lease: Mapping[str, Any] | None = None,
+    lease: Lease | None = None,
     gang: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
     warning: float = 0.0,
@@ -80,13 +83,13 @@ def boot_document(
 
     `warning`: seconds before the limit of the job's time in which the platform sends SIGUSR1, 0 where it does not.
 
-    A lease without "devices" is filled in there, with those that the platform gave.
+    A lease whose devices are not known is filled in there, with those that the platform gave.
     """
     message = job_message(job, 0)
     message.pop("mark", None)  # it runs one job: nobody stands behind it
     message["timed"] = True
     if lease is not None:
-        message["accelerators"] = lease
+        message["accelerators"] = to_json(lease)
     if gang is not None:
         message["gang"] = gang
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import Any, Mapping
+from typing import TYPE_CHECKING, Any, Mapping
 
 import attrs
 
@@ -12,8 +12,11 @@ from stoker.core.plan import JobStatus
 from stoker.core.status import HOST_OOM, WORKER_LOST
 from stoker.core.units import size_text
 
+if TYPE_CHECKING:
+    from stoker.core.devices import Lease
 
-def of_result(result: Mapping[str, Any], lease: Mapping[str, Any] | None) -> JobStatus:
+
+def of_result(result: Mapping[str, Any], lease: Lease | None) -> JobStatus:
     """The worker got through and answered."""
     return JobStatus(
         state="succeeded" if result["ok"] else "failed",
@@ -23,22 +26,22 @@ def of_result(result: Mapping[str, Any], lease: Mapping[str, Any] | None) -> Job
         started=result["start"],
         ended=result["end"],
         usage={"cpu": result["cpu"], **({"peak": result["peak"]} if "peak" in result else {})},
-        lease=lease or {},
+        lease=lease,
     )
 
 
-def of_exit(exited: Mapping[str, Any], lease: Mapping[str, Any] | None) -> JobStatus:
+def of_exit(exited: Mapping[str, Any], lease: Lease | None) -> JobStatus:
     """The worker ended in the middle of it; `exited` is what the fork server says of that."""
     return JobStatus(
         state="failed",
         exit_code=exited["code"] if exited["signal"] is None else -exited["signal"],
         ended=time.time(),
         usage={"peak": exited["peak"]},
-        lease=lease or {},
+        lease=lease,
     )
 
 
-def of_boot(result: Mapping[str, Any], lease: Mapping[str, Any] | None, *, memory: int) -> JobStatus:
+def of_boot(result: Mapping[str, Any], lease: Lease | None, *, memory: int) -> JobStatus:
     """What `worker.boot` left in its result: the worker's answer, or how the worker died. `memory`: the step's limit
     in bytes, 0 where it has none."""
     if "exited" not in result:
@@ -53,17 +56,17 @@ def of_boot(result: Mapping[str, Any], lease: Mapping[str, Any] | None, *, memor
         exit_code=code,
         ended=time.time(),
         usage={"peak": exited["peak"], "cpu": exited["cpu"]} if "peak" in exited else {},
-        lease=lease or {},
+        lease=lease,
     )
 
 
-def killed_for_memory(evidence: str, lease: Mapping[str, Any] | None, *, memory: int) -> JobStatus:
+def killed_for_memory(evidence: str, lease: Lease | None, *, memory: int) -> JobStatus:
     """The kernel, or a platform, ended it for want of memory; `memory` is the step's limit in bytes, 0 for none."""
     limit = f", whose limit is {size_text(memory)}" if memory else ""
     message = f"the step was ended for want of memory where it ran{limit}: {evidence}"
     return attrs.evolve(failed(HOST_OOM, message, lease), exit_code=-int(signal.SIGKILL))
 
 
-def failed(cause: str, message: str = "", lease: Mapping[str, Any] | None = None) -> JobStatus:
+def failed(cause: str, message: str = "", lease: Lease | None = None) -> JobStatus:
     """It ended without a worker's doing."""
-    return JobStatus(state="failed", cause=cause, message=message, ended=time.time(), lease=lease or {})
+    return JobStatus(state="failed", cause=cause, message=message, ended=time.time(), lease=lease)

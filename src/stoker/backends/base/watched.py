@@ -23,6 +23,8 @@ from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.output import Reader
 from stoker.backends.base.platforms import Away, Platform, Seen
 from stoker.backends.base.statuses import failed
+from stoker.core.codec import from_json
+from stoker.core.devices import Lease
 from stoker.core.errors import BackendError, StokerError
 from stoker.core.plan import Job, JobStatus, LogLine
 from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
@@ -47,7 +49,7 @@ class _Flight:
     job: Job
     handle: Any
     readers: dict[int, Reader] = attrs.field(factory=dict)
-    leases: dict[int, Mapping[str, Any]] = attrs.field(factory=dict)
+    leases: dict[int, Lease] = attrs.field(factory=dict)
     running: bool = False
     message: str = ""
     force: float = float("inf")
@@ -255,7 +257,7 @@ class Watch:
             self._channel.write(name, lines)
         for message in messages:
             if "lease" in message:
-                flight.leases[node] = message["lease"]
+                flight.leases[node] = from_json(Lease, message["lease"], strict=False)
                 if len(flight.leases) == nodes_of(flight.job):
                     self._channel.put(name, JobStatus(state="running", lease=_lease(flight)))
             elif "began" not in message or node == 0:
@@ -295,13 +297,12 @@ class Watch:
                 self._platform.end(handles, grace=0.0)
 
 
-def _lease(flight: _Flight) -> Mapping[str, Any]:
-    """The first node's lease, which knows the others' devices and samples; empty where there is none."""
+def _lease(flight: _Flight) -> Lease | None:
+    """The first node's lease, which knows the others; None where there is none."""
     leases = flight.leases
     if 0 not in leases:
-        return {}
-    others = [{"devices": leases[node]["devices"], "samples": leases[node]["samples"]} for node in sorted(leases)[1:]]
-    return {**leases[0], "others": others}
+        return None
+    return attrs.evolve(leases[0], others=tuple(leases[node] for node in sorted(leases)[1:]))
 
 
 class Watched:

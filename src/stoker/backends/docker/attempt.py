@@ -12,7 +12,7 @@ import os
 import tarfile
 import threading
 import time
-from typing import Any, Callable, Final, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
 
 import attrs
 
@@ -26,6 +26,9 @@ from stoker.core.errors import BackendError
 from stoker.core.plan import JobStatus
 from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
 from stoker.worker.protocol import RESULT
+
+if TYPE_CHECKING:
+    from stoker.core.devices import Lease
 
 GANG_GRACE: Final = 5.0
 """Seconds that the other nodes of a gang get when its first one is over; by then its agent has told them to end."""
@@ -48,7 +51,7 @@ class Order:
     """
 
     parts: Sequence[Part]
-    lease: Mapping[str, Any] = attrs.field(factory=dict)
+    lease: Lease | None = None
     adopted: Sequence[str] = ()
     places: Sequence[str] = ()
     network: str = ""

@@ -29,6 +29,8 @@ from stoker.backends.docker.engines import Engine, engine_address, need_package
 from stoker.backends.docker.requests import LABEL, NO_FILES, Facts, Part
 from stoker.backends.docker.secrets import contents, credentials
 from stoker.backends.docker.settings import SECRETS, ContainerSettings
+from stoker.core.codec import from_json
+from stoker.core.devices import Lease
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import Capacity, Job, JobStatus, Site, StepPlan
@@ -93,10 +95,10 @@ class DockerBackend:
     def render(self, job: Job) -> Mapping[str, Any]:
         """The bodies of the requests that make the containers, and the documents that are read inside; beside them what
         decides before and after: the devices that are claimed, when the image is pulled, whether failed ones stay."""
-        return self.render_leased(job, self._leasing.documents(job) if self._leasing is not None else [])
+        return self.render_leased(job, self._leasing.leases(job) if self._leasing is not None else [])
 
-    def render_leased(self, job: Job, leases: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """The same for a job that holds the devices of these documents."""
+    def render_leased(self, job: Job, leases: Sequence[Lease]) -> Mapping[str, Any]:
+        """The same for a job that holds these devices."""
         settings = containers.settings_of(job, self._options)
         made = self._parts(job, settings, leases)
         return {
@@ -110,9 +112,7 @@ class DockerBackend:
             "keep": settings.get("keep", False),
         }
 
-    def _parts(
-        self, job: Job, settings: ContainerSettings, leases: Sequence[Mapping[str, Any]], *, token: str = ""
-    ) -> list[Part]:
+    def _parts(self, job: Job, settings: ContainerSettings, leases: Sequence[Lease], *, token: str = "") -> list[Part]:
         return containers.parts(job, site=self._site, settings=settings, facts=self._facts, leases=leases, token=token)
 
     # Doing
@@ -143,12 +143,12 @@ class DockerBackend:
 
     def _start_leased(self, job: Job) -> None:
         assert self._leasing is not None  # it granted the devices
-        self._begin(job, self._leasing.documents(job))
+        self._begin(job, self._leasing.leases(job))
 
-    def _begin(self, job: Job, leases: Sequence[Mapping[str, Any]], orphans: Sequence[Mapping[str, Any]] = ()) -> None:
+    def _begin(self, job: Job, leases: Sequence[Lease], orphans: Sequence[Mapping[str, Any]] = ()) -> None:
         """Start the thread that makes and follows the job's containers."""
         settings = containers.settings_of(job, self._options)
-        held = [one for lease in leases for one in lease["devices"]]
+        held = [device for lease in leases for device in lease.held]
         secret = {f"{SECRETS}/{name}": data for name, data in contents(settings.get("secrets", {})).items()}
         known = credentials(self._site.artifacts, os.environ)
         if known:
@@ -287,13 +287,13 @@ def _place(orphan: Mapping[str, Any]) -> str:
     return str(orphan["Labels"].get(f"{LABEL}.place", ""))
 
 
-def _lease(orphans: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _lease(orphans: Sequence[Mapping[str, Any]]) -> Lease | None:
     """The devices that an orphan was given, as its document says."""
     for one in orphans[:1]:
         with contextlib.suppress(OSError, ValueError), open(_place(one), encoding="utf-8") as file:
-            found: Mapping[str, Any] = json.load(file)["job"].get("accelerators", {})
-            return found
-    return {}
+            lease = json.load(file)["job"].get("accelerators")
+            return None if lease is None else from_json(Lease, lease, strict=False)
+    return None
 
 
 def _owner(user: str) -> tuple[int, int] | None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any, Final, Iterable, Mapping
+from typing import Final, Iterable
 
 from stoker.backends.docker.requests import Files
+from stoker.core.devices import Device
 from stoker.core.errors import BackendError
 
 TOPOLOGY: Final = "sys/class/kfd/kfd/topology/nodes"
@@ -22,17 +23,17 @@ _UUID: Final = re.compile(r"GPU-([0-9a-f]{16})", re.IGNORECASE)
 """ROCr's: the unique id in hexadecimal."""
 
 
-def files(devices: Iterable[Mapping[str, Any]], root: Path = Path("/")) -> Files:
-    """The files of the devices of a lease's document, and the groups that own them; simulated devices have none."""
-    held = [one for one in devices if not one["simulated"]]
-    strange = sorted({one["kind"] for one in held} - {"nvidia", "amd", "neuron"})
+def files(devices: Iterable[Device], root: Path = Path("/")) -> Files:
+    """The files of some devices, and the groups that own them; simulated devices have none."""
+    held = [one for one in devices if not one.simulated]
+    strange = sorted({one.kind for one in held} - {"nvidia", "amd", "neuron"})
     if strange:
         raise BackendError(
             f"devices of kind {', '.join(strange)} cannot be handed into a container",
             fix="run the step on a stack whose orchestrator is local",
         )
-    paths = [f"/dev/neuron{one['index']}" for one in held if one["kind"] == "neuron"]
-    cards = [one for one in held if one["kind"] == "amd"]
+    paths = [f"/dev/neuron{one.index}" for one in held if one.kind == "neuron"]
+    cards = [one for one in held if one.kind == "amd"]
     if cards:
         paths += ["/dev/kfd", *_render_nodes(cards, root)]
     paths = list(dict.fromkeys(paths))
@@ -40,19 +41,19 @@ def files(devices: Iterable[Mapping[str, Any]], root: Path = Path("/")) -> Files
     return Files(paths=tuple(paths), groups=tuple(sorted(groups - {"0"})) if cards else ())
 
 
-def _render_nodes(cards: Iterable[Mapping[str, Any]], root: Path) -> list[str]:
+def _render_nodes(cards: Iterable[Device], root: Path) -> list[str]:
     known = list(_gpus(root))
     found = []
     for card in cards:
-        match = _UUID.fullmatch(card["uuid"])
+        match = _UUID.fullmatch(card.uuid)
         if match is not None:
             wanted = int(match.group(1), 16)
             minors = [minor for unique, minor in known if unique == wanted]
         else:  # GPUs without an id of their own are numbered as the kernel lists them
-            minors = [minor for _, minor in known[card["index"] : card["index"] + 1]]
+            minors = [minor for _, minor in known[card.index : card.index + 1]]
         if not minors:
             raise BackendError(
-                f"the kernel does not list the GPU {card['uuid']} in /{TOPOLOGY}, so that no file of it is known",
+                f"the kernel does not list the GPU {card.uuid} in /{TOPOLOGY}, so that no file of it is known",
                 fix="see whether `amd-smi list` and `ls /dev/dri` agree",
             )
         found.append(f"/dev/dri/renderD{minors[0]}")

@@ -8,15 +8,18 @@ too. Beside it goes the job's document, which `worker.boot` reads inside the con
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.base.leasing import visibility
 from stoker.backends.base.messages import boot_document, gang_document, nodes_of, request_digest
 from stoker.backends.base.mounts import Mount
 from stoker.backends.docker.settings import RUN_OPTIONS, SHARED_MEMORY, ContainerSettings
 from stoker.core.plan import Job, Site
+from stoker.core.visibility import environment_of
+
+if TYPE_CHECKING:
+    from stoker.core.devices import Lease
 
 LABEL: Final = "stoker"
 """Every container, network and image of ours has labels below this one; `stoker gc` goes by it."""
@@ -83,7 +86,7 @@ def parts(
     site: Site,
     settings: ContainerSettings,
     facts: Facts,
-    leases: Sequence[Mapping[str, Any]] = (),
+    leases: Sequence[Lease] = (),
     files: Files = NO_FILES,
     token: str = "",
 ) -> list[Part]:
@@ -145,7 +148,7 @@ def labels(job: Job, node: int = 0) -> dict[str, str]:
 
 
 def document(
-    job: Job, *, site: Site, facts: Facts, lease: Mapping[str, Any] | None, gang: Mapping[str, Any] | None
+    job: Job, *, site: Site, facts: Facts, lease: Lease | None, gang: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """What `worker.boot` is told."""
     checkpoints = site.checkpoints if facts.shares_files else "/tmp/stoker-checkpoints"
@@ -159,7 +162,7 @@ def _body(
     site: Site,
     settings: ContainerSettings,
     facts: Facts,
-    lease: Mapping[str, Any] | None,
+    lease: Lease | None,
     files: Files,
 ) -> dict[str, Any]:
     body: dict[str, Any] = {
@@ -189,7 +192,7 @@ def _host(
     site: Site,
     settings: ContainerSettings,
     facts: Facts,
-    lease: Mapping[str, Any] | None,
+    lease: Lease | None,
     files: Files,
 ) -> dict[str, Any]:
     """What the container gets of its machine."""
@@ -218,8 +221,8 @@ def _host(
         host["Memory"] = host["MemorySwap"] = wanted.get("memory")
     if wanted.get("shared_memory"):
         host["ShmSize"] = wanted.get("shared_memory")
-    held = [] if lease is None else [one for one in lease["devices"] if not one["simulated"]]
-    cards = [one["uuid"] for one in held if one["kind"] == "nvidia"]
+    held = () if lease is None else [device for device in lease.held if not device.simulated]
+    cards = [device.uuid for device in held if device.kind == "nvidia"]
     if cards:
         host["DeviceRequests"] = [_device_request(cards, settings)]
     if files.paths:
@@ -246,7 +249,7 @@ def _environment(
     site: Site,
     settings: ContainerSettings,
     facts: Facts,
-    lease: Mapping[str, Any] | None,
+    lease: Lease | None,
 ) -> dict[str, str]:
     step = job.step.settings
     docker = step.docker
@@ -260,9 +263,9 @@ def _environment(
         found["PYTHONPATH"] = ":".join(filter(None, [bundle, found.get("PYTHONPATH", "")]))
     if facts.cache:
         found["STOKER_CACHE"] = facts.cache
-    devices = () if lease is None else lease["devices"]
-    found.update(visibility(devices))
-    if not any(one["kind"] == "nvidia" and not one["simulated"] for one in devices):
+    devices = () if lease is None else lease.held
+    found.update(environment_of(devices))
+    if not any(device.kind == "nvidia" and not device.simulated for device in devices):
         found["NVIDIA_VISIBLE_DEVICES"] = NONE
     if nodes_of(job) > 1:
         here, head = (_host_name(job, node), _host_name(job, 0))

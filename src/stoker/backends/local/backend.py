@@ -11,24 +11,28 @@ from __future__ import annotations
 
 import selectors
 import sys
-from typing import Any, Final, Iterable, Literal, Mapping
+from typing import TYPE_CHECKING, Any, Final, Iterable, Literal, Mapping
 
 import attrs
 
 from stoker.backends.base.backend import NO_SERVICES, Services
 from stoker.backends.base.channel import Updates
-from stoker.backends.base.leasing import visibility
 from stoker.backends.base.machine import check, taken
 from stoker.backends.base.messages import gang_document, job_message, node_environment, nodes_of, step_document
 from stoker.backends.base.statuses import failed, of_exit, of_result
 from stoker.backends.local.holding import Holding
 from stoker.backends.local.servers import Servers
 from stoker.backends.local.settings import room
+from stoker.core.codec import to_json
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import Capacity, Job, JobStatus, Site, StepPlan
 from stoker.core.status import CANCELLED, WORKER_LOST
+from stoker.core.visibility import environment_of
 from stoker.worker.forked import ForkServer, Line, ServerGone
+
+if TYPE_CHECKING:
+    from stoker.core.devices import Lease
 
 GANG_GRACE: Final = 5.0
 """Seconds that the other nodes of a gang get when its first one is over; by then its agent has told them to end."""
@@ -115,7 +119,7 @@ class LocalBackend:
             self._forget(job.name, JobStatus(state="unknown", lost=True, message=str(error)))
 
     def _start(self, job: Job) -> None:
-        leases = [] if self._leasing is None else self._leasing.documents(job)
+        leases = [] if self._leasing is None else self._leasing.leases(job)
         nodes = nodes_of(job)
         if not leases and nodes == 1 and (job.step.settings.launch is None or job.kind == "hook"):
             self._line_of[job.name] = line = self._line_for(job)
@@ -125,7 +129,7 @@ class LocalBackend:
         gang = gang_document(job, self._site.scratch) if nodes > 1 else None
         for node in range(nodes):
             lease = leases[node] if leases else None
-            seen = {} if lease is None else visibility(lease["devices"])
+            seen = {} if lease is None else environment_of(lease.held)
             place = {} if gang is None else node_environment(node, nodes)
             lines.append(self._forked(job, once=True, environment={**own, **seen, **place}, lease=lease, node=node))
         self._holding.begin(job.name, lines)
@@ -152,7 +156,7 @@ class LocalBackend:
         *,
         once: bool,
         environment: Mapping[str, str],
-        lease: Mapping[str, Any] | None = None,
+        lease: Lease | None = None,
         node: int = 0,
     ) -> Line:
         server = self._servers.get(job.step.environment, self._environments, clean=lease is not None)
@@ -176,7 +180,7 @@ class LocalBackend:
         if number not in line.steps:
             message["steps"] = {str(number): step_document(job.step)}
         if line.lease is not None:
-            message["accelerators"] = line.lease
+            message["accelerators"] = to_json(line.lease)
         if gang is not None:
             message["gang"] = gang
         line.send(job.name, message, self._site.scratch)

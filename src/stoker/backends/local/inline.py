@@ -15,22 +15,26 @@ import subprocess
 import sys
 import time
 from collections import deque
-from typing import Any, Final, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Iterable, Iterator, Mapping
 
 import attrs
 
 from stoker.backends.base.backend import NO_SERVICES, Services
 from stoker.backends.base.channel import Updates
-from stoker.backends.base.leasing import visibility
 from stoker.backends.base.machine import check, taken
 from stoker.backends.base.messages import job_message, step_document
 from stoker.backends.base.statuses import failed, of_result
 from stoker.backends.local.settings import room
+from stoker.core.codec import to_json
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import Capacity, Job, JobStatus, Site, StepPlan, reporter_of
 from stoker.core.status import CANCELLED
+from stoker.core.visibility import environment_of
 from stoker.core.wire import Wakeup
+
+if TYPE_CHECKING:
+    from stoker.core.devices import Lease
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +49,10 @@ _LOOK: Final = 0.01
 
 @attrs.frozen
 class _Ready:
-    """A job that can run now, and the document of the devices that it holds."""
+    """A job that can run now, and the devices that it holds."""
 
     job: Job
-    lease: Mapping[str, Any] = attrs.field(factory=dict)
+    lease: Lease | None = None
 
 
 class InlineBackend:
@@ -98,9 +102,9 @@ class InlineBackend:
 
     def _start_leased(self, job: Job) -> None:
         assert self._leasing is not None  # it granted the devices
-        lease = self._leasing.documents(job)[0]
-        if lease["on_idle"] == "stop":
-            lease["on_idle"] = "warn"
+        lease = self._leasing.leases(job)[0]
+        if lease.on_idle == "stop":
+            lease = attrs.evolve(lease, on_idle="warn")
         self._ready.append(_Ready(job, lease))
         self._tell(job.name, JobStatus(state="running", lease=lease))
 
@@ -136,9 +140,9 @@ class InlineBackend:
         job, lease = ready.job, ready.lease
         message = job_message(job, 0)
         if lease:
-            message["accelerators"] = lease
+            message["accelerators"] = to_json(lease)
         try:
-            seen = visibility(lease.get("devices", ()))
+            seen = environment_of(() if lease is None else lease.held)
             with _watched(lease), _surroundings({**job.step.settings.environment, **seen}):
                 result = self._execute(message, step_document(job.step))
         finally:
@@ -177,14 +181,14 @@ def _surroundings(environment: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watched(lease: Mapping[str, Any]) -> Iterator[None]:
+def _watched(lease: Lease | None) -> Iterator[None]:
     """A monitor beside this process for as long as a step with devices runs in it."""
-    monitor = _monitor(lease) if lease else None
-    if monitor is None:
+    monitor = _monitor(lease) if lease is not None else None
+    if monitor is None or lease is None:
         yield
         return
     try:
-        _await_begin(monitor, str(lease["samples"]))
+        _await_begin(monitor, lease.samples)
         yield
     finally:
         monitor.terminate()
@@ -197,11 +201,11 @@ def _watched(lease: Mapping[str, Any]) -> Iterator[None]:
             os.unlink(_document(lease))
 
 
-def _monitor(lease: Mapping[str, Any]) -> subprocess.Popen[bytes] | None:
+def _monitor(lease: Lease) -> subprocess.Popen[bytes] | None:
     """The process that samples this one; None where it cannot be started."""
     try:
         with open(_document(lease), "w", encoding="utf-8") as file:
-            json.dump({**lease, "pid": os.getpid()}, file)
+            json.dump({**to_json(lease), "pid": os.getpid()}, file)
         # In a session of its own: what Ctrl-C ends at a terminal is the step.
         return subprocess.Popen(
             [sys.executable, "-m", "stoker.devices.monitor", _document(lease)],
@@ -213,9 +217,9 @@ def _monitor(lease: Mapping[str, Any]) -> subprocess.Popen[bytes] | None:
         return None
 
 
-def _document(lease: Mapping[str, Any]) -> str:
+def _document(lease: Lease) -> str:
     """The file in which the monitor reads what to watch."""
-    return str(lease["samples"]).removesuffix(".jsonl") + ".json"
+    return lease.samples.removesuffix(".jsonl") + ".json"
 
 
 def _await_begin(monitor: subprocess.Popen[bytes], samples: str) -> None:

@@ -11,10 +11,10 @@ from typing import Callable, Iterable
 
 import attrs
 
-from stoker.backends.base.leasing import visibility
 from stoker.core.errors import BackendError
 from stoker.core.packages import Interpreter
 from stoker.core.plan import Site
+from stoker.core.visibility import environment_of
 from stoker.worker.forked import ForkServer, Line
 
 Interpreters = Callable[[str], Interpreter]
@@ -40,7 +40,7 @@ class Servers:
                     raise BackendError(f"nobody told this backend where environment {environment} is")
                 interpreter = interpreters(environment)
                 site = attrs.evolve(site, path=interpreter.path)
-            server = self._known[clean, environment] = ForkServer(site, visibility(()), interpreter)
+            server = self._known[clean, environment] = ForkServer(site, environment_of(()), interpreter)
             self._selector.register(server.fileno(), selectors.EVENT_READ, server)
         return server
 

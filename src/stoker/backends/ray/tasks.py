@@ -11,7 +11,9 @@ import math
 import shlex
 from typing import Any, Final, Mapping, Sequence
 
-from stoker.backends.base.leasing import asked_document
+import attrs
+
+from stoker.backends.base.leasing import requested_lease
 from stoker.backends.base.messages import boot_document, gang_document, nodes_of, request_digest
 from stoker.backends.ray.settings import KINDS, Kind, RaySettings, kind_of
 from stoker.core.accelerators import MODELS, Accelerator
@@ -102,9 +104,9 @@ def entry(job: Job, site: Site, settings: RaySettings, *, folder: str, shares: b
     nodes = nodes_of(job)
     lease = None
     if job.kind == "step" and job.step.settings.resources.gpus_per_node:
-        lease = asked_document(job, samples=samples_of(job, site))
+        lease = requested_lease(job, samples=samples_of(job, site))
         if job.step.settings.resources.get("share"):
-            lease["memory"] = job.step.settings.resources.get("gpu_memory")
+            lease = attrs.evolve(lease, memory=job.step.settings.resources.get("gpu_memory"))
     spec = boot_document(
         job,
         site,

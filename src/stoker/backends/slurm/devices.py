@@ -111,7 +111,7 @@ def named(kind: Accelerator, types: Mapping[str, str]) -> Named | None:
         return _said(said)
     if kind.slice and whole and not whole.startswith((FEATURE, OF_ITS_OWN)):
         return Named(type=f"{whole}_{kind.slice}", guess=True)
-    if kind.model.vendor in ("aws", "google"):
+    if kind.model.vendor in ("neuron", "tpu"):
         return None
     chip = kind.name.partition("-")[0].lower()
     return Named(type=f"{chip}_{kind.slice}" if kind.slice else chip, guess=True)
@@ -155,13 +155,13 @@ def _of_kinds(found: Mapping[Accelerator, Named], resources: ResourceSettings, o
 def _picked(resources: ResourceSettings, types: Mapping[str, str]) -> tuple[Sequence[Accelerator], Problem | None]:
     """The smallest kind of the site's that has the memory and is of the vendor that the step asks for."""
     memory, vendor = resources.get("gpu_memory", 0), resources.get("gpu_vendor", "")
-    fitting = [kind for kind in _kinds(types) if _least(kind) >= memory and vendor in ("", kind.model.vendor)]
+    fitting = [kind for kind in _kinds(types) if _least(kind) >= memory and (not vendor or kind.model.is_by(vendor))]
     if fitting:
         best = min(fitting, key=lambda kind: (bool(kind.slice), _least(kind)))
         return (attrs.evolve(best, count=resources.gpus_per_node),), None
     what = f"asks for {describe(resources)}: Slurm knows GPUs by their types only"
     why = "none of those in gres_types is of that kind" if types else "which types would do is not known"
-    name = "H100" if vendor in ("", "nvidia") else next(n for n, model in MODELS.items() if model.vendor == vendor)
+    name = "H100" if vendor in ("", "nvidia") else next(n for n, model in MODELS.items() if model.is_by(vendor))
     return (), Problem(code=NO_TYPE, what=what, why=why, fix=f'name the kind: accelerators="{name}:1"; or {_WAY}')
 
 

@@ -21,7 +21,7 @@ import shlex
 import sys
 from typing import Any, Final, Iterator, Mapping, Sequence
 
-from stoker.backends.base.leasing import asked_document
+from stoker.backends.base.leasing import requested_lease
 from stoker.backends.base.messages import boot_document, gang_document, nodes_of
 from stoker.backends.slurm.containers import contained, mounts_of
 from stoker.backends.slurm.devices import asked
@@ -124,7 +124,7 @@ def specification(
     here = place(folder, job.run, token, index)
     lease = gang = None
     if job.kind == "step" and job.step.settings.resources.gpus_per_node:
-        lease = asked_document(job, samples=f"{here}/samples.jsonl")
+        lease = requested_lease(job, samples=f"{here}/samples.jsonl")
     if nodes_of(job) > 1:
         gang = {**gang_document(job, here, "slurm"), "token": secret}
     return boot_document(
