@@ -12,8 +12,8 @@ from stoker.core import version as _version
 if TYPE_CHECKING:
     from stoker.client import Client as Client
     from stoker.pipelines.functional import each as each
-    from stoker.pipelines.functional import pipeline as pipeline
     from stoker.pipelines.functional import step as step
+    from stoker.run.calling import pipeline as pipeline
     from stoker.worker.context import context as context
     from stoker.worker.memory import cleanup_memory as cleanup_memory
 
@@ -26,7 +26,7 @@ _HOMES = {
     "cleanup_memory": "stoker.worker.memory",
     "context": "stoker.worker.context",
     "each": "stoker.pipelines.functional",
-    "pipeline": "stoker.pipelines.functional",
+    "pipeline": "stoker.run.calling",
     "step": "stoker.pipelines.functional",
 }
 

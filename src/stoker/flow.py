@@ -44,12 +44,13 @@ if TYPE_CHECKING:
         torchrun,
         uv,
     )
+    from stoker.flows.instance import step
     from stoker.flows.mutable import MutableFlow, MutableStep
     from stoker.flows.mutators import FlowMutator, StepMutator
     from stoker.flows.namespaces import default_namespace, get_namespace, namespace
     from stoker.flows.parameters import IncludeFile, JSONType, JSONTypeClass, Parameter
     from stoker.flows.runner import ExecutingRun, Runner
-    from stoker.flows.spec import FlowSpec, step
+    from stoker.flows.spec import FlowSpec
     from stoker.flows.user_decorators import USER_SKIP_STEP, UserStepDecorator, user_step_decorator
 
 __all__ = [
@@ -173,7 +174,7 @@ _HOMES = {
     "secrets": "stoker.flows.decorators",
     "ray": "stoker.flows.decorators",
     "slurm": "stoker.flows.decorators",
-    "step": "stoker.flows.spec",
+    "step": "stoker.flows.instance",
     "timeout": "stoker.flows.decorators",
     "torchrun": "stoker.flows.decorators",
     "user_step_decorator": "stoker.flows.user_decorators",

@@ -12,23 +12,15 @@ import pytest
 
 from stoker.core.errors import ParameterError
 from stoker.core.request import REQUEST, NotTheDriver, RunRequest
-from stoker.pipelines import arguments
-from stoker.pipelines.arguments import COMMAND_LINE, RUN_OPTIONS, CommandLine, parse, request, split
-from stoker.pipelines.signature import Signature, read
+from stoker.pipelines.arguments import parse
+from stoker.run import commandline
+from stoker.run.calling import pipeline
+from stoker.run.commandline import COMMAND_LINE, RUN_OPTIONS, CommandLine, request, split
 
 
 class Mode(enum.Enum):
     FAST = "fast"
     EXACT = "exact"
-
-
-class Named:
-    """What arguments ask of a pipeline."""
-
-    def __init__(self, function: Any) -> None:
-        self.name = function.__name__
-        self.signature: Signature = read(function, f"pipeline '{self.name}'", "train.py:1", outputs=False)
-        self.__doc__ = function.__doc__
 
 
 def training(
@@ -53,7 +45,7 @@ def training(
     """
 
 
-PIPELINE = Named(training)
+PIPELINE = pipeline(training)
 
 
 def parameters(*argv: str) -> dict[str, Any]:
@@ -129,7 +121,7 @@ def test_parameters(argv: list[str], expected: dict[str, Any]) -> None:
 )
 def test_mistakes(argv: list[str], message: str) -> None:
     with pytest.raises(ParameterError) as caught:
-        parse(PIPELINE.signature, argv)
+        parse(PIPELINE.signature, argv, [option.flag for option in RUN_OPTIONS])
     assert message in str(caught.value)
 
 
@@ -150,13 +142,14 @@ def test_other_keywords_go_to_a_pipeline_that_takes_them() -> None:
     def open_ended(lr: float, **others: int):
         pass
 
-    assert parse(Named(open_ended).signature, ["--lr", "1", "--depth", "3"])[0] == {"lr": 1.0, "depth": 3}
-    assert "any other --name value" in arguments.help_text(Named(open_ended), "stoker run t.py")
+    assert parse(pipeline(open_ended).signature, ["--lr", "1", "--depth", "3"])[0] == {"lr": 1.0, "depth": 3}
+    assert "any other --name value" in commandline.help_text(pipeline(open_ended), "stoker run t.py")
 
 
 def test_options_are_taken_out_of_the_arguments() -> None:
     options, rest = split(
-        ["--lr", "0.1", "--stack", "gpu", "--set", "a=1", "--set=b=2", "--no-cache", "--rates", "1", "2", "--quiet"]
+        ["--lr", "0.1", "--stack", "gpu", "--set", "a=1", "--set=b=2", "--no-cache", "--rates", "1", "2", "--quiet"],
+        RUN_OPTIONS,
     )
     assert options == {"stack": "gpu", "set": ["a=1", "b=2"], "no-cache": True, "quiet": True}
     assert rest == ["--lr", "0.1", "--rates", "1", "2"]
@@ -172,15 +165,16 @@ def test_options_are_taken_out_of_the_arguments() -> None:
 )
 def test_mistaken_options(argv: list[str], message: str) -> None:
     with pytest.raises(ParameterError, match=message):
-        split(argv)
+        split(argv, RUN_OPTIONS)
 
 
 def test_a_request_has_everything() -> None:
     options, rest = split(
         """--stack gpu --config run.yaml --set cache=false --tag a --tag b --name nightly --failure-mode continue
-        --no-cache --debug --quiet --lr 1""".split()
+        --no-cache --debug --quiet --lr 1""".split(),
+        RUN_OPTIONS,
     )
-    assert request(PIPELINE, options, rest) == RunRequest(
+    assert request(PIPELINE, RUN_OPTIONS, options, rest) == RunRequest(
         stack="gpu",
         parameters={"lr": 1.0},
         cache=False,
@@ -195,16 +189,15 @@ def test_a_request_has_everything() -> None:
 
 def test_every_option_reaches_the_request() -> None:
     """A row of the table that `request` forgets would be silently ignored."""
-    nothing = request(PIPELINE, {}, [])
+    nothing = request(PIPELINE, RUN_OPTIONS, {}, [])
     for option in RUN_OPTIONS:
-        if option.name != "help":
-            options, _ = split([option.flag, "word"] if option.value else [option.flag])
-            assert request(PIPELINE, options, []) != nothing, option
+        options, _ = split([option.flag, "word"] if option.value else [option.flag], RUN_OPTIONS)
+        assert request(PIPELINE, RUN_OPTIONS, options, []) != nothing, option
 
 
 def test_a_positional_argument_is_refused() -> None:
     with pytest.raises(ParameterError, match=r"unexpected argument 'data\.csv'"):
-        request(PIPELINE, {}, ["data.csv"])
+        request(PIPELINE, RUN_OPTIONS, {}, ["data.csv"])
 
 
 @pytest.mark.parametrize(("flag", "name"), [("--name", "name"), ("--no-cache", "cache")])
@@ -212,14 +205,14 @@ def test_a_parameter_that_is_called_like_an_option(flag: str, name: str) -> None
     def confusing(name: str = "", cache: bool = True):
         pass
 
-    options, rest = split([flag, "x"] if name == "name" else [flag])
+    options, rest = split([flag, "x"] if name == "name" else [flag], RUN_OPTIONS)
     with pytest.raises(ParameterError) as caught:
-        request(Named(confusing), options, rest)
+        request(pipeline(confusing), RUN_OPTIONS, options, rest)
     assert f"--set parameters.{name}=" in str(caught.value)
 
 
 def test_help() -> None:
-    text = arguments.help_text(PIPELINE, "stoker run train.py")
+    text = commandline.help_text(PIPELINE, "stoker run train.py")
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[:3] == ["Usage: stoker run train.py [OPTIONS] [PARAMETERS]", "", "Train a model."]
     for line in (
@@ -242,7 +235,7 @@ def test_help_of_a_pipeline_without_anything() -> None:
     def bare():
         pass
 
-    assert "Pipeline 'bare' takes none." in arguments.help_text(Named(bare), "stoker run t.py")
+    assert "Pipeline 'bare' takes none." in commandline.help_text(pipeline(bare), "stoker run t.py")
 
 
 # The command line of a process
@@ -250,7 +243,7 @@ def test_help_of_a_pipeline_without_anything() -> None:
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run a text as the program `python train.py …`; `ask` in it is `request_for` of a pipeline."""
+    """Run a text as the program `python train.py …`; `ask` in it is what the command line asks of a pipeline."""
 
     def run(text: str, *argv: str) -> Any:
         path = tmp_path / "train.py"
@@ -267,8 +260,8 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def _from_stoker() -> Any:
     """A function whose frame looks like one of Stoker's: one of this file would be taken for the caller."""
-    names: dict[str, Any] = {"__name__": "stoker.pipelines.functional", "request_for": arguments.request_for}
-    exec("def ask(): return request_for(pipeline, given)", names)
+    names: dict[str, Any] = {"__name__": "stoker.pipelines.functional", "asked": commandline.asked}
+    exec("def ask(): return asked(pipeline, given)[1]", names)
     names.update(pipeline=PIPELINE, given={})
     return names["ask"]
 
@@ -337,7 +330,7 @@ def line() -> Any:
     tokens = []
 
     def put(**fields: Any) -> CommandLine:
-        found = CommandLine(**{"options": {}, "arguments": (), **fields})
+        found = CommandLine(**fields)
         tokens.append(COMMAND_LINE.set(found))
         return found
 
@@ -347,20 +340,20 @@ def line() -> Any:
 
 
 def test_the_command_line_waits_for_the_pipeline(line: Any) -> None:
-    given = line(options={"stack": "gpu"}, arguments=["--lr", "2"])
-    assert arguments.request_for(PIPELINE, {"data": "x"}) == RunRequest(stack="gpu", parameters={"lr": 2.0})
+    given = line(words=["--stack", "gpu", "--lr", "2"])
+    assert commandline.asked(PIPELINE, {"data": "x"})[1] == RunRequest(stack="gpu", parameters={"lr": 2.0})
     assert given.calls == [(PIPELINE, {"data": "x"})]
 
 
 def test_another_pipeline_than_the_wanted_one_ends_the_script(line: Any) -> None:
     given = line(wanted="other")
     with pytest.raises(NotTheDriver):
-        arguments.request_for(PIPELINE, {})
+        commandline.asked(PIPELINE, {})[1]
     assert given.calls == []
 
 
 def test_planning_stops_at_the_call(line: Any) -> None:
     given = line(planning=True)
     with pytest.raises(NotTheDriver):
-        arguments.request_for(PIPELINE, {"lr": 3})
+        commandline.asked(PIPELINE, {"lr": 3})[1]
     assert given.calls == [(PIPELINE, {"lr": 3})]

@@ -289,7 +289,7 @@ class _Driver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> _Driver:
     found = _Driver()
-    monkeypatch.setattr("stoker.core.plugins.load", lambda kind, name: found)
+    monkeypatch.setattr("stoker.run.start.run", found)
     return found
 
 

@@ -74,7 +74,7 @@ class Session:
 
 def run(body: Any, **arguments: Any) -> tuple[Any, Session]:
     session = Session()
-    return pipeline(name="flow", dynamic=True)(body).body(arguments, session), session
+    return pipeline(name="flow", dynamic=True)(body).run_body(arguments, session), session
 
 
 def test_calls_wait_and_give_real_values() -> None:
@@ -180,7 +180,7 @@ def test_a_failure_is_raised_where_the_result_is_asked_for() -> None:
             return f"caught {error}"
         return ""
 
-    assert pipeline(dynamic=True)(body).body({}, Failing()) == "caught number"
+    assert pipeline(dynamic=True)(body).run_body({}, Failing()) == "caught number"
 
 
 def test_a_dynamic_pipeline_has_no_graph_before_it_runs() -> None:

@@ -16,12 +16,12 @@ from stoker.cli.run import OPTIONS, Unparsed, command_line, help_for
 from stoker.core.codec import to_json
 from stoker.core.docker import DockerSettings
 from stoker.core.plan import StepPlan
+from stoker.core.request import RunOption
 from stoker.core.settings import PipelineSettings
 from stoker.core.words import count_text, time_text
 from stoker.images import engine as engines
 from stoker.images.build import Built
 from stoker.images.made import image_of
-from stoker.pipelines.arguments import RunOption
 from stoker.plan.planner import ORCHESTRATOR, refuse
 
 BUILD_OPTIONS: Final = (
@@ -40,11 +40,11 @@ HEADERS: Final = ("steps", "", "time", "image")
 @click.command("build", cls=Unparsed, add_help_option=False)
 def command(words: list[str]) -> int:
     """Build the images in which a pipeline's steps run."""
-    found, line = command_line(words, BUILD_OPTIONS)
-    if found is None or line.options.get("help"):
+    found, line, options = command_line(words, BUILD_OPTIONS)
+    if found is None or options.get("help"):
         click.echo(help_for(found, "build", BUILD_OPTIONS, TOLD))
         return 0
-    push, as_json = str(line.options.get("push") or ""), bool(line.options.get("json"))
+    push, as_json = str(options.get("push") or ""), bool(options.get("json"))
     made = planned(found, line)
     refuse(made)
     wanted = distinct(made.steps, addresses(stacks.load(made.stack), made.settings))

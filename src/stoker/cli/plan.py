@@ -16,16 +16,16 @@ from stoker.core import findings as checks
 from stoker.core.codec import to_json
 from stoker.core.errors import EXIT_PREFLIGHT
 from stoker.core.plan import Plan, StepPlan
-from stoker.core.request import RunRequest
+from stoker.core.request import RunOption, RunRequest
 from stoker.core.resources import describe
 from stoker.core.retry import Retry
 from stoker.core.settings import StepSettings
 from stoker.core.units import duration_text, size_text
 from stoker.core.words import count_text
-from stoker.pipelines import arguments
-from stoker.pipelines.arguments import CommandLine, RunOption
 from stoker.plan.planner import ORCHESTRATOR
-from stoker.run import driver
+from stoker.run import commandline, driver
+from stoker.run.commandline import CommandLine
+from stoker.run.program import Program
 from stoker.run.session import Session
 
 PLAN_OPTIONS: Final = (
@@ -47,20 +47,20 @@ _WORDS: Final[Mapping[str, Callable[[Any], str]]] = {
 @click.command("plan", cls=Unparsed, add_help_option=False)
 def command(words: list[str]) -> int:
     """Show what a run would do, and with which settings, without running it."""
-    found, line = command_line(words, PLAN_OPTIONS)
-    if found is None or line.options.get("help"):
+    found, line, options = command_line(words, PLAN_OPTIONS)
+    if found is None or options.get("help"):
         click.echo(help_for(found, "plan", PLAN_OPTIONS, TOLD))
         return 0
-    as_json = bool(line.options.get("json"))
+    as_json = bool(options.get("json"))
     with _first_call(found, line) as (pipeline, given, request):
         made = driver.plan(pipeline, given, request)
         if not as_json:
             stack = stacks.load(made.stack)
             flavors = {ORCHESTRATOR: stack.orchestrator, **stack.step_operators}
             where = {name: f"{name} ({component.flavor})" for name, component in flavors.items()}
-            click.echo("\n".join(plan_lines(made, where, explain=bool(line.options.get("explain")))))
+            click.echo("\n".join(plan_lines(made, where, explain=bool(options.get("explain")))))
         document = to_json(made)
-        if line.options.get("render"):
+        if options.get("render"):
             rendering: Any = importlib.import_module("stoker.cli.rendering")  # it brings all that images need
             sent = rendering.rendered(made, Session(request, stack=pipeline.stack))
             document["rendered"] = to_json(sent)
@@ -78,13 +78,13 @@ def planned(found: targets.Target, line: CommandLine) -> Plan:
 
 
 @contextlib.contextmanager
-def _first_call(found: targets.Target, line: CommandLine) -> Iterator[tuple[Any, Mapping[str, Any], RunRequest]]:
+def _first_call(found: targets.Target, line: CommandLine) -> Iterator[tuple[Program, Mapping[str, Any], RunRequest]]:
     """The pipeline, its arguments and the request of the call, while the file still is the program."""
     line.planning = True
     with targets.executed(found, line) as main:
-        pipeline: Any
-        pipeline, given = line.calls[0] if line.calls else (targets.choose(main, found), {})
-        yield pipeline, given, arguments.request(pipeline, line.options, line.arguments)
+        program, given = line.calls[0] if line.calls else (targets.choose(main, found), {})
+        program, request = commandline.read(program, line.words)
+        yield program, given, request
 
 
 def plan_lines(made: Plan, where: Mapping[str, str], *, explain: bool) -> Iterator[str]:

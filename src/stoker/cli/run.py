@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from stoker.cli import target as targets
 from stoker.core.errors import UsageError
-from stoker.pipelines import arguments
-from stoker.pipelines.arguments import CommandLine, RunOption
-from stoker.pipelines.functional import Pipeline
-from stoker.run import start
+from stoker.core.request import RunOption
+from stoker.run import commandline, start
+from stoker.run.commandline import HELP, RUN_OPTIONS, CommandLine
 
 OPTIONS: Final = (RunOption(name="pipeline", value="NAME", help="which pipeline of the file; also FILE:NAME"),)
 USAGE: Final = "[OPTIONS] FILE[:PIPELINE] [PARAMETERS]"
@@ -28,41 +26,55 @@ class Unparsed(click.Command):
         return []
 
 
-def command_line(words: list[str], extra: tuple[RunOption, ...]) -> tuple[targets.Target | None, CommandLine]:
-    """The file that is named, if one is, and everything else."""
-    options, rest = arguments.split(words, extra)
+def command_line(
+    words: list[str], extra: tuple[RunOption, ...]
+) -> tuple[targets.Target | None, CommandLine, dict[str, Any]]:
+    """The file that is named, if one is, the words for its program, and the options of the command itself."""
+    options, rest = commandline.split(words, (*extra, HELP))
+    before, rest = _before_the_file(rest)
     if rest and rest[0].startswith("-"):
         named = next((word for word in rest if word.endswith(".py")), "FILE")
         raise UsageError(f"{rest[0]} stands before the file", fix=f"write {named} {rest[0]} …")
-    named = options.pop("pipeline", "")
+    named = options.get("pipeline", "")
     if not rest:
         if named or not options.get("help"):
             raise UsageError("no file is named", fix="write `stoker run train.py`, for example")
-        return None, CommandLine(options=options, arguments=())
-    found = targets.parse(rest[0], named)
-    return found, CommandLine(options=options, arguments=rest[1:], wanted=found.pipeline)
+        return None, CommandLine(), options
+    target = targets.parse(rest[0], named)
+    return target, CommandLine(words=[*before, *rest[1:]], wanted=target.pipeline), options
 
 
-def help_for(found: targets.Target | None, verb: str, extra: tuple[RunOption, ...], told: str) -> str:
+def _before_the_file(words: list[str]) -> tuple[list[str], list[str]]:
+    """Options of every run that stand before the file, and what follows them."""
+    known = {option.flag: option for option in RUN_OPTIONS}
+    place = 0
+    while place < len(words):
+        flag, equals, _ = words[place].partition("=")
+        option = known.get(flag.replace("_", "-"))
+        if option is None:
+            break
+        place += 2 if option.value and not equals else 1
+    return words[:place], words[place:]
+
+
+def help_for(target: targets.Target | None, verb: str, extra: tuple[RunOption, ...], summary: str) -> str:
     """The help of a command that takes a file; with a file also that of its pipeline."""
-    if found is None:
-        return "\n".join([f"Usage: stoker {verb} {USAGE}", "", f"  {told}", "", arguments.options_text(extra)])
-    pipeline = targets.choose(targets.load(found), found)
-    return arguments.help_text(pipeline, f"stoker {verb} {found.shown}", extra)
+    if target is None:
+        options = commandline.options_text((*extra, *RUN_OPTIONS, HELP))
+        return "\n".join([f"Usage: stoker {verb} {USAGE}", "", f"  {summary}", "", options])
+    program = targets.choose(targets.load(target), target)
+    return commandline.help_text(program, f"stoker {verb} {target.shown}", extra)
 
 
 @click.command("run", cls=Unparsed, add_help_option=False)
 def command(words: list[str]) -> None:
     """Run a pipeline of a file, as `python FILE` would."""
-    found, line = command_line(words, OPTIONS)
-    if found is None or line.options.get("help"):
-        told = "Runs a pipeline; `stoker run FILE --help` lists its parameters."
-        click.echo(help_for(found, "run", OPTIONS, told))
+    target, line, options = command_line(words, OPTIONS)
+    if target is None or options.get("help"):
+        summary = "Runs a pipeline; `stoker run FILE --help` lists its parameters."
+        click.echo(help_for(target, "run", OPTIONS, summary))
         return
-    with targets.executed(found, line) as main:
+    with targets.executed(target, line) as main:
         if not line.calls:
-            pipeline = targets.choose(main, found)
-            if not isinstance(pipeline, Pipeline):
-                importlib.import_module("stoker.flows.cli").run_from_stoker(pipeline, line)
-                return
-            start.run(pipeline, {}, arguments.request(pipeline, line.options, line.arguments))
+            program, request = commandline.read(targets.choose(main, target), line.words)
+            start.run(program, {}, request)

@@ -11,7 +11,7 @@ import traceback
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Iterator
+from typing import Any, Final, Iterator
 
 import attrs
 
@@ -19,11 +19,8 @@ from stoker.cli.output import ScriptFailed
 from stoker.core import request
 from stoker.core.errors import StokerError, UsageError, nearest
 from stoker.core.request import NotTheDriver
-from stoker.pipelines.arguments import COMMAND_LINE, CommandLine
-from stoker.pipelines.functional import Pipeline
-
-if TYPE_CHECKING:
-    from stoker.flows.definition import FlowDefinition
+from stoker.run.commandline import COMMAND_LINE, CommandLine
+from stoker.run.program import Program, programs_of
 
 _INIT: Final = "__init__.py"
 
@@ -123,41 +120,25 @@ def executed(target: Target, line: CommandLine) -> Iterator[ModuleType]:
             sys.modules["__main__"] = before
 
 
-def choose(module: ModuleType, target: Target) -> Pipeline[...] | FlowDefinition:
+def choose(module: ModuleType, target: Target) -> Program:
     """The pipeline or the flow that is meant: the one that is named, or the only one."""
-    flow = _flow(module, target)
-    if flow is not None:
-        return flow
-    everything = {name: value for name, value in vars(module).items() if isinstance(value, Pipeline)}
-    own = {name: value for name, value in everything.items() if value.__module__ == module.__name__}
+    everything = programs_of(vars(module))
+    own = {name: one for name, one in everything.items() if one.function.__module__ == module.__name__}
     if target.pipeline:
-        for name, value in {**everything, **{found.name: found for found in everything.values()}}.items():
+        for name, program in {**everything, **{one.name: one for one in everything.values()}}.items():
             if name == target.pipeline:
-                return value
+                return program
         raise UsageError(f"{target.shown} has no pipeline '{target.pipeline}'{nearest(target.pipeline, everything)}")
-    found = {id(value): name for name, value in (own or everything).items()}
-    if len(found) == 1:
-        return everything[next(iter(found.values()))]
-    if not found:
+    names = {program.function: name for name, program in (own or everything).items()}
+    if len(names) == 1:
+        return everything[next(iter(names.values()))]
+    if not names:
         raise UsageError(f"{target.shown} has no pipeline", fix="put @pipeline on a function that calls steps")
-    names = sorted(found.values())
+    shown = sorted(names.values())
+    nouns = " and ".join(sorted({f"{program.noun}s" for program in (own or everything).values()}, reverse=True))
     raise UsageError(
-        f"{target.shown} has several pipelines: {', '.join(names)}", fix=f"name one: {target.shown}:{names[0]}"
+        f"{target.shown} has several {nouns}: {', '.join(shown)}", fix=f"name one: {target.shown}:{shown[0]}"
     )
-
-
-def _flow(module: ModuleType, target: Target) -> FlowDefinition | None:
-    """The flow of a file that has no pipeline, or the one that is named."""
-    if "stoker.flows.spec" not in sys.modules:
-        return None  # without that there is no flow's class anywhere
-    from stoker.flows import definition as flowdefinition
-
-    names = vars(module)
-    pipelines = {name for name, value in names.items() if isinstance(value, Pipeline)}
-    if target.pipeline in pipelines or (pipelines and not target.pipeline):
-        return None
-    found = flowdefinition.choose(names, target.pipeline, target.shown, module.__name__)
-    return None if found is None else flowdefinition.FlowDefinition(found)
 
 
 def _file(text: str) -> Target:

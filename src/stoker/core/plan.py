@@ -29,6 +29,7 @@ class StepPlan:
     iterates over: they are kept element by element. `origins` says for each setting which layer it came from. `image`
     is the reference of the image in which the step runs, by digest where that is known; empty without a container.
     `environment` names the Python environment of its own that it gets on this machine; empty for the driver's.
+    `runner` names what runs a task of the function, as "module:attribute"; empty where it is called with its inputs.
     """
 
     key: str
@@ -49,6 +50,7 @@ class StepPlan:
     origins: Mapping[str, str] = attrs.field(factory=dict)
     image: str = ""
     environment: str = ""
+    runner: str = ""
 
 
 def reporter_of(step: StepPlan) -> Reporter:
@@ -61,7 +63,8 @@ class Plan:
     """A pipeline ready to run. `parameters` are the artifacts of the arguments that it was called with.
 
     `package` is the digest of the user's code in the artifact store, where steps run in images.
-    `settings` are those of the run as a whole, so that it goes on with them when it is resumed.
+    `settings` are those of the run as a whole, so that it goes on with them when it is resumed. `program` is what a
+    later session needs beside `source` to make the program again: what the first one's command line said of it.
     """
 
     pipeline: str
@@ -76,6 +79,7 @@ class Plan:
     hooks: Mapping[str, Source] = attrs.field(factory=dict)
     findings: tuple[Finding, ...] = ()
     package: str = ""
+    program: Mapping[str, Any] = attrs.field(factory=dict)
     version: int = PLAN_VERSION
 
 

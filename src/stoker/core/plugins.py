@@ -131,13 +131,6 @@ def _distribution(entry: EntryPoint) -> str:
     return "an installed package" if entry.dist is None else f"the package '{entry.dist.name}'"
 
 
-DRIVERS: Final[Mapping[str, tuple[str, str]]] = {
-    "flow": ("stoker.flows.cli:main", ""),
-    "run": ("stoker.run.start:run", ""),
-    "task": ("stoker.flows.task:FlowTask", ""),
-}
-"""The way up from a called pipeline, a flow or one of its tasks to what runs it (docs/dev/decisions/0003)."""
-
 LAUNCHERS: Final[Mapping[str, tuple[str, str]]] = {
     "accelerate": ("stoker.launchers.accelerate:LAUNCHER", ""),
     "command": ("stoker.launchers.command:LAUNCHER", ""),
@@ -149,7 +142,6 @@ LAUNCHERS: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 TABLES: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
-    "stoker.drivers": DRIVERS,
     "stoker.launchers": LAUNCHERS,
 }
 

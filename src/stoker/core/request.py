@@ -17,7 +17,8 @@ class RunRequest:
 
     `simulate` describes accelerators to pretend (`devices.simulate`). `parameters` override the arguments of the
     pipeline's call, and the driver applies them; texts are parsed as the command line's are. `assignments` are the
-    texts of `--set`, `run_file` is the path of `--config`. `again` names steps that a resumed run is to run once more,
+    texts of `--set`, `attached` those of `--with`, `environment` is that of `--environment`, `run_file` is the path of
+    `--config`. `again` names steps that a resumed run is to run once more,
     also where they went well. `began` is called with the run's id when the run begins. `detach`: the run goes on by
     itself, with a driver elsewhere.
     """
@@ -30,12 +31,37 @@ class RunRequest:
     quiet: bool = False
     run_file: str | None = None
     assignments: tuple[str, ...] = ()
+    attached: tuple[str, ...] = ()
+    environment: str | None = None
     tags: tuple[str, ...] = ()
     name: str | None = None
     only_plan: bool = False
     again: tuple[str, ...] = ()
     detach: bool = False
     began: Callable[[str], None] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class RunOption:
+    """An option on a command line that starts runs, such as `--stack NAME`."""
+
+    name: str
+    """As it is written, without the dashes."""
+    help: str
+    """What it does, in the words of `--help`."""
+    value: str = ""
+    """What its value is called in the help; empty for a flag."""
+    many: bool = False
+    """Whether it may be given again; its value is a list then."""
+    apply: Callable[[RunRequest, Any], RunRequest] | None = None
+    """What it makes of a request; None where whoever offers the option looks at it itself."""
+    pair: Callable[[str], bool] | None = None
+    """Whether a second word follows this first one: `--config NAME FILE` is then the same as `--config NAME=FILE`."""
+
+    @property
+    def flag(self) -> str:
+        """As it is written: "--no-cache"."""
+        return "--" + self.name
 
 
 REQUEST: Final[ContextVar[RunRequest | None]] = ContextVar("stoker_request", default=None)

@@ -22,22 +22,30 @@ from stoker.plan.planner import Planner, findings_of
 from stoker.store import artifacts
 
 
-class DynamicPipeline(Protocol):
-    """A pipeline whose body runs with real values."""
+class Body(Protocol):
+    """What decides while a run goes on which steps come next."""
 
-    def body(self, arguments: Mapping[str, Any], session: Any) -> Any:
-        """Run the body; every step that it calls goes to `session`."""
+    @property
+    def computing(self) -> bool:
+        """Whether the user's own code runs in this process now."""
+
+    def run(self, runner: Runner, backends: Mapping[str, RunningBackend]) -> str:
+        """Run to the end of the run; its status."""
 
 
-class Body:
-    """One run of a dynamic pipeline's body; the session that its steps are submitted to."""
+class DynamicBody:
+    """One run of a dynamic pipeline's body; the session that its steps are submitted to.
 
-    def __init__(self, pipeline: DynamicPipeline, arguments: Mapping[str, Any], planner: Planner) -> None:
-        self._pipeline = pipeline
-        self._arguments = arguments
+    `call` runs the body, whose steps go to the session that it is given. `ready` makes what a step needs before it can
+    be sent, such as its image.
+    """
+
+    def __init__(
+        self, call: Callable[[DynamicBody], Any], planner: Planner, ready: Callable[[StepPlan], StepPlan]
+    ) -> None:
+        self._call = call
         self._planner = planner
-        self.ready: Callable[[StepPlan], StepPlan] = _as_it_is
-        """What a step needs before it can be sent, such as its image; put in by whoever makes it."""
+        self._ready = ready
         self._runner: Runner | None = None
         self._backends: Mapping[str, RunningBackend] = {}
         self._news = threading.Condition()
@@ -56,7 +64,7 @@ class Body:
         failure: BaseException | None = None
         try:
             self.computing = True
-            self.returned = self._pipeline.body(self._arguments, self)
+            self.returned = self._call(self)
         except BaseException as error:  # the user's code
             failure = error
         self.computing = False
@@ -98,7 +106,7 @@ class Body:
         errors = checks.errors(findings_of([step], self._backends))
         if errors:
             raise PreflightError("\n".join(finding.text() for finding in errors), findings=errors)
-        ready = self.ready(step)
+        ready = self._ready(step)
         runner.post(lambda: runner.add([ready]))
 
     def result(self, key: str, output: str) -> Any:
@@ -130,8 +138,3 @@ class Body:
 
     def _value(self, wire: Mapping[str, Any]) -> Any:
         return artifacts.load(from_wire(wire), self._planner.blobs)
-
-
-def _as_it_is(step: StepPlan) -> StepPlan:
-    """Nothing is missing."""
-    return step

@@ -22,6 +22,7 @@ from stoker.engine.recorder import Recorder
 from stoker.engine.tasks import element_task
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
+from stoker.store.receipts import ReceiptRow
 
 
 class Growth:
@@ -85,14 +86,13 @@ class Growth:
         self._recorder.settled(step.key, step, status, facts, None, parent="", index=None, count=count)
         self._observer.changed(step.key, status, {"parent": "", "index": None, "seconds": now - started})
 
-    def profiled(self, key: str, prefix: str, blobs: Blobs) -> dict[str, Wire]:
-        """What a task's devices did, as artifacts of it; nothing for one that an earlier session finished."""
-        from stoker.flows.profile import profile
-
+    def profiled(self, key: str, profile: Callable[[ReceiptRow | None], dict[str, Wire]]) -> dict[str, Wire]:
+        """What `profile` makes of a task's receipt, as artifacts of it; nothing for one that an earlier session
+        finished."""
         attempt = self._doing[key].facts.get("attempt") if key in self._doing else None
         if attempt is None:
             return {}
-        found = profile(self._recorder.receipt_of(key, attempt), prefix, blobs)
+        found = profile(self._recorder.receipt_of(key, attempt))
         self._recorder.outputs(key, found)
         return found
 
@@ -104,10 +104,6 @@ class Growth:
             parts = [from_wire(node[name]) if name in node else nothing for node in nodes]
             found[name] = artifacts.gather(parts, blobs).wire()
         self._recorder.outputs(key, found)
-
-    def noted(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Remember something of the run as a whole."""
-        self._recorder.event(kind, "", data)
 
     def said(self, line: str) -> None:
         """Say something to whoever watches the run."""

@@ -22,13 +22,11 @@ from stoker.core.request import RunRequest
 from stoker.core.settings import PipelineSettings
 from stoker.core.words import time_text
 from stoker.flows import namespaces as flowspaces
-from stoker.flows import starting as flowstart
-from stoker.flows.cli_words import ALL, SPIN
 from stoker.flows.decorators import KINDS, notes_of
-from stoker.flows.definition import FlowDefinition
+from stoker.flows.definition import FlowDefinition, task_options, templates
 from stoker.flows.execution import template_of
+from stoker.flows.instance import parameters_of
 from stoker.flows.joins import Task, Trees, Ways
-from stoker.flows.spec import parameters_of
 from stoker.flows.spin import LEFT_OUT, Earlier, alone, joined, with_artifacts
 from stoker.flows.transitions import steps_of
 from stoker.plan import plandoc
@@ -63,12 +61,14 @@ class Wish:
     artifacts: Mapping[str, Any]
 
 
-def command(flow: FlowDefinition, words: Sequence[str], options: Mapping[str, Any], request: RunRequest) -> int:
-    """Run the task; 0, or the error that says how it went."""
+def command(
+    flow: FlowDefinition, words: Sequence[str], options: Mapping[str, Any], request: RunRequest, flags: Sequence[str]
+) -> int:
+    """Run the task; 0, or the error that says how it went. `flags` are the options that it takes."""
     if not request.debug:
         spare.start()
     try:
-        wish = _wish(flow, words, options)
+        wish = _wish(flow, words, options, flags)
         session = Session(attrs.evolve(request, cache=False))
         space = options["namespace"] or None if "namespace" in options else flowspaces.get_namespace()
         origin = _origin(flow, wish, Client(store=session.store), space)
@@ -81,11 +81,11 @@ def command(flow: FlowDefinition, words: Sequence[str], options: Mapping[str, An
 # What is asked for
 
 
-def _wish(flow: FlowDefinition, words: Sequence[str], options: Mapping[str, Any]) -> Wish:
+def _wish(flow: FlowDefinition, words: Sequence[str], options: Mapping[str, Any], flags: Sequence[str]) -> Wish:
     stray = next((word for word in words if word.startswith("--")), None)
     if stray is not None:
         raise UsageError(
-            f"spin has no option {stray}{nearest(stray, [f'--{name}' for name in (*ALL, *SPIN)])}",
+            f"spin has no option {stray}{nearest(stray, flags)}",
             fix="parameters are those of the earlier run; --artifacts-module FILE has other values",
         )
     if len(words) != 1:
@@ -202,7 +202,8 @@ def _plan(session: Session, flow: FlowDefinition, wish: Wish, lender: Store, ori
     text = lender.records.plan(origin.id)
     if not text:
         raise NotFound(f"run {origin.id} has no plan, so nobody knows what its tasks were given", fix="run it again")
-    flowstart.recall(flow, lender, origin.id)
+    earlier = plandoc.load(text)
+    flow.recall(earlier, lender.blobs)
     flow.attach(_left(flow, wish))
     session.hint(flow)
     graph, overrides = flow.outline({}), session.overrides()
@@ -211,9 +212,9 @@ def _plan(session: Session, flow: FlowDefinition, wish: Wish, lender: Store, ori
     planner = Planner(session.stack, session.store.blobs, layers=graph.layers, overrides=overrides)
     steps = tuple(planner.step_plan(node) for node in graph.nodes)
     check_names(overrides, steps)
-    parameters = _parameters(flow, plandoc.load(text).parameters, session.store)
+    parameters = _parameters(flow, earlier.parameters, session.store)
     task, trees = _reached(flow, wish, origin, lender, parameters=parameters, store=session.store)
-    templates = flowstart.templates(flow, steps, planner, tags=origin.tags, origin=origin.id)
+    plans = templates(flow, steps, planner, tags=origin.tags, origin=origin.id)
     blank = Plan(
         pipeline=flow.name + flowspaces.SPUN,
         steps=(),
@@ -223,7 +224,7 @@ def _plan(session: Session, flow: FlowDefinition, wish: Wish, lender: Store, ori
         settings=settings,
         where=flow.where,
     )
-    made = alone(blank, _template(session, templates[task.step], task, settings), task.key, trees)
+    made = alone(blank, _template(session, plans[task.step], task, settings), task.key, trees)
     return attrs.evolve(made, findings=driver.findings_again(session, made.steps, settings)), task
 
 
@@ -250,7 +251,7 @@ def _reached(
     flow: FlowDefinition, wish: Wish, origin: Run, lender: Store, *, parameters: Mapping[str, Any], store: Store
 ) -> tuple[Task, Trees]:
     """The task as the earlier run reached it, with what it is given."""
-    notes = {name: found.notes for name, found in flowstart.task_options(flow).items()}
+    notes = {name: found.notes for name, found in task_options(flow).items()}
     ways = Ways(flow.graph, parameters, store.blobs, notes=notes)
     before = flow.graph.before()
     ancestors = list(before[wish.step])

@@ -19,8 +19,8 @@ from stoker.core.resources import ResourceSettings
 from stoker.core.units import UNSET
 from stoker.flows.config import filled, waits
 from stoker.flows.packages import WORDS, fields
-from stoker.flows.sizes import resource_words
 from stoker.pipelines.places import caller
+from stoker.run.attached import resource_words
 
 NOTES: Final = "__stoker_flow_notes__"
 """The attribute in which a method or a class has what its decorators noted."""

@@ -1,36 +1,64 @@
-"""A flow's class as the driver knows it: name, parameters, settings, and one node for each step.
+"""A flow's class as a program (`run.program.Program`): name, parameters, settings, one node for each step, its body.
 
-Has the words that the driver asks of a pipeline, so that both are planned, run and resumed in the same way.
+What the driver needs of a pipeline it finds here, so that both are planned, run and resumed in the same way. From the
+class and the plan come the templates of its tasks, and what these know of the run.
 """
 
 from __future__ import annotations
 
 import functools
+import json
+import os
 import sys
-from typing import Any, Callable, Final, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker.core.errors import GraphError, UsageError
+from stoker.core.artifact import from_wire
+from stoker.core.errors import GraphError, SourceError, UsageError, nearest
 from stoker.core.flow import FlowGraph
 from stoker.core.graph import Graph, Node, StepSpec
-from stoker.core.plan import Plan
+from stoker.core.plan import Plan, StepPlan
+from stoker.core.request import RunOption
 from stoker.core.settings import Layer
 from stoker.core.units import UNSET
 from stoker.flows import mutators as flowmutators
+from stoker.flows import options as flowoptions
 from stoker.flows import parameters as flowparams
 from stoker.flows import settings as flowsettings
 from stoker.flows import transitions
 from stoker.flows import user_decorators as flowusers
-from stoker.flows.decorators import KINDS
-from stoker.flows.spec import FlowSpec, parameters_of
+from stoker.flows.current import VARIABLE
+from stoker.flows.decorators import KINDS, notes_of
+from stoker.flows.execution import FlowBody, TaskOptions
+from stoker.flows.instance import FlowInstance, parameters_of
+from stoker.flows.task import FlowTask
 from stoker.pipelines.signature import Parameter, Signature
+from stoker.plan import source as sources
+from stoker.plan.planner import Planner
+from stoker.run.program import ProgramStart
+from stoker.store import artifacts
+from stoker.store.blobs import Blobs
 
 _NAMES: Final = frozenset(
     {"step", "current", "Parameter", "JSONType", "IncludeFile", "Config", "config_expr", "user_step_decorator"}
     | {"UserStepDecorator", "USER_SKIP_STEP", "StepMutator", "FlowMutator", *KINDS}
 )
 """Names that a flow's file has from here, and never from Metaflow."""
+RUNNER: Final = f"{FlowTask.__module__}:{FlowTask.__qualname__}"
+"""What runs a flow's task where a worker is, as a plan names it."""
+
+
+@attrs.frozen
+class ConfigText:
+    """How a config's content is found: in a file, or as it is written."""
+
+    text: str
+    of_file: bool
+
+    def __call__(self, config: Any) -> Any:
+        return config.read(self.text) if self.of_file else config.parsed(self.text)
 
 
 class FlowDefinition:
@@ -40,12 +68,13 @@ class FlowDefinition:
     `written` is its class as it stands in the file, `kind` the same as its mutators' `pre_mutate` leaves it.
     """
 
+    noun = "flow"
     dynamic = True
     hooks: Mapping[str, Callable[..., Any]] = {}
 
     def __init__(
         self,
-        kind: type[FlowSpec],
+        kind: type[FlowInstance],
         *,
         attached: Sequence[str] = (),
         without: Sequence[str] = (),
@@ -60,12 +89,17 @@ class FlowDefinition:
         self.stack: str | None = None
         self._configs = dict(configs or {})
         self.max_splits = max_splits
-        self.namespace = namespace or f"user:{flowparams.username()}"
+        self._namespace = namespace
         self.said: tuple[str, ...] = ()
         self._attached = tuple(attached)
         self._without = frozenset(without)
         self._environment = environment
         self._room: tuple[float, int] | None = None
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that its runs belong to."""
+        return self._namespace or f"user:{flowparams.username()}"
 
     @property
     def command_line(self) -> dict[str, list[str]]:
@@ -81,12 +115,83 @@ class FlowDefinition:
         if self._environment is None:
             self._environment = next(iter(said.get("environment", ())), None)
 
-    def here(self, cpus: float, memory: int) -> None:
+    def hint(self, cpus: float, memory: int) -> None:
         """Take requests for hints: the flow runs on this machine, which has so many CPUs and so much memory."""
         self._room = (cpus, memory)
 
+    def document(self) -> dict[str, Any]:
+        """What the command line said of it, as JSON: a later session makes the same flow of it and of the class."""
+        words = {"namespace": self._namespace, "max_splits": self.max_splits}
+        return {**self.command_line, **{name: value for name, value in words.items() if value is not None}}
+
+    def run_options(self) -> tuple[RunOption, ...]:
+        """The options of its command line that pipelines do not have."""
+        return flowoptions.of_flow(self.name, self._config_names())
+
+    def configured(self, options: Mapping[str, Any]) -> FlowDefinition:
+        """The flow as the options of a command line make it."""
+        flowoptions.check_local(options)
+        splits = options.get("max-num-splits")
+        return FlowDefinition(
+            self.written,
+            attached=tuple(options.get("with", ())),
+            without=tuple(options.get("without", ())),
+            max_splits=None if splits is None else flowoptions.number("max-num-splits", splits),
+            namespace=options.get("namespace"),
+            configs=dict(self._config_texts(options)),
+            environment=options.get("environment"),
+        )
+
+    def _config_names(self) -> list[str]:
+        return [found.name for found in parameters_of(self.written).values() if hasattr(type(found), "is_flow_config")]
+
+    def _config_texts(self, options: Mapping[str, Any]) -> Iterator[tuple[str, ConfigText]]:
+        """Configs by name, each with how its content is found."""
+        known = self._config_names()
+        for option in ("config", "config-value"):
+            for text in options.get(option, ()):
+                name, _, value = str(text).partition("=")
+                if name in known and value:
+                    yield name, ConfigText(value, of_file=option == "config")
+                elif option == "config-value":
+                    raise UsageError(
+                        f"--{option} {text}: no such Config{nearest(name, known)}", fix=f"--{option} NAME …"
+                    )
+                elif not os.path.exists(text):
+                    raise UsageError(
+                        f"--config {text}: no such Config{nearest(name, known)}, and no such file",
+                        fix="write --config NAME FILE for a Config, or --config FILE for parameters and settings",
+                    )
+
+    def parse(self, words: Sequence[str], flags: Sequence[str] = ()) -> tuple[dict[str, Any], list[str]]:
+        """Parameters by name from the words of a command line, and the words that are none."""
+        return flowparams.parse(self.kind, words, flags)
+
+    def parameter_rows(self) -> list[tuple[str, str]]:
+        """For the help: each parameter as it is written, and what is to be said of it."""
+        return flowparams.rows(self.kind)
+
+    def resumed(self, plan: Plan, blobs: Blobs) -> None:
+        """Go on with a run: the words of its command line count, unless this one says others."""
+        self.recall(plan, blobs)
+        self._namespace = self._namespace or plan.program.get("namespace")
+        if self.max_splits is None:
+            self.max_splits = plan.program.get("max_splits")
+
+    def recall(self, plan: Plan, blobs: Blobs) -> None:
+        """Have the decorators that the command line of a run attached, unless this one says some itself.
+
+        Its configs are those that the run began with.
+        """
+        mine = {name: said for name, said in self.command_line.items() if name != "environment"}
+        self.attach({**plan.program, **(mine if any(mine.values()) else {})})
+        known = self._config_names()
+        if known:
+            was = plan.parameters
+            self._recall_configs({name: artifacts.load(from_wire(was[name]), blobs) for name in known if name in was})
+
     @functools.cached_property
-    def kind(self) -> type[FlowSpec]:
+    def kind(self) -> type[FlowInstance]:
         """The class with the parameters and decorators that the run has."""
         return flowmutators.pre_mutated(self.written, self.configs) if self._has_mutators else self.written
 
@@ -153,7 +258,7 @@ class FlowDefinition:
                 found[attribute] = config.given_out(value)
         return found
 
-    def recall(self, configs: Mapping[str, Any]) -> None:
+    def _recall_configs(self, configs: Mapping[str, Any]) -> None:
         """Go on with the configs that the run began with, by name; `UsageError` where the command line has others."""
         if self._configs:
             name = next(iter(self._configs))
@@ -210,12 +315,12 @@ class FlowDefinition:
                 continue
             settings = attrs.evolve(step.settings, backend={"step_operator": dict(options.own)})
             steps.append(attrs.evolve(step, settings=settings, backend=options.remote))
-            findings.append(flowsettings.no_backend(step.name, options))
+            findings.append(flowsettings.not_here(step.name, options))
         mine = tuple(f" step '{name}'" for name in elsewhere)
         kept = [finding for finding in plan.findings if not (mine and finding.where.endswith(mine))]
         return attrs.evolve(plan, steps=tuple(steps), findings=(*kept, *findings))
 
-    def trace(self, **arguments: Any) -> Graph:
+    def graph_of(self, arguments: Mapping[str, Any]) -> Graph:
         """The same as `outline`: nothing of a flow runs to be looked at."""
         return self.outline(arguments)
 
@@ -250,11 +355,51 @@ class FlowDefinition:
             dynamic=True,
         )
 
+    def body(self, start: ProgramStart) -> FlowBody:
+        """The run of the flow, ready to go."""
+        return FlowBody(
+            self.graph,
+            templates(self, start.plan.steps, start.planner, tags=start.tags),
+            start.plan.parameters,
+            start.planner.blobs,
+            options=task_options(self),
+            fail_fast=start.plan.failure_mode == "fail_fast",
+            said=self.said,
+        )
+
     def __repr__(self) -> str:
         return f"<flow {self.name} of {self.where}>"
 
 
-def _check_names(kind: type[FlowSpec]) -> None:
+def templates(
+    flow: FlowDefinition, steps: Sequence[StepPlan], planner: Planner, *, tags: Sequence[str], origin: str = ""
+) -> dict[str, StepPlan]:
+    """The plans of a flow's tasks by step: where a worker finds its class, and what it is told of the run.
+
+    `origin` is the run whose task is run once more on its own.
+    """
+    found = planner.source_of(flow.written, flow.where)
+    if found.kind == "pickled":
+        raise SourceError(
+            f"flow {flow.name} is in no file, where workers could find it", where=flow.where, fix="put it into a file"
+        )
+    told = json.dumps({**_told(flow, tags), "origin": origin}, separators=(",", ":"))
+    functions = transitions.steps_of(flow.written)
+    made: dict[str, StepPlan] = {}
+    for step in steps:
+        settings = attrs.evolve(step.settings, environment={**step.settings.environment, VARIABLE: told})
+        source = attrs.evolve(found, qualname=f"{found.qualname}.{step.name}")
+        code = _code(flow.kind, functions[step.name]) if settings.cache else step.code
+        made[step.name] = attrs.evolve(step, settings=settings, source=source, code=code, runner=RUNNER)
+    return made
+
+
+def task_options(flow: FlowDefinition) -> dict[str, TaskOptions]:
+    """What each step's decorators say of its tasks."""
+    return {name: _options(found) for name, found in flow.options.items()}
+
+
+def _check_names(kind: type[FlowInstance]) -> None:
     """Refuse names of Metaflow's own in a flow of ours: they know nothing of each other."""
     module = sys.modules.get(kind.__module__)
     for name, value in vars(module).items() if "metaflow" in sys.modules else ():
@@ -274,16 +419,63 @@ def _as_it_was(value: Any, config: Any) -> Any:
 
 def is_flow(value: Any) -> bool:
     """Whether a value is a flow's class, and not `FlowSpec` itself or a base without steps."""
-    return isinstance(value, type) and issubclass(value, FlowSpec) and bool(transitions.steps_of(value))
+    return isinstance(value, type) and issubclass(value, FlowInstance) and bool(transitions.steps_of(value))
 
 
-def choose(namespace: Mapping[str, Any], name: str, shown: str, module: str) -> type[FlowSpec] | None:
-    """The flow of a module: the one that is named, or the only one; None where it has none."""
-    found = {key: value for key, value in namespace.items() if is_flow(value) and value.__module__ == module}
-    if name:
-        chosen: type[FlowSpec] | None = found.get(name)
-        return chosen
-    if len(found) > 1:
-        names = sorted(found)
-        raise UsageError(f"{shown} has several flows: {', '.join(names)}", fix=f"name one: {shown}:{names[0]}")
-    return next(iter(found.values()), None)
+def _options(found: flowsettings.StepOptions) -> TaskOptions:
+    """A step's options as far as the engine and the worker look at them."""
+    profile = found.note("gpu_profile")
+    notes = {note.name: dict(note.values) for note in found.notes if note.name in flowsettings.WORKERS}
+    if "card" in notes:  # a step may have several
+        ids = [note.values["id"] for note in found.notes if note.name == "card"]
+        notes["card"] = {"ids": [id for id in ids if id is not None]}
+    return TaskOptions(
+        catch=found.catch,
+        profile=profile.values["artifact_prefix"] if profile and profile.values["include_artifacts"] else None,
+        notes=notes,
+    )
+
+
+def _told(flow: FlowDefinition, tags: Sequence[str]) -> dict[str, Any]:
+    """What `current` says of the run as a whole."""
+    project = next((note for note in notes_of(flow.kind) if note.name == "project"), None)
+    return {
+        "flow": flow.name,
+        "tags": list(dict.fromkeys((*flow.tags, *tags))),
+        "user": flowparams.username(),
+        "namespace": flow.namespace,
+        "max_splits": flow.max_splits,
+        "project": "" if project is None else project.values["name"],
+        "branch": "" if project is None else flowsettings.branch_of(project),
+        "production": bool(project is not None and project.values.get("production")),
+        "with": flow.command_line.get("with", []),
+        "graph": {name: list(step.targets) for name, step in flow.graph.steps.items()},
+    }
+
+
+def _code(kind: type, function: Any) -> str:
+    """The digest of a step: its own code, what is around it, and everything else of its class but the other steps."""
+    parts = [sources.code_digest(function)]
+    for found in getattr(transitions.steps_of(kind).get(function.__name__), flowusers.USERS, ()):
+        own = {name: value for name, value in vars(type(found)).items() if callable(value)}
+        parts += [f"{name}:{sources.code_digest(getattr(value, '__func__', value))}" for name, value in own.items()]
+        parts.append(f"{found.decorator_name}{found._args!r}{found._kwargs!r}")
+    for name, value in sorted(_members(kind).items()):
+        if callable(value) or isinstance(value, (property, staticmethod, classmethod)):
+            inner = getattr(value, "fget", None) or getattr(value, "__func__", None) or value
+            parts.append(f"{name}:{sources.code_digest(inner)}")
+        else:
+            parts.append(f"{name}={value!r}")
+    return sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _members(kind: type) -> Mapping[str, Any]:
+    steps = transitions.steps_of(kind)
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__[: kind.__mro__.index(FlowInstance)]):
+        found.update(vars(base))
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in steps and not (name.startswith("__") and name.endswith("__")) and not name.startswith("_stoker")
+    }

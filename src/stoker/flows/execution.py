@@ -6,7 +6,7 @@ follows from a task's end is `flows.joins`'s to say; here it is done.
 
 from __future__ import annotations
 
-from typing import Any, Final, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 import attrs
 
@@ -21,13 +21,12 @@ from stoker.core.plan import Capacity, StepPlan
 from stoker.core.status import STEP_GOOD, StepStatus
 from stoker.engine.growth import Growth
 from stoker.engine.runner import Runner
+from stoker.flows.catching import failure_wire
 from stoker.flows.joins import Next, Split, Task, Ways, Wire
+from stoker.flows.profile import profile
 from stoker.plan.planner import findings_of
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
-
-ATTACHED: Final = "attached"
-"""The kind of event that has what the command line said of decorators."""
 
 
 @attrs.frozen(kw_only=True)
@@ -46,8 +45,7 @@ class TaskOptions:
 class FlowBody:
     """One run of a flow. `templates` are the plans of its steps, `parameters` what all tasks are given.
 
-    `options` are those of each step, `said` lines to say before anything runs. `attached` is what the command line said
-    of decorators, for a session that goes on with the run.
+    `options` are those of each step, `said` lines to say before anything runs.
     """
 
     computing = False
@@ -62,7 +60,6 @@ class FlowBody:
         options: Mapping[str, TaskOptions],
         fail_fast: bool = True,
         said: Sequence[str] = (),
-        attached: Mapping[str, Any] | None = None,
     ) -> None:
         self._graph = graph
         self._templates = templates
@@ -70,7 +67,6 @@ class FlowBody:
         self._options = options
         self._fail_fast = fail_fast
         self._said = said
-        self._attached = attached
         notes = {name: found.notes for name, found in options.items()}
         self._ways = Ways(graph, parameters, blobs, notes=notes)
         self._tasks: dict[str, Task] = {}
@@ -85,8 +81,6 @@ class FlowBody:
         self._runner = runner
         self._backends = backends
         runner.on_settled = self._on_settled
-        if self._attached:
-            runner.growth.noted(ATTACHED, self._attached)
         for line in self._said:
             runner.growth.said(line)
         self._begin(self._ways.begin())
@@ -105,7 +99,7 @@ class FlowBody:
         if task is None:
             return
         prefix = self._options[task.step].profile
-        more = self._growth.profiled(key, prefix, self._blobs) if prefix is not None else {}
+        more = {} if prefix is None else self._growth.profiled(key, lambda row: profile(row, prefix, self._blobs))
         if status in STEP_GOOD:
             self._go_on(task, {**self._growth.outputs(key), **more} if more else self._growth.outputs(key))
         elif status == "failed":
@@ -128,8 +122,6 @@ class FlowBody:
 
     def _catch(self, task: Task, var: str, more: Mapping[str, Wire]) -> None:
         """Go on as if the task had done nothing but keep its failure."""
-        from stoker.flows.catching import failure_wire
-
         assert self._runner is not None
         runner = self._runner
         doing = runner.doing(task.key)

@@ -10,12 +10,12 @@ from typing import Any, Final, Iterator, Literal, Mapping, Sequence
 from stoker.core.errors import UsageError, nearest
 from stoker.flows import decorators as flowdecorators
 from stoker.flows.decorators import KINDS, NOTES, WHOLE, Note, noted, notes_of
+from stoker.flows.instance import parameters_of
 from stoker.flows.parameters import Parameter
-from stoker.flows.spec import parameters_of
-from stoker.flows.texts import given_of
 from stoker.flows.transitions import is_step, steps_of
 from stoker.flows.user_decorators import USERS, Decorating, named, near
 from stoker.pipelines.places import caller
+from stoker.run.attached import words_of
 
 Phase = Literal["early", "late"]
 """`pre_mutate`, where everything may change, and `mutate`, where only steps' decorators may."""
@@ -83,7 +83,7 @@ class _Mutable:
             name, colon, rest = deco_type.partition(":")
             if colon and (args or words):
                 raise UsageError(f"{deco_type!r} has words, and deco_args or deco_kwargs has more", where=self._at)
-            words = given_of(name, rest, self._at) if colon else words
+            words = words_of(name, rest, self._at) if colon else words
             kind = name if name in KINDS else named(name)
             if kind is None:
                 raise UsageError(f"there is no decorator '{name}'{near(name, KINDS)}", where=self._at)

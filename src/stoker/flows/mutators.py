@@ -21,8 +21,8 @@ from typing import Any, Callable, ClassVar, Final, Mapping, Sequence
 
 from stoker.core.errors import StokerError, UsageError
 from stoker.flows.decorators import WHOLE, notes_of
+from stoker.flows.instance import FlowInstance
 from stoker.flows.mutable import FLOW_MUTATORS, STEP_MUTATORS, MutableFlow, MutableStep, Phase
-from stoker.flows.spec import FlowSpec
 from stoker.flows.transitions import steps_of
 from stoker.flows.user_decorators import Decorating
 from stoker.pipelines.places import place
@@ -43,7 +43,7 @@ class FlowMutator(Decorating):
         """Change the steps' decorators when the command line is known, too."""
 
     def _belongs_on(self, target: Any) -> bool:
-        return isinstance(target, type) and issubclass(target, FlowSpec)
+        return isinstance(target, type) and issubclass(target, FlowInstance)
 
 
 class StepMutator(Decorating):
@@ -64,7 +64,7 @@ def has_mutators(kind: type) -> bool:
     return bool(_of_flow(kind)) or any(hasattr(step, STEP_MUTATORS) for step in steps)
 
 
-def pre_mutated(kind: type[FlowSpec], configs: Mapping[str, Any]) -> type[FlowSpec]:
+def pre_mutated(kind: type[FlowInstance], configs: Mapping[str, Any]) -> type[FlowInstance]:
     """A flow as its mutators' `pre_mutate` leaves it; itself where it has none."""
     if not has_mutators(kind):
         return kind
@@ -74,7 +74,7 @@ def pre_mutated(kind: type[FlowSpec], configs: Mapping[str, Any]) -> type[FlowSp
     return made
 
 
-def mutated(kind: type[FlowSpec], configs: Mapping[str, Any], attached: Sequence[str] = ()) -> type[FlowSpec]:
+def mutated(kind: type[FlowInstance], configs: Mapping[str, Any], attached: Sequence[str] = ()) -> type[FlowInstance]:
     """What `pre_mutated` made, with the command line's decorators and what `mutate` then leaves of it."""
     made = _below(kind)
     setattr(made, FLOW_MUTATORS, list(vars(kind).get(FLOW_MUTATORS, ())))
@@ -93,7 +93,7 @@ def _of_flow(kind: type) -> list[Any]:
     return [found for base in reversed(kind.__mro__) for found in vars(base).get(FLOW_MUTATORS, ())]
 
 
-def _below(kind: type[FlowSpec]) -> type[FlowSpec]:
+def _below(kind: type[FlowInstance]) -> type[FlowInstance]:
     """A class of the same name, with steps and notes of its own."""
     same = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     steps = {name: _copied(step) for name, step in steps_of(kind).items()}
@@ -110,7 +110,7 @@ def _copied(step: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _run(made: type[FlowSpec], phase: Phase, configs: Mapping[str, Any]) -> None:
+def _run(made: type[FlowInstance], phase: Phase, configs: Mapping[str, Any]) -> None:
     """All mutators of a phase: the flow's, then those of each step, each with those that were added meanwhile."""
     mutators: list[Any] = vars(made)[FLOW_MUTATORS]
     done: list[Any] = []

@@ -9,13 +9,13 @@ from __future__ import annotations
 import getpass
 import json
 import os
-from typing import Any, Callable, Final, Mapping
+from typing import Any, Callable, Final, Mapping, Sequence
 
 import attrs
 
-from stoker.core.errors import ParameterError, StokerError, nearest
+from stoker.core.errors import ParameterError, StokerError, UsageError, nearest
 from stoker.core.units import UNSET
-from stoker.flows.spec import TASK, parameters_of
+from stoker.flows.instance import TASK, parameters_of
 from stoker.pipelines import params
 from stoker.pipelines.places import caller
 
@@ -240,6 +240,47 @@ def missing(flow: str, parameter: Parameter) -> ParameterError:
     return ParameterError(
         f"flow {flow}: parameter '{parameter.name}' is missing", where=parameter.where, fix=f"add {flag} {more}"
     )
+
+
+def parse(kind: type, words: Sequence[str], flags: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """The flow's own parameters from `--lr 0.1`, `--lr=0.1`, and for a yes or no only `--fast`."""
+    known = {found.name.replace("_", "-"): found for found in parameters_of(kind).values()}
+    given: dict[str, Any] = {}
+    rest: list[str] = []
+    line = list(words)
+    while line:
+        word = line.pop(0)
+        flag, equals, value = word.partition("=")
+        if not flag.startswith("--"):
+            rest.append(word)
+            continue
+        parameter = known.get(flag.removeprefix("--").replace("_", "-"))
+        if parameter is None:
+            near = nearest(flag, [*(found.flag for found in known.values()), *flags])
+            raise UsageError(f"flow {kind.__name__} has no parameter for {flag}{near}")
+        if not equals:
+            if parameter.type is bool and (not line or line[0].startswith("--")):
+                value = "true"
+            elif not line:
+                raise UsageError(f"{flag} needs a value", fix=f"write {flag} {parameter.kind}")
+            else:
+                value = line.pop(0)
+        if parameter.multiple:
+            given.setdefault(parameter.name, []).append(value)
+        else:
+            given[parameter.name] = value
+    return given, rest
+
+
+def rows(kind: type) -> list[tuple[str, str]]:
+    """For the help: each parameter as it is written, with its help and its default."""
+    found = []
+    for parameter in parameters_of(kind).values():
+        default = "required" if parameter.required else f"default: {parameter.default!r}"
+        shown = default if parameter.show_default else ""
+        text = "  ".join(part for part in (parameter.help, shown) if part)
+        found.append((f"{parameter.flag} {parameter.kind}", text))
+    return found
 
 
 def bound(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.base.backend import FlowDecorator
+from stoker.backends.registry import planned_decorators
 from stoker.core.errors import SettingsError, UsageError
 from stoker.core.findings import Finding
 from stoker.core.resources import ResourceSettings
@@ -19,22 +21,18 @@ from stoker.core.words import memory_text
 from stoker.flows import packages as flowpackages
 from stoker.flows.decorators import KINDS, Note, noted, notes_of, seconds_of, told
 from stoker.flows.packages import BASES
-from stoker.flows.sizes import resource_words
-from stoker.flows.texts import given_of
 from stoker.flows.user_decorators import near
+from stoker.run.attached import HARDWARE, SHORT, no_backend, resource_words, words_of
 from stoker.settings.options import component_settings, layer_from
 
-NO_BACKEND: Final = "STK190"
-REMOTE: Final[Mapping[str, str]] = {"kubernetes": "Kubernetes", "batch": "AWS Batch"}
-"""Decorators that say where a step runs, and what that is called."""
+REMOTE: Final[Mapping[str, FlowDecorator]] = {planned.name: planned for planned in planned_decorators()}
+"""Decorators of platforms that have no backend yet."""
 PLATFORMS: Final[Mapping[str, str]] = {"ray": "Ray", "slurm": "Slurm"}
 """Decorators that say the same of a platform whose backend is here: their names are its flavor."""
 WORKERS: Final = frozenset({"card", "catch", "secrets", "checkpoint", "torchrun", "accelerate", "deepspeed", "mpi"})
 """Decorators whose words the worker looks at."""
 _ASKING: Final = ("resources", *REMOTE, *PLATFORMS)
 _LARGEST: Final = ("cpu_count", "gpu_count", "memory", "disk", "shared_memory", "gpu_memory")
-_HELD: Final = frozenset(field.name for field in attrs.fields(ResourceSettings))
-_SHORT: Final = frozenset({"cpu", "gpu", "trainium", "inferentia"})
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -77,7 +75,7 @@ def of_step(
     placed = [note for note in notes if note.name in REMOTE or note.name in PLATFORMS]
     if len(placed) > 1:
         raise UsageError(
-            f"step '{name}' is to run on {' and on '.join({**REMOTE, **PLATFORMS}[note.name] for note in placed)}",
+            f"step '{name}' is to run on {' and on '.join(_title(note.name) for note in placed)}",
             where=placed[-1].where,
             fix="keep one of the two decorators",
         )
@@ -136,17 +134,15 @@ def attached_note(text: str) -> Note:
     where = f"--with {text}"
     if name not in known:
         raise UsageError(f"there is no decorator '{name}'{near(name, known)}", where=where)
-    return noted(name, given_of(name, rest, where) if colon else {}, where)
+    return noted(name, words_of(name, rest, where) if colon else {}, where)
 
 
-def no_backend(step: str, options: StepOptions) -> Finding:
+def not_here(step: str, options: StepOptions) -> Finding:
     """That the platform of a step's decorator is not here yet."""
-    return Finding(
-        code=NO_BACKEND,
-        level="error",
-        where=f"{options.remote_at} step '{step}'",
-        what=f"@{options.remote} is to run it on {REMOTE[options.remote]}",
-        why="this version of Stoker has no backend for that yet; what the decorator says was read and checked",
+    return no_backend(
+        REMOTE[options.remote],
+        f"{options.remote_at} step '{step}'",
+        said=f"@{options.remote}",
         fix=f"run --without {options.remote}, or remove the decorator",
     )
 
@@ -179,6 +175,10 @@ def hinted(options: StepOptions, step: str, cpus: float, memory: int) -> tuple[S
     return attrs.evolve(options, layers=(*options.layers, layer)), tuple(said)
 
 
+def _title(name: str) -> str:
+    return REMOTE[name].title if name in REMOTE else PLATFORMS[name]
+
+
 # Resources
 
 
@@ -187,14 +187,14 @@ def _asked(note: Note) -> dict[str, Any]:
     words = {
         word: value
         for word, value in note.values.items()
-        if note.name == "resources" or word in _SHORT or word in ("memory", "disk", "shared_memory", "gpu_vendor")
+        if note.name == "resources" or word in SHORT or word in ("memory", "disk", "shared_memory", "gpu_vendor")
     }
     return fields_given(ResourceSettings(**resource_words(words)))
 
 
 def _own(note: Note) -> dict[str, Any]:
     """What a platform's decorator says beside resources."""
-    rest = {word: value for word, value in note.values.items() if word not in _SHORT and word not in _HELD}
+    rest = {word: value for word, value in note.values.items() if word not in HARDWARE}
     return {word: value for word, value in rest.items() if value is not None}
 
 

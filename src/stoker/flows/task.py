@@ -24,7 +24,7 @@ from stoker.flows import mutators as flowmutators
 from stoker.flows import secrets as flowsecrets
 from stoker.flows import transitions
 from stoker.flows import user_decorators as flowusers
-from stoker.flows.spec import TASK, Transition, parameters_of
+from stoker.flows.instance import TASK, Transition, parameters_of
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 from stoker.worker import modules
@@ -42,7 +42,7 @@ _MADE: Final[dict[type, tuple[str, Any]]] = {}
 
 
 class FlowTask:
-    """One task; what `flows.spec.FlowSpec` asks of its `Task`."""
+    """One task; what `flows.instance.FlowInstance` asks of its `Task`."""
 
     def __init__(self, job: Mapping[str, Any], step: Mapping[str, Any], blobs: Blobs) -> None:
         inputs = job["inputs"]

@@ -1,19 +1,21 @@
 """`@step` and `@pipeline`: ordinary functions that become the steps of a graph.
 
-A step that is called outside a pipeline is its plain function. A pipeline that is called hands itself to the driver,
-which is a floor above: it is found through `core.plugins`.
+A step that is called outside a pipeline is its plain function. What a pipeline does that is called is handed to it when
+it is made (`run.calling`): nothing here knows how a pipeline runs.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Generic, Mapping, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Callable, Generic, Mapping, ParamSpec, Protocol, Sequence, TypeVar, overload
 
 import attrs
 
-from stoker.core import graph, plugins, request
+from stoker.core import graph, request
 from stoker.core.errors import GraphError, ParameterError, UsageError
 from stoker.core.graph import Graph, StepSpec
+from stoker.core.plan import Plan
+from stoker.core.request import RunOption
 from stoker.core.settings import Layer
 from stoker.pipelines import options as keywords
 from stoker.pipelines import signature as signatures
@@ -30,8 +32,21 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+OnCall = Callable[["Pipeline[...]", Mapping[str, Any]], Any]
+"""What a call of a pipeline does: it is given the pipeline and the arguments."""
 
-__all__ = ["Future", "Pipeline", "Session", "Step", "each", "pipeline", "step"]
+__all__ = ["Future", "Pipeline", "Session", "Step", "each", "pipeline_of", "step"]
+
+
+class CallStart(Protocol):
+    """What a dynamic pipeline's run begins with."""
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """Bound arguments."""
+
+    def calls(self, call: Callable[[Any], Any]) -> Any:
+        """Call the body beside the engine; the steps that it calls go to the session that `call` is given."""
 
 
 class Step(Generic[P, R]):
@@ -132,9 +147,14 @@ class Step(Generic[P, R]):
 
 
 class Pipeline(Generic[P]):
-    """A function that calls steps; made by `@pipeline`. Calling it runs it and returns the run."""
+    """A function that calls steps; made by `@pipeline`. Calling it runs it and returns the run.
 
-    def __init__(self, function: Callable[P, Any], definition: _PipelineDefinition) -> None:
+    `on_call` is what a call does, outside of other pipelines: it is given the pipeline and the arguments.
+    """
+
+    noun = "pipeline"
+
+    def __init__(self, function: Callable[P, Any], definition: _PipelineDefinition, on_call: OnCall) -> None:
         self.function = function
         self.name = definition.name
         self.where = definition.where
@@ -144,6 +164,7 @@ class Pipeline(Generic[P]):
         self.stack = definition.stack
         self.tags = definition.tags
         self._definition = definition
+        self._on_call = on_call
         _look_like(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -155,10 +176,7 @@ class Pipeline(Generic[P]):
         if trace is not None:
             return self._nested(trace, given, where)
         self._check(given, where)
-        from stoker.pipelines.arguments import request_for
-
-        run = plugins.load("stoker.drivers", "run")
-        return run(self, given, request_for(self, given))
+        return self._on_call(self, given)
 
     def with_options(self, **options: Unpack[PipelineOptions]) -> Pipeline[P]:
         """The same pipeline with other settings."""
@@ -170,7 +188,7 @@ class Pipeline(Generic[P]):
             origin=f"{where} with_options",
             step=False,
         )
-        return Pipeline(self.function, self._definition.with_given(given, where))
+        return Pipeline(self.function, self._definition.with_given(given, where), self._on_call)
 
     @property
     def signature(self) -> Signature:
@@ -192,6 +210,48 @@ class Pipeline(Generic[P]):
             except ParameterError as error:
                 raise ParameterError(f"pipeline '{self.name}': {name}: {error.message}", where=where) from None
         return self.signature.complete_with_defaults(given, where)
+
+    def run_options(self) -> tuple[RunOption, ...]:
+        """A pipeline has the options of every run and no others."""
+        return ()
+
+    def configured(self, options: Mapping[str, Any]) -> Pipeline[P]:
+        """The pipeline as it is: it has no options of its own."""
+        return self
+
+    def parse(self, words: Sequence[str], flags: Sequence[str] = ()) -> tuple[dict[str, Any], list[str]]:
+        """Parameters by name from the words of a command line, and the words that are none."""
+        from stoker.pipelines import arguments
+
+        return arguments.parse(self.signature, words, flags)
+
+    def parameter_rows(self) -> list[tuple[str, str]]:
+        """For the help: each parameter as it is written, and its default."""
+        from stoker.pipelines import arguments
+
+        return arguments.rows(self.signature)
+
+    def shown(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Bound arguments as the run's record shows them: as they are."""
+        return arguments
+
+    def hint(self, cpus: float, memory: int) -> None:
+        """A pipeline's requests are meant as they are written, also on this machine."""
+
+    def graph_of(self, arguments: Mapping[str, Any]) -> Graph:
+        """The graph for bound arguments."""
+        return self.outline(arguments) if self.dynamic else self.trace(**arguments)  # type: ignore[call-arg]
+
+    def completed(self, plan: Plan) -> Plan:
+        """The plan as the planner makes it: a pipeline adds nothing."""
+        return plan
+
+    def document(self) -> Mapping[str, Any]:
+        """Nothing: the function is the whole pipeline."""
+        return {}
+
+    def resumed(self, plan: Plan, blobs: Any) -> None:
+        """A pipeline is in a later session what it was: its plan changes nothing of it."""
 
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Graph:
         """The graph that the pipeline's body makes of its arguments; nothing runs. A dynamic one has no nodes yet."""
@@ -228,7 +288,11 @@ class Pipeline(Generic[P]):
             dynamic=self.dynamic,
         )
 
-    def body(self, arguments: Mapping[str, Any], session: Session) -> Any:
+    def body(self, start: CallStart) -> Any:
+        """The run of a dynamic pipeline's body with real values; every step that it calls goes to a session."""
+        return start.calls(lambda session: self.run_body(start.arguments, session))
+
+    def run_body(self, arguments: Mapping[str, Any], session: Session) -> Any:
         """Run the body with real values; every step that it calls goes to the session."""
         with inside(Trace(self.name, session)):
             return self._body(arguments)
@@ -274,15 +338,17 @@ def step(function: Any = None, /, **options: Any) -> Any:
     return _step(function, options)
 
 
-@overload
-def pipeline(function: Callable[P, Any], /) -> Pipeline[P]: ...
-@overload
-def pipeline(**options: Unpack[PipelineOptions]) -> Callable[[Callable[P, Any]], Pipeline[P]]: ...
-def pipeline(function: Any = None, /, **options: Any) -> Any:
-    """Make a function a pipeline; its options are its steps' defaults; `dynamic=True`: its body sees real values."""
-    if function is None:
-        return lambda decorated: _pipeline(decorated, options)
-    return _pipeline(function, options)
+def pipeline_of(function: Any, options: Mapping[str, Any], on_call: OnCall) -> Pipeline[...]:
+    """Make a function a pipeline with the options of `@pipeline`; `on_call` is what a call of it does."""
+    if isinstance(function, (Step, Pipeline)):
+        raise UsageError(f"@pipeline on {function!r}", where=caller(), fix="remove one of the two decorators")
+    _refuse_or_place(function, "@pipeline")
+    where = place_of(function)
+    given = taken_apart(options, PipelineOptions, owner="@pipeline", origin=f"{where} @pipeline", step=False)
+    name = checked_name(given.rest.get("name", function.__name__), "name of a pipeline", where)
+    signature = signatures.read(function, f"pipeline '{name}'", where, outputs=False)
+    definition = _PipelineDefinition(name=name, where=where, signature=signature).with_given(given, where)
+    return Pipeline(function, definition, on_call)
 
 
 class _Definition:
@@ -352,17 +418,6 @@ def _step(function: Any, options: Mapping[str, Any]) -> Step[..., Any]:
     given = taken_apart(options, StepOptions, owner="@step", origin=f"{where} @step", step=True)
     name = checked_name(given.rest.get("name", function.__name__), "name of a step", where)
     return Step(function, _Definition(function, name, where, given))
-
-
-def _pipeline(function: Any, options: Mapping[str, Any]) -> Pipeline[...]:
-    if isinstance(function, (Step, Pipeline)):
-        raise UsageError(f"@pipeline on {function!r}", where=caller(), fix="remove one of the two decorators")
-    _refuse_or_place(function, "@pipeline")
-    where = place_of(function)
-    given = taken_apart(options, PipelineOptions, owner="@pipeline", origin=f"{where} @pipeline", step=False)
-    name = checked_name(given.rest.get("name", function.__name__), "name of a pipeline", where)
-    signature = signatures.read(function, f"pipeline '{name}'", where, outputs=False)
-    return Pipeline(function, _PipelineDefinition(name=name, where=where, signature=signature).with_given(given, where))
 
 
 def _refuse_or_place(function: Any, decorator: str) -> None:

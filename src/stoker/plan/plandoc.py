@@ -16,7 +16,7 @@ from stoker.core.settings import StepSettings
 _SHARED: Final = {"settings": StepSettings, "source": Source, "origins": None, "outputs": None}
 """Fields of a step that ten thousand calls of it have in common."""
 _PLAIN: Final = ("key", "name", "unpack", "backend", "code", "position", "where")
-_RARE: Final = ("mapped", "after", "split", "hooks", "image", "environment")
+_RARE: Final = ("mapped", "after", "split", "hooks", "image", "environment", "runner")
 """Fields that are mostly empty, and then left out."""
 
 

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Final, Iterator, Mapping
+from typing import Any, Final, Iterator
 
 import attrs
 
@@ -30,8 +30,8 @@ from stoker.plan import plandoc
 from stoker.plan.planner import ORCHESTRATOR
 from stoker.run.session import Session
 from stoker.store.logs import file_name
-from stoker.store.records import Batch, Records
-from stoker.store.rows import EventRow, RunRow
+from stoker.store.records import Records
+from stoker.store.rows import RunRow
 from stoker.store.store import Store
 from stoker.store.unbegun import OUTPUT, PLACE
 from stoker.worker.identity import process_of, this_process
@@ -51,7 +51,6 @@ class Start:
 
     request: RunRequest
     code: Code
-    flow: Mapping[str, Any]
 
     def completed(self, request: RunRequest) -> RunRequest:
         """A request of who begins the run, over that of who started it."""
@@ -63,6 +62,8 @@ class Start:
             simulate=request.simulate or had.simulate,
             run_file=request.run_file or had.run_file,
             assignments=(*had.assignments, *request.assignments),
+            attached=request.attached or had.attached,
+            environment=request.environment or had.environment,
             tags=request.tags or had.tags,
         )
 
@@ -80,20 +81,14 @@ def check(session: Session, made: Plan, settings: PipelineSettings) -> None:
             platform.may_detach()
 
 
-def started(session: Session, row: RunRow, made: Plan, settings: PipelineSettings, flow: Any = None) -> None:
+def started(session: Session, row: RunRow, made: Plan, settings: PipelineSettings) -> None:
     """Write the run down, and have it driven elsewhere; what refuses that leaves nothing behind."""
     store, output = session.store, _output(session.store, row.id)
     output.parent.mkdir(parents=True, exist_ok=True)
-    start = _start_document(session, output.parent, flow)
+    start = _start_document(session, output.parent)
     here = {**this_process(), PLACE: "it is being started", _START: start}
-    batch = Batch()
-    attached = getattr(flow, "command_line", None)
-    if attached:
-        from stoker.flows.execution import ATTACHED
-
-        batch.event(EventRow(run_id=row.id, seq=0, time=time.time(), kind=ATTACHED, data=attached))
     row = attrs.evolve(row, driver=here, started=None, sessions=0)
-    store.records.create_run(row, plan=plandoc.dump(made), batch=batch)
+    store.records.create_run(row, plan=plandoc.dump(made))
     try:
         where = _begun(session, settings, row, output)
     except BaseException:  # also an interrupt: nobody drives it
@@ -122,11 +117,13 @@ def start_of(row: RunRow) -> Start | None:
         simulate=document.get("simulate"),
         run_file=document.get("run_file"),
         assignments=tuple(document.get("assignments", ())),
+        attached=tuple(document.get("attached", ())),
+        environment=document.get("environment"),
         tags=tuple(document.get("tags", ())),
     )
     known = {field.name for field in attrs.fields(Code)}
     code = {name: text for name, text in document.get("code", {}).items() if name in known}
-    return Start(request=request, code=Code(**code), flow=document.get("flow", {}))
+    return Start(request=request, code=Code(**code))
 
 
 @contextlib.contextmanager
@@ -141,23 +138,23 @@ def answerable(records: Records, run: str, token: str) -> Iterator[None]:
         raise
 
 
-def _start_document(session: Session, folder: Path, flow: Any) -> dict[str, Any]:
+def _start_document(session: Session, folder: Path) -> dict[str, Any]:
     request = session.request
     kept = ""
     if request.run_file:
         # As it is now: who waits for a place to drive from may wait for long.
         kept = str(folder / _RUN_FILE)
         Path(kept).write_bytes(Path(request.run_file).read_bytes())
-    said = {name: getattr(flow, name, None) for name in ("namespace", "max_splits")}
     return {
         "stack": session.stack.name,
         "cache": request.cache,
         "simulate": request.simulate,
         "run_file": kept,
         "assignments": list(request.assignments),
+        "attached": list(request.attached),
+        "environment": request.environment,
         "tags": list(request.tags),
         "code": attrs.asdict(session.code),
-        "flow": {name: value for name, value in said.items() if value is not None},
     }
 
 

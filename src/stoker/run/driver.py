@@ -6,11 +6,10 @@ terminal shows it, and the client's `Run` is handed back.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence, cast
+from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
 
 import attrs
 
@@ -20,7 +19,7 @@ from stoker.core.findings import Finding
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.request import RunRequest
 from stoker.core.settings import Layer, PipelineSettings
-from stoker.engine import dynamic
+from stoker.engine.dynamic import Body
 from stoker.plan import plandoc, source
 from stoker.plan.layers import resolve_pipeline
 from stoker.plan.planner import Planner, asked_of, check_names, findings_of, refuse, replanned
@@ -29,6 +28,7 @@ from stoker.report.terminal import Terminal
 from stoker.run import detaching
 from stoker.run.detaching import Start
 from stoker.run.driving import Drive, client_of
+from stoker.run.program import Program, ProgramStart, program_of
 from stoker.run.session import Session
 from stoker.store import artifacts
 from stoker.store.rows import RunRow
@@ -37,9 +37,6 @@ from stoker.worker.identity import this_process
 
 if TYPE_CHECKING:
     from stoker.client import Run
-    from stoker.flows.definition import FlowDefinition
-    from stoker.flows.execution import FlowBody
-    from stoker.pipelines.functional import Pipeline
     from stoker.run.building import Builder
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -47,20 +44,19 @@ _EPOCH: Final = 1_735_689_600
 """2025-01-01: the ids' clock starts here, so that eight characters last until the year 2059."""
 
 
-def plan(pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any], request: RunRequest) -> Plan:
-    """The plan of a pipeline, with its findings; nothing runs, and nobody is refused."""
-    session = Session(request, stack=pipeline.stack)
-    return _planned(session, pipeline, arguments)[0]
+def plan(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> Plan:
+    """The plan of a program, with its findings; nothing runs, and nobody is refused."""
+    session = Session(request, stack=program.stack)
+    return _planned(session, program, arguments)[0]
 
 
 def _planned(
-    session: Session, pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any]
+    session: Session, program: Program, arguments: Mapping[str, Any]
 ) -> tuple[Plan, Planner, PipelineSettings]:
-    bound = _bound(session, pipeline, arguments)
+    bound = _bound(session, program, arguments)
     alias_main()
-    if hasattr(pipeline, "here"):
-        session.hint(pipeline)
-    graph = pipeline.trace(**bound) if not pipeline.dynamic else pipeline.outline(bound)
+    session.hint(program)
+    graph = program.graph_of(bound)
     overrides = session.overrides()
     settings, _ = resolve_pipeline((session.stack.layer, *graph.layers, *overrides.every), session.stack)
     planner = Planner(session.stack, session.store.blobs, layers=graph.layers, overrides=overrides)
@@ -72,20 +68,21 @@ def _planned(
             checkers,
             stack=session.stack.name,
             failure_mode=settings.failure_mode,
-            source=planner.source_of(pipeline.function, pipeline.where) if pipeline.dynamic else None,
+            source=planner.source_of(program.function, program.where) if program.dynamic else None,
         )
         made = attrs.evolve(made, settings=settings, findings=(*made.findings, *asked_of(made.steps, checkers)))
     finally:
         for backend in set(checkers.values()):
             backend.close()
-    made = pipeline.completed(made) if hasattr(pipeline, "completed") else made
+    made = attrs.evolve(program.completed(made), program=program.document())
     if made.steps:
         check_names(overrides, made.steps)
-    return attrs.evolve(made, findings=(*made.findings, *session.proofs(made, settings))), planner, settings
+    findings = (*made.findings, *session.findings, *session.proofs(made, settings))
+    return attrs.evolve(made, findings=findings), planner, settings
 
 
-def _bound(session: Session, pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return pipeline.bind({**arguments, **session.parameters()})
+def _bound(session: Session, program: Program, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return program.bind({**arguments, **session.parameters()})
 
 
 def alias_main() -> None:
@@ -98,15 +95,15 @@ def alias_main() -> None:
     sys.modules.setdefault(stem, main)
 
 
-def run(pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any], request: RunRequest) -> Run:
-    """Run a pipeline to its end; `RunFailed` where a step failed, `PreflightError` where the plan is refused."""
-    session = Session(request, stack=pipeline.stack)
-    made, planner, settings = _planned(session, pipeline, arguments)
+def run(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> Run:
+    """Run a program to its end; `RunFailed` where a step failed, `PreflightError` where the plan is refused."""
+    session = Session(request, stack=program.stack)
+    made, planner, settings = _planned(session, program, arguments)
     refuse(made)
     if request.detach:
         detaching.check(session, made, settings)
-    made = attrs.evolve(made, hooks=planner.hooks(pipeline.hooks, made.where))
-    bound = _bound(session, pipeline, arguments)
+    made = attrs.evolve(made, hooks=planner.hooks(program.hooks, made.where))
+    bound = _bound(session, program, arguments)
     observer = Terminal(verbose=not request.quiet)
     builder = session.builder(settings, observer.said)
     if builder is not None:
@@ -119,8 +116,8 @@ def run(pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any], 
         pipeline=request.name or made.pipeline,
         created=now,
         started=now,
-        parameters=_shown_parameters(pipeline.shown(bound) if hasattr(pipeline, "shown") else bound),
-        tags=tuple(dict.fromkeys((*pipeline.tags, *request.tags))),
+        parameters=_shown_parameters(program.shown(bound)),
+        tags=tuple(dict.fromkeys((*program.tags, *request.tags))),
         source=made.where,
         stack=session.stack.name,
         failure_mode=made.failure_mode,
@@ -130,21 +127,17 @@ def run(pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any], 
         heartbeat=now,
     )
     if request.detach:
-        return _detached(session, row, made, settings, pipeline)
+        return _detached(session, row, made, settings)
     session.store.records.create_run(row, plan=plandoc.dump(made))
     if request.began is not None:
         request.began(id)
-    body = _body(pipeline, made, bound, planner, request) if made.dynamic else None
-    if isinstance(body, dynamic.Body):
-        body.ready = session.ready
+    body = _body(session, program, made, bound, planner) if made.dynamic else None
     return Drive(session, made, settings, observer, id=id, token=token, body=body).go()
 
 
-def _detached(
-    session: Session, row: RunRow, made: Plan, settings: PipelineSettings, pipeline: Pipeline[...] | FlowDefinition
-) -> Run:
+def _detached(session: Session, row: RunRow, made: Plan, settings: PipelineSettings) -> Run:
     """The run, which goes on by itself; its id is all that is written to stdout."""
-    detaching.started(session, row, made, settings, pipeline)
+    detaching.started(session, row, made, settings)
     run = client_of(session.store).run(row.id)
     if session.request.began is not None:
         session.request.began(row.id)
@@ -155,27 +148,16 @@ def _detached(
     return run
 
 
-def _body(
-    pipeline: Pipeline[...] | FlowDefinition,
-    made: Plan,
-    arguments: Mapping[str, Any],
-    planner: Planner,
-    request: RunRequest,
-) -> dynamic.Body | FlowBody:
-    """What runs beside the engine, or in it: a dynamic pipeline's body, or a flow."""
-    if not hasattr(pipeline, "kind"):
-        return dynamic.Body(pipeline, arguments, planner)
-    flowstart = importlib.import_module("stoker.flows.starting")
-    tags = (*pipeline.tags, *request.tags)
-    found: FlowBody = flowstart.body(pipeline, made, planner, tags=tags, fail_fast=made.failure_mode == "fail_fast")
-    return found
+def _body(session: Session, program: Program, made: Plan, arguments: Mapping[str, Any], planner: Planner) -> Body:
+    tags = (*program.tags, *session.request.tags)
+    return program.body(ProgramStart(plan=made, arguments=arguments, planner=planner, ready=session.ready, tags=tags))
 
 
-def resume(run_id: str, request: RunRequest, *, flow: FlowDefinition | None = None, token: str = "") -> Run:
+def resume(run_id: str, request: RunRequest, *, program: Program | None = None, token: str = "") -> Run:
     """Go on with a run where it stopped: what it finished is kept, the rest runs with the code as it is now.
 
-    `flow` is the run's flow where its class is at hand, with what the command line attaches to it. With a `token` this
-    is the driver of a detached run: it begins what was planned, or leaves where the run has another token by now.
+    `program` is the run's where it is at hand, with what the command line says of it. With a `token` this is the driver
+    of a detached run: it begins what was planned, or leaves where the run has another token by now.
     """
     session = Session(request)
     row = session.store.records.run(run_id)
@@ -195,10 +177,10 @@ def resume(run_id: str, request: RunRequest, *, flow: FlowDefinition | None = No
             return run
         if start is not None or (request.stack is None and row.stack != session.stack.name):
             session = Session(attrs.evolve(request, stack=request.stack or row.stack))
-        return _driven(session, row, start, flow=flow, token=token)
+        return _driven(session, row, start, program=program, token=token)
 
 
-def _driven(session: Session, row: RunRow, start: Start | None, *, flow: FlowDefinition | None, token: str) -> Run:
+def _driven(session: Session, row: RunRow, start: Start | None, *, program: Program | None, token: str) -> Run:
     """Take a run over and drive it; nothing is done where the driver of a detached run comes too late."""
     text = session.store.records.plan(row.id)
     if not text:
@@ -211,11 +193,11 @@ def _driven(session: Session, row: RunRow, start: Start | None, *, flow: FlowDef
         made = session.housed(_with_code_of_now(made, session, session.builder(settings, observer.said)))
     else:
         made = _made_again(made, session, settings, observer)
-    body = _body_again(row.id, made, session, flow, start) if made.dynamic else None
-    if isinstance(body, dynamic.Body):
-        body.ready = session.ready
+    before, body = made.program, None
+    if made.dynamic:
+        made, body = _body_again(row.id, made, session, program)
     mine = new_token()
-    plan = plandoc.dump(made) if made.package else ""
+    plan = plandoc.dump(made) if made.package or made.program != before else ""
     if not session.store.records.take_over(row.id, expected=row.token, token=mine, driver=this_process(), plan=plan):
         if token:
             return client_of(session.store).run(row.id)
@@ -228,16 +210,16 @@ def _driven(session: Session, row: RunRow, start: Start | None, *, flow: FlowDef
 
 def _made_again(made: Plan, session: Session, settings: PipelineSettings, observer: Terminal) -> Plan:
     """A run's plan for this session, checked again, with code and images as they are now."""
-    is_flow = made.dynamic and made.steps  # its steps are planned again, from its class as it is now
-    if not is_flow:
+    templates = made.dynamic and made.steps  # they are planned again, from the program as it is now
+    if not templates:
         made = replanned(_with_code_of_now(made, session), session.overrides(), session.stack)
-    findings = findings_again(session, made.steps, settings) if not is_flow else ()
+    findings = findings_again(session, made.steps, settings) if not templates else ()
     made = attrs.evolve(made, settings=settings, failure_mode=settings.failure_mode, findings=findings)
     refuse(made)
     builder = session.builder(settings, observer.said)
     if builder is not None:
         made = session.furnished(made, builder)
-    return made if is_flow else session.housed(made)
+    return made if templates else session.housed(made)
 
 
 def findings_again(session: Session, steps: Sequence[StepPlan], settings: PipelineSettings) -> tuple[Finding, ...]:
@@ -259,37 +241,29 @@ def _settings_again(made: Plan, session: Session) -> PipelineSettings:
     return resolve_pipeline((stack.layer, recorded, *session.overrides().every), stack, had=options)[0]
 
 
-def _body_again(
-    run: str, made: Plan, session: Session, flow: FlowDefinition | None, start: Start | None
-) -> dynamic.Body | FlowBody:
-    """The body of a dynamic pipeline for another session: it runs from its beginning, over what is kept."""
+def _body_again(run: str, made: Plan, session: Session, program: Program | None) -> tuple[Plan, Body]:
+    """The plan and the body of a dynamic program for another session: it runs from its beginning, over what is kept.
+
+    Steps, settings and code are as they are now, parameters as they were.
+    """
     if made.source is None or made.source.kind == "pickled":
         raise UsageError(f"run {run} is of a dynamic pipeline that no file defines", fix="call the pipeline again")
-    if flow is not None:
-        return _flow_again(run, flow, made, session)
-    pipeline = modules.object_of(attrs.asdict(made.source))
-    if isinstance(pipeline, type):
-        definitions = importlib.import_module("stoker.flows.definition")
-        said = {} if start is None else start.flow
-        return _flow_again(run, definitions.FlowDefinition(pipeline, **said), made, session)
-    planner = Planner(session.stack, session.store.blobs, layers=pipeline.layers, overrides=session.overrides())
-    blobs = session.store.blobs
-    arguments = {name: artifacts.load(from_wire(wire), blobs) for name, wire in made.parameters.items()}
-    return dynamic.Body(pipeline, arguments, planner)
-
-
-def _flow_again(run: str, flow: FlowDefinition, made: Plan, session: Session) -> FlowBody:
-    """A flow for another session: steps, settings and code as they are now, parameters as they were."""
+    if program is None:
+        program = program_of(modules.object_of(attrs.asdict(made.source)))
+    if program is None:
+        raise UsageError(f"{made.source.qualname} of {made.source.path} is no pipeline and no flow any more")
     alias_main()
-    importlib.import_module("stoker.flows.starting").recall(flow, session.store, run)
-    session.hint(flow)
-    graph = flow.outline({})
-    planner = Planner(session.stack, session.store.blobs, layers=graph.layers, overrides=session.overrides())
+    blobs = session.store.blobs
+    program.resumed(made, blobs)
+    session.hint(program)
+    arguments = {} if made.steps else {n: artifacts.load(from_wire(wire), blobs) for n, wire in made.parameters.items()}
+    graph = program.outline(arguments)
+    planner = Planner(session.stack, blobs, layers=graph.layers, overrides=session.overrides())
     steps = tuple(planner.step_plan(node) for node in graph.nodes)
-    now = flow.completed(attrs.evolve(made, steps=steps, findings=findings_again(session, steps, made.settings)))
+    made = attrs.evolve(made, program=program.document())
+    now = program.completed(attrs.evolve(made, steps=steps, findings=findings_again(session, steps, made.settings)))
     refuse(now)
-    found = _body(flow, session.housed(now), {}, planner, session.request)
-    return cast("FlowBody", found)
+    return made, _body(session, program, session.housed(now), arguments, planner)
 
 
 def _with_code_of_now(made: Plan, session: Session, builder: Builder | None = None) -> Plan:

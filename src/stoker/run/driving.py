@@ -13,8 +13,8 @@ from stoker.core.errors import RunCancelled, RunFailed, StokerError
 from stoker.core.observer import Observer
 from stoker.core.plan import Plan
 from stoker.core.settings import PipelineSettings
-from stoker.engine import dynamic
 from stoker.engine.doing import Policy
+from stoker.engine.dynamic import Body
 from stoker.engine.inputs import Inputs
 from stoker.engine.interrupts import interrupts
 from stoker.engine.recorder import Recorder
@@ -25,7 +25,6 @@ from stoker.store.store import Store
 
 if TYPE_CHECKING:
     from stoker.client import Client, Run
-    from stoker.flows.execution import FlowBody
 
 
 class Drive:
@@ -40,7 +39,7 @@ class Drive:
         *,
         id: str,
         token: str,
-        body: dynamic.Body | FlowBody | None,
+        body: Body | None,
         resumed: bool = False,
     ) -> None:
         self._session = session

@@ -21,6 +21,7 @@ from stoker.core.settings import PipelineSettings
 from stoker.core.visibility import SIMULATE
 from stoker.plan.layers import RunFile, assignments, resolve_pipeline, run_file
 from stoker.plan.planner import ORCHESTRATOR, Overrides
+from stoker.run.attached import attached
 from stoker.store.store import Store, open_store
 from stoker.worker.identity import this_process
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from stoker.core.packages import Interpreter
     from stoker.images.environments import Environments
     from stoker.run.building import Builder
+    from stoker.run.program import Program
 
 DEBUGGED: Final = "inline"
 """The backend that runs steps under `--debug`, whatever the stack says."""
@@ -42,6 +44,8 @@ class Session:
 
     def __init__(self, request: RunRequest, *, stack: str | None = None) -> None:
         files = [run_file(request.run_file)] if request.run_file else []
+        backends, self.findings = attached(request)
+        files += [backends] if backends.layers else []
         files += [assignments(request.assignments)] if request.assignments else []
         self.files: Sequence[RunFile] = files
         named = [file.stack for file in files if file.stack]
@@ -56,13 +60,13 @@ class Session:
         self._environments: Environments | None = None
         self._builder: Builder | None = None
 
-    def hint(self, flow: Any) -> None:
-        """Tell a flow that it runs on this machine, if it does: there it takes `@resources` for a hint."""
+    def hint(self, program: Program) -> None:
+        """Tell a program that its steps run on this machine, if they do."""
         room_of = BACKENDS.load(self.stack.orchestrator.flavor).room
         if room_of is not None:
             settings, _ = resolve_pipeline((self.stack.layer, *self.overrides().every), self.stack)
             room = room_of(settings.backend.get(ORCHESTRATOR, {}))
-            flow.here(room.cpus, room.memory // 2**30 * 2**30)
+            program.hint(room.cpus, room.memory // 2**30 * 2**30)
 
     def overrides(self) -> Overrides:
         """What run file and command line say about steps."""

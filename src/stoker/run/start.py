@@ -18,14 +18,13 @@ from stoker.worker import spare
 
 if TYPE_CHECKING:
     from stoker.client import Run
-    from stoker.flows.definition import FlowDefinition
-    from stoker.pipelines.functional import Pipeline
+    from stoker.run.program import Program
 
 _exit_code = 0
 
 
-def run(pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any], request: RunRequest) -> Run:
-    """Run a pipeline to its end, or with `detach` to its beginning; see `driver.run`."""
+def run(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> Run:
+    """Run a program to its end, or with `detach` to its beginning; see `driver.run`."""
     watch_script()
     if request.detach and request.debug:
         raise UsageError("--debug runs every step in this process, which --detach leaves", fix="leave one of them out")
@@ -34,7 +33,7 @@ def run(pipeline: Pipeline[...] | FlowDefinition, arguments: Mapping[str, Any], 
     try:
         from stoker.run import driver
 
-        return driver.run(pipeline, arguments, request)
+        return driver.run(program, arguments, request)
     finally:
         spare.discard()
 

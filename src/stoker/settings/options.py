@@ -150,7 +150,7 @@ def layer_from(
 
 def component_settings(flavor: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """A backend's own settings, checked by its class."""
-    return _checked_fields(settings_class(flavor), values)
+    return checked_fields(settings_class(flavor), values)
 
 
 def settings_class(flavor: str) -> type[attrs.AttrsInstance]:
@@ -261,7 +261,7 @@ def _backends_near(module: str) -> list[str]:
     return [entry.name for entry in entries if entry.value.partition(":")[0].partition(".")[0] == package]
 
 
-def _checked_fields(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+def checked_fields(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """The given fields as the class has them; its own defaults are left out, so that they hide no weaker layer."""
     fields = [field.name for field in attrs.fields(kind)]
     for name in values:

@@ -15,11 +15,11 @@ from __future__ import annotations
 import os
 import resource
 import time
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, Protocol
 
 from stoker.core.artifact import Artifact, from_wire
 from stoker.core.errors import SerializationError, StokerError
-from stoker.core.flow import STEP_MARK
+from stoker.core.plugins import resolve
 from stoker.core.status import (
     CANCELLED,
     CAUSES,
@@ -35,6 +35,16 @@ from stoker.store.blobs import Blobs
 from stoker.worker import failure, modules
 from stoker.worker.context import document_of, entered
 from stoker.worker.notice import Notice, Terminated
+
+
+class TaskRunner(Protocol):
+    """What runs a task whose plan names a `runner`: made of the job, the step and the blobs, then called."""
+
+    def __call__(self) -> Any:
+        """Run the task."""
+
+    def kept(self) -> dict[str, Any]:
+        """The artifacts that the task has made, by name."""
 
 
 class Worker:
@@ -126,13 +136,12 @@ class Worker:
             return self._called(function, job, step)
 
     def _called(self, function: Callable[..., Any], job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
-        task = None
+        task: TaskRunner | None = None
         try:
-            if hasattr(function, STEP_MARK):
-                from stoker.flows.task import FlowTask
-
-                task = FlowTask(job, step, self.blobs)
-            # A flow's task loads what it reads, when it reads it.
+            if step.get("runner"):
+                start: Callable[..., TaskRunner] = resolve(step["runner"])
+                task = start(job, step, self.blobs)
+            # A task with a runner of its own loads what it reads, when it reads it.
             arguments = {} if task else {name: self._value(tree) for name, tree in job["inputs"].items()}
         except (Terminated, KeyboardInterrupt):
             raise

@@ -130,7 +130,7 @@ def is_below(path: str, root: str) -> bool:
 
 def step_document(step: StepPlan) -> dict[str, Any]:
     """What a worker is told of a step, once."""
-    return {
+    document = {
         "name": step.name,
         "source": documents([step.source])[0],
         "outputs": [output.name for output in step.outputs],
@@ -138,3 +138,6 @@ def step_document(step: StepPlan) -> dict[str, Any]:
         "split": list(step.split),
         "environment": dict(step.settings.environment),
     }
+    if step.runner:
+        document["runner"] = step.runner
+    return document

@@ -1,0 +1,127 @@
+"""The options of a flow's runs that pipelines do not have, by Metaflow's words, and those that mean more in a flow."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Callable, Collection, Mapping
+
+import attrs
+
+from stoker.core.errors import UsageError
+from stoker.core.request import RunOption, RunRequest
+
+Apply = Callable[[RunRequest, Any], RunRequest]
+
+
+def of_flow(name: str, configs: Collection[str]) -> tuple[RunOption, ...]:
+    """The options of a flow's runs; `configs` are the names of its `Config`s."""
+
+    def attributes(run: str) -> str:
+        return json.dumps({"flow_name": name, "run_id": run})
+
+    return (
+        RunOption(
+            name="with", value="DECORATOR", many=True, help="a decorator for every step that lacks it: resources:gpu=1"
+        ),
+        RunOption(name="without", value="DECORATOR", many=True, help="leave a decorator out, such as kubernetes"),
+        RunOption(
+            name="environment",
+            value="KIND",
+            help="packages of steps: of this Python (local), or made for them by pypi, conda or uv",
+        ),
+        RunOption(
+            name="config",
+            value="[NAME] FILE",
+            many=True,
+            help="the file of a Config of the flow; without a name a YAML file with parameters and settings",
+            apply=_run_file(configs),
+            pair=lambda word: word in configs,
+        ),
+        RunOption(
+            name="config-value",
+            value="NAME JSON",
+            many=True,
+            help="the content of a Config of the flow",
+            pair=lambda word: True,
+        ),
+        RunOption(name="max-workers", value="N", help="how many tasks may run at once", apply=_max_workers),
+        RunOption(
+            name="max-num-splits",
+            value="N",
+            help="refuse a foreach with more elements; without it there is no limit",
+        ),
+        RunOption(name="namespace", value="NAME", help="the namespace that the run belongs to; user:NAME by default"),
+        RunOption(
+            name="run-id-file",
+            value="FILE",
+            help="write the run's id there as soon as it begins",
+            apply=_written_when_it_begins(lambda run: run),
+        ),
+        RunOption(
+            name="runner-attribute-file",
+            value="FILE",
+            help="write flow and run there as JSON as soon as it begins",
+            apply=_written_when_it_begins(attributes),
+        ),
+        RunOption(name="max-log-size", value="MB", help="taken for Metaflow's sake: logs are kept whole"),
+        RunOption(name="no-pylint", help="taken for Metaflow's sake: no linter is run"),
+        *(
+            RunOption(
+                name=word,
+                value="WHERE",
+                help="taken for Metaflow's sake, only 'local': the store is that of the stack",
+            )
+            for word in ("metadata", "datastore")
+        ),
+    )
+
+
+def number(name: str, text: Any) -> int:
+    """The value of an option that is a number from 1 up."""
+    if not str(text).isdecimal() or int(text) < 1:
+        raise UsageError(f"--{name} {text}: not a number from 1 up", fix=f"write --{name} 4")
+    return int(text)
+
+
+def check_local(options: Mapping[str, Any]) -> None:
+    """Refuse a metadata service or a datastore of Metaflow's."""
+    for name in ("metadata", "datastore"):
+        if options.get(name, "local") != "local":
+            raise UsageError(
+                f"--{name}={options[name]}: only 'local' is taken; where things are kept is the stack's to say",
+                fix="write artifact_store and database into stoker.toml, and --stack NAME",
+            )
+
+
+def _max_workers(request: RunRequest, text: Any) -> RunRequest:
+    count = number("max-workers", text)
+    return attrs.evolve(request, assignments=(*request.assignments, f"max_parallel={count}"))
+
+
+def _run_file(configs: Collection[str]) -> Apply:
+    def apply(request: RunRequest, texts: list[str]) -> RunRequest:
+        files = [text for text in texts if text.partition("=")[0] not in configs]
+        return attrs.evolve(request, run_file=files[-1]) if files else request
+
+    return apply
+
+
+def _written_when_it_begins(content: Callable[[str], str]) -> Apply:
+    """What an option does whose file gets something of the run when that begins."""
+
+    def apply(request: RunRequest, name: str) -> RunRequest:
+        before = request.began
+
+        def began(run: str) -> None:
+            if before is not None:
+                before(run)
+            path = Path(name)
+            beside = path.with_name(f".{path.name}.{os.getpid()}")
+            beside.write_text(content(run), encoding="utf-8")
+            beside.replace(path)
+
+        return attrs.evolve(request, began=began)
+
+    return apply

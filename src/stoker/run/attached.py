@@ -1,0 +1,161 @@
+"""`--with BACKEND[:field=value,…]`: every step of a run on one of the stack's backends, with settings and resources.
+
+Words for hardware are the same as those of flows' decorators: `cpu`, `gpu`, `memory`, and the fields of
+`ResourceSettings`; a bare number of memory is in MB. All other words are the backend's own settings.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Mapping
+
+import attrs
+
+from stoker.backends.base.backend import FlowDecorator
+from stoker.backends.registry import BACKENDS, planned_decorators
+from stoker.core.errors import SettingsError, UsageError, nearest
+from stoker.core.findings import Finding
+from stoker.core.request import RunRequest
+from stoker.core.resources import ResourceSettings
+from stoker.core.settings import Layer, fields_given
+from stoker.core.units import UNSET
+from stoker.pipelines.params import parse
+from stoker.plan.layers import RunFile
+from stoker.settings.options import checked_fields, component_settings, layer_from
+
+NO_BACKEND: Final = "STK190"
+SHORT: Final = frozenset({"cpu", "gpu", "trainium", "inferentia"})
+"""Words for resources that `ResourceSettings` calls otherwise; their checks say more of a text than JSON would."""
+HARDWARE: Final = SHORT | {field.name for field in attrs.fields(ResourceSettings)}
+"""Words of a platform that are requests for resources."""
+MB: Final = 10**6
+"""https://docs.metaflow.org/api/step-decorators/resources: "memory (int, default 4096): Memory size (in MB)"; what it
+sends to Kubernetes is decimal, "4096M"."""
+MIB: Final = 2**20
+"""There, too: "shared_memory: The value for the size (in MiB) of the /dev/shm volume"."""
+_RENAMED: Final = {"cpu": "cpu_count", "gpu": "gpu_count"}
+_SIZES: Final = {"memory": MB, "disk": MB, "shared_memory": MIB}
+_CORES: Final = ("trainium", "inferentia")
+_NEXT_WORD: Final = re.compile(r",(?=[\s\w]+=)")
+"""The comma before a word, not those inside of a value: `vars={"a": 1, "b": 2},times=3`."""
+
+
+def attached(request: RunRequest) -> tuple[RunFile, tuple[Finding, ...]]:
+    """What `--environment` and `--with` ask for, and what is to be said of platforms that nothing runs yet."""
+    layers: list[Layer] = []
+    if request.environment is not None:
+        asked = {"packages": {"environment": request.environment}}
+        layers.append(layer_from(f"--environment={request.environment}", (asked,)))
+    findings: list[Finding] = []
+    places: list[str] = []
+    planned = {decorator.name: decorator for decorator in planned_decorators()}
+    for text in request.attached:
+        name, colon, rest = text.partition(":")
+        where = f"--with {text}"
+        if name not in BACKENDS and name not in planned and name != "resources":
+            raise UsageError(
+                f"there is no backend called '{name}'{nearest(name, (*BACKENDS.names(), *planned, 'resources'))}",
+                where=where,
+                fix="write --with BACKEND[:field=value,…]; other settings are --set KEY=VALUE",
+            )
+        if colon and not rest:
+            raise UsageError("nothing stands behind the colon", where=where, fix=f"write --with {name}:gpu=1")
+        words = words_of(name, rest, where) if colon else {}
+        places += [name] if name != "resources" else []
+        if len(places) > 1:
+            raise UsageError(
+                f"every step is to run on {' and on '.join(places)}", where=where, fix="keep one of the two"
+            )
+        try:
+            layers.append(_layer(name, words, where, planned))
+        except SettingsError as error:
+            raise SettingsError(error.message, where=where, fix=error.fix) from None
+        if name in planned:
+            findings.append(
+                no_backend(planned[name], where, said="--with", fix="leave it out, or name a backend that is here")
+            )
+    return RunFile(origin="the command line", layers=tuple(layers)), tuple(findings)
+
+
+def no_backend(platform: FlowDecorator, where: str, *, said: str, fix: str) -> Finding:
+    """That nothing runs steps on a platform yet; `said` is what asks for it."""
+    return Finding(
+        code=NO_BACKEND,
+        level="error",
+        where=where,
+        what=f"{said} is to run it on {platform.title}",
+        why="this version of Stoker has no backend for that yet; what the decorator says was read and checked",
+        fix=fix,
+    )
+
+
+def _layer(name: str, words: Mapping[str, Any], where: str, planned: Mapping[str, FlowDecorator]) -> Layer:
+    hardware = fields_given(ResourceSettings(**resource_words({w: v for w, v in words.items() if w in HARDWARE})))
+    own = {word: value for word, value in words.items() if word not in HARDWARE}
+    values: dict[str, Any] = {"resources": hardware} if hardware else {}
+    if name == "resources":
+        if own:
+            word = next(iter(own))
+            raise SettingsError(f"resources has no '{word}'{nearest(word, HARDWARE)}")
+    elif name in planned:
+        checked_fields(planned[name].settings, own)
+    else:
+        values[f"platform.{name}"] = component_settings(name, own)
+    return Layer(origin=where, values=values)
+
+
+def words_of(name: str, text: str, where: str) -> dict[str, Any]:
+    """What stands behind the name's colon, by word; values are JSON, or texts."""
+    given: dict[str, Any] = {}
+    for part in _NEXT_WORD.split(text):
+        word, equals, value = part.partition("=")
+        word = word.strip()
+        if not equals or not word:
+            raise UsageError(f"{part!r} is not word=value", where=where, fix=f"write {name}:word=value")
+        given[word] = value.strip() if word in SHORT else parse(value.strip(), Any)
+    return given
+
+
+def resource_words(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `ResourceSettings` from what a decorator was given; None asks for nothing."""
+    found: dict[str, Any] = {}
+    for word, given in values.items():
+        value: Any = given
+        if value is None or value is UNSET:
+            continue
+        name = _RENAMED.get(word, word)
+        if word in _CORES:
+            name, value = "accelerators", f"{word}:{_cores(word, value)}"
+        elif word in _SIZES:
+            value = _size(word, value)
+        elif word in _RENAMED and isinstance(value, bool):
+            raise SettingsError(f"{word}={value!r} is not a number", fix=f"write {word}=1")
+        if name in found:
+            raise SettingsError(f"{word}={value!r} says again what {name} says", fix="remove one of the two")
+        found[name] = value
+    if found.get("gpu_vendor") and not found.get("gpu_count") and not found.get("accelerators"):
+        found.pop("gpu_vendor")  # of which kind the GPUs are, if there were any
+    return found
+
+
+def _size(word: str, value: Any) -> Any:
+    """Bytes; a bare number is of Metaflow's unit for the word, also as a text, as the command line gives it."""
+    number = value
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            return value  # with a unit, or a mistake that the settings explain
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or number <= 0:
+        raise SettingsError(f"{word}={value!r} is not a size", fix=f'write {word}=4096 (MB) or {word}="4GB"')
+    return int(number * _SIZES[word])
+
+
+def _cores(word: str, value: Any) -> int:
+    try:
+        count = int(str(value))
+    except ValueError:
+        count = 0
+    if count < 1 or isinstance(value, bool):
+        raise SettingsError(f"{word}={value!r} is not a number of devices", fix=f"write {word}=16")
+    return count

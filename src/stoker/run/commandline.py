@@ -1,0 +1,285 @@
+"""The command line of a program: the options that every run has, and the program's own options and parameters.
+
+`python train.py --lr 1`, `python flow.py run --lr 1` and `stoker run FILE --lr 1` all read their words here, so that
+they agree. Which program is called is known only when the script calls it: until then the words of `stoker run` wait in
+`COMMAND_LINE`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextvars import ContextVar
+from typing import Any, Callable, Final, Iterable, Mapping, Sequence
+
+import attrs
+
+from stoker.core.errors import ParameterError, StokerError
+from stoker.core.request import REQUEST, NotTheDriver, RunOption, RunRequest
+from stoker.run.program import Program
+
+Apply = Callable[[RunRequest, Any], RunRequest]
+Options = Mapping[str, Any]
+"""Given options by name: True for a flag, a list where it may be given many times."""
+
+
+def field(name: str) -> Apply:
+    """What an option does whose value is a field of the request."""
+    return lambda request, value: attrs.evolve(request, **{name: value})
+
+
+def texts(name: str) -> Apply:
+    """The same of an option that may be given again."""
+    return lambda request, values: field(name)(request, (*getattr(request, name), *values))
+
+
+def setting(key: str) -> Apply:
+    """What an option does that is a short way to write a `--set`."""
+    return lambda request, value: attrs.evolve(request, assignments=(*request.assignments, f"{key}={value}"))
+
+
+RUN_OPTIONS: Final = (
+    RunOption(
+        name="stack",
+        value="NAME",
+        help="where to run and to keep things, from stoker.toml",
+        apply=field("stack"),
+    ),
+    RunOption(
+        name="with",
+        value="BACKEND",
+        many=True,
+        help="run every step there, with its settings and resources: slurm:partition=gpu,gpu=2",
+        apply=texts("attached"),
+    ),
+    RunOption(name="config", value="FILE", help="a YAML file with parameters and settings", apply=field("run_file")),
+    RunOption(
+        name="set",
+        value="KEY=VALUE",
+        many=True,
+        help="a setting, such as steps.train.resources.gpu_count=2",
+        apply=texts("assignments"),
+    ),
+    RunOption(
+        name="environment",
+        value="KIND",
+        help="packages of steps: of this Python (local), or made for them by pypi, conda or uv",
+        apply=field("environment"),
+    ),
+    RunOption(name="tag", value="TAG", many=True, help="a tag to find the run by", apply=texts("tags")),
+    RunOption(name="name", value="NAME", help="a name for the run instead of the pipeline's", apply=field("name")),
+    RunOption(
+        name="failure-mode",
+        value="MODE",
+        help="fail_fast, or continue with what does not depend on a failure",
+        apply=setting("failure_mode"),
+    ),
+    RunOption(
+        name="no-cache",
+        help="run every step, also those whose results are known",
+        apply=lambda request, given: attrs.evolve(request, cache=False if given else None),
+    ),
+    RunOption(
+        name="debug",
+        help="run every step in this process, one by one, so that breakpoint() works",
+        apply=field("debug"),
+    ),
+    RunOption(
+        name="detach",
+        help="plan and check, then let the run go on by itself: the terminal can be closed",
+        apply=field("detach"),
+    ),
+    RunOption(
+        name="simulate",
+        value="DEVICES",
+        help='pretend that this machine has "4xH100-80GB,1xA10", for example',
+        apply=field("simulate"),
+    ),
+    RunOption(name="quiet", help="show the summary only", apply=field("quiet")),
+)
+"""The options of every run, however it is started, in the order of `--help`."""
+HELP: Final = RunOption(name="help", help="show this and run nothing")
+_PARSERS: Final = re.compile(r"\b(argv|argparse|parse_args|click|typer|fire|absl|hydra|tyro|docopt)\b")
+"""Words of a script that reads its command line itself."""
+
+
+@attrs.define
+class CommandLine:
+    """What `stoker run` was given for the program that the script will call, and the calls that were made.
+
+    `words` are those that the command did not take itself. `wanted`: only the program of this name is meant; the script
+    is left where it calls another one. `planning`: it is left at the first call, because only what would be run is
+    asked.
+    """
+
+    words: Sequence[str] = ()
+    wanted: str = ""
+    planning: bool = False
+    calls: list[tuple[Program, Mapping[str, Any]]] = attrs.field(factory=list)
+
+
+COMMAND_LINE: ContextVar[CommandLine | None] = ContextVar("stoker_command_line", default=None)
+
+
+def asked(program: Program, arguments: Mapping[str, Any]) -> tuple[Program, RunRequest]:
+    """What the command line asks of a program that is being called with some arguments.
+
+    In a script that was started by itself, `--help` and a mistake end the program, as a command line's do.
+    """
+    line = COMMAND_LINE.get()
+    if line is not None:
+        return waited_for(program, arguments, line)
+    there = REQUEST.get()
+    words = script_words(program) if there is None else None
+    if words is None:
+        return program, there or RunRequest()
+    try:
+        options, _ = split(words, (HELP,))
+        if not options.get("help"):
+            return read(program, words)
+    except StokerError as error:
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(error.exit_code) from None
+    sys.stdout.write(help_text(program, f"python {sys.argv[0]}") + "\n")
+    raise SystemExit(0)
+
+
+def waited_for(program: Program, arguments: Mapping[str, Any], line: CommandLine) -> tuple[Program, RunRequest]:
+    """What `stoker run` asks of a program that its script calls; `NotTheDriver` where the call is not to run."""
+    if line.wanted and program.name != line.wanted:
+        raise NotTheDriver
+    line.calls.append((program, arguments))
+    if line.planning:
+        raise NotTheDriver
+    return read(program, line.words)
+
+
+def read(program: Program, words: Sequence[str]) -> tuple[Program, RunRequest]:
+    """The program and the request that a command line makes; `ParameterError` for what neither takes."""
+    known = options_of(program)
+    options, rest = split(words, known)
+    program = program.configured(options)
+    return program, request(program, known, options, rest)
+
+
+def request(program: Program, known: Sequence[RunOption], options: Options, words: Sequence[str]) -> RunRequest:
+    """The request of options that are taken off, and of the words that are left; `known` are those of the command."""
+    own = {option.name for option in program.run_options()}
+    for name in options:
+        if name in own:
+            continue
+        key = name.replace("-", "_")
+        key = key if key in program.signature.parameters else key.removeprefix("no_")
+        if key in program.signature.parameters:
+            raise ParameterError(
+                f"--{name} is an option of every run, and {program.signature.owner} has a parameter '{key}'",
+                fix=f"write --set parameters.{key}=… for the parameter, or give it another name",
+            )
+    parameters, rest = program.parse(words, [option.flag for option in known])
+    if rest:
+        raise ParameterError(f"unexpected argument {rest[0]!r}", fix="write --parameter value")
+    return applied(known, options, RunRequest(parameters=parameters))
+
+
+def applied(known: Iterable[RunOption], options: Options, start: RunRequest) -> RunRequest:
+    """A request with what the given options make of it."""
+    for option in known:
+        if option.name in options and option.apply is not None:
+            start = option.apply(start, options[option.name])
+    return start
+
+
+def options_of(program: Program) -> tuple[RunOption, ...]:
+    """The options of a program's runs: its own, and those of every run that it does not have by the same name."""
+    own = program.run_options()
+    hidden = {option.name for option in own}
+    return (*own, *(option for option in RUN_OPTIONS if option.name not in hidden))
+
+
+def split(words: Sequence[str], known: Iterable[RunOption]) -> tuple[dict[str, Any], list[str]]:
+    """The known options among the words, and the words that are left; `-` and `_` in a name are the same."""
+    by_name = {option.name: option for option in known}
+    options: dict[str, Any] = {}
+    rest: list[str] = []
+    line = iter(words)
+    for word in line:
+        flag, equals, value = word.partition("=")
+        name = flag.removeprefix("--").replace("_", "-")
+        option = by_name.get(name) if flag.startswith("--") else None
+        if word == "--":
+            return options, [*rest, word, *line]
+        if option is None:
+            rest.append(word)
+        elif not option.value:
+            if equals and value.lower() not in ("true", "false"):
+                raise ParameterError(f"{flag} takes no value, got {value!r}", fix=f"write {flag} alone")
+            options[name] = not equals or value.lower() == "true"
+        else:
+            if not equals:
+                value = next(line, "--")
+                if not value or value.startswith("--"):
+                    raise ParameterError(f"{flag} needs a value", fix=f"write {flag} {option.value}")
+                if option.pair is not None and option.pair(value):
+                    value = f"{value}={next(line, '')}"
+            if option.many:
+                options.setdefault(name, []).append(value)
+            else:
+                options[name] = value
+    return options, rest
+
+
+def script_words(program: Program) -> list[str] | None:
+    """The words of `python train.py --lr 0.1` if they are the program's: it is called by the script itself, which does
+    not read its command line; None otherwise."""
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    words = sys.argv[1:]
+    if not file or not any(word.startswith("--") for word in words) or not _called_by(vars(main)):
+        return None
+    try:
+        with open(file, encoding="utf-8", errors="replace") as script:
+            return None if _PARSERS.search(script.read()) else words
+    except OSError:
+        return None
+
+
+def help_text(program: Program, usage: str, extra: Sequence[RunOption] = ()) -> str:
+    """The program's parameters with types and defaults, and the options of a run, as a person reads them."""
+    lines = [f"Usage: {usage} [OPTIONS] [PARAMETERS]"]
+    summary = first_line(program)
+    if summary:
+        lines += ["", f"  {summary}"]
+    rows = program.parameter_rows()
+    title = f"Parameters of {program.signature.owner}:" if rows else f"{_capital(program.signature.owner)} takes none."
+    return "\n".join([*lines, "", title, *columns(rows), "", options_text((*extra, *options_of(program), HELP))])
+
+
+def options_text(options: Sequence[RunOption]) -> str:
+    """Options as the help lists them."""
+    again = {True: "; may be given again", False: ""}
+    rows = [(f"{option.flag} {option.value}".rstrip(), option.help + again[option.many]) for option in options]
+    return "\n".join(["Options:", *columns(rows)])
+
+
+def columns(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Rows of the help, with the second column below each other."""
+    width = max((len(left) for left, _ in rows if len(left) <= 32), default=0)
+    return [f"  {left:<{width}}  {right}".rstrip() for left, right in rows]
+
+
+def first_line(program: Program) -> str:
+    """The first line of what the author wrote about the program."""
+    lines = (getattr(program.function, "__doc__", None) or "").strip().splitlines()
+    return lines[0].strip() if lines else ""
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _called_by(names: Mapping[str, Any]) -> bool:
+    """Whether the first frame outside Stoker is that of a module with these names."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "stoker":
+        frame = frame.f_back
+    return frame.f_globals is names
