@@ -15,11 +15,17 @@ if TYPE_CHECKING:
     from stoker.backends.slurm.settings import SlurmSettings
     from stoker.core.docker import DockerSettings
     from stoker.core.ladder import Alternative, Halve, Scale
-    from stoker.core.launch import MPI, Accelerate, Command, DeepSpeed, Jax, Launch, Torchrun
+    from stoker.core.launch import Launch
     from stoker.core.monitoring import Monitor
     from stoker.core.packages import PackageSettings
     from stoker.core.resources import ResourceSettings
     from stoker.core.retry import Retry
+    from stoker.launchers.accelerate import Accelerate
+    from stoker.launchers.command import Command
+    from stoker.launchers.deepspeed import DeepSpeed
+    from stoker.launchers.jax import Jax
+    from stoker.launchers.mpi import MPI
+    from stoker.launchers.torchrun import Torchrun
     from stoker.stacks import Component, Stack, load, stacks
 
 __all__ = [
@@ -49,18 +55,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Accelerate": "stoker.core.launch",
+    "Accelerate": "stoker.launchers.accelerate",
     "Alternative": "stoker.core.ladder",
-    "Command": "stoker.core.launch",
+    "Command": "stoker.launchers.command",
     "Component": "stoker.stacks",
     "ContainerSettings": "stoker.backends.docker.settings",
-    "DeepSpeed": "stoker.core.launch",
+    "DeepSpeed": "stoker.launchers.deepspeed",
     "DockerSettings": "stoker.core.docker",
     "Halve": "stoker.core.ladder",
-    "Jax": "stoker.core.launch",
+    "Jax": "stoker.launchers.jax",
     "Launch": "stoker.core.launch",
     "LocalSettings": "stoker.backends.local.settings",
-    "MPI": "stoker.core.launch",
+    "MPI": "stoker.launchers.mpi",
     "Monitor": "stoker.core.monitoring",
     "PackageSettings": "stoker.core.packages",
     "RaySettings": "stoker.backends.ray.settings",
@@ -69,7 +75,7 @@ _HOMES = {
     "Scale": "stoker.core.ladder",
     "SlurmSettings": "stoker.backends.slurm.settings",
     "Stack": "stoker.stacks",
-    "Torchrun": "stoker.core.launch",
+    "Torchrun": "stoker.launchers.torchrun",
     "load": "stoker.stacks",
     "stacks": "stoker.stacks",
 }

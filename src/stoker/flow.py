@@ -184,6 +184,10 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
+    if home is None and not name.startswith("_"):
+        from stoker.flows.decorators import KINDS
+
+        home = "stoker.flows.decorators" if name in KINDS else None  # of a launcher of another distribution
     if home is None:
         raise AttributeError(f"module 'stoker.flow' has no attribute '{name}'")
     import importlib

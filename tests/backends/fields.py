@@ -16,9 +16,9 @@ from stoker.backends.slurm import detach as slurmdetach
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.codec import to_json
 from stoker.core.docker import DockerSettings
-from stoker.core.launch import resolved
 from stoker.core.packages import PackageSettings
 from stoker.core.resources import ResourceSettings
+from stoker.launchers.options import resolve_launch
 
 
 @attrs.frozen
@@ -108,7 +108,7 @@ STEP: Mapping[str, tuple[Example, ...]] = {
         Example({"WORD": "a b"}),
         Example({"CUDA_VISIBLE_DEVICES": "0"}, words="which devices it sees"),
     ),
-    "launch": (Example(resolved({"launcher": "single"})),),
+    "launch": (Example(resolve_launch({"launcher": "single"})),),
     "accelerator_policy": (Example("prefer", resources=ONE),),
     "isolation": (Example("fresh"),),
     "docker": (

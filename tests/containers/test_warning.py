@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from stoker.config import Torchrun
-from stoker.core.launch import given_launch, plain, resolved
+from stoker.core.launch import plain
+from stoker.launchers.options import parse_launch, resolve_launch
 from stoker.store.blobs import Blobs
 
 CODE = """
@@ -118,7 +119,7 @@ def test_a_step_that_never_looks_is_interrupted_by_the_limit_alone(tmp_path: Pat
 
 
 def test_all_ranks_see_the_warning(tmp_path: Path) -> None:
-    launch = plain(resolved(given_launch(Torchrun(processes_per_node=2))))
+    launch = plain(resolve_launch(parse_launch(Torchrun(processes_per_node=2))))
     program = Program(tmp_path, "patient", launch=launch)
     program.wait_for("ready", times=2)
     program.process.send_signal(signal.SIGUSR1)

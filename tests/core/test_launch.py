@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from stoker.config import MPI, Accelerate, Command, DeepSpeed, Jax, Launch, Torchrun
 from stoker.core.codec import from_json, to_json
 from stoker.core.errors import SettingsError
-from stoker.core.launch import given_launch, laid_over, plain, resolved
-from stoker.core.launch_arguments import Argument, given_argument, written
+from stoker.core.launch import plain
 from stoker.core.settings import StepSettings, fields_given
+from stoker.launchers.arguments import Argument, argument_value, argument_words
+from stoker.launchers.options import parse_launch, resolve_launch, weaker_launch
 from stoker.settings.options import layer_from, layer_of, step_settings
 
 
@@ -31,7 +32,7 @@ def test_a_value_holds_what_was_given() -> None:
 
 
 def test_a_resolved_value_has_defaults() -> None:
-    launch = resolved(given_launch("torchrun"))
+    launch = resolve_launch(parse_launch("torchrun"))
     assert launch == Launch(
         launcher="torchrun",
         num_processes=None,
@@ -84,25 +85,25 @@ def test_no_launch_is_none() -> None:
 
 
 def test_arguments_without_a_launcher_wait_for_one() -> None:
-    values = given_launch({"num_processes": 2, "mixed_precision": "bf17"})
+    values = parse_launch({"num_processes": 2, "mixed_precision": "bf17"})
     assert values is not None
     with pytest.raises(SettingsError, match="no launcher"):
-        resolved(values)
+        resolve_launch(values)
     with pytest.raises(SettingsError, match="did you mean 'bf16'"):
-        resolved({**values, "launcher": "accelerate"})
+        resolve_launch({**values, "launcher": "accelerate"})
 
 
 def test_none_takes_back_and_is_no_limit() -> None:
-    launch = resolved({"launcher": "torchrun", "hang_after": None, "arguments": {"max_restarts": None}})
+    launch = resolve_launch({"launcher": "torchrun", "hang_after": None, "arguments": {"max_restarts": None}})
     assert launch is not None
     assert launch.hang_after is None
     assert launch.arguments == {}
 
 
 def test_the_number_in_all_takes_back_the_number_on_each_node() -> None:
-    strong = given_launch({"num_processes": 2})
+    strong = parse_launch({"num_processes": 2})
     weak = plain(Torchrun(nproc_per_node=4))
-    launch = resolved({**weak, **(strong or {})})
+    launch = resolve_launch({**weak, **(strong or {})})
     assert launch is not None
     assert (launch.num_processes, launch.processes_per_node) == (2, None)
 
@@ -114,9 +115,9 @@ def test_as_many_as_there_are(word: str) -> None:
 
 def test_another_launcher_takes_no_arguments_of_the_first() -> None:
     weak = plain(Torchrun(nproc_per_node=4, max_restarts=2, hang_after=60))
-    assert laid_over(weak, plain(Accelerate())) == {"launcher": "torchrun", "hang_after": 60.0}
-    assert laid_over(weak, {"num_processes": 2}) == weak
-    assert laid_over(weak, plain(Torchrun())) == weak
+    assert weaker_launch(weak, plain(Accelerate())) == {"launcher": "torchrun", "hang_after": 60.0}
+    assert weaker_launch(weak, {"num_processes": 2}) == weak
+    assert weaker_launch(weak, plain(Torchrun())) == weak
 
 
 @pytest.mark.parametrize(
@@ -143,13 +144,13 @@ def test_another_launcher_takes_no_arguments_of_the_first() -> None:
         (lambda: MPI(program="aprun"), "'aprun' is not one of mpirun, mpiexec, srun"),
         (lambda: Command("launch -n 2"), "'launch -n 2' is not a list of words"),
         (lambda: Command([]), "is not a list of words"),
-        (lambda: given_launch("torchrunn"), "there is no launcher called 'torchrunn', did you mean 'torchrun'"),
-        (lambda: given_launch(3), "3 says not how ranks are started"),
-        (lambda: given_launch({"launcher": 3}), "launcher: 3 is not a name"),
-        (lambda: given_launch({"launcher": "command"}), "needs a command"),
-        (lambda: given_launch({"launcher": "mpi", "command": ["a"]}), "runs a command of its own"),
-        (lambda: given_launch({"arguments": 3}), "arguments: 3 does not map"),
-        (lambda: given_launch({"outputs": "all", "arguments": {"outputs": "all"}}), "outputs is given twice"),
+        (lambda: parse_launch("torchrunn"), "there is no launcher called 'torchrunn', did you mean 'torchrun'"),
+        (lambda: parse_launch(3), "3 says not how ranks are started"),
+        (lambda: parse_launch({"launcher": 3}), "launcher: 3 is not a name"),
+        (lambda: parse_launch({"launcher": "command"}), "needs a command"),
+        (lambda: parse_launch({"launcher": "mpi", "command": ["a"]}), "runs a command of its own"),
+        (lambda: parse_launch({"arguments": 3}), "arguments: 3 does not map"),
+        (lambda: parse_launch({"outputs": "all", "arguments": {"outputs": "all"}}), "outputs is given twice"),
     ],
 )
 def test_refusals_say_what_to_write(make: Any, words: str) -> None:
@@ -165,7 +166,7 @@ def test_the_place_of_a_refusal() -> None:
 
 def test_a_command_stays_a_list() -> None:
     launch = Command(["./start", "-v"], num_processes=4)
-    assert given_launch(["./start", "-v"]) == {"launcher": "command", "command": ["./start", "-v"]}
+    assert parse_launch(["./start", "-v"]) == {"launcher": "command", "command": ["./start", "-v"]}
     settings = step_settings({"launch": plain(launch)})
     assert settings.launch is not None
     assert settings.launch.command == ("./start", "-v")
@@ -189,10 +190,10 @@ VALUES = {
 def test_plain_forms_come_back(arguments: dict[str, Any]) -> None:
     launch = Accelerate(**arguments)
     form = json.loads(json.dumps(plain(launch)))
-    assert given_launch(form) == plain(launch) == given_launch(launch)
-    once = resolved(form)
+    assert parse_launch(form) == plain(launch) == parse_launch(launch)
+    once = resolve_launch(form)
     assert once is not None
-    assert resolved(json.loads(json.dumps(plain(once)))) == once
+    assert resolve_launch(json.loads(json.dumps(plain(once)))) == once
     assert from_json(Launch, json.loads(json.dumps(to_json(once))), strict=True) == once
 
 
@@ -220,7 +221,7 @@ def test_plain_forms_come_back(arguments: dict[str, Any]) -> None:
     ],
 )
 def test_how_arguments_are_written(argument: Argument, value: Any, words: list[str]) -> None:
-    assert written("x", argument, given_argument(argument, value)) == words
+    assert argument_words("x", argument, argument_value(argument, value)) == words
 
 
 @pytest.mark.parametrize(
@@ -246,4 +247,4 @@ def test_how_arguments_are_written(argument: Argument, value: Any, words: list[s
 )
 def test_what_arguments_do_not_take(argument: Argument, value: Any) -> None:
     with pytest.raises(SettingsError):
-        given_argument(argument, value)
+        argument_value(argument, value)

@@ -12,6 +12,7 @@ import pytest
 from stoker.core import wire
 from stoker.core.errors import MissingPackage, RunFailed, SettingsError, UsageError
 from stoker.flows import launch as flowlaunch
+from stoker.launchers.registry import launcher_named
 from stoker.worker import mpigang
 from stoker.worker.context import entered
 
@@ -152,9 +153,9 @@ def test_a_node_that_does_not_come_is_named(ranks: Any) -> None:
 def test_what_is_asked_for_wrongly_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     job = {"run": "r", "key": "train", "attempt": 1}
-    mpi: Any = flowlaunch.launching("mpi", {}, "")
+    mpi: Any = flowlaunch.launching(launcher_named("mpi"), {}, "")
     with entered(job):
-        torch = flowlaunch.launching("torch", {}, "")
+        torch = flowlaunch.launching(launcher_named("torchrun"), {}, "")
         with pytest.raises(SettingsError, match="torchrun has no argument 'nproc'"):
             torch.run("x.py", nproc=2)
         with pytest.raises(SettingsError, match="learns its place"):
@@ -175,13 +176,13 @@ def test_what_is_asked_for_wrongly_is_refused(tmp_path: Path, monkeypatch: pytes
             mpi.broadcast_file("nothing.txt")
     if importlib.util.find_spec("deepspeed") is None:
         with entered(job), pytest.raises(MissingPackage, match="@deepspeed needs the package 'deepspeed'"):
-            flowlaunch.launching("deepspeed", {}, "").run("x.py", deepspeed_args=["--deepspeed"])
+            flowlaunch.launching(launcher_named("deepspeed"), {}, "").run("x.py", deepspeed_args=["--deepspeed"])
 
 
 @needs_mpi
 def test_one_node_needs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    mpi: Any = flowlaunch.launching("mpi", {"nproc_per_node": 2}, "")
+    mpi: Any = flowlaunch.launching(launcher_named("mpi"), {"nproc_per_node": 2}, "")
     (tmp_path / "say.py").write_text(AGAIN)
     monkeypatch.setenv("NODE", "x")
     with entered({"run": "r", "key": "train", "attempt": 1}):

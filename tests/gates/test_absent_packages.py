@@ -118,11 +118,13 @@ def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.M
 
 def test_every_named_extra_exists(repository: Path) -> None:
     from stoker.backends.registry import BACKENDS
-    from stoker.core import plugins
+    from stoker.launchers.registry import LAUNCHERS
 
     extras = _extras(repository)
-    tables = [*plugins.TABLES.values(), BACKENDS.builtin]
+    tables = [LAUNCHERS.builtin, BACKENDS.builtin]
     named = {extra for table in tables for _, extra in table.values() if extra}
+    requirements = [launcher.requirement for _, launcher in LAUNCHERS.parts() if launcher.requirement]
+    named |= {requirement.removeprefix("stoker[").removesuffix("]") for requirement in requirements}
     assert named <= extras, f"no such extra in pyproject.toml: {named - extras}"
 
 

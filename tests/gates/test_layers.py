@@ -21,7 +21,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "cloudpickle": ("stoker.plan", "stoker.store"),
     "docker": ("stoker.backends.docker.engines",),
     "fsspec": ("stoker.store", "stoker.backends.ray.folders"),
-    "jax": ("stoker.worker",),
+    "jax": ("stoker.launchers.jax",),
     "libcst": ("stoker.migrate",),
     "markdown_it": ("stoker.report.markdown",),
     "numpy": ("stoker.store", "stoker.plan"),
@@ -98,11 +98,8 @@ def test_nobody_below_imports_the_public_face(graph: grimp.ImportGraph) -> None:
 def test_every_part_by_name_exists() -> None:
     """The linter cannot see `"module:attribute"`. Parts that need an extra may not be loadable here."""
     from stoker.backends.registry import BACKENDS, planned_decorators
-    from stoker.core import plugins
+    from stoker.launchers.registry import LAUNCHERS
 
     assert dict(BACKENDS.parts()).keys() == set(BACKENDS.names())
+    assert dict(LAUNCHERS.parts()).keys() == set(LAUNCHERS.names())
     assert list(planned_decorators())
-    for kind, table in plugins.TABLES.items():
-        for name, (_, extra) in table.items():
-            if not extra:
-                assert callable(plugins.load(kind, name)), f"{kind}: {name}"

@@ -6,17 +6,18 @@ import argparse
 import importlib
 from typing import Any
 
+import attrs
 import pytest
 
 from stoker.core.errors import SettingsError
-from stoker.core.launch import launch_of, load_launcher, resolved
+from stoker.core.launch import Launch
 from stoker.core.launch import plain as plainly
-from stoker.core.launch_arguments import Argument, given_argument, written
-from stoker.core.plugins import LAUNCHERS
-from stoker.launchers import accelerate, torchrun
-from stoker.launchers.accelerate_args import ARGUMENTS
+from stoker.launchers import accelerate, base, torchrun
+from stoker.launchers.accelerate import ARGUMENTS
+from stoker.launchers.arguments import Argument, argument_value, argument_words, arguments_of, installed
 from stoker.launchers.base import Launcher, Node
-from stoker.launchers.parsers import arguments_of, installed
+from stoker.launchers.options import resolve_launch
+from stoker.launchers.registry import LAUNCHERS, launcher_named
 
 WORKER = ("python3", "-m", "worker", "--job", "7")
 RIGHT: dict[str, Any] = {
@@ -36,6 +37,10 @@ RIGHT: dict[str, Any] = {
 WRONG: dict[str, Any] = {**dict.fromkeys(RIGHT, object()), "texts": 3, "names": True, "yesnos": "maybe"}
 
 OPEN = [(name, argument) for name, argument in ARGUMENTS.items() if not argument.owned]
+
+
+def launch_of(launcher: str, own: dict[str, Any], arguments: dict[str, Any]) -> Launch:
+    return base.launch_of(launcher_named(launcher), own, arguments)
 
 
 def parser_of(target: str) -> argparse.ArgumentParser:
@@ -60,8 +65,8 @@ def right(argument: Argument) -> Any:
 
 
 def test_every_launcher_is_in_the_table() -> None:
-    for name in LAUNCHERS:
-        launcher = load_launcher(name)
+    for name in LAUNCHERS.names():
+        launcher = launcher_named(name)
         assert isinstance(launcher, Launcher)
         assert launcher.name == name
 
@@ -83,8 +88,8 @@ def test_choices_are_those_of_the_parser(accelerates: argparse.ArgumentParser) -
 def test_a_right_value_reaches_accelerate(name: str, argument: Argument, accelerates: argparse.ArgumentParser) -> None:
     launch = launch_of("accelerate", {}, {name: right(argument)})
     flat = {**plainly(launch), **(plainly(launch).get("arguments") or {})}
-    assert flat[name] == given_argument(argument, right(argument))
-    found = vars(accelerates.parse_args([*written(name, argument, flat[name]), "script.py"]))[name]
+    assert flat[name] == argument_value(argument, right(argument))
+    found = vars(accelerates.parse_args([*argument_words(name, argument, flat[name]), "script.py"]))[name]
     expected = {
         "names": ",".join(RIGHT["names"]),
         "pairs": "timeout=5",
@@ -105,8 +110,8 @@ def test_a_wrong_value_is_refused(name: str, argument: Argument) -> None:
     ("launcher", "name"),
     [
         (name, argument)
-        for name in sorted(LAUNCHERS)
-        for argument, row in load_launcher(name).arguments.items()
+        for name in sorted(LAUNCHERS.names())
+        for argument, row in launcher_named(name).arguments.items()
         if row.owned
     ],
 )
@@ -130,8 +135,8 @@ def test_torchruns_table_is_complete(torchs: argparse.ArgumentParser) -> None:
 )
 def test_a_right_value_reaches_torchrun(name: str, torchs: argparse.ArgumentParser) -> None:
     argument = torchrun.ARGUMENTS[name]
-    value = given_argument(argument, right(argument))
-    found = getattr(torchs.parse_args([*written(name, argument, value), "script.py"]), name)
+    value = argument_value(argument, right(argument))
+    found = getattr(torchs.parse_args([*argument_words(name, argument, value), "script.py"]), name)
     texts = {"names": "one,two", "pairs": "timeout=5"}
     if name.startswith("duplicate_"):
         assert found == ["one", "two"]
@@ -172,7 +177,7 @@ SHAPES = {
 @pytest.mark.parametrize("combination", COMBINATIONS)
 def test_what_is_made_parses_back(combination: str, shape: str, accelerates: argparse.ArgumentParser) -> None:
     node = SHAPES[shape]
-    launch = resolved(plainly(launch_of("accelerate", {}, COMBINATIONS[combination])))
+    launch = resolve_launch(plainly(launch_of("accelerate", {}, COMBINATIONS[combination])))
     assert launch is not None
     started = accelerate.LAUNCHER(WORKER, node, launch.arguments)
     assert started.argv[:3] == ("python3", "-m", "accelerate.commands.launch")
@@ -193,7 +198,7 @@ def test_what_is_made_parses_back(combination: str, shape: str, accelerates: arg
             assert str(getattr(parsed, name)) == str(value), name
 
 
-def test_newer_arguments_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newer_arguments_are_asked_for() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--brand_new", type=int)
     parser.add_argument("--newer_flag", action="store_true")
@@ -209,21 +214,9 @@ def test_newer_arguments_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         "newer_yesno": "yesno",
         "mixed_precision": "text",
     }
-    monkeypatch.setattr("stoker.core.launch.load_launcher", lambda name: Asked(rows))
-    launch = launch_of("accelerate", {}, {"brand_new": "3", "newer_flag": True, "mixed_precision": "fp4"})
+    launcher = attrs.evolve(accelerate.LAUNCHER, newer=lambda: rows)
+    launch = base.launch_of(launcher, {}, {"brand_new": "3", "newer_flag": True, "mixed_precision": "fp4"})
     assert launch.arguments == {"brand_new": 3, "newer_flag": True, "mixed_precision": "fp4"}
-
-
-class Asked:
-    """Accelerate as it is here, with a newer version's parser."""
-
-    arguments = ARGUMENTS
-
-    def __init__(self, rows: dict[str, Argument]) -> None:
-        self.rows = rows
-
-    def newer(self) -> dict[str, Argument]:
-        return self.rows
 
 
 def test_a_launcher_that_is_not_installed_has_nothing_newer() -> None:

@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
+from stoker.config import MPI, Accelerate, Command, DeepSpeed, Jax, Launch, Torchrun
 from stoker.core.findings import Finding
-from stoker.core.launch import MPI, Accelerate, Command, DeepSpeed, Jax, Launch, Torchrun, plain, resolved
+from stoker.core.launch import plain
 from stoker.core.resources import ResourceSettings
 from stoker.devices.catalog import capability
 from stoker.launchers.check import check
+from stoker.launchers.options import resolve_launch
 
 
 def findings(launch: Launch, **resources: Any) -> list[Finding]:
-    complete = resolved(plain(launch))
+    complete = resolve_launch(plain(launch))
     assert complete is not None
     return list(check(complete, ResourceSettings(**resources), where="step 'train'", capability=capability))
 

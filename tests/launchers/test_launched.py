@@ -13,22 +13,13 @@ from typing import Any
 
 import pytest
 
-from stoker.core.launch import (
-    MPI,
-    Accelerate,
-    Command,
-    DeepSpeed,
-    Jax,
-    Launch,
-    Torchrun,
-    load_launcher,
-    plain,
-    resolved,
-)
+from stoker.config import MPI, Accelerate, Command, DeepSpeed, Jax, Launch, Torchrun
+from stoker.core.launch import plain
 from stoker.launchers import jax
 from stoker.launchers.accelerate import CONFIG
-from stoker.launchers.base import Node, Started, Target, processes_per_node, target_of
-from stoker.launchers.places import place_of
+from stoker.launchers.base import Node, Started, Target, target_of
+from stoker.launchers.options import resolve_launch
+from stoker.launchers.registry import launcher_named, place_of
 
 WORKER = ("python3", "-u", "-m", "worker", "job")
 ALONE = Node(rendezvous="r1", devices=("GPU-a",))
@@ -48,10 +39,10 @@ FIRST = Node(**{**{name: getattr(SECOND, name) for name in ("nodes", "processes"
 
 
 def started(launch: Launch, node: Node, argv: tuple[str, ...] = WORKER) -> Started:
-    complete = resolved(plain(launch))
+    complete = resolve_launch(plain(launch))
     assert complete is not None
     arguments = {**complete.arguments, **({"command": complete.command} if complete.command else {})}
-    made = load_launcher(complete.launcher)(argv, node, arguments)
+    made = launcher_named(complete.launcher)(argv, node, arguments)
     assert isinstance(made, Started)
     return made
 
@@ -252,7 +243,7 @@ def test_a_command_of_ones_own() -> None:
 
 
 def test_no_launcher() -> None:
-    assert load_launcher("single")(WORKER, ALONE, {}) == Started(argv=WORKER)
+    assert launcher_named("single")(WORKER, ALONE, {}) == Started(argv=WORKER)
 
 
 @pytest.mark.parametrize(
@@ -289,9 +280,9 @@ def test_programs_that_are_not_python() -> None:
     ],
 )
 def test_processes_of_a_node(launch: Launch, nodes: int, devices: int, each: int) -> None:
-    complete = resolved(plain(launch))
+    complete = resolve_launch(plain(launch))
     assert complete is not None
-    assert processes_per_node(complete, nodes=nodes, devices=devices) == each
+    assert launcher_named(complete.launcher).processes_per_node(complete, nodes=nodes, devices=devices) == each
 
 
 def free_port() -> int:

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.core.launch import load_launcher
-from stoker.launchers.base import Node
-from stoker.launchers.places import VARIABLES, Place, place_of
+from stoker.launchers.base import Node, Place
+from stoker.launchers.registry import LAUNCHERS, launcher_named, place_of
 
 FIFTH = Place(rank=5, local_rank=1, world_size=8, local_world_size=4, node=1)
 
@@ -78,7 +77,7 @@ def test_places(environment: dict[str, str], place: Place | None) -> None:
 def test_jax_finds_the_place_that_it_was_given(nodes: int, processes: int, data: st.DataObject) -> None:
     node = data.draw(st.integers(0, nodes - 1))
     local = data.draw(st.integers(0, processes - 1))
-    made = load_launcher("jax")(("python",), Node(rank=node, nodes=nodes, processes=processes), {})
+    made = launcher_named("jax")(("python",), Node(rank=node, nodes=nodes, processes=processes), {})
     assert place_of({**made.environment, **made.ranks[local]}) == Place(
         rank=node * processes + local,
         local_rank=local,
@@ -89,4 +88,4 @@ def test_jax_finds_the_place_that_it_was_given(nodes: int, processes: int, data:
 
 
 def test_every_row_names_rank_and_size() -> None:
-    assert all(names.rank and names.world_size for names in VARIABLES.values())
+    assert all(names.rank and names.world_size for _, one in LAUNCHERS.parts() for names in one.variables)

@@ -22,10 +22,10 @@ from stoker.backends.ray.settings import KINDS, RaySettings
 from stoker.config import Torchrun
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.graph import Source
-from stoker.core.launch import resolved
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.settings import DockerSettings, PackageSettings, ResourceSettings, Retry, StepSettings
 from stoker.core.status import CANCELLED, HOST_OOM, NODE_LOST, REFUSED, WORKER_LOST
+from stoker.launchers.options import resolve_launch
 
 GOLDEN = Path(__file__).parent / "golden"
 SITE = Site(
@@ -75,7 +75,7 @@ CASES: dict[str, tuple[Site, dict[str, Any], Job]] = {
         LOCAL,
         job(
             resources=ResourceSettings(nodes=2, accelerators="A100-80GB:4", cpu_count=8, memory="64GB"),
-            launch=resolved({"launcher": "torchrun"}),
+            launch=resolve_launch({"launcher": "torchrun"}),
             **settled(placement="SPREAD", labels={"zone": "in(a,b)"}),
         ),
     ),
@@ -133,7 +133,7 @@ def codes(asked: StepPlan, *, site: Site = SITE, shares: bool = True, **options:
         ({"resources": ResourceSettings(spot=True)}, [("STK184", "translated")]),
         ({"environment": {"CUDA_VISIBLE_DEVICES": "0"}}, [("STK112", "error")]),
         (
-            {"resources": ResourceSettings(nodes=2), "launch": resolved({"launcher": "mpi"})},
+            {"resources": ResourceSettings(nodes=2), "launch": resolve_launch({"launcher": "mpi"})},
             [("STK181", "error")],
         ),
     ],
@@ -362,5 +362,5 @@ def test_records_and_frames_are_put_together_again() -> None:
 
 
 def test_torchrun_is_no_word_of_rays() -> None:
-    assert codes(step(resources=ResourceSettings(nodes=2), launch=resolved({"launcher": "torchrun"}))) == []
+    assert codes(step(resources=ResourceSettings(nodes=2), launch=resolve_launch({"launcher": "torchrun"}))) == []
     assert Torchrun().launcher == "torchrun"

@@ -15,13 +15,13 @@ from stoker.backends.slurm.check import check
 from stoker.config import SlurmSettings
 from stoker.core.docker import DockerSettings
 from stoker.core.findings import Finding
-from stoker.core.launch import resolved
 from stoker.core.monitoring import Monitor
 from stoker.core.packages import PackageSettings
 from stoker.core.plan import Job, Site
 from stoker.core.resources import ResourceSettings
 from stoker.core.retry import Retry
 from stoker.core.settings import StepSettings
+from stoker.launchers.options import resolve_launch
 
 
 def found(one: Job, site: Site = SITE, **given: Any) -> list[Finding]:
@@ -57,7 +57,7 @@ STEP: Mapping[str, tuple[Any, str]] = {
     "on_idle_gpu": ("stop", "sent"),
     "monitor": (Monitor(0.5, idle_below=1.0, idle_for=60.0), "sent"),
     "environment": ({"A": "b"}, "sent"),
-    "launch": (resolved({"launcher": "torchrun"}), "sent"),
+    "launch": (resolve_launch({"launcher": "torchrun"}), "sent"),
     "step_operator": ("gpu", "the planner's"),
     "backend": ({"orchestrator": {"partition": "gpu"}}, "settings_for reads it"),
 }

@@ -1,4 +1,4 @@
-"""Built-in parts by name, one table a kind, and third parties' parts by entry point.
+"""Parts that can be added, by name: Stoker's own from a table, those of other distributions by entry point.
 
 A part is named `"module:attribute"` and imported when first asked for. Entry points are looked up only for names that
 the table lacks, because scanning the installed distributions costs tens of milliseconds.
@@ -10,7 +10,7 @@ import functools
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Final, Generic, Iterator, Mapping, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Iterator, Mapping, TypeVar, cast
 
 import attrs
 
@@ -129,41 +129,6 @@ def _named_somewhere(group: str) -> bool:
 
 def _distribution(entry: EntryPoint) -> str:
     return "an installed package" if entry.dist is None else f"the package '{entry.dist.name}'"
-
-
-LAUNCHERS: Final[Mapping[str, tuple[str, str]]] = {
-    "accelerate": ("stoker.launchers.accelerate:LAUNCHER", ""),
-    "command": ("stoker.launchers.command:LAUNCHER", ""),
-    "deepspeed": ("stoker.launchers.deepspeed:LAUNCHER", ""),
-    "jax": ("stoker.launchers.jax:LAUNCHER", ""),
-    "mpi": ("stoker.launchers.mpi:LAUNCHER", ""),
-    "single": ("stoker.launchers.single:LAUNCHER", ""),
-    "torchrun": ("stoker.launchers.torchrun:LAUNCHER", ""),
-}
-
-TABLES: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
-    "stoker.launchers": LAUNCHERS,
-}
-
-
-def load(kind: str, name: str) -> Any:
-    """The part called `name` of a kind such as `"stoker.backends"`; an unknown name is a `UsageError`."""
-    table = TABLES.get(kind, {})
-    if name in table:
-        target, extra = table[name]
-        return resolve(target, extra=extra)
-    for entry in third_party(kind):
-        if entry.name == name:
-            return entry.load()
-    known = [*table, *(entry.name for entry in third_party(kind))]
-    raise UsageError(f"there is no {kind.removeprefix('stoker.').rstrip('s')} called '{name}'{nearest(name, known)}")
-
-
-def third_party(kind: str) -> list[Any]:
-    """Entry points that other distributions offer for a kind."""
-    from importlib import metadata
-
-    return list(metadata.entry_points(group=kind))
 
 
 def resolve(target: str, *, extra: str = "") -> Any:

@@ -15,7 +15,7 @@ from typing import Any, Final, Iterator, NamedTuple
 import attrs
 
 from stoker.core.errors import UsageError, nearest
-from stoker.launchers.base import LOOPBACK
+from stoker.launchers.base import LOOPBACK, Launcher
 from stoker.worker.context import context
 
 VARIABLE: Final = "STOKER_FLOW_RUN"
@@ -226,23 +226,24 @@ class Current:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        if name == "torchrun":
-            name = "torch"  # as one would expect it
-        if name in ("torch", "accelerate", "deepspeed", "mpi"):
-            return self._launching(name)
+        from stoker.flows.launch import launcher_of
+
+        launcher = launcher_of(name)
+        if launcher is not None:
+            return self._launching(name, launcher)
         if hasattr(type(self), name):  # Python asks here, too, when a property raises an AttributeError
             raise AttributeError(f"current.{name} is there in steps with @{name} only")
         known = [word for word in dir(type(self)) if not word.startswith("_")]
         raise AttributeError(f"current has no '{name}'{nearest(name, known)}")
 
-    def _launching(self, name: str) -> Any:
-        from stoker.flows.launch import LAUNCHERS, launching
+    def _launching(self, name: str, launcher: Launcher) -> Any:
+        from stoker.flows.launch import launching
 
-        launcher, task = LAUNCHERS[name], self._there(name)
-        values = task.note(launcher)
+        task = self._there(name)
+        values = task.note(launcher.name)
         if values is None:
-            raise AttributeError(f"current.{name} is there in steps with @{launcher} only")
-        return launching(name, values, task.token)
+            raise AttributeError(f"current.{name} is there in steps with @{launcher.name} only")
+        return launching(launcher, values, task.token)
 
     def __repr__(self) -> str:
         return f"<current: {self.pathspec}>" if self._task is not None else "<current: no task runs here>"

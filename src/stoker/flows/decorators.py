@@ -19,6 +19,7 @@ from stoker.core.resources import ResourceSettings
 from stoker.core.units import UNSET
 from stoker.flows.config import filled, waits
 from stoker.flows.packages import WORDS, fields
+from stoker.launchers.registry import LAUNCHERS
 from stoker.pipelines.places import caller
 from stoker.run.attached import resource_words
 
@@ -46,6 +47,8 @@ class Kind:
     many: bool = False
     check: Callable[[Mapping[str, Any]], None] | None = None
     told: str = ""
+    for_worker: bool = False
+    """Whether the worker looks at its words."""
 
 
 def notes_of(target: Any) -> tuple[Note, ...]:
@@ -282,6 +285,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     ),
     "catch": Kind(
         words={"var": None, "print_exception": True},
+        for_worker=True,
         check=_catch,
         told="Go on when the step has failed for good, with the failure in the attribute `var`; however it failed.",
     ),
@@ -293,11 +297,13 @@ KINDS: Final[Mapping[str, Kind]] = {
     "environment": Kind(words={"vars": {}}, check=_environment, told="Environment variables for the step."),
     "secrets": Kind(
         words={"sources": (), "role": None, "allow_override": False},
+        for_worker=True,
         check=_secrets,
         told="Secrets as environment variables, read where the step runs: `sources=['env:TOKEN', 'file:.env']`.",
     ),
     "card": Kind(
         words={"type": "default", "id": None, "options": {}, "timeout": 45, "save_errors": True, "customize": False},
+        for_worker=True,
         many=True,
         check=_card,
         told="Put parts of your own on the step's page: `current.card.append(Markdown('…'))`; every step has a page.",
@@ -321,6 +327,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     ),
     "checkpoint": Kind(
         words={"load_policy": "fresh", "temp_dir_root": None, "show_card": True},
+        for_worker=True,
         check=_checkpoint,
         told="A folder that every attempt of the task gets again, with `load_policy='eager'` also other runs.",
     ),
@@ -330,17 +337,15 @@ KINDS: Final[Mapping[str, Kind]] = {
         told="Sample the step's own devices and keep what they did, also of a step that was killed.",
     ),
     **{
-        name: Kind(
+        launcher.name: Kind(
             words={"nproc_per_node": UNSET, "all_nodes_started_timeout": UNSET},
             check=_ranks,
-            told=f"Ranks by {shown} in the step, on each node of a `num_parallel`: `current.{word}.run('train.py')`.",
+            for_worker=True,
+            told=f"Ranks by {launcher.flow.title} in the step, on each node of a `num_parallel`: "
+            f"`current.{launcher.flow.current}.run('train.py')`.",
         )
-        for name, word, shown in (
-            ("torchrun", "torch", "torchrun"),
-            ("accelerate", "accelerate", "accelerate launch"),
-            ("deepspeed", "deepspeed", "DeepSpeed's launcher"),
-            ("mpi", "mpi", "mpirun"),
-        )
+        for _, launcher in LAUNCHERS.parts()
+        if launcher.flow is not None
     },
     "cache": Kind(words={}, told="Keep the step's results and find them again while code and inputs are the same."),
     "project": Kind(
@@ -369,6 +374,8 @@ KINDS: Final[Mapping[str, Kind]] = {
     ),
 }
 """Every decorator by its name."""
+FOR_WORKER: Final = frozenset(name for name, kind in KINDS.items() if kind.for_worker)
+"""Decorators whose words the worker looks at."""
 
 resources = decorator("resources")
 kubernetes = decorator("kubernetes")
@@ -397,3 +404,11 @@ project = decorator("project")
 schedule = decorator("schedule")
 pypi_base = decorator("pypi_base")
 conda_base = decorator("conda_base")
+
+
+def __getattr__(name: str) -> Any:
+    """The decorator of a launcher that another distribution offers."""
+    if name not in KINDS:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    globals()[name] = decorator(name)
+    return globals()[name]

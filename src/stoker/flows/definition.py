@@ -30,7 +30,7 @@ from stoker.flows import settings as flowsettings
 from stoker.flows import transitions
 from stoker.flows import user_decorators as flowusers
 from stoker.flows.current import VARIABLE
-from stoker.flows.decorators import KINDS, notes_of
+from stoker.flows.decorators import FOR_WORKER, KINDS, notes_of
 from stoker.flows.execution import FlowBody, TaskOptions
 from stoker.flows.instance import FlowInstance, parameters_of
 from stoker.flows.task import FlowTask
@@ -425,7 +425,7 @@ def is_flow(value: Any) -> bool:
 def _options(found: flowsettings.StepOptions) -> TaskOptions:
     """A step's options as far as the engine and the worker look at them."""
     profile = found.note("gpu_profile")
-    notes = {note.name: dict(note.values) for note in found.notes if note.name in flowsettings.WORKERS}
+    notes = {note.name: dict(note.values) for note in found.notes if note.name in FOR_WORKER}
     if "card" in notes:  # a step may have several
         ids = [note.values["id"] for note in found.notes if note.name == "card"]
         notes["card"] = {"ids": [id for id in ids if id is not None]}

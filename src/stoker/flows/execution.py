@@ -16,7 +16,7 @@ from stoker.core import findings as checks
 from stoker.core.admission import DEFAULT_CPUS
 from stoker.core.errors import PreflightError
 from stoker.core.flow import TRANSITION, FlowGraph
-from stoker.core.launch import resolved
+from stoker.core.launch import DEFAULTS
 from stoker.core.plan import Capacity, StepPlan
 from stoker.core.status import STEP_GOOD, StepStatus
 from stoker.engine.growth import Growth
@@ -213,6 +213,6 @@ def gang_of(step: StepPlan, nodes: int, room: Capacity | None) -> StepPlan:
     settings = attrs.evolve(
         step.settings,
         resources=attrs.evolve(resources, nodes=nodes, **less),
-        launch=resolved({"launcher": "single", "outputs": "all"}),
+        launch=attrs.evolve(DEFAULTS, outputs="all"),
     )
     return attrs.evolve(step, settings=settings)

@@ -16,21 +16,14 @@ from typing import Any, Final, Mapping, Sequence
 import attrs
 
 from stoker.core.errors import MissingPackage, RunFailed, UsageError
-from stoker.core.launch import launch_of, load_launcher
 from stoker.core.units import UNSET
 from stoker.core.words import dashed
-from stoker.launchers.base import LOOPBACK, Argv, Node
+from stoker.launchers.base import LOOPBACK, Argv, Launcher, Node, launch_of
+from stoker.launchers.registry import LAUNCHERS
 from stoker.worker import mpigang
 from stoker.worker.cluster import free_port
 from stoker.worker.context import context
 
-LAUNCHERS: Final[Mapping[str, str]] = {
-    "torch": "torchrun",
-    "accelerate": "accelerate",
-    "deepspeed": "deepspeed",
-    "mpi": "mpi",
-}
-"""The word of `current` → the launcher, which is also the decorator's name."""
 _PLACE: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 """What the task itself was told of its place; its ranks are told theirs by their launcher."""
 
@@ -38,7 +31,6 @@ _PLACE: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_
 ALL_STARTED: Final = 90.0
 """Seconds that the nodes of a `num_parallel` wait for each other at mpirun, unless `all_nodes_started_timeout` says it:
 the default of the extension, https://github.com/outerbounds/metaflow-mpi"""
-_PACKAGES: Final[Mapping[str, str]] = {"torchrun": "torch", "accelerate": "accelerate", "deepspeed": "deepspeed"}
 _COUNTS: Final = ("-n", "-np", "--np", "-c")
 """Options of mpirun that say how many ranks there are in all."""
 
@@ -49,7 +41,7 @@ Given = Mapping[str, Any] | Sequence[str] | None
 class Launching:
     """Starts ranks by one launcher. `options` are those of the step's decorator, `token` is the gang's secret."""
 
-    def __init__(self, launcher: str, options: Mapping[str, Any], token: str = "") -> None:
+    def __init__(self, launcher: Launcher, options: Mapping[str, Any], token: str = "") -> None:
         self._launcher = launcher
         self._options = options
         self._token = token
@@ -59,10 +51,6 @@ class Launching:
         entrypoint: str,
         entrypoint_args: Given = None,
         nproc_per_node: int | None = None,
-        *,
-        torchrun_args: Given = None,
-        deepspeed_args: Given = None,
-        accelerate_args: Given = None,
         **arguments: Any,
     ) -> None:
         """Run a Python script, or a module by its dotted name, in ranks, and wait; `RunFailed` if one of them failed.
@@ -70,14 +58,16 @@ class Launching:
         As many ranks as the node has accelerators, or one, unless `nproc_per_node` says it. What else the launcher
         takes is said by its names, or as `torchrun_args` and its like; what it does not take is a `SettingsError`.
         """
-        given = {"torchrun": torchrun_args, "deepspeed": deepspeed_args, "accelerate": accelerate_args}
-        wrong = next((name for name, value in given.items() if value and name != self._launcher), None)
+        launcher = self._launcher
+        options = {name: arguments.pop(f"{name}_args", None) for name in LAUNCHERS.names()}
+        wrong = next((name for name, value in options.items() if value and name != launcher.name), None)
         if wrong is not None:
-            raise UsageError(f"{wrong}_args is not for {self._launcher}", fix=f"write {self._launcher}_args")
-        package = _PACKAGES.get(self._launcher, "")
+            raise UsageError(f"{wrong}_args is not for {launcher.name}", fix=f"write {launcher.name}_args")
+        package = launcher.package
         if package and importlib.util.find_spec(package) is None:
-            raise MissingPackage(f"@{self._launcher} needs the package '{package}'", fix=f"pip install {package}")
-        asked = launch_of(self._launcher, {}, {**_options(given.get(self._launcher)), **arguments})
+            fix = f"pip install '{launcher.requirement}'" if launcher.requirement else f"pip install {package}"
+            raise MissingPackage(f"@{launcher.name} needs the package '{package}'", fix=fix)
+        asked = launch_of(launcher, {}, {**_options(options[launcher.name]), **arguments})
         counted = None if asked.processes_per_node is UNSET else asked.processes_per_node
         if counted is None and asked.num_processes is not UNSET and asked.num_processes is not None:
             counted = -(-asked.num_processes // context.nodes)
@@ -85,8 +75,8 @@ class Launching:
         shape = (entrypoint,) if entrypoint.endswith(".py") or os.path.exists(entrypoint) else ("-m", entrypoint)
         argv = (sys.executable, *shape, *_words(entrypoint_args))
         settings = {} if asked.arguments is UNSET else asked.arguments
-        started = load_launcher(self._launcher).launched(argv, node, settings)
-        _run(started.argv, started.ranks or ({},), started.environment, self._launcher)
+        started = launcher(argv, node, settings)
+        _run(started.argv, started.ranks or ({},), started.environment, launcher.name)
 
     def _node(self, processes: int | None) -> Node:
         """This node, with so many ranks."""
@@ -162,10 +152,10 @@ class MpiLaunching(Launching):
             argv = (*shlex.split(str(program)), *program_args)
         total, rest = _counted(args)
         node = self._node(nproc_per_node or (None if total is None else -(-total // context.nodes)))
-        launched = launch_of("mpi", {}, dict(arguments))
-        settings = {**({} if launched.arguments is UNSET else launched.arguments), "program": starter}
+        asked = launch_of(self._launcher, {}, arguments)
+        settings = {**({} if asked.arguments is UNSET else asked.arguments), "program": starter}
         place = attrs.evolve(node, rank=0, hosts=mpigang.hosts(node.nodes))  # mpirun's words are the head's
-        started = load_launcher("mpi").launched(argv, place, settings)
+        started = self._launcher(argv, place, settings)
         count = str(node.world_size if total is None else total)
         ours = len(started.argv) - len(argv)
         command = (started.argv[0], "-n", count, *started.argv[3:ours], *rest, *argv)
@@ -176,9 +166,15 @@ class MpiLaunching(Launching):
         _run(started.argv, ({},), started.environment, starter)
 
 
-def launching(name: str, options: Mapping[str, Any], token: str) -> Launching:
-    """What a word of `current` stands for in a step with its decorator."""
-    return MpiLaunching("mpi", options, token) if name == "mpi" else Launching(LAUNCHERS[name], options)
+def launcher_of(word: str) -> Launcher | None:
+    """The launcher that a word of `current` stands for, which is also found by its own name; None for another word."""
+    flows = [launcher for _, launcher in LAUNCHERS.parts() if launcher.flow is not None]
+    return next((one for one in flows if one.flow is not None and word in {one.flow.current, one.name}), None)
+
+
+def launching(launcher: Launcher, options: Mapping[str, Any], token: str) -> Launching:
+    """What starts ranks in a step with the launcher's decorator."""
+    return (MpiLaunching if launcher.head({}) is not None else Launching)(launcher, options, token)
 
 
 def _run(argv: Argv, ranks: Sequence[Mapping[str, str]], more: Mapping[str, str], shown: str) -> None:

@@ -29,8 +29,6 @@ REMOTE: Final[Mapping[str, FlowDecorator]] = {planned.name: planned for planned 
 """Decorators of platforms that have no backend yet."""
 PLATFORMS: Final[Mapping[str, str]] = {"ray": "Ray", "slurm": "Slurm"}
 """Decorators that say the same of a platform whose backend is here: their names are its flavor."""
-WORKERS: Final = frozenset({"card", "catch", "secrets", "checkpoint", "torchrun", "accelerate", "deepspeed", "mpi"})
-"""Decorators whose words the worker looks at."""
 _ASKING: Final = ("resources", *REMOTE, *PLATFORMS)
 _LARGEST: Final = ("cpu_count", "gpu_count", "memory", "disk", "shared_memory", "gpu_memory")
 

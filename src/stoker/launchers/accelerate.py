@@ -3,25 +3,242 @@
 Left to itself it reads a file in the user's home that may say otherwise, starts one process for `--cpu
 --num_processes 2`, and several that each believe to be alone where it is not told of several GPUs (`_validate_launch_
 command` and `launch_command`, https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/commands/launch.py).
+The table of arguments is from its own parser in the same file.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final, Mapping
+from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
 
-from stoker.core.launch_arguments import Argument
-from stoker.launchers.accelerate_args import ARGUMENTS
-from stoker.launchers.base import Argv, Launcher, Node, Started, known, target_of, words
-from stoker.launchers.parsers import installed
+from stoker.core.findings import Finding
+from stoker.core.launch import Launch, Outputs
+from stoker.core.units import UNSET
+from stoker.launchers.arguments import Argument, installed
+from stoker.launchers.base import (
+    SCRIPT,
+    Argv,
+    FlowWords,
+    Launcher,
+    Layout,
+    Node,
+    Started,
+    known,
+    launch_of,
+    refused,
+    target_of,
+    words,
+)
+
+if TYPE_CHECKING:
+    from stoker.launchers.base import Duration
 
 PARADIGMS: Final = ("multi_gpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm")
 """Each says how several ranks work together; without any, only one is started."""
 CONFIG: Final = Path(__file__).with_name("accelerate_config.json")
 """Says nothing beyond the defaults. Without a file, the one in the user's home would be read."""
+EXCLUSIVE: Final = ("cpu", "multi_gpu", "tpu", "use_deepspeed", "use_fsdp")
+"""Of these it takes one at a time."""
+
+# bf16 in tensor cores from Ampere on, fp8 from Ada Lovelace on:
+# https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/examples/fp8_primer.html and
+# https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#arithmetic-instructions
+PRECISIONS: Final[Mapping[str, tuple[int, int]]] = {"bf16": (8, 0), "fp8": (8, 9)}
+
+PLACE: Final = "each node learns its place, the head's address and a free port when it starts"
+NODES: Final = "Stoker starts the launcher on every node itself, with the devices that the step holds"
+LEASED: Final = "the step runs on the devices that it holds; resources.gpu_count says how many"
+SECRET: Final = "a command line can be read by everybody on the machine; SageMaker is no launcher of ranks"
+
+FLAG: Final = Argument("flag")
+INT: Final = Argument("int")
+FLOAT: Final = Argument("float")
+TEXT: Final = Argument("text")
+TRUTH: Final = Argument("truth")
+YESNO: Final = Argument("yesno")
+NAMES: Final = Argument("names")
+
+ARGUMENTS: Final[Mapping[str, Argument]] = {
+    # positional arguments
+    "training_script": Argument("text", owned=SCRIPT),
+    "training_script_args": Argument("text", owned=SCRIPT),
+    # options
+    "config_file": TEXT,
+    "quiet": FLAG,
+    "module": Argument("flag", owned=SCRIPT),
+    "no_python": Argument("flag", owned=SCRIPT),
+    "debug": FLAG,
+    # Hardware Selection Arguments
+    "cpu": FLAG,
+    "multi_gpu": FLAG,
+    "tpu": FLAG,
+    # Resource Selection Arguments
+    "mixed_precision": Argument("text", ("no", "fp16", "bf16", "fp8")),
+    "num_processes": Argument("int", means="num_processes"),
+    "num_machines": Argument("int", means="nodes"),
+    "num_cpu_threads_per_process": INT,
+    "enable_cpu_affinity": FLAG,
+    "dynamo_backend": Argument(
+        "text",
+        (
+            "no",
+            "eager",
+            "aot_eager",
+            "inductor",
+            "aot_ts_nvfuser",
+            "nvprims_nvfuser",
+            "cudagraphs",
+            "ofi",
+            "fx2trt",
+            "onnxrt",
+            "tensorrt",
+            "aot_torchxla_trace_once",
+            "torhchxla_trace_once",
+            "tvm",
+        ),
+    ),
+    "dynamo_mode": Argument("text", ("default", "reduce-overhead", "max-autotune")),
+    "dynamo_use_fullgraph": FLAG,
+    "dynamo_use_dynamic": FLAG,
+    "dynamo_use_regional_compilation": FLAG,
+    # Training Paradigm Arguments
+    "use_deepspeed": FLAG,
+    "use_fsdp": FLAG,
+    "use_parallelism_config": FLAG,
+    "use_megatron_lm": FLAG,
+    # Distributed GPUs
+    "gpu_ids": Argument("names", owned=LEASED),
+    "same_network": FLAG,
+    "machine_rank": Argument("int", owned=PLACE),
+    "main_process_ip": Argument("text", owned=PLACE),
+    "main_process_port": INT,
+    "tee": TEXT,
+    "log_dir": TEXT,
+    "role": TEXT,
+    "rdzv_backend": TEXT,
+    "rdzv_conf": Argument("pairs"),
+    "max_restarts": INT,
+    "monitor_interval": FLOAT,
+    # TPU
+    "tpu_use_cluster": Argument("switch", flag="--tpu_cluster", off="--no_tpu_cluster"),
+    "tpu_use_sudo": FLAG,
+    "vm": Argument("texts", owned=NODES),
+    "env": Argument("texts"),
+    "main_training_function": Argument("text", owned=SCRIPT),
+    "downcast_bf16": FLAG,
+    # DeepSpeed Arguments
+    "deepspeed_config_file": TEXT,
+    "zero_stage": INT,
+    "offload_optimizer_device": TEXT,
+    "offload_param_device": TEXT,
+    "offload_optimizer_nvme_path": TEXT,
+    "offload_param_nvme_path": TEXT,
+    "gradient_accumulation_steps": INT,
+    "gradient_clipping": FLOAT,
+    "zero3_init_flag": YESNO,
+    "zero3_save_16bit_model": YESNO,
+    "deepspeed_hostfile": Argument("text", owned=NODES),
+    "deepspeed_exclusion_filter": Argument("text", owned=NODES),
+    "deepspeed_inclusion_filter": Argument("text", owned=NODES),
+    "deepspeed_multinode_launcher": Argument("text", owned=NODES),
+    "deepspeed_moe_layer_cls_names": NAMES,
+    # FSDP Arguments
+    "fsdp_version": Argument("text", ("1", "2")),
+    "fsdp_offload_params": YESNO,
+    "fsdp_min_num_params": INT,
+    "fsdp_sharding_strategy": TEXT,
+    "fsdp_reshard_after_forward": Argument(
+        "yesno", ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+    ),
+    "fsdp_auto_wrap_policy": TEXT,
+    "fsdp_transformer_layer_cls_to_wrap": NAMES,
+    "fsdp_backward_prefetch": TEXT,
+    "fsdp_state_dict_type": TEXT,
+    "fsdp_forward_prefetch": YESNO,
+    "fsdp_use_orig_params": YESNO,
+    "fsdp_cpu_ram_efficient_loading": YESNO,
+    "fsdp_sync_module_states": YESNO,
+    "fsdp_activation_checkpointing": YESNO,
+    "fsdp_activation_checkpointing_offload": YESNO,
+    # Megatron-LM Arguments
+    "megatron_lm_tp_degree": INT,
+    "megatron_lm_use_custom_fsdp": TRUTH,
+    "megatron_lm_no_load_optim": TRUTH,
+    "megatron_lm_eod_mask_loss": TRUTH,
+    "megatron_lm_overlap_cpu_optimizer_d2h_h2d": TRUTH,
+    "megatron_lm_no_save_optim": TRUTH,
+    "megatron_lm_optimizer_cpu_offload": TRUTH,
+    "megatron_lm_use_precision_aware_optimizer": TRUTH,
+    "megatron_lm_decoder_last_pipeline_num_layers": INT,
+    "megatron_lm_pp_degree": INT,
+    "megatron_lm_num_micro_batches": INT,
+    "megatron_lm_sequence_parallelism": YESNO,
+    "megatron_lm_recompute_activations": YESNO,
+    "megatron_lm_use_distributed_optimizer": YESNO,
+    "megatron_lm_gradient_clipping": FLOAT,
+    "megatron_lm_recompute_granularity": TEXT,
+    "megatron_lm_recompute_method": TEXT,
+    "megatron_lm_recompute_num_layers": INT,
+    "megatron_lm_attention_backend": TEXT,
+    "megatron_lm_expert_model_parallel_size": INT,
+    "megatron_lm_context_parallel_size": INT,
+    "megatron_lm_attention_dropout": FLOAT,
+    "megatron_lm_hidden_dropout": FLOAT,
+    "megatron_lm_attention_softmax_in_fp32": YESNO,
+    "megatron_lm_expert_tensor_parallel_size": INT,
+    "megatron_lm_calculate_per_token_loss": YESNO,
+    "megatron_lm_use_rotary_position_embeddings": YESNO,
+    # FP8 Arguments
+    "fp8_backend": Argument("text", ("ao", "te", "msamp")),
+    "fp8_use_autocast_during_eval": FLAG,
+    "fp8_margin": INT,
+    "fp8_interval": INT,
+    "fp8_format": Argument("text", ("HYBRID", "E4M3", "E5M2")),
+    "fp8_amax_history_len": INT,
+    "fp8_amax_compute_algo": Argument("text", ("max", "most_recent")),
+    "fp8_override_linear_precision": Argument("yesnos"),
+    "fp8_opt_level": Argument("text", ("O1", "O2")),
+    "fp8_enable_fsdp_float8_all_gather": YESNO,
+    "fp8_pad_inner_dim": YESNO,
+    # AWS Arguments
+    "aws_access_key_id": Argument("text", owned=SECRET),
+    "aws_secret_access_key": Argument("text", owned=SECRET),
+    # MPI Arguments
+    "mpirun_hostfile": Argument("text", owned=NODES),
+    # ParallelismConfig Arguments
+    "parallelism_config_dp_replicate_size": INT,
+    "parallelism_config_dp_shard_size": INT,
+    "parallelism_config_tp_size": INT,
+    "parallelism_config_cp_size": INT,
+    "parallelism_config_cp_backend": Argument("text", ("torch",)),
+    "parallelism_config_cp_comm_strategy": TEXT,
+    "parallelism_config_sp_size": INT,
+    "parallelism_config_sp_backend": Argument("text", ("deepspeed",)),
+    "parallelism_config_sp_seq_length": TEXT,
+    "parallelism_config_sp_seq_length_is_variable": TRUTH,
+    "parallelism_config_sp_attn_implementation": TEXT,
+}
+"""Every argument of version 1.15 by its Python name, in the groups of the command's own help. What a newer version adds
+is asked of the installed one."""
 
 
-def launched(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
+def Accelerate(  # noqa: N802  a value by its name, as in Retry(3)
+    *,
+    outputs: Outputs = UNSET,
+    hang_after: Duration = UNSET,
+    gang_timeout: Duration = UNSET,
+    **launch_arguments: Any,
+) -> Launch:
+    """Ranks by `accelerate launch`, which takes every argument by its Python name.
+
+    `num_processes` is the number of ranks on all machines, as Accelerate has it. Several processes with `cpu=True` are
+    several ranks that talk through gloo; the command itself would start one.
+    """
+    own = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
+    return launch_of(LAUNCHER, own, launch_arguments)
+
+
+def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
     """`accelerate launch` for one node; its ranks learn their place from torch's variables."""
     given = {name: value for name, value in arguments.items() if value is not None}
     cpu = bool(given.pop("cpu", False)) or node.cpu
@@ -61,15 +278,15 @@ def launched(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
 
 def _paradigm(given: Mapping[str, Any], node: Node, cpu: bool) -> dict[str, Any]:
     """The flags that make as many ranks as are asked for."""
-    said = any(given.get(name) for name in PARADIGMS)
+    chosen = any(given.get(name) for name in PARADIGMS)
     if node.world_size == 1:
         # One rank for itself: `--multi_gpu` would be refused.
-        return {"cpu": cpu and not said}
+        return {"cpu": cpu and not chosen}
     if cpu:
         # With `--cpu` one process would be started; ACCELERATE_USE_CPU makes these ranks use gloo.
         return {"cpu": False, "multi_gpu": True}
     # A config file of the user's own says it; a flag would hide what it says.
-    return {} if said or "config_file" in given else {"multi_gpu": True}
+    return {} if chosen or "config_file" in given else {"multi_gpu": True}
 
 
 def newer() -> Mapping[str, Argument]:
@@ -77,6 +294,87 @@ def newer() -> Mapping[str, Argument]:
     return installed("accelerate.commands.launch:launch_command_parser", "accelerate")
 
 
+def hardware(layout: Layout) -> Iterator[Finding]:
+    """Ranks that would each take themselves for the only one, and a pod whose other hosts are started by ssh."""
+    tpu = layout.arguments.get("tpu")
+    if not layout.cpu and not layout.devices and layout.world_size > 1 and not tpu:
+        yield refused(
+            f"{layout.world_size} processes without an accelerator, and cpu=True is not said",
+            why="Accelerate would start processes that each take themselves for the only one",
+            fix="write cpu=True for ranks on CPUs, or ask for resources.gpu_count",
+            code="STK132",
+        )
+    if layout.nodes > 1 and tpu:
+        yield refused(
+            f"tpu=True on {layout.nodes} nodes",
+            why="Accelerate starts a pod's other hosts itself, by ssh, where Stoker would not see them",
+            fix="launch with Jax(…), or ask for resources.nodes=1",
+            code="STK138",
+        )
+
+
+def exclusive(layout: Layout) -> Iterator[Finding]:
+    """Arguments of which `accelerate launch` takes one at a time (`_validate_launch_command`)."""
+    given = layout.arguments
+    chosen = [name for name in EXCLUSIVE if given.get(name)]
+    if len(chosen) > 1:
+        yield refused(
+            f"{' and '.join(f'{name}=True' for name in chosen)} exclude each other",
+            why="accelerate launch takes one of them at a time",
+            fix=f"keep {chosen[-1]}=True" if "multi_gpu" in chosen[:-1] else "keep one of them",
+        )
+    if given.get("cpu") and given.get("use_megatron_lm"):
+        yield refused("cpu=True and use_megatron_lm=True exclude each other", fix="keep one of them")
+    if given.get("multi_gpu") and layout.world_size < 2 and not given.get("cpu"):
+        yield refused(
+            "multi_gpu=True with one process",
+            why="accelerate launch wants at least 2 processes for it",
+            fix="remove multi_gpu, which follows from the number of processes, or ask for resources.gpu_count=2",
+        )
+    version = str(given.get("fsdp_version", "1"))
+    if given.get("use_parallelism_config") and not (given.get("use_fsdp") and version == "2"):
+        yield refused(
+            "use_parallelism_config=True without use_fsdp=True and fsdp_version=2",
+            why="accelerate launch refuses it",
+            fix='write use_fsdp=True and fsdp_version="2"',
+        )
+
+
+def precision(layout: Layout) -> Iterator[Finding]:
+    """A precision that the accelerators do not compute."""
+    name = str(layout.arguments.get("mixed_precision", ""))
+    least = PRECISIONS.get(name)
+    if least is None or layout.cpu or layout.capability is None:
+        return
+    for model in layout.models:
+        has = layout.capability(model)
+        if has is not None and has < least:
+            yield refused(
+                f'mixed_precision="{name}" on {model}',
+                why=f"it computes {name} from compute capability {_dotted(least)} on, and has {_dotted(has)}",
+                fix='write mixed_precision="fp16"'
+                + (', or "bf16"' if has >= PRECISIONS["bf16"] else "")
+                + ", or ask for another accelerator",
+                code="STK136",
+            )
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
 LAUNCHER: Final = Launcher(
-    name="accelerate", launched=launched, arguments=ARGUMENTS, newer=newer, port="main_process_port"
+    name="accelerate",
+    command=command,
+    arguments=ARGUMENTS,
+    newer=newer,
+    package="accelerate",
+    brought_by=frozenset({"accelerate", "peft", "trl"}),
+    requirement="stoker[accelerate]",
+    checks=(hardware, exclusive, precision),
+    port="main_process_port",
+    finds_port=True,
+    on_cpus="cpu",
+    restarts="max_restarts",
+    flow=FlowWords(current="accelerate", title="accelerate launch"),
 )

@@ -10,12 +10,28 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any, Final, Mapping
+from typing import TYPE_CHECKING, Any, Final, Mapping
 
-from stoker.core.launch_arguments import Argument
-from stoker.launchers.base import Argv, Launcher, Node, Started, target_of, words
+from stoker.core.launch import Launch, Outputs
+from stoker.core.units import UNSET
+from stoker.launchers.arguments import Argument
+from stoker.launchers.base import (
+    SCRIPT,
+    TORCH,
+    Argv,
+    FlowWords,
+    Launcher,
+    Node,
+    RankVariables,
+    Started,
+    launch_of,
+    target_of,
+    words,
+)
 
-SCRIPT: Final = "what is launched is Stoker's worker, which calls the step"
+if TYPE_CHECKING:
+    from stoker.launchers.base import Duration
+
 PLACE: Final = "each node learns its place and the head's address when it starts"
 NODES: Final = "Stoker starts DeepSpeed on every node itself, without ssh or a host file"
 DEVICES: Final = "the step runs on the devices that it holds; resources.gpu_count says how many"
@@ -57,8 +73,30 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {
     "world_info": Argument("text", owned=DEVICES),
 }
 
+# CROSS_RANK is the node, LOCAL_SIZE the ranks on it (deepspeed/launcher/launch.py); the other names are torch's.
+VARIABLES: Final = RankVariables(
+    rank="RANK",
+    world_size="WORLD_SIZE",
+    local_rank="LOCAL_RANK",
+    local_world_size="LOCAL_SIZE",
+    node="CROSS_RANK",
+    mark="CROSS_RANK",
+)
 
-def launched(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
+
+def DeepSpeed(  # noqa: N802  a value by its name, as in Retry(3)
+    *,
+    outputs: Outputs = UNSET,
+    hang_after: Duration = UNSET,
+    gang_timeout: Duration = UNSET,
+    **launch_arguments: Any,
+) -> Launch:
+    """Ranks by DeepSpeed's launcher, without ssh; its `num_gpus` counts the ranks of each node."""
+    own = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
+    return launch_of(LAUNCHER, own, launch_arguments)
+
+
+def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
     """`deepspeed.launcher.launch` for one node."""
     given = {name: value for name, value in arguments.items() if value is not None}
     given.pop("num_nodes", None)
@@ -97,4 +135,13 @@ def world_info(node: Node) -> str:
     return base64.urlsafe_b64encode(json.dumps(named).encode()).decode()
 
 
-LAUNCHER: Final = Launcher(name="deepspeed", launched=launched, arguments=ARGUMENTS, port="master_port")
+LAUNCHER: Final = Launcher(
+    name="deepspeed",
+    command=command,
+    arguments=ARGUMENTS,
+    package="deepspeed",
+    brought_by=frozenset({"deepspeed"}),
+    variables=(VARIABLES, TORCH),
+    port="master_port",
+    flow=FlowWords(current="deepspeed", title="DeepSpeed's launcher"),
+)

@@ -1,6 +1,6 @@
 """Processes of JAX that find each other: variables instead of a command.
 
-Stoker starts the processes itself, and the worker calls `jax.distributed.initialize` with what `initialization` reads
+Stoker starts the processes itself, and each calls `jax.distributed.initialize` with what `initialization` reads
 from the variables: it takes the coordinator's address and the devices from variables of its own, but not how many
 processes there are and which one it is. https://docs.jax.dev/en/latest/_autosummary/jax.distributed.initialize.html
 """
@@ -8,10 +8,15 @@ processes there are and which one it is. https://docs.jax.dev/en/latest/_autosum
 from __future__ import annotations
 
 import json
-from typing import Any, Final, Mapping
+from typing import TYPE_CHECKING, Any, Final, Mapping
 
-from stoker.core.launch_arguments import Argument
-from stoker.launchers.base import Argv, Launcher, Node, Started
+from stoker.core.launch import Launch, Outputs
+from stoker.core.units import UNSET
+from stoker.launchers.arguments import Argument
+from stoker.launchers.base import Argv, Launcher, Node, RankVariables, Started, launch_of
+
+if TYPE_CHECKING:
+    from stoker.launchers.base import Duration
 
 PLACE: Final = "each process learns its place and the coordinator's address when it starts"
 
@@ -28,8 +33,28 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {
 }
 OPTIONS: Final = "STOKER_JAX_OPTIONS"
 
+VARIABLES: Final = RankVariables(
+    rank="JAX_PROCESS_ID",
+    world_size="JAX_NUM_PROCESSES",
+    local_rank="STOKER_LOCAL_RANK",
+    local_world_size="STOKER_PROCESSES_PER_NODE",
+)
+"""Stoker's own names."""
 
-def launched(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
+
+def Jax(  # noqa: N802  a value by its name, as in Retry(3)
+    *,
+    outputs: Outputs = UNSET,
+    hang_after: Duration = UNSET,
+    gang_timeout: Duration = UNSET,
+    **launch_arguments: Any,
+) -> Launch:
+    """Processes of JAX that find each other; takes the arguments of `jax.distributed.initialize`."""
+    own = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
+    return launch_of(LAUNCHER, own, launch_arguments)
+
+
+def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
     """The worker's own command, once for each process of the node, each with its place in variables."""
     given = {name: value for name, value in arguments.items() if value is not None}
     bind = given.pop("coordinator_bind_address", "")
@@ -69,17 +94,34 @@ def dealt(node: Node, local: int) -> list[int]:
 
 def initialization(environment: Mapping[str, str]) -> dict[str, Any]:
     """The keywords of `jax.distributed.initialize` for the process that has these variables."""
-    found: dict[str, Any] = {
+    keywords: dict[str, Any] = {
         "coordinator_address": environment["JAX_COORDINATOR_ADDRESS"],
         "num_processes": int(environment["JAX_NUM_PROCESSES"]),
         "process_id": int(environment["JAX_PROCESS_ID"]),
         **json.loads(environment.get(OPTIONS, "{}")),
     }
     if environment.get("JAX_LOCAL_DEVICE_IDS"):
-        found["local_device_ids"] = [int(number) for number in environment["JAX_LOCAL_DEVICE_IDS"].split(",")]
+        keywords["local_device_ids"] = [int(number) for number in environment["JAX_LOCAL_DEVICE_IDS"].split(",")]
     if environment.get("JAX_COORDINATOR_BIND_ADDRESS"):
-        found["coordinator_bind_address"] = environment["JAX_COORDINATOR_BIND_ADDRESS"]
-    return found
+        keywords["coordinator_bind_address"] = environment["JAX_COORDINATOR_BIND_ADDRESS"]
+    return keywords
 
 
-LAUNCHER: Final = Launcher(name="jax", launched=launched, arguments=ARGUMENTS)
+def join(environment: Mapping[str, str]) -> None:
+    """Let the processes find each other: JAX wants it before the first computation."""
+    if {"JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"} <= environment.keys():
+        import jax
+
+        jax.distributed.initialize(**initialization(environment))
+
+
+LAUNCHER: Final = Launcher(
+    name="jax",
+    command=command,
+    arguments=ARGUMENTS,
+    package="jax",
+    brought_by=frozenset({"jax", "flax", "optax"}),
+    variables=(VARIABLES,),
+    join=join,
+    shares_out=True,
+)

@@ -7,10 +7,30 @@ and https://slurm.schedmd.com/srun.html
 
 from __future__ import annotations
 
-from typing import Any, Final, Mapping
+import re
+from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
 
-from stoker.core.launch_arguments import Argument
-from stoker.launchers.base import Argv, Launcher, Node, Started, bracketed, words
+from stoker.core.findings import Finding
+from stoker.core.launch import Launch, Outputs
+from stoker.core.units import UNSET
+from stoker.launchers.arguments import Argument
+from stoker.launchers.base import (
+    Argv,
+    FlowWords,
+    HeadProgram,
+    Launcher,
+    Layout,
+    Node,
+    RankVariables,
+    Started,
+    bracketed,
+    launch_of,
+    refused,
+    words,
+)
+
+if TYPE_CHECKING:
+    from stoker.launchers.base import Duration
 
 PLACE: Final = "the nodes are those that the step was given"
 FOLDER: Final = "the step's folder is the one that the worker was started in"
@@ -84,8 +104,54 @@ SRUN: Final[Mapping[str, Argument]] = {
 ARGUMENTS: Final[Mapping[str, Argument]] = {"program": Argument("text", PROGRAMS), **SRUN, **MPIRUN}
 BOTH: Final = frozenset({*MPIRUN} & {*SRUN} | {"program"})
 
+OPEN_MPI: Final = re.compile(r"\((?:Open MPI|OpenRTE)\) 4\.")
+"""What `mpirun --version` says of an MPI that can start ranks on several nodes of one machine without ssh: Open MPI 4.
+Open MPI 5 has another runtime, whose ranks lose each other there. mpiexec calls itself by the runtime's name."""
 
-def launched(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
+VARIABLES: Final = (
+    # https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html
+    RankVariables(
+        rank="OMPI_COMM_WORLD_RANK",
+        world_size="OMPI_COMM_WORLD_SIZE",
+        local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
+        local_world_size="OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    # https://mvapich.cse.ohio-state.edu/static/media/mvapich/mvapich2-userguide.html
+    RankVariables(
+        rank="MV2_COMM_WORLD_RANK",
+        world_size="MV2_COMM_WORLD_SIZE",
+        local_rank="MV2_COMM_WORLD_LOCAL_RANK",
+        local_world_size="MV2_COMM_WORLD_LOCAL_SIZE",
+    ),
+    # MPICH's Hydra and Intel MPI: https://github.com/pmodels/mpich/blob/main/doc/wiki/how_to/Using_the_Hydra_Process_Manager.md
+    RankVariables(
+        rank="PMI_RANK", world_size="PMI_SIZE", local_rank="MPI_LOCALRANKID", local_world_size="MPI_LOCALNRANKS"
+    ),
+    # https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES; sbatch's own script is task 0 of a
+    # step of one, and SLURM_NTASKS speaks of the allocation there: SLURM_STEP_NUM_TASKS is only set by srun.
+    RankVariables(
+        rank="SLURM_PROCID",
+        world_size="SLURM_STEP_NUM_TASKS",
+        local_rank="SLURM_LOCALID",
+        node="SLURM_NODEID",
+        tasks_per_node="SLURM_STEP_TASKS_PER_NODE",
+    ),
+)
+
+
+def MPI(  # noqa: N802  a value by its name, as in Retry(3)
+    *,
+    outputs: Outputs = UNSET,
+    hang_after: Duration = UNSET,
+    gang_timeout: Duration = UNSET,
+    **launch_arguments: Any,
+) -> Launch:
+    """Ranks by Open MPI's `mpirun`, or with `program="srun"` by Slurm; `np` and `ntasks` count all ranks."""
+    own = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
+    return launch_of(LAUNCHER, own, launch_arguments)
+
+
+def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
     """The command on the head; nothing on the other nodes."""
     given = {name: value for name, value in arguments.items() if value is not None}
     program = given.pop("program", "mpirun")
@@ -119,13 +185,52 @@ def _srun(argv: Argv, node: Node, given: Mapping[str, Any]) -> Argv:
 
 def _options(given: Mapping[str, Any]) -> list[str]:
     """`--bind-to core` instead of `--bind-to=core`: Open MPI 4 takes only two words."""
-    found: list[str] = []
+    line: list[str] = []
     for name, value in given.items():
         argument = MPIRUN.get(name)
         for option in words(MPIRUN, {name: value}):
             apart = option.startswith("-") and (argument is None or argument.kind not in {"flag", "each"})
-            found += option.split("=", 1) if apart else [option]
-    return found
+            line += option.split("=", 1) if apart else [option]
+    return line
 
 
-LAUNCHER: Final = Launcher(name="mpi", launched=launched, arguments=ARGUMENTS, crowded=True)
+def program_of(arguments: Mapping[str, Any]) -> str:
+    """The program that starts the ranks."""
+    return str(arguments.get("program") or "mpirun")
+
+
+def program(launch: Launch) -> str:
+    """The program that a launch needs."""
+    return program_of(launch.arguments or {})
+
+
+def head(arguments: Mapping[str, Any]) -> HeadProgram:
+    """The program on the head: Open MPI's takes another one in place of ssh, srun asks Slurm."""
+    name = program_of(arguments)
+    return HeadProgram(program=name) if name == "srun" else HeadProgram(program=name, by_ssh=True, versions=OPEN_MPI)
+
+
+def strangers(layout: Layout) -> Iterator[Finding]:
+    """Arguments of the other program."""
+    wrong = foreign(layout.arguments)
+    if wrong:
+        name = layout.arguments.get("program", "mpirun")
+        other = "mpirun" if name == "srun" else "srun"
+        yield refused(
+            f"{', '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} not of {name}",
+            why=f"{other} has {'it' if len(wrong) == 1 else 'them'}",
+            fix=f'remove {", ".join(wrong)}, or write program="{other}"',
+        )
+
+
+LAUNCHER: Final = Launcher(
+    name="mpi",
+    command=command,
+    arguments=ARGUMENTS,
+    program=program,
+    head=head,
+    variables=VARIABLES,
+    checks=(strangers,),
+    crowded=True,
+    flow=FlowWords(current="mpi", title="mpirun"),
+)

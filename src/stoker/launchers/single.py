@@ -7,7 +7,7 @@ from typing import Any, Final, Mapping
 from stoker.launchers.base import Argv, Launcher, Node, Started
 
 
-def launched(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
+def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
     """The command as it is. On one node without variables: `RANK` alone would make torch wait for others."""
     if node.nodes == 1:
         return Started(argv=argv)
@@ -23,4 +23,4 @@ def launched(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
     return Started(argv=argv, environment={name: str(value) for name, value in place.items()})
 
 
-LAUNCHER: Final = Launcher(name="single", launched=launched)
+LAUNCHER: Final = Launcher(name="single", command=command, one_per_node=True)

@@ -5,13 +5,32 @@ Options: https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/run.p
 
 from __future__ import annotations
 
-from typing import Any, Final, Mapping
+from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
 
-from stoker.core.launch_arguments import Argument
-from stoker.launchers.base import LOOPBACK, Argv, Launcher, Node, Started, bracketed, known, target_of, words
-from stoker.launchers.parsers import installed
+from stoker.core.findings import Finding
+from stoker.core.launch import Launch, Outputs
+from stoker.core.units import UNSET
+from stoker.launchers.arguments import Argument, installed
+from stoker.launchers.base import (
+    LOOPBACK,
+    SCRIPT,
+    Argv,
+    FlowWords,
+    Launcher,
+    Layout,
+    Node,
+    Started,
+    bracketed,
+    known,
+    launch_of,
+    refused,
+    target_of,
+    words,
+)
 
-SCRIPT: Final = "what is launched is Stoker's worker, which calls the step"
+if TYPE_CHECKING:
+    from stoker.launchers.base import Duration
+
 PLACE: Final = "each node learns its place, the head's address and a free port when it starts"
 
 _TEXT: Final = Argument("text")
@@ -53,7 +72,19 @@ OWN_RENDEZVOUS: Final = frozenset({"static", "c10d"})
 """Rendezvous that the nodes make among themselves; others, such as etcd, are a service with an address of its own."""
 
 
-def launched(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
+def Torchrun(  # noqa: N802  a value by its name, as in Retry(3)
+    *,
+    outputs: Outputs = UNSET,
+    hang_after: Duration = UNSET,
+    gang_timeout: Duration = UNSET,
+    **launch_arguments: Any,
+) -> Launch:
+    """Ranks by `torchrun`; its `nproc_per_node` counts the ranks of each node, `num_processes` all of them."""
+    own = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
+    return launch_of(LAUNCHER, own, launch_arguments)
+
+
+def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
     """`torchrun` for one node."""
     given = {name: value for name, value in arguments.items() if value is not None}
     # On one node the c10d store takes any free port and knows its id, which `--standalone` would overwrite.
@@ -109,4 +140,53 @@ def newer() -> Mapping[str, Argument]:
     return installed("torch.distributed.run:get_args_parser", "")
 
 
-LAUNCHER: Final = Launcher(name="torchrun", launched=launched, arguments=ARGUMENTS, newer=newer, port="master_port")
+def rendezvous(layout: Layout) -> Iterator[Finding]:
+    """Arguments under which the nodes would not meet."""
+    given = layout.arguments
+    backend = given.get("rdzv_backend")
+    own = backend is None or backend in OWN_RENDEZVOUS
+    if own and given.get("rdzv_endpoint"):
+        yield refused(
+            f"rdzv_endpoint={given['rdzv_endpoint']!r} with rdzv_backend={backend or 'static'!r}",
+            why="the nodes meet at the head of their gang, whose address and port are known when they start",
+            fix='remove rdzv_endpoint, or name the service that it belongs to: rdzv_backend="etcd-v2"',
+            code="STK139",
+        )
+    if not own and not given.get("rdzv_endpoint"):
+        yield refused(
+            f"rdzv_backend={backend!r} without rdzv_endpoint",
+            why="it is a service of its own, of which Stoker does not know the address",
+            fix="give rdzv_endpoint",
+            code="STK139",
+        )
+    if given.get("standalone") and layout.nodes > 1:
+        yield refused(
+            f"standalone=True on {layout.nodes} nodes",
+            why="each node would be a world of its own",
+            fix="remove standalone",
+            code="STK139",
+        )
+    if backend == "static" and elastic(given) and layout.nodes > 1:
+        yield refused(
+            'rdzv_backend="static" for ranks that may start again on several nodes',
+            why="nodes that meet once cannot meet again",
+            fix='remove rdzv_backend, or write "c10d"',
+            code="STK139",
+        )
+
+
+LAUNCHER: Final = Launcher(
+    name="torchrun",
+    command=command,
+    arguments=ARGUMENTS,
+    newer=newer,
+    package="torch",
+    brought_by=frozenset(
+        {"torch", "accelerate", "deepspeed", "lightning", "pytorch-lightning", "torchvision", "vllm", "trl"}
+    ),
+    checks=(rendezvous,),
+    port="master_port",
+    finds_port=True,
+    restarts="max_restarts",
+    flow=FlowWords(current="torch", title="torchrun"),
+)

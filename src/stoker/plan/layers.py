@@ -15,7 +15,6 @@ import attrs
 
 from stoker.backends.registry import BACKENDS
 from stoker.core.errors import SettingsError, nearest
-from stoker.core.launch import laid_over
 from stoker.core.settings import Layer, Level, PipelineSettings, StepSettings
 from stoker.core.units import whole_run_fields
 from stoker.settings.options import (
@@ -275,7 +274,9 @@ class _Pile:
         weak, strong = self.values.get("launch"), given.get("launch")
         if not isinstance(weak, Mapping) or not isinstance(strong, Mapping):
             return
-        left = laid_over(weak, strong)
+        from stoker.launchers.options import weaker_launch
+
+        left = weaker_launch(weak, strong)
         self.values = {**self.values, "launch": left}
         gone = tuple(f"launch.{name}" for name in weak if name not in left)
         if gone:

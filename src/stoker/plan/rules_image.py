@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, Iterator, Mapping
+from typing import Final, Iterator
 
 from stoker.backends.docker.settings import SHARED_MEMORY
 from stoker.core.findings import Finding, Level
 from stoker.core.imagenames import parse
 from stoker.core.resources import describe
 from stoker.core.units import UNSET, size_text
+from stoker.launchers.registry import launcher_named
 from stoker.plan.packages import HARMLESS
 from stoker.plan.planfacts import MACHINES, PlanFacts
 
@@ -22,16 +23,6 @@ UNREADABLE: Final = "STK218"
 SHM: Final = 64 * 2**20
 """What a container has of /dev/shm where nothing else is said: https://docs.docker.com/reference/cli/docker/container/run/#shm-size"""
 
-LAUNCHERS: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
-    "accelerate": ("accelerate", frozenset({"accelerate", "peft", "trl"})),
-    "deepspeed": ("deepspeed", frozenset({"deepspeed"})),
-    "torchrun": (
-        "torch",
-        frozenset({"torch", "accelerate", "deepspeed", "lightning", "pytorch-lightning", "torchvision", "vllm", "trl"}),
-    ),
-    "jax": ("jax", frozenset({"jax", "flax", "optax"})),
-}
-"""launcher → the distribution that it starts, and those that require it"""
 # The contents of these are their publisher's own, and none of the launchers' packages but torch is among them.
 _KNOWN: Final = ("nvidia/cuda", "nvcr.io/nvidia/cuda", "pytorch/pytorch")
 _LOADERS: Final = ("torch",)
@@ -92,9 +83,10 @@ def unreadable(facts: PlanFacts) -> Iterator[Finding]:
 def launcher(facts: PlanFacts) -> Iterator[Finding]:
     """The launcher's own package will not be in the image. accelerate 2920: the launch works here, and not there."""
     launch = facts.step.settings.launch
-    if launch is None or launch.launcher not in LAUNCHERS:
+    if launch is None or not launcher_named(launch.launcher).package:
         return
-    package, brought_by = LAUNCHERS[launch.launcher]
+    started_by = launcher_named(launch.launcher)
+    package, brought_by = started_by.package, {started_by.package, *started_by.brought_by}
     names = {item.name for item in facts.wanted.items}
     extras = {(item.name, extra) for item in facts.wanted.items for extra in item.extras}
     if names & brought_by or package in facts.image.frameworks or ("transformers", "torch") in extras:

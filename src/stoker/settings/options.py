@@ -16,8 +16,7 @@ from stoker.core import units
 from stoker.core.docker import DockerSettings, given_environment, given_mapping
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.ladder import single
-from stoker.core.launch import Launch, given_launch
-from stoker.core.launch import resolved as resolved_launch
+from stoker.core.launch import Launch
 from stoker.core.monitoring import WATCHED, Monitor
 from stoker.core.packages import PackageSettings
 from stoker.core.plugins import entry_points
@@ -90,6 +89,20 @@ def _operator(value: Any) -> Any:
     raise SettingsError(f"{_shown(value)} is not the name of a step operator", fix=fix)
 
 
+def _launch(value: Any) -> Any:
+    from stoker.launchers.options import parse_launch  # most steps have no launcher, and starting does not pay for it
+
+    return parse_launch(value)
+
+
+def _resolved_launch(values: Mapping[str, Any] | None) -> Launch | None:
+    if values is None:
+        return None
+    from stoker.launchers.options import resolve_launch
+
+    return resolve_launch(values)
+
+
 OPTIONS: Final[Mapping[str, Option]] = {
     "resources": _fields_of(ResourceSettings),
     "docker": _fields_of(DockerSettings),
@@ -104,7 +117,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "on_idle_gpu": Option(parse=_choice("warn", "fail", "stop", "ignore")),
     "monitor": _fields_of(Monitor, short="interval"),
     "environment": Option(parse=given_environment),
-    "launch": Option(parse=given_launch, kind=Launch),
+    "launch": Option(parse=_launch, kind=Launch),
     "step_operator": Option(parse=_operator),
     "failure_mode": Option(parse=_choice("fail_fast", "continue"), level="pipeline"),
     "max_parallel": Option(parse=asked.given_nodes, level="pipeline"),
@@ -194,7 +207,7 @@ def step_settings(values: Mapping[str, Any], backend: Mapping[str, Any] | None =
         retry=attrs.evolve(NO_RETRY, **retry),
         monitor=attrs.evolve(WATCHED, **monitor),
         environment=_kept(plain.pop("environment", None)),
-        launch=resolved_launch(plain.pop("launch", None)),
+        launch=_resolved_launch(plain.pop("launch", None)),
         backend=backend or {},
         **plain,
     )

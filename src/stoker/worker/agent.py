@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Mapping
 
 import attrs
 
-from stoker.core import plugins, wire
+from stoker.core import wire
 from stoker.core.launch import Launch
 from stoker.core.status import CANCELLED, GANG_INCOMPLETE, HANG, RENDEZVOUS
 from stoker.core.words import dashed
-from stoker.launchers.base import LOOPBACK, Argv, Launcher, Node, Started, on_cpus, processes_per_node
+from stoker.launchers.base import LOOPBACK, Argv, Node, Started
+from stoker.launchers.registry import LAUNCHERS
 from stoker.worker import blame, cluster, hang, mpigang, processes
 from stoker.worker.notice import Notice
 from stoker.worker.rankstate import Output, RankState
@@ -46,8 +47,6 @@ _CHUNK: Final = 1 << 18
 
 RANK_GRACE: Final = 9.0
 """Seconds that ranks believe to have after SIGTERM: a little less than whoever sends it to the node gives it."""
-OWN_PORT: Final = frozenset({"torchrun", "accelerate"})
-"""Launchers that find a free port by themselves on a single node, without a moment in which another may take it."""
 
 Emit = Callable[[Mapping[str, Any]], None]
 
@@ -62,14 +61,15 @@ def run(
     launch = Launch(**{**document, "command": None if document["command"] is None else tuple(document["command"])})
     lease = _lease(job)
     held = () if lease is None else lease.held
-    cpu = on_cpus(launch) or not held
+    launcher = LAUNCHERS.load(launch.launcher)
+    cpu = launcher.uses_cpus(launch) or not held
     gang = cluster.gang_of(job["gang"]) if "gang" in job else None
     node = Node(
         rank=0 if gang is None else gang.member.node,
         nodes=1 if gang is None else gang.member.nodes,
-        port=0 if gang is not None or launch.launcher in OWN_PORT else cluster.free_port(LOOPBACK),
+        port=0 if gang is not None or launcher.finds_port else cluster.free_port(LOOPBACK),
         rendezvous=dashed(job["job"]),
-        processes=processes_per_node(
+        processes=launcher.processes_per_node(
             launch, nodes=1 if gang is None else gang.member.nodes, devices=len(held), cpu=cpu
         ),
         devices=tuple(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))),
@@ -106,6 +106,7 @@ class Agent:
         self._job = job
         self._step = step
         self._launch = launch
+        self._launcher = LAUNCHERS.load(launch.launcher)
         self._node = node
         self._gang = gang
         self._blobs = blobs
@@ -159,12 +160,11 @@ class Agent:
             self._listener.listen(256)
             self._listener.setblocking(False)
             self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-            launcher = plugins.load("stoker.launchers", self._launch.launcher)
-            port = self._launch.arguments.get(launcher.port)
+            port = self._launch.arguments.get(self._launcher.port)
             if port and self._node.rank == 0 and not cluster.port_is_free(port):
-                return self._port_taken(launcher.port, port)
+                return self._port_taken(self._launcher.port, port)
             try:
-                self._start(launcher)
+                self._start()
                 while not self._over():
                     self._turn()
             finally:
@@ -203,9 +203,10 @@ class Agent:
         error = blame.unraised(f"{message}\n  fix: {fix}")
         return {"ok": False, "outputs": {}, "cause": RENDEZVOUS, "error": error, "failed_at": time.time()}
 
-    def _start(self, launcher: Launcher) -> None:
-        argv = (sys.executable, "-m", "stoker.worker.rank", os.path.join(self._folder, "agent"))
-        started: Started = mpigang.started(launcher, argv, self._node, self._arguments(), self._job.get("gang"))
+    def _start(self) -> None:
+        address = os.path.join(self._folder, "agent")
+        argv = (sys.executable, "-m", "stoker.worker.rank", self._launcher.name, address)
+        started: Started = mpigang.started(self._launcher, argv, self._node, self._arguments(), self._job.get("gang"))
         environment = environment_for(started, self._node, self._folder)
         for variables in started.ranks or ([{}] if started.argv else []):
             self._spawn(started.argv, {**environment, **variables})
@@ -340,7 +341,7 @@ class Agent:
 
     def _starts_again(self, state: RankState) -> bool:
         """Whether the launcher itself will start a failed rank again; until it has given up, nobody is ended."""
-        return state.restarts < int(self._launch.arguments.get("max_restarts") or 0)
+        return state.restarts < int(self._launch.arguments.get(self._launcher.restarts) or 0)
 
     def _listen(self, output: Output) -> None:
         self._outputs.append(output)

@@ -233,7 +233,7 @@ def _devices(lease: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _place_in(environment: Mapping[str, str]) -> dict[str, Any]:
-    from stoker.launchers.places import place_of
+    from stoker.launchers.registry import place_of
 
     place = place_of(environment)
     return {**attrs.asdict(place), "nodes": max(place.node + 1, -(-place.world_size // place.local_world_size))}

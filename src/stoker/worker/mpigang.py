@@ -33,8 +33,8 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 import attrs
 
 from stoker.core import wire
-from stoker.core.launch import OPEN_MPI
 from stoker.launchers.base import LOOPBACK, Argv, Launcher, Node, Started, bracketed
+from stoker.launchers.mpi import OPEN_MPI
 from stoker.worker.cluster import free_port
 from stoker.worker.rankstate import AGENT
 
@@ -86,13 +86,13 @@ def started(
     launcher: Launcher, argv: Argv, node: Node, arguments: Mapping[str, Any], gang: Mapping[str, Any] | None
 ) -> Started:
     """What a node runs to start its ranks; `gang` is the job's, with mpirun on nodes that Stoker itself started."""
-    mpirun = launcher.name == "mpi" and arguments.get("program") != "srun"
-    if gang is None or gang["topology"] != "stoker" or not mpirun:
+    program = launcher.head(arguments)
+    if gang is None or gang["topology"] != "stoker" or program is None or not program.by_ssh:
         return launcher(argv, node, arguments)
     head = attrs.evolve(node, rank=0, hosts=hosts(node.nodes))
-    found = over_nodes(launcher(argv, head, arguments), node, token=gang["token"], patience=gang["timeout"])
+    command = over_nodes(launcher(argv, head, arguments), node, token=gang["token"], patience=gang["timeout"])
     # A rank speaks with the agent of its own node, wherever mpirun runs.
-    return attrs.evolve(found, environment={**found.environment, AGENT: argv[-1]})
+    return attrs.evolve(command, environment={**command.environment, AGENT: argv[-1]})
 
 
 def over_nodes(started: Started, node: Node, *, token: str, patience: float | None) -> Started:

@@ -22,7 +22,8 @@ from typing import Any, Final, Mapping
 import attrs
 
 from stoker.core import wire
-from stoker.launchers.places import Place, place_of
+from stoker.launchers.base import Launcher, Place
+from stoker.launchers.registry import LAUNCHERS, place_of
 from stoker.worker.rankstate import AGENT, STACKS, stacks_file
 
 PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
@@ -38,9 +39,10 @@ def connected(address: str, first: Mapping[str, Any]) -> socket.socket:
 
 
 def main() -> None:
-    """`python -m stoker.worker.rank ADDRESS`, started by a launcher that says by variables which rank it is."""
-    address = os.environ.pop(AGENT, sys.argv[1])
-    place = place_of(os.environ)
+    """`python -m stoker.worker.rank LAUNCHER ADDRESS`: the launcher says by variables which rank this is."""
+    launcher = LAUNCHERS.load(sys.argv[1])
+    address = os.environ.pop(AGENT, sys.argv[2])
+    place = place_of(os.environ, launcher)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         stream = connected(address, {"op": "stream", "rank": place.rank, "name": name})
         os.dup2(stream.fileno(), descriptor)
@@ -57,7 +59,7 @@ def main() -> None:
         _die_with(watcher)
         os.read(announced, 1)  # its end: a result of a rank that nobody has announced would be lost
         os.close(announced)
-        _rank(address, place)
+        _rank(address, place, launcher)
         return
     os.close(announced)
     _watch(address, place, child, announce)
@@ -104,8 +106,8 @@ def _die_with(parent: int) -> None:
             os._exit(1)
 
 
-def _rank(address: str, place: Place) -> None:
-    """Run the step as this rank, and leave as Python leaves, so that the framework puts its own house in order."""
+def _rank(address: str, place: Place, launcher: Launcher) -> None:
+    """Run the step as this rank, and leave as Python leaves, so that the framework can clean up after itself."""
     from stoker.store.blobs import Blobs
     from stoker.worker import gate, serving
     from stoker.worker.notice import Notice
@@ -125,7 +127,8 @@ def _rank(address: str, place: Place) -> None:
     job["context"] = {**job["context"], **attrs.asdict(place), "nodes": nodes}
     if place.rank and step["gathers"] == "main":
         step["discards"] = True
-    _meet(os.environ)
+    if launcher.join is not None:
+        launcher.join(os.environ)
     proof = gate.Proof()
     if spec["lease"]:
         from stoker.core.codec import from_json  # these only for steps with devices
@@ -142,16 +145,6 @@ def _rank(address: str, place: Place) -> None:
     connection.sendall(wire.framed({"op": "result", "rank": place.rank, "result": result}))
     connection.close()
     sys.exit(0 if result["ok"] else 1)
-
-
-def _meet(environment: Mapping[str, str]) -> None:
-    """Let JAX's processes find each other: it must be called before the first computation."""
-    if {"JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"} <= environment.keys():
-        import jax
-
-        from stoker.launchers.jax import initialization
-
-        jax.distributed.initialize(**initialization(environment))
 
 
 def _received(connection: socket.socket) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from stoker.backends.base.leasing import claim_document
 from stoker.backends.base.messages import nodes_of
 from stoker.core.admission import demand
 from stoker.core.findings import Finding
-from stoker.core.launch import OPEN_MPI, Launch
+from stoker.core.launch import Launch
 from stoker.core.plan import Capacity, Job, StepPlan, reporter_of
 from stoker.core.resources import describe
 from stoker.core.units import given, size_text
@@ -23,13 +23,6 @@ from stoker.core.words import memory_text
 _SLOTS_PER_CPU: Final = 8
 """How many steps may run at once for each CPU when they ask for less than one; each is a process of some 20 MB."""
 _NEVER_LESS: Final = "a step is never silently given less than it asks for"
-_PACKAGES: Final[Mapping[str, str]] = {
-    "accelerate": "accelerate",
-    "torchrun": "torch",
-    "deepspeed": "deepspeed",
-    "jax": "jax",
-}
-"""launcher → the package that brings it"""
 _NO_LEASES: Final = "nobody hands out devices here: the backend was made without a ledger of them"
 _REFUSED: Final[Mapping[str, tuple[str, str, str]]] = {
     "shared_memory": (
@@ -130,10 +123,11 @@ def check(step: StepPlan, room: Capacity, *, leases: bool) -> Iterator[Finding]:
     if given(wanted.spot, None):
         what = "asks for a spot machine; it runs on this one"
         yield report.translated("STK109", what, "this machine is never taken away")
-    if not step.environment and (missing := _missing(step.settings.launch)):
+    if not step.environment and (lack := _missing(step.settings.launch)):
+        missing, fix = lack
         what = f"starts its ranks by {missing}, which is not installed here"
         why = "ranks are started in the driver's own Python environment"
-        yield report.error("STK140", what, why, f"install {missing}")
+        yield report.error("STK140", what, why, fix)
     if step.settings.docker is not None:
         what = "asks for a container image; the local backend runs steps in the driver's own Python environment"
         yield report.refused("STK110", what, "what the image brings would be missing, unsaid", "docker=null")
@@ -141,24 +135,34 @@ def check(step: StepPlan, room: Capacity, *, leases: bool) -> Iterator[Finding]:
 
 def _no_mpi(launch: Launch | None) -> str:
     """The MPI that could not start ranks on several nodes of this machine; empty where it can, and for none."""
-    program = str((launch.arguments or {}).get("program") or "mpirun") if launch and launch.launcher == "mpi" else ""
-    if not program or shutil.which(program) is None:  # what is not installed is said elsewhere
-        return program if program == "srun" else ""
-    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
-    return "" if OPEN_MPI.search(version) else version.partition("\n")[0] or program
-
-
-def _missing(launch: Launch | None) -> str:
-    """What a launcher needs and is not installed here; empty where nothing is missing."""
     if launch is None:
         return ""
-    package = _PACKAGES.get(launch.launcher, "")
+    from stoker.launchers.registry import launcher_named
+
+    head = launcher_named(launch.launcher).head(launch.arguments or {})
+    if head is None:
+        return ""
+    if shutil.which(head.program) is None:  # what is not installed is said elsewhere
+        return "" if head.by_ssh else head.program
+    version = subprocess.run([head.program, "--version"], capture_output=True, text=True, check=False).stdout
+    works = head.by_ssh and (head.versions is None or head.versions.search(version))
+    return "" if works else version.partition("\n")[0] or head.program
+
+
+def _missing(launch: Launch | None) -> tuple[str, str] | None:
+    """What a launcher needs and is not installed here, and what to do; None where nothing is missing."""
+    if launch is None:
+        return None
+    from stoker.launchers.registry import launcher_named
+
+    launcher = launcher_named(launch.launcher)
+    package, program = launcher.package, launcher.program(launch)
     if package and importlib.util.find_spec(package) is None:
-        return f"the package '{package}'"
-    program = launch.command[0] if launch.command else ""
-    if launch.launcher == "mpi":
-        program = str((launch.arguments or {}).get("program") or "mpirun")
-    return f"the program '{program}'" if program and shutil.which(program) is None else ""
+        missing = f"the package '{package}'"
+        return missing, f"pip install '{launcher.requirement}'" if launcher.requirement else f"install {missing}"
+    if program and shutil.which(program) is None:
+        return f"the program '{program}'", f"install the program '{program}'"
+    return None
 
 
 def _shown(name: str, asked: Any) -> str:

@@ -32,7 +32,7 @@ def job_message(job: Job, number: int) -> dict[str, Any]:
         message["context"] = {"run": job.run, "key": job.key, "attempt": job.attempt}  # the name does not say it
     launch = job.step.settings.launch
     if job.kind == "step" and launch is None and nodes_of(job) > 1:
-        launch = attrs.evolve(DEFAULTS, launcher="single")  # the step itself, once on each node
+        launch = DEFAULTS
     if job.kind == "step" and launch is not None:
         message["launch"] = plain(launch)
     if job.kind == "hook":

@@ -21,6 +21,7 @@ from stoker.core.plan import Job, Site, StepPlan, reporter_of
 from stoker.core.resources import describe
 from stoker.core.units import size_text
 from stoker.core.visibility import environment_of
+from stoker.launchers.registry import launcher_named
 
 NO_CONTAINER: Final = "STK180"
 CANNOT: Final = "STK181"
@@ -59,11 +60,11 @@ def check(step: StepPlan, options: Mapping[str, Any], site: Site, *, shares: boo
         why = "Ray chooses the step's devices; another choice could be somebody else's"
         yield report.error(OWN_VISIBILITY, f"sets {name} in its environment", why, "remove it, and ask for gpu_count")
     launch = step.settings.launch
-    if launch is not None and launch.launcher == "mpi" and step.settings.resources.get("nodes", 1) > 1:
-        why = "mpirun reaches other nodes by ssh or a scheduler, and Ray is neither to it"
-        yield report.error(
-            CANNOT, "starts its ranks on several nodes by mpirun", why, "use torchrun, or resources.nodes=1"
-        )
+    head = None if launch is None else launcher_named(launch.launcher).head(launch.arguments or {})
+    if head is not None and step.settings.resources.get("nodes", 1) > 1:
+        what = f"starts its ranks on several nodes by {head.program}"
+        why = f"{head.program} reaches other nodes by ssh or a scheduler, and Ray is neither to it"
+        yield report.error(CANNOT, what, why, "use torchrun, or resources.nodes=1")
     if not shares and "://" not in site.artifacts:
         what = f"runs on a Ray cluster that does not see the artifact store {site.artifacts}"
         why = "a step loads its inputs from there and saves its outputs there"

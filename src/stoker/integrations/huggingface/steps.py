@@ -14,7 +14,8 @@ import sys
 from typing import Any, Callable, Final, Mapping, TypeVar, overload
 
 from stoker.core.errors import UsageError
-from stoker.core.launch import Accelerate, Launch
+from stoker.core.launch import Launch
+from stoker.launchers.accelerate import Accelerate
 from stoker.pipelines.functional import Pipeline, Step
 from stoker.pipelines.handles import Future, Handle, Handles
 from stoker.pipelines.options import LAUNCH_MARK

@@ -1,17 +1,22 @@
 """One argument of a launcher's own command: what a person may write for it, and how it stands on the command line.
 
-Launchers have tables of these by the arguments' Python names. Knows no launcher by name.
+Launchers have tables of these by the arguments' Python names. What a newer version of a launcher has is read from its
+own `argparse` parser.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Final, Iterable, Literal, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Literal, Mapping
 
 import attrs
 
 from stoker.core import units
-from stoker.core.errors import SettingsError, nearest
+from stoker.core.errors import MissingPackage, SettingsError, nearest
+from stoker.core.plugins import resolve
+
+if TYPE_CHECKING:
+    import argparse
 
 Kind = Literal["flag", "switch", "truth", "yesno", "yesnos", "int", "float", "text", "texts", "names", "pairs", "each"]
 """How a value is written.
@@ -25,25 +30,28 @@ Common = Literal["num_processes", "processes_per_node", "nodes", ""]
 
 @attrs.frozen
 class Argument:
-    """What an argument takes. `flag` is how it is written where that is not its name with dashes.
-
-    `means` is Stoker's own word for it; `owned` is a sentence why Stoker gives it and nobody else.
-    """
+    """What an argument takes."""
 
     kind: Kind = "text"
+    """How its value is written."""
     choices: tuple[str, ...] = ()
+    """The only values that it takes; empty for any."""
     flag: str = attrs.field(default="", kw_only=True)
+    """How it is written on the command line, where that is not `--` and its name."""
     off: str = attrs.field(default="", kw_only=True)
+    """How a switch is turned off."""
     means: Common = attrs.field(default="", kw_only=True)
+    """Stoker's own word for the same."""
     owned: str = attrs.field(default="", kw_only=True)
+    """Why Stoker gives it and nobody else, as a sentence."""
 
 
-def given_argument(argument: Argument, value: Any) -> Any:
+def argument_value(argument: Argument, value: Any) -> Any:
     """The plain value of what a person wrote; None is none."""
     return None if value is None else _PARSE[argument.kind](argument, value)
 
 
-def written(name: str, argument: Argument, value: Any) -> list[str]:
+def argument_words(name: str, argument: Argument, value: Any) -> list[str]:
     """The argument as it stands on a command line; nothing for None.
 
     With "=" in one word, so that no value is taken for another option.
@@ -75,9 +83,9 @@ def _text(kind: Kind, value: Any) -> str:
 
 
 def _truth(argument: Argument, value: Any) -> bool:
-    found = _TRUTHS.get(value.strip().lower()) if isinstance(value, str) else value
-    if isinstance(found, bool):
-        return found
+    truth = _TRUTHS.get(value.strip().lower()) if isinstance(value, str) else value
+    if isinstance(truth, bool):
+        return truth
     raise SettingsError(f"{value!r} is neither true nor false", fix="write true or false")
 
 
@@ -161,14 +169,14 @@ def _pairs(argument: Argument, value: Any) -> dict[str, Any]:
         return {key.strip(): item.strip() for key, _, item in parts}
     if not isinstance(value, Mapping):
         raise SettingsError(f"{value!r} does not map names to values", fix='write {"timeout": 60}')
-    found: dict[str, Any] = {}
+    pairs: dict[str, Any] = {}
     for key, item in value.items():
         if isinstance(item, bool) or not isinstance(item, (str, int, float)):
             raise SettingsError(f"{key}={item!r} is neither a text nor a number")
         if not isinstance(key, str) or not key or "=" in key or (argument.kind == "pairs" and "," in f"{key}{item}"):
             raise SettingsError(f"{key}={item!r} cannot be written on a command line")
-        found[key] = item
-    return found
+        pairs[key] = item
+    return pairs
 
 
 def _listed(value: Any) -> list[Any]:
@@ -194,3 +202,40 @@ _PARSE: Final[Mapping[Kind, Callable[[Argument, Any], Any]]] = {
     "pairs": _pairs,
     "each": _pairs,
 }
+
+
+KINDS: Final[Mapping[Any, Kind]] = {int: "int", float: "float", bool: "truth", str: "text", None: "text"}
+"""The type of an option in an `argparse` parser → how its value is written"""
+
+
+def installed(target: str, extra: str) -> Mapping[str, Argument]:
+    """The arguments of the parser that the function at `target` makes; none where its package is not installed."""
+    try:
+        make: Callable[[], argparse.ArgumentParser] = resolve(target, extra=extra)
+    except (MissingPackage, ImportError, AttributeError):
+        return {}
+    return arguments_of(make())
+
+
+def arguments_of(parser: argparse.ArgumentParser) -> dict[str, Argument]:
+    """Every option of a parser by its Python name; positional ones are the program, which is Stoker's worker."""
+    arguments: dict[str, Argument] = {}
+    for action in parser._actions:
+        if action.option_strings and action.dest not in {"help", *arguments}:
+            arguments[action.dest] = _argument(action)
+    return arguments
+
+
+def _argument(action: argparse.Action) -> Argument:
+    import argparse
+
+    flag = next((flag for flag in action.option_strings if flag.startswith("--")), action.option_strings[0])
+    choices = tuple(str(choice) for choice in action.choices or ())
+    if action.nargs == 0:
+        return Argument("flag", flag=flag)
+    if isinstance(action, argparse._AppendAction) or action.nargs in {"*", "+"} or isinstance(action.nargs, int):
+        return Argument("texts", choices, flag=flag)
+    kind: Kind = KINDS.get(action.type, "text")
+    if kind == "text" and not choices and action.default in ("true", "false"):
+        kind = "yesno"
+    return Argument(kind, choices, flag=flag)
