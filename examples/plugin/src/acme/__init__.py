@@ -1,0 +1,1 @@
+"""What a distribution can add to Stoker, one of each."""
