@@ -46,8 +46,8 @@ from stoker.core.settings import StepSettings
 from stoker.core.units import whole_run_fields
 from stoker.devices.leases import Ledger
 from stoker.devices.simulate import simulated
+from stoker.images.build import image_spec
 from stoker.images.dockerfile import dockerfile
-from stoker.images.made import specified
 from stoker.settings.options import layer_of, settings_class
 from stoker.worker.identity import this_process
 
@@ -142,7 +142,7 @@ def job_of(row: Row, settings: StepSettings) -> Job:
 
 def written(docker: DockerSettings, folder: Path) -> str:
     """The Dockerfile of an image that is built for the step."""
-    spec, _ = specified(docker, root=folder, folder=folder / "wheels", engine=None)
+    spec, _ = image_spec(docker, root=folder, folder=folder / "wheels", engine=None)
     return "" if spec.skip_build else dockerfile(spec)
 
 

@@ -13,8 +13,8 @@ from tests.servers.postgres import free_port
 
 from stoker.core.errors import BackendError, SettingsError, UsageError
 from stoker.images import engine as engines
-from stoker.images.build import LABEL, BuildFailed, Built, made
-from stoker.images.dockerfile import ImageSpec, Requirements, dockerfile, requirement_files
+from stoker.images.build import LABEL, BuildFailed, BuiltImage, build_image
+from stoker.images.dockerfile import ImageSpec, RequirementList, dockerfile, requirement_files
 from stoker.images.registry import digest_of, inspect
 
 
@@ -27,9 +27,9 @@ class Workshop:
         self.engine, self.tests, self.base, self.said = found, engine, base, list[str]()
         self.spec = ImageSpec(parent=base, python="3.11")
 
-    def made(self, text: str, files: Any = None, *, push: str = "", engine: Any = None, **spec: Any) -> Built:
+    def made(self, text: str, files: Any = None, *, push: str = "", engine: Any = None, **spec: Any) -> BuiltImage:
         self.said.clear()
-        return made(
+        return build_image(
             attrs.evolve(self.spec, **spec),
             text.replace("BASE", self.base),
             files or {},
@@ -183,7 +183,7 @@ def test_progress_is_told_while_it_happens(workshop: Workshop, tmp_path: Path) -
         )
         text = f"FROM {workshop.base}\nRUN echo ready to go on; {wait}\n"
         spec = attrs.evolve(workshop.spec, options={"network": "host"})
-        assert not made(spec, text, {}, engine=workshop.engine, progress=progress).reused
+        assert not build_image(spec, text, {}, engine=workshop.engine, progress=progress).reused
     finally:
         server.shutdown()
         server.server_close()
@@ -264,17 +264,17 @@ def test_options_reach_the_engine(workshop: Workshop) -> None:
 def test_cache_mounts_are_for_builders_that_know_them(builder: Workshop, tmp_path: Path) -> None:
     spec = attrs.evolve(
         builder.spec,
-        requirements=(Requirements(name="listed", lines=("--no-index",)),),
+        requirements=(RequirementList(name="listed", lines=("--no-index",)),),
         installer="pip",
         environment={"BUILDER": str(builder.engine.buildkit)},
     )
     text = dockerfile(spec)
     assert "--mount=type=cache" in text
-    found = made(spec, text, requirement_files(spec), engine=builder.engine, progress=builder.said.append)
+    found = build_image(spec, text, requirement_files(spec), engine=builder.engine, progress=builder.said.append)
     assert not found.reused
     assert any("--mount" in line for line in builder.said) == builder.engine.buildkit
     # The tag is that of the settings, and not of the builder that was there by chance.
-    again = made(spec, text, requirement_files(spec), engine=builder.engine, progress=builder.said.append)
+    again = build_image(spec, text, requirement_files(spec), engine=builder.engine, progress=builder.said.append)
     assert again.reused and again.tag == found.tag
 
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.errors import InfrastructureError, UsageError
-from stoker.images import context, ignore
+from stoker.images import context
 from stoker.images.context import listed_files, package, unpack, write
 
 
@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def packed(made: context.Package) -> bytes:
+def packed(made: context.CodePackage) -> bytes:
     sink = io.BytesIO()
     write(made, sink)
     return sink.getvalue()
@@ -341,8 +341,8 @@ def test_who_is_second_leaves_the_first_alone(tmp_path: Path, root: Path) -> Non
     ],
 )
 def test_patterns_of_gitignore(lines: list[str], left_out: list[str], kept: list[str]) -> None:
-    patterns = ignore.from_lines(lines)
-    assert [name for name in (*left_out, *kept) if patterns.leaves_out(name)] == left_out
+    patterns = context.parse_ignore_lines(lines)
+    assert [name for name in (*left_out, *kept) if patterns.excludes(name)] == left_out
 
 
 @pytest.mark.parametrize(
@@ -358,8 +358,8 @@ def test_patterns_of_gitignore(lines: list[str], left_out: list[str], kept: list
     ],
 )
 def test_patterns_of_dockerignore(lines: list[str], left_out: list[str], kept: list[str]) -> None:
-    patterns = ignore.from_lines(lines, rooted=True)
-    assert [name for name in (*left_out, *kept) if patterns.leaves_out(name)] == left_out
+    patterns = context.parse_ignore_lines(lines, rooted=True)
+    assert [name for name in (*left_out, *kept) if patterns.excludes(name)] == left_out
 
 
 SIMPLE = st.text("ab*?/.", min_size=1, max_size=6)
@@ -368,8 +368,8 @@ SIMPLE = st.text("ab*?/.", min_size=1, max_size=6)
 @given(st.lists(SIMPLE, max_size=4), st.text("ab/", min_size=1, max_size=6))
 def test_any_pattern_can_be_read(lines: list[str], path: str) -> None:
     for rooted in (False, True):
-        patterns = ignore.from_lines(lines, rooted=rooted)
-        assert patterns.leaves_out(path) in (True, False)
+        patterns = context.parse_ignore_lines(lines, rooted=rooted)
+        assert patterns.excludes(path) in (True, False)
 
 
 def test_our_patterns_are_gits(root: Path) -> None:
@@ -383,8 +383,8 @@ def test_our_patterns_are_gits(root: Path) -> None:
     (root / ".git/info/exclude").write_text("\n".join(lines))
     (root / ".stokerignore").write_text("")
     said = set(listed_files(root)) - {".stokerignore"}
-    patterns = ignore.from_lines(lines)
-    assert {name for name in names if not patterns.leaves_out(name)} == said
+    patterns = context.parse_ignore_lines(lines)
+    assert {name for name in names if not patterns.excludes(name)} == said
 
 
 def test_patterns_without_exceptions_mean_to_git_what_they_mean_here(root: Path) -> None:
@@ -405,8 +405,8 @@ def test_patterns_without_exceptions_mean_to_git_what_they_mean_here(root: Path)
             text=True,
             check=False,
         )
-        patterns = ignore.from_lines(lines)
-        left_out = [path for path in paths if patterns.leaves_out(path)]
+        patterns = context.parse_ignore_lines(lines)
+        left_out = [path for path in paths if patterns.excludes(path)]
         assert left_out == [path for path in answer.stdout.split("\0") if path], lines
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stoker.core.codec import from_json, to_json
 from stoker.core.docker import DockerSettings
 from stoker.core.errors import SettingsError
-from stoker.images.dockerfile import ImageSpec, Requirements, assignment, command, dockerfile, requirement_files
+from stoker.images.dockerfile import ImageSpec, RequirementList, assignment, command, dockerfile, requirement_files
 from stoker.images.spec import context_files, spec_of
 
 EXPECTED = Path(__file__).with_name("expected")
@@ -251,7 +251,9 @@ SPECS = st.builds(
     apt_packages=st.lists(NAMES).map(tuple),
     conda_packages=st.lists(NAMES).map(tuple),
     installer=st.sampled_from(["uv", "pip"]),
-    requirements=st.lists(st.builds(Requirements, name=NAMES, lines=st.lists(NAMES, min_size=1).map(tuple))).map(tuple),
+    requirements=st.lists(st.builds(RequirementList, name=NAMES, lines=st.lists(NAMES, min_size=1).map(tuple))).map(
+        tuple
+    ),
     user=st.sampled_from(["", "me", "1000"]),
 )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.images.failing import Transcript, advice
-from stoker.images.instructions import parents, pinned
-from stoker.images.permissions import login, needed
+from stoker.images.credentials import login, needed
+from stoker.images.dockerfile import base_images, pin_images
 from stoker.images.reference import parse
+from stoker.images.transcript import Transcript, advice
 
 DOCKER = """\
 Step 1/3 : FROM base
@@ -107,17 +107,17 @@ FROM $UNKNOWN
 
 
 def test_from_which_images_a_dockerfile_is_built() -> None:
-    assert parents(DOCKERFILE) == ("python:3.11-slim", "mambaorg/micromamba:1.5.8", "team/data:1")
-    assert parents(DOCKERFILE, {"BASE": "pypy"})[0] == "pypy:3.11-slim"
-    assert parents("FROM a\nFROM 0\n") == ("a",)
+    assert base_images(DOCKERFILE) == ("python:3.11-slim", "mambaorg/micromamba:1.5.8", "team/data:1")
+    assert base_images(DOCKERFILE, {"BASE": "pypy"})[0] == "pypy:3.11-slim"
+    assert base_images("FROM a\nFROM 0\n") == ("a",)
 
 
 def test_images_by_their_digests() -> None:
     exact = {"python:3.11-slim": "docker.io/library/python@sha256:1", "team/data:1": "team/data@sha256:2"}
-    changed = pinned(DOCKERFILE, exact)
+    changed = pin_images(DOCKERFILE, exact)
     assert "FROM --platform=linux/amd64 docker.io/library/python@sha256:1 AS build\n" in changed
     assert "from=team/data@sha256:2,target=/data" in changed
-    assert pinned(DOCKERFILE, {}) == DOCKERFILE
+    assert pin_images(DOCKERFILE, {}) == DOCKERFILE
     assert changed.count("\n") == DOCKERFILE.count("\n")
 
 

@@ -14,8 +14,8 @@ from tests.servers import baseimage
 from tests.servers.containers import absence, refuse
 
 from stoker.images import engine as engines
-from stoker.images.build import BuildFailed, Built, made
-from stoker.images.dockerfile import ImageSpec, Requirements, dockerfile, requirement_files
+from stoker.images.build import BuildFailed, BuiltImage, build_image
+from stoker.images.dockerfile import ImageSpec, RequirementList, dockerfile, requirement_files
 from stoker.images.registry import digest_of, inspect
 
 BASE = "localhost/stoker-base:1"
@@ -69,9 +69,9 @@ class Workshop:
         )
         assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
 
-    def made(self, text: str, files: Any = None, *, push: str = "") -> Built:
+    def made(self, text: str, files: Any = None, *, push: str = "") -> BuiltImage:
         self.said.clear()
-        return made(self.spec, text, files or {}, engine=self.engine, progress=self.said.append, push=push)
+        return build_image(self.spec, text, files or {}, engine=self.engine, progress=self.said.append, push=push)
 
 
 @pytest.fixture(scope="module", params=["podman", "buildah"])
@@ -101,7 +101,7 @@ def test_what_is_known_of_an_image_here(workshop: Workshop) -> None:
 def test_built_once(workshop: Workshop) -> None:
     import attrs
 
-    spec = attrs.evolve(workshop.spec, requirements=(Requirements(name="listed", lines=("--no-index",)),))
+    spec = attrs.evolve(workshop.spec, requirements=(RequirementList(name="listed", lines=("--no-index",)),))
     text = dockerfile(spec)
     assert "--mount=type=cache" in text
     first = workshop.made(text, requirement_files(spec))

@@ -17,8 +17,8 @@ from tests.servers.postgres import free_port
 from stoker.core.errors import BackendError, SettingsError
 from stoker.images.credentials import credentials
 from stoker.images.reference import parse
-from stoker.images.registry import PUSH_REFUSED, check_push, digest_of, inspect, known
-from stoker.images.transport import Refused, Unreachable
+from stoker.images.registry import PUSH_REFUSED, check_push, digest_of, image_facts, inspect
+from stoker.images.transport import RegistryRefused, RegistryUnreachable
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -136,24 +136,24 @@ def test_the_os_version_is_not_taken_for_a_framework(registry: str) -> None:
 
 def test_a_missing_tag_names_the_nearest(registry: str) -> None:
     put(registry, "tagged", "2.1.0-cuda12.1", config())
-    with pytest.raises(Refused, match=r"no tag '2.1.0-cuda12.2', did you mean '2.1.0-cuda12.1'") as caught:
+    with pytest.raises(RegistryRefused, match=r"no tag '2.1.0-cuda12.2', did you mean '2.1.0-cuda12.1'") as caught:
         inspect(f"{registry}/tagged:2.1.0-cuda12.2")
     assert caught.value.status == 404
     assert digest_of(f"{registry}/tagged:nothing") is None
-    with pytest.raises(Refused, match="no such image"):
+    with pytest.raises(RegistryRefused, match="no such image"):
         inspect(f"{registry}/nobody/has:this")
 
 
 def test_an_unreadable_image_is_known_by_its_name() -> None:
     reference = f"127.0.0.1:{free_port()}/train:1"
-    with pytest.raises(Unreachable, match="does not answer"):
+    with pytest.raises(RegistryUnreachable, match="does not answer"):
         inspect(reference)
-    found = known(reference)
+    found = image_facts(reference)
     assert found.base == "name" and "does not answer" in found.unreadable and not found.refused
 
 
 def test_refused_is_told_from_unreachable(registry: str) -> None:
-    found = known(f"{registry}/nobody/has:this")
+    found = image_facts(f"{registry}/nobody/has:this")
     assert found.refused and "no such image" in found.unreadable
 
 
@@ -164,12 +164,12 @@ def test_a_wrong_reference() -> None:
 
 def test_a_guarded_registry_wants_a_login(guarded: str, tmp_path: Path) -> None:
     nobody = {"DOCKER_CONFIG": str(tmp_path), "HOME": str(tmp_path)}
-    with pytest.raises(Refused, match=r"does not let us pull without a login(.|\n)*docker login 127"):
+    with pytest.raises(RegistryRefused, match=r"does not let us pull without a login(.|\n)*docker login 127"):
         inspect(f"{guarded}/train:1", environ=nobody)
-    with pytest.raises(Refused, match=r"as 'trainer' \(from .*config.json\)"):
+    with pytest.raises(RegistryRefused, match=r"as 'trainer' \(from .*config.json\)"):
         inspect(f"{guarded}/train:1", environ=login(tmp_path, guarded, "wrong"))
     # Who is let in learns that there is nothing.
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RegistryRefused) as caught:
         inspect(f"{guarded}/train:1", environ=login(tmp_path, guarded))
     assert caught.value.status == 404
 

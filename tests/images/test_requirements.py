@@ -14,10 +14,10 @@ import pytest
 from stoker.core.docker import DockerSettings
 from stoker.core.errors import SettingsError
 from stoker.images import parents
-from stoker.images.dockerfile import ImageSpec, dockerfile
+from stoker.images.dockerfile import ImageSpec, dockerfile, final_parent
 from stoker.images.requirementlines import project_of
 from stoker.images.requirements import from_file, from_project, installed, listed
-from stoker.images.spec import final_parent, spec_of
+from stoker.images.spec import spec_of
 
 
 def spec(root: Path, **settings: Any) -> ImageSpec:
@@ -264,7 +264,7 @@ def test_parents(accelerator: str, python: str, image: str, interpreter: str, wh
 
 
 def test_every_known_accelerator_has_a_parent() -> None:
-    for name in parents.known():
+    for name in parents.accelerators():
         assert parents.parent_for(name, python="3.11").image
     with pytest.raises(SettingsError, match=r"no official image for 'cuda12\.7' in the table, did you mean 'cuda12"):
         parents.parent_for("cuda12.7", python="3.11")

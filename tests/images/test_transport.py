@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 from stoker.images.registry import check_push, inspect
-from stoker.images.transport import Refused
+from stoker.images.transport import RegistryRefused
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = json.dumps({"architecture": "amd64", "os": "linux", "config": {"Env": ["CUDA_VERSION=12.8.1"]}}).encode()
@@ -128,7 +128,7 @@ def test_a_push_is_asked_for_and_given_up(tokens: Registry, tmp_path: Path) -> N
 
 def test_the_rate_limit_is_explained(tokens: Registry, tmp_path: Path) -> None:
     tokens.answer = 429
-    with pytest.raises(Refused, match=r"too many requests(.|\n)*wait 30 s") as caught:
+    with pytest.raises(RegistryRefused, match=r"too many requests(.|\n)*wait 30 s") as caught:
         inspect(f"{tokens.address}/team/train:1", environ=environment(tmp_path, tokens, {}))
     assert caught.value.status == 429 and "quota of the day" in str(caught.value)
 

@@ -20,8 +20,7 @@ from stoker.core.request import RunOption
 from stoker.core.settings import PipelineSettings
 from stoker.core.words import count_text, time_text
 from stoker.images import engine as engines
-from stoker.images.build import Built
-from stoker.images.made import image_of
+from stoker.images.build import BuiltImage, image_for
 from stoker.plan.planner import ORCHESTRATOR, refuse
 
 BUILD_OPTIONS: Final = (
@@ -54,7 +53,7 @@ def command(words: list[str]) -> int:
     built = [
         (
             [step.name for step in steps],
-            image_of(
+            image_for(
                 settings,
                 root=Path(root),
                 folder=home / "wheels",
@@ -102,7 +101,7 @@ def _engine(address: str) -> engines.Engine | None:
     return engines.find({**os.environ, "DOCKER_HOST": address} if address else None)
 
 
-def row(names: list[str], image: Built) -> tuple[str, ...]:
+def row(names: list[str], image: BuiltImage) -> tuple[str, ...]:
     """An image as a line of the table."""
     unique = list(dict.fromkeys(names))
     shown = (
@@ -111,6 +110,6 @@ def row(names: list[str], image: Built) -> tuple[str, ...]:
     return shown, "was there" if image.reused else "built", time_text(image.seconds), image.tag
 
 
-def document(names: list[str], image: Built) -> dict[str, Any]:
+def document(names: list[str], image: BuiltImage) -> dict[str, Any]:
     """An image as JSON."""
     return {"steps": names, **to_json(image)}

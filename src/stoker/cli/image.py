@@ -12,7 +12,7 @@ from stoker.core.codec import to_json
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.words import memory_text
 from stoker.images import engine as engines
-from stoker.images.facts import TOLD, Reading
+from stoker.images.facts import VERSION_FACTS, ImageInspection
 from stoker.images.registry import examine
 
 NAMES: Final = {"cuda": "CUDA", "cudnn": "cuDNN", "rocm": "ROCm", "neuron": "Neuron", "python": "Python"}
@@ -41,20 +41,20 @@ def inspect(*, reference: str, as_json: bool, platform: str, remote: bool) -> No
         click.echo("\n".join(lines(found, unpacked)))
 
 
-def document(found: Reading) -> dict[str, Any]:
+def document(found: ImageInspection) -> dict[str, Any]:
     """All that is known, as JSON: the facts, and where each was read."""
     facts: dict[str, Any] = to_json(found.facts)
     rest: dict[str, Any] = to_json(found)
     return {**facts, **{name: value for name, value in rest.items() if name != "facts"}}
 
 
-def lines(found: Reading, unpacked: int | None = None) -> Iterator[str]:
+def lines(found: ImageInspection, unpacked: int | None = None) -> Iterator[str]:
     """All that is worth knowing, for a person."""
     facts = found.facts
     yield paint(facts.reference, "1") + f"  read from {SOURCES.get(facts.base, facts.base)}"
     rows = [("digest", facts.digest), ("made", found.created.partition(".")[0].replace("T", " ").removesuffix("Z"))]
     rows += [("platform", platform_text(found)), ("size", size_text(facts, unpacked))]
-    for name in TOLD:
+    for name in VERSION_FACTS:
         value = getattr(facts, name)
         # Few images are for AMD's or Amazon's chips: that one is not is worth no line.
         if value or name not in ("rocm", "neuron"):
@@ -74,7 +74,7 @@ def told(value: str, source: str) -> str:
     return f"{value}  ({source})" if value and source else value or "unknown"
 
 
-def platform_text(found: Reading) -> str:
+def platform_text(found: ImageInspection) -> str:
     """`linux/amd64`, and what else there is."""
     others = [name for name in found.facts.architectures if name != found.architecture]
     this = f"{found.facts.os or 'unknown'}/{found.architecture or 'unknown'}"

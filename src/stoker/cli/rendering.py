@@ -22,8 +22,8 @@ from stoker.core.codec import to_json
 from stoker.core.devices import Inventory, Lease
 from stoker.core.plan import Code, Job, Plan, StepPlan
 from stoker.images import context, engine
+from stoker.images.build import image_spec
 from stoker.images.dockerfile import ImageSpec, dockerfile, requirement_files
-from stoker.images.made import specified
 from stoker.images.wheel import worker_bundle
 from stoker.run.building import Builder, code_root
 from stoker.run.session import Session
@@ -179,7 +179,7 @@ def _images(steps: Sequence[StepPlan], builder: Builder, home: Path) -> dict[str
         if same not in known:
             environ: dict[str, str] = {**os.environ, "DOCKER_HOST": host} if host else dict(os.environ)
             near = engine.find(environ)
-            spec, _ = specified(step.settings.docker, root=Path(root), folder=home / "wheels", engine=near)
+            spec, _ = image_spec(step.settings.docker, root=Path(root), folder=home / "wheels", engine=near)
             known[same] = _Image(name=spec.parent) if spec.skip_build else _built(spec)
         found[step.key] = known[same]
     return found

@@ -1,16 +1,19 @@
-"""Images built and pushed, each only once: its tag is the digest of everything that goes into it.
+"""Build and push images, each only once: its tag is a digest of everything that goes into it.
 
-The text of a Dockerfile comes from `dockerfile`, the engine from `engine`. Nobody else's image is ever removed or
-changed here.
+`image_for` takes a step's docker settings, `build_image` a Dockerfile. The text of the Dockerfile comes from
+`dockerfile`, the engine from `engine`. Images that Stoker did not build are never removed or changed here.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,25 +21,34 @@ from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker.core.errors import BackendError, UsageError
+from stoker.core.docker import DockerSettings
+from stoker.core.errors import BackendError, SettingsError, UsageError, nearest
 from stoker.images import registry
-from stoker.images.dockerfile import ImageSpec, dockerfile
+from stoker.images.dockerfile import ImageSpec, base_images, dockerfile, pin_images
 from stoker.images.engine import Engine, need
-from stoker.images.failing import Transcript, advice
-from stoker.images.inputs import digest, option_words, tag_of
-from stoker.images.instructions import parents, pinned
 from stoker.images.reference import parse
-from stoker.images.transport import Refused
+from stoker.images.registry import image_facts
+from stoker.images.spec import context_files, spec_of
+from stoker.images.transcript import Transcript, advice
+from stoker.images.transport import RegistryRefused
+from stoker.images.wheel import worker_wheel
 
 LOCAL: Final = "localhost/stoker"
-"""The repository of images that are not pushed: engines look for it nowhere but here."""
+"""The repository of images that are not pushed; engines do not look for it at a registry."""
 LABEL: Final = "dev.stoker.inputs"
-"""On each image that Stoker built: the digest of its inputs, by which all of them can be found."""
+"""The label of the images that Stoker built; its value is the digest of the inputs."""
+FORMAT: Final = 1
+"""Part of every input digest; a higher number rebuilds every image."""
+TAG_LENGTH: Final = 24
+"""Characters of the digest in a tag: 96 bits, enough for no two images to share a tag by chance."""
+_CHUNK: Final = 1 << 20
+PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
+"""This process's Python; the image's Python reads its pickles."""
 Progress = Callable[[str], None]
 
 
 class BuildFailed(BackendError):
-    """An instruction of a build failed; `instruction` and its last `output` are kept."""
+    """An instruction of a build failed: `instruction` is its text, `output` the last lines that it printed."""
 
     def __init__(
         self, message: str, *, instruction: str = "", output: Sequence[str] = (), where: str = "", fix: str = ""
@@ -47,185 +59,256 @@ class BuildFailed(BackendError):
 
 
 @attrs.frozen(kw_only=True)
-class Built:
-    """An image that is there. `reference` names it for all time: by its registry's digest, or by its id if only this
-    engine has it. `tag` is for people; `reused` is whether it was there before.
-    """
+class BuiltImage:
+    """An image that is ready for use."""
 
     reference: str
+    """Its name by the registry's digest, or its id if only this engine has it."""
     tag: str
+    """Its readable name."""
     inputs: str
+    """The digest of what it was built from; empty for an image that is used as it is."""
     reused: bool
+    """Whether it existed before."""
     seconds: float
+    """How long building, pushing or finding it took."""
 
 
-def ensure(
-    spec: ImageSpec,
-    text: str,
-    files: Mapping[str, bytes | Path],
+def image_for(
+    settings: DockerSettings | None,
     *,
+    root: Path,
+    folder: Path,
     engine: Engine | None,
     progress: Progress,
     push: str = "",
-) -> str:
-    """The image of a Dockerfile, by digest: the one that was built from the same before, or a new one."""
-    return made(spec, text, files, engine=engine, progress=progress, push=push).reference
+) -> BuiltImage:
+    """The image of a step with these settings; built, and pushed, if it does not exist.
 
-
-def made(
-    spec: ImageSpec,
-    text: str,
-    files: Mapping[str, bytes | Path],
-    *,
-    engine: Engine | None,
-    progress: Progress,
-    push: str = "",
-) -> Built:
-    """`ensure`, with what there is to tell about it.
-
-    `files` are the build's context by their path in it (`spec.context_files`). `push` is the repository where the image
-    has to be afterwards. Without an engine only an image that was pushed before can be found; to build, one is looked
-    for.
+    `root` is the folder of the user's code; `folder` is Stoker's, for its wheel. The image is pushed to `push`, or to
+    the `target_repository` of the settings.
     """
-    began = time.monotonic()
+    spec, wheel = image_spec(settings, root=root, folder=folder, engine=engine)
+    files = {} if spec.skip_build else context_files(spec, root=root, wheel=wheel)
+    repository = push or spec.target_repository
+    return build_image(spec, dockerfile(spec), files, engine=engine, progress=progress, push=repository)
+
+
+def image_spec(
+    settings: DockerSettings | None, *, root: Path, folder: Path, engine: Engine | None
+) -> tuple[ImageSpec, Path | None]:
+    """What the image is made of, and Stoker's wheel for it; no wheel if the parent is used as it is."""
+    spec = spec_of(settings, root=root, python=PYTHON)
     if spec.skip_build:
-        return _unbuilt(spec, engine, began)
+        return spec, None
+    folder.mkdir(parents=True, exist_ok=True)
+    wheel = worker_wheel(folder)
+    spec = spec_of(settings, root=root, python=PYTHON, worker=wheel.name)
+    # The image keeps the parent's user, which only the parent's configuration names.
+    environ = None if engine is None else engine.environ
+    parent_user = (
+        ""
+        if spec.own_dockerfile
+        else image_facts(spec.parent, engine=engine, platform=spec.platform, environ=environ).user
+    )
+    return attrs.evolve(spec, parent_user=parent_user), wheel
+
+
+def build_image(
+    spec: ImageSpec,
+    text: str,
+    files: Mapping[str, bytes | Path],
+    *,
+    engine: Engine | None,
+    progress: Progress,
+    push: str = "",
+) -> BuiltImage:
+    """The image of a Dockerfile: the one that was built from the same inputs before, or a new one.
+
+    `files` is the build's context by path (`spec.context_files`). `push` is the repository that has the image
+    afterwards. Without `engine`, an image that was pushed before is found, and an engine is looked for only to build.
+    """
+    started = time.monotonic()
+    if spec.skip_build:
+        return _use_parent(spec, engine, started)
     repository = parse(push).repository if push else LOCAL
     platform = spec.platform or (engine.platform if engine is not None else "linux/amd64")
-    origins = {name: _origin(name, spec, engine, progress) for name in parents(text, _arguments(spec))}
-    inputs = digest(
-        text, files, parents={name: found for name, (found, _) in origins.items()}, platform=platform, spec=spec
+    bases = {name: _base_digest(name, spec, engine, progress) for name in base_images(text, _arguments(spec))}
+    inputs = input_digest(
+        text, files, parents={name: image for name, (image, _) in bases.items()}, platform=platform, spec=spec
     )
-    tag = f"{repository}:{tag_of(inputs)}"
-    found = None if spec.prevent_build_reuse else _there(tag, engine, pushed=bool(push))
-    if found is not None:
-        _name_too(spec, tag, engine, progress, pushed=bool(push))
-        return Built(reference=found, tag=tag, inputs=inputs, reused=True, seconds=time.monotonic() - began)
+    tag = f"{repository}:{input_tag(inputs)}"
+    image = None if spec.prevent_build_reuse else _find_built(tag, engine, pushed=bool(push))
+    if image is not None:
+        _add_tag(spec, tag, engine, progress, pushed=bool(push))
+        return BuiltImage(reference=image, tag=tag, inputs=inputs, reused=True, seconds=time.monotonic() - started)
     if push:
         refusal = registry.check_push(tag, _environ(engine))
         if refusal is not None:
             raise BackendError(refusal.what, where=refusal.where, fix=refusal.fix)
     engine = engine or need()
-    here = None if spec.prevent_build_reuse else engine.id(tag)
-    if here is None:
-        exact = {name: pin for name, (_, pin) in origins.items() if pin}
-        _build(spec, _understood(spec, text, engine, exact), files, engine=engine, tag=tag, inputs=inputs, say=progress)
-        here = engine.id(tag)
-        if here is None:
+    image_id = None if spec.prevent_build_reuse else engine.id(tag)
+    if image_id is None:
+        pins = {name: pin for name, (_, pin) in bases.items() if pin}
+        _build(spec, _engine_text(spec, text, engine, pins), files, engine=engine, tag=tag, inputs=inputs, say=progress)
+        image_id = engine.id(tag)
+        if image_id is None:
             raise BackendError(f"{engine.kind} built an image and does not know it", where=tag)
-    reference = pushed_to(tag, engine=engine, progress=progress) if push else here
-    _name_too(spec, tag, engine, progress, pushed=bool(push))
-    return Built(reference=reference, tag=tag, inputs=inputs, reused=False, seconds=time.monotonic() - began)
+    reference = push_image(tag, engine=engine, progress=progress) if push else image_id
+    _add_tag(spec, tag, engine, progress, pushed=bool(push))
+    return BuiltImage(reference=reference, tag=tag, inputs=inputs, reused=False, seconds=time.monotonic() - started)
 
 
-def pushed_to(tag: str, *, engine: Engine, progress: Progress) -> str:
-    """Push an image of the engine under its name; the name by digest under which it is at the registry."""
+def push_image(tag: str, *, engine: Engine, progress: Progress) -> str:
+    """Push an image of the engine; returns its name with the digest that the registry has."""
     name = parse(tag)
     progress(f"pushing {tag}")
     transcript: list[str] = []
     with tempfile.TemporaryDirectory(prefix="stoker-push-") as folder:
-        note = Path(folder, "digest")
+        digest_file = Path(folder, "digest")
         words = ["push", tag]
         if engine.kind != "docker":
-            words = ["push", *_plain([tag], engine), "--digestfile", str(note), tag, f"docker://{tag}"]
-        for line in _lines(engine, words, transcript):
+            words = ["push", *_tls_flags([tag], engine), "--digestfile", str(digest_file), tag, f"docker://{tag}"]
+        for line in _run_engine(engine, words, transcript):
             progress(line)
-        found = re.search(r"digest: (\S+:[0-9a-f]+)", "\n".join(transcript))
-        digest_ = note.read_text().strip() if note.exists() else found[1] if found else None
+        match = re.search(r"digest: (\S+:[0-9a-f]+)", "\n".join(transcript))
+        digest_ = digest_file.read_text().strip() if digest_file.exists() else match[1] if match else None
     digest_ = digest_ or registry.digest_of(tag, engine.environ)
     if not digest_:
         raise BackendError(f"{engine.kind} pushed an image that its registry does not have", where=tag)
     return name.at(digest_)
 
 
-def _unbuilt(spec: ImageSpec, engine: Engine | None, began: float) -> Built:
-    """The parent as it is: by the registry's digest, or by its id if no registry has it."""
-    found = engine.has(spec.parent) if engine is not None else None
+def input_digest(
+    text: str,
+    context: Mapping[str, bytes | Path],
+    *,
+    parents: Mapping[str, str],
+    platform: str,
+    spec: ImageSpec,
+) -> str:
+    """sha256 of everything that decides an image's contents; tags and the values of secrets are not part of it."""
+    document = {
+        "format": FORMAT,
+        "text": text,
+        "files": {name: _file_digest(name, content) for name, content in sorted(context.items())},
+        "parents": dict(sorted(parents.items())),
+        "platform": platform,
+        "options": {
+            name: _digest_value(name, value) for name, value in sorted(spec.options.items()) if name not in _NO_EFFECT
+        },
+    }
+    encoded = json.dumps(document, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    return "sha256:" + hashlib.sha256(encoded.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def input_tag(inputs: str) -> str:
+    """The tag of an image with this input digest."""
+    return inputs.partition(":")[2][:TAG_LENGTH]
+
+
+def option_words(options: Mapping[str, Any]) -> list[str]:
+    """`build_config`'s options as command-line flags; docker, podman and buildah take the same ones."""
+    words: list[str] = []
+    for name, value in options.items():
+        form = _OPTIONS.get(name)
+        if form is None:
+            raise SettingsError(f"build_config has no option '{name}'{nearest(name, _OPTIONS)}")
+        try:
+            words += form(value)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise SettingsError(f"build_config's option '{name}' cannot be {value!r}: {error}") from error
+    return words
+
+
+def _use_parent(spec: ImageSpec, engine: Engine | None, started: float) -> BuiltImage:
+    """The parent image as it is: by the registry's digest, or by its id if no registry has it."""
+    local = engine.has(spec.parent) if engine is not None else None
     name = parse(spec.parent)
-    known = found or registry.digest_of(spec.parent, _environ(engine))
-    if known is None:
+    digest = local or registry.digest_of(spec.parent, _environ(engine))
+    if digest is None:
         raise UsageError(f"there is no image '{spec.parent}'", fix="look at it with `stoker image inspect`")
-    # What podman calls the digest of an image that was made here is not the one that a registry would give it.
-    here = engine.id(spec.parent) if engine is not None and found is not None else None
-    only_here = here is not None and (found == here or (engine is not None and engine.kind != "docker"))
-    return Built(
-        reference=here if here is not None and only_here else name.at(known),
+    # Podman gives an image that was built here a digest that no registry would give it.
+    image_id = engine.id(spec.parent) if engine is not None and local is not None else None
+    local_only = image_id is not None and (local == image_id or (engine is not None and engine.kind != "docker"))
+    return BuiltImage(
+        reference=image_id if image_id is not None and local_only else name.at(digest),
         tag=spec.parent,
         inputs="",
         reused=True,
-        seconds=time.monotonic() - began,
+        seconds=time.monotonic() - started,
     )
 
 
-def _origin(name: str, spec: ImageSpec, engine: Engine | None, progress: Progress) -> tuple[str, str]:
-    """(the digest of an image that a build starts from, what to write for it so that this one is taken).
+def _base_digest(name: str, spec: ImageSpec, engine: Engine | None, progress: Progress) -> tuple[str, str]:
+    """(the digest of a base image, the name to write into the Dockerfile for it; "" for its own name).
 
-    What the engine has is what its builder takes, unless it is told to pull.
+    The engine's builder uses the engine's image, unless the options ask it to pull.
     """
     reference = parse(name)
     local = engine.has(name) if engine is not None else None
     if local is not None and engine is not None and not spec.options.get("pull"):
-        return _settled(name, local, engine), ""
+        return _registry_digest(name, local, engine), ""
     try:
-        found = registry.digest_of(name, _environ(engine))
+        digest = registry.digest_of(name, _environ(engine))
     except BackendError:
-        # The engine may know a way that we don't: a mirror, a proxy, a login of its own.
+        # The engine may have a mirror, a proxy or a login of its own.
         if engine is None:
             raise
-        found = None
-    if found is not None:
-        return found, reference.at(found)
+        digest = None
+    if digest is not None:
+        return digest, reference.at(digest)
     if engine is None:
         raise UsageError(f"there is no image '{name}'", fix="look at it with `stoker image inspect`")
     transcript: list[str] = []
     platform = ["--platform", spec.platform] if spec.platform else []
-    for line in _lines(engine, ["pull", *_plain([name], engine), *platform, name], transcript):
+    for line in _run_engine(engine, ["pull", *_tls_flags([name], engine), *platform, name], transcript):
         progress(line)
     return engine.has(name) or "", ""
 
 
-def _settled(name: str, local: str, engine: Engine) -> str:
-    """One digest of an image that has several here: the registry's, by which it was known before it was pulled."""
-    several = engine.digests(name)
-    if len(several) < 2:
+def _registry_digest(name: str, local: str, engine: Engine) -> str:
+    """One digest of an image with several in the engine: the registry's, which was used before the pull."""
+    digests = engine.digests(name)
+    if len(digests) < 2:
         return local
     try:
-        found = registry.digest_of(name, engine.environ)
+        digest = registry.digest_of(name, engine.environ)
     except BackendError:
         return local
-    return found if found in several else local
+    return digest if digest in digests else local
 
 
-def _understood(spec: ImageSpec, text: str, engine: Engine, exact: Mapping[str, str]) -> str:
-    """The text for an engine: without cache mounts where it has none, and with its parents by their digests."""
+def _engine_text(spec: ImageSpec, text: str, engine: Engine, pins: Mapping[str, str]) -> str:
+    """The Dockerfile for an engine: without cache mounts if it has none, and with its base images pinned."""
     if not engine.mounts and text == dockerfile(spec):
         text = dockerfile(spec, cache_mounts=False)
-    return pinned(text, exact, _arguments(spec))
+    return pin_images(text, pins, _arguments(spec))
 
 
-def _there(tag: str, engine: Engine | None, *, pushed: bool) -> str | None:
+def _find_built(tag: str, engine: Engine | None, *, pushed: bool) -> str | None:
     if not pushed:
         return engine.id(tag) if engine is not None else None
     try:
         digest_ = registry.digest_of(tag, _environ(engine))
-    except Refused:
+    except RegistryRefused:
         return (
             None  # some registries refuse to speak of a repository that is not there; `check_push` says what is wrong
         )
     return parse(tag).at(digest_) if digest_ else None
 
 
-def _name_too(spec: ImageSpec, tag: str, engine: Engine | None, progress: Progress, *, pushed: bool) -> None:
-    """Give the image the tag that the person wants it to have, beside its own."""
+def _add_tag(spec: ImageSpec, tag: str, engine: Engine | None, progress: Progress, *, pushed: bool) -> None:
+    """Give the image the tag of the settings (`image_tag`) beside its own."""
     if not spec.image_tag or engine is None or engine.id(tag) is None:
         return
-    wanted = f"{tag.rpartition(':')[0]}:{spec.image_tag}"
-    parse(wanted)  # says what is wrong with the tag
-    done = engine.ask("tag", tag, wanted)
+    full_tag = f"{tag.rpartition(':')[0]}:{spec.image_tag}"
+    parse(full_tag)  # says what is wrong with the tag
+    done = engine.ask("tag", tag, full_tag)
     if done.returncode != 0:
-        raise BackendError(f"{engine.kind} cannot tag the image: {done.stderr.strip()}", where=wanted)
+        raise BackendError(f"{engine.kind} cannot tag the image: {done.stderr.strip()}", where=full_tag)
     if pushed:
-        pushed_to(wanted, engine=engine, progress=progress)
+        push_image(full_tag, engine=engine, progress=progress)
 
 
 def _build(
@@ -239,8 +322,8 @@ def _build(
     say: Progress,
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="stoker-build-") as folder:
-        place = Path(folder, "context")
-        _lay_out(place, context)
+        folder_ = Path(folder, "context")
+        _write_context(folder_, context)
         recipe = Path(folder, "Dockerfile")
         recipe.write_text(text, encoding="utf-8")
         words = ["build", "--file", str(recipe), "--tag", tag, "--label", f"{LABEL}={inputs}"]
@@ -248,7 +331,7 @@ def _build(
             words += ["--progress", "plain"] if engine.buildkit else ["--force-rm"]
         else:
             words += ["--format", "docker", "--layers"]  # as docker does: SHELL and HEALTHCHECK are kept
-            words += _plain(parents(text, _arguments(spec)), engine)
+            words += _tls_flags(base_images(text, _arguments(spec)), engine)
         if spec.platform:
             words += ["--platform", spec.platform]
         words += option_words(spec.options)
@@ -256,17 +339,17 @@ def _build(
             words += ["--network", engine.network]
         say(f"building {tag} with {engine.kind} {engine.version}")
         transcript = Transcript()
-        kept_lines: list[str] = []
+        lines: list[str] = []
         try:
-            for line in _lines(engine, [*words, str(place)], kept_lines):
-                shown = transcript.line(line)
-                if shown:
-                    say(shown)
+            for line in _run_engine(engine, [*words, str(folder_)], lines):
+                progress_line = transcript.line(line)
+                if progress_line:
+                    say(progress_line)
         except BackendError as error:
-            raise _failed(transcript, tag, engine) from error
+            raise _build_failure(transcript, tag, engine) from error
 
 
-def _failed(transcript: Transcript, tag: str, engine: Engine) -> BuildFailed:
+def _build_failure(transcript: Transcript, tag: str, engine: Engine) -> BuildFailed:
     instruction, output = transcript.failure()
     lines = [f"{engine.kind} could not build the image"]
     if instruction:
@@ -276,20 +359,20 @@ def _failed(transcript: Transcript, tag: str, engine: Engine) -> BuildFailed:
     return BuildFailed("\n".join(lines), instruction=instruction, output=output, where=tag, fix=fix)
 
 
-def _plain(names: Iterable[str], engine: Engine) -> list[str]:
-    """Registries on this machine have no TLS, which docker knows and the others have to be told.
+def _tls_flags(names: Iterable[str], engine: Engine) -> list[str]:
+    """The flag for registries on this machine, which have no TLS; docker needs none.
 
-    The flag is for all registries of a command: it is given only where no other is asked.
+    The flag applies to every registry of a command, and is given only if all of them are on this machine.
     """
     kinds = {parse(name).loopback for name in names if parse(name).registry != "localhost"}
     return ["--tls-verify=false"] if engine.kind != "docker" and kinds == {True} else []
 
 
-def _lay_out(place: Path, context: Mapping[str, bytes | Path]) -> None:
-    """The context as a folder: links to the files where that is possible, since they are only read."""
-    place.mkdir()
+def _write_context(folder: Path, context: Mapping[str, bytes | Path]) -> None:
+    """Write the context as a folder, with hard links to the files where the file system allows it."""
+    folder.mkdir()
     for name, content in context.items():
-        path = place / name
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, bytes):
             path.write_bytes(content)
@@ -303,20 +386,20 @@ def _lay_out(place: Path, context: Mapping[str, bytes | Path]) -> None:
 
 
 def _environ(engine: Engine | None) -> Mapping[str, str] | None:
-    """Where our logins are: the engine's environment, so that it and we are the same person at a registry."""
+    """The environment to find logins in: the engine's, so that both use the same login."""
     return None if engine is None else engine.environ
 
 
 def _arguments(spec: ImageSpec) -> dict[str, str]:
-    """What is given for the Dockerfile's ARGs."""
-    given: Mapping[str, Any] = {**(spec.options.get("buildargs") or {}), **(spec.options.get("build_args") or {})}
-    return {name: str(value) for name, value in given.items()}
+    """The values of the Dockerfile's ARGs."""
+    values: Mapping[str, Any] = {**(spec.options.get("buildargs") or {}), **(spec.options.get("build_args") or {})}
+    return {name: str(value) for name, value in values.items()}
 
 
-def _lines(engine: Engine, words: Sequence[str], transcript: list[str]) -> Iterator[str]:
-    """What a command of the engine prints, line by line, also into `transcript`; an error where it fails."""
+def _run_engine(engine: Engine, arguments: Sequence[str], transcript: list[str]) -> Iterator[str]:
+    """The output of an engine's command, line by line, also appended to `transcript`; raises if the command fails."""
     process = subprocess.Popen(
-        [*engine.program, *words],
+        [*engine.program, *arguments],
         env=engine.environ,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -325,23 +408,23 @@ def _lines(engine: Engine, words: Sequence[str], transcript: list[str]) -> Itera
         errors="replace",
     )
     with contextlib.ExitStack() as stack:
-        stack.callback(_ended, process)
+        stack.callback(_terminate, process)
         assert process.stdout is not None
         for line in process.stdout:
             transcript.append(line.rstrip())
             yield line.rstrip()
         code = process.wait()
     if code != 0:
-        said = [line for line in transcript if line.strip()][-5:]
+        last_lines = [line for line in transcript if line.strip()][-5:]
         raise BackendError(
-            f"`{engine.kind} {words[0]}` failed: " + ("\n  | ".join(said) or f"exit code {code}"),
-            where=words[-1],
+            f"`{engine.kind} {arguments[0]}` failed: " + ("\n  | ".join(last_lines) or f"exit code {code}"),
+            where=arguments[-1],
             fix=advice("\n".join(transcript)),
         )
 
 
-def _ended(process: subprocess.Popen[str]) -> None:
-    """Let no build go on that nobody waits for."""
+def _terminate(process: subprocess.Popen[str]) -> None:
+    """Stop a command whose output is no longer read."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -351,3 +434,94 @@ def _ended(process: subprocess.Popen[str]) -> None:
             process.wait()
     if process.stdout is not None:
         process.stdout.close()
+
+
+def _file_digest(name: str, content: bytes | Path) -> list[Any]:
+    if isinstance(content, bytes):
+        return [hashlib.sha256(content).hexdigest(), False]
+    if content.is_symlink():
+        return ["link", os.readlink(content)]
+    hasher = hashlib.sha256()
+    try:
+        with content.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                hasher.update(chunk)
+        executable = bool(content.stat().st_mode & 0o111)
+    except OSError as error:
+        raise SettingsError(
+            f"{content} cannot be read for the build's context: {error.strerror}",
+            fix="leave it out in .dockerignore, or let yourself read it",
+        ) from error
+    return [hasher.hexdigest(), executable]
+
+
+def _digest_value(name: str, value: Any) -> Any:
+    """The part of an option's value that is in the digest: of secrets only their names."""
+    return sorted(value) if name == "secrets" and isinstance(value, Mapping) else value
+
+
+def _flag(flag: str) -> Callable[[Any], list[str]]:
+    def words(value: Any) -> list[str]:
+        if value is not None and not isinstance(value, bool):
+            raise ValueError("it is True or False")
+        return [flag] if value else []
+
+    return words
+
+
+def _text(flag: str) -> Callable[[Any], list[str]]:
+    def words(value: Any) -> list[str]:
+        return [] if value is None else [flag, str(value)]
+
+    return words
+
+
+def _pairs(flag: str, between: str = "=") -> Callable[[Any], list[str]]:
+    def words(value: Any) -> list[str]:
+        return [word for key, inner in value.items() for word in (flag, f"{key}{between}{inner}")]
+
+    return words
+
+
+def _many(flag: str) -> Callable[[Any], list[str]]:
+    def words(value: Any) -> list[str]:
+        texts = [value] if isinstance(value, str) else list(value)
+        return [word for text in texts for word in (flag, str(text))]
+
+    return words
+
+
+def _secrets(value: Mapping[str, str]) -> list[str]:
+    """`{"netrc": "~/.netrc"}`; a name in capitals after a dollar sign is a variable."""
+    return list(_secret_words(value))
+
+
+def _secret_words(value: Mapping[str, str]) -> Iterator[str]:
+    for name, source in value.items():
+        yield "--secret"
+        if source.startswith("$"):
+            yield f"id={name},env={source[1:].strip('{}')}"
+        else:
+            yield f"id={name},src={os.path.expanduser(source)}"
+
+
+# Names as ZenML takes them, which are those of the Docker SDK's `build`:
+# https://docker-py.readthedocs.io/en/stable/images.html; flags: https://docs.docker.com/reference/cli/docker/buildx/build/.
+_OPTIONS: Final[Mapping[str, Callable[[Any], list[str]]]] = {
+    "build_args": _pairs("--build-arg"),
+    "buildargs": _pairs("--build-arg"),
+    "labels": _pairs("--label"),
+    "extra_hosts": _pairs("--add-host", ":"),
+    "cache_from": _many("--cache-from"),
+    "nocache": _flag("--no-cache"),
+    "pull": _flag("--pull"),
+    "squash": _flag("--squash"),
+    "target": _text("--target"),
+    "shm_size": _text("--shm-size"),
+    "network": _text("--network"),
+    "network_mode": _text("--network"),
+    "platform": _text("--platform"),
+    "secrets": _secrets,
+}
+_NO_EFFECT: Final = frozenset({"nocache", "pull", "cache_from", "network", "network_mode", "extra_hosts", "shm_size"})
+"""Options that change how an image is built, not what it contains."""

@@ -1,9 +1,13 @@
-"""The user's code as a package: a tar file that is the same to the byte for the same files, known by its digest.
+"""The user's code as a package: a tar file, byte for byte the same for the same files, named by its digest.
 
-It holds what git tracks and what is new and not ignored; without git, every file outside folders that tools make. What
-a file `.stokerignore` in the root names, written as a .gitignore, is left out; a line such as `!data/table.csv` or
-`!/table.csv`, which names a path, takes in what git ignores. A container fetches the package when it starts, so that a
-change of code builds no image.
+The package holds the files that git tracks and new files that are not ignored; without git, every file outside folders
+that tools make. The patterns of a `.stokerignore` in the root, written as in a .gitignore, leave files out; a line such
+as `!data/table.csv` or `!/table.csv`, which names a path, includes a file that git ignores. A container fetches the
+package when it starts, so that a change of code builds no image.
+
+Patterns follow https://git-scm.com/docs/gitignore#_pattern_format and
+https://docs.docker.com/build/concepts/context/#dockerignore-files: in the first a pattern without a slash matches in
+every folder, in the second every pattern begins at the root.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -26,42 +31,42 @@ import attrs
 
 from stoker.core.errors import InfrastructureError, UsageError
 from stoker.core.units import size_text
-from stoker.images import ignore
 
 LIMIT: Final = 100 * 10**6
 """Bytes. Every container fetches the package before its step begins; more than this is data, not code."""
-IGNORE: Final = ".stokerignore"
-MADE: Final = frozenset(
+IGNORE_FILE: Final = ".stokerignore"
+TOOL_FOLDERS: Final = frozenset(
     {".git", ".hg", ".svn", "__pycache__", ".venv", "venv", ".tox", ".nox", "node_modules", ".stoker", ".idea"}
     | {".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints", ".eggs"}
 )
-"""Folders that tools make: in no package, whatever else is asked for."""
-_SHOWN: Final = 10
+"""Folders that tools make; no package contains them, whatever the patterns say."""
+_LARGEST_SHOWN: Final = 10
 _FORMAT: Final = 1
-"""Another way to write packages gets another number, so that no kept digest is taken for it."""
-_SLACK: Final = 50_000_000
+"""Version of the archive's layout; a change invalidates the remembered digests."""
+_TICK_NS: Final = 50_000_000
 """Nanoseconds. A kernel stamps files with the time of its last tick, 10 ms at most (CONFIG_HZ=100): a file that is
 written again within the tick in which it was read would look unchanged."""
-_COARSE: Final = 2_000_000_000
+_COARSE_NS: Final = 2_000_000_000
 """The same for file systems that keep whole seconds only; FAT keeps every second one."""
 
 
 @attrs.frozen(kw_only=True)
-class Package:
-    """The files below `root` that travel, in their order; `digest` is that of the tar file, `size` theirs together.
-
-    `left_out` says which links lead to folders elsewhere and stay behind.
-    """
+class CodePackage:
+    """The files below a folder that travel with a run."""
 
     root: Path
     digest: str
+    """SHA-256 of the tar file, hexadecimal."""
     files: tuple[str, ...]
+    """Paths below `root`, in the order in which they are written."""
     size: int
+    """Bytes of all files together."""
     left_out: tuple[str, ...] = ()
+    """Links that lead to folders outside `root`, each with the reason why it is not in the package."""
 
 
-class _Entry(NamedTuple):
-    """One file: where its bytes are, what it is like, and where it points if it is a link."""
+class _File(NamedTuple):
+    """One file: its name in the package, the path of its bytes, its status, and the target if it is a link."""
 
     name: str
     path: str
@@ -86,10 +91,10 @@ class _Entry(NamedTuple):
         )
 
 
-def package(root: Path, entry: Iterable[Path] = (), *, home: Path | None = None, limit: int = LIMIT) -> Package:
-    """The package of the code below `root`; the files of `entry` are in it whatever is ignored.
+def package(root: Path, entry: Iterable[Path] = (), *, home: Path | None = None, limit: int = LIMIT) -> CodePackage:
+    """The package of the code below `root`; the files of `entry` are included even if they are ignored.
 
-    With `home`, Stoker's folder, the digest of unchanged files is remembered there and none of them is read again.
+    With `home`, Stoker's folder, the digest of unchanged files is remembered there and the files are not read again.
     """
     root = Path(os.path.realpath(root))
     names = set(listed_files(root))
@@ -97,18 +102,18 @@ def package(root: Path, entry: Iterable[Path] = (), *, home: Path | None = None,
         names.update(_entry_names(root, path))
     entries, left_out = _entries(root, sorted(names))
     _check_size(entries, root, limit)
-    notebook: Path | None = None
-    state = ""
+    cache_file: Path | None = None
+    fingerprint = ""
     if home is not None:
-        notebook = home / "packages" / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:32]}.json"
-        state = _state(entries)
-    digest = _remembered(notebook, state)
+        cache_file = home / "packages" / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:32]}.json"
+        fingerprint = _fingerprint(entries)
+    digest = _cached_digest(cache_file, fingerprint)
     if not digest:
-        began = time.time_ns()
-        digest = _written(entries, None)
-        if notebook is not None:
-            _remember(notebook, state, digest, entries, began)
-    return Package(
+        started = time.time_ns()
+        digest = _write_tar(entries, None)
+        if cache_file is not None:
+            _cache_digest(cache_file, fingerprint, digest, entries, started)
+    return CodePackage(
         root=root,
         digest=digest,
         files=tuple(one.name for one in entries),
@@ -117,19 +122,19 @@ def package(root: Path, entry: Iterable[Path] = (), *, home: Path | None = None,
     )
 
 
-def write(package: Package, sink: BinaryIO) -> None:
-    """Write the tar file; its bytes have the package's digest, or an error says that files changed meanwhile."""
+def write(package: CodePackage, sink: BinaryIO) -> None:
+    """Write the tar file. Raises an `InfrastructureError` if files changed since the digest was taken."""
     entries, _ = _entries(package.root, package.files)
-    if _written(entries, sink) != package.digest:
+    if _write_tar(entries, sink) != package.digest:
         raise InfrastructureError(
             "files changed while they were packed", where=str(package.root), fix="run again when nothing writes there"
         )
 
 
 def unpack(data: bytes | str | Path, folder: str | Path) -> None:
-    """Make `folder` from a package: whole, or not at all. One that is there already, made by another, is left alone.
+    """Unpack a package into `folder`, completely or not at all; a folder that exists already is left as it is.
 
-    Refuses what would end up outside the folder.
+    Refuses members that would end up outside the folder.
     """
     folder = Path(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -152,44 +157,50 @@ def unpack(data: bytes | str | Path, folder: str | Path) -> None:
 def listed_files(root: Path, *, ignored: Path | None = None, docker: bool = False) -> Iterator[str]:
     """The paths below `root` that are not ignored, each once and in no order.
 
-    `docker`: as an engine reads a build's context, by the patterns of `ignored` alone, seen from the root.
+    With `docker`, the files are those of a build's context: the patterns of `ignored` alone decide, from the root on.
     """
-    patterns = ignore.from_file(ignored or root / IGNORE, rooted=docker)
-    tracked = None if docker else _of_git(root, "")
-    made = frozenset({".stoker"}) if docker else MADE
-    for name in _walked(root, patterns, made) if tracked is None else tracked:
-        if made.isdisjoint(name.split("/")) and not name.endswith(".pyc") and not patterns.leaves_out(name):
+    patterns = read_ignore_file(ignored or root / IGNORE_FILE, rooted=docker)
+    tracked = None if docker else _git_files(root, "")
+    skipped = frozenset({".stoker"}) if docker else TOOL_FOLDERS
+    for name in _walk_files(root, patterns, skipped) if tracked is None else tracked:
+        if skipped.isdisjoint(name.split("/")) and not name.endswith(".pyc") and not patterns.excludes(name):
             yield name
-    if tracked is not None and patterns.takes_back:
-        # What git ignores is not among the tracked; a line with ! takes it in all the same.
-        kept = set(tracked)
-        yield from (name for name in _walked(root, patterns, made) if name not in kept and patterns.takes_in(name))
+    if tracked is not None and patterns.has_negation:
+        # Git does not list what it ignores; a line with ! includes it all the same.
+        tracked_names = set(tracked)
+        yield from (
+            name
+            for name in _walk_files(root, patterns, skipped)
+            if name not in tracked_names and patterns.reincludes(name)
+        )
 
 
-def _of_git(root: Path, prefix: str) -> set[str] | None:
-    """What git tracks and what is new below `root`; None where git has no say."""
+def _git_files(root: Path, prefix: str) -> set[str] | None:
+    """The tracked and the new files below `root`; None if `root` is in no git repository."""
     argv = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         finished = subprocess.run(argv, cwd=root, capture_output=True, check=False, stdin=subprocess.DEVNULL)
     except FileNotFoundError:
         return None
     if finished.returncode != 0:
-        said = finished.stderr.decode(errors="replace").strip()
-        if "not a git repository" in said:
+        message = finished.stderr.decode(errors="replace").strip()
+        if "not a git repository" in message:
             return None
-        # Without git's word on what is ignored, passwords and data would travel.
+        # Without knowing what is ignored, passwords and data would travel.
         raise UsageError(
-            f"git cannot say which files are ignored: {said}", where=str(root), fix="see what `git status` says there"
+            f"git cannot say which files are ignored: {message}",
+            where=str(root),
+            fix="see what `git status` says there",
         )
-    found: set[str] = set()
-    top = os.fspath(root)
+    names: set[str] = set()
+    prefix_path = os.fspath(root)
     for name in map(os.fsdecode, filter(None, finished.stdout.split(b"\0"))):
-        if name.endswith("/") or stat.S_ISDIR(_mode(f"{top}/{name}")):
+        if name.endswith("/") or stat.S_ISDIR(_mode(f"{prefix_path}/{name}")):
             # Another repository, a submodule or not: git names its folder only.
-            found |= _of_git(root / name, f"{prefix}{name.rstrip('/')}/") or set()
+            names |= _git_files(root / name, f"{prefix}{name.rstrip('/')}/") or set()
         else:
-            found.add(prefix + name)
-    return found or None  # a folder that an outer repository ignores as a whole is nobody's repository
+            names.add(prefix + name)
+    return names or None  # empty: an outer repository ignores the folder as a whole
 
 
 def _mode(path: str) -> int:
@@ -199,8 +210,8 @@ def _mode(path: str) -> int:
         return 0  # git still tracks what was deleted
 
 
-def _walked(root: Path, patterns: ignore.Ignore, made: Iterable[str]) -> Iterator[str]:
-    skipped = frozenset(made)
+def _walk_files(root: Path, patterns: IgnoreRules, skipped_names: Iterable[str]) -> Iterator[str]:
+    skipped = frozenset(skipped_names)
     for folder, folders, names in os.walk(root):
         below = os.path.relpath(folder, root)
         prefix = "" if below == os.curdir else f"{below}/"
@@ -210,14 +221,14 @@ def _walked(root: Path, patterns: ignore.Ignore, made: Iterable[str]) -> Iterato
             for name in folders
             if name not in skipped
             and name not in links
-            and not (skipped >= MADE and os.path.exists(os.path.join(folder, name, "pyvenv.cfg")))
-            and (patterns.takes_back or not patterns.leaves_out(f"{prefix}{name}", folder=True))
+            and not (skipped >= TOOL_FOLDERS and os.path.exists(os.path.join(folder, name, "pyvenv.cfg")))
+            and (patterns.has_negation or not patterns.excludes(f"{prefix}{name}", folder=True))
         ]
         yield from (f"{prefix}{name}" for name in (*names, *links))
 
 
 def _entry_names(root: Path, path: Path) -> Iterator[str]:
-    """A file's path below the root, or those of all files of a folder."""
+    """The path of a file below the root, or the paths of all files of a folder."""
     whole = os.path.join(os.path.realpath(path.parent), path.name)
     below = os.path.relpath(whole, root)
     if below == os.curdir:
@@ -228,14 +239,14 @@ def _entry_names(root: Path, path: Path) -> Iterator[str]:
             fix="move it below the project's folder, or run from a folder that holds both",
         )
     if os.path.isdir(whole) and not os.path.islink(whole):
-        yield from (f"{below}/{name}" for name in _walked(Path(whole), ignore.Ignore(), MADE))
+        yield from (f"{below}/{name}" for name in _walk_files(Path(whole), IgnoreRules(), TOOL_FOLDERS))
     else:
         yield below
 
 
-def _entries(root: Path, names: Iterable[str]) -> tuple[list[_Entry], tuple[str, ...]]:
-    """The files as they are now, without those that are gone, and the links that stay behind."""
-    found: list[_Entry] = []
+def _entries(root: Path, names: Iterable[str]) -> tuple[list[_File], tuple[str, ...]]:
+    """The files that exist now, and the links that are left out, each with the reason."""
+    entries: list[_File] = []
     left_out: list[str] = []
     top = os.fspath(root)
     for name in names:
@@ -245,20 +256,20 @@ def _entries(root: Path, names: Iterable[str]) -> tuple[list[_Entry], tuple[str,
         except (FileNotFoundError, NotADirectoryError):
             continue  # git still tracks what was deleted
         if stat.S_ISREG(status.st_mode):
-            found.append(_Entry(name, path, status))
+            entries.append(_File(name, path, status))
         elif stat.S_ISLNK(status.st_mode):
-            link = _inner_link(root, name, path)
+            link = _link_target(root, name, path)
             if link:
-                found.append(_Entry(name, path, status, link))
+                entries.append(_File(name, path, status, link))
             elif os.path.isfile(path):
-                found.append(_Entry(name, os.path.realpath(path), os.stat(path)))
+                entries.append(_File(name, os.path.realpath(path), os.stat(path)))
             else:
                 left_out.append(f"{name}: the link leads to {os.readlink(path)}, which is outside {root}")
-    return found, tuple(left_out)
+    return entries, tuple(left_out)
 
 
-def _inner_link(root: Path, name: str, path: str) -> str:
-    """Where a link points, seen from its folder; empty if that is outside the root."""
+def _link_target(root: Path, name: str, path: str) -> str:
+    """The target of a link, relative to its folder; empty if it is outside the root."""
     target = os.readlink(path)
     real = os.path.realpath(path)
     if os.path.commonpath([real, root]) != os.fspath(root):
@@ -270,47 +281,50 @@ def _inner_link(root: Path, name: str, path: str) -> str:
     return os.path.relpath(real, os.path.join(root, folder))
 
 
-def _check_size(entries: Iterable[_Entry], root: Path, limit: int) -> None:
-    ordered = sorted(entries, key=lambda one: -one.size)
-    total = sum(one.size for one in ordered)
+def _check_size(entries: Iterable[_File], root: Path, limit: int) -> None:
+    by_size = sorted(entries, key=lambda one: -one.size)
+    total = sum(entry.size for entry in by_size)
     if total <= limit:
         return
-    shown = "".join(f"\n    {_rounded(one.size):>9}  {one.name}" for one in ordered[:_SHOWN] if one.size)
+    largest = "".join(
+        f"\n    {_size_text(entry.size):>9}  {entry.name}" for entry in by_size[:_LARGEST_SHOWN] if entry.size
+    )
+    ignore_file = root / IGNORE_FILE
     raise UsageError(
-        f"the code is {_rounded(total)} in {len(ordered)} files, more than the {_rounded(limit)} that travel with a "
-        f"run; the biggest:{shown}",
+        f"the code is {_size_text(total)} in {len(by_size)} files, more than the {_size_text(limit)} that travel with "
+        f"a run; the biggest:{largest}",
         where=str(root),
-        fix=f"name what is data in {root / IGNORE} (written as a .gitignore), and let steps read it from where it is",
+        fix=f"name what is data in {ignore_file} (written as a .gitignore), and let steps read it from where it is",
     )
 
 
-def _rounded(size: int) -> str:
+def _size_text(size: int) -> str:
     return f"{size / 10**6:.1f} MB" if size >= 10**5 else size_text(size)
 
 
-def _written(entries: Iterable[_Entry], sink: BinaryIO | None) -> str:
+def _write_tar(entries: Iterable[_File], sink: BinaryIO | None) -> str:
     """Write the tar file of the entries and return its digest."""
-    tee = _Tee(sink)
-    # Nothing of this machine is in it: no time, no owner. The format is POSIX's of 2001, for names of any length.
+    tee = _DigestWriter(sink)
+    # No time and no owner: the bytes depend on the files alone. PAX takes names of any length.
     with tarfile.open(fileobj=tee, mode="w:", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
-        for one in entries:
-            info = tarfile.TarInfo(one.name)
-            info.mode = 0o755 if one.status.st_mode & stat.S_IXUSR else 0o644
-            if one.link:
-                info.type, info.linkname, info.mode = tarfile.SYMTYPE, one.link, 0o777
+        for entry in entries:
+            info = tarfile.TarInfo(entry.name)
+            info.mode = 0o755 if entry.status.st_mode & stat.S_IXUSR else 0o644
+            if entry.link:
+                info.type, info.linkname, info.mode = tarfile.SYMTYPE, entry.link, 0o777
                 tar.addfile(info)
                 continue
-            info.size = one.status.st_size
+            info.size = entry.status.st_size
             try:
-                with open(one.path, "rb") as file:
+                with open(entry.path, "rb") as file:
                     tar.addfile(info, file)
             except OSError as error:
-                raise InfrastructureError(f"a file cannot be packed: {error}", where=one.path) from error
+                raise InfrastructureError(f"a file cannot be packed: {error}", where=entry.path) from error
     return tee.digest.hexdigest()
 
 
-class _Tee:
-    """A file that digests what is written, and passes it on."""
+class _DigestWriter:
+    """A file that computes the digest of what is written to it, and passes it on."""
 
     def __init__(self, sink: BinaryIO | None) -> None:
         self._sink = sink
@@ -318,7 +332,7 @@ class _Tee:
         self.digest = hashlib.sha256()
 
     def write(self, data: bytes) -> int:
-        """Take bytes in."""
+        """Add bytes to the digest and the sink."""
         self.digest.update(data)
         if self._sink is not None:
             self._sink.write(data)
@@ -326,37 +340,37 @@ class _Tee:
         return len(data)
 
     def tell(self) -> int:
-        """How many bytes there are."""
+        """The number of bytes written."""
         return self._at
 
 
-def _state(entries: Iterable[_Entry]) -> str:
-    """What tells that no file has changed, without reading any."""
-    stamps = [one.stamp for one in entries]
+def _fingerprint(entries: Iterable[_File]) -> str:
+    """A digest of the files' status, which changes when a file does; no file is read."""
+    stamps = [entry.stamp for entry in entries]
     return hashlib.sha256(repr((_FORMAT, stamps)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _remembered(notebook: Path | None, state: str) -> str:
-    if notebook is None:
+def _cached_digest(cache_file: Path | None, fingerprint: str) -> str:
+    if cache_file is None:
         return ""
     try:
-        known = json.loads(notebook.read_text(encoding="utf-8"))
+        document = json.loads(cache_file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return ""  # nothing was kept, or not all of it: the files are read
-    same = isinstance(known, Mapping) and known.get("state") == state
-    return str(known.get("digest", "")) if same else ""
+        return ""  # no digest was kept, or the write was interrupted: the files are read
+    same = isinstance(document, Mapping) and document.get("state") == fingerprint
+    return str(document.get("digest", "")) if same else ""
 
 
-def _remember(notebook: Path, state: str, digest: str, entries: Iterable[_Entry], began: int) -> None:
-    for one in entries:
-        latest = max(one.status.st_mtime_ns, one.status.st_ctime_ns)
+def _cache_digest(cache_file: Path, fingerprint: str, digest: str, entries: Iterable[_File], started: int) -> None:
+    for entry in entries:
+        latest = max(entry.status.st_mtime_ns, entry.status.st_ctime_ns)
         coarse = latest % 10**9 == 0
-        if latest > began - (_COARSE if coarse else _SLACK):
-            return  # too young: what is written to it now might leave no trace
-    notebook.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=notebook.parent, delete=False, encoding="utf-8") as file:
-        json.dump({"state": state, "digest": digest}, file)
-    os.replace(file.name, notebook)
+        if latest > started - (_COARSE_NS if coarse else _TICK_NS):
+            return  # too young: a write within the same tick would not show
+    cache_file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=cache_file.parent, delete=False, encoding="utf-8") as file:
+        json.dump({"state": fingerprint, "digest": digest}, file)
+    os.replace(file.name, cache_file)
 
 
 def _extract(tar: tarfile.TarFile, folder: Path) -> None:
@@ -384,3 +398,130 @@ def _extract(tar: tarfile.TarFile, folder: Path) -> None:
     for member in links:
         if os.path.commonpath([os.path.realpath(folder / member.name), top]) != top:
             raise InfrastructureError(f"the code package's link {member.name!r} leads out of the package")
+
+
+@attrs.frozen
+class IgnorePattern:
+    """One line of an ignore file."""
+
+    text: str
+    expression: re.Pattern[str]
+    negated: bool
+    """Whether the line begins with `!`."""
+    folders_only: bool
+    from_root: bool
+    """Whether the pattern begins at the root, as one with a slash does."""
+
+    def matches(self, path: str, *, folder: bool) -> bool:
+        """Whether the pattern matches this path itself."""
+        return (folder or not self.folders_only) and self.expression.fullmatch(path) is not None
+
+
+@attrs.frozen
+class IgnoreRules:
+    """All patterns of an ignore file, in order."""
+
+    patterns: tuple[IgnorePattern, ...] = ()
+    rooted: bool = False
+    """As in .dockerignore: the last pattern that matches a path or one of its folders decides."""
+
+    def excludes(self, path: str, *, folder: bool = False) -> bool:
+        """Whether a file or a folder is left out, by itself or with a folder that contains it."""
+        if not self.patterns:
+            return False
+        parts = path.split("/")
+        levels = [("/".join(parts[:depth]), folder or depth < len(parts)) for depth in range(1, len(parts) + 1)]
+        if self.rooted:
+            for pattern in reversed(self.patterns):
+                if any(pattern.matches(level, folder=is_folder) for level, is_folder in levels):
+                    return not pattern.negated
+            return False
+        # As in git, from the outermost folder inwards. Git re-includes nothing below a folder that is left out; here
+        # a line that names the path does.
+        excluded = False
+        for level, is_folder in levels:
+            match = self._last_match(level, is_folder)
+            if match is not None and (not match.negated or match.from_root or not excluded):
+                excluded = not match.negated
+        return excluded
+
+    def reincludes(self, path: str) -> bool:
+        """Whether a line with `!` includes a file or one of its folders, and no later line leaves the file out."""
+        parts = path.split("/")
+        included = False
+        for depth in range(1, len(parts) + 1):
+            match = self._last_match("/".join(parts[:depth]), depth < len(parts))
+            if match is not None and (match.from_root or not match.negated):
+                included = match.negated
+        return included
+
+    @property
+    def has_negation(self) -> bool:
+        """Whether any line begins with `!`."""
+        return any(pattern.negated for pattern in self.patterns)
+
+    def _last_match(self, path: str, folder: bool) -> IgnorePattern | None:
+        return next((pattern for pattern in reversed(self.patterns) if pattern.matches(path, folder=folder)), None)
+
+
+def read_ignore_file(path: Path, *, rooted: bool = False) -> IgnoreRules:
+    """The patterns of a file; none if it does not exist."""
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
+    except FileNotFoundError:
+        return IgnoreRules()
+    return parse_ignore_lines(text.splitlines(), rooted=rooted)
+
+
+def parse_ignore_lines(lines: Iterable[str], *, rooted: bool = False) -> IgnoreRules:
+    """The patterns of lines; with `rooted`, as in a .dockerignore."""
+    patterns = [_pattern(line, rooted) for line in lines]
+    return IgnoreRules(tuple(pattern for pattern in patterns if pattern is not None), rooted)
+
+
+def _pattern(line: str, rooted: bool) -> IgnorePattern | None:
+    text = line.strip() if rooted else re.sub(r"(?<!\\)\s+$", "", line)
+    if not text or text.startswith("#"):
+        return None
+    negated = text.startswith("!")
+    text = text[1:].strip() if negated else text.removeprefix("\\") if text.startswith(("\\#", "\\!")) else text
+    folders_only = text.endswith("/") and not rooted
+    text = text.rstrip("/")
+    if rooted:
+        text = re.sub(r"^(\./|/)+", "", text)
+    if not text or text == ".":
+        return None
+    anchored = rooted or "/" in text
+    text = text.removeprefix("/")
+    expression = _expression(text, negating="^" if rooted else "!^")
+    whole = re.compile(expression if anchored else f"(?:.*/)?{expression}", re.DOTALL)
+    return IgnorePattern(line, whole, negated, folders_only, anchored)
+
+
+def _expression(text: str, *, negating: str) -> str:
+    """A pattern as a regular expression. `negating` are the signs that negate a class: not "!" in a .dockerignore."""
+    expression = ""
+    position = 0
+    while position < len(text):
+        if text.startswith("**/", position) and (position == 0 or text[position - 1] == "/"):
+            expression += "(?:.*/)?"
+            position += 3
+        elif text.startswith("**", position):
+            expression += ".*"
+            position += 2
+        elif text[position] == "*":
+            expression += "[^/]*"
+            position += 1
+        elif text[position] == "?":
+            expression += "[^/]"
+            position += 1
+        elif text[position] == "[" and (end := text.find("]", position + 2)) > 0:
+            inside = text[position + 1 : end].replace("\\", "\\\\")
+            inside = "^" + inside[1:] if inside[0] in negating else inside
+            expression += f"(?!/)[{inside}]"
+            position = end + 1
+        else:
+            position += text[position] == "\\" and position + 1 < len(text)
+            expression += re.escape(text[position])
+            position += 1
+    return expression

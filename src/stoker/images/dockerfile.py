@@ -1,4 +1,6 @@
-"""The text of a Dockerfile from an `ImageSpec`: the same spec, the same text, to the byte. Reads no file.
+"""The text of a Dockerfile: rendered from an `ImageSpec`, and the base images of any Dockerfile read and pinned.
+
+The same spec gives the same text, to the byte. No file is read here.
 
 The order keeps layers that change rarely below those that change often: environment, apt, conda, the installer, the
 requirements, Stoker's worker, the local project, the runtime environment, the user. The user's code is in none of
@@ -10,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from typing import Any, Final, Iterator, Literal, Mapping, Sequence
+from typing import Any, Callable, Final, Iterator, Literal, Mapping, Sequence
 
 import attrs
 
@@ -21,8 +23,8 @@ BUILD: Final = "stoker-build"
 """The folder of the build context that holds what Stoker brings: requirements, and its worker's wheel."""
 PROJECT: Final = "stoker-project"
 """The folder of the build context that holds the files of a local project that is to be installed."""
-INSIDE: Final = "/opt/stoker"
-"""Where in the image the requirements and the wheel lie, for whoever wonders what was installed."""
+IMAGE_FOLDER: Final = "/opt/stoker"
+"""The folder in the image with the requirement files and the wheel that were installed."""
 WORKDIR: Final = "/app"
 NETRC: Final = "/run/secrets/netrc"
 SECRETS: Final[Mapping[str, str]] = {
@@ -33,111 +35,137 @@ SECRETS: Final[Mapping[str, str]] = {
     "pip.conf": "/etc/pip.conf",
     "uv.toml": "/etc/uv/uv.toml",
 }
-"""`build_config.options.secrets`: the name → where it is during an installation, and never in a layer."""
+"""Name in `build_config.options.secrets` → where it is mounted during an installation; it is in no layer."""
 MICROMAMBA: Final = "mambaorg/micromamba:1.5.8"
 """The image from which micromamba is taken, as
 https://micromamba-docker.readthedocs.io/en/latest/advanced_usage.html#adding-micromamba-to-an-existing-docker-image
 does it; https://github.com/mamba-org/micromamba-docker/blob/main/Dockerfile has the version."""
 CACHES: Final[Mapping[str, str]] = {"pip": "/var/cache/stoker-pip", "uv": "/var/cache/stoker-uv"}
-"""Where what an installer downloads is kept from one build to the next, in no layer."""
+"""Installer → the folder of its download cache, kept between builds and in no layer."""
 WHEELS: Final = "https://download.pytorch.org/whl/"
 """PyTorch's own index, one below it for each platform: https://pytorch.org/get-started/locally/."""
 CONDA: Final = "/opt/conda"
-TARGETS: Final = frozenset({"system", "python", "target", "prefix", "root"})
-"""Arguments by which a person says himself into which Python is installed."""
-PLACES: Final = frozenset(
+TARGET_ARGUMENTS: Final = frozenset({"system", "python", "target", "prefix", "root"})
+"""Installer arguments that choose the Python to install into."""
+SHARED_ARGUMENTS: Final = frozenset(
     {
-        *TARGETS,
+        *TARGET_ARGUMENTS,
         *("break-system-packages", "user", "index", "index-url", "default-index", "extra-index-url", "find-links"),
         *("index-strategy", "no-index", "trusted-host", "allow-insecure-host", "cert", "client-cert", "native-tls"),
         *("keyring-provider", "proxy", "timeout", "default-timeout", "retries", "link-mode", "offline", "verbose"),
     }
 )
-"""Arguments that Stoker's own wheel is installed with, too: the others are about the person's requirements."""
+"""Installer arguments that also apply to Stoker's own wheel; the others concern the user's requirements only."""
+
+_DISTRIBUTION: Final = ("ca-certificates", "python3", "python3-pip", "python3-venv", "python-is-python3")
+"""Debian's and Ubuntu's packages that install the distribution's Python."""
+_FROM: Final = re.compile(r"(\s*FROM\s+(?:--\S+\s+)*)(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
+_FROM_FLAG: Final = re.compile(r"(\s*(?:COPY|ADD)\s+(?:--\S+\s+)*?--from=)(\S+)", re.IGNORECASE)
+_MOUNTED: Final = re.compile(r"(--mount=(?:[^\s,]+,)*from=)([^\s,]+)")
+_ARG: Final = re.compile(r"\s*ARG\s+(\w+)(?:=(\"[^\"]*\"|'[^']*'|\S*))?", re.IGNORECASE)
+_VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)(?::([-+])([^}]*))?\})")
 
 Python = Literal["parent", "distribution", "uv"]
 
 
 @attrs.frozen(kw_only=True)
-class Requirements:
-    """Lines for one call of the installer. `index` is the only place to look in, where that is not everywhere.
-
-    `constraints` are lines that limit versions and install nothing. `origin` says where the lines come from.
-    """
+class RequirementList:
+    """The requirements of one installer call."""
 
     name: str
+    """Part of the names of its files: "file", "project", "listed", "local"."""
     lines: tuple[str, ...]
     constraints: tuple[str, ...] = ()
+    """Lines that limit versions and install nothing."""
     index: str = ""
+    """The only index to use; empty for the installer's usual ones."""
     origin: str = ""
+    """Where the lines come from, for messages."""
 
 
 @attrs.frozen(kw_only=True)
 class ImageSpec:
-    """Everything that an image is made of, resolved and JSON all through; `images.spec` makes it.
+    """Everything that an image is made of, resolved; `images.spec` makes it.
 
-    `python` is the driver's, or what is asked for, "3.11"; `interpreter` says how the image comes by one. `own` is the
-    text of a person's own Dockerfile, after which Stoker's lines come. `wheels` is the platform of torch's wheels,
-    "cu124". `arguments` are the installer's, each a word. `worker` is the file name of Stoker's wheel. `parent_user` is
-    the USER of the parent, where somebody has looked. `secrets` are the names of those that the build is to mount.
-    `conda_channels` are conda-forge where there are none. `left_out` says what was
-    asked for and is not installed, and why. The fields from `context_root` on change nothing of the text.
+    The fields from `context_root` on do not change the text of the Dockerfile.
     """
 
     parent: str
+    """The image that the build starts from, or that is used as it is."""
     python: str
+    """The driver's Python, or the one that is asked for: "3.11"."""
     interpreter: Python = "parent"
+    """Where the image's Python comes from: the parent, its distribution's packages, or uv."""
     platform: str = ""
+    """The image's platform ("linux/amd64"); empty for the engine's own."""
     skip_build: bool = False
-    own: str = ""
+    """The parent is used as it is."""
+    own_dockerfile: str = ""
+    """The text of the user's Dockerfile, which Stoker's lines follow."""
     build_arguments: tuple[str, ...] = ()
+    """Names of ARG instructions."""
     environment: Mapping[str, str] = attrs.field(factory=dict)
+    """Variables that are set from the start of the build on."""
     apt_packages: tuple[str, ...] = ()
     conda_packages: tuple[str, ...] = ()
     conda_channels: tuple[str, ...] = ()
+    """Empty for conda-forge."""
     installer: Installer = "uv"
     arguments: tuple[str, ...] = ()
-    requirements: tuple[Requirements, ...] = ()
+    """The installer's arguments, each one word."""
+    requirements: tuple[RequirementList, ...] = ()
+    """In the order of installation."""
     wheels: str = ""
+    """The platform of torch's wheels: "cu124", "cpu"; empty for the usual index."""
     worker: str = ""
+    """The file name of Stoker's wheel; empty for an image without a worker."""
     worker_extras: tuple[str, ...] = ()
     project: str = ""
+    """The command that installs the local project."""
     runtime_environment: Mapping[str, str] = attrs.field(factory=dict)
+    """Variables that are set at the end of the build."""
     user: str = ""
+    """The USER of the image; empty for the parent's."""
     parent_user: str = ""
+    """The parent's USER; empty if its configuration was not read."""
     secrets: tuple[str, ...] = ()
+    """Names of the secrets that installations mount."""
     context_root: str = ""
+    """The folder of the build context; empty for none."""
     dockerignore: str = ""
+    """The path of its ignore file; empty for `.dockerignore` in `context_root`."""
     options: Mapping[str, Any] = attrs.field(factory=dict)
+    """`build_config.options`, as the user wrote them."""
     target_repository: str = ""
     image_tag: str = ""
     prevent_build_reuse: bool = False
     left_out: tuple[str, ...] = ()
+    """What was asked for and is not installed, each with the reason."""
 
 
 def dockerfile(spec: ImageSpec, *, cache_mounts: bool = True) -> str:
-    """The Dockerfile; empty where the parent is used as it is.
+    """The text of the Dockerfile; empty if the parent is used as it is.
 
-    Without `cache_mounts` it holds nothing that only BuildKit and buildah understand, for Docker's older builder.
+    Without `cache_mounts` the text has no instruction that Docker's older builder does not understand.
     """
     if spec.skip_build:
         return ""
-    lines = [*_beginning(spec), *_system(spec), *_installing(spec, cache_mounts), *_ending(spec)]
-    own = f"{spec.own.rstrip()}\n\n" if spec.own else ""
+    lines = [*_base_lines(spec), *_system_lines(spec), *_install_lines(spec, cache_mounts), *_final_lines(spec)]
+    own = f"{spec.own_dockerfile.rstrip()}\n\n" if spec.own_dockerfile else ""
     return own + "\n".join(lines) + "\n"
 
 
 def requirement_files(spec: ImageSpec) -> dict[str, bytes]:
-    """The files that the Dockerfile's COPY lines name, by their path in the context; without wheel and project."""
-    found: dict[str, bytes] = {}
+    """The requirement files that COPY lines name, by their path in the context."""
+    files: dict[str, bytes] = {}
     for number, group in enumerate(spec.requirements, 1):
-        for name, lines in _files(number, group):
-            found[f"{BUILD}/{name}"] = "".join(f"{line}\n" for line in lines).encode()
-    return found
+        for name, lines in _group_files(number, group):
+            files[f"{BUILD}/{name}"] = "".join(f"{line}\n" for line in lines).encode()
+    return files
 
 
 def assignment(name: str, value: str) -> str:
-    """`NAME="value"` for ENV, LABEL and ARG, taken literally: no variable is put in for a dollar sign."""
+    """`NAME="value"` for ENV, LABEL and ARG, taken literally: a dollar sign expands to no variable."""
     # https://docs.docker.com/reference/dockerfile/#environment-replacement: within double quotes a backslash takes
     # back the meaning of these three.
     quoted = re.sub(r'(["\\$])', r"\\\1", _one_line(value, f"the value of {name}"))
@@ -145,7 +173,7 @@ def assignment(name: str, value: str) -> str:
 
 
 def command(text: str, *, mounts: Sequence[str] = ()) -> str:
-    """RUN for a shell's command. What a Dockerfile would read in its own way goes to the shell as a list."""
+    """A RUN instruction for a shell command; in exec form where a Dockerfile would change the command's meaning."""
     flags = "".join(f"{mount} " for mount in mounts)
     if re.search(r"[\r\n]|<<|\\\s*$|^\s*(\[|--|#)", text):
         # A line break would end the instruction, << would begin a here-document, a bracket a list.
@@ -153,8 +181,50 @@ def command(text: str, *, mounts: Sequence[str] = ()) -> str:
     return f"RUN {flags}{text.strip()}"
 
 
-def _beginning(spec: ImageSpec) -> Iterator[str]:
-    if not spec.own:
+def final_parent(text: str) -> str:
+    """The image that the last stage of a Dockerfile is based on; stages and the defaults of ARGs are followed."""
+    arguments: dict[str, str] = {}
+    stages: dict[str, str] = {}
+    parent = ""
+    for line in re.sub(r"\\[ \t]*\r?\n", " ", text).splitlines():
+        words = line.split()
+        if len(words) < 2:
+            continue
+        if words[0].upper() == "ARG" and not parent:
+            name, _, value = words[1].partition("=")
+            arguments[name] = value.strip("\"'")
+        elif words[0].upper() == "FROM":
+            names = [word for word in words[1:] if not word.startswith("--")]
+            image = re.sub(r"\$\{?(\w+)(?::-([^}]*))?\}?", lambda m: arguments.get(m[1]) or m[2] or "", names[0])
+            parent = stages.get(image.lower(), image)
+            if len(names) == 3 and names[1].upper() == "AS":
+                stages[names[2].lower()] = parent
+    return parent
+
+
+def base_images(text: str, arguments: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The images that a build reads, in order, without the Dockerfile's own stages and `scratch`.
+
+    `arguments` are the build's. A name with a variable that has no value is left out. The syntax is that of
+    https://docs.docker.com/reference/dockerfile/.
+    """
+    images: dict[str, None] = {}
+
+    def collect(name: str) -> str:
+        images[name] = None
+        return name
+
+    _rewrite(text, arguments or {}, collect)
+    return tuple(images)
+
+
+def pin_images(text: str, images: Mapping[str, str], arguments: Mapping[str, str] | None = None) -> str:
+    """The Dockerfile with each base image replaced by its entry in `images`; everything else stays as it is."""
+    return _rewrite(text, arguments or {}, lambda name: images.get(name, name))
+
+
+def _base_lines(spec: ImageSpec) -> Iterator[str]:
+    if not spec.own_dockerfile:
         platform = f"--platform={spec.platform} " if spec.platform else ""
         yield f"FROM {platform}{spec.parent}"
     if spec.user or _user_of(spec):
@@ -165,8 +235,8 @@ def _beginning(spec: ImageSpec) -> Iterator[str]:
         yield "ENV " + assignment(name, value)
 
 
-def _system(spec: ImageSpec) -> Iterator[str]:
-    """What does not come from Python's indexes: apt, conda, the interpreter."""
+def _system_lines(spec: ImageSpec) -> Iterator[str]:
+    """The lines that install what Python's indexes do not have: apt's and conda's packages, the interpreter."""
     packages = list(spec.apt_packages)
     if spec.interpreter != "parent" and not spec.conda_packages:
         packages = [*_DISTRIBUTION, *(name for name in packages if name not in _DISTRIBUTION)]
@@ -189,16 +259,12 @@ def _system(spec: ImageSpec) -> Iterator[str]:
         yield f'ENV PATH="{CONDA}/bin:$PATH"'
 
 
-_DISTRIBUTION: Final = ("ca-certificates", "python3", "python3-pip", "python3-venv", "python-is-python3")
-"""The packages of Debian and Ubuntu that make an image without a Python one with its distribution's."""
-
-
-def _installing(spec: ImageSpec, cache_mounts: bool) -> Iterator[str]:
+def _install_lines(spec: ImageSpec, cache_mounts: bool) -> Iterator[str]:
     if not (spec.requirements or spec.worker or spec.project):
         return
     mounts = _mounts(spec, cache_mounts)
-    # Debian's and Ubuntu's Pythons refuse to be installed into (PEP 668); an image is nobody's desktop. An ARG is seen
-    # by what follows in the build, and not by what runs in the image.
+    # Debian's and Ubuntu's Pythons refuse installations (PEP 668), which an image need not respect. An ARG applies to
+    # the rest of the build, and not to what runs in the image.
     uv = spec.installer == "uv" or (spec.interpreter == "uv" and not spec.conda_packages)
     yield "ARG PIP_BREAK_SYSTEM_PACKAGES=1"
     yield "ARG PIP_ROOT_USER_ACTION=ignore"
@@ -218,41 +284,41 @@ def _installing(spec: ImageSpec, cache_mounts: bool) -> Iterator[str]:
         )
         yield 'ENV PATH="/opt/python/current/bin:$PATH"'
     for number, group in enumerate(spec.requirements, 1):
-        yield from _group(spec, number, group, cache_mounts)
+        yield from _requirement_lines(spec, number, group, cache_mounts)
     if spec.worker:
-        yield f"COPY {BUILD}/{spec.worker} {INSIDE}/"
+        yield f"COPY {BUILD}/{spec.worker} {IMAGE_FOLDER}/"
         extras = f"[{','.join(spec.worker_extras)}]" if spec.worker_extras else ""
-        wheel = shlex.quote(f"stoker{extras} @ file://{INSIDE}/{spec.worker}")
-        kept = tuple(word for word in spec.arguments if _name_of(word) in PLACES)
-        yield command(f"{_call(spec, kept)} {wheel}", mounts=mounts)
+        wheel = shlex.quote(f"stoker{extras} @ file://{IMAGE_FOLDER}/{spec.worker}")
+        arguments = tuple(word for word in spec.arguments if _name_of(word) in SHARED_ARGUMENTS)
+        yield command(f"{_install_command(spec, arguments)} {wheel}", mounts=mounts)
     yield f"WORKDIR {WORKDIR}"
     if spec.project:
         yield f"COPY {PROJECT}/ {WORKDIR}/"
         yield command(spec.project, mounts=mounts)
 
 
-def _group(spec: ImageSpec, number: int, group: Requirements, cache_mounts: bool) -> Iterator[str]:
-    names = [name for name, _ in _files(number, group)]
-    yield f"COPY {' '.join(f'{BUILD}/{name}' for name in names)} {INSIDE}/"
-    files = " ".join(f"{flag} {INSIDE}/{name}" for flag, name in zip(("-r", "-c"), names))
+def _requirement_lines(spec: ImageSpec, number: int, group: RequirementList, cache_mounts: bool) -> Iterator[str]:
+    names = [name for name, _ in _group_files(number, group)]
+    yield f"COPY {' '.join(f'{BUILD}/{name}' for name in names)} {IMAGE_FOLDER}/"
+    files = " ".join(f"{flag} {IMAGE_FOLDER}/{name}" for flag, name in zip(("-r", "-c"), names))
     chosen = {_name_of(word) for word in spec.arguments}
     extra = ""
     if group.index:
         extra = f"--index-url={shlex.quote(group.index)} "
     elif spec.wheels and spec.installer == "uv" and not chosen & {"torch-backend", "index-url", "default-index"}:
         extra = f"--torch-backend={shlex.quote(spec.wheels)} "
-    yield command(f"{_call(spec, spec.arguments)} {extra}{files}", mounts=_mounts(spec, cache_mounts))
+    yield command(f"{_install_command(spec, spec.arguments)} {extra}{files}", mounts=_mounts(spec, cache_mounts))
 
 
-def _files(number: int, group: Requirements) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _group_files(number: int, group: RequirementList) -> Iterator[tuple[str, tuple[str, ...]]]:
     yield f"requirements-{number}-{group.name}.txt", group.lines
     if group.constraints:
         yield f"constraints-{number}-{group.name}.txt", group.constraints
 
 
-def _call(spec: ImageSpec, words: Sequence[str]) -> str:
+def _install_command(spec: ImageSpec, words: Sequence[str]) -> str:
     parts = ["python3 -m pip install" if spec.installer == "pip" else "uv pip install"]
-    if spec.installer == "uv" and not TARGETS.intersection(map(_name_of, words)):
+    if spec.installer == "uv" and not TARGET_ARGUMENTS.intersection(map(_name_of, words)):
         # uv alone would look for a virtual environment, and most images have none.
         parts.append('--python "$(command -v python3)"')
     return " ".join([*parts, *(shlex.quote(word) for word in words)])
@@ -261,17 +327,17 @@ def _call(spec: ImageSpec, words: Sequence[str]) -> str:
 def _mounts(spec: ImageSpec, cache_mounts: bool) -> tuple[str, ...]:
     """Flags of RUN: https://docs.docker.com/reference/dockerfile/#run---mount."""
     caches = [CACHES["pip"], CACHES["uv"]] if spec.installer == "uv" else [CACHES["pip"]]
-    found = [f"--mount=type=cache,target={cache}" for cache in caches] if cache_mounts else []
+    mounts = [f"--mount=type=cache,target={cache}" for cache in caches] if cache_mounts else []
     for name in spec.secrets:
         target = SECRETS.get(name)
-        found.append(f"--mount=type=secret,id={name}" + (f",target={target}" if target else ""))
-    return tuple(found)
+        mounts.append(f"--mount=type=secret,id={name}" + (f",target={target}" if target else ""))
+    return tuple(mounts)
 
 
-def _ending(spec: ImageSpec) -> Iterator[str]:
+def _final_lines(spec: ImageSpec) -> Iterator[str]:
     if not (spec.requirements or spec.worker or spec.project):
         yield f"WORKDIR {WORKDIR}"
-    # Whoever runs the container may be any user: the folder is the step's own.
+    # The container may run as any user, and the step writes into this folder.
     yield command(f"chmod 0777 {WORKDIR}")
     for name, value in sorted(spec.runtime_environment.items()):
         yield "ENV " + assignment(name, value)
@@ -289,13 +355,13 @@ def _ending(spec: ImageSpec) -> Iterator[str]:
 
 
 def _user_of(spec: ImageSpec) -> str:
-    """Who the parent's processes are, as far as it is known and not root."""
+    """The user of the parent's processes; empty if it is root or not known."""
     user = spec.parent_user
-    if spec.own:
+    if spec.own_dockerfile:
         # Only the last stage counts, and in it the last USER.
-        stage = re.split(r"(?im)^\s*FROM\s", spec.own)[-1]
-        named = re.findall(r"(?im)^[ \t]*USER[ \t]+(\S+)", stage)
-        user = named[-1] if named else user
+        stage = re.split(r"(?im)^\s*FROM\s", spec.own_dockerfile)[-1]
+        users = re.findall(r"(?im)^[ \t]*USER[ \t]+(\S+)", stage)
+        user = users[-1] if users else user
     return "" if user.partition(":")[0] in ("", "root", "0") else user
 
 
@@ -310,3 +376,78 @@ def _one_line(value: str, what: str) -> str:
             fix="give it to the step: @step(environment={…}) is set when the step runs",
         )
     return value
+
+
+def _rewrite(text: str, arguments: Mapping[str, str], change: Callable[[str], str]) -> str:
+    variables: dict[str, str] = {}
+    stages: set[str] = set()
+    in_stage = False
+    lines = []
+    for line in _instructions(text):
+        argument = _ARG.match(line)
+        if argument is not None and not in_stage:
+            value = arguments.get(argument[1], (argument[2] or "").strip("\"'"))
+            variables[argument[1]] = _expand(value, variables)
+        base = _FROM.match(line)
+        if base is not None:
+            in_stage = True
+            lines.append(_replace_image(line, base, variables, stages, change))
+            stages.add((base[3] or "").lower())
+            continue
+        changed = line
+        for pattern in (_FROM_FLAG, _MOUNTED) if not line.lstrip().startswith("#") else ():
+            flag = pattern.search(changed)
+            if flag is not None:
+                changed = _replace_image(changed, flag, {}, stages, change)
+        lines.append(changed)
+    return "".join(lines)
+
+
+def _replace_image(
+    line: str, match: re.Match[str], variables: Mapping[str, str], stages: set[str], change: Callable[[str], str]
+) -> str:
+    name = _expand(match[2], variables)
+    if not name or "$" in name or name.lower() in {*stages, "scratch"} or name.isdigit():
+        return line
+    replacement = change(name)
+    return line if replacement == name else line[: match.start(2)] + replacement + line[match.end(2) :]
+
+
+def _expand(text: str, variables: Mapping[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        setting = variables.get(match[1] or match[2], "")
+        if match[3] == "-":
+            return setting or match[4]
+        if match[3] == "+":
+            return match[4] if setting else ""
+        return setting or match[0]
+
+    return _VARIABLE.sub(value, text)
+
+
+def _instructions(text: str) -> Iterator[str]:
+    """The instructions, each with its continued lines and its here-documents."""
+    escape = "`" if re.match(r"\s*#\s*escape\s*=\s*`", text, re.IGNORECASE) else "\\"
+    instruction = ""
+    here_documents: list[str] = []
+    for line in text.splitlines(keepends=True):
+        comment = line.lstrip().startswith("#")
+        instruction += line
+        if here_documents:
+            if line.strip() == here_documents[0]:
+                here_documents.pop(0)
+        elif comment and instruction != line:
+            continue  # comments between continued lines do not end them
+        elif not comment:
+            here_documents = (
+                re.findall(r"<<-?\s*[\"']?(\w+)[\"']?", line)
+                if re.match(r"\s*(RUN|COPY|ADD)\b", instruction, re.IGNORECASE)
+                else []
+            )
+            if line.rstrip().endswith(escape):
+                continue
+        if not here_documents:
+            yield instruction
+            instruction = ""
+    if instruction:
+        yield instruction

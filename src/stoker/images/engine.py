@@ -1,7 +1,7 @@
-"""The container engine of this machine, by its command line: docker, podman or buildah, whichever there is.
+"""The container engine that builds images on this machine, by its command line: docker, podman or buildah.
 
-All three take the same Dockerfiles; what differs between them is in the tables here. Whether an image runs is not asked
-here: builds and looks only.
+All three take the same Dockerfiles; their differences are handled here. The engine builds and inspects images;
+backends run containers.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import subprocess
 from typing import Any, Final, Iterator, Literal, Mapping, Sequence
 
 from stoker.core.errors import BackendError
-from stoker.images.facts import Reading, read
+from stoker.images.facts import ImageInspection, read
 from stoker.images.reference import parse
 
-Kind = Literal["docker", "podman", "buildah"]
-KINDS: Final[tuple[Kind, ...]] = ("docker", "podman", "buildah")
+EngineKind = Literal["docker", "podman", "buildah"]
+ENGINE_KINDS: Final[tuple[EngineKind, ...]] = ("docker", "podman", "buildah")
 SECONDS: Final = 60.0
-"""How long an engine may take to answer a question; a machine that pulls images is slow to answer."""
+"""Seconds that an engine may take to answer; a machine that pulls images is slow."""
 # What `uname -m` says, as engines of the podman family report it in places, → what images call it.
 # https://github.com/containerd/platforms/blob/main/database.go
 MACHINES: Final[Mapping[str, str]] = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 
 
 class Engine:
-    """An engine that answers."""
+    """A container engine that answers."""
 
     def __init__(
         self,
-        kind: Kind,
+        kind: EngineKind,
         program: Sequence[str],
         *,
         version: str,
@@ -40,15 +40,15 @@ class Engine:
         network: str = "",
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        self.kind: Kind = kind
+        self.kind: EngineKind = kind
         self.program = tuple(program)
         self.version = version
         self.platform = platform
-        """What it builds for when nothing is said, such as "linux/amd64"."""
+        """The platform that it builds for by default, such as "linux/amd64"."""
         self.buildkit = buildkit
-        """Whether Docker's newer builder is there, which knows `RUN --mount`; the others' builders know it too."""
+        """Whether Docker has its newer builder, which supports `RUN --mount`; podman and buildah always do."""
         self.network = network
-        """What builds have to be given for a network, where the engine has none that it gives by itself."""
+        """The network that builds must name; empty if the engine has a default."""
         self.environ = dict(os.environ if environ is None else environ)
 
     def __repr__(self) -> str:
@@ -56,52 +56,52 @@ class Engine:
 
     @property
     def mounts(self) -> bool:
-        """Whether a Dockerfile's `RUN --mount` is understood."""
+        """Whether the engine supports `RUN --mount`."""
         return self.buildkit or self.kind != "docker"
 
     def has(self, reference: str) -> str | None:
-        """The digest of an image that is here: its registry's where it came from one, otherwise the image's id."""
-        found = self.document(reference)
-        return None if found is None else _digest(found, reference)
+        """The digest of an image, by its registry or else its id; None if the engine does not have the image."""
+        document = self.document(reference)
+        return None if document is None else _digest(document, reference)
 
     def digests(self, reference: str) -> tuple[str, ...]:
-        """All digests under which the reference's repository has an image that is here; several for one of an index."""
-        found = self.document(reference)
-        return () if found is None else _digests(found, reference)
+        """All digests that the reference's repository has for an image of the engine; several for one of an index."""
+        document = self.document(reference)
+        return () if document is None else _digests(document, reference)
 
-    def read(self, reference: str) -> Reading | None:
-        """What is known of an image that is here."""
-        found = self.document(reference)
-        if found is None:
+    def read(self, reference: str) -> ImageInspection | None:
+        """The facts of an image; None if the engine does not have it."""
+        document = self.document(reference)
+        if document is None:
             return None
         # The engine's "Size" is that of the unpacked layers, which is another figure than a registry's.
-        return read(reference, _configuration(found), digest=_digest(found, reference), base="engine")
+        return read(reference, _configuration(document), digest=_digest(document, reference), base="engine")
 
     def size(self, reference: str) -> int | None:
-        """Bytes that an image's unpacked layers take here; None where that is not known."""
-        found = self.document(reference)
-        return int(found["Size"]) if found is not None and found.get("Size") else None
+        """Bytes of an image's unpacked layers; None if not known."""
+        document = self.document(reference)
+        return int(document["Size"]) if document is not None and document.get("Size") else None
 
     def id(self, reference: str) -> str | None:
-        """The name that this engine alone knows an image by: `sha256:…` of its configuration."""
-        found = self.document(reference)
-        return None if found is None else _id(found)
+        """The id of an image in this engine: `sha256:…` of its configuration; None if it does not have the image."""
+        document = self.document(reference)
+        return None if document is None else _id(document)
 
     def document(self, reference: str) -> Mapping[str, Any] | None:
-        """What the engine's `inspect` answers, in Docker's words; None where the image is not here."""
+        """The answer of the engine's `inspect`, in Docker's format; None if it does not have the image."""
         if self.kind == "buildah":
-            done = self.ask("inspect", "--type", "image", reference)
-            return _of_buildah(json.loads(done.stdout)) if done.returncode == 0 else None
-        done = self.ask("image", "inspect", reference)
-        if done.returncode == 0:
-            found = json.loads(done.stdout)
-            return found[0] if found else None
-        if re.search(r"no such image|image not known|not found", done.stderr, re.IGNORECASE):
+            result = self.ask("inspect", "--type", "image", reference)
+            return _from_buildah(json.loads(result.stdout)) if result.returncode == 0 else None
+        result = self.ask("image", "inspect", reference)
+        if result.returncode == 0:
+            documents = json.loads(result.stdout)
+            return documents[0] if documents else None
+        if re.search(r"no such image|image not known|not found", result.stderr, re.IGNORECASE):
             return None
-        raise BackendError(f"{self.kind} does not answer: {done.stderr.strip()}", where=reference)
+        raise BackendError(f"{self.kind} does not answer: {result.stderr.strip()}", where=reference)
 
     def ask(self, *arguments: str, seconds: float = SECONDS) -> subprocess.CompletedProcess[str]:
-        """A short command to its end."""
+        """Run a short command; raises if it takes longer than `seconds`."""
         try:
             return subprocess.run(
                 [*self.program, *arguments],
@@ -122,30 +122,30 @@ class Engine:
 
 
 def find(environ: Mapping[str, str] | None = None) -> Engine | None:
-    """The engine to build with: docker if it answers, else podman, else buildah; None if none is there.
+    """The engine to build with: docker if it answers, else podman, else buildah; None if none answers.
 
-    With DOCKER_HOST only the engine behind it is meant.
+    With DOCKER_HOST only the engine at that address counts.
     """
-    return next((found for _, found in _tried(environ) if isinstance(found, Engine)), None)
+    return next((candidate for _, candidate in _candidates(environ) if isinstance(candidate, Engine)), None)
 
 
 def need(environ: Mapping[str, str] | None = None) -> Engine:
-    """`find`, or an error that says what is wrong with each."""
+    """`find`, or an error with the reason for each engine."""
     reasons = []
-    for kind, found in _tried(environ):
-        if isinstance(found, Engine):
-            return found
-        reasons.append(f"{kind}: {found}")
+    for kind, candidate in _candidates(environ):
+        if isinstance(candidate, Engine):
+            return candidate
+        reasons.append(f"{kind}: {candidate}")
     raise BackendError(
         "no container engine answers: " + "; ".join(reasons),
         fix="start docker or podman (a service that runs, and a user who may use it), or name one in DOCKER_HOST",
     )
 
 
-def _tried(environ: Mapping[str, str] | None) -> Iterator[tuple[Kind, Engine | str]]:
+def _candidates(environ: Mapping[str, str] | None) -> Iterator[tuple[EngineKind, Engine | str]]:
     environ = dict(os.environ if environ is None else environ)
     host = environ.get("DOCKER_HOST", "")
-    for kind in KINDS:
+    for kind in ENGINE_KINDS:
         program = shutil.which(kind, path=environ.get("PATH"))
         if program is None:
             yield kind, "not installed"
@@ -155,84 +155,84 @@ def _tried(environ: Mapping[str, str] | None) -> Iterator[tuple[Kind, Engine | s
             yield kind, "it builds on this machine only, and DOCKER_HOST names an engine"
         else:
             remote = ["--remote", "--url", host] if kind == "podman" and host else []
-            yield kind, _others(kind, [program, *remote], environ)
+            yield kind, _podman_or_buildah(kind, [program, *remote], environ)
 
 
 def _docker(program: str, environ: dict[str, str]) -> Engine | str:
-    trial = Engine("docker", [program], version="", platform="", environ=environ)
-    done = trial.ask("version", "--format", "{{json .}}")
+    engine = Engine("docker", [program], version="", platform="", environ=environ)
+    result = engine.ask("version", "--format", "{{json .}}")
     try:
-        document = json.loads(done.stdout)
+        document = json.loads(result.stdout)
         server, client = document["Server"], document["Client"]
         platform = f"{server['Os']}/{MACHINES.get(server['Arch'], server['Arch'])}"
     except (ValueError, KeyError, TypeError):
-        return _last_line(done.stderr or done.stdout) or "it answers without a version"
-    buildkit = _buildkit(trial, str(client.get("Version", "")), server)
+        return _last_line(result.stderr or result.stdout) or "it answers without a version"
+    buildkit = _has_buildkit(engine, str(client.get("Version", "")), server)
     return Engine(
         "docker",
         [program],
         version=str(server["Version"]),
         platform=platform,
         buildkit=buildkit,
-        # `dockerd --bridge none`, as engines inside containers have it: BuildKit would refuse every RUN.
-        network="" if trial.ask("network", "inspect", "bridge").returncode == 0 or _podman(server) else "host",
+        # With `dockerd --bridge none`, as in engines inside containers, BuildKit refuses every RUN.
+        network="" if engine.ask("network", "inspect", "bridge").returncode == 0 or _is_podman(server) else "host",
         environ={**environ, "DOCKER_BUILDKIT": "1" if buildkit else "0"},
     )
 
 
-def _podman(server: Mapping[str, Any]) -> bool:
-    """Whether it is podman that answers to docker's command line."""
+def _is_podman(server: Mapping[str, Any]) -> bool:
+    """Whether podman answers docker's command line."""
     return "podman" in json.dumps(server.get("Components") or "").lower()
 
 
-def _buildkit(engine: Engine, client: str, server: Mapping[str, Any]) -> bool:
+def _has_buildkit(engine: Engine, client: str, server: Mapping[str, Any]) -> bool:
     """Whether `docker build` can use BuildKit: up to 22 it is in the command line, since 23 it is the plugin buildx.
 
     https://docs.docker.com/engine/release-notes/23.0/
     """
-    if _podman(server):
-        return False  # podman's service does not speak BuildKit's protocol; it builds with its own builder
+    if _is_podman(server):
+        return False  # podman's service has no BuildKit; it builds with its own builder
     major = int(match[0]) if (match := re.match(r"\d+", client)) else 0
     if 18 < major < 23:
         return True
     return engine.ask("buildx", "version").returncode == 0
 
 
-def _others(kind: Kind, program: list[str], environ: dict[str, str]) -> Engine | str:
-    trial = Engine(kind, program, version="", platform="", environ=environ)
-    done = trial.ask("info", *(("--format", "json") if kind == "podman" else ()))
+def _podman_or_buildah(kind: EngineKind, program: list[str], environ: dict[str, str]) -> Engine | str:
+    engine = Engine(kind, program, version="", platform="", environ=environ)
+    result = engine.ask("info", *(("--format", "json") if kind == "podman" else ()))
     try:
-        document = json.loads(done.stdout)
+        document = json.loads(result.stdout)
         host = document["host"]
         machine = str(host["arch"])
         version = str((document.get("version") or {}).get("Version") or "")
     except (ValueError, KeyError, TypeError):
-        return _last_line(done.stderr or done.stdout) or "it answers without a version"
+        return _last_line(result.stderr or result.stdout) or "it answers without a version"
     if not version:
-        found = re.search(r"version (\S+)", trial.ask("--version").stdout)
-        version = found[1] if found else ""
+        match = re.search(r"version (\S+)", engine.ask("--version").stdout)
+        version = match[1] if match else ""
     return Engine(
         kind, program, version=version, platform=f"{host['os']}/{MACHINES.get(machine, machine)}", environ=environ
     )
 
 
-def _configuration(found: Mapping[str, Any]) -> dict[str, Any]:
-    """An engine's answer in the form of the document that a registry keeps; podman's answers have a history."""
+def _configuration(document: Mapping[str, Any]) -> dict[str, Any]:
+    """An engine's answer as the configuration that a registry keeps; podman's answers have a history."""
     return {
-        "architecture": found.get("Architecture", ""),
-        "os": found.get("Os", ""),
-        "created": found.get("Created", ""),
-        "config": found.get("Config") or found.get("ContainerConfig") or {},
-        "history": found.get("History") or (),
+        "architecture": document.get("Architecture", ""),
+        "os": document.get("Os", ""),
+        "created": document.get("Created", ""),
+        "config": document.get("Config") or document.get("ContainerConfig") or {},
+        "history": document.get("History") or (),
     }
 
 
-def _of_buildah(found: Mapping[str, Any]) -> dict[str, Any]:
-    """buildah's answer, which has the image's documents as they are kept."""
-    config = found.get("OCIv1") or found.get("Docker") or {}
+def _from_buildah(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Buildah's answer, which has the documents of the image format, in Docker's format."""
+    config = document.get("OCIv1") or document.get("Docker") or {}
     return {
-        "Id": f"sha256:{found.get('FromImageID', '')}",
-        "RepoDigests": [found["FromImageDigest"]] if "@" in str(found.get("FromImageDigest", "")) else [],
+        "Id": f"sha256:{document.get('FromImageID', '')}",
+        "RepoDigests": [document["FromImageDigest"]] if "@" in str(document.get("FromImageDigest", "")) else [],
         "Architecture": config.get("architecture", ""),
         "Os": config.get("os", ""),
         "Created": config.get("created", ""),
@@ -242,24 +242,24 @@ def _of_buildah(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _id(found: Mapping[str, Any]) -> str:
-    text = str(found.get("Id", ""))
+def _id(document: Mapping[str, Any]) -> str:
+    text = str(document.get("Id", ""))
     return text if ":" in text or not text else f"sha256:{text}"  # podman leaves the algorithm out
 
 
-def _digest(found: Mapping[str, Any], reference: str) -> str:
-    """The digest under which the reference's own repository has the image, if it came from there or went there."""
-    return next(iter(_digests(found, reference)), "") or _id(found)
+def _digest(document: Mapping[str, Any], reference: str) -> str:
+    """The digest that the reference's repository has for the image; its id if it was neither pulled nor pushed."""
+    return next(iter(_digests(document, reference)), "") or _id(document)
 
 
-def _digests(found: Mapping[str, Any], reference: str) -> tuple[str, ...]:
+def _digests(document: Mapping[str, Any], reference: str) -> tuple[str, ...]:
     if reference.startswith("sha256:"):
         return ()
     repository = parse(reference).repository
-    pairs = [str(text).partition("@")[::2] for text in found.get("RepoDigests") or ()]
-    # podman gives a digest also to what it builds, which no registry knows; those are below "localhost".
-    own = {digest for name, digest in pairs if digest and parse(name).repository == repository}
-    return () if parse(reference).registry == "localhost" else tuple(sorted(own))
+    pairs = [str(text).partition("@")[::2] for text in document.get("RepoDigests") or ()]
+    # Podman gives a digest also to images that it builds, which no registry knows; they are below "localhost".
+    digests = {digest for name, digest in pairs if digest and parse(name).repository == repository}
+    return () if parse(reference).registry == "localhost" else tuple(sorted(digests))
 
 
 def _last_line(text: str) -> str:

@@ -1,10 +1,11 @@
-"""Python environments of steps on this machine: one folder for each request, made once, below the home.
+"""Python environments of steps on this machine: one folder for each set of packages, made once, below Stoker's home.
 
-By conda's program where conda's packages are asked for, else by uv where it is installed, else by venv and pip. Whoever
-makes one holds the lock beside it, and whoever uses one shares that lock; a folder counts once its note is written, so
-that a half-made one is never used. Which step needs one is decided above.
+Conda's packages need conda's program; otherwise uv makes the environment, or venv and pip if uv is not installed. The
+process that makes an environment holds an exclusive lock on a file beside it, processes that use it a shared one. The
+record is written last, and a folder without one is never used. `plan.environments` decides which step needs one.
 
-Stoker is not installed there: its worker comes from a folder beside (`images.wheel`), the one that the driver runs.
+Stoker is not installed into an environment: the worker comes from a folder beside it (`images.wheel`), built from the
+code of the driver.
 """
 
 from __future__ import annotations
@@ -29,156 +30,158 @@ from stoker.images.installers import commands, python_of
 from stoker.images.wheel import VENDORED, worker_bundle
 
 FOLDER: Final = "environments"
-"""Below the home."""
-MADE: Final = "made.json"
-"""The note that is written last; its time is when the environment was used last."""
-_LEFT_OUT: Final = frozenset(
-    # What would lead an installer, or the Python that it starts, to another environment.
+"""The folder below Stoker's home."""
+RECORD: Final = "made.json"
+"""The file that is written last; its modification time is the environment's last use."""
+_REMOVED_VARIABLES: Final = frozenset(
+    # Variables that would lead an installer, or the Python that it starts, to another environment.
     {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "CONDA_PREFIX", "__PYVENV_LAUNCHER__"}
     | {"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_PYTHON", "UV_SYSTEM_PYTHON", "UV_PROJECT_ENVIRONMENT"}
 )
-_PROOF: Final = (
+_WORKER_CHECK: Final = (
     "import json, sys; path = list(sys.path); "
     "import stoker.worker.forkserver, stoker.worker.serving, stoker.worker.worker; print(json.dumps(path))"
 )
-"""What must be importable there; it prints `sys.path` as the interpreter begins."""
+"""A program that imports the worker and prints the interpreter's initial `sys.path`."""
 
 
 class Environments:
-    """The environments below one home. `said` is told how the making goes."""
+    """The environments below one home; `report` is called with progress messages."""
 
-    def __init__(self, home: Path, *, said: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, home: Path, *, report: Callable[[str], None] = lambda text: None) -> None:
         self._folder = home / FOLDER
         self._wheels = home / "wheels"
-        self.said = said
+        self.report = report
         self._bundle: Path | None = None
-        self._held: dict[str, IO[str]] = {}
+        self._locks: dict[str, IO[str]] = {}
         self._interpreters: dict[str, Interpreter] = {}
 
     def ready(self, name: str, packages: PackageSettings, *, step: str, more: Sequence[str] = ()) -> Interpreter:
-        """The interpreter of an environment, which is there then and stays while this object lives.
+        """The interpreter of an environment, which is made if necessary and stays while this object lives.
 
-        `more` are lines beside those of the settings. A `BackendError` has all that the failing program said.
+        `more` are requirement lines beside those of the settings. A `BackendError` has the failed program's output.
         """
         if name not in self._interpreters:
-            place = self._folder / name
-            self._held[name] = _shared(place, lambda: self._make(place, packages, step, more), self.said)
-            os.utime(place / MADE)
-            self._interpreters[name] = self._proved(place, step)
+            folder = self._folder / name
+            self._locks[name] = _share_lock(folder, lambda: self._make(folder, packages, step, more), self.report)
+            os.utime(folder / RECORD)
+            self._interpreters[name] = self._check_worker(folder, step)
         return self._interpreters[name]
 
     def interpreter(self, name: str) -> Interpreter:
-        """The interpreter of an environment that was made ready."""
+        """The interpreter of an environment that `ready` has returned before."""
         try:
             return self._interpreters[name]
         except KeyError:
             raise BackendError(f"environment {name} was not made ready", fix="start the run again") from None
 
-    def _make(self, place: Path, packages: PackageSettings, step: str, more: Sequence[str]) -> None:
-        """Make an environment in its own folder, since none can be moved; the caller holds its lock."""
-        began = time.monotonic()
-        shutil.rmtree(place, ignore_errors=True)
-        place.parent.mkdir(parents=True, exist_ok=True)
+    def _make(self, folder: Path, packages: PackageSettings, step: str, more: Sequence[str]) -> None:
+        """Make an environment in its final folder, since it cannot be moved; the caller holds its lock."""
+        started = time.monotonic()
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
         lines = [*more, *packages.requirements]
-        asked = ", ".join([packages.text, *more]) or "nothing"
-        self.said(f"making the environment of step '{step}': {asked}")
+        request = ", ".join([packages.text, *more]) or "nothing"
+        self.report(f"making the environment of step '{step}': {request}")
         try:
-            made = []
-            for argv in commands(place, packages, more):
-                made.append(argv)
+            executed = []
+            for argv in commands(folder, packages, more):
+                executed.append(argv)
                 _run(argv, step, lines)
-            note = {"asked": [*lines, *packages.specifications], "commands": made}
-            beside = place / f".{MADE}"
-            beside.write_text(json.dumps(note), encoding="utf-8")
-            beside.replace(place / MADE)
-        except BaseException:  # raised again: half of an environment is of no use to anybody
-            shutil.rmtree(place, ignore_errors=True)
+            record = {"asked": [*lines, *packages.specifications], "commands": executed}
+            partial = folder / f".{RECORD}"
+            partial.write_text(json.dumps(record), encoding="utf-8")
+            partial.replace(folder / RECORD)
+        except BaseException:  # raised again; a partial environment is of no use
+            shutil.rmtree(folder, ignore_errors=True)
             raise
-        self.said(f"made the environment of step '{step}' in {time_text(time.monotonic() - began)}: {place.name}")
+        self.report(f"made the environment of step '{step}' in {time_text(time.monotonic() - started)}: {folder.name}")
 
-    def _proved(self, place: Path, step: str) -> Interpreter:
-        """That this Stoker's worker can be imported there, and with which `sys.path`."""
+    def _check_worker(self, folder: Path, step: str) -> Interpreter:
+        """The interpreter of an environment, after a check that it can import this Stoker's worker."""
         if self._bundle is None:
             self._bundle = worker_bundle(self._wheels)
         bundle = str(self._bundle)
         variables = {
             "PYTHONPATH": bundle,
             "PYTHONHOME": "",
-            "VIRTUAL_ENV": str(place),
-            "PATH": os.pathsep.join([str(place / "bin"), os.environ.get("PATH", os.defpath)]),
+            "VIRTUAL_ENV": str(folder),
+            "PATH": os.pathsep.join([str(folder / "bin"), os.environ.get("PATH", os.defpath)]),
         }
-        proof = place / f"{self._bundle.name}.json"
+        proof = folder / f"{self._bundle.name}.json"
         if not proof.is_file():
-            argv = [str(python_of(place)), "-s", "-c", _PROOF]
-            said = _run(
+            argv = [str(python_of(folder)), "-s", "-c", _WORKER_CHECK]
+            output = _run(
                 argv,
                 step,
                 (),
                 environ={**variables, "PYTHONDONTWRITEBYTECODE": "1"},
-                what="Stoker's worker does not start",
+                problem="Stoker's worker does not start",
             )
-            beside = place / f".{proof.name}.{os.getpid()}"
-            beside.write_text(said.splitlines()[-1], encoding="utf-8")
-            beside.replace(proof)
-        named = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-        own = [entry for entry in named if not is_installed(entry)]
+            partial = folder / f".{proof.name}.{os.getpid()}"
+            partial.write_text(output.splitlines()[-1], encoding="utf-8")
+            partial.replace(proof)
+        entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+        own_entries = [entry for entry in entries if not is_installed(entry)]
         path = [entry for entry in json.loads(proof.read_text(encoding="utf-8")) if entry and entry != bundle]
         return Interpreter(
-            executable=str(python_of(place)),
+            executable=str(python_of(folder)),
             path=(*own_code(), bundle, *path, os.path.join(bundle, VENDORED)),
-            environment={**variables, "PYTHONPATH": os.pathsep.join([bundle, *own])},
+            environment={**variables, "PYTHONPATH": os.pathsep.join([bundle, *own_entries])},
         )
 
 
 def sweep(home: Path, *, before: float | None, dry_run: bool) -> tuple[list[str], int]:
-    """The environments that nobody used since a time, and those that were left half made; and their bytes.
+    """Remove environments that were not used since a time, and incomplete ones; returns their names and their bytes.
 
-    They are removed, unless it is to be only said. One in use is left, however old its note is.
+    With `dry_run` nothing is removed. An environment in use is never removed.
     """
     folder = home / FOLDER
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
     names: list[str] = []
     size = 0
-    for name in dict.fromkeys(path.name.removeprefix(".").removesuffix(".lock") for path in found):
-        place = folder / name
-        with _locked(place) as mine:
-            if not mine or not _is_old(place, before):
+    for name in dict.fromkeys(path.name.removeprefix(".").removesuffix(".lock") for path in paths):
+        environment = folder / name
+        with _try_lock(environment) as locked:
+            if not locked or not _is_old(environment, before):
                 continue
-            if place.is_dir():
+            if environment.is_dir():
                 names.append(name)
-                size += _size(place)
+                size += _size(environment)
             if not dry_run:
-                # Its note first: what is interrupted here leaves half an environment, which the next one removes.
-                (place / MADE).unlink(missing_ok=True)
-                shutil.rmtree(place, ignore_errors=True)
-                _lock_of(place).unlink(missing_ok=True)
+                # The record goes first: what an interruption leaves is incomplete, and the next sweep removes it.
+                (environment / RECORD).unlink(missing_ok=True)
+                shutil.rmtree(environment, ignore_errors=True)
+                _lock_path(environment).unlink(missing_ok=True)
     return names, size
 
 
-def _is_old(place: Path, before: float | None) -> bool:
+def _is_old(folder: Path, before: float | None) -> bool:
     try:
-        used = (place / MADE).stat().st_mtime
+        used = (folder / RECORD).stat().st_mtime
     except FileNotFoundError:
         return True
     return before is not None and used < before
 
 
-def _size(place: Path) -> int:
-    return sum(os.lstat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(place) for name in names)
+def _size(environment: Path) -> int:
+    return sum(
+        os.lstat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(environment) for name in names
+    )
 
 
-def _is_made(place: Path) -> bool:
-    return (place / MADE).is_file() and os.access(python_of(place), os.X_OK)
+def _is_made(folder: Path) -> bool:
+    return (folder / RECORD).is_file() and os.access(python_of(folder), os.X_OK)
 
 
-def _lock_of(place: Path) -> Path:
-    return place.with_name(f".{place.name}.lock")
+def _lock_path(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.lock")
 
 
 @contextlib.contextmanager
-def _locked(place: Path) -> Iterator[bool]:
-    """The lock of an environment, if nobody has it, and whether it is had."""
-    file = _open(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _try_lock(folder: Path) -> Iterator[bool]:
+    """Hold the exclusive lock of an environment; yields whether it was free."""
+    file = _open_lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     try:
         yield file is not None
     finally:
@@ -186,15 +189,15 @@ def _locked(place: Path) -> Iterator[bool]:
             file.close()
 
 
-def _open(place: Path, how: int) -> IO[str] | None:
-    """The lock's file, locked; one that was removed meanwhile is nobody's lock any more."""
-    path = _lock_of(place)
+def _open_lock(folder: Path, operation: int) -> IO[str] | None:
+    """The lock file, locked, or None if another process has it; a file that was removed meanwhile is opened again."""
+    path = _lock_path(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         file = open(path, "a", encoding="utf-8")  # noqa: SIM115 the lock is held as long as it is open
         try:
-            fcntl.flock(file, how)
-            if _is_there(file, path):
+            fcntl.flock(file, operation)
+            if _is_same_file(file, path):
                 return file
         except BlockingIOError:
             file.close()
@@ -210,28 +213,28 @@ def _open(place: Path, how: int) -> IO[str] | None:
         file.close()
 
 
-def _is_there(file: IO[str], path: Path) -> bool:
+def _is_same_file(file: IO[str], path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except FileNotFoundError:
         return False
 
 
-def _shared(place: Path, make: Callable[[], None], said: Callable[[str], None]) -> IO[str]:
-    """A share of an environment's lock, and the environment is made: by `make`, unless somebody else was first."""
+def _share_lock(folder: Path, make: Callable[[], None], report: Callable[[str], None]) -> IO[str]:
+    """A shared lock of an environment that exists: `make` makes it if no other process was first."""
     while True:
-        for how in (fcntl.LOCK_SH, fcntl.LOCK_EX):
-            file = _open(place, how | fcntl.LOCK_NB)
+        for operation in (fcntl.LOCK_SH, fcntl.LOCK_EX):
+            file = _open_lock(folder, operation | fcntl.LOCK_NB)
             if file is None:
-                said(f"waiting for another process, which makes environment {place.name}")
-                file = _open(place, how)
+                report(f"waiting for another process, which makes environment {folder.name}")
+                file = _open_lock(folder, operation)
             assert file is not None, "a lock that is waited for is had"
             try:
-                if how == fcntl.LOCK_EX and not _is_made(place):
+                if operation == fcntl.LOCK_EX and not _is_made(folder):
                     make()
-                # From one kind to the other there is a moment without any: hence the last look.
+                # Changing the kind of a lock releases it for a moment, so the state is checked again.
                 fcntl.flock(file, fcntl.LOCK_SH)
-                if _is_made(place) and _is_there(file, _lock_of(place)):
+                if _is_made(folder) and _is_same_file(file, _lock_path(folder)):
                     return file
             except BaseException:  # raised again
                 file.close()
@@ -245,19 +248,19 @@ def _run(
     lines: Sequence[str] = (),
     *,
     environ: Mapping[str, str] | None = None,
-    what: str = "its environment cannot be made",
+    problem: str = "its environment cannot be made",
 ) -> str:
-    """Run a command to its end; where it fails, all that it said is the error. Lines go into a file behind "-r"."""
-    variables = {name: text for name, text in os.environ.items() if name not in _LEFT_OUT}
+    """Run a command and return its output, which is the error if it fails. `lines` go into a file behind "-r"."""
+    variables = {name: text for name, text in os.environ.items() if name not in _REMOVED_VARIABLES}
     with tempfile.TemporaryDirectory(prefix="stoker-") as folder:
-        words = list(argv)
-        if words[-1] == "-r":
-            listed = Path(folder, "requirements.txt")
-            listed.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-            words.append(str(listed))
+        command = list(argv)
+        if command[-1] == "-r":
+            requirement_file = Path(folder, "requirements.txt")
+            requirement_file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            command.append(str(requirement_file))
         try:
             finished = subprocess.run(
-                words,
+                command,
                 env={**variables, "PYTHONNOUSERSITE": "1", **(environ or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -267,10 +270,11 @@ def _run(
                 check=False,
             )
         except OSError as error:
-            raise BackendError(f"step '{step}': {what}: {words[0]}: {error}") from error
+            raise BackendError(f"step '{step}': {problem}: {command[0]}: {error}") from error
     if finished.returncode:
         raise BackendError(
-            f"step '{step}': {what}: {shlex.join(words)} ended with {finished.returncode}:\n{finished.stdout.rstrip()}",
+            f"step '{step}': {problem}: {shlex.join(command)} ended with {finished.returncode}:\n"
+            f"{finished.stdout.rstrip()}",
             fix="see what it says, and what the step asks for: stoker plan FILE --explain",
         )
     return finished.stdout

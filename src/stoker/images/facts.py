@@ -1,6 +1,6 @@
-"""What is known of an image from its configuration and its name, and where each fact comes from.
+"""Facts of an image, from its configuration and its name, with the source of each.
 
-Nothing is guessed: what neither says stays unknown. How the configuration got here is `registry` and `engine`'s.
+Nothing is guessed: a fact that neither states stays unknown. `registry` and `engine` read the configuration.
 """
 
 from __future__ import annotations
@@ -13,22 +13,25 @@ import attrs
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagenames import cuda_of_tag, named
 
-NAMED: Final = "name"
-"""The source of a fact that only the image's name tells."""
-TOLD: Final = ("cuda", "cudnn", "rocm", "neuron", "python")
-"""Facts of `ImageFacts` that may be unknown."""
+FROM_NAME: Final = "name"
+"""The source of a fact that only the image's name states."""
+VERSION_FACTS: Final = ("cuda", "cudnn", "rocm", "neuron", "python")
+"""Fields of `ImageFacts` that have a version, or are unknown."""
 
 
 @attrs.frozen(kw_only=True)
-class Reading:
-    """An image's facts and where each was read: "env CUDA_VERSION", "label …", "history", "name"; what else is told."""
+class ImageInspection:
+    """An image's facts, and where each was read."""
 
     facts: ImageFacts
     sources: Mapping[str, str]
+    """Fact → its source: "env CUDA_VERSION", "label …", "history", "name"."""
     architecture: str = ""
-    """That of the image which the facts describe, where the reference has several."""
+    """The architecture of the image that the facts describe, which may be one of several of the reference."""
     folder: str = ""
+    """The working directory."""
     created: str = ""
+    """The time of the build, in ISO 8601."""
 
 
 # Environment of NVIDIA's images: https://gitlab.com/nvidia/container-images/cuda; of NGC's, `docker inspect` of
@@ -63,26 +66,31 @@ def read(
     architectures: Iterable[str] = (),
     size: int | None = None,
     base: str = "registry",
-) -> Reading:
-    """What an image's configuration and its name say.
+) -> ImageInspection:
+    """The facts in an image's configuration and its name.
 
-    `config` is the document that the registry keeps (https://github.com/opencontainers/image-spec/blob/main/config.md);
-    what an engine answers to `inspect` is brought into its form first.
+    `config` is the document that registries keep (https://github.com/opencontainers/image-spec/blob/main/config.md);
+    an engine's answer is converted to it first.
     """
     inner = config.get("config") or {}
     env = dict(text.partition("=")[::2] for text in inner.get("Env") or ())
     labels = {str(name): str(value) for name, value in (inner.get("Labels") or {}).items()}
     history = [str(entry.get("created_by", "")) for entry in config.get("history") or ()]
-    found: dict[str, tuple[str, str]] = {}
-    for name, told, source in (*_of_env(env), *_of_labels(labels), *_of_history(history), *_of_name(reference)):
+    values: dict[str, tuple[str, str]] = {}
+    for name, told, source in (
+        *_env_facts(env),
+        *_label_facts(labels),
+        *_history_facts(history),
+        *_name_facts(reference),
+    ):
         if told:
-            found.setdefault(name, (told, source))
-    local = re.search(r"\+cu(\d{3})\b", found.get("torch", ("", ""))[0])
+            values.setdefault(name, (told, source))
+    local = re.search(r"\+cu(\d{3})\b", values.get("torch", ("", ""))[0])
     if local is not None:
-        found.setdefault("cuda", (cuda_of_tag(local[1]), found["torch"][1]))
+        values.setdefault("cuda", (cuda_of_tag(local[1]), values["torch"][1]))
 
     def value(name: str) -> str:
-        return found.get(name, ("", ""))[0]
+        return values.get(name, ("", ""))[0]
 
     architecture = str(config.get("architecture", ""))
     facts = ImageFacts(
@@ -98,23 +106,23 @@ def read(
         rocm=value("rocm"),
         neuron=value("neuron"),
         python=value("python"),
-        frameworks={name: version for name, (version, _) in sorted(found.items()) if name not in TOLD},
+        frameworks={name: version for name, (version, _) in sorted(values.items()) if name not in VERSION_FACTS},
         entrypoint=_words(inner.get("Entrypoint")),
         command=_words(inner.get("Cmd")),
         user=str(inner.get("User") or ""),
         base=base,
-        unknown=tuple(name for name in TOLD if name not in found),
+        unknown=tuple(name for name in VERSION_FACTS if name not in values),
     )
-    return Reading(
+    return ImageInspection(
         facts=facts,
-        sources={name: source for name, (_, source) in sorted(found.items())},
+        sources={name: source for name, (_, source) in sorted(values.items())},
         architecture=architecture,
         folder=str(inner.get("WorkingDir") or ""),
         created=str(config.get("created") or ""),
     )
 
 
-def _of_env(env: Mapping[str, str]) -> Iterable[tuple[str, str, str]]:
+def _env_facts(env: Mapping[str, str]) -> Iterable[tuple[str, str, str]]:
     for name, variable in _VARIABLES:
         match = _VERSION.match(env.get(variable, ""))
         if match is not None:
@@ -122,7 +130,7 @@ def _of_env(env: Mapping[str, str]) -> Iterable[tuple[str, str, str]]:
             yield name, match[0].partition("-")[0], f"env {variable}"
 
 
-def _of_labels(labels: Mapping[str, str]) -> Iterable[tuple[str, str, str]]:
+def _label_facts(labels: Mapping[str, str]) -> Iterable[tuple[str, str, str]]:
     # org.opencontainers.image.version is not read: images inherit it from Ubuntu's, whose version it then is.
     package = _LABEL_FRAMEWORKS.get(labels.get("framework", "").lower())
     if package and "framework_version" in labels:
@@ -131,8 +139,8 @@ def _of_labels(labels: Mapping[str, str]) -> Iterable[tuple[str, str, str]]:
     yield "cudnn", version, "label com.nvidia.cudnn.version"
 
 
-def _of_history(history: Iterable[str]) -> Iterable[tuple[str, str, str]]:
-    """What the last stage's instructions installed by name; the last one wins, as it did in the image."""
+def _history_facts(history: Iterable[str]) -> Iterable[tuple[str, str, str]]:
+    """The packages that the last stage's instructions installed by name, the last instruction first."""
     for line in reversed(list(history)):
         for installed in _INSTALLS.findall(line):
             for package, version in _INSTALLED.findall(installed):
@@ -142,12 +150,12 @@ def _of_history(history: Iterable[str]) -> Iterable[tuple[str, str, str]]:
             yield "python", argument[1], "history"
 
 
-def _of_name(reference: str) -> Iterable[tuple[str, str, str]]:
-    said = named(reference)
-    for name in TOLD:
-        yield name, getattr(said, name), NAMED
-    for package, version in said.frameworks.items():
-        yield package, version, NAMED
+def _name_facts(reference: str) -> Iterable[tuple[str, str, str]]:
+    facts = named(reference)
+    for name in VERSION_FACTS:
+        yield name, getattr(facts, name), FROM_NAME
+    for package, version in facts.frameworks.items():
+        yield package, version, FROM_NAME
 
 
 def _words(value: Any) -> tuple[str, ...]:

@@ -1,7 +1,4 @@
-"""What makes a Python environment on this machine: which program, and what it is told, word for word.
-
-Nothing is made here; `environments` runs the commands.
-"""
+"""The program that makes a Python environment on this machine, and its commands; `environments` runs them."""
 
 from __future__ import annotations
 
@@ -20,32 +17,32 @@ from stoker.core.packages import CHANNELS, PackageSettings
 from stoker.core.units import given
 
 CONDA: Final = ("micromamba", "mamba", "conda")
-"""Programs that make an environment of conda's packages, the quickest first; all take the same words."""
+"""Programs that make an environment of conda's packages, the fastest first; all take the same arguments."""
 UV: Final = "uv"
 VERSION: Final = ".".join(map(str, sys.version_info[:3]))
-"""This process's Python."""
+"""The version of this process's Python."""
 
 
-def python_of(place: Path) -> Path:
-    """An environment's Python."""
-    return place / "bin" / "python"
+def python_of(folder: Path) -> Path:
+    """The path of an environment's Python."""
+    return folder / "bin" / "python"
 
 
 def maker(packages: PackageSettings) -> str:
-    """The program that makes an environment of these packages; empty where there is none."""
+    """The program that makes an environment of these packages; empty if none is installed."""
     if packages.specifications:
         return next((path for name in CONDA if (path := shutil.which(name))), "")
-    found = shutil.which(UV)
-    return found or ("" if packages.environment == "uv" else interpreter(packages))
+    uv = shutil.which(UV)
+    return uv or ("" if packages.environment == "uv" else interpreter(packages))
 
 
 def interpreter(packages: PackageSettings) -> str:
-    """A Python here of the version that is asked for; empty where there is none."""
-    wanted = given(packages.python, "")
-    if is_this(wanted):
+    """A Python on this machine of the version that is asked for; empty if there is none."""
+    version = given(packages.python, "")
+    if is_this(version):
         return sys.executable
-    found = shutil.which(f"python{'.'.join(wanted.split('.')[:2])}")
-    return found if found and is_of(_version_of(found), wanted) else ""
+    program = shutil.which(f"python{'.'.join(version.split('.')[:2])}")
+    return program if program and is_of(_version_of(program), version) else ""
 
 
 def is_this(python: str) -> bool:
@@ -53,15 +50,15 @@ def is_this(python: str) -> bool:
     return is_of(VERSION, python)
 
 
-def is_of(version: str, wanted: str) -> bool:
+def is_of(version: str, prefix: str) -> bool:
     """Whether a version such as "3.11.7" is one of "3.11"."""
-    parts = wanted.split(".") if wanted else []
+    parts = prefix.split(".") if prefix else []
     return version.split(".")[: len(parts)] == parts
 
 
 @functools.cache
 def _version_of(program: str) -> str:
-    """The version that a Python says it has; empty where it does not run, as a launcher that finds none."""
+    """The version of a Python; empty if it does not run, as a launcher script without one."""
     code = "import platform; print(platform.python_version())"
     try:
         argv = [program, "-I", "-c", code]
@@ -71,24 +68,33 @@ def _version_of(program: str) -> str:
     return "" if finished.returncode else finished.stdout.strip()
 
 
-def commands(place: Path, packages: PackageSettings, more: Sequence[str] = ()) -> Iterator[list[str]]:
-    """What is run to make an environment, one after the other; `_run` puts the file of requirements behind "-r"."""
-    program, inside = maker(packages), str(python_of(place))
+def commands(folder: Path, packages: PackageSettings, more: Sequence[str] = ()) -> Iterator[list[str]]:
+    """The commands that make an environment, in order; the requirement file follows a last word "-r"."""
+    program, environment_python = maker(packages), str(python_of(folder))
     python = given(packages.python, "")
     lines = [*more, *packages.requirements]
-    pip = [inside, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", *packages.indexes, "-r"]
+    pip = [
+        environment_python,
+        "-m",
+        "pip",
+        "install",
+        "--no-input",
+        "--disable-pip-version-check",
+        *packages.indexes,
+        "-r",
+    ]
     if packages.specifications:
         channels = [word for name in given(packages.channels, CHANNELS) for word in ("-c", name)]
-        wanted = f"python={python or '.'.join(VERSION.split('.')[:2])}"
+        python_spec = f"python={python or '.'.join(VERSION.split('.')[:2])}"
         yield [
             program,
             "create",
             "-y",
             "-p",
-            str(place),
+            str(folder),
             *channels,
             "--override-channels",
-            wanted,
+            python_spec,
             "pip",
             *packages.specifications,
         ]
@@ -96,15 +102,15 @@ def commands(place: Path, packages: PackageSettings, more: Sequence[str] = ()) -
             yield pip
         return
     if os.path.basename(program) == UV:
-        yield [program, "venv", "--quiet", "--python", python or sys.executable, str(place)]
+        yield [program, "venv", "--quiet", "--python", python or sys.executable, str(folder)]
         if lines:
-            yield [program, "pip", "install", "--python", inside, *packages.indexes, "-r"]
+            yield [program, "pip", "install", "--python", environment_python, *packages.indexes, "-r"]
         return
     if _has_pip():
-        yield [program, "-m", "venv", "--without-pip", str(place)]
-        pip = [sys.executable, "-m", "pip", "--python", inside, *pip[3:]]
+        yield [program, "-m", "venv", "--without-pip", str(folder)]
+        pip = [sys.executable, "-m", "pip", "--python", environment_python, *pip[3:]]
     else:
-        yield [program, "-m", "venv", str(place)]
+        yield [program, "-m", "venv", str(folder)]
     if lines:
         yield pip
 

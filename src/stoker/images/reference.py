@@ -1,6 +1,6 @@
-"""Where an image is kept: the parts of its name, checked, and the server that answers for them.
+"""The reference of an image: the checked parts of its name, and the server of its registry.
 
-How a name is taken apart is `core.imagenames`; here it must be one.
+`core.imagenames` parses names; here a text that is no image's name is an error.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from stoker.core.errors import SettingsError
 from stoker.core.imagenames import HUB
 
 HUB_SERVER: Final = "registry-1.docker.io"
-"""Where Docker Hub answers; https://github.com/distribution/reference/blob/main/normalize.go has the names."""
+"""Docker Hub's server; https://github.com/distribution/reference/blob/main/normalize.go has the names."""
 _LOOPBACK: Final = re.compile(r"(?:localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?")
 
 
 @attrs.frozen(kw_only=True)
-class Reference:
+class ImageReference:
     """`registry/path:tag@digest`; a name without tag and digest has the tag "latest"."""
 
     registry: str
@@ -30,21 +30,21 @@ class Reference:
 
     @property
     def repository(self) -> str:
-        """The name without tag and digest, in full."""
+        """The full name without tag and digest."""
         return f"{self.registry}/{self.path}"
 
     @property
     def server(self) -> str:
-        """The host that answers for the registry."""
+        """The host that serves the registry."""
         return HUB_SERVER if self.registry == HUB else self.registry
 
     @property
     def loopback(self) -> bool:
-        """Whether the registry is on this machine: engines then speak HTTP with it too."""
+        """Whether the registry is on this machine; engines then use HTTP, too."""
         return _LOOPBACK.fullmatch(self.registry) is not None
 
     def at(self, digest: str) -> str:
-        """The image of this repository with a digest."""
+        """The name of this repository's image with a digest."""
         return f"{self.repository}@{digest}"
 
     def __str__(self) -> str:
@@ -52,14 +52,14 @@ class Reference:
         return f"{self.repository}{tag}" + (f"@{self.digest}" if self.digest else "")
 
 
-def parse(text: str) -> Reference:
-    """What a name such as "pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime" means."""
-    found = imagenames.parse(text)
-    if found is None:
+def parse(text: str) -> ImageReference:
+    """Parse a name such as "pytorch/pytorch:2.1.0-cuda12.1-cudnn8-runtime"; a `SettingsError` if it is none."""
+    parts = imagenames.parse(text)
+    if parts is None:
         capital = text.partition("@")[0].rpartition(":")[0] or text
         why = ": a repository has no capital letters" if capital != capital.lower() else ""
         raise SettingsError(
             f"'{text}' does not name an image{why}", fix="write repository:tag, such as python:3.11-slim"
         )
-    tag = found.tag or ("" if found.digest else "latest")
-    return Reference(registry=found.registry, path=found.repository, tag=tag, digest=found.digest)
+    tag = parts.tag or ("" if parts.digest else "latest")
+    return ImageReference(registry=parts.registry, path=parts.repository, tag=tag, digest=parts.digest)

@@ -1,7 +1,7 @@
-"""What an image is, read from its registry without pulling layers; and whether we may push there.
+"""Facts of an image, read from its registry without pulling layers; and whether a push is allowed there.
 
-A manifest and the image's configuration are a few kilobytes. `engine` is asked first where one is given and has the
-image: what is built from or run is then that image, whatever the registry has meanwhile.
+A manifest and the image's configuration are a few kilobytes. An `engine` that has the image is asked first: that image
+is the one that is built from or run, whatever the registry has by now.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from stoker.core.errors import BackendError, StokerError, nearest
 from stoker.core.findings import Finding
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagenames import named
-from stoker.images.facts import Reading, read
-from stoker.images.permissions import login, needed
-from stoker.images.reference import Reference, parse
-from stoker.images.transport import Answer, Connection, Refused
+from stoker.images.credentials import login, needed
+from stoker.images.facts import ImageInspection, read
+from stoker.images.reference import ImageReference, parse
+from stoker.images.transport import Connection, RegistryAnswer, RegistryRefused
 
 PUSH_REFUSED: Final = "STK220"
-"""The code of a registry that will not take the image."""
+"""Finding: the registry refuses the image."""
 # https://github.com/opencontainers/image-spec/blob/main/media-types.md and
 # https://distribution.github.io/distribution/spec/manifest-v2-2/
 INDEXES: Final = (
@@ -34,54 +34,54 @@ MANIFESTS: Final = (
     "application/vnd.docker.distribution.manifest.v2+json",
 )
 _TAGS_SHOWN: Final = 1000
-"""How many tags are asked for to find the one that was meant."""
+"""How many tags are listed to suggest a similar one."""
 
 
-class Inspector(Protocol):
-    """An engine, as far as it is needed here."""
+class ImageSource(Protocol):
+    """What has images and their facts, such as an engine."""
 
-    def read(self, reference: str) -> Reading | None:
-        """What the engine knows of an image that it has."""
+    def read(self, reference: str) -> ImageInspection | None:
+        """The facts of an image; None if it does not have the image."""
 
 
 def inspect(
     reference: str,
     *,
-    engine: Inspector | None = None,
+    engine: ImageSource | None = None,
     platform: str = "",
     environ: Mapping[str, str] | None = None,
 ) -> ImageFacts:
-    """What is known of an image; `platform` as in "linux/arm64" chooses where there are several.
+    """The facts of an image; `platform`, such as "linux/arm64", chooses one of several.
 
-    Without `platform` the facts are those of linux/amd64, or of the only one there is.
+    Without `platform` the facts are those of linux/amd64, or of the only platform.
     """
     return examine(reference, engine=engine, platform=platform, environ=environ).facts
 
 
-def known(
-    reference: str, *, engine: Inspector | None = None, platform: str = "", environ: Mapping[str, str] | None = None
+def image_facts(
+    reference: str, *, engine: ImageSource | None = None, platform: str = "", environ: Mapping[str, str] | None = None
 ) -> ImageFacts:
-    """`inspect` that never fails: of an image that cannot be read, what its name says and why."""
+    """`inspect` that does not raise: an image that cannot be read has the facts of its name, and the reason."""
     try:
         return inspect(reference, engine=engine, platform=platform, environ=environ)
     except StokerError as error:
-        refused = isinstance(error, Refused) and error.status in (401, 403, 404)
+        refused = isinstance(error, RegistryRefused) and error.status in (401, 403, 404)
         return attrs.evolve(named(reference), unreadable=error.message, refused=refused)
 
 
 def examine(
     reference: str,
     *,
-    engine: Inspector | None = None,
+    engine: ImageSource | None = None,
     platform: str = "",
     environ: Mapping[str, str] | None = None,
-) -> Reading:
-    """`inspect`, with where each fact comes from."""
+) -> ImageInspection:
+    """`inspect`, with the source of each fact."""
     name = parse(reference)
     if engine is not None:
-        local = engine.read(reference)
-        if local is not None:
-            return local
+        inspection = engine.read(reference)
+        if inspection is not None:
+            return inspection
     connection = Connection(name, "pull", environ)
     answer = _manifest(connection, name.digest or name.tag)
     digest = _digest(answer)
@@ -90,7 +90,7 @@ def examine(
     if "manifests" in document:
         entries = _platforms(document["manifests"])
         architectures = tuple(dict.fromkeys(architecture for (_, architecture), _ in entries))
-        document = _document(_manifest(connection, _chosen(entries, platform, name)), name)
+        document = _document(_manifest(connection, _choose_platform(entries, platform, name)), name)
     if not isinstance(document.get("config"), dict) or "layers" not in document:
         kind = document.get("mediaType") or f"schema version {document.get('schemaVersion')}"
         raise BackendError(f"this is no image that can be run: {kind}", where=reference, fix="name an image")
@@ -100,7 +100,7 @@ def examine(
 
 
 def digest_of(reference: str, environ: Mapping[str, str] | None = None) -> str | None:
-    """The digest that a registry has under a name now; None where it has nothing under it."""
+    """The digest of a name at its registry now; None if the registry does not have the name."""
     name = parse(reference)
     connection = Connection(name, "pull", environ)
     accept = ", ".join((*INDEXES, *MANIFESTS))
@@ -112,30 +112,30 @@ def digest_of(reference: str, environ: Mapping[str, str] | None = None) -> str |
 
 
 def check_push(reference: str, environ: Mapping[str, str] | None = None) -> Finding | None:
-    """Why an image could not be pushed under this name; None where it could.
+    """Why a push of this name would be refused; None if it is allowed.
 
-    An upload is begun, as a push begins, and given up: nothing is left at the registry.
+    An upload is started, as a push does, and cancelled: nothing is left at the registry.
     """
     name = parse(reference)
     connection = Connection(name, "push", environ)
     try:
-        begun = connection.ask("POST", "blobs/uploads/")
-    except Refused as refusal:
-        return _unpushable(name, refusal)
+        upload = connection.ask("POST", "blobs/uploads/")
+    except RegistryRefused as refusal:
+        return _push_finding(name, refusal)
     except BackendError as error:
         return Finding(
             code=PUSH_REFUSED, level="error", what=error.message, where=error.where or reference, fix=error.fix
         )
-    place = begun.headers.get("Location", "") if begun is not None else ""
-    if begun is not None and place:
+    location = upload.headers.get("Location", "") if upload is not None else ""
+    if upload is not None and location:
         try:
-            connection.ask("DELETE", urllib.parse.urljoin(begun.url, place), missing_ok=True)
+            connection.ask("DELETE", urllib.parse.urljoin(upload.url, location), missing_ok=True)
         except BackendError:
-            pass  # several registries know no giving up; an upload without bytes ends by itself
+            pass  # several registries cannot cancel; an upload without bytes expires
     return None
 
 
-def _unpushable(name: Reference, refusal: Refused) -> Finding:
+def _push_finding(name: ImageReference, refusal: RegistryRefused) -> Finding:
     permission, what, fix = needed(name, "push"), refusal.message, refusal.fix
     if refusal.status == 404:
         what = f"{name.registry} has no repository '{name.path}', and does not make it when an image is pushed"
@@ -152,21 +152,21 @@ def _unpushable(name: Reference, refusal: Refused) -> Finding:
     )
 
 
-def _manifest(connection: Connection, name: str) -> Answer:
+def _manifest(connection: Connection, name: str) -> RegistryAnswer:
     try:
         answer = connection.ask("GET", f"manifests/{name}", accept=", ".join((*INDEXES, *MANIFESTS)))
-    except Refused as refusal:
+    except RegistryRefused as refusal:
         if refusal.status != 404 or "NAME_UNKNOWN" in refusal.codes or ":" in name:
             raise
-        raise _no_tag(connection, refusal) from refusal
+        raise _suggest_tag(connection, refusal) from refusal
     assert answer is not None  # only `missing_ok` makes it None
     if ":" in name:
         _verify(answer.body, name, connection.reference)
     return answer
 
 
-def _no_tag(connection: Connection, refusal: Refused) -> Refused:
-    """The same refusal with the tag that was probably meant."""
+def _suggest_tag(connection: Connection, refusal: RegistryRefused) -> RegistryRefused:
+    """The same refusal with a similar tag."""
     reference = connection.reference
     try:
         answer = connection.ask("GET", f"tags/list?n={_TAGS_SHOWN}", accept="application/json", missing_ok=True)
@@ -175,7 +175,7 @@ def _no_tag(connection: Connection, refusal: Refused) -> Refused:
         return refusal
     if not tags:
         return refusal
-    return Refused(
+    return RegistryRefused(
         f"{reference.repository} has no tag '{reference.tag}'{nearest(reference.tag, tags)}",
         status=refusal.status,
         codes=refusal.codes,
@@ -184,7 +184,7 @@ def _no_tag(connection: Connection, refusal: Refused) -> Refused:
     )
 
 
-def _blob(connection: Connection, descriptor: Mapping[str, Any], name: Reference) -> Mapping[str, Any]:
+def _blob(connection: Connection, descriptor: Mapping[str, Any], name: ImageReference) -> Mapping[str, Any]:
     digest = str(descriptor.get("digest", ""))
     answer = connection.ask("GET", f"blobs/{digest}")
     assert answer is not None  # only `missing_ok` makes it None
@@ -192,18 +192,18 @@ def _blob(connection: Connection, descriptor: Mapping[str, Any], name: Reference
     return _document(answer, name)
 
 
-def _verify(body: bytes, digest: str, name: Reference) -> None:
-    """What is named by its digest must have it."""
+def _verify(body: bytes, digest: str, name: ImageReference) -> None:
+    """Raise an error if a body does not have its digest."""
     algorithm, _, expected = digest.partition(":")
     if algorithm in ("sha256", "sha512") and hashlib.new(algorithm, body).hexdigest() != expected:
         raise BackendError(f"{name.registry} answered something else than {digest}", where=str(name))
 
 
-def _digest(answer: Answer) -> str:
+def _digest(answer: RegistryAnswer) -> str:
     return answer.headers.get("Docker-Content-Digest") or "sha256:" + hashlib.sha256(answer.body).hexdigest()
 
 
-def _document(answer: Answer, name: Reference) -> Mapping[str, Any]:
+def _document(answer: RegistryAnswer, name: ImageReference) -> Mapping[str, Any]:
     try:
         document = answer.json()
     except ValueError as error:
@@ -212,8 +212,8 @@ def _document(answer: Answer, name: Reference) -> Mapping[str, Any]:
 
 
 def _platforms(entries: Iterable[Mapping[str, Any]]) -> list[tuple[tuple[str, str], str]]:
-    """((os, architecture), digest) of an index's images; BuildKit's attestations, which have no platform, left out."""
-    found = []
+    """((os, architecture), digest) of an index's images, without BuildKit's attestations, which have no platform."""
+    platforms = []
     for entry in entries:
         platform = entry.get("platform") or {}
         os, architecture = str(platform.get("os", "")), str(platform.get("architecture", ""))
@@ -221,16 +221,18 @@ def _platforms(entries: Iterable[Mapping[str, Any]]) -> list[tuple[tuple[str, st
             variant = platform.get("variant")
             # arm64's only variant is v8; 32-bit ARM's are different machines.
             full = f"{architecture}/{variant}" if variant and architecture == "arm" else architecture
-            found.append(((os, full), str(entry.get("digest", ""))))
-    return found
+            platforms.append(((os, full), str(entry.get("digest", ""))))
+    return platforms
 
 
-def _chosen(entries: list[tuple[tuple[str, str], str]], platform: str, name: Reference) -> str:
-    wanted = tuple(platform.partition("/")[::2]) if platform else ("linux", "amd64")
+def _choose_platform(entries: list[tuple[tuple[str, str], str]], platform: str, name: ImageReference) -> str:
+    required = tuple(platform.partition("/")[::2]) if platform else ("linux", "amd64")
     for kind, digest in entries:
-        if kind == wanted:
+        if kind == required:
             return digest
     if entries and not platform:
         return entries[0][1]
-    there = ", ".join("/".join(kind) for kind, _ in entries) or "nothing that can be run"
-    raise BackendError(f"there is no image for {platform or 'linux/amd64'}", where=str(name), fix=f"there is {there}")
+    available = ", ".join("/".join(kind) for kind, _ in entries) or "nothing that can be run"
+    raise BackendError(
+        f"there is no image for {platform or 'linux/amd64'}", where=str(name), fix=f"there is {available}"
+    )

@@ -1,8 +1,7 @@
 """Lists of requirements: files with what they include, a project's pyproject.toml, and what is installed here.
 
-Every list becomes plain lines without comments, in the form that pip and uv both read; `images.requirementlines` knows
-that form. Nothing is resolved and no network is asked: whether the lines can be installed is seen when the image is
-built.
+Every list becomes plain lines without comments, in the format that pip and uv both read (`images.requirementlines`).
+Nothing is resolved and no network is used: whether the lines can be installed shows when the image is built.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from urllib.parse import urlsplit
 from packaging.utils import canonicalize_name
 
 from stoker.core.errors import SettingsError, nearest
-from stoker.images.dockerfile import Requirements
+from stoker.images.dockerfile import RequirementList
 from stoker.images.requirementlines import (
     check,
     logical_lines,
@@ -37,8 +36,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-OURS: Final = frozenset({"stoker", "zenml"})
-"""Stoker installs itself, in the version that runs here; pipelines written for ZenML list that in its place."""
+STOKER_NAMES: Final = frozenset({"stoker", "zenml"})
+"""Names of Stoker, which installs itself in the driver's version; pipelines written for ZenML list that name."""
 TORCH: Final = frozenset({"torch", "torchvision", "torchaudio"})
 """The packages whose wheels PyTorch's own index has for each platform: https://pytorch.org/get-started/locally/."""
 INSTALLERS: Final = frozenset({"pip", "setuptools", "wheel", "distribute", "uv"})
@@ -61,85 +60,85 @@ def extras_of(line: str) -> tuple[str, ...]:
     return tuple(sorted(requirement.extras)) if requirement is not None else ()
 
 
-def listed(lines: Iterable[str], *, where: str, folder: Path) -> Requirements:
-    """What a person wrote as a list; each item is a line as in a file."""
-    found: list[str] = []
-    limits: list[str] = []
+def listed(lines: Iterable[str], *, where: str, folder: Path) -> RequirementList:
+    """The requirements of a list in the settings; each item is a line as in a file."""
+    requirements: list[str] = []
+    constraints: list[str] = []
     for number, line in enumerate(lines, 1):
-        _take(line.strip(), found, limits, folder=folder, where=f"{where}[{number - 1}]", seen=())
-    return Requirements(name="listed", lines=_once(found), constraints=_once(limits), origin=where)
+        _add_line(line.strip(), requirements, constraints, folder=folder, where=f"{where}[{number - 1}]", seen=())
+    return RequirementList(name="listed", lines=_unique(requirements), constraints=_unique(constraints), origin=where)
 
 
-def from_file(path: Path) -> Requirements:
-    """What a requirements file and those that it includes ask for."""
-    found: list[str] = []
-    limits: list[str] = []
-    _file(path, found, limits, where="requirements", seen=(), constraint=False)
-    return Requirements(name="file", lines=_once(found), constraints=_once(limits), origin=path.name)
+def from_file(path: Path) -> RequirementList:
+    """The requirements of a file and of the files that it includes."""
+    requirements: list[str] = []
+    constraints: list[str] = []
+    _read_file(path, requirements, constraints, where="requirements", seen=(), constraint=False)
+    return RequirementList(name="file", lines=_unique(requirements), constraints=_unique(constraints), origin=path.name)
 
 
-def from_project(path: Path, extras: Iterable[str] = ()) -> Requirements:
-    """What a project depends on, without the project: from its uv.lock through uv, or its [project] table."""
+def from_project(path: Path, extras: Iterable[str] = ()) -> RequirementList:
+    """A project's dependencies without the project, by uv from its uv.lock, or from its [project] table."""
     path = path / "pyproject.toml" if path.is_dir() else path
     document = _toml(path)
-    wanted = tuple(extras)
-    _check_extras(document, wanted, path)
+    names = tuple(extras)
+    _check_extras(document, names, path)
     uv = shutil.which("uv")
     if uv is not None and (path.parent / "uv.lock").is_file():
-        return Requirements(name="project", lines=_exported(uv, path, wanted), origin="uv.lock")
+        return RequirementList(name="project", lines=_export_lock(uv, path, names), origin="uv.lock")
     table = document.get("project")
     if not isinstance(table, Mapping):
         raise SettingsError(
             f"{path} has no [project] table, and no uv.lock that uv could export",
             fix="write the dependencies into [project], or export them to a file and name it in requirements=",
         )
-    lines = list(_own(table, wanted, set()))
-    return Requirements(name="project", lines=_once(lines), origin=path.name)
+    lines = list(_project_lines(table, names, set()))
+    return RequirementList(name="project", lines=_unique(lines), origin=path.name)
 
 
-def installed() -> tuple[Requirements, tuple[str, ...]]:
-    """Every distribution of this Python at its version, and those that no index has: installed from a folder here."""
+def installed() -> tuple[RequirementList, tuple[str, ...]]:
+    """Every distribution of this Python at its version, and those that were installed from a folder, left out."""
     lines: dict[str, str] = {}
     left_out = []
     for distribution in metadata.distributions():
         name = distribution.metadata["Name"]
-        if not name or canonicalize_name(name) in lines or canonicalize_name(name) in INSTALLERS | OURS:
+        if not name or canonicalize_name(name) in lines or canonicalize_name(name) in INSTALLERS | STOKER_NAMES:
             continue  # the first one on the path is the one that is imported
-        line = _pinned(name, distribution)
+        line = _pinned_line(name, distribution)
         if line is None:
             left_out.append(f"{name}: installed here from a folder of this machine; its code is not in the image")
         else:
             lines[canonicalize_name(name)] = line
     ordered = tuple(lines[name] for name in sorted(lines))
-    return Requirements(name="local", lines=ordered, origin="this Python"), tuple(sorted(left_out))
+    return RequirementList(name="local", lines=ordered, origin="this Python"), tuple(sorted(left_out))
 
 
-def without_ours(group: Requirements) -> tuple[Requirements, tuple[str, ...], tuple[str, ...]]:
-    """The lines without Stoker's, the extras of Stoker that they name, and what was left out."""
-    kept: list[str] = []
+def without_stoker(group: RequirementList) -> tuple[RequirementList, tuple[str, ...], tuple[str, ...]]:
+    """The list without Stoker's lines, the extras that they name, and what was left out, each with the reason."""
+    lines: list[str] = []
     extras: list[str] = []
     left_out: list[str] = []
     for line in group.lines:
         name = project_of(line)
-        if name not in OURS:
-            kept.append(line)
+        if name not in STOKER_NAMES:
+            lines.append(line)
             continue
         extras += extras_of(line) if name == "stoker" else ()
         left_out.append(f"{line}: Stoker puts itself into the image, in the version that runs here")
-    limits = tuple(line for line in group.constraints if project_of(line) not in OURS)
-    changed = Requirements(
-        name=group.name, lines=tuple(kept), constraints=limits, index=group.index, origin=group.origin
+    constraints = tuple(line for line in group.constraints if project_of(line) not in STOKER_NAMES)
+    changed = RequirementList(
+        name=group.name, lines=tuple(lines), constraints=constraints, index=group.index, origin=group.origin
     )
     return changed, tuple(extras), tuple(left_out)
 
 
 def check_passwords(text: str, where: str) -> None:
-    """Refuse an address with a password: whatever is in a Dockerfile or in a file of it can be read from the image."""
+    """Refuse an address with a password: everything in a Dockerfile and its files can be read from the image."""
     for address in re.findall(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"]+", text):
         try:
             password = urlsplit(address).password
         except ValueError:
-            continue  # not an address after all, as [ without ]; the installer will say so
+            continue  # no valid address, such as [ without ]; the installer reports it
         if password and not re.fullmatch(r"\$\{[A-Z0-9_]+\}", password):
             raise SettingsError(
                 f"an address in {where} has a password, and everybody who has the image could read it",
@@ -148,31 +147,35 @@ def check_passwords(text: str, where: str) -> None:
             )
 
 
-def _file(
-    path: Path, found: list[str], limits: list[str], *, where: str, seen: tuple[Path, ...], constraint: bool
+def _read_file(
+    path: Path, requirements: list[str], constraints: list[str], *, where: str, seen: tuple[Path, ...], constraint: bool
 ) -> None:
     if path in seen:
-        raise SettingsError(f"{path} includes itself, through {' → '.join(one.name for one in seen)}", where=where)
+        raise SettingsError(f"{path} includes itself, through {' → '.join(file.name for file in seen)}", where=where)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(
             f"the requirements cannot be read: {error}", where=where, fix="name a file, seen from the project's folder"
         ) from None
-    target = limits if constraint else found
+    target = constraints if constraint else requirements
     for number, line in logical_lines(text):
-        _take(line, target, limits, folder=path.parent, where=f"{path.name}:{number}", seen=(*seen, path))
+        _add_line(line, target, constraints, folder=path.parent, where=f"{path.name}:{number}", seen=(*seen, path))
 
 
-def _take(line: str, found: list[str], limits: list[str], *, folder: Path, where: str, seen: tuple[Path, ...]) -> None:
-    """Put one line where it belongs; what it includes comes in its place."""
+def _add_line(
+    line: str, requirements: list[str], constraints: list[str], *, folder: Path, where: str, seen: tuple[Path, ...]
+) -> None:
+    """Add one line; a file that it includes takes its place."""
     if "\n" in line or "\r" in line:
         raise SettingsError(f"{line!r} is not one requirement", where=where, fix="give each one its own item")
     line = without_comment(line)
     option = option_of(line)
     if option is not None and option[0] in INCLUDES:
         limiting = option[0] in ("-c", "--constraint")
-        _file((folder / option[1]).resolve(), found, limits, where=where, seen=seen, constraint=limiting)
+        _read_file(
+            (folder / option[1]).resolve(), requirements, constraints, where=where, seen=seen, constraint=limiting
+        )
         return
     _refuse_local(line, where)
     if line.startswith("-"):
@@ -185,7 +188,7 @@ def _take(line: str, found: list[str], limits: list[str], *, folder: Path, where
         check(line, where)
     check_passwords(line, where)
     if line:
-        found.append(line)
+        requirements.append(line)
 
 
 def _refuse_local(line: str, where: str) -> None:
@@ -204,7 +207,7 @@ def _refuse_local(line: str, where: str) -> None:
         )
 
 
-def _once(lines: Iterable[str]) -> tuple[str, ...]:
+def _unique(lines: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(lines))
 
 
@@ -217,26 +220,26 @@ def _toml(path: Path) -> Mapping[str, Any]:
 
 def _check_extras(document: Mapping[str, Any], extras: Iterable[str], path: Path) -> None:
     table = document.get("project", {})
-    known = [canonicalize_name(name) for name in table.get("optional-dependencies", {})]
+    names = [canonicalize_name(name) for name in table.get("optional-dependencies", {})]
     for extra in extras:
-        if canonicalize_name(extra) not in known:
+        if canonicalize_name(extra) not in names:
             raise SettingsError(
-                f"required_extras: the project has no extra '{extra}'{nearest(extra, known)}", where=str(path)
+                f"required_extras: the project has no extra '{extra}'{nearest(extra, names)}", where=str(path)
             )
 
 
-def _own(table: Mapping[str, Any], extras: Iterable[str], seen: set[str]) -> Iterator[str]:
+def _project_lines(table: Mapping[str, Any], extras: Iterable[str], seen: set[str]) -> Iterator[str]:
     """The dependencies, and those of extras; an extra may name others of the same project."""
     optional = {canonicalize_name(name): lines for name, lines in table.get("optional-dependencies", {}).items()}
-    own = canonicalize_name(str(table.get("name", "")))
-    waiting = [*table.get("dependencies", ())]
+    project = canonicalize_name(str(table.get("name", "")))
+    queue = [*table.get("dependencies", ())]
     for extra in extras:
         if canonicalize_name(extra) not in seen:
             seen.add(canonicalize_name(extra))
-            waiting += optional.get(canonicalize_name(extra), ())
-    for line in waiting:
-        if own and project_of(line) == own:
-            yield from _own({**table, "dependencies": ()}, extras_of(line), seen)
+            queue += optional.get(canonicalize_name(extra), ())
+    for line in queue:
+        if project and project_of(line) == project:
+            yield from _project_lines({**table, "dependencies": ()}, extras_of(line), seen)
         else:
             _refuse_local(line, "pyproject.toml")
             check(line, "pyproject.toml")
@@ -244,7 +247,7 @@ def _own(table: Mapping[str, Any], extras: Iterable[str], seen: set[str]) -> Ite
             yield line
 
 
-def _exported(uv: str, path: Path, extras: Iterable[str]) -> tuple[str, ...]:
+def _export_lock(uv: str, path: Path, extras: Iterable[str]) -> tuple[str, ...]:
     """`uv export` of the lock as it is: --frozen neither asks an index nor writes the lock."""
     # Without hashes: with them, pip takes no line that has none, and sources from git have none.
     argv = [uv, "export", "--frozen", "--format=requirements-txt", "--no-hashes", "--no-header", "--no-annotate"]
@@ -253,24 +256,24 @@ def _exported(uv: str, path: Path, extras: Iterable[str]) -> tuple[str, ...]:
         argv += ["--extra", extra]
     finished = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if finished.returncode != 0:
-        said = finished.stderr.strip().splitlines()
+        output = finished.stderr.strip().splitlines()
         raise SettingsError(
-            f"uv cannot export {path.parent / 'uv.lock'}: {said[-1] if said else finished.returncode}",
+            f"uv cannot export {path.parent / 'uv.lock'}: {output[-1] if output else finished.returncode}",
             fix=f"see what this says: {shlex.join(argv)}",
         )
-    found: list[str] = []
+    requirements: list[str] = []
     for number, line in logical_lines(finished.stdout):
-        _take(line, found, [], folder=path.parent, where=f"uv.lock, line {number} of uv export", seen=())
-    return _once(found)
+        _add_line(line, requirements, [], folder=path.parent, where=f"uv.lock, line {number} of uv export", seen=())
+    return _unique(requirements)
 
 
-def _pinned(name: str, distribution: metadata.Distribution) -> str | None:
+def _pinned_line(name: str, distribution: metadata.Distribution) -> str | None:
     """`name==version`, or where it was installed from: https://packaging.python.org/en/latest/specifications/direct-url/."""
     try:
         origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     except ValueError:
         origin = {}
-    # conda says of all that it installs that it came from a folder, which is the one where the package was built.
+    # Conda records for each package the folder in which it was built.
     conda = (distribution.read_text("INSTALLER") or "").strip() == "conda"
     if "dir_info" in origin and not conda:
         return None

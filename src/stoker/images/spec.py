@@ -1,5 +1,6 @@
-"""Docker settings and the files that they name become an `ImageSpec`: here they are read, and checked for what an image
-cannot hold. No engine and no registry is asked.
+"""Make an `ImageSpec` of docker settings: read the files that they name, and refuse what an image cannot hold.
+
+No engine and no registry is asked.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from stoker.images.dockerfile import (
     WHEELS,
     ImageSpec,
     Python,
-    Requirements,
+    RequirementList,
     dockerfile,
+    final_parent,
     requirement_files,
 )
 from stoker.images.requirementlines import project_of
@@ -34,17 +36,17 @@ from stoker.images.requirements import (
     from_project,
     installed,
     listed,
-    without_ours,
+    without_stoker,
 )
 
-__all__ = ["ImageSpec", "Requirements", "context_files", "dockerfile", "spec_of"]
+__all__ = ["ImageSpec", "RequirementList", "context_files", "dockerfile", "spec_of"]
 
-UNBUILT: Final = (
+BUILD_FIELDS: Final = (
     *("dockerfile", "requirements", "pyproject_path", "required_extras", "replicate_local_python_environment"),
     *("apt_packages", "conda_packages", "conda_channels", "environment", "local_project_install_command"),
     *("build_context_root", "python_version", "python_package_installer_args", "build_config", "accelerator"),
 )
-"""What an image that is used as it is cannot honour."""
+"""Settings that only a build can honour."""
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _SECRET: Final = re.compile(r"(?:^|_)(TOKEN|PASSWORD|PASSWD|SECRET|(SECRET|API|ACCESS|PRIVATE)_KEY)$", re.IGNORECASE)
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
@@ -60,39 +62,39 @@ _SECRET_FIX: Final = "give it to the step: @step(environment={…}) is set when 
 
 
 def spec_of(settings: DockerSettings | None, *, root: Path, python: str, worker: str = "") -> ImageSpec:
-    """The image that settings ask for. `root` is the folder from which paths are seen, `python` the driver's, "3.11".
+    """The image that settings ask for; paths in them are relative to `root`, and `python` is the driver's, "3.11".
 
-    `worker` is the file name of Stoker's wheel (`images.wheel`); without it the image lacks a worker.
+    `worker` is the file name of Stoker's wheel (`images.wheel`); without it the image has no worker.
     """
     settings = settings if settings is not None else DockerSettings()
     if given(settings.skip_build, False):
-        return _used_as_is(settings, python)
-    own = _own(settings, root)
+        return _unbuilt_spec(settings, python)
+    own_dockerfile = _own_dockerfile(settings, root)
     python = given(settings.python_version, python)
-    parent, accelerator = _parent(settings, own, python)
-    interpreter = _interpreter(settings, own, parent, python)
+    parent, accelerator = _parent(settings, own_dockerfile, python)
+    interpreter = _interpreter(settings, own_dockerfile, parent, python)
     if given(settings.python_version, "") and interpreter == "parent" and not given(settings.conda_packages, ()):
         parents.check_python(parent, python)
-    groups, left_out = _groups(settings, root)
-    groups, extras, ours = _cleaned(groups)
+    groups, left_out = _requirement_lists(settings, root)
+    groups, extras, removed = _without_duplicates(groups)
     wheels = accelerator.wheels or _wheels(groups)
     installer: Installer = given(settings.python_package_installer, "uv")
     arguments = tuple(_arguments(given(settings.python_package_installer_args, {}), installer))
     if installer == "pip" and wheels and not any("index-url=" in word for word in arguments):
-        groups = tuple(part for group in groups for part in _split(group, wheels))
+        groups = tuple(part for group in groups for part in _split_torch(group, wheels))
     build_config = given(settings.build_config, {})
     options = _options(build_config)
     return ImageSpec(
         parent=parent,
         python=python,
         interpreter=interpreter,
-        platform=_fitting(given(settings.platform, ""), _PLATFORM, "platform", "linux/amd64"),
-        own=own,
+        platform=_matching(given(settings.platform, ""), _PLATFORM, "platform", "linux/amd64"),
+        own_dockerfile=own_dockerfile,
         build_arguments=tuple(sorted(_variable(name, "a build argument") for name in options.get("build_args", {}))),
         environment=_environment(settings.environment, "environment"),
-        apt_packages=_names(settings.apt_packages, _APT, "apt_packages", "libgl1"),
+        apt_packages=_matching_all(settings.apt_packages, _APT, "apt_packages", "libgl1"),
         conda_packages=_conda_packages(settings),
-        conda_channels=_names(settings.conda_channels, _CHANNEL, "conda_channels", "conda-forge"),
+        conda_channels=_matching_all(settings.conda_channels, _CHANNEL, "conda_channels", "conda-forge"),
         installer=installer,
         arguments=arguments,
         requirements=groups,
@@ -101,62 +103,62 @@ def spec_of(settings: DockerSettings | None, *, root: Path, python: str, worker:
         worker_extras=extras,
         project=given(settings.local_project_install_command, ""),
         runtime_environment=_environment(settings.runtime_environment, "runtime_environment"),
-        user=_fitting(given(settings.user, ""), _USER, "user", "1000:1000"),
+        user=_matching(given(settings.user, ""), _USER, "user", "1000:1000"),
         secrets=tuple(sorted(options.get("secrets", {}))),
         context_root=_context_root(settings, root),
         dockerignore=_dockerignore(build_config, root),
         options=options,
-        left_out=(*left_out, *ours),
-        **_kept(settings),
+        left_out=(*left_out, *removed),
+        **_target_fields(settings),
     )
 
 
 def context_files(spec: ImageSpec, *, root: Path, wheel: Path | None = None) -> dict[str, bytes | Path]:
-    """Everything that the build's context holds, by its path there: bytes, or a file to copy."""
-    found: dict[str, bytes | Path] = dict(requirement_files(spec))
+    """The build's context by path: bytes, or a file to copy."""
+    files: dict[str, bytes | Path] = dict(requirement_files(spec))
     if wheel is not None and spec.worker:
-        found[f"{BUILD}/{spec.worker}"] = wheel
+        files[f"{BUILD}/{spec.worker}"] = wheel
     if spec.context_root:
         folder = Path(spec.context_root)
         ignored = Path(spec.dockerignore) if spec.dockerignore else folder / ".dockerignore"
         for name in listed_files(folder, ignored=ignored, docker=True):
-            found.setdefault(name, folder / name)
+            files.setdefault(name, folder / name)
     if spec.project:
-        folder = Path(spec.context_root) if spec.context_root and not spec.own else root
+        folder = Path(spec.context_root) if spec.context_root and not spec.own_dockerfile else root
         for name in listed_files(folder):
-            found[f"{PROJECT}/{name}"] = folder / name
-    return found
+            files[f"{PROJECT}/{name}"] = folder / name
+    return files
 
 
-def _used_as_is(settings: DockerSettings, python: str) -> ImageSpec:
+def _unbuilt_spec(settings: DockerSettings, python: str) -> ImageSpec:
     if not given(settings.parent_image, ""):
         raise SettingsError("skip_build needs a parent_image: it is the image that is used as it is")
-    lost = [name for name in UNBUILT if given(getattr(settings, name), None)]
+    lost = [name for name in BUILD_FIELDS if given(getattr(settings, name), None)]
     if lost:
         raise SettingsError(
             f"skip_build: the image is used as it is, and {', '.join(lost)} would be ignored",
             fix=f"take back what it has from weaker settings ({lost[0]}=None), or let the image be built",
         )
     return ImageSpec(
-        parent=_fitting(given(settings.parent_image, ""), _IMAGE, "parent_image", "pytorch/pytorch:2.8.0"),
+        parent=_matching(given(settings.parent_image, ""), _IMAGE, "parent_image", "pytorch/pytorch:2.8.0"),
         python=python,
         skip_build=True,
-        platform=_fitting(given(settings.platform, ""), _PLATFORM, "platform", "linux/amd64"),
+        platform=_matching(given(settings.platform, ""), _PLATFORM, "platform", "linux/amd64"),
         runtime_environment=_environment(settings.runtime_environment, "runtime_environment"),
-        user=_fitting(given(settings.user, ""), _USER, "user", "1000:1000"),
+        user=_matching(given(settings.user, ""), _USER, "user", "1000:1000"),
         installer=given(settings.python_package_installer, "uv"),
-        **_kept(settings),
+        **_target_fields(settings),
     )
 
 
 def _conda_packages(settings: DockerSettings) -> tuple[str, ...]:
-    """What conda installs; also a Python that is asked for, since a parent's own environment has one already."""
-    found = _names(settings.conda_packages, _CONDA, "conda_packages", "ffmpeg=6")
+    """What conda installs, with the Python that is asked for: a parent's own environment may have another."""
+    packages = _matching_all(settings.conda_packages, _CONDA, "conda_packages", "ffmpeg=6")
     python = given(settings.python_version, "")
-    return (f"python={python}", *found) if found and python else found
+    return (f"python={python}", *packages) if packages and python else packages
 
 
-def _kept(settings: DockerSettings) -> dict[str, Any]:
+def _target_fields(settings: DockerSettings) -> dict[str, Any]:
     return {
         "target_repository": given(settings.target_repository, ""),
         "image_tag": given(settings.image_tag, ""),
@@ -164,12 +166,12 @@ def _kept(settings: DockerSettings) -> dict[str, Any]:
     }
 
 
-def _own(settings: DockerSettings, root: Path) -> str:
-    """The text of the person's own Dockerfile."""
-    written = given(settings.dockerfile, "")
-    if not written:
+def _own_dockerfile(settings: DockerSettings, root: Path) -> str:
+    """The text of the user's Dockerfile; empty if there is none."""
+    filename = given(settings.dockerfile, "")
+    if not filename:
         return ""
-    path = root / written
+    path = root / filename
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -182,45 +184,24 @@ def _own(settings: DockerSettings, root: Path) -> str:
 
 
 def _parent(settings: DockerSettings, own: str, python: str) -> tuple[str, parents.Parent]:
-    """The image that the build begins with, and what the accelerator stands for."""
+    """The image that the build starts from, and the official image of the accelerator."""
     accelerator = given(settings.accelerator, "")
-    found = parents.parent_for(accelerator, python=python) if accelerator else parents.plain(python)
+    default = parents.parent_for(accelerator, python=python) if accelerator else parents.plain(python)
     if own:
-        return final_parent(own), found
-    named = given(settings.parent_image, "")
-    return _fitting(named, _IMAGE, "parent_image", "pytorch/pytorch:2.8.0") or found.image, found
+        return final_parent(own), default
+    image = given(settings.parent_image, "")
+    return _matching(image, _IMAGE, "parent_image", "pytorch/pytorch:2.8.0") or default.image, default
 
 
 def _interpreter(settings: DockerSettings, own: str, parent: str, python: str) -> Python:
-    """A Dockerfile of somebody's own, or a package of apt, may bring a Python to an image that has none."""
-    brought = own or any(re.match(r"python3(?![-a-z])|python-is", name) for name in given(settings.apt_packages, ()))
-    return "parent" if brought else parents.interpreter_of(parent, python=python)
+    """Where the image's Python comes from; a user's Dockerfile and apt's packages are taken to bring one."""
+    has_python = own or any(re.match(r"python3(?![-a-z])|python-is", name) for name in given(settings.apt_packages, ()))
+    return "parent" if has_python else parents.interpreter_of(parent, python=python)
 
 
-def final_parent(text: str) -> str:
-    """The image on which the last stage of a Dockerfile stands, through stages and the defaults of arguments."""
-    arguments: dict[str, str] = {}
-    stages: dict[str, str] = {}
-    parent = ""
-    for line in re.sub(r"\\[ \t]*\r?\n", " ", text).splitlines():
-        words = line.split()
-        if len(words) < 2:
-            continue
-        if words[0].upper() == "ARG" and not parent:
-            name, _, value = words[1].partition("=")
-            arguments[name] = value.strip("\"'")
-        elif words[0].upper() == "FROM":
-            names = [word for word in words[1:] if not word.startswith("--")]
-            image = re.sub(r"\$\{?(\w+)(?::-([^}]*))?\}?", lambda m: arguments.get(m[1]) or m[2] or "", names[0])
-            parent = stages.get(image.lower(), image)
-            if len(names) == 3 and names[1].upper() == "AS":
-                stages[names[2].lower()] = parent
-    return parent
-
-
-def _groups(settings: DockerSettings, root: Path) -> tuple[tuple[Requirements, ...], tuple[str, ...]]:
-    """The lists in the order in which they are installed: this Python's, the project's, the person's own."""
-    groups: list[Requirements] = []
+def _requirement_lists(settings: DockerSettings, root: Path) -> tuple[tuple[RequirementList, ...], tuple[str, ...]]:
+    """The lists in the order of installation: this Python's packages, the project's, those of `requirements`."""
+    groups: list[RequirementList] = []
     left_out: tuple[str, ...] = ()
     if given(settings.replicate_local_python_environment, False):
         local, left_out = installed()
@@ -234,40 +215,40 @@ def _groups(settings: DockerSettings, root: Path) -> tuple[tuple[Requirements, .
                 f"there is no {path}", fix="pyproject_path= says where the project is, seen from its root"
             )
         groups.append(from_project(path, extras))
-    written = given(settings.requirements, ())
-    if isinstance(written, str):
-        groups.append(from_file((root / written).resolve()))
-    elif written:
-        groups.append(listed(written, where="requirements", folder=root))
+    requirements = given(settings.requirements, ())
+    if isinstance(requirements, str):
+        groups.append(from_file((root / requirements).resolve()))
+    elif requirements:
+        groups.append(listed(requirements, where="requirements", folder=root))
     return tuple(groups), left_out
 
 
-def _cleaned(
-    groups: Iterable[Requirements],
-) -> tuple[tuple[Requirements, ...], tuple[str, ...], tuple[str, ...]]:
-    """The lists without Stoker and without what a later list asks for in its own way; empty ones are gone."""
-    found: list[Requirements] = []
+def _without_duplicates(
+    groups: Iterable[RequirementList],
+) -> tuple[tuple[RequirementList, ...], tuple[str, ...], tuple[str, ...]]:
+    """The lists without Stoker, without projects that a later list names, and without empty lists."""
+    lists: list[RequirementList] = []
     extras: set[str] = set()
     left_out: list[str] = []
     later: set[str] = set()
     for group in reversed(list(groups)):
-        kept, named, ours = without_ours(group)
-        extras.update(named)
-        left_out += ours
-        lines = tuple(line for line in kept.lines if project_of(line) not in later)
+        filtered, own_extras, removed = without_stoker(group)
+        extras.update(own_extras)
+        left_out += removed
+        lines = tuple(line for line in filtered.lines if project_of(line) not in later)
         later |= {project_of(line) for line in lines} - {""}
         if any(not line.startswith("-") for line in lines):
-            found.insert(0, attrs.evolve(kept, lines=lines))
-    return tuple(found), tuple(sorted(extras)), tuple(left_out)
+            lists.insert(0, attrs.evolve(filtered, lines=lines))
+    return tuple(lists), tuple(sorted(extras)), tuple(left_out)
 
 
-def _wheels(groups: Iterable[Requirements]) -> str:
-    """The platform that torch's own version names: "cu121" of torch==2.4.0+cu121."""
+def _wheels(groups: Iterable[RequirementList]) -> str:
+    """The platform in torch's version: "cu121" of torch==2.4.0+cu121; empty if there is none."""
     for group in groups:
         if any(
             line.startswith(("-i", "--index-url", "--extra-index-url", "-f", "--find-links")) for line in group.lines
         ):
-            continue  # the list says itself where its wheels are
+            continue  # the list names its own index
         for line in group.lines:
             local = re.search(r"\+(cpu|xpu|cu\d+|rocm[\d.]+)\b", line)
             if project_of(line) in TORCH and local is not None:
@@ -275,27 +256,27 @@ def _wheels(groups: Iterable[Requirements]) -> str:
     return ""
 
 
-def _split(group: Requirements, wheels: str) -> Iterator[Requirements]:
-    """Torch from its own index first, for pip, which would take the newest version of all indexes; then the rest."""
+def _split_torch(group: RequirementList, wheels: str) -> Iterator[RequirementList]:
+    """Torch from its own index, then the other lines: of several indexes pip takes the newest version of all."""
     hashed = any("--hash" in line for line in group.lines)
     torch = tuple(line for line in group.lines if project_of(line) in TORCH)
     if not torch or hashed or any(re.match(r"-i|--index-url|--extra-index-url", line) for line in group.lines):
         yield group
         return
     yield attrs.evolve(group, name=f"{group.name}-torch", lines=torch, index=WHEELS + wheels)
-    rest = tuple(line for line in group.lines if line not in torch)
-    if any(not line.startswith("-") for line in rest):
-        yield attrs.evolve(group, lines=rest)
+    others = tuple(line for line in group.lines if line not in torch)
+    if any(not line.startswith("-") for line in others):
+        yield attrs.evolve(group, lines=others)
 
 
 def _arguments(written: Mapping[str, Any], installer: str) -> Iterator[str]:
-    """Flags as words: None and True are a bare flag, False is none, a list repeats it."""
+    """Flags as words: None and True give a bare flag, False none, a list repeats the flag."""
     for key, value in sorted(written.items()):
         flag = key.strip().lstrip("-").replace("_", "-")
         if not _FLAG.fullmatch(flag):
             raise SettingsError(f"python_package_installer_args: {key!r} is not the name of a flag")
         if installer == "pip" and flag == "system":
-            continue  # what uv needs the flag for, pip always does
+            continue  # pip always does what uv needs the flag for
         for item in value if isinstance(value, (list, tuple)) else (value,):
             if item is False:
                 continue
@@ -305,7 +286,7 @@ def _arguments(written: Mapping[str, Any], installer: str) -> Iterator[str]:
             joint = "" if len(flag) == 1 else "="
             word = f"{dashes}{flag}" if item is None or item is True else f"{dashes}{flag}{joint}{item}"
             check_passwords(word, "python_package_installer_args")
-            yield _plain(word, "python_package_installer_args")
+            yield _one_line(word, "python_package_installer_args")
 
 
 def _options(build_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -324,45 +305,45 @@ def _options(build_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _context_root(settings: DockerSettings, root: Path) -> str:
-    written = given(settings.build_context_root, "")
-    if not written:
+    folder_name = given(settings.build_context_root, "")
+    if not folder_name:
         return ""
     if not (given(settings.dockerfile, "") or given(settings.local_project_install_command, "")):
         raise SettingsError(
             "build_context_root: nothing would be taken from there",
             fix="it is for a dockerfile= of your own, or for local_project_install_command=",
         )
-    folder = root / written
+    folder = root / folder_name
     if not folder.is_dir():
         raise SettingsError(f"build_context_root: there is no folder {folder}", fix=f"paths are seen from {root}")
     return str(folder)
 
 
 def _dockerignore(build_config: Mapping[str, Any], root: Path) -> str:
-    written = build_config.get("dockerignore")
-    if not written:
+    filename = build_config.get("dockerignore")
+    if not filename:
         return ""
-    if not isinstance(written, str) or not (root / written).is_file():
+    if not isinstance(filename, str) or not (root / filename).is_file():
         raise SettingsError(
-            f"build_config.dockerignore: there is no file {written!r}", fix=f"paths are seen from {root}"
+            f"build_config.dockerignore: there is no file {filename!r}", fix=f"paths are seen from {root}"
         )
-    return str(root / written)
+    return str(root / filename)
 
 
-def _environment(written: Mapping[str, str | None] | None, field: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in given(written, {}).items():
+def _environment(settings: Mapping[str, str | None] | None, field: str) -> dict[str, str]:
+    variables: dict[str, str] = {}
+    for name, value in given(settings, {}).items():
         if value is None or value is UNSET:
             continue
         _variable(name, field)
-        _plain(value, f"{field}: {name}")
+        _one_line(value, f"{field}: {name}")
         if value and _SECRET.search(name):
             raise SettingsError(
                 f"{field}: {name} looks like a secret, and everybody can read an image", fix=_SECRET_FIX
             )
         check_passwords(value, f"{field}: {name}")
-        found[name] = value
-    return found
+        variables[name] = value
+    return variables
 
 
 def _variable(name: str, field: str) -> str:
@@ -373,11 +354,11 @@ def _variable(name: str, field: str) -> str:
     return name
 
 
-def _names(values: Iterable[str] | None, pattern: re.Pattern[str], field: str, example: str) -> tuple[str, ...]:
-    return tuple(_fitting(value.strip(), pattern, field, example) for value in given(values, ()))
+def _matching_all(values: Iterable[str] | None, pattern: re.Pattern[str], field: str, example: str) -> tuple[str, ...]:
+    return tuple(_matching(value.strip(), pattern, field, example) for value in given(values, ()))
 
 
-def _fitting(value: str, pattern: re.Pattern[str], field: str, example: str) -> str:
+def _matching(value: str, pattern: re.Pattern[str], field: str, example: str) -> str:
     value = value.strip()
     if value and not pattern.fullmatch(value):
         raise SettingsError(
@@ -386,7 +367,7 @@ def _fitting(value: str, pattern: re.Pattern[str], field: str, example: str) -> 
     return value
 
 
-def _plain(value: str, what: str) -> str:
+def _one_line(value: str, what: str) -> str:
     if re.search(r"[\r\n\0]", value):
         raise SettingsError(f"{what} has a line break, which a Dockerfile cannot hold: {value!r}", fix=_SECRET_FIX)
     return value

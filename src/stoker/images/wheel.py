@@ -1,7 +1,7 @@
-"""The running Stoker, made ready to travel: a wheel for images that are built, a folder for those used as they are.
+"""Package the running Stoker: a wheel for images that are built, a folder for images that are used as they are.
 
-Both are made from the files that this process would import, so that a checkout installed for editing travels as it is.
-No network is asked and no build tool is needed. The same files give the same bytes.
+Both are made from the files that this process imports, an editable checkout included. No network and no build tool is
+used. The same files give the same bytes.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ _add_dependencies()
 
 
 def worker_wheel(folder: Path) -> Path:
-    """A wheel of the Stoker that runs here, in `folder`; its version ends in a digest of what is in it.
+    """A wheel of the running Stoker, in `folder`; its version ends in a digest of its contents.
 
-    So an image whose parent has a Stoker already gets this one: pip installs no version twice.
+    The digest makes pip replace another Stoker of the same version in the parent image.
     """
     files = dict(_package_files())
-    about = _about()
+    metadata_text = _metadata()
     licences = dict(_licences())
-    digest = _digest([*files.items(), ("METADATA", about.encode()), *licences.items()])
-    version = f"{_version(about)}+g{digest[:12]}"
+    digest = _digest([*files.items(), ("METADATA", metadata_text.encode()), *licences.items()])
+    version = f"{_version(metadata_text)}+g{digest[:12]}"
     name = f"stoker-{version}-py3-none-any.whl"
     path = folder / name
     if path.is_file():
         return path
     info = f"stoker-{version}.dist-info"
     contents = {f"stoker/{inner}": data for inner, data in files.items()}
-    contents[f"{info}/METADATA"] = re.sub(r"(?m)^Version:.*$", f"Version: {version}", about, count=1).encode()
+    contents[f"{info}/METADATA"] = re.sub(r"(?m)^Version:.*$", f"Version: {version}", metadata_text, count=1).encode()
     # https://packaging.python.org/en/latest/specifications/binary-distribution-format/
     contents[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: stoker\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     contents[f"{info}/entry_points.txt"] = b"[console_scripts]\nstoker = stoker.cli.main:main\n"
@@ -87,13 +87,13 @@ def worker_wheel(folder: Path) -> Path:
 
 
 def worker_bundle(folder: Path) -> Path:
-    """A folder to put on PYTHONPATH, below `folder`: Stoker and what its worker imports. It is made once.
+    """A folder for PYTHONPATH, below `folder`, with Stoker and its worker's dependencies; it is made once.
 
-    What an image has of the same packages goes before: they are put at the end of the path when `stoker` is imported.
+    An image's own packages take precedence: importing `stoker` puts the dependencies at the end of the path.
     """
     contents = {f"stoker/{inner}": data for inner, data in _package_files()}
     contents["stoker/__init__.py"] += _PRELUDE.encode()
-    contents["stoker.dist-info/METADATA"] = _about().encode()
+    contents["stoker.dist-info/METADATA"] = _metadata().encode()
     for name in DEPENDENCIES:
         for inner, data in _distribution_files(name):
             contents[f"{VENDORED}/{inner}"] = data
@@ -101,24 +101,24 @@ def worker_bundle(folder: Path) -> Path:
     if path.is_dir():
         return path
     folder.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(dir=folder, prefix=".bundle-"))
+    partial = Path(tempfile.mkdtemp(dir=folder, prefix=".bundle-"))
     try:
-        os.chmod(beside, 0o755)  # the container's user may be another one
+        os.chmod(partial, 0o755)  # the container's user may be another one
         for inner, data in contents.items():
-            target = beside / inner
+            target = partial / inner
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-        beside.rename(path)
+        partial.rename(path)
     except OSError:
-        if not path.is_dir():  # otherwise somebody else was first, with the same bytes
+        if not path.is_dir():  # otherwise another process was first, with the same bytes
             raise
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
     return path
 
 
 def _package_files() -> Iterator[tuple[str, bytes]]:
-    """Every file of the package `stoker` by its path in it, in order."""
+    """Every file of the package `stoker` by its path in the package, in order."""
     root = Path(__file__).resolve().parents[1]
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name not in _SKIPPED)
@@ -128,10 +128,10 @@ def _package_files() -> Iterator[tuple[str, bytes]]:
                 yield path.relative_to(root).as_posix(), path.read_bytes()
 
 
-def _about() -> str:
+def _metadata() -> str:
     """The distribution's METADATA."""
-    found = _distribution("stoker")
-    text = found.read_text("METADATA") if found is not None else None
+    distribution = _distribution("stoker")
+    text = distribution.read_text("METADATA") if distribution is not None else None
     if not text:
         raise InfrastructureError(
             "Stoker is not installed here, so that it does not know what it depends on",
@@ -140,14 +140,14 @@ def _about() -> str:
     return text
 
 
-def _version(about: str) -> str:
-    match = re.search(r"(?m)^Version:\s*(\S+)", about)
+def _version(metadata_text: str) -> str:
+    match = re.search(r"(?m)^Version:\s*(\S+)", metadata_text)
     return match[1].partition("+")[0] if match is not None else "0"
 
 
 def _licences() -> Iterator[tuple[str, bytes]]:
-    found = _distribution("stoker")
-    for file in (found.files or ()) if found is not None else ():
+    distribution = _distribution("stoker")
+    for file in (distribution.files or ()) if distribution is not None else ():
         if "licenses" in file.parts:
             yield file.name, Path(str(file.locate())).read_bytes()
 
@@ -160,9 +160,9 @@ def _distribution(name: str) -> metadata.Distribution | None:
 
 
 def _distribution_files(name: str) -> Iterator[tuple[str, bytes]]:
-    """The files of an installed distribution, by their path in site-packages; none if it is not installed."""
-    found = _distribution(name)
-    for file in sorted((found.files or ()) if found is not None else (), key=str):
+    """The files of an installed distribution by their path in site-packages; none if it is not installed."""
+    distribution = _distribution(name)
+    for file in sorted((distribution.files or ()) if distribution is not None else (), key=str):
         if ".." in file.parts or _SKIPPED.intersection(file.parts) or file.suffix == ".pyc":
             continue  # scripts, and what belongs to this Python
         if file.suffix in (".so", ".pyd", ".dylib"):
@@ -182,12 +182,12 @@ def _digest(files: Iterable[tuple[str, bytes]]) -> str:
     return hasher.hexdigest()
 
 
-def _record(contents: dict[str, bytes], own: str) -> bytes:
+def _record(contents: dict[str, bytes], record_path: str) -> bytes:
     """RECORD: each file with its digest and size, itself with neither."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     for name, data in contents.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         writer.writerow([name, f"sha256={digest}", len(data)])
-    writer.writerow([own, "", ""])
+    writer.writerow([record_path, "", ""])
     return text.getvalue().encode()

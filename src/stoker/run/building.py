@@ -19,8 +19,8 @@ from stoker.core.graph import Source
 from stoker.core.plan import Code, StepPlan
 from stoker.core.words import time_text
 from stoker.images import context, engine
+from stoker.images.build import image_for
 from stoker.images.installed import is_installed
-from stoker.images.made import image_of
 from stoker.images.wheel import worker_bundle
 from stoker.store.blobs import Blobs
 
@@ -66,7 +66,7 @@ class Builder:
         if host not in self._engines:
             environ: dict[str, str] = dict(os.environ)
             self._engines[host] = engine.need({**environ, "DOCKER_HOST": host} if host else environ)
-        built = image_of(
+        built = image_for(
             step.settings.docker,
             root=root,
             folder=self._folder,

@@ -154,7 +154,7 @@ class Session:
             from stoker.images.environments import Environments
 
             self._environments = Environments(self.stack.home)
-        self._environments.said = self.said
+        self._environments.report = self.said
         return self._environments
 
     def _interpreter(self, name: str) -> Interpreter:
@@ -183,7 +183,7 @@ class Session:
         steps = [step for step in made.steps if step.backend in builder.hosts]
         host = next(iter(builder.hosts.values()))
         environ = {**os.environ, "DOCKER_HOST": host} if host else dict(os.environ)
-        read = partial(registry.known, engine=engine.find(environ))
+        read = partial(registry.image_facts, engine=engine.find(environ))
         return tuple(findings(made, inventory=self.devices().inventory(), image_facts=read, steps=steps))
 
     def devices(self) -> Devices:

@@ -1,12 +1,12 @@
-"""What an engine prints while it builds, taken apart: the instruction, its output, and why it failed. Pure."""
+"""Read what an engine prints while it builds: the failed instruction, its output, and what to do about it. Pure."""
 
 from __future__ import annotations
 
 import re
 from typing import Final, NamedTuple
 
-SHOWN: Final = 30
-"""Lines of a failed instruction's output that are shown: the end of a pip resolution or of a compiler's error."""
+LINES_SHOWN: Final = 30
+"""Lines of a failed instruction's output that are shown; pip and compilers print the reason last."""
 
 _ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 # Docker's older builder: "Step 3/7 : RUN …"; buildah and podman: "STEP 3/7: RUN …", in a second stage with "[2/2]"
@@ -16,7 +16,7 @@ _STEP: Final = re.compile(r"(?:\[[^\]]*\]\s*)?STEP\s+\d+(?:/\d+)?\s*:\s*(.*)", r
 _VERTEX: Final = re.compile(r"#(\d+) \[[^\]]*\] (.*)")
 _OUTPUT: Final = re.compile(r"#(\d+) (\d+\.\d+ )?(.*)")
 _LAYERS: Final = re.compile(r"sha256:[0-9a-f]{12}|DONE|CACHED|\.\.\.$|extracting |transferring |resolve ")
-"""What BuildKit says of itself among an instruction's output."""
+"""BuildKit's own messages among an instruction's output."""
 _NOISE: Final = re.compile(
     r"\s*(?:---> |Removing intermediate container|Removed intermediate container|DEPRECATED: The legacy builder"
     r"|\s*BuildKit is currently disabled|\s*environment-variable|\s*Install the buildx component"
@@ -25,13 +25,13 @@ _NOISE: Final = re.compile(
 
 
 class Advice(NamedTuple):
-    """What to do about an output that matches; `{1}` is the pattern's first group."""
+    """A pattern of the output and what to do about it; `{1}` is the pattern's first group."""
 
     pattern: str
     fix: str
 
 
-# The first that matches wins: the particular before the general. Each is a text that a program prints as it is here.
+# The first match wins, so the particular comes before the general. Each pattern is a program's literal text.
 ADVICE: Final[tuple[Advice, ...]] = (
     Advice(
         r"the --mount option requires BuildKit|Unknown flag: mount",
@@ -156,7 +156,7 @@ ADVICE: Final[tuple[Advice, ...]] = (
 
 
 def advice(text: str) -> str:
-    """What to do about an output; "" where it tells us nothing."""
+    """What to do about an output; "" if no pattern matches."""
     for pattern, fix in ADVICE:
         match = re.search(pattern, text)
         if match is not None:
@@ -166,50 +166,50 @@ def advice(text: str) -> str:
 
 
 class Transcript:
-    """A build's output, line by line, of whichever engine."""
+    """The output of one build, line by line, from any engine."""
 
     def __init__(self) -> None:
         self._instruction = ""
         self._output: list[str] = []
         self._vertices: dict[str, tuple[str, list[str]]] = {}
         self._failed = ""
-        self._rest: list[str] = []
-        self._repeats = False
+        self._other: list[str] = []
+        self._repeating = False
 
     def line(self, text: str) -> str:
-        """Take a line; the same line as it is worth showing, or ""."""
+        """Add a line; returns it without escape codes, or "" if it is not worth showing."""
         text = _ANSI.sub("", text).rstrip()
         if self._failed and text.startswith("-----"):
-            self._repeats = not self._repeats  # BuildKit shows the failed instruction's output once more
+            self._repeating = not self._repeating  # BuildKit repeats the failed instruction's output
         vertex, output, step = _VERTEX.match(text), _OUTPUT.match(text), _STEP.match(text)
         if vertex is not None:
             self._vertices.setdefault(vertex[1], (vertex[2], []))
         elif output is not None:
-            if not self._repeats:
-                self._of_vertex(output)
+            if not self._repeating:
+                self._add_output(output)
         elif step is not None:
             self._instruction, self._output = step[1], []
         else:
-            (self._output if self._instruction else self._rest).append(text)
+            (self._output if self._instruction else self._other).append(text)
         return "" if _NOISE.match(text) or not text.strip() else text
 
     def failure(self) -> tuple[str, tuple[str, ...]]:
-        """(the instruction that failed, the last lines that it wrote); "" where no instruction was reached."""
+        """(the instruction that failed, its last lines of output); "" if no instruction was reached."""
         instruction, lines = self._instruction, self._output
         if self._failed:
             instruction, lines = self._vertices[self._failed]
         elif not instruction:
-            lines = self._rest
-        shown = [line for line in lines if line.strip() and not _NOISE.match(line)]
-        return instruction, tuple(shown[-SHOWN:])
+            lines = self._other
+        relevant = [line for line in lines if line.strip() and not _NOISE.match(line)]
+        return instruction, tuple(relevant[-LINES_SHOWN:])
 
     def text(self) -> str:
-        """Everything that may say why: the failed instruction's output, and what the engine said at the end."""
-        return "\n".join([*self.failure()[1], *self._rest[-SHOWN:]])
+        """The text to look for the reason in: the failed instruction's output and the engine's last lines."""
+        return "\n".join([*self.failure()[1], *self._other[-LINES_SHOWN:]])
 
-    def _of_vertex(self, match: re.Match[str]) -> None:
-        number, _, said = match.groups()
-        if not _LAYERS.match(said):
-            self._vertices.setdefault(number, ("", []))[1].append(said)
-        if said.startswith("ERROR") and not self._failed:
+    def _add_output(self, match: re.Match[str]) -> None:
+        number, _, message = match.groups()
+        if not _LAYERS.match(message):
+            self._vertices.setdefault(number, ("", []))[1].append(message)
+        if message.startswith("ERROR") and not self._failed:
             self._failed = number
