@@ -38,7 +38,7 @@ from stoker.settings.options import OPTIONS, layer_from, step_settings
     ],
 )
 def test_every_way_to_write_a_rung(written: Any, meant: Any, text: str) -> None:
-    assert ladder.given_ladder([written]) == ladder.given_ladder(written) == (meant,)
+    assert ladder.parse_ladder([written]) == ladder.parse_ladder(written) == (meant,)
     assert str(meant) == text
     assert ladder.rung(text) == meant
 
@@ -95,7 +95,7 @@ def test_times_are_the_rungs_unless_they_are_given() -> None:
 
 
 def test_a_rung_may_be_used_as_often_as_it_says() -> None:
-    rungs = ladder.given_ladder(["halve n 2 times", "alternative", "halve n"])
+    rungs = ladder.parse_ladder(["halve n 2 times", "alternative", "halve n"])
     assert ladder.single(rungs) == (Halve("n"), Halve("n"), Alternative(), Halve("n"))
 
 

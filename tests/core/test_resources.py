@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stoker.core import accelerators
 from stoker.core.accelerators import MODELS, Accelerator
 from stoker.core.errors import SettingsError
-from stoker.core.resources import ResourceSettings, complete
+from stoker.core.resources import ResourceSettings, check_complete
 from stoker.core.units import UNSET
 
 
@@ -189,9 +189,9 @@ def test_gpus_per_node(fields: dict[str, Any], count: int) -> None:
 
 
 def test_a_share_says_how_much() -> None:
-    complete(ResourceSettings(share=True, gpu_memory="8GB"))
+    check_complete(ResourceSettings(share=True, gpu_memory="8GB"))
     with pytest.raises(SettingsError, match="how much of a GPU") as caught:
-        complete(ResourceSettings(share=True))
+        check_complete(ResourceSettings(share=True))
     assert 'gpu_memory="10GB"' in caught.value.fix
 
 

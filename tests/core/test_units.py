@@ -196,9 +196,9 @@ def test_unset_is_one_false_thing() -> None:
     assert repr(UNSET) == "UNSET"
     assert copy.deepcopy(UNSET) is UNSET
     assert pickle.loads(pickle.dumps(UNSET)) is UNSET
-    assert units.given(UNSET, 3) == 3
-    assert units.given(None, 3) == 3
-    assert units.given(0, 3) == 0
+    assert units.value_or(UNSET, 3) == 3
+    assert units.value_or(None, 3) == 3
+    assert units.value_or(0, 3) == 0
 
 
 def _doubled(value: int) -> int:

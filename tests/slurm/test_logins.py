@@ -19,7 +19,7 @@ from stoker.backends.base import sshscripts
 from stoker.backends.base.logins import Here, Login, Ssh, login
 from stoker.backends.base.platforms import Away
 from stoker.core.errors import BackendError, SettingsError
-from stoker.core.hosts import Address, given_host, ssh_address
+from stoker.core.hosts import Address, parse_host, ssh_address
 
 STRANGE = """it's a "strange" $HOME `place` \\ & ünï*?"""
 
@@ -351,7 +351,7 @@ def test_addresses(text: str, address: Address) -> None:
 )
 def test_wrong_addresses_are_refused_with_the_way_on(text: Any, words: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        given_host(text)
+        parse_host(text)
     assert words in caught.value.fix
     assert "secret" not in str(caught.value)
 

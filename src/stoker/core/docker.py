@@ -8,8 +8,7 @@ from typing import Any, Final, Iterable, Literal, Mapping
 import attrs
 
 from stoker.core.errors import SettingsError, nearest
-from stoker.core.resources import given_flag
-from stoker.core.units import UNSET, strict
+from stoker.core.units import UNSET, parse_flag, parse_mapping, parse_text, parse_texts, strict
 
 Installer = Literal["uv", "pip"]
 INSTALLERS: Final[tuple[Installer, ...]] = ("uv", "pip")
@@ -19,46 +18,14 @@ OLDEST: Final = (3, 10)
 _PYTHON: Final = re.compile(r"(\d+)\.(\d+)(\.\d+)?")
 
 
-def given_text(value: str | None) -> str | None:
-    """A non-empty text."""
-    raw: Any = value
-    if raw is None or raw is UNSET or (isinstance(raw, str) and raw.strip()):
-        return value
-    raise SettingsError(f"{value!r} is not a text")
-
-
-def given_texts(value: Iterable[str] | None) -> tuple[str, ...] | None:
-    """A list of texts; a single text is not taken for a list of letters."""
-    raw: Any = value
-    if raw is None or raw is UNSET:
-        return raw
-    if isinstance(raw, (str, Mapping)) or not isinstance(raw, Iterable):
-        raise SettingsError(f"{value!r} is not a list of texts", fix=f"write [{value!r}]")
-    texts = tuple(raw)
-    for text in texts:
-        if not isinstance(text, str) or not text.strip():
-            raise SettingsError(f"{text!r} in the list is not a text")
-    return texts
-
-
-def given_requirements(value: str | Iterable[str] | None) -> str | tuple[str, ...] | None:
+def parse_requirements(value: str | Iterable[str] | None) -> str | tuple[str, ...] | None:
     """The path of a requirements file, or a list of requirements."""
-    return value if isinstance(value, str) and value.strip() else given_texts(value)
+    return value if isinstance(value, str) and value.strip() else parse_texts(value)
 
 
-def given_mapping(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """A mapping by text."""
-    raw: Any = value
-    if raw is None or raw is UNSET:
-        return value
-    if not isinstance(raw, Mapping) or not all(isinstance(key, str) for key in raw):
-        raise SettingsError(f"{value!r} does not map names to values")
-    return dict(raw)
-
-
-def given_environment(value: Mapping[str, str | float | None] | None) -> Mapping[str, str | None] | None:
+def parse_environment(value: Mapping[str, str | float | None] | None) -> Mapping[str, str | None] | None:
     """Environment variables; numbers become text, None takes back a variable that a weaker layer sets."""
-    raw: Any = given_mapping(value)
+    raw: Any = parse_mapping(value)
     if raw is None or raw is UNSET:
         return raw
     found: dict[str, str | None] = {}
@@ -71,16 +38,16 @@ def given_environment(value: Mapping[str, str | float | None] | None) -> Mapping
     return found
 
 
-def given_build_config(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def parse_build_config(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """`build_config`: the build's options and its ignore file."""
-    found = given_mapping(value)
+    found = parse_mapping(value)
     for key in found or ():
         if key not in BUILD_KEYS:
             raise SettingsError(f"build_config has no key '{key}'{nearest(key, BUILD_KEYS)}")
     return found
 
 
-def given_installer(value: str | None) -> Installer | None:
+def parse_installer(value: str | None) -> Installer | None:
     """`python_package_installer`."""
     raw: Any = value
     if raw is None or raw is UNSET:
@@ -91,7 +58,7 @@ def given_installer(value: str | None) -> Installer | None:
     raise SettingsError(f"{value!r} is not one of {' and '.join(INSTALLERS)}", fix='write "uv" or "pip"')
 
 
-def given_python(value: str | None) -> str | None:
+def parse_python(value: str | None) -> str | None:
     """A version of Python, such as "3.11" or "3.11.7"."""
     raw: Any = value
     if raw is None or raw is UNSET:
@@ -116,27 +83,27 @@ class DockerSettings:
     none is given. `conda_packages` are installed by micromamba from `conda_channels`, conda-forge where none are given.
     """
 
-    parent_image: str | None = attrs.field(default=UNSET, converter=given_text)
-    python_version: str | None = attrs.field(default=UNSET, converter=given_python)
-    dockerfile: str | None = attrs.field(default=UNSET, converter=given_text)
-    build_context_root: str | None = attrs.field(default=UNSET, converter=given_text)
-    requirements: str | tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_requirements)
-    pyproject_path: str | None = attrs.field(default=UNSET, converter=given_text)
-    required_extras: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
-    replicate_local_python_environment: bool | None = attrs.field(default=UNSET, converter=given_flag)
-    apt_packages: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
-    conda_packages: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
-    conda_channels: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
-    environment: Mapping[str, str | None] | None = attrs.field(default=UNSET, converter=given_environment)
-    runtime_environment: Mapping[str, str | None] | None = attrs.field(default=UNSET, converter=given_environment)
-    user: str | None = attrs.field(default=UNSET, converter=given_text)
-    skip_build: bool | None = attrs.field(default=UNSET, converter=given_flag)
-    prevent_build_reuse: bool | None = attrs.field(default=UNSET, converter=given_flag)
-    target_repository: str | None = attrs.field(default=UNSET, converter=given_text)
-    image_tag: str | None = attrs.field(default=UNSET, converter=given_text)
-    build_config: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_build_config)
-    python_package_installer: Installer | None = attrs.field(default=UNSET, converter=given_installer)
-    python_package_installer_args: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_mapping)
-    local_project_install_command: str | None = attrs.field(default=UNSET, converter=given_text)
-    platform: str | None = attrs.field(default=UNSET, converter=given_text)
-    accelerator: str | None = attrs.field(default=UNSET, converter=given_text)
+    parent_image: str | None = attrs.field(default=UNSET, converter=parse_text)
+    python_version: str | None = attrs.field(default=UNSET, converter=parse_python)
+    dockerfile: str | None = attrs.field(default=UNSET, converter=parse_text)
+    build_context_root: str | None = attrs.field(default=UNSET, converter=parse_text)
+    requirements: str | tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_requirements)
+    pyproject_path: str | None = attrs.field(default=UNSET, converter=parse_text)
+    required_extras: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_texts)
+    replicate_local_python_environment: bool | None = attrs.field(default=UNSET, converter=parse_flag)
+    apt_packages: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_texts)
+    conda_packages: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_texts)
+    conda_channels: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_texts)
+    environment: Mapping[str, str | None] | None = attrs.field(default=UNSET, converter=parse_environment)
+    runtime_environment: Mapping[str, str | None] | None = attrs.field(default=UNSET, converter=parse_environment)
+    user: str | None = attrs.field(default=UNSET, converter=parse_text)
+    skip_build: bool | None = attrs.field(default=UNSET, converter=parse_flag)
+    prevent_build_reuse: bool | None = attrs.field(default=UNSET, converter=parse_flag)
+    target_repository: str | None = attrs.field(default=UNSET, converter=parse_text)
+    image_tag: str | None = attrs.field(default=UNSET, converter=parse_text)
+    build_config: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_build_config)
+    python_package_installer: Installer | None = attrs.field(default=UNSET, converter=parse_installer)
+    python_package_installer_args: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_mapping)
+    local_project_install_command: str | None = attrs.field(default=UNSET, converter=parse_text)
+    platform: str | None = attrs.field(default=UNSET, converter=parse_text)
+    accelerator: str | None = attrs.field(default=UNSET, converter=parse_text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 import attrs
 
@@ -34,6 +33,8 @@ class Address:
 
 def ssh_address(text: str) -> Address:
     """What "ssh://USER@HOST:PORT" means; `SettingsError` for anything else."""
+    from urllib.parse import unquote, urlsplit  # it takes milliseconds, and few stacks have a host
+
     given: Any = text
     if not isinstance(given, str) or not given.startswith("ssh://"):
         host = given if isinstance(given, str) and _HOST.fullmatch(given) else ""
@@ -61,6 +62,6 @@ def ssh_address(text: str) -> Address:
     return Address(host, user, port)
 
 
-def given_host(value: str | None) -> str | None:
+def parse_host(value: str | None) -> str | None:
     """A setting that names a machine: its address in one spelling."""
     return value if value is None or value is UNSET else str(ssh_address(value))

@@ -30,7 +30,7 @@ HELPS: Final[Mapping[str, frozenset[str]]] = {
 _FORMS: Final = '"halve batch_size", "halve batch_size 3 times least 8", "scale memory 2" or "alternative"'
 
 
-def given_name(value: str) -> str:
+def parse_parameter(value: str) -> str:
     """A parameter of the step's function."""
     raw: Any = value
     if isinstance(raw, str) and raw.strip().isidentifier():
@@ -38,19 +38,19 @@ def given_name(value: str) -> str:
     raise SettingsError(f"{value!r} is not a parameter's name", fix='write it as in the function: "batch_size"')
 
 
-def given_least(value: int | str) -> int:
+def parse_least(value: int | str) -> int:
     """The smallest value that makes sense."""
     return units.count(value, least=1)
 
 
-def given_resource(value: str) -> str:
+def parse_resource(value: str) -> str:
     """What is multiplied."""
     if value not in SCALED:
         raise SettingsError(f"{value!r} is no memory that can be scaled{nearest(str(value), SCALED)}")
     return value
 
 
-def given_factor(value: float | str) -> float:
+def parse_scale_factor(value: float | str) -> float:
     """What it is multiplied by."""
     factor = units.number(value)
     if factor <= 1:
@@ -63,9 +63,9 @@ def given_factor(value: float | str) -> float:
 class Halve:
     """`Halve("batch_size")`: the step's whole-number parameter is halved, `times` times, but not below `least`."""
 
-    parameter: str = attrs.field(converter=given_name)
-    least: int = attrs.field(default=1, converter=given_least)
-    times: int = attrs.field(default=1, converter=given_least, kw_only=True)
+    parameter: str = attrs.field(converter=parse_parameter)
+    least: int = attrs.field(default=1, converter=parse_least)
+    times: int = attrs.field(default=1, converter=parse_least, kw_only=True)
 
     @property
     def kind(self) -> str:
@@ -82,8 +82,8 @@ class Halve:
 class Scale:
     """`Scale("memory", 2)`: twice as much of a resource that the step asks for."""
 
-    resource: str = attrs.field(converter=given_resource)
-    factor: float = attrs.field(default=2.0, converter=given_factor)
+    resource: str = attrs.field(converter=parse_resource)
+    factor: float = attrs.field(default=2.0, converter=parse_scale_factor)
 
     @property
     def kind(self) -> str:
@@ -111,7 +111,7 @@ Rung = Halve | Scale | Alternative
 _KINDS: Final[tuple[type[Rung], ...]] = (Halve, Scale, Alternative)
 
 
-def given_ladder(value: str | Rung | Mapping[str, Any] | Iterable[str | Rung | Mapping[str, Any]]) -> tuple[Rung, ...]:
+def parse_ladder(value: str | Rung | Mapping[str, Any] | Iterable[str | Rung | Mapping[str, Any]]) -> tuple[Rung, ...]:
     """Rungs from what a person writes: values, texts, or tables of their fields; one alone is a ladder too."""
     raw: Any = value
     if raw is UNSET:

@@ -23,7 +23,7 @@ SHORTEST: Final = 0.05
 """Seconds between two samples. NVML's own utilisation is a mean over 1/6 s to 1 s, so that less tells nothing more."""
 
 
-def given_interval(value: float | str | timedelta) -> float:
+def parse_interval(value: float | str | timedelta) -> float:
     """Seconds between two samples."""
     raw: Any = value
     if raw is UNSET:
@@ -34,7 +34,7 @@ def given_interval(value: float | str | timedelta) -> float:
     return seconds
 
 
-def given_percent(value: float | str) -> float:
+def parse_percent(value: float | str) -> float:
     """A part of 100."""
     raw: Any = value
     if raw is UNSET:
@@ -45,7 +45,7 @@ def given_percent(value: float | str) -> float:
     return number
 
 
-def given_window(value: float | str | timedelta) -> float:
+def parse_window(value: float | str | timedelta) -> float:
     """Seconds without work after which a device counts as left idle."""
     raw: Any = value
     return raw if raw is UNSET else units.positive_duration(raw)
@@ -61,9 +61,9 @@ class Monitor:
     merged; then it is what `WATCHED` has.
     """
 
-    interval: float = attrs.field(default=UNSET, converter=given_interval)
-    idle_below: float = attrs.field(default=UNSET, converter=given_percent, kw_only=True)
-    idle_for: float = attrs.field(default=UNSET, converter=given_window, kw_only=True)
+    interval: float = attrs.field(default=UNSET, converter=parse_interval)
+    idle_below: float = attrs.field(default=UNSET, converter=parse_percent, kw_only=True)
+    idle_for: float = attrs.field(default=UNSET, converter=parse_window, kw_only=True)
 
 
 # Ten minutes: loading data and compiling kernels take minutes; who pays by the second says less.

@@ -11,10 +11,9 @@ from typing import Any, Callable, Final, Iterable, Literal, Mapping
 
 import attrs
 
-from stoker.core.docker import given_mapping, given_python, given_text, given_texts
+from stoker.core.docker import parse_python
 from stoker.core.errors import SettingsError
-from stoker.core.resources import given_flag
-from stoker.core.units import UNSET, given, strict
+from stoker.core.units import UNSET, parse_flag, parse_mapping, parse_text, parse_texts, strict, value_or
 
 Kind = Literal["local", "pypi", "conda", "uv"]
 KINDS: Final[tuple[Kind, ...]] = ("local", "pypi", "conda", "uv")
@@ -45,17 +44,17 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name.strip()).lower()
 
 
-def given_pypi(value: Mapping[str, str | None] | None) -> Mapping[str, str | None] | None:
+def parse_pypi(value: Mapping[str, str | None] | None) -> Mapping[str, str | None] | None:
     """Names, with extras, to versions; names in the one form in which all spellings are the same."""
     return _versions(value, _pypi_name, _pypi_version)
 
 
-def given_conda(value: Mapping[str, str | None] | None) -> Mapping[str, str | None] | None:
+def parse_conda(value: Mapping[str, str | None] | None) -> Mapping[str, str | None] | None:
     """Names, or "channel::name", to versions."""
     return _versions(value, _conda_name, _conda_version)
 
 
-def given_kind(value: Kind | None) -> Kind | None:
+def parse_kind(value: Kind | None) -> Kind | None:
     """`environment`."""
     raw: Any = value
     if raw is not None and raw is not UNSET and raw not in KINDS:
@@ -63,11 +62,11 @@ def given_kind(value: Kind | None) -> Kind | None:
     return value
 
 
-def given_address(value: str | None) -> str | None:
+def parse_index_url(value: str | None) -> str | None:
     """The address of an index; one with a password is refused, since settings are kept with the run."""
     from urllib.parse import urlsplit  # it takes milliseconds, and few settings have an address
 
-    text = given_text(value)
+    text = parse_text(value)
     if text and urlsplit(text).password:
         raise SettingsError(
             "the address of an index has a password, and settings are kept with every run",
@@ -76,11 +75,11 @@ def given_address(value: str | None) -> str | None:
     return text
 
 
-def given_addresses(value: Iterable[str] | None) -> tuple[str, ...] | None:
+def parse_index_urls(value: Iterable[str] | None) -> tuple[str, ...] | None:
     """Addresses of indexes."""
-    texts = given_texts(value)
+    texts = parse_texts(value)
     for text in texts or ():
-        given_address(text)
+        parse_index_url(text)
     return texts
 
 
@@ -98,25 +97,25 @@ class PackageSettings:
     `disabled`: the step needs nothing of all this.
     """
 
-    pypi: Mapping[str, str | None] | None = attrs.field(default=UNSET, converter=given_pypi)
-    conda: Mapping[str, str | None] | None = attrs.field(default=UNSET, converter=given_conda)
-    channels: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
-    python: str | None = attrs.field(default=UNSET, converter=given_python)
-    index_url: str | None = attrs.field(default=UNSET, converter=given_address)
-    extra_index_urls: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_addresses)
-    environment: Kind | None = attrs.field(default=UNSET, converter=given_kind)
-    disabled: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    pypi: Mapping[str, str | None] | None = attrs.field(default=UNSET, converter=parse_pypi)
+    conda: Mapping[str, str | None] | None = attrs.field(default=UNSET, converter=parse_conda)
+    channels: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_texts)
+    python: str | None = attrs.field(default=UNSET, converter=parse_python)
+    index_url: str | None = attrs.field(default=UNSET, converter=parse_index_url)
+    extra_index_urls: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_index_urls)
+    environment: Kind | None = attrs.field(default=UNSET, converter=parse_kind)
+    disabled: bool | None = attrs.field(default=UNSET, converter=parse_flag)
 
     @property
     def own(self) -> bool:
         """Whether an environment may be made of it on this machine."""
-        return given(self.environment, "local") != "local"
+        return value_or(self.environment, "local") != "local"
 
     @property
     def empty(self) -> bool:
         """Whether the step needs nothing of all this."""
-        asked = bool(_kept(self.pypi)) or bool(_kept(self.conda)) or bool(given(self.python, ""))
-        return bool(given(self.disabled, False)) or not asked
+        asked = bool(_kept(self.pypi)) or bool(_kept(self.conda)) or bool(value_or(self.python, ""))
+        return bool(value_or(self.disabled, False)) or not asked
 
     @property
     def requirements(self) -> tuple[str, ...]:
@@ -131,13 +130,13 @@ class PackageSettings:
     @property
     def indexes(self) -> tuple[str, ...]:
         """Flags that say to pip or uv where to look."""
-        found = [f"--index-url={self.index_url}"] if given(self.index_url, "") else []
-        return (*found, *(f"--extra-index-url={text}" for text in given(self.extra_index_urls, ())))
+        found = [f"--index-url={self.index_url}"] if value_or(self.index_url, "") else []
+        return (*found, *(f"--extra-index-url={text}" for text in value_or(self.extra_index_urls, ())))
 
     @property
     def text(self) -> str:
         """What is asked for, in a line."""
-        python = [f"Python {self.python}"] if given(self.python, "") else []
+        python = [f"Python {self.python}"] if value_or(self.python, "") else []
         return ", ".join([*python, *self.requirements, *self.specifications])
 
 
@@ -176,8 +175,8 @@ def digest(packages: PackageSettings, *, python: str, platform: str, more: Itera
         "format": FORMAT,
         "requirements": [*more, *packages.requirements],
         "conda": list(packages.specifications),
-        "channels": list(given(packages.channels, CHANNELS)) if packages.specifications else [],
-        "python": given(packages.python, python),
+        "channels": list(value_or(packages.channels, CHANNELS)) if packages.specifications else [],
+        "python": value_or(packages.python, python),
         "indexes": list(packages.indexes),
         "platform": platform,
     }
@@ -185,13 +184,13 @@ def digest(packages: PackageSettings, *, python: str, platform: str, more: Itera
 
 
 def _kept(value: Mapping[str, str | None] | None) -> dict[str, str]:
-    return {name: text for name, text in given(value, {}).items() if text is not None}
+    return {name: text for name, text in value_or(value, {}).items() if text is not None}
 
 
 def _versions(
     value: Any, named: Callable[[str], str], versioned: Callable[[str, str], str]
 ) -> Mapping[str, str | None] | None:
-    raw: Any = given_mapping(value)
+    raw: Any = parse_mapping(value)
     if raw is None or raw is UNSET:
         return raw
     found: dict[str, str | None] = {}
@@ -217,7 +216,7 @@ def _pypi_version(name: str, version: str) -> str:
     if version.startswith("@"):
         if not version[1:].strip() or re.search(r"[\r\n]", version):
             raise SettingsError(f"the address of {name} is missing", fix='write {"package": "@ https://…"}')
-        given_address(version[1:].strip())
+        parse_index_url(version[1:].strip())
         return version
     if version and not (
         _VERSION.fullmatch(version) or all(_CLAUSE.fullmatch(one.strip()) for one in version.split(","))

@@ -12,7 +12,7 @@ import attrs
 from stoker.core import units
 from stoker.core.accelerators import VENDORS, Accelerator, parse_all, vendor_name, vendor_names
 from stoker.core.errors import SettingsError, nearest
-from stoker.core.units import UNSET, size_text, strict
+from stoker.core.units import UNSET, parse_flag, parse_number, parse_positive_count, parse_size, size_text, strict
 
 if TYPE_CHECKING:
     Accelerators = str | Accelerator | Mapping[str, int] | Iterable[str | Accelerator]
@@ -22,12 +22,7 @@ _SHARING = (
 )
 
 
-def given_cpus(value: float | str | None) -> float | None:
-    """`cpu_count`."""
-    return value if value is None or value is UNSET else units.number(value)
-
-
-def given_gpus(value: int | str | None) -> int | None:
+def parse_gpu_count(value: int | str | None) -> int | None:
     """`gpu_count`; a part of a GPU is refused with the ways to share one."""
     if value is None or value is UNSET:
         return value
@@ -38,29 +33,12 @@ def given_gpus(value: int | str | None) -> int | None:
         raise SettingsError(error.message, fix=_SHARING if part else error.fix) from None
 
 
-def given_size(value: float | str | None) -> int | None:
-    """`memory`, `gpu_memory`, `shared_memory`, `disk`: bytes."""
-    return value if value is None or value is UNSET else units.size(value)
-
-
-def given_nodes(value: int | str | None) -> int | None:
-    """`nodes`."""
-    return value if value is None or value is UNSET else units.count(value, least=1)
-
-
-def given_flag(value: bool | None) -> bool | None:
-    """A yes or a no."""
-    if value is None or value is UNSET or isinstance(value, bool):
-        return value
-    raise SettingsError(f"{value!r} is neither true nor false", fix="write true or false")
-
-
-def given_accelerators(value: Accelerators | None) -> tuple[Accelerator, ...] | None:
+def parse_accelerators(value: Accelerators | None) -> tuple[Accelerator, ...] | None:
     """`accelerators`: ordered alternatives."""
     return value if value is None or value is UNSET else parse_all(value)
 
 
-def given_vendor(value: str | None) -> str | None:
+def parse_vendor(value: str | None) -> str | None:
     """`gpu_vendor`: a name of `vendors.registry`."""
     if value is None or value is UNSET:
         return value
@@ -70,7 +48,7 @@ def given_vendor(value: str | None) -> str | None:
     return name
 
 
-def given_extended(value: Mapping[str, float | str] | None) -> Mapping[str, float] | None:
+def parse_extended(value: Mapping[str, float | str] | None) -> Mapping[str, float] | None:
     """`extended`: a platform's own countable resources by their full names."""
     if value is None or value is UNSET:
         return value
@@ -95,18 +73,18 @@ class ResourceSettings:
     `gpu_memory` is this step's part. `nodes` nodes, each with all of this, start together.
     """
 
-    cpu_count: float | None = attrs.field(default=UNSET, converter=given_cpus)
-    gpu_count: int | None = attrs.field(default=UNSET, converter=given_gpus)
-    memory: int | None = attrs.field(default=UNSET, converter=given_size)
-    accelerators: tuple[Accelerator, ...] | None = attrs.field(default=UNSET, converter=given_accelerators)
-    gpu_memory: int | None = attrs.field(default=UNSET, converter=given_size)
-    share: bool | None = attrs.field(default=UNSET, converter=given_flag)
-    gpu_vendor: str | None = attrs.field(default=UNSET, converter=given_vendor)
-    shared_memory: int | None = attrs.field(default=UNSET, converter=given_size)
-    disk: int | None = attrs.field(default=UNSET, converter=given_size)
-    nodes: int | None = attrs.field(default=UNSET, converter=given_nodes)
-    spot: bool | None = attrs.field(default=UNSET, converter=given_flag)
-    extended: Mapping[str, float] | None = attrs.field(default=UNSET, converter=given_extended)
+    cpu_count: float | None = attrs.field(default=UNSET, converter=parse_number)
+    gpu_count: int | None = attrs.field(default=UNSET, converter=parse_gpu_count)
+    memory: int | None = attrs.field(default=UNSET, converter=parse_size)
+    accelerators: tuple[Accelerator, ...] | None = attrs.field(default=UNSET, converter=parse_accelerators)
+    gpu_memory: int | None = attrs.field(default=UNSET, converter=parse_size)
+    share: bool | None = attrs.field(default=UNSET, converter=parse_flag)
+    gpu_vendor: str | None = attrs.field(default=UNSET, converter=parse_vendor)
+    shared_memory: int | None = attrs.field(default=UNSET, converter=parse_size)
+    disk: int | None = attrs.field(default=UNSET, converter=parse_size)
+    nodes: int | None = attrs.field(default=UNSET, converter=parse_positive_count)
+    spot: bool | None = attrs.field(default=UNSET, converter=parse_flag)
+    extended: Mapping[str, float] | None = attrs.field(default=UNSET, converter=parse_extended)
 
     def __attrs_post_init__(self) -> None:
         _check(self)
@@ -161,7 +139,7 @@ def describe(resources: ResourceSettings) -> str:
     return f"{nodes} nodes with {text} each" if nodes > 1 else text
 
 
-def complete(resources: ResourceSettings) -> None:
+def check_complete(resources: ResourceSettings) -> None:
     """Refuse a resolved request that lacks a part; before all layers are merged, the part may still come."""
     if resources.get("share") and not resources.get("gpu_memory"):
         raise SettingsError(

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Final, Iterable
 import attrs
 
 from stoker.core import units
-from stoker.core.docker import given_texts
 from stoker.core.errors import SettingsError, nearest
-from stoker.core.ladder import Rung, given_ladder
+from stoker.core.ladder import Rung, parse_ladder
 from stoker.core.status import CAUSES, NEVER_RETRIED
-from stoker.core.units import UNSET, strict
+from stoker.core.units import UNSET, parse_texts, strict
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -20,18 +19,18 @@ MAX_DELAY: Final = 3600.0
 """Seconds between two attempts beyond which a run looks hung."""
 
 
-def given_times(value: int | str) -> int:
+def parse_times(value: int | str) -> int:
     """How often an attempt may be repeated."""
     raw: Any = value
     return raw if raw is UNSET else units.count(raw)
 
 
-def given_causes(value: str | Iterable[str]) -> tuple[str, ...]:
+def parse_causes(value: str | Iterable[str]) -> tuple[str, ...]:
     """Causes after which an attempt is repeated; none is any."""
     raw: Any = value
     if raw is UNSET:
         return raw  # type: ignore[no-any-return]
-    causes = given_texts([raw] if isinstance(raw, str) else raw) or ()
+    causes = parse_texts([raw] if isinstance(raw, str) else raw) or ()
     for cause in causes:
         if cause not in CAUSES:
             raise SettingsError(f"there is no cause '{cause}'{nearest(cause, CAUSES)}")
@@ -40,13 +39,13 @@ def given_causes(value: str | Iterable[str]) -> tuple[str, ...]:
     return causes
 
 
-def given_delay(value: float | str | timedelta) -> float:
+def parse_delay(value: float | str | timedelta) -> float:
     """Seconds."""
     raw: Any = value
     return raw if raw is UNSET else units.duration(raw)
 
 
-def given_factor(value: float | str) -> float:
+def parse_backoff(value: float | str) -> float:
     """What each wait is multiplied with for the next; 1 keeps it."""
     raw: Any = value
     if raw is UNSET:
@@ -56,7 +55,7 @@ def given_factor(value: float | str) -> float:
     return units.number(raw)
 
 
-def given_jitter(value: float) -> float:
+def parse_jitter(value: float) -> float:
     """The part of a wait by which it may be longer or shorter."""
     raw: Any = value
     if raw is UNSET or (isinstance(raw, (int, float)) and not isinstance(raw, bool) and 0 <= raw <= 1):
@@ -77,13 +76,13 @@ class Retry:
     there are as many attempts more as the ladder has rungs.
     """
 
-    times: int = attrs.field(default=UNSET, converter=given_times)
-    on: tuple[str, ...] = attrs.field(default=UNSET, converter=given_causes, kw_only=True)
-    delay: float = attrs.field(default=UNSET, converter=given_delay, kw_only=True)
-    backoff: float = attrs.field(default=UNSET, converter=given_factor, kw_only=True)
-    max_delay: float = attrs.field(default=UNSET, converter=given_delay, kw_only=True)
-    jitter: float = attrs.field(default=UNSET, converter=given_jitter, kw_only=True)
-    on_oom: tuple[Rung, ...] = attrs.field(default=UNSET, converter=given_ladder, kw_only=True)
+    times: int = attrs.field(default=UNSET, converter=parse_times)
+    on: tuple[str, ...] = attrs.field(default=UNSET, converter=parse_causes, kw_only=True)
+    delay: float = attrs.field(default=UNSET, converter=parse_delay, kw_only=True)
+    backoff: float = attrs.field(default=UNSET, converter=parse_backoff, kw_only=True)
+    max_delay: float = attrs.field(default=UNSET, converter=parse_delay, kw_only=True)
+    jitter: float = attrs.field(default=UNSET, converter=parse_jitter, kw_only=True)
+    on_oom: tuple[Rung, ...] = attrs.field(default=UNSET, converter=parse_ladder, kw_only=True)
 
 
 # No delay by default: on one machine a failure is rarely cured by waiting, and who retries a network says how long.

@@ -17,7 +17,7 @@ from stoker.core.monitoring import WATCHED, AcceleratorPolicy, Monitor, OnIdle
 from stoker.core.packages import PackageSettings
 from stoker.core.resources import ResourceSettings
 from stoker.core.retry import NO_RETRY, Retry
-from stoker.core.units import UNSET, given
+from stoker.core.units import UNSET
 
 __all__ = [
     "COMPONENTS",
@@ -35,7 +35,6 @@ __all__ = [
     "Retry",
     "StepSettings",
     "fields_given",
-    "given",
 ]
 
 Level = Literal["pipeline", "step"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, TypeVar
 
 import attrs
 
@@ -68,7 +68,7 @@ def whole_run_fields(kind: type[attrs.AttrsInstance]) -> tuple[str, ...]:
     return tuple(field.name for field in attrs.fields(kind) if field.metadata.get("whole_run"))
 
 
-def given(value: T | None, default: T) -> T:
+def value_or(value: T | None, default: T) -> T:
     """The value, or `default` where nothing is asked: neither `UNSET` nor `None`."""
     return default if value is None or value is UNSET else value
 
@@ -163,6 +163,65 @@ def count(value: float | str, *, least: int = 0) -> int:
     if found < least:
         raise SettingsError(f"{value!r} is less than {least}", fix=fix)
     return found
+
+
+def parse_text(value: str | None) -> str | None:
+    """A field's text, which is not blank. Like every `parse_…` here it passes `UNSET` and `None` on."""
+    raw: Any = value
+    if raw is None or raw is UNSET or (isinstance(raw, str) and raw.strip()):
+        return value
+    raise SettingsError(f"{value!r} is not a text")
+
+
+def parse_texts(value: Iterable[str] | None) -> tuple[str, ...] | None:
+    """A list of texts; a single text is not taken for a list of letters."""
+    raw: Any = value
+    if raw is None or raw is UNSET:
+        return raw
+    if isinstance(raw, (str, Mapping)) or not isinstance(raw, Iterable):
+        raise SettingsError(f"{value!r} is not a list of texts", fix=f"write [{value!r}]")
+    texts = tuple(raw)
+    for text in texts:
+        if not isinstance(text, str) or not text.strip():
+            raise SettingsError(f"{text!r} in the list is not a text")
+    return texts
+
+
+def parse_mapping(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """A mapping by text."""
+    raw: Any = value
+    if raw is None or raw is UNSET:
+        return value
+    if not isinstance(raw, Mapping) or not all(isinstance(key, str) for key in raw):
+        raise SettingsError(f"{value!r} does not map names to values")
+    return dict(raw)
+
+
+def parse_flag(value: bool | None) -> bool | None:
+    """True or False, not a text that says so."""
+    if value is None or value is UNSET or isinstance(value, bool):
+        return value
+    raise SettingsError(f"{value!r} is neither true nor false", fix="write true or false")
+
+
+def parse_number(value: float | str | None) -> float | None:
+    """A number above zero."""
+    return value if value is None or value is UNSET else number(value)
+
+
+def parse_count(value: int | str | None) -> int | None:
+    """A whole number, zero or more."""
+    return value if value is None or value is UNSET else count(value)
+
+
+def parse_positive_count(value: int | str | None) -> int | None:
+    """A whole number, one or more."""
+    return value if value is None or value is UNSET else count(value, least=1)
+
+
+def parse_size(value: float | str | None) -> int | None:
+    """Bytes from what `size` takes."""
+    return value if value is None or value is UNSET else size(value)
 
 
 def strict(cls: type[T]) -> type[T]:

@@ -138,7 +138,7 @@ class Config(Parameter):
                 f"config '{self.name}': its parser failed: {type(error).__name__}: {error}", where=self.where
             ) from error
 
-    def given_out(self, value: Any) -> Any:
+    def value_for_step(self, value: Any) -> Any:
         """The content, with attributes unless it is to be plain."""
         return value if self._plain else _wrapped(value)
 

@@ -255,7 +255,7 @@ class FlowDefinition:
                 value = config.resolved(self.name) if given is None else given(config)
                 if value is None and config.required and self._has_mutators:
                     raise flowparams.missing(self.name, config)
-                found[attribute] = config.given_out(value)
+                found[attribute] = config.value_for_step(value)
         return found
 
     def _recall_configs(self, configs: Mapping[str, Any]) -> None:

@@ -90,7 +90,7 @@ class Parameter:
         found = UNSET if task is None else task.parameter(self.name)
         if found is UNSET:
             raise AttributeError(f"parameter '{self.name}' has a value only while a task runs")
-        return self.given_out(found)
+        return self.value_for_step(found)
 
     def __set__(self, instance: Any, value: Any) -> None:
         raise AttributeError(f"parameter '{self.name}' cannot be set: it is the same in every task")
@@ -105,7 +105,7 @@ class Parameter:
         """Its type in a word, for the help."""
         return "JSON" if self.type is JSONType else getattr(self.type, "__name__", str(self.type))
 
-    def given_out(self, value: Any) -> Any:
+    def value_for_step(self, value: Any) -> Any:
         """The value as a step sees it."""
         return value
 
@@ -185,7 +185,7 @@ class IncludeFile(Parameter):
                 f"parameter '{self.name}': the file cannot be read: {error}", where=self.where, fix="name another file"
             ) from None
 
-    def given_out(self, value: Any) -> Any:
+    def value_for_step(self, value: Any) -> Any:
         """The file's content, parsed where a parser was given."""
         return value if value is None or self._parser is None else self._parser(value)
 

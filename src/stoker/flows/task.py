@@ -72,7 +72,7 @@ class FlowTask:
         for attribute, config in parameters_of(written).items():
             if hasattr(type(config), "is_flow_config"):
                 content = self.parameter(config.name)
-                self._configs[attribute] = config.given_out(None if content is UNSET else content)
+                self._configs[attribute] = config.value_for_step(None if content is UNSET else content)
         attached = json.loads(os.environ.get(flowcurrent.VARIABLE, "{}")).get("with", ())
         changed = flowmutators.has_mutators(written)
         if not changed and not any(flowusers.named(text.partition(":")[0]) for text in attached):

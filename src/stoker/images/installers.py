@@ -14,7 +14,7 @@ from typing import Final, Iterator, Sequence
 from packaging.version import InvalidVersion, Version
 
 from stoker.core.packages import CHANNELS, PackageSettings
-from stoker.core.units import given
+from stoker.core.units import value_or
 
 CONDA: Final = ("micromamba", "mamba", "conda")
 """Programs that make an environment of conda's packages, the fastest first; all take the same arguments."""
@@ -38,7 +38,7 @@ def maker(packages: PackageSettings) -> str:
 
 def interpreter(packages: PackageSettings) -> str:
     """A Python on this machine of the version that is asked for; empty if there is none."""
-    version = given(packages.python, "")
+    version = value_or(packages.python, "")
     if is_this(version):
         return sys.executable
     program = shutil.which(f"python{'.'.join(version.split('.')[:2])}")
@@ -71,7 +71,7 @@ def _version_of(program: str) -> str:
 def commands(folder: Path, packages: PackageSettings, more: Sequence[str] = ()) -> Iterator[list[str]]:
     """The commands that make an environment, in order; the requirement file follows a last word "-r"."""
     program, environment_python = maker(packages), str(python_of(folder))
-    python = given(packages.python, "")
+    python = value_or(packages.python, "")
     lines = [*more, *packages.requirements]
     pip = [
         environment_python,
@@ -84,7 +84,7 @@ def commands(folder: Path, packages: PackageSettings, more: Sequence[str] = ()) 
         "-r",
     ]
     if packages.specifications:
-        channels = [word for name in given(packages.channels, CHANNELS) for word in ("-c", name)]
+        channels = [word for name in value_or(packages.channels, CHANNELS) for word in ("-c", name)]
         python_spec = f"python={python or '.'.join(VERSION.split('.')[:2])}"
         yield [
             program,

@@ -13,7 +13,7 @@ import attrs
 
 from stoker.core.docker import DockerSettings, Installer
 from stoker.core.errors import SettingsError
-from stoker.core.units import UNSET, given
+from stoker.core.units import UNSET, value_or
 from stoker.images import parents
 from stoker.images.context import listed_files
 from stoker.images.dockerfile import (
@@ -67,28 +67,28 @@ def spec_of(settings: DockerSettings | None, *, root: Path, python: str, worker:
     `worker` is the file name of Stoker's wheel (`images.wheel`); without it the image has no worker.
     """
     settings = settings if settings is not None else DockerSettings()
-    if given(settings.skip_build, False):
+    if value_or(settings.skip_build, False):
         return _unbuilt_spec(settings, python)
     own_dockerfile = _own_dockerfile(settings, root)
-    python = given(settings.python_version, python)
+    python = value_or(settings.python_version, python)
     parent, accelerator = _parent(settings, own_dockerfile, python)
     interpreter = _interpreter(settings, own_dockerfile, parent, python)
-    if given(settings.python_version, "") and interpreter == "parent" and not given(settings.conda_packages, ()):
+    if value_or(settings.python_version, "") and interpreter == "parent" and not value_or(settings.conda_packages, ()):
         parents.check_python(parent, python)
     groups, left_out = _requirement_lists(settings, root)
     groups, extras, removed = _without_duplicates(groups)
     wheels = accelerator.wheels or _wheels(groups)
-    installer: Installer = given(settings.python_package_installer, "uv")
-    arguments = tuple(_arguments(given(settings.python_package_installer_args, {}), installer))
+    installer: Installer = value_or(settings.python_package_installer, "uv")
+    arguments = tuple(_arguments(value_or(settings.python_package_installer_args, {}), installer))
     if installer == "pip" and wheels and not any("index-url=" in word for word in arguments):
         groups = tuple(part for group in groups for part in _split_torch(group, wheels))
-    build_config = given(settings.build_config, {})
+    build_config = value_or(settings.build_config, {})
     options = _options(build_config)
     return ImageSpec(
         parent=parent,
         python=python,
         interpreter=interpreter,
-        platform=_matching(given(settings.platform, ""), _PLATFORM, "platform", "linux/amd64"),
+        platform=_matching(value_or(settings.platform, ""), _PLATFORM, "platform", "linux/amd64"),
         own_dockerfile=own_dockerfile,
         build_arguments=tuple(sorted(_variable(name, "a build argument") for name in options.get("build_args", {}))),
         environment=_environment(settings.environment, "environment"),
@@ -101,9 +101,9 @@ def spec_of(settings: DockerSettings | None, *, root: Path, python: str, worker:
         wheels=wheels,
         worker=worker,
         worker_extras=extras,
-        project=given(settings.local_project_install_command, ""),
+        project=value_or(settings.local_project_install_command, ""),
         runtime_environment=_environment(settings.runtime_environment, "runtime_environment"),
-        user=_matching(given(settings.user, ""), _USER, "user", "1000:1000"),
+        user=_matching(value_or(settings.user, ""), _USER, "user", "1000:1000"),
         secrets=tuple(sorted(options.get("secrets", {}))),
         context_root=_context_root(settings, root),
         dockerignore=_dockerignore(build_config, root),
@@ -131,22 +131,22 @@ def context_files(spec: ImageSpec, *, root: Path, wheel: Path | None = None) -> 
 
 
 def _unbuilt_spec(settings: DockerSettings, python: str) -> ImageSpec:
-    if not given(settings.parent_image, ""):
+    if not value_or(settings.parent_image, ""):
         raise SettingsError("skip_build needs a parent_image: it is the image that is used as it is")
-    lost = [name for name in BUILD_FIELDS if given(getattr(settings, name), None)]
+    lost = [name for name in BUILD_FIELDS if value_or(getattr(settings, name), None)]
     if lost:
         raise SettingsError(
             f"skip_build: the image is used as it is, and {', '.join(lost)} would be ignored",
             fix=f"take back what it has from weaker settings ({lost[0]}=None), or let the image be built",
         )
     return ImageSpec(
-        parent=_matching(given(settings.parent_image, ""), _IMAGE, "parent_image", "pytorch/pytorch:2.8.0"),
+        parent=_matching(value_or(settings.parent_image, ""), _IMAGE, "parent_image", "pytorch/pytorch:2.8.0"),
         python=python,
         skip_build=True,
-        platform=_matching(given(settings.platform, ""), _PLATFORM, "platform", "linux/amd64"),
+        platform=_matching(value_or(settings.platform, ""), _PLATFORM, "platform", "linux/amd64"),
         runtime_environment=_environment(settings.runtime_environment, "runtime_environment"),
-        user=_matching(given(settings.user, ""), _USER, "user", "1000:1000"),
-        installer=given(settings.python_package_installer, "uv"),
+        user=_matching(value_or(settings.user, ""), _USER, "user", "1000:1000"),
+        installer=value_or(settings.python_package_installer, "uv"),
         **_target_fields(settings),
     )
 
@@ -154,21 +154,21 @@ def _unbuilt_spec(settings: DockerSettings, python: str) -> ImageSpec:
 def _conda_packages(settings: DockerSettings) -> tuple[str, ...]:
     """What conda installs, with the Python that is asked for: a parent's own environment may have another."""
     packages = _matching_all(settings.conda_packages, _CONDA, "conda_packages", "ffmpeg=6")
-    python = given(settings.python_version, "")
+    python = value_or(settings.python_version, "")
     return (f"python={python}", *packages) if packages and python else packages
 
 
 def _target_fields(settings: DockerSettings) -> dict[str, Any]:
     return {
-        "target_repository": given(settings.target_repository, ""),
-        "image_tag": given(settings.image_tag, ""),
-        "prevent_build_reuse": given(settings.prevent_build_reuse, False),
+        "target_repository": value_or(settings.target_repository, ""),
+        "image_tag": value_or(settings.image_tag, ""),
+        "prevent_build_reuse": value_or(settings.prevent_build_reuse, False),
     }
 
 
 def _own_dockerfile(settings: DockerSettings, root: Path) -> str:
     """The text of the user's Dockerfile; empty if there is none."""
-    filename = given(settings.dockerfile, "")
+    filename = value_or(settings.dockerfile, "")
     if not filename:
         return ""
     path = root / filename
@@ -185,17 +185,19 @@ def _own_dockerfile(settings: DockerSettings, root: Path) -> str:
 
 def _parent(settings: DockerSettings, own: str, python: str) -> tuple[str, parents.Parent]:
     """The image that the build starts from, and the official image of the accelerator."""
-    accelerator = given(settings.accelerator, "")
+    accelerator = value_or(settings.accelerator, "")
     default = parents.parent_for(accelerator, python=python) if accelerator else parents.plain(python)
     if own:
         return final_parent(own), default
-    image = given(settings.parent_image, "")
+    image = value_or(settings.parent_image, "")
     return _matching(image, _IMAGE, "parent_image", "pytorch/pytorch:2.8.0") or default.image, default
 
 
 def _interpreter(settings: DockerSettings, own: str, parent: str, python: str) -> Python:
     """Where the image's Python comes from; a user's Dockerfile and apt's packages are taken to bring one."""
-    has_python = own or any(re.match(r"python3(?![-a-z])|python-is", name) for name in given(settings.apt_packages, ()))
+    has_python = own or any(
+        re.match(r"python3(?![-a-z])|python-is", name) for name in value_or(settings.apt_packages, ())
+    )
     return "parent" if has_python else parents.interpreter_of(parent, python=python)
 
 
@@ -203,11 +205,11 @@ def _requirement_lists(settings: DockerSettings, root: Path) -> tuple[tuple[Requ
     """The lists in the order of installation: this Python's packages, the project's, those of `requirements`."""
     groups: list[RequirementList] = []
     left_out: tuple[str, ...] = ()
-    if given(settings.replicate_local_python_environment, False):
+    if value_or(settings.replicate_local_python_environment, False):
         local, left_out = installed()
         groups.append(local)
-    extras = given(settings.required_extras, ())
-    project = given(settings.pyproject_path, "")
+    extras = value_or(settings.required_extras, ())
+    project = value_or(settings.pyproject_path, "")
     if project or extras:
         path = root / (project or "pyproject.toml")
         if not path.exists():
@@ -215,7 +217,7 @@ def _requirement_lists(settings: DockerSettings, root: Path) -> tuple[tuple[Requ
                 f"there is no {path}", fix="pyproject_path= says where the project is, seen from its root"
             )
         groups.append(from_project(path, extras))
-    requirements = given(settings.requirements, ())
+    requirements = value_or(settings.requirements, ())
     if isinstance(requirements, str):
         groups.append(from_file((root / requirements).resolve()))
     elif requirements:
@@ -305,10 +307,10 @@ def _options(build_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _context_root(settings: DockerSettings, root: Path) -> str:
-    folder_name = given(settings.build_context_root, "")
+    folder_name = value_or(settings.build_context_root, "")
     if not folder_name:
         return ""
-    if not (given(settings.dockerfile, "") or given(settings.local_project_install_command, "")):
+    if not (value_or(settings.dockerfile, "") or value_or(settings.local_project_install_command, "")):
         raise SettingsError(
             "build_context_root: nothing would be taken from there",
             fix="it is for a dockerfile= of your own, or for local_project_install_command=",
@@ -332,7 +334,7 @@ def _dockerignore(build_config: Mapping[str, Any], root: Path) -> str:
 
 def _environment(settings: Mapping[str, str | None] | None, field: str) -> dict[str, str]:
     variables: dict[str, str] = {}
-    for name, value in given(settings, {}).items():
+    for name, value in value_or(settings, {}).items():
         if value is None or value is UNSET:
             continue
         _variable(name, field)
@@ -355,7 +357,7 @@ def _variable(name: str, field: str) -> str:
 
 
 def _matching_all(values: Iterable[str] | None, pattern: re.Pattern[str], field: str, example: str) -> tuple[str, ...]:
-    return tuple(_matching(value.strip(), pattern, field, example) for value in given(values, ()))
+    return tuple(_matching(value.strip(), pattern, field, example) for value in value_or(values, ()))
 
 
 def _matching(value: str, pattern: re.Pattern[str], field: str, example: str) -> str:

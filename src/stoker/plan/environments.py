@@ -18,7 +18,7 @@ from stoker.backends.base.backend import ProvidesPackages, RunningBackend, capab
 from stoker.core.findings import Finding
 from stoker.core.packages import PackageSettings, clauses, digest, name_of, requirement
 from stoker.core.plan import StepPlan
-from stoker.core.units import given
+from stoker.core.units import value_or
 from stoker.images.installers import CONDA, UV, VERSION, is_this, maker
 from stoker.plan.imagepackages import project
 from stoker.plan.requirements import satisfies as allowed
@@ -43,7 +43,7 @@ def project_lines(packages: PackageSettings) -> tuple[str, ...]:
     from stoker.images.requirementlines import project_of
     from stoker.images.requirements import from_project
 
-    own = {name_of(name) for name, version in given(packages.pypi, {}).items() if version is not None}
+    own = {name_of(name) for name, version in value_or(packages.pypi, {}).items() if version is not None}
     return tuple(line for line in from_project(path).lines if project_of(line) not in own)
 
 
@@ -51,11 +51,11 @@ def differences(packages: PackageSettings) -> Iterator[tuple[str, str, str]]:
     """What the driver's environment lacks: the setting's field, what is asked for, and what is here in its place."""
     if packages.empty:
         return
-    python = given(packages.python, "")
+    python = value_or(packages.python, "")
     if not is_this(python):
         yield "python", f"Python {python}", f"Python {VERSION}"
     for field, wanted in (("pypi", packages.pypi), ("conda", packages.conda)):
-        for name, version in sorted(given(wanted, {}).items()):
+        for name, version in sorted(value_or(wanted, {}).items()):
             if version is None:
                 continue
             plain = name_of(name)
@@ -140,7 +140,7 @@ def _not_made(step: StepPlan, packages: PackageSettings) -> Iterator[Finding]:
         why = f"there is no python{packages.python} on PATH, and no uv that could bring one"
         yield refused(what, why, "install it, or pip install uv")
     pickled = step.source.kind == "pickled" or any(hook.kind == "pickled" for hook in step.hooks.values())
-    python = given(packages.python, "")
+    python = value_or(packages.python, "")
     if pickled and not is_this(".".join(python.split(".")[:2])):
         what = f"its function is sent as a pickle, which Python {python} does not read when {VERSION} made it"
         yield refused(what, "it is no module's and no file's", "define it in a file")

@@ -15,7 +15,7 @@ import attrs
 from stoker.core.docker import DockerSettings
 from stoker.core.errors import SettingsError
 from stoker.core.packages import PackageSettings, name_of
-from stoker.core.units import given
+from stoker.core.units import value_or
 from stoker.images import parents
 from stoker.images.requirementlines import project_of, same
 
@@ -48,7 +48,7 @@ def laid_in(told: Told) -> tuple[dict[str, Any], dict[str, str]]:
     docker = dict(values.get("docker") or {})
     DockerSettings(**_kept(docker))
     before = dict(docker)
-    if not given(packages.disabled, False):
+    if not value_or(packages.disabled, False):
         if packages.environment == "uv":
             _put_project(docker, packages, told)
         if not packages.empty:
@@ -100,7 +100,7 @@ def project() -> Path | None:
 
 
 def _put_python(docker: dict[str, Any], packages: PackageSettings, told: Told) -> None:
-    wanted = given(packages.python, "")
+    wanted = value_or(packages.python, "")
     theirs = docker.get("python_version")
     if not wanted or _stronger(told, "docker.python_version", "packages.python"):
         return
@@ -145,7 +145,7 @@ def _put_conda(docker: dict[str, Any], packages: PackageSettings, told: Told) ->
     if not packages.specifications:
         return
     docker["conda_packages"] = lines
-    channels = list(given(packages.channels, ()))
+    channels = list(value_or(packages.channels, ()))
     written = list(docker.get("conda_channels") or ())
     if not channels or _stronger(told, "docker.conda_channels", "packages.channels"):
         return
@@ -157,7 +157,7 @@ def _put_conda(docker: dict[str, Any], packages: PackageSettings, told: Told) ->
 def _put_indexes(docker: dict[str, Any], packages: PackageSettings, told: Told) -> None:
     arguments = dict(docker.get("python_package_installer_args") or {})
     spelled = {name.strip().lstrip("-").replace("_", "-"): name for name in arguments}
-    index, more = given(packages.index_url, ""), list(given(packages.extra_index_urls, ()))
+    index, more = value_or(packages.index_url, ""), list(value_or(packages.extra_index_urls, ()))
     own = next((spelled[name] for name in _INDEX if name in spelled), "")
     path = f"docker.python_package_installer_args.{own}"
     if index and own and arguments[own] != index and not _stronger(told, path, "packages.index_url"):
@@ -210,7 +210,7 @@ def _from(told: Told, name: str) -> str:
 
 
 def _names(value: Mapping[str, str | None] | None) -> list[str]:
-    return [name for name, version in given(value, {}).items() if version is not None]
+    return [name for name, version in value_or(value, {}).items() if version is not None]
 
 
 def _conda_name(line: str) -> str:

@@ -21,7 +21,7 @@ from stoker.core.findings import Finding
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagenames import merged, parse, plain
 from stoker.core.plan import StepPlan
-from stoker.core.units import UNSET, given
+from stoker.core.units import UNSET, value_or
 from stoker.devices.catalog import capability
 from stoker.devices.choosing import impossible
 from stoker.devices.compat import Held, dotted, held
@@ -161,7 +161,7 @@ def listed(docker: DockerSettings) -> tuple[Sequence[str], Sequence[str]]:
             unknown.append(name)
     if docker.conda_packages is not UNSET and docker.conda_packages:
         unknown.append("conda_packages")
-    wanted = given(docker.requirements, None)
+    wanted = value_or(docker.requirements, None)
     if wanted is None:
         return (), unknown
     if not isinstance(wanted, str):
@@ -263,9 +263,9 @@ def gathered_without_image(step: StepPlan, *, inventory: Inventory | None, clien
 def _reference(
     step: StepPlan, docker: DockerSettings, parent: Callable[[DockerSettings], str] | None, usual: parents.Parent | None
 ) -> str:
-    if given(docker.dockerfile, ""):
+    if value_or(docker.dockerfile, ""):
         return step.image  # what a file of the user's makes is known when it is built
-    named = given(docker.parent_image, "")
+    named = value_or(docker.parent_image, "")
     if named:
         return named
     if parent is not None:
@@ -275,8 +275,8 @@ def _reference(
 
 def _usual(docker: DockerSettings, client: Client) -> parents.Parent | None:
     """What the build takes where no parent is named, and the index of torch's wheels that goes with it."""
-    python = given(docker.python_version, dotted(client.python[:2]))
-    asked = given(docker.accelerator, "")
+    python = value_or(docker.python_version, dotted(client.python[:2]))
+    asked = value_or(docker.accelerator, "")
     try:
         return parents.parent_for(asked, python=python) if asked else parents.plain(python)
     except SettingsError:
@@ -284,7 +284,7 @@ def _usual(docker: DockerSettings, client: Client) -> parents.Parent | None:
 
 
 def _options(docker: DockerSettings, usual: parents.Parent | None) -> Mapping[str, object]:
-    options: dict[str, object] = dict(given(docker.python_package_installer_args, {}))
+    options: dict[str, object] = dict(value_or(docker.python_package_installer_args, {}))
     if usual is not None and usual.wheels:
         options.setdefault("torch-backend", usual.wheels)
     return options

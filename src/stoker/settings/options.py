@@ -11,19 +11,18 @@ from typing import Any, Callable, Final, Iterable, Mapping
 import attrs
 
 from stoker.backends.registry import BACKENDS
-from stoker.core import resources as asked
 from stoker.core import units
-from stoker.core.docker import DockerSettings, given_environment, given_mapping
+from stoker.core.docker import DockerSettings, parse_environment
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.ladder import single
 from stoker.core.launch import Launch
 from stoker.core.monitoring import WATCHED, Monitor
 from stoker.core.packages import PackageSettings
 from stoker.core.plugins import entry_points
-from stoker.core.resources import ResourceSettings, given_flag
+from stoker.core.resources import ResourceSettings, check_complete
 from stoker.core.retry import NO_RETRY, Retry
 from stoker.core.settings import COMPONENTS, Layer, Level, StepSettings, fields_given
-from stoker.core.units import UNSET, whole_run_fields
+from stoker.core.units import UNSET, parse_flag, parse_mapping, parse_positive_count, whole_run_fields
 
 
 @attrs.frozen(kw_only=True)
@@ -42,7 +41,7 @@ def _fields_of(kind: type, *, short: str = "") -> Option:
         if value is None or isinstance(value, kind):
             return value if value is None else fields_given(value)
         if isinstance(value, Mapping):
-            return fields_given(kind(**given_mapping(value) or {}))
+            return fields_given(kind(**parse_mapping(value) or {}))
         if short and not attrs.has(type(value)):
             return fields_given(kind(**{short: value}))
         raise SettingsError(f"{_shown(value)} is not {kind.__name__}", fix=f"write {kind.__name__}(…) or its fields")
@@ -66,7 +65,7 @@ def _or_none(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _flag(value: Any) -> Any:
     if value is None:
         raise SettingsError("None is neither true nor false", fix="write true or false")
-    return given_flag(value)
+    return parse_flag(value)
 
 
 def _json(value: Any) -> Any:
@@ -116,11 +115,11 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "accelerator_policy": Option(parse=_choice("require", "prefer")),
     "on_idle_gpu": Option(parse=_choice("warn", "fail", "stop", "ignore")),
     "monitor": _fields_of(Monitor, short="interval"),
-    "environment": Option(parse=given_environment),
+    "environment": Option(parse=parse_environment),
     "launch": Option(parse=_launch, kind=Launch),
     "step_operator": Option(parse=_operator),
     "failure_mode": Option(parse=_choice("fail_fast", "continue"), level="pipeline"),
-    "max_parallel": Option(parse=asked.given_nodes, level="pipeline"),
+    "max_parallel": Option(parse=parse_positive_count, level="pipeline"),
 }
 """Every option by its name. `step_operator` is the name of one; a mapping under that key is the operator's settings."""
 
@@ -192,7 +191,7 @@ def step_settings(values: Mapping[str, Any], backend: Mapping[str, Any] | None =
     """The resolved settings of a step from merged plain values; None in a field means that nothing is asked."""
     plain = {name: value for name, value in values.items() if name in OPTIONS and OPTIONS[name].level == "step"}
     resources = ResourceSettings(**_kept(plain.pop("resources", None)))
-    asked.complete(resources)
+    check_complete(resources)
     docker, packages = plain.pop("docker", None), plain.pop("packages", None)
     retry = _kept(plain.pop("retry", None))
     monitor = _kept(plain.pop("monitor", None))
@@ -243,7 +242,7 @@ def _component(component: str, flavor: str, value: Any, level: Level) -> Iterabl
         if owner is None or (flavor and owner != flavor):
             raise SettingsError(f"{_shown(value)} holds no settings for '{key}'", fix="give a mapping of its fields")
         flavor, value = owner, _fields_stated(value)
-    plain = dict(given_mapping(value) or {})
+    plain = dict(parse_mapping(value) or {})
     if not flavor:
         # TOML and --set write "orchestrator.local.cpus" as nested tables.
         for name in [name for name in plain if isinstance(plain[name], Mapping) and name in BACKENDS]:

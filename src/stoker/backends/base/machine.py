@@ -17,7 +17,7 @@ from stoker.core.findings import Finding
 from stoker.core.launch import Launch
 from stoker.core.plan import Capacity, Job, StepPlan, reporter_of
 from stoker.core.resources import describe
-from stoker.core.units import given, size_text
+from stoker.core.units import size_text, value_or
 from stoker.core.words import memory_text
 
 _SLOTS_PER_CPU: Final = 8
@@ -37,9 +37,9 @@ _REFUSED: Final[Mapping[str, tuple[str, str, str]]] = {
 
 def room(*, cpus: float | None = None, memory: int | None = None, slots: int | None = None) -> Capacity:
     """What this machine has for steps: cgroup limits and CPU affinity counted, or as much of it as is said."""
-    cpus = given(cpus, float(cpu_count()))
-    memory = given(memory, memory_size())
-    return Capacity(cpus=cpus, memory=memory, slots=given(slots, max(1, int(cpus)) * _SLOTS_PER_CPU))
+    cpus = value_or(cpus, float(cpu_count()))
+    memory = value_or(memory, memory_size())
+    return Capacity(cpus=cpus, memory=memory, slots=value_or(slots, max(1, int(cpus)) * _SLOTS_PER_CPU))
 
 
 def cpu_count() -> int:
@@ -93,7 +93,7 @@ def check(step: StepPlan, room: Capacity, *, leases: bool) -> Iterator[Finding]:
     report = reporter_of(step)
     nodes = int(wanted.get("nodes", 1))
     each = f" on each of {nodes} nodes" if nodes > 1 else ""
-    cpus, memory = given(wanted.cpu_count, 0.0), given(wanted.memory, 0)
+    cpus, memory = value_or(wanted.cpu_count, 0.0), value_or(wanted.memory, 0)
     if cpus and cpus * nodes > room.cpus:
         what = f"asks for {cpus:g} CPUs{each}; this machine has {room.cpus:g}"
         yield report.refused("STK101", what, _NEVER_LESS, f"resources.cpu_count={room.cpus / nodes:g}")
@@ -114,13 +114,13 @@ def check(step: StepPlan, room: Capacity, *, leases: bool) -> Iterator[Finding]:
     if wanted.gpus_per_node and not leases:
         yield report.refused("STK103", f"asks for {describe(wanted)}", _NO_LEASES, "resources.gpu_count=null")
     for name, (code, what, why) in _REFUSED.items():
-        asked = given(wanted.get(name, None), None)
+        asked = value_or(wanted.get(name, None), None)
         if asked:
             yield report.refused(code, f"asks for {what.format(_shown(name, asked))}", why, f"resources.{name}=null")
-    if given(wanted.disk, 0) > (free := shutil.disk_usage(".").free):
+    if value_or(wanted.disk, 0) > (free := shutil.disk_usage(".").free):
         what = f"asks for {size_text(wanted.disk or 0)} of disk; {memory_text(free)} are free here"
         yield report.refused("STK108", what, _NEVER_LESS, "resources.disk=null")
-    if given(wanted.spot, None):
+    if value_or(wanted.spot, None):
         what = "asks for a spot machine; it runs on this one"
         yield report.translated("STK109", what, "this machine is never taken away")
     if not step.environment and (lack := _missing(step.settings.launch)):

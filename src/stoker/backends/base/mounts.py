@@ -6,8 +6,8 @@ from typing import Iterable
 
 import attrs
 
-from stoker.core.docker import given_texts
 from stoker.core.errors import SettingsError
+from stoker.core.units import parse_texts
 
 
 @attrs.frozen
@@ -31,9 +31,9 @@ class Mount:
         return cls(parts[0], parts[1], mode == "ro")
 
 
-def given_mounts(value: Iterable[str] | None) -> tuple[str, ...] | None:
+def parse_mounts(value: Iterable[str] | None) -> tuple[str, ...] | None:
     """`mounts`, each checked."""
-    texts = given_texts(value)
+    texts = parse_texts(value)
     for text in texts or ():
         Mount.parse(text)
     return texts

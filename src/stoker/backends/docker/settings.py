@@ -10,11 +10,9 @@ from typing import Any, Final, Literal, Mapping
 
 import attrs
 
-from stoker.backends.base.mounts import given_mounts
-from stoker.core.docker import given_mapping, given_text
+from stoker.backends.base.mounts import parse_mounts
 from stoker.core.errors import SettingsError, nearest
-from stoker.core.resources import given_flag
-from stoker.core.units import UNSET, WHOLE_RUN, one_of, strict
+from stoker.core.units import UNSET, WHOLE_RUN, one_of, parse_flag, parse_mapping, parse_text, strict
 
 SHARED_MEMORY: Final = 1 << 30
 """Bytes of /dev/shm where the step does not say: NCCL asks for 1 GB, data loaders take some, an engine gives 64 MB.
@@ -80,9 +78,9 @@ _SECRET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _USER = re.compile(r"image|[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 
 
-def given_secrets(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
+def parse_secrets(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """`secrets`: names of files to where their contents come from."""
-    found: Any = given_mapping(value)
+    found: Any = parse_mapping(value)
     for name, source in (found or {}).items():
         if not _SECRET.fullmatch(name):
             raise SettingsError(f"{name!r} is not a name for a secret's file", fix="use letters, digits and _ . -")
@@ -92,17 +90,17 @@ def given_secrets(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
     return found  # type: ignore[no-any-return]
 
 
-def given_user(value: str | None) -> str | None:
+def parse_user(value: str | None) -> str | None:
     """`user`."""
-    text = given_text(value)
+    text = parse_text(value)
     if text and not _USER.fullmatch(text):
         raise SettingsError(f"{value!r} is not a user", fix='write "1000:1000", a name of the image\'s, or "image"')
     return text
 
 
-def given_run_options(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def parse_run_options(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """`run_options`, each checked against the table."""
-    found: Any = given_mapping(value)
+    found: Any = parse_mapping(value)
     for name, option in (found or {}).items():
         if name in ELSEWHERE:
             raise SettingsError(f"run_options has no '{name}': it is given elsewhere", fix=ELSEWHERE[name])
@@ -116,13 +114,13 @@ def given_run_options(value: Mapping[str, Any] | None) -> Mapping[str, Any] | No
     return found  # type: ignore[no-any-return]
 
 
-def given_pull(value: Pull | None) -> Pull | None:
+def parse_pull(value: Pull | None) -> Pull | None:
     """`pull`."""
     one_of(value, "missing", "always", "never")
     return value
 
 
-def given_gpus(value: Gpus | None) -> Gpus | None:
+def parse_gpu_mode(value: Gpus | None) -> Gpus | None:
     """`gpus`."""
     one_of(value, "request", "cdi")
     return value
@@ -133,27 +131,27 @@ def given_gpus(value: Gpus | None) -> Gpus | None:
 class ContainerSettings:
     """How a step's container is run. A field that is not given is `UNSET`; `None` takes back what weaker layers say."""
 
-    network: str | None = attrs.field(default=UNSET, converter=given_text)
+    network: str | None = attrs.field(default=UNSET, converter=parse_text)
     """"host", "none", or a network of the engine's (`HostConfig.NetworkMode`); without it, the engine's default."""
-    user: str | None = attrs.field(default=UNSET, converter=given_user)
+    user: str | None = attrs.field(default=UNSET, converter=parse_user)
     """"uid:gid", a name in the image, or "image" for the image's own (`User`); without it, files are yours."""
-    mounts: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_mounts)
+    mounts: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_mounts)
     """Folders and volumes in the container (`HostConfig.Mounts`), as "/here:/there" or "/here:/there:ro"."""
-    secrets: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_secrets)
+    secrets: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_secrets)
     """Names to "env:NAME" or a file's path: each becomes a file below /run/secrets."""
-    pull: Pull | None = attrs.field(default=UNSET, converter=given_pull)
+    pull: Pull | None = attrs.field(default=UNSET, converter=parse_pull)
     """When the image is fetched: "missing", "always" or "never"."""
-    gpus: Gpus | None = attrs.field(default=UNSET, converter=given_gpus)
+    gpus: Gpus | None = attrs.field(default=UNSET, converter=parse_gpu_mode)
     """How the engine is asked for NVIDIA devices: by a device "request" (`DeviceRequests`), or by their "cdi" names."""
-    python: str | None = attrs.field(default=UNSET, converter=given_text)
+    python: str | None = attrs.field(default=UNSET, converter=parse_text)
     """The interpreter in the image, first word of `Entrypoint`."""
-    host: str | None = attrs.field(default=UNSET, converter=given_text, metadata=WHOLE_RUN)
+    host: str | None = attrs.field(default=UNSET, converter=parse_text, metadata=WHOLE_RUN)
     """The engine's address, as in DOCKER_HOST, which is read where this is not given."""
-    shares_files: bool | None = attrs.field(default=UNSET, converter=given_flag, metadata=WHOLE_RUN)
+    shares_files: bool | None = attrs.field(default=UNSET, converter=parse_flag, metadata=WHOLE_RUN)
     """Whether the engine sees this machine's folders; it does through a Unix socket."""
-    keep: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    keep: bool | None = attrs.field(default=UNSET, converter=parse_flag)
     """Leave the containers of failed steps for you to look into; `stoker gc` removes them."""
-    run_options: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_run_options)
+    run_options: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_run_options)
     """Further options of the container by the names of docker-py (`RUN_OPTIONS`)."""
 
     def get(self, name: str, default: Any = None) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Final, Iterable, Mapping
 import attrs
 
 from stoker.core.errors import SettingsError, nearest
-from stoker.core.units import UNSET, count, strict
+from stoker.core.units import UNSET, parse_count, parse_mapping, parse_text, strict
 
 QOS: Final = ("Burstable", "Guaranteed")
 PULL_POLICIES: Final = ("IfNotPresent", "Always", "Never")
@@ -20,14 +20,7 @@ _TOLERATION: Final = ("key", "operator", "value", "effect", "tolerationSeconds",
 """https://kubernetes.io/docs/reference/generated/kubernetes-api/v1.30/#toleration-v1-core"""
 
 
-def given_text(value: Any) -> Any:
-    """A text."""
-    if value is UNSET or value is None or (isinstance(value, str) and value):
-        return value
-    raise SettingsError(f"{value!r} is not a text", fix="write a text")
-
-
-def given_flag(value: Any) -> Any:
+def parse_flag_word(value: Any) -> Any:
     """A yes or a no, also as the command line writes it."""
     words = {"true": True, "false": False, "1": True, "0": False}
     if value is UNSET or value is None or isinstance(value, bool):
@@ -37,7 +30,7 @@ def given_flag(value: Any) -> Any:
     raise SettingsError(f"{value!r} is neither true nor false", fix="write true or false")
 
 
-def given_texts(value: Any) -> Any:
+def parse_listed_texts(value: Any) -> Any:
     """Texts, or one text with commas."""
     if value is UNSET or value is None:
         return value
@@ -49,7 +42,7 @@ def given_texts(value: Any) -> Any:
     return tuple(items)
 
 
-def given_pairs(value: Any) -> Any:
+def parse_pairs(value: Any) -> Any:
     """A mapping of texts, or "key=value,key=value"."""
     if value is UNSET or value is None:
         return value
@@ -63,24 +56,12 @@ def given_pairs(value: Any) -> Any:
     return {str(key): str(text) for key, text in value.items()}
 
 
-def given_whole(value: Any) -> Any:
-    """A whole number."""
-    return value if value is UNSET or value is None else count(value)
-
-
-def given_mapping(value: Any) -> Any:
-    """A mapping of whatever it is."""
-    if value is UNSET or value is None or isinstance(value, Mapping):
-        return value if value is UNSET or value is None else dict(value)
-    raise SettingsError(f"{value!r} is not a mapping", fix="write {…}")
-
-
-def given_qos(value: Any) -> Any:
+def parse_qos(value: Any) -> Any:
     """A class of service."""
     return _one_of(value, QOS)
 
 
-def given_policy(value: Any) -> Any:
+def parse_policy(value: Any) -> Any:
     """When an image is pulled."""
     return _one_of(value, PULL_POLICIES)
 
@@ -112,47 +93,47 @@ def _tolerations(value: Any) -> Any:
 class KubernetesSettings:
     """How the pod of a step is to be; the fields' own words are those of a PodSpec."""
 
-    image: str | None = attrs.field(default=UNSET, converter=given_text)
+    image: str | None = attrs.field(default=UNSET, converter=parse_text)
     """The image of the container."""
-    image_pull_policy: str | None = attrs.field(default=UNSET, converter=given_policy)
+    image_pull_policy: str | None = attrs.field(default=UNSET, converter=parse_policy)
     """`imagePullPolicy`."""
-    image_pull_secrets: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
+    image_pull_secrets: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_listed_texts)
     """`imagePullSecrets`, by name."""
-    service_account: str | None = attrs.field(default=UNSET, converter=given_text)
+    service_account: str | None = attrs.field(default=UNSET, converter=parse_text)
     """`serviceAccountName`."""
-    secrets: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_texts)
+    secrets: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_listed_texts)
     """Secrets whose entries become environment variables (`envFrom`)."""
-    node_selector: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_pairs)
+    node_selector: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_pairs)
     """`nodeSelector`."""
-    namespace: str | None = attrs.field(default=UNSET, converter=given_text)
+    namespace: str | None = attrs.field(default=UNSET, converter=parse_text)
     """The namespace of the job."""
     tolerations: tuple[Mapping[str, Any], ...] | None = attrs.field(default=UNSET, converter=_tolerations)
     """`tolerations`."""
-    labels: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_pairs)
+    labels: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_pairs)
     """Labels of the pod."""
-    annotations: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_pairs)
+    annotations: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_pairs)
     """Annotations of the pod."""
-    use_tmpfs: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    use_tmpfs: bool | None = attrs.field(default=UNSET, converter=parse_flag_word)
     """Mount a file system in memory (`emptyDir` with `medium: Memory`)."""
-    tmpfs_tempdir: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    tmpfs_tempdir: bool | None = attrs.field(default=UNSET, converter=parse_flag_word)
     """Make it the folder of temporary files."""
-    tmpfs_size: int | None = attrs.field(default=UNSET, converter=given_whole)
+    tmpfs_size: int | None = attrs.field(default=UNSET, converter=parse_count)
     """Its size in MiB."""
-    tmpfs_path: str | None = attrs.field(default=UNSET, converter=given_text)
+    tmpfs_path: str | None = attrs.field(default=UNSET, converter=parse_text)
     """Where it is mounted."""
-    persistent_volume_claims: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_pairs)
+    persistent_volume_claims: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_pairs)
     """Claims by name, and where each is mounted."""
-    port: int | None = attrs.field(default=UNSET, converter=given_whole)
+    port: int | None = attrs.field(default=UNSET, converter=parse_count)
     """`containerPort`."""
-    compute_pool: str | None = attrs.field(default=UNSET, converter=given_text)
+    compute_pool: str | None = attrs.field(default=UNSET, converter=parse_text)
     """The pool of nodes of that name."""
-    executable: str | None = attrs.field(default=UNSET, converter=given_text)
+    executable: str | None = attrs.field(default=UNSET, converter=parse_text)
     """The interpreter in the image."""
-    hostname_resolution_timeout: int | None = attrs.field(default=UNSET, converter=given_whole)
+    hostname_resolution_timeout: int | None = attrs.field(default=UNSET, converter=parse_count)
     """Seconds for which the nodes of a gang wait for each other's names."""
-    qos: str | None = attrs.field(default=UNSET, converter=given_qos)
+    qos: str | None = attrs.field(default=UNSET, converter=parse_qos)
     """The class of service: "Burstable" or "Guaranteed"."""
-    extended_resources: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_pairs)
+    extended_resources: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_pairs)
     """Extended resources and how many of each."""
-    security_context: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_mapping)
+    security_context: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_mapping)
     """`securityContext`."""

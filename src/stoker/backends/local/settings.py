@@ -6,9 +6,8 @@ from typing import Any, Mapping
 
 import attrs
 
-from stoker.core import resources as asked
 from stoker.core.plan import Capacity
-from stoker.core.units import UNSET, WHOLE_RUN, strict
+from stoker.core.units import UNSET, WHOLE_RUN, parse_number, parse_positive_count, parse_size, strict
 
 
 @strict
@@ -16,11 +15,11 @@ from stoker.core.units import UNSET, WHOLE_RUN, strict
 class LocalSettings:
     """What this machine may give to a whole run; what is not given is all that the machine has."""
 
-    max_workers: int | None = attrs.field(default=UNSET, converter=asked.given_nodes, metadata=WHOLE_RUN)
+    max_workers: int | None = attrs.field(default=UNSET, converter=parse_positive_count, metadata=WHOLE_RUN)
     """How many steps run at once."""
-    cpus: float | None = attrs.field(default=UNSET, converter=asked.given_cpus, metadata=WHOLE_RUN)
+    cpus: float | None = attrs.field(default=UNSET, converter=parse_number, metadata=WHOLE_RUN)
     """CPU cores for all steps that run at once."""
-    memory: int | None = attrs.field(default=UNSET, converter=asked.given_size, metadata=WHOLE_RUN)
+    memory: int | None = attrs.field(default=UNSET, converter=parse_size, metadata=WHOLE_RUN)
     """Bytes for all steps that run at once, or a text such as "16GB"."""
 
 

@@ -13,10 +13,9 @@ import attrs
 
 from stoker.core import units
 from stoker.core.accelerators import MODELS, model
-from stoker.core.docker import given_mapping, given_text
 from stoker.core.errors import SettingsError, nearest
-from stoker.core.resources import given_extended, given_flag
-from stoker.core.units import UNSET, WHOLE_RUN, strict
+from stoker.core.resources import parse_extended
+from stoker.core.units import UNSET, WHOLE_RUN, parse_flag, parse_mapping, parse_text, strict
 from stoker.core.visibility import environment_of
 
 Placement = Literal["STRICT_SPREAD", "SPREAD", "PACK", "STRICT_PACK"]
@@ -103,16 +102,16 @@ _ADDRESS = re.compile(r"auto|(https?|ray)://[^/\s]+(/\S*)?")
 _LABEL_OPERATOR = re.compile(r"!?in\(.*\)|![\w.-]*|[\w.-]*")
 
 
-def given_address(value: str | None) -> str | None:
+def parse_address(value: str | None) -> str | None:
     """`address`."""
-    text = given_text(value)
+    text = parse_text(value)
     if text and not _ADDRESS.fullmatch(text):
         fix = f'write where its dashboard is, such as "http://head:{PORT}", or "auto" for the one on this machine'
         raise SettingsError(f"{value!r} is not the address of a Ray cluster", fix=fix)
     return text.rstrip("/") if text else text
 
 
-def given_source(value: str | None) -> str | None:
+def parse_source(value: str | None) -> str | None:
     """`token`: where a secret comes from, never the secret."""
     raw: Any = value
     if raw is None or raw is UNSET or (isinstance(raw, str) and _SOURCE.fullmatch(raw)):
@@ -121,32 +120,32 @@ def given_source(value: str | None) -> str | None:
     raise SettingsError("token does not say where the token comes from", fix='write "env:NAME" or a path')
 
 
-def given_headers(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
+def parse_headers(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """`headers`: texts, of which "env:NAME" is read from the environment."""
-    found: Any = given_mapping(value)
+    found: Any = parse_mapping(value)
     for name, text in (found or {}).items():
         if text is not None and (not isinstance(text, str) or "\n" in text):
             raise SettingsError(f"the header '{name}' is not a text", fix='write a text, or "env:NAME" for a secret')
     return found  # type: ignore[no-any-return]
 
 
-def given_verify(value: bool | str | None) -> bool | str | None:
+def parse_verify(value: bool | str | None) -> bool | str | None:
     """`verify`: whether a certificate is checked, or the file of those that are trusted."""
-    return given_text(value) if isinstance(value, str) else given_flag(value)
+    return parse_text(value) if isinstance(value, str) else parse_flag(value)
 
 
-def given_resources(value: Mapping[str, float] | None) -> Mapping[str, float] | None:
+def parse_resources(value: Mapping[str, float] | None) -> Mapping[str, float] | None:
     """`resources`: custom ones."""
-    found = given_extended(value)
+    found = parse_extended(value)
     for name in found or ():
         if name in RESOURCES:
             raise SettingsError(f"resources has no '{name}': it is given elsewhere", fix=RESOURCES[name])
     return found
 
 
-def given_labels(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
+def parse_labels(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """`labels`."""
-    found: Any = given_mapping(value)
+    found: Any = parse_mapping(value)
     for name, text in (found or {}).items():
         if text is not None and not (isinstance(text, str) and _LABEL_OPERATOR.fullmatch(text)):
             fix = 'write a value, "!value", "in(a,b)" or "!in(a,b)"'
@@ -154,9 +153,9 @@ def given_labels(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
     return found  # type: ignore[no-any-return]
 
 
-def given_kinds(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
+def parse_kinds(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """`accelerators`: names of the catalog → the type's name in this cluster."""
-    found: Any = given_mapping(value)
+    found: Any = parse_mapping(value)
     if not found:
         return found  # type: ignore[no-any-return]
     for name, text in found.items():
@@ -165,9 +164,9 @@ def given_kinds(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
     return {model(name).name: text for name, text in found.items()}
 
 
-def given_runtime_env(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def parse_runtime_env(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """`runtime_env`, each key checked."""
-    found: Any = given_mapping(value)
+    found: Any = parse_mapping(value)
     if found is None or found is UNSET:
         return found
     for name in found:
@@ -183,7 +182,7 @@ def given_runtime_env(value: Mapping[str, Any] | None) -> Mapping[str, Any] | No
                     f"runtime_env: {name}={place!r} is a folder of this machine",
                     fix="leave it out: the pipeline's code is sent along by itself; or name a URI that the nodes reach",
                 )
-    variables = given_mapping(found.get("env_vars")) or {}
+    variables = parse_mapping(found.get("env_vars")) or {}
     for name in variables:
         if name.startswith("STOKER_") or name in environment_of(()):
             raise SettingsError(f"runtime_env: env_vars sets {name}, which Stoker sets itself", fix="remove it")
@@ -193,14 +192,14 @@ def given_runtime_env(value: Mapping[str, Any] | None) -> Mapping[str, Any] | No
         raise SettingsError(f"runtime_env cannot be written as JSON: {error}") from None
 
 
-def given_placement(value: Placement | None) -> Placement | None:
+def parse_placement(value: Placement | None) -> Placement | None:
     """`placement`."""
     if value is not None and value is not UNSET and value not in PLACEMENTS:
         raise SettingsError(f"{value!r} is not one of {', '.join(PLACEMENTS)}{nearest(str(value).upper(), PLACEMENTS)}")
     return value
 
 
-def given_fraction(value: float | str | None) -> float | None:
+def parse_fraction(value: float | str | None) -> float | None:
     """`gpu_fraction`: more than nothing and less than a whole one, in Ray's steps of 0.0001."""
     if value is None or value is UNSET:
         return value
@@ -218,31 +217,31 @@ def given_fraction(value: float | str | None) -> float | None:
 class RaySettings:
     """How a step runs on Ray. A field that is not given is `UNSET`; `None` takes back what weaker layers say."""
 
-    address: str | None = attrs.field(default=UNSET, converter=given_address, metadata=WHOLE_RUN)
+    address: str | None = attrs.field(default=UNSET, converter=parse_address, metadata=WHOLE_RUN)
     """Where the cluster's dashboard is, "http://head:8265", or "auto"; without it RAY_API_SERVER_ADDRESS and
     RAY_ADDRESS are read, as Ray's own client does."""
-    token: str | None = attrs.field(default=UNSET, converter=given_source, metadata=WHOLE_RUN)
+    token: str | None = attrs.field(default=UNSET, converter=parse_source, metadata=WHOLE_RUN)
     """Where the cluster's token comes from, "env:NAME" or a file; without it, where Ray looks."""
-    headers: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_headers, metadata=WHOLE_RUN)
+    headers: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_headers, metadata=WHOLE_RUN)
     """Sent with every request; a value "env:NAME" is read from the environment."""
-    verify: bool | str | None = attrs.field(default=UNSET, converter=given_verify, metadata=WHOLE_RUN)
+    verify: bool | str | None = attrs.field(default=UNSET, converter=parse_verify, metadata=WHOLE_RUN)
     """Whether certificates are checked, or the file of those that are trusted."""
-    shares_files: bool | None = attrs.field(default=UNSET, converter=given_flag, metadata=WHOLE_RUN)
+    shares_files: bool | None = attrs.field(default=UNSET, converter=parse_flag, metadata=WHOLE_RUN)
     """Whether the nodes see this machine's folders; without it, they do if the address is loopback."""
-    python: str | None = attrs.field(default=UNSET, converter=given_text)
+    python: str | None = attrs.field(default=UNSET, converter=parse_text)
     """The interpreter on the nodes; given to a step, that of its worker, while the program that starts tasks has the
     run's."""
-    resources: Mapping[str, float] | None = attrs.field(default=UNSET, converter=given_resources)
+    resources: Mapping[str, float] | None = attrs.field(default=UNSET, converter=parse_resources)
     """Custom resources of Ray's (`resources` of a task), on each node of the step."""
-    labels: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_labels)
+    labels: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_labels)
     """Labels by which nodes are selected (`label_selector` of a task)."""
-    accelerators: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_kinds)
+    accelerators: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_kinds)
     """Names of the catalog to what the cluster calls them (`accelerator_type` of a task)."""
-    runtime_env: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_runtime_env)
+    runtime_env: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_runtime_env)
     """Ray's `runtime_env`, passed on as it is."""
-    placement: Placement | None = attrs.field(default=UNSET, converter=given_placement)
+    placement: Placement | None = attrs.field(default=UNSET, converter=parse_placement)
     """How the nodes of a gang are spread: the strategy of their placement group."""
-    gpu_fraction: float | None = attrs.field(default=UNSET, converter=given_fraction)
+    gpu_fraction: float | None = attrs.field(default=UNSET, converter=parse_fraction)
     """The part of its one GPU that a step takes (`num_gpus`), which Ray counts and does not enforce."""
 
     def get(self, name: str, default: Any = None) -> Any:

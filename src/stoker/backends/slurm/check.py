@@ -21,7 +21,7 @@ from stoker.core.docker import DockerSettings
 from stoker.core.findings import Finding, Reporter
 from stoker.core.plan import Site, StepPlan, reporter_of
 from stoker.core.resources import ResourceSettings
-from stoker.core.units import duration_text, given, size_text
+from stoker.core.units import duration_text, size_text, value_or
 from stoker.core.visibility import environment_of
 
 WHOLE_CPUS: Final = "STK150"
@@ -117,7 +117,7 @@ def _spot(step: StepPlan, settings: SlurmSettings, report: Reporter) -> Iterator
 def _image(step: StepPlan, settings: SlurmSettings, site: Site, report: Reporter) -> Iterator[Finding]:
     """Whether the image can be run; without one, `container` and `mounts` have nothing to say."""
     docker = step.settings.docker
-    if docker is not None and (docker.skip_build is not True or not given(docker.parent_image, "")):
+    if docker is not None and (docker.skip_build is not True or not value_or(docker.parent_image, "")):
         what = "asks for an image that is to be built" if docker.skip_build is not True else "names no image"
         why = "a cluster's nodes run images that are there already: in a registry, or as a file that they see"
         fix = "docker.skip_build=true with docker.parent_image=REGISTRY/NAME:TAG, or docker=null"
@@ -137,7 +137,7 @@ def _image(step: StepPlan, settings: SlurmSettings, site: Site, report: Reporter
 def _ignored(docker: DockerSettings) -> list[str]:
     """Fields that an image which is used as it is cannot honour."""
     names = (field.name for field in attrs.fields(DockerSettings))
-    return [name for name in names if name not in _OF_AN_IMAGE | _OF_A_BUILD and given(getattr(docker, name), None)]
+    return [name for name in names if name not in _OF_AN_IMAGE | _OF_A_BUILD and value_or(getattr(docker, name), None)]
 
 
 def _mounts(step: StepPlan, settings: SlurmSettings, site: Site, report: Reporter) -> Iterator[Finding]:

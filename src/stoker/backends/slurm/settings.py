@@ -12,13 +12,22 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Literal, Mappi
 
 import attrs
 
-from stoker.backends.base.mounts import given_mounts
+from stoker.backends.base.mounts import parse_mounts
 from stoker.core import units
 from stoker.core.accelerators import Accelerator
-from stoker.core.docker import given_mapping, given_text, given_texts
 from stoker.core.errors import SettingsError, nearest
-from stoker.core.resources import given_flag, given_nodes
-from stoker.core.units import UNSET, WHOLE_RUN, one_of, strict
+from stoker.core.hosts import parse_host
+from stoker.core.units import (
+    UNSET,
+    WHOLE_RUN,
+    one_of,
+    parse_flag,
+    parse_mapping,
+    parse_positive_count,
+    parse_text,
+    parse_texts,
+    strict,
+)
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -180,16 +189,9 @@ _TYPE = re.compile(rf"(?:{FEATURE})?{_WORD}|{OF_ITS_OWN}{_WORD}(?::{_WORD})?")
 _NAMES = re.compile(r"[^\s'\"\\#]+")
 
 
-def given_host(value: str | None) -> str | None:
-    """`host`."""
-    from stoker.core.hosts import given_host as address  # urllib takes milliseconds, and few stacks have a host
-
-    return address(value)
-
-
-def given_folder(value: str | None) -> str | None:
+def parse_folder(value: str | None) -> str | None:
     """`folder`: a path from the root or from the home."""
-    text = given_text(value)
+    text = parse_text(value)
     if not text:
         return text
     if not text.startswith(("/", "~/")):
@@ -200,34 +202,34 @@ def given_folder(value: str | None) -> str | None:
     return text.rstrip("/") or "/"
 
 
-def given_names(value: str | Iterable[str] | None) -> str | None:
+def parse_names(value: str | Iterable[str] | None) -> str | None:
     """A name, or several: a list is joined by commas."""
     found: str | None = _names(value, ",")
     return found
 
 
-def given_features(value: str | Iterable[str] | None) -> str | None:
+def parse_features(value: str | Iterable[str] | None) -> str | None:
     """`constraint`: a list is what a node must have all of."""
     found: str | None = _names(value, "&")
     return found
 
 
-def given_seconds(value: float | str | timedelta | None) -> float | None:
+def parse_seconds(value: float | str | timedelta | None) -> float | None:
     """A time above nothing."""
     raw: Any = value
     return raw if raw is None or raw is UNSET else units.positive_duration(raw)
 
 
-def given_warning(value: float | str | timedelta | None) -> float | None:
+def parse_warning(value: float | str | timedelta | None) -> float | None:
     """`warn_before`."""
-    seconds = given_seconds(value)
+    seconds = parse_seconds(value)
     if seconds and math.ceil(seconds) > LONGEST_WARNING:
         limit = units.duration_text(LONGEST_WARNING)
         raise SettingsError(f"{value!r} is longer than Slurm can warn before a limit: {limit}", fix='write "5m"')
     return seconds
 
 
-def given_exclusive(value: bool | str | None) -> bool | str | None:
+def parse_exclusive(value: bool | str | None) -> bool | str | None:
     """`exclusive`."""
     raw: Any = value
     if raw is None or raw is UNSET or isinstance(raw, bool) or raw in SHARED:
@@ -236,44 +238,44 @@ def given_exclusive(value: bool | str | None) -> bool | str | None:
     raise SettingsError(f"{value!r} is not one of {', '.join(known)}{nearest(str(value), known)}")
 
 
-def given_mail_type(value: str | Iterable[str] | None) -> str | None:
+def parse_mail_type(value: str | Iterable[str] | None) -> str | None:
     """`mail_type`."""
-    text = given_names(value)
+    text = parse_names(value)
     for kind in text.upper().split(",") if text else ():
         if kind not in MAIL_TYPES:
             raise SettingsError(f"Slurm writes no mail at '{kind}'{nearest(kind, MAIL_TYPES)}")
     return text.upper() if text else text
 
 
-def given_lines(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
+def parse_lines(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
     """`prolog`: lines of a shell, one text for all of them or a list."""
-    return given_texts([value] if isinstance(value, str) else value)
+    return parse_texts([value] if isinstance(value, str) else value)
 
 
-def given_modules(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
+def parse_modules(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
     """`modules`."""
-    texts = given_texts(value.replace(",", " ").split() or [value] if isinstance(value, str) else value)
+    texts = parse_texts(value.replace(",", " ").split() or [value] if isinstance(value, str) else value)
     for text in texts or ():
         if not _NAMES.fullmatch(text):
             raise SettingsError(f"{text!r} is not the name of a module", fix='write ["cuda/12.4", "python/3.11"]')
     return texts
 
 
-def given_gpus_as(value: GpusAs | None) -> GpusAs | None:
+def parse_gpus_as(value: GpusAs | None) -> GpusAs | None:
     """`gpus_as`."""
     one_of(value, "gres", "gpus-per-node")
     return value
 
 
-def given_container(value: Container | None) -> Container | None:
+def parse_container(value: Container | None) -> Container | None:
     """`container`."""
     one_of(value, *CONTAINERS)
     return value
 
 
-def given_types(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
+def parse_types(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """`gres_types`, by the catalog's own names."""
-    found: Any = given_mapping(value)
+    found: Any = parse_mapping(value)
     types: dict[str, Any] = {}
     for name, text in (found or {}).items():
         kind = Accelerator.parse(name)
@@ -286,12 +288,12 @@ def given_types(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
     return found if found is None or found is UNSET else types
 
 
-def given_options(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def parse_options(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """`options`, by sbatch's own names; `_` and `-` are the same."""
-    found: Any = given_mapping(value)
+    found: Any = parse_mapping(value)
     taken: dict[str, Any] = {}
-    for given_name, option in (found or {}).items():
-        name = given_name.lstrip("-").replace("_", "-")
+    for option_name, option in (found or {}).items():
+        name = option_name.lstrip("-").replace("_", "-")
         if name in ELSEWHERE:
             raise SettingsError(f"options has no '{name}': it is given elsewhere", fix=ELSEWHERE[name])
         if name not in OPTIONS:
@@ -302,9 +304,9 @@ def given_options(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     return found if found is None or found is UNSET else taken
 
 
-def given_driver(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def parse_driver(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """`driver`: time in seconds, memory in bytes, the rest names as sbatch takes them; `SettingsError` for others."""
-    found: Any = given_mapping(value)
+    found: Any = parse_mapping(value)
     if found is None or found is UNSET:
         return value
     taken = {}
@@ -351,60 +353,60 @@ _DRIVER_FIELDS: Final[Mapping[str, Callable[[str, Any], Any]]] = {
 class SlurmSettings:
     """How a step's job is submitted. A field that is not given is `UNSET`; `None` takes back what weaker layers say."""
 
-    host: str | None = attrs.field(default=UNSET, converter=given_host, metadata=WHOLE_RUN)
+    host: str | None = attrs.field(default=UNSET, converter=parse_host, metadata=WHOLE_RUN)
     """The login node, as "ssh://me@login:22"; without it sbatch is called on this machine."""
-    shares_files: bool | None = attrs.field(default=UNSET, converter=given_flag, metadata=WHOLE_RUN)
+    shares_files: bool | None = attrs.field(default=UNSET, converter=parse_flag, metadata=WHOLE_RUN)
     """Whether the nodes see this machine's folders: they do without a host, and do not with one."""
-    folder: str | None = attrs.field(default=UNSET, converter=given_folder, metadata=WHOLE_RUN)
+    folder: str | None = attrs.field(default=UNSET, converter=parse_folder, metadata=WHOLE_RUN)
     """A folder that login node and nodes see, for the documents and output of jobs (`--chdir`, `--output`)."""
-    python: str | None = attrs.field(default=UNSET, converter=given_text)
+    python: str | None = attrs.field(default=UNSET, converter=parse_text)
     """The interpreter on the nodes, or in the image."""
-    partition: str | None = attrs.field(default=UNSET, converter=given_names)
+    partition: str | None = attrs.field(default=UNSET, converter=parse_names)
     """`--partition`; a list is joined by commas."""
-    account: str | None = attrs.field(default=UNSET, converter=given_names)
+    account: str | None = attrs.field(default=UNSET, converter=parse_names)
     """`--account`."""
-    qos: str | None = attrs.field(default=UNSET, converter=given_names)
+    qos: str | None = attrs.field(default=UNSET, converter=parse_names)
     """`--qos`."""
-    constraint: str | None = attrs.field(default=UNSET, converter=given_features)
+    constraint: str | None = attrs.field(default=UNSET, converter=parse_features)
     """`--constraint`; a list is what a node must have all of."""
-    reservation: str | None = attrs.field(default=UNSET, converter=given_names)
+    reservation: str | None = attrs.field(default=UNSET, converter=parse_names)
     """`--reservation`."""
-    nodelist: str | None = attrs.field(default=UNSET, converter=given_names)
+    nodelist: str | None = attrs.field(default=UNSET, converter=parse_names)
     """`--nodelist`."""
-    exclude: str | None = attrs.field(default=UNSET, converter=given_names)
+    exclude: str | None = attrs.field(default=UNSET, converter=parse_names)
     """`--exclude`."""
-    time_limit: float | None = attrs.field(default=UNSET, converter=given_seconds)
+    time_limit: float | None = attrs.field(default=UNSET, converter=parse_seconds)
     """`--time`, in seconds or as "4h"; without it the step's timeout with a margin, else the partition's limit."""
-    warn_before: float | None = attrs.field(default=UNSET, converter=given_warning)
+    warn_before: float | None = attrs.field(default=UNSET, converter=parse_warning)
     """`--signal`: seconds before the limit at which `context.should_stop` turns true."""
-    requeue: bool | None = attrs.field(default=UNSET, converter=given_flag)
+    requeue: bool | None = attrs.field(default=UNSET, converter=parse_flag)
     """`--requeue`: Slurm may start a job again by itself, beside the retries that Stoker counts."""
-    exclusive: bool | str | None = attrs.field(default=UNSET, converter=given_exclusive)
+    exclusive: bool | str | None = attrs.field(default=UNSET, converter=parse_exclusive)
     """`--exclusive`: true, false, or with whom nodes are shared ("user", "mcs", "topo")."""
-    mail_type: str | None = attrs.field(default=UNSET, converter=given_mail_type)
+    mail_type: str | None = attrs.field(default=UNSET, converter=parse_mail_type)
     """`--mail-type`."""
-    mail_user: str | None = attrs.field(default=UNSET, converter=given_names)
+    mail_user: str | None = attrs.field(default=UNSET, converter=parse_names)
     """`--mail-user`."""
-    modules: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_modules)
+    modules: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_modules)
     """Modules that are loaded before the worker begins (`module load`); the first that fails ends the job."""
-    prolog: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_lines)
+    prolog: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_lines)
     """Lines of a shell that run before the worker begins; the first that fails ends the job."""
-    gpus_as: GpusAs | None = attrs.field(default=UNSET, converter=given_gpus_as)
+    gpus_as: GpusAs | None = attrs.field(default=UNSET, converter=parse_gpus_as)
     """Which option asks for GPUs: "gres" (`--gres`) or "gpus-per-node" (`--gpus-per-node`)."""
-    gres_types: Mapping[str, str] | None = attrs.field(default=UNSET, converter=given_types)
+    gres_types: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_types)
     """Names of the catalog to the site's types, `{"H100": "h100"}`, to another GRES, `{"trainium": "gres/neuron"}`, or
     to a feature of nodes, `{"A100": "feature/a100"}`."""
-    container: Container | None = attrs.field(default=UNSET, converter=given_container)
+    container: Container | None = attrs.field(default=UNSET, converter=parse_container)
     """What runs images that are there already: "apptainer", "singularity" or "pyxis"."""
-    mounts: tuple[str, ...] | None = attrs.field(default=UNSET, converter=given_mounts)
+    mounts: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_mounts)
     """Folders of the nodes in the image, as "/here:/there" or "/here:/there:ro"."""
-    options: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_options)
+    options: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_options)
     """Further long options of sbatch by name (`OPTIONS`)."""
-    poll: float | None = attrs.field(default=UNSET, converter=given_seconds, metadata=WHOLE_RUN)
+    poll: float | None = attrs.field(default=UNSET, converter=parse_seconds, metadata=WHOLE_RUN)
     """Seconds between two questions to the controller, at least."""
-    max_array: int | None = attrs.field(default=UNSET, converter=given_nodes, metadata=WHOLE_RUN)
+    max_array: int | None = attrs.field(default=UNSET, converter=parse_positive_count, metadata=WHOLE_RUN)
     """The most tasks of one job array (`--array`); without it, the cluster's MaxArraySize."""
-    driver: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=given_driver, metadata=WHOLE_RUN)
+    driver: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_driver, metadata=WHOLE_RUN)
     """What the job that drives a run after `--detach` gets: partition, account, qos, reservation, time_limit in seconds
     and memory in bytes, or as texts."""
 
@@ -427,7 +429,7 @@ class SlurmSettings:
 def _names(value: Any, between: str) -> Any:
     if value is None or value is UNSET:
         return value
-    texts = (given_text(value),) if isinstance(value, str) else given_texts(value)
+    texts = (parse_text(value),) if isinstance(value, str) else parse_texts(value)
     for text in texts or ():
         if not text or not _NAMES.fullmatch(text):
             raise SettingsError(f"{text!r} is not a name", fix="write it without blanks and quotes, or a list of names")
