@@ -5,7 +5,7 @@ Names are imported when they are first used. docs/flows.md says of every name of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 if TYPE_CHECKING:
     from stoker.core.cards import Artifact, Image, Markdown, Table
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from stoker.flows.current import current
     from stoker.flows.decorators import (
         accelerate,
-        batch,
         cache,
         card,
         catch,
@@ -27,19 +26,16 @@ if TYPE_CHECKING:
         deepspeed,
         environment,
         gpu_profile,
-        kubernetes,
         mpi,
         parallel,
         project,
         pypi,
         pypi_base,
         pytorch_parallel,
-        ray,
         resources,
         retry,
         schedule,
         secrets,
-        slurm,
         timeout,
         torchrun,
         uv,
@@ -52,6 +48,11 @@ if TYPE_CHECKING:
     from stoker.flows.runner import ExecutingRun, Runner
     from stoker.flows.spec import FlowSpec
     from stoker.flows.user_decorators import USER_SKIP_STEP, UserStepDecorator, user_step_decorator
+
+    batch: Callable[..., Any]
+    kubernetes: Callable[..., Any]
+    ray: Callable[..., Any]
+    slurm: Callable[..., Any]
 
 __all__ = [
     "USER_SKIP_STEP",
@@ -146,7 +147,6 @@ _HOMES = {
     "Task": "stoker.flows.client_tasks",
     "UserStepDecorator": "stoker.flows.user_decorators",
     "accelerate": "stoker.flows.decorators",
-    "batch": "stoker.flows.decorators",
     "cache": "stoker.flows.decorators",
     "card": "stoker.flows.decorators",
     "catch": "stoker.flows.decorators",
@@ -160,7 +160,6 @@ _HOMES = {
     "environment": "stoker.flows.decorators",
     "get_namespace": "stoker.flows.namespaces",
     "gpu_profile": "stoker.flows.decorators",
-    "kubernetes": "stoker.flows.decorators",
     "mpi": "stoker.flows.decorators",
     "namespace": "stoker.flows.namespaces",
     "parallel": "stoker.flows.decorators",
@@ -172,8 +171,6 @@ _HOMES = {
     "retry": "stoker.flows.decorators",
     "schedule": "stoker.flows.decorators",
     "secrets": "stoker.flows.decorators",
-    "ray": "stoker.flows.decorators",
-    "slurm": "stoker.flows.decorators",
     "step": "stoker.flows.instance",
     "timeout": "stoker.flows.decorators",
     "torchrun": "stoker.flows.decorators",
@@ -184,16 +181,24 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
-    if home is None and not name.startswith("_"):
-        from stoker.flows.decorators import KINDS
+    if home is not None:
+        import importlib
 
-        home = "stoker.flows.decorators" if name in KINDS else None  # of a launcher of another distribution
-    if home is None:
-        raise AttributeError(f"module 'stoker.flow' has no attribute '{name}'")
-    import importlib
+        value = getattr(importlib.import_module(home), name)
+    else:
+        value = _decorator(name)
+    globals()[name] = value
+    return value
 
-    found = globals()[name] = getattr(importlib.import_module(home), name)
-    return found
+
+def _decorator(name: str) -> Any:
+    """The decorator of a backend or a launcher, Stoker's own or another distribution's."""
+    if not name.startswith("_"):
+        from stoker.flows.decorators import KINDS, decorator
+
+        if name in KINDS:
+            return decorator(name)
+    raise AttributeError(f"module 'stoker.flow' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any, ContextManager, Final, Mapping, Sequence
 import attrs
 
 from stoker.backends.base.backend import RunningBackend
+from stoker.backends.registry import BACKENDS
 from stoker.client import Client, Run
 from stoker.core.errors import NotFound, RunCancelled, RunFailed, UsageError, nearest
 from stoker.core.plan import Plan, StepPlan
@@ -22,6 +23,7 @@ from stoker.core.request import RunRequest
 from stoker.core.settings import PipelineSettings
 from stoker.core.words import time_text
 from stoker.flows import namespaces as flowspaces
+from stoker.flows import platforms
 from stoker.flows.decorators import KINDS, notes_of
 from stoker.flows.definition import FlowDefinition, task_options, templates
 from stoker.flows.execution import template_of
@@ -36,7 +38,7 @@ from stoker.report.terminal import Terminal
 from stoker.run import driver
 from stoker.run.driving import Drive
 from stoker.run.session import Session
-from stoker.stacks import Component, Stack
+from stoker.stacks import THIS_MACHINE, Component, Stack
 from stoker.store import artifacts
 from stoker.store.borrowed import Borrowed, borrowing
 from stoker.store.rows import RunRow
@@ -174,7 +176,7 @@ def _spin(session: Session, flow: FlowDefinition, wish: Wish, origin: Run) -> No
     lender, home = session.store, session.stack.home
     moment: ContextManager[Store] = contextlib.nullcontext(lender) if wish.keep else borrowing(lender, home / _FOLDER)
     with moment as store:
-        elsewhere = session.stack.orchestrator.flavor != "local"
+        elsewhere = BACKENDS.load(session.stack.orchestrator.flavor).room is None
         session.stack, session.store = _here(session.stack), store
         made, task = _plan(session, flow, wish, lender, origin)
         id = driver.new_id(time.time())
@@ -189,9 +191,9 @@ def _spin(session: Session, flow: FlowDefinition, wish: Wish, origin: Run) -> No
 
 def _here(stack: Stack) -> Stack:
     """The stack with this machine in the place of all platforms."""
-    local = Component(flavor="local")
+    local = Component(flavor=THIS_MACHINE)
     operators = dict.fromkeys(stack.step_operators, local)
-    if stack.orchestrator.flavor == "local":
+    if BACKENDS.load(stack.orchestrator.flavor).room is not None:
         return attrs.evolve(stack, step_operators=operators)
     return attrs.evolve(stack, orchestrator=local, step_operators=operators)
 
@@ -232,7 +234,7 @@ def _left(flow: FlowDefinition, wish: Wish) -> dict[str, list[str]]:
     """What the command line, this one or the run's, says of decorators, without those that a spin does not have."""
     said = flow.command_line
     every = [name for name, kind in KINDS.items() if not kind.of_flow]
-    out = {*said.get("without", ()), *(every if wish.bare else LEFT_OUT)}
+    out = {*said.get("without", ()), *(every if wish.bare else (*LEFT_OUT, *platforms.names()))}
     attached = [text for text in said.get("with", ()) if not wish.bare and text.partition(":")[0] not in out]
     return {"with": attached, "without": sorted(out)}
 
@@ -280,7 +282,8 @@ def _said(flow: FlowDefinition, wish: Wish) -> list[str]:
     """What is to be said of the step beforehand: requests that are hints, and decorators that do not count."""
     said = [line for line in flow.said if line.startswith(f"{wish.step}: ")]
     has = {note.name for note in notes_of(steps_of(flow.kind)[wish.step])}
-    out = [f"@{name}" for name in KINDS if name in has and (wish.bare or name in LEFT_OUT)]
+    left_out = KINDS if wish.bare else (*platforms.names(), *LEFT_OUT)
+    out = [f"@{name}" for name in left_out if name in has]
     if out:
         said.append(f"{wish.step}: without {', '.join(out)}")
     if "catch" in has and not wish.bare:
@@ -328,7 +331,7 @@ class _Shown(Terminal):
         super().__init__(verbose=not quiet)
         self._kept = kept
 
-    def _farewell(self, status: str) -> list[str]:
+    def _closing_lines(self, status: str) -> list[str]:
         took = time_text(time.monotonic() - self._started)
         lines = ["", f"{self._mark(status)} {self._pipeline} {status} in {took}"]
         if not self._kept:

@@ -6,17 +6,16 @@ an error at the decorator's line, not later on a cluster.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Final, Iterable, Mapping
+import functools
+from typing import Any, Callable, Final, Iterable, Iterator, Mapping
 
 import attrs
 
-from stoker.backends.aws_batch.settings import BatchSettings
-from stoker.backends.kubernetes.settings import KubernetesSettings
-from stoker.backends.ray.settings import RaySettings
-from stoker.backends.slurm.settings import SlurmSettings
+from stoker.backends.base.backend import ACCELERATORS, RESOURCES, FlowDecorator
 from stoker.core.errors import SettingsError, UsageError, nearest
 from stoker.core.resources import ResourceSettings
-from stoker.core.units import UNSET
+from stoker.core.units import UNSET, whole_run_fields
+from stoker.flows import platforms
 from stoker.flows.config import filled, waits
 from stoker.flows.packages import WORDS, fields
 from stoker.launchers.registry import LAUNCHERS
@@ -93,8 +92,9 @@ def put(target: Any, note: Note) -> Any:
     return target
 
 
+@functools.cache
 def decorator(name: str) -> Callable[..., Any]:
-    """The decorator of a name, bare or with words."""
+    """The decorator of a name, bare or with words; the same one each time."""
 
     def decorate(target: Any = None, /, **given: Any) -> Any:
         if target is not None and not callable(target):
@@ -117,34 +117,6 @@ def decorator(name: str) -> Callable[..., Any]:
 
 def _resources(values: Mapping[str, Any]) -> None:
     ResourceSettings(**resource_words(values))
-
-
-def _kubernetes(values: Mapping[str, Any]) -> None:
-    _resources({word: value for word, value in values.items() if word in _ASKED})
-    KubernetesSettings(**_own(values))
-
-
-def _platform(kind: Callable[..., Any], values: Mapping[str, Any]) -> None:
-    """Words for resources, and a platform's own, which the class of its settings checks."""
-    _resources({word: value for word, value in values.items() if word in (*_ASKED, "trainium", "inferentia")})
-    kind(**_own(values))
-
-
-def _batch(values: Mapping[str, Any]) -> None:
-    _platform(BatchSettings, values)
-
-
-def _slurm(values: Mapping[str, Any]) -> None:
-    _platform(SlurmSettings, values)
-
-
-def _ray(values: Mapping[str, Any]) -> None:
-    _platform(RaySettings, values)
-
-
-def _own(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A backend's own words, without those for resources and those for devices that are words of `ResourceSettings`."""
-    return {word: value for word, value in values.items() if word not in (*_ASKED, "trainium", "inferentia")}
 
 
 def _retry(values: Mapping[str, Any]) -> None:
@@ -244,39 +216,13 @@ def _unset(words: Iterable[str]) -> dict[str, Any]:
     return dict.fromkeys(words, UNSET)
 
 
-def _of_a_step(kind: type[attrs.AttrsInstance]) -> tuple[str, ...]:
-    """The fields of a backend's settings that may be given for one step."""
-    return tuple(field.name for field in attrs.fields(kind) if field.name not in getattr(kind, "whole_run", ()))
-
-
-_ASKED: Final = ("cpu", "gpu", "memory", "disk", "shared_memory", "gpu_vendor")
 _SETTINGS: Final = tuple(field.name for field in attrs.fields(ResourceSettings))
 
-KINDS: Final[Mapping[str, Kind]] = {
+_OWN: Final[Mapping[str, Kind]] = {
     "resources": Kind(
-        words=_unset((*_ASKED, "trainium", "inferentia", *_SETTINGS)),
+        words=_unset((*RESOURCES, *ACCELERATORS, *_SETTINGS)),
         check=_resources,
         told="Ask for hardware: `@resources(cpu=4, gpu=1, memory=32000)`; a number of memory is MB, texts name theirs.",
-    ),
-    "kubernetes": Kind(
-        words=_unset((*_ASKED, *(field.name for field in attrs.fields(KubernetesSettings)))),
-        check=_kubernetes,
-        told="Run the step on Kubernetes; every word is checked and kept, and running is refused until it can be done.",
-    ),
-    "batch": Kind(
-        words=_unset((*_ASKED, "trainium", "inferentia", *(field.name for field in attrs.fields(BatchSettings)))),
-        check=_batch,
-        told="Run the step on AWS Batch; every word is checked and kept, and running is refused until it can be done.",
-    ),
-    "slurm": Kind(
-        words=_unset((*_ASKED, "trainium", "inferentia", *_of_a_step(SlurmSettings))),
-        check=_slurm,
-        told="Run the step on the stack's Slurm cluster: `@slurm(partition='gpu', time_limit='4h', gpu=1)`.",
-    ),
-    "ray": Kind(
-        words=_unset((*_ASKED, "trainium", "inferentia", *_of_a_step(RaySettings))),
-        check=_ray,
-        told="Run the step on the stack's Ray cluster: `@ray(gpu=1, gpu_fraction=0.5)`.",
     ),
     "retry": Kind(
         words={"times": 3, "minutes_between_retries": UNSET},
@@ -373,15 +319,49 @@ KINDS: Final[Mapping[str, Kind]] = {
         told="`@conda` for every step of the flow.",
     ),
 }
-"""Every decorator by its name."""
-FOR_WORKER: Final = frozenset(name for name, kind in KINDS.items() if kind.for_worker)
+"""The decorators that are no platform's, by name."""
+
+
+@functools.cache
+def _of_platform(decorator: FlowDecorator) -> Kind:
+    """What a platform's decorator takes: words for resources, and settings of its own that one step may have."""
+    whole_run = whole_run_fields(decorator.settings)
+    own = [field.name for field in attrs.fields(decorator.settings) if field.name not in whole_run]
+
+    def check(values: Mapping[str, Any]) -> None:
+        _resources({word: value for word, value in values.items() if word in decorator.resources})
+        decorator.settings(**{word: value for word, value in values.items() if word not in decorator.resources})
+
+    return Kind(words=_unset((*decorator.resources, *own)), check=check, told=decorator.help)
+
+
+class _Kinds(Mapping[str, Kind]):
+    """Every decorator by its name: those above, and those of platforms, of other distributions' too."""
+
+    def __getitem__(self, name: str) -> Kind:
+        kind = _OWN.get(name)
+        if kind is not None:
+            return kind
+        decorator = platforms.platform(name)
+        if decorator is None:
+            raise KeyError(name)
+        return _of_platform(decorator)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from platforms.names()
+        yield from _OWN
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+KINDS: Final[Mapping[str, Kind]] = _Kinds()
+FOR_WORKER: Final = frozenset(name for name, kind in _OWN.items() if kind.for_worker)
 """Decorators whose words the worker looks at."""
+BUILT_IN: Final = frozenset({*_OWN, *platforms.built_in()})
+"""The names of Stoker's own decorators."""
 
 resources = decorator("resources")
-kubernetes = decorator("kubernetes")
-batch = decorator("batch")
-slurm = decorator("slurm")
-ray = decorator("ray")
 retry = decorator("retry")
 catch = decorator("catch")
 timeout = decorator("timeout")

@@ -30,7 +30,7 @@ from stoker.flows import settings as flowsettings
 from stoker.flows import transitions
 from stoker.flows import user_decorators as flowusers
 from stoker.flows.current import VARIABLE
-from stoker.flows.decorators import FOR_WORKER, KINDS, notes_of
+from stoker.flows.decorators import BUILT_IN, FOR_WORKER, notes_of
 from stoker.flows.execution import FlowBody, TaskOptions
 from stoker.flows.instance import FlowInstance, parameters_of
 from stoker.flows.task import FlowTask
@@ -43,7 +43,7 @@ from stoker.store.blobs import Blobs
 
 _NAMES: Final = frozenset(
     {"step", "current", "Parameter", "JSONType", "IncludeFile", "Config", "config_expr", "user_step_decorator"}
-    | {"UserStepDecorator", "USER_SKIP_STEP", "StepMutator", "FlowMutator", *KINDS}
+    | {"UserStepDecorator", "USER_SKIP_STEP", "StepMutator", "FlowMutator", *BUILT_IN}
 )
 """Names that a flow's file has from here, and never from Metaflow."""
 RUNNER: Final = f"{FlowTask.__module__}:{FlowTask.__qualname__}"

@@ -90,7 +90,7 @@ class _Mutable:
         elif isinstance(deco_type, type) and issubclass(deco_type, Decorating):
             kind = deco_type
         else:
-            kind = next((name for name in KINDS if getattr(flowdecorators, name) is deco_type), None)
+            kind = next((name for name in KINDS if flowdecorators.decorator(name) is deco_type), None)
             if kind is None:
                 raise UsageError(
                     f"{deco_type!r} is no decorator", where=self._at, fix="hand over a decorator, or its name as a text"

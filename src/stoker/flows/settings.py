@@ -10,8 +10,6 @@ from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.base.backend import FlowDecorator
-from stoker.backends.registry import planned_decorators
 from stoker.core.errors import SettingsError, UsageError
 from stoker.core.findings import Finding
 from stoker.core.resources import ResourceSettings
@@ -21,15 +19,11 @@ from stoker.core.words import memory_text
 from stoker.flows import packages as flowpackages
 from stoker.flows.decorators import KINDS, Note, noted, notes_of, seconds_of, told
 from stoker.flows.packages import BASES
+from stoker.flows.platforms import planned, platform
 from stoker.flows.user_decorators import near
 from stoker.run.attached import HARDWARE, SHORT, no_backend, resource_words, words_of
 from stoker.settings.options import component_settings, layer_from
 
-REMOTE: Final[Mapping[str, FlowDecorator]] = {planned.name: planned for planned in planned_decorators()}
-"""Decorators of platforms that have no backend yet."""
-PLATFORMS: Final[Mapping[str, str]] = {"ray": "Ray", "slurm": "Slurm"}
-"""Decorators that say the same of a platform whose backend is here: their names are its flavor."""
-_ASKING: Final = ("resources", *REMOTE, *PLATFORMS)
 _LARGEST: Final = ("cpu_count", "gpu_count", "memory", "disk", "shared_memory", "gpu_memory")
 
 
@@ -70,14 +64,14 @@ def of_step(
         note = attached_note(text)
         if note.name not in have:
             notes.append(note)
-    placed = [note for note in notes if note.name in REMOTE or note.name in PLATFORMS]
+    placed = [note for note in notes if platform(note.name) is not None]
     if len(placed) > 1:
         raise UsageError(
             f"step '{name}' is to run on {' and on '.join(_title(note.name) for note in placed)}",
             where=placed[-1].where,
             fix="keep one of the two decorators",
         )
-    remote = [note for note in placed if note.name in REMOTE]
+    remote = [note for note in placed if note.name in planned()]
     above = [told(note, configs or {}) for note in notes_of(kind) if note.name in BASES]
     above = [note for note in reversed(above) if not {note.name, BASES[note.name]} & set(without)]
     layers = tuple(
@@ -138,7 +132,7 @@ def attached_note(text: str) -> Note:
 def not_here(step: str, options: StepOptions) -> Finding:
     """That the platform of a step's decorator is not here yet."""
     return no_backend(
-        REMOTE[options.remote],
+        planned()[options.remote],
         f"{options.remote_at} step '{step}'",
         said=f"@{options.remote}",
         fix=f"run --without {options.remote}, or remove the decorator",
@@ -174,7 +168,9 @@ def hinted(options: StepOptions, step: str, cpus: float, memory: int) -> tuple[S
 
 
 def _title(name: str) -> str:
-    return REMOTE[name].title if name in REMOTE else PLATFORMS[name]
+    """What the platform of a decorator is called."""
+    decorator = platform(name)
+    return name if decorator is None else decorator.title
 
 
 # Resources
@@ -200,7 +196,7 @@ def _resources(step: str, notes: Sequence[Note]) -> Layer | None:
     merged: dict[str, Any] = {}
     places: dict[str, str] = {}
     for note in notes:
-        if note.name not in _ASKING:
+        if note.name != "resources" and platform(note.name) is None:
             continue
         for field, value in _asked(note).items():
             if field in merged and field not in _LARGEST and merged[field] != value:
@@ -236,7 +232,7 @@ def _packages(step: str, notes: Sequence[Note]) -> Layer | None:
 
 def _layer(note: Note) -> Layer | None:
     """The settings of one decorator that is not about resources."""
-    if note.name in PLATFORMS:
+    if note.name not in planned() and platform(note.name) is not None:
         settings = component_settings(note.name, _own(note))
         return Layer(origin=f"{note.where} @{note.name}", values={f"platform.{note.name}": settings}, level="step")
     values = _SETTINGS[note.name](note.values) if note.name in _SETTINGS else {}

@@ -24,8 +24,9 @@ from stoker.store.blobs import Blobs
 from stoker.store.records import Records
 from stoker.store.rows import StepRow
 
-LEFT_OUT: Final = ("retry", "cache", "kubernetes", "batch")
-"""Decorators that a task on its own does not have: it is tried once, computed anew, and runs here."""
+LEFT_OUT: Final = ("retry", "cache")
+"""Decorators that a task on its own does not have, beside those of platforms: it is tried once, computed anew, and runs
+here."""
 _WAS: Final = {"failed": "failed", "cancelled": "was cancelled", "skipped": "was skipped", "pending": "did not begin"}
 """A task's status in words, where it has not succeeded; anything else did not end."""
 
