@@ -191,7 +191,7 @@ def _at(values: Mapping[str, Any], path: str) -> Any:
     """The value of a dotted field; a part of the stack has its settings under "backend"."""
     found: Any = values
     head, _, rest = path.partition(".")
-    keys = ["backend", head] if head not in values and head in values.get("backend", {}) else [head]
+    keys = ["backend", head] if rest and head in values.get("backend", {}) else [head]
     for key in keys:
         found = found.get(key) if isinstance(found, Mapping) else None
     while rest and isinstance(found, Mapping):

@@ -80,6 +80,7 @@ def resolve_pipeline(
     The first of `layers` is the stack's own. `had` are the options that the run's backends had in an earlier session,
     by the names under which steps call them: they are laid over the stack's, and under the other layers.
     """
+    layers = [_on_a_part(layer, stack) for layer in layers]
     values, backend, origins, _ = _merged(
         _with_had(layers, "orchestrator", stack.orchestrator, (had or {}).get("orchestrator")),
         stack,
@@ -206,11 +207,11 @@ def _on_a_part(layer: Layer, stack: Stack) -> Layer:
     if len(operators) == 1:
         own = {"step_operator": operators[0], f"step_operator.{flavor}": layer.values[key]}
         return attrs.evolve(layer, values={**values, **own})
+    leave = "" if layer.origin.startswith("--with") else f"; or leave it out: --without {flavor}"
     raise SettingsError(
         f"it is to run on {flavor}, of which stack '{stack.name}' has {len(operators) or 'none'}",
         where=layer.origin,
-        fix=f'use another stack (--stack), or write orchestrator = {{flavor = "{flavor}"}} in it; or leave it out: '
-        f"--without {flavor}",
+        fix=f'use another stack (--stack), or write orchestrator = {{flavor = "{flavor}"}} in it{leave}',
     )
 
 

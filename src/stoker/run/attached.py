@@ -20,7 +20,7 @@ from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Layer, fields_given
 from stoker.core.units import UNSET
 from stoker.pipelines.params import parse
-from stoker.plan.layers import RunFile
+from stoker.plan.layers import PLATFORM, RunFile
 from stoker.settings.options import checked_fields, component_settings, layer_from
 
 NO_BACKEND: Final = "STK190"
@@ -58,8 +58,9 @@ def attached(request: RunRequest) -> tuple[RunFile, tuple[Finding, ...]]:
                 where=where,
                 fix="write --with BACKEND[:field=value,…]; other settings are --set KEY=VALUE",
             )
-        if colon and not rest:
-            raise UsageError("nothing stands behind the colon", where=where, fix=f"write --with {name}:gpu=1")
+        if not rest and (colon or name == "resources"):
+            problem = "nothing stands behind the colon" if colon else "it asks for nothing"
+            raise UsageError(problem, where=where, fix=f"write --with {name}:gpu=1")
         words = words_of(name, rest, where) if colon else {}
         places += [name] if name != "resources" else []
         if len(places) > 1:
@@ -92,7 +93,7 @@ def no_backend(platform: FlowDecorator, where: str, *, said: str, fix: str) -> F
 def _layer(name: str, words: Mapping[str, Any], where: str, planned: Mapping[str, FlowDecorator]) -> Layer:
     hardware = fields_given(ResourceSettings(**resource_words({w: v for w, v in words.items() if w in HARDWARE})))
     own = {word: value for word, value in words.items() if word not in HARDWARE}
-    values: dict[str, Any] = {"resources": hardware} if hardware else {}
+    values: dict[str, Any] = {"resources": hardware} if hardware and name not in planned else {}
     if name == "resources":
         if own:
             word = next(iter(own))
@@ -100,7 +101,8 @@ def _layer(name: str, words: Mapping[str, Any], where: str, planned: Mapping[str
     elif name in planned:
         checked_fields(planned[name].settings, own)
     else:
-        values[f"platform.{name}"] = component_settings(name, own)
+        # On the orchestrator also those steps that name an operator; a part that is an operator puts its name there.
+        values |= {"step_operator": None, f"{PLATFORM}{name}": component_settings(name, own)}
     return Layer(origin=where, values=values)
 
 
@@ -111,7 +113,9 @@ def words_of(name: str, text: str, where: str) -> dict[str, Any]:
         word, equals, value = part.partition("=")
         word = word.strip()
         if not equals or not word:
-            raise UsageError(f"{part!r} is not word=value", where=where, fix=f"write {name}:word=value")
+            raise UsageError(f"{part!r} is not word=value", where=where, fix=f"write {name}:{word or 'word'}=VALUE")
+        if word in given:
+            raise UsageError(f"{word} is given twice", where=where, fix="say it once")
         given[word] = value.strip() if word in SHORT else parse(value.strip(), Any)
     return given
 
