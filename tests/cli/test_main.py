@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 from stoker.cli import main as cli
 from stoker.cli.main import COMMANDS, invoke
+from stoker.core import plugins
 from stoker.core.errors import PreflightError, RunFailed, StoreError, UsageError
 
 
@@ -23,6 +31,55 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     for name, (_, told) in COMMANDS.items():
         assert f"  {name} " in printed.out
         assert told.split()[0] in printed.out
+
+
+@pytest.fixture
+def hours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The walk-through of docs/dev/adding/command.md, installed beside Stoker."""
+    page = Path(__file__).parents[2] / "docs" / "dev" / "adding" / "command.md"
+    toml, module = (part.partition("```")[0] for part in re.split(r"```(?:toml|python)\n", page.read_text())[1:])
+    (tmp_path / "stoker_hours.py").write_text(module)
+    info = tmp_path / "stoker_hours-1.dist-info"
+    info.mkdir()
+    project = tomllib.loads(toml)["project"]
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    points = project["entry-points"]["stoker.commands"]
+    (info / "entry_points.txt").write_text(
+        "[console_scripts]\nother = a:b\n\n[stoker.commands]\n"
+        + "".join(f"{name} = {target}\n" for name, target in points.items())
+        + "broken = stoker_hours:nothing\nruns = stoker_hours:command\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("STOKER_HOME", str(tmp_path / "home"))
+    plugins.entry_points.cache_clear()
+    yield
+    plugins.entry_points.cache_clear()
+    sys.modules.pop("stoker_hours", None)
+
+
+@pytest.mark.usefixtures("hours")
+def test_a_command_of_another_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["--help"]) == 0
+    printed = capsys.readouterr()
+    assert "Commands of other packages" in printed.out and "hours   of the package stoker_hours" in printed.out
+    assert "stoker_hours" not in sys.modules, "help loads no command"
+    assert invoke(["hours", "--help"]) == 0
+    assert "Usage: stoker hours" in capsys.readouterr().out
+    assert invoke(["hours", "training"]) == 2
+    assert "no run of 'training' is kept\n  fix: stoker runs" in capsys.readouterr().err
+    assert invoke(["huors"]) == 2
+    assert "did you mean 'hours'?" in capsys.readouterr().err
+    assert invoke(["broken"]) == 2
+    assert "the command 'broken' of the package 'stoker-hours' cannot be loaded" in capsys.readouterr().err
+    assert invoke(["runs", "--help"]) == 0
+    assert "hours" not in capsys.readouterr().out, "a name of Stoker's own is Stoker's"
+
+
+def test_a_command_of_the_table_needs_no_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins.entry_points.cache_clear()
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: pytest.fail("the distributions were scanned"))
+    monkeypatch.setattr(cli, "offered", lambda: pytest.fail("the distributions were listed"))
+    assert invoke(["runs", "--help"]) == 0
 
 
 def test_nothing_is_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +139,7 @@ def raising(monkeypatch: pytest.MonkeyPatch) -> Any:
         def command() -> None:
             raise error
 
-        monkeypatch.setattr(cli, "resolve", lambda target: command)
+        monkeypatch.setattr(plugins, "resolve", lambda target, extra: command)
 
     return put
 

@@ -1,7 +1,8 @@
 """`stoker`: finds the command that is called, and turns what it raises into a message and an exit code.
 
 A command is a line in `COMMANDS` and a file beside this one, which is loaded only when the command is called: `stoker
---help` knows no other module of ours. Results go to stdout, everything else to stderr.
+--help` knows no other module of ours. Other distributions offer commands as entry points of "stoker.commands"; they are
+looked for when a name is not in the table, and listed by `--help`. Results go to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import click
 
 from stoker.cli.output import ScriptFailed
 from stoker.core.errors import EXIT_INFRASTRUCTURE, EXIT_INTERRUPTED, StokerError, nearest
-from stoker.core.plugins import resolve
+from stoker.core.plugins import Registry
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "run": ("stoker.cli.run:command", "run a pipeline of a file, as `python FILE` would"),
@@ -38,6 +39,12 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "gc": ("stoker.cli.gc:command", "remove old runs and what nothing needs any more"),
 }
 """name → (where it is, what it does)"""
+PARTS: Final[Registry[click.Command]] = Registry(
+    group="stoker.commands",
+    noun="command",
+    kind=click.Command,
+    builtin={name: (where, "") for name, (where, _) in COMMANDS.items()},
+)
 EXIT_PIPE: Final = 141
 """128 + SIGPIPE: what a shell reports for a program whose reader went away, as in `stoker logs … | head`."""
 
@@ -81,7 +88,7 @@ class ReaderGone(Exception):
 
 
 class Commands(click.Group):
-    """The commands of `COMMANDS`."""
+    """The commands of `COMMANDS`, and those of other distributions."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Read the options; `--help` prints here."""
@@ -95,30 +102,62 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Their names, in the order of the table."""
-        return list(COMMANDS)
+        return [*COMMANDS, *(name for name, _ in offered())]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load a command."""
-        found = COMMANDS.get(cmd_name)
-        if found is None:
-            return None
-        command: click.Command = resolve(found[0])
-        return command
+        return PARTS.load(cmd_name) if cmd_name in PARTS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that the first argument names; an unknown one is answered with the nearest."""
-        if args and args[0] not in COMMANDS:
-            if args[0].startswith("-"):
-                raise click.NoSuchOption(args[0], possibilities=None, ctx=ctx)
-            raise click.UsageError(f"there is no command '{args[0]}'{nearest(args[0], COMMANDS)}", ctx=ctx)
+        if args and args[0].startswith("-"):
+            raise click.NoSuchOption(args[0], possibilities=None, ctx=ctx)
+        if args and args[0] not in PARTS:
+            raise click.UsageError(f"there is no command '{args[0]}'{nearest(args[0], PARTS.names())}", ctx=ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table, without loading the commands."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, told) for name, (_, told) in COMMANDS.items()])
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+        more = [(name, f"of the package {package}") for name, package in offered()]
+        if more:
+            with formatter.section("Commands of other packages"):
+                formatter.write_dl(more)
+
+
+def offered() -> list[tuple[str, str]]:
+    """The commands of other distributions by name, each with its distribution; none of them is loaded.
+
+    Reads the files of entry points itself: importing what reads them properly takes as long as all of `stoker --help`.
+    """
+    found: dict[str, str] = {}
+    for folder in dict.fromkeys(entry or "." for entry in sys.path):
+        try:
+            installed = [entry for entry in os.scandir(folder) if entry.name.endswith((".dist-info", ".egg-info"))]
+        except OSError:
+            continue  # a zip file, or no folder
+        for info in installed:
+            for name in _entry_points(os.path.join(info.path, "entry_points.txt"), PARTS.group):
+                found.setdefault(name, info.name.partition("-")[0])
+    return sorted((name, package) for name, package in found.items() if name not in COMMANDS)
+
+
+def _entry_points(path: str, group: str) -> Iterator[str]:
+    """The names in one group of a file of entry points."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError):
+        return
+    inside = False
+    for line in text.splitlines() if f"[{group}]" in text else ():
+        if line.startswith("["):
+            inside = line.strip() == f"[{group}]"
+        elif inside and "=" in line and not line.lstrip().startswith(("#", ";")):
+            yield line.partition("=")[0].strip()
 
 
 @click.group(
