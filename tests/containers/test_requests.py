@@ -17,7 +17,7 @@ from stoker.backends.docker import requests as containers
 from stoker.backends.docker.backend import DockerBackend
 from stoker.backends.docker.check import check
 from stoker.backends.docker.devicefiles import files
-from stoker.backends.docker.requests import Facts, Files, parts
+from stoker.backends.docker.requests import Facts, parts
 from stoker.backends.docker.secrets import contents, credentials
 from stoker.backends.docker.settings import ContainerSettings
 from stoker.core.devices import Device, Lease
@@ -25,6 +25,7 @@ from stoker.core.errors import BackendError, MissingPackage, SettingsError
 from stoker.core.graph import Source
 from stoker.core.plan import Capacity, Job, Site, StepPlan
 from stoker.core.settings import DockerSettings, ResourceSettings, StepSettings
+from stoker.vendors.base import ContainerNeeds
 from stoker.worker.protocol import MARK
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -116,7 +117,7 @@ CASES: dict[str, Any] = {
         settings=ContainerSettings(),
         facts=FACTS,
         leases=[lease("amd", "GPU-00000000000000ff")],
-        files=Files(paths=("/dev/kfd", "/dev/dri/renderD129"), groups=("44", "109")),
+        files=ContainerNeeds(files=("/dev/kfd", "/dev/dri/renderD129"), groups=("44", "109")),
     ),
     "gang": lambda: parts(
         job(resources=ResourceSettings(nodes=2)), site=SITE, settings=ContainerSettings(), facts=FACTS, token="t0ken"
@@ -300,11 +301,11 @@ def topology(root: Path) -> Path:
 
 def test_amd_devices_are_files_found_by_their_id(tmp_path: Path) -> None:
     held = lease("amd", "GPU-0000000000001000").held
-    assert files(held, topology(tmp_path)).paths == ("/dev/kfd", "/dev/dri/renderD136")
+    assert files(held, topology(tmp_path)).files == ("/dev/kfd", "/dev/dri/renderD136")
 
 
 def test_amd_devices_without_an_id_go_by_their_number(tmp_path: Path) -> None:
-    assert files(lease("amd", "0").held, topology(tmp_path)).paths == ("/dev/kfd", "/dev/dri/renderD128")
+    assert files(lease("amd", "0").held, topology(tmp_path)).files == ("/dev/kfd", "/dev/dri/renderD128")
 
 
 def test_an_amd_device_that_the_kernel_does_not_list_is_refused(tmp_path: Path) -> None:
@@ -314,7 +315,7 @@ def test_an_amd_device_that_the_kernel_does_not_list_is_refused(tmp_path: Path) 
 
 def test_neuron_devices_are_files_by_number(tmp_path: Path) -> None:
     held = lease("neuron", "neuron-cores:2-3", index=1).held
-    assert files(held, tmp_path).paths == ("/dev/neuron1",)
+    assert files(held, tmp_path).files == ("/dev/neuron1",)
 
 
 def test_devices_that_no_container_can_be_given_are_refused(tmp_path: Path) -> None:
@@ -324,7 +325,7 @@ def test_devices_that_no_container_can_be_given_are_refused(tmp_path: Path) -> N
 
 def test_simulated_and_nvidia_devices_have_no_files(tmp_path: Path) -> None:
     held = [*lease("nvidia", "GPU-a").held, attrs.evolve(lease("tpu", "tpu-0").held[0], simulated=True)]
-    assert files(held, tmp_path).paths == ()
+    assert files(held, tmp_path).files == ()
 
 
 # Output

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from stoker.core.accelerators import MODELS, model
-from stoker.devices import catalog
-from stoker.devices.catalog import capability, cuda_of_driver, driver_name, model_of
+from stoker.vendors import amd, neuron, tpu
+from stoker.vendors.nvidia import chips
+from stoker.vendors.nvidia.chips import capability, cuda_of_driver, driver_name, model_of
 
 NVML_NAMES = {
     "Tesla K80": "K80",
@@ -90,13 +91,13 @@ def test_names_of_nvidia(name: str, expected: str) -> None:
     ],
 )
 def test_other_names(name: str, expected: str) -> None:
-    assert model_of(name) == expected
+    assert amd.model_of(name) == expected
 
 
 def test_every_nvidia_model_has_its_row() -> None:
-    assert set(catalog.NVIDIA) == {name for name, found in MODELS.items() if found.vendor == "nvidia"}
-    assert set(catalog.NEURON.values()) | set(catalog.TPU.values()) <= set(MODELS)
-    for name in catalog.NVIDIA:
+    assert set(chips.NVIDIA) == {name for name, found in MODELS.items() if found.vendor == "nvidia"}
+    assert set(neuron.MACHINES.values()) | set(tpu.PCI_DEVICES.values()) <= set(MODELS)
+    for name in chips.NVIDIA:
         assert capability(name) is not None
         # Google's H100-MEGA is told as the H100 that it is.
         assert model_of(driver_name(name)) == name
@@ -116,4 +117,4 @@ def test_every_nvidia_model_has_its_row() -> None:
 )
 def test_cuda_of_a_driver(driver: str, cuda: tuple[int, int] | None) -> None:
     assert cuda_of_driver(driver) == cuda
-    assert list(catalog.CUDA_OF_BRANCH) == sorted(catalog.CUDA_OF_BRANCH, reverse=True)
+    assert list(chips.CUDA_OF_BRANCH) == sorted(chips.CUDA_OF_BRANCH, reverse=True)

@@ -12,9 +12,13 @@ from pathlib import Path
 import pytest
 
 from stoker.core import status
-from stoker.devices import compat, cuda, present
 from stoker.devices.builds import builds, words
-from stoker.devices.compat import Build, Held, covers, runs, torch_archs, unfit
+from stoker.vendors.base import contained
+from stoker.vendors.builds import Build, Held
+from stoker.vendors.nvidia import builds as rules
+from stoker.vendors.nvidia import cuda
+from stoker.vendors.nvidia.builds import covers, runs, torch_archs
+from stoker.vendors.registry import notes, unfit
 
 H100 = {(9, 0): "H100"}
 FAKE = Path(__file__).with_name("fake_cuda.c")
@@ -142,7 +146,7 @@ def test_unfit(build: Build, side: Held, cause: str, said: str, fix: str) -> Non
         # 8.6 runs on 8.9, 10.0 on 10.3, 12.0 on 12.1.
         (torch("2.8.0", (12, 8)), held("570.124.06", (12, 8), {(8, 9): "L4", (10, 3): "B300", (12, 1): "GB10"})),
         (Build(framework="tensorflow", version="2.18.0", cuda=(12, 5), archs=("sm_80", "compute_90")), held("570.1")),
-        (Build(framework="torch", version="2.4.0+cpu", cpu=True), Held(kind="mps")),
+        (Build(framework="torch", version="2.4.0+cpu", cpu=True), Held(kind="apple")),
         (Build(framework="torch", version="2.6.0+rocm6.2.4", rocm="6.2.4"), Held(kind="amd")),
     ],
 )
@@ -151,9 +155,9 @@ def test_fit(build: Build, side: Held) -> None:
 
 
 def test_an_older_driver_that_fits_is_noted() -> None:
-    (note,) = compat.notes(torch("2.8.0", (12, 8)), held("535.104.05", (12, 2)))
+    (note,) = notes(torch("2.8.0", (12, 8)), held("535.104.05", (12, 2)))
     assert "CUDA 12.2" in note
-    assert not list(compat.notes(torch("2.8.0", (12, 8)), held("580.95.05", (13, 0))))
+    assert not list(notes(torch("2.8.0", (12, 8)), held("580.95.05", (13, 0))))
 
 
 @pytest.mark.parametrize(
@@ -197,11 +201,11 @@ def test_chips(archs: str, chip: tuple[int, int], way: str) -> None:
 
 def test_tables_agree() -> None:
     """Every row covers at least one version, and later builds for one CUDA follow the earlier ones."""
-    for machine, rows in compat.TORCH.items():
+    for machine, rows in rules.TORCH.items():
         for number, first, last, listed in rows:
-            assert first <= last and number[0] in compat.FLOORS
-            assert torch_archs(f"{first[0]}.{first[1]}.0", number, machine) == compat.archs_of(listed)
-            assert torch_archs(f"{last[0]}.{last[1]}.1", number, machine) == compat.archs_of(listed)
+            assert first <= last and number[0] in rules.FLOORS
+            assert torch_archs(f"{first[0]}.{first[1]}.0", number, machine) == rules.archs_of(listed)
+            assert torch_archs(f"{last[0]}.{last[1]}.1", number, machine) == rules.archs_of(listed)
     assert not torch_archs("3.0.0", (13, 0), "x86_64")
 
 
@@ -410,4 +414,4 @@ def test_a_library_that_is_not_there(tmp_path: Path) -> None:
 def test_containers(path: str, text: str, variables: Mapping[str, str], inside: bool, tmp_path: Path) -> None:
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / path).write_text(text)
-    assert present.contained(variables, tmp_path) is inside
+    assert contained(variables, tmp_path) is inside

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from stoker.core.devices import Device
-from stoker.devices import others
 from stoker.devices.probe import probe, visible
+from stoker.vendors import amd, apple, neuron, tools, tpu
 
 H100S = "driver = 535.104.05\ncuda = 12020\n" + "".join(
     f"""
@@ -274,7 +274,7 @@ NEURON_LS = """
 def test_neuron(machine: Any) -> None:
     machine.command("neuron-ls", f"test \"$*\" = -j && echo '{NEURON_LS}'")
     machine.file("sys/devices/virtual/dmi/id/product_name", "trn1n.32xlarge\n")
-    inventory = others.neuron({"PATH": str(machine.commands)}, machine.root)
+    inventory = neuron.probe({"PATH": str(machine.commands)}, machine.root)
     assert inventory.findings == ()
     first, second = inventory.devices
     assert (first.kind, first.index, first.uuid) == ("neuron", 0, "neuron-cores:0-3")
@@ -295,17 +295,17 @@ def test_neuron(machine: Any) -> None:
     ],
 )
 def test_neuron_ls_fails(script: str, why: str, machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(others, "TIMEOUT", 1.0)
+    monkeypatch.setattr(tools, "TIMEOUT", 1.0)
     machine.command("neuron-ls", script)
-    inventory = others.neuron({"PATH": f"{machine.commands}:/usr/bin:/bin"}, machine.root)
+    inventory = neuron.probe({"PATH": f"{machine.commands}:/usr/bin:/bin"}, machine.root)
     (finding,) = inventory.findings
     assert (finding.code, finding.level) == ("STK127", "error") and why in finding.why
 
 
 def test_neuron_without_its_tools(machine: Any) -> None:
-    assert others.neuron(machine.environment, machine.root).findings == ()
+    assert neuron.probe(machine.environment, machine.root).findings == ()
     machine.file("dev/neuron0")
-    (finding,) = others.neuron(machine.environment, machine.root).findings
+    (finding,) = neuron.probe(machine.environment, machine.root).findings
     assert (finding.code, finding.level) == ("STK128", "info") and "aws-neuronx-tools" in finding.fix
 
 
@@ -323,7 +323,7 @@ def test_tpu_by_its_environment(told: str, model: str, machine: Any) -> None:
     for index in range(4):
         machine.file(f"dev/accel{index}")
     machine.file("dev/accelerometer")
-    inventory = others.tpu({"TPU_ACCELERATOR_TYPE": told}, machine.root)
+    inventory = tpu.probe({"TPU_ACCELERATOR_TYPE": told}, machine.root)
     assert [(one.kind, one.index, one.uuid) for one in inventory.devices] == [("tpu", i, f"tpu-{i}") for i in range(4)]
     assert {(one.model, one.name, len(one.links)) for one in inventory.devices} == {(model, told, 3)}
     assert all(one.memory > 0 for one in inventory.devices) and not inventory.findings
@@ -333,15 +333,15 @@ def test_tpu_by_pci(machine: Any) -> None:
     for index, device in enumerate(["0x0063", "0x0063", "0x0042"]):  # the last is a network card
         machine.file(f"sys/bus/pci/devices/0000:0{index}/vendor", "0x1ae0\n")
         machine.file(f"sys/bus/pci/devices/0000:0{index}/device", f"{device}\n")
-    assert others.tpu({}, machine.root).devices == ()
+    assert tpu.probe({}, machine.root).devices == ()
     for name in ("0", "1", "vfio"):
         machine.file(f"dev/vfio/{name}")
-    assert [(one.model, one.memory) for one in others.tpu({}, machine.root).devices] == [("tpu-v5e", 16 * 10**9)] * 2
+    assert [(one.model, one.memory) for one in tpu.probe({}, machine.root).devices] == [("tpu-v5e", 16 * 10**9)] * 2
 
 
 @pytest.mark.parametrize(("environment", "model"), [({}, "TPU"), ({"TPU_ACCELERATOR_TYPE": "v99-8"}, "v99")])
 def test_tpu_of_an_unknown_kind(environment: dict[str, str], model: str, machine: Any) -> None:
-    inventory = others.tpu(environment, machine.file("dev/accel0").root)
+    inventory = tpu.probe(environment, machine.file("dev/accel0").root)
     assert [(one.model, one.memory) for one in inventory.devices] == [(model, 0)]
     assert [finding.code for finding in inventory.findings] == ["STK128"]
 
@@ -350,7 +350,7 @@ def test_apple(machine: Any) -> None:
     machine.command(
         "sysctl", '[ "$*" = "-n machdep.cpu.brand_string hw.memsize" ] && printf "Apple M2 Max\\n68719476736\\n"'
     )
-    (device,) = others.mps(machine.environment, "Darwin", "arm64").devices
+    (device,) = apple.probe(machine.environment, system="Darwin", machine="arm64").devices
     assert (device.kind, device.name, device.model, device.exclusive) == (
         "apple",
         "Apple M2 Max",
@@ -359,9 +359,9 @@ def test_apple(machine: Any) -> None:
     )
     assert device.memory == 64 * 2**30
     machine.command("sysctl", "exit 1")
-    assert others.mps(machine.environment, "Darwin", "arm64").devices[0].name == "Apple GPU"
-    assert others.mps(machine.environment, "Darwin", "x86_64").devices == ()
-    assert others.mps(machine.environment, "Linux", "arm64").devices == ()
+    assert apple.probe(machine.environment, system="Darwin", machine="arm64").devices[0].name == "Apple GPU"
+    assert apple.probe(machine.environment, system="Darwin", machine="x86_64").devices == ()
+    assert apple.probe(machine.environment, system="Linux", machine="arm64").devices == ()
 
 
 AMDSMI = """
@@ -416,7 +416,7 @@ def test_amd(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     amdsmi(tmp_path, monkeypatch, **options)
-    inventory = others.amd(tmp_path)
+    inventory = amd.probe({}, tmp_path)
     assert inventory.findings == ()
     assert [device.uuid for device in inventory.devices] == uuids
     assert {(one.kind, one.name, one.model) for one in inventory.devices} == {("amd", "AMD Instinct MI300X", "MI300X")}
@@ -430,16 +430,16 @@ def test_amd(
 def test_amdsmi_fails(init: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: Any) -> None:
     amdsmi(tmp_path, monkeypatch, init=init)
     # Without AMD's kernel driver, an amdsmi that somebody installed says nothing.
-    assert others.amd(machine.root).findings == ()
-    (finding,) = others.amd(machine.file("dev/kfd").root).findings
+    assert amd.probe({}, machine.root).findings == ()
+    (finding,) = amd.probe({}, machine.file("dev/kfd").root).findings
     assert (finding.code, finding.level) == ("STK127", "error") and "amd-smi list" in finding.fix
     sys.modules.pop("amdsmi", None)
 
 
 def test_amd_without_amdsmi(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(others, "_amdsmi", lambda: None)
-    assert others.amd(machine.root).findings == ()
-    (finding,) = others.amd(machine.file("dev/kfd").root).findings
+    monkeypatch.setattr(amd, "_amdsmi", lambda: None)
+    assert amd.probe({}, machine.root).findings == ()
+    (finding,) = amd.probe({}, machine.file("dev/kfd").root).findings
     assert (finding.code, finding.level) == ("STK128", "info") and "amd_smi" in finding.fix
 
 

@@ -16,7 +16,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "attr": EVERYWHERE,
     "attrs": EVERYWHERE,
     "IPython": ("stoker.run.driver", "stoker.report"),
-    "amdsmi": ("stoker.devices",),
+    "amdsmi": ("stoker.vendors.amd",),
     "click": ("stoker.cli",),
     "cloudpickle": ("stoker.plan", "stoker.store"),
     "docker": ("stoker.backends.docker.engines",),
@@ -31,7 +31,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "psutil": ("stoker.client", "stoker.run.driver", "stoker.devices", "stoker.worker"),
     "psycopg": ("stoker.store",),
     "pyarrow": ("stoker.store",),
-    "pynvml": ("stoker.devices",),
+    "pynvml": ("stoker.vendors.nvidia",),
     "ray": ("stoker.backends.ray.job", "stoker.backends.ray.node"),  # the cluster's own, where these run
     "requests": ("stoker.backends.docker.engines",),  # what `docker` stands on: its errors come through
     "tomli": ("stoker.stacks", "stoker.images"),

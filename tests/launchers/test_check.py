@@ -10,9 +10,9 @@ from stoker.config import MPI, Accelerate, Command, DeepSpeed, Jax, Launch, Torc
 from stoker.core.findings import Finding
 from stoker.core.launch import plain
 from stoker.core.resources import ResourceSettings
-from stoker.devices.catalog import capability
 from stoker.launchers.check import check
 from stoker.launchers.options import resolve_launch
+from stoker.vendors.nvidia.chips import capability
 
 
 def findings(launch: Launch, **resources: Any) -> list[Finding]:

@@ -23,11 +23,13 @@ from stoker.core.devices import Inventory
 from stoker.core.errors import EXIT_INFRASTRUCTURE, StokerError
 from stoker.core.status import NO_GPU_BUILD
 from stoker.core.words import memory_text
-from stoker.devices import builds, compat
+from stoker.devices import builds
 from stoker.devices.probe import probe
 from stoker.store.records import RunFilter
 from stoker.store.schema import MIGRATIONS
 from stoker.store.store import open_store
+from stoker.vendors.builds import held
+from stoker.vendors.registry import VENDORS, unfit
 
 NEEDED: Final = ("attrs", "click", "cloudpickle", "fsspec", "nvidia-ml-py", "psutil", "pyyaml")
 OPTIONAL: Final = ("numpy", "pandas", "polars", "pyarrow", "scipy", "scikit-learn", "matplotlib", "psycopg")
@@ -120,7 +122,7 @@ def frameworks(inventory: Inventory) -> Iterator[Check]:
     """For what each was built, and whether that fits the driver and the devices; none is imported."""
     installed = {build.framework: build for build in builds.builds()}
     sides = {
-        kind: compat.held(devices, driver=inventory.driver, cuda=inventory.cuda, machine=platform.machine())
+        kind: held(devices, driver=inventory.driver, cuda=inventory.cuda, machine=platform.machine())
         for kind in dict.fromkeys(device.kind for device in inventory.devices)
         if not inventory.simulated and (devices := [one for one in inventory.devices if one.kind == kind])
     }
@@ -129,12 +131,13 @@ def frameworks(inventory: Inventory) -> Iterator[Check]:
         if build is None:
             yield Check(name=name, found="not installed (optional)")
             continue
-        problems = [compat.unfit(build, side) for side in sides.values()]
+        problems = [unfit(build, side) for side in sides.values()]
         problem = problems[0] if problems and all(problems) else None
         said, fix = (problem.sentence, problem.fix) if problem is not None else ("", "")
-        if problem is not None and problem.cause == NO_GPU_BUILD and "nvidia" in sides:
-            said = f"this {name} cannot use the NVIDIA devices"
-            fix = f"install {name} again, in a build for CUDA"
+        vendor = next((one for one in map(VENDORS.load, sides) if one.runtime_title), None)
+        if problem is not None and problem.cause == NO_GPU_BUILD and vendor is not None:
+            said = f"this {name} cannot use the {vendor.title} devices"
+            fix = f"install {name} again, in a build for {vendor.runtime_title}"
         yield Check(name=name, found=builds.words(build), problem=said, fix=fix)
 
 

@@ -16,7 +16,8 @@ from typing import Callable, Final, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker.devices.compat import Build, Version, archs_of, dotted, numbers, torch_archs
+from stoker.vendors.builds import Build, Version, dotted, numbers
+from stoker.vendors.nvidia.builds import archs_of, torch_archs
 
 _INFO: Final = re.compile(r"(.+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
 """The folder of a distribution's metadata: conda's and Debian's torch have an egg-info."""

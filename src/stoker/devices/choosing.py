@@ -23,13 +23,12 @@ from stoker.core.accelerators import MODELS, Accelerator
 from stoker.core.devices import Claim, Device, Holder
 from stoker.core.words import count_text, memory_text
 from stoker.devices.linking import best
+from stoker.vendors.registry import VENDORS
 
 SLACK: Final = 2**30
 SLACK_PART: Final = 0.1
 """Bytes, and the part of a device's memory: strangers with more than the less of the two fill a device. A context of
 CUDA without anything in it takes 300 to 600 MB, as an idle notebook or MPS server has; whoever has more computes."""
-
-_GPUS: Final = ("nvidia", "amd", "apple")
 
 
 @attrs.frozen(kw_only=True)
@@ -315,7 +314,7 @@ def _waits(board: _Board, ticket: Ticket, claim: Claim) -> str:
         if _most(fitting) < _count(claim, choice):
             continue
         obstacles = Counter(_obstacle(board, device, ticket, claim) or "free" for device in fitting)
-        what = "GPUs" if all(device.kind in _GPUS for device in fitting) else "accelerators"
+        what = "GPUs" if all(VENDORS.load(device.kind).noun == "GPU" for device in fitting) else "accelerators"
         if choice is not None:
             what = str(attrs.evolve(choice, count=None))
         share = f"{memory_text(claim.memory)} of " if claim.share else ""

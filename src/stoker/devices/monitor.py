@@ -6,7 +6,7 @@ a document in a file. Uses the standard library, and the vendors' packages when 
 
 The file's lines: first the document with `"header": 1`; then samples, `t` (seconds after the step's start), `cpu`
 (seconds of CPU time since it began), `rss` (bytes) and `procs` of the step's processes, `devices` with a row for
-each that answered (see `devices.nvidiameter`); between them what happened (`failed`, `strays`, `xid`, `ecc`, `stop`,
+each that answered (see `vendors.base.Meter`); between them what happened (`failed`, `strays`, `xid`, `ecc`, `stop`,
 each with its `t`); last `end` with why. Each is one write, so that whatever is killed takes a line with it at most.
 """
 
@@ -19,11 +19,14 @@ import select
 import signal
 import sys
 import time
-from typing import Any, Callable, Final, Mapping, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Final, Mapping
 
-from stoker.devices import nvidiameter, othermeters
 from stoker.devices.idleness import Idle, sentence
 from stoker.devices.processtree import Tree, alive, stat_of
+
+if TYPE_CHECKING:
+    from stoker.core.devices import Lease
+    from stoker.vendors.base import Meter
 
 GRACE: Final = 10.0
 """Seconds that a step which is ended for idleness has between SIGTERM and SIGKILL."""
@@ -38,28 +41,11 @@ LONGEST: Final = 10.0
 _LOOK: Final = 0.05
 """Seconds between two looks at a process that cannot be waited for (kernels before 5.3, and not Linux)."""
 
-OPENERS: Final[Mapping[str, Callable[[Sequence[Mapping[str, Any]]], Any]]] = {
-    "nvidia": nvidiameter.opened,
-    "amd": othermeters.amd,
-    "neuron": othermeters.neuron,
-}
-"""Kind of device → what opens its meter, or raises OSError. Others tell nothing from outside the step."""
-
-
-class Meter(Protocol):
-    """What a vendor's driver tells: rows by UUID, and what happened since the last sample."""
-
-    def sample(
-        self, now: float, tree: frozenset[int], last: bool = False
-    ) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
-        """Now; `last` for the end, when nothing may take long."""
-
 
 def watch(document: Mapping[str, Any], pid: int) -> None:
     """Sample until the step's process is gone, or SIGTERM comes.
 
-    Needs `samples` (the file's path) and takes `interval`, `idle_below`, `idle_for`, `on_idle`, `devices`, `memory`,
-    `simulated` and `started` (seconds since the epoch).
+    The document is that of the step's `core.devices.Lease`.
     """
     _Sampler(document, pid).run()
 
@@ -69,13 +55,13 @@ class _Sampler:
         self.pid = pid
         self.file = os.open(document["samples"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         began = time.time()
-        self.zero = time.monotonic() - max(0.0, began - float(document.get("started") or began))
-        self.interval = float(document.get("interval") or 1.0)
-        self.below = float(document.get("idle_below") or 5.0)
-        self.patience = float(document.get("idle_for") or 600.0)
-        self.stops = document.get("on_idle") == "stop"
-        devices = [] if document.get("simulated") else list(document.get("devices") or ())
-        self.devices = [one for one in devices if not one.get("simulated")]
+        lease = _lease(document)
+        self.zero = time.monotonic() - max(0.0, began - (lease.started or began))
+        self.interval = lease.interval
+        self.below = lease.idle_below
+        self.patience = lease.idle_for
+        self.stops = lease.on_idle == "stop"
+        self.devices = [] if lease.simulated else [device for device in lease.held if not device.simulated]
         self.write({**document, "header": 1, "pid": pid, "sampler": os.getpid(), "cpus": _cpus(pid)})
         self.tree = Tree(pid)
         self.idle = Idle()
@@ -128,15 +114,18 @@ class _Sampler:
         self.write({"end": self._since(time.monotonic()), "why": why, "cost": round(time.process_time(), 4)})
 
     def _open(self) -> None:
-        for kind, opener in OPENERS.items():
-            mine = [one for one in self.devices if one["kind"] == kind]
-            if not mine:
+        if not self.devices:
+            return
+        from stoker.vendors.registry import by_vendor  # only for steps with real devices
+
+        for vendor, devices in by_vendor(self.devices).items():
+            if vendor.meter is None:
                 continue
             try:
-                self.meters.append(opener(mine))
+                self.meters.append(vendor.meter(devices))
             except OSError as error:
-                for one in mine:
-                    self._happened({"failed": one["uuid"], "why": str(error)})
+                for device in devices:
+                    self._happened({"failed": device.uuid, "why": str(error)})
 
     def _pace(self) -> float:
         """Seconds to the next sample."""
@@ -160,7 +149,7 @@ class _Sampler:
         self.write({**line, "devices": rows})
         if last or self.stopping:
             return
-        self.idle = self.idle.after(t, rows, [one["uuid"] for one in self.devices], self.below)
+        self.idle = self.idle.after(t, rows, [device.uuid for device in self.devices], self.below)
         if self.stops and self.idle.seconds(t) >= self.patience:
             self._stop(sentence(len(self.devices), self.idle.seconds(t), self.below))
 
@@ -198,6 +187,13 @@ class _Sampler:
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         with contextlib.suppress(OSError):
             os.write(self.file, data)
+
+
+def _lease(document: Mapping[str, Any]) -> Lease:
+    from stoker.core.codec import from_json
+    from stoker.core.devices import Lease
+
+    return from_json(Lease, document, strict=False)
 
 
 def _descriptor(pid: int) -> int | None:

@@ -13,21 +13,17 @@ import attrs
 from stoker.core.accelerators import Accelerator
 from stoker.core.devices import Device, Inventory
 from stoker.core.errors import SettingsError, nearest
-from stoker.core.visibility import SIMULATE
-from stoker.devices.catalog import capability, cuda_of_driver, driver_name
+from stoker.vendors.base import Simulation
+from stoker.vendors.registry import VENDORS
+from stoker.vendors.table import SIMULATE
 
 VARIABLE: Final = SIMULATE
 FACTS: Final = ("driver", "cuda")
 MOST: Final = 256
 """Devices of one simulated machine. Real ones have 16 at most; a typo should not fill the memory with devices."""
 
-_SIMULATED: Final = ("nvidia", "amd", "neuron", "tpu")
-_PREFIXES: Final[Mapping[str, str]] = {"neuron": "neuron", "tpu": "tpu"}
 _PART = re.compile(r"(?:(\d+)\s*[xX×*]\s*)?(.*)", re.DOTALL)
 _EXAMPLE = 'write counts and names, such as "4xH100-80GB,1xA10;driver=535.104.05"'
-# How many slices of so many sevenths one GPU has room for:
-# https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html
-_SLICES_OF_ONE: Final[Mapping[str, int]] = {"1": 7, "2": 3, "3": 2, "4": 1, "7": 1}
 
 
 def simulated(text: str) -> Inventory:
@@ -39,7 +35,8 @@ def simulated(text: str) -> Inventory:
         if len(devices) > MOST:
             raise _wrong(text, f"it asks for more than {MOST} devices", _EXAMPLE)
     known = _facts(facts, text)
-    if known and not any(device.kind == "nvidia" for device in devices):
+    told = next((one for one in map(_simulation, (device.kind for device in devices)) if one.facts), None)
+    if known and told is None:
         name = next(iter(known))
         raise _wrong(
             text, f"'{name}' is a fact of NVIDIA's driver, and no NVIDIA device is simulated", f"remove {name}"
@@ -47,7 +44,7 @@ def simulated(text: str) -> Inventory:
     return Inventory(
         devices=_linked(devices),
         driver=known.get("driver", ""),
-        cuda=_cuda(known),
+        cuda=None if told is None else _cuda(known, told),
         simulated=True,
     )
 
@@ -68,7 +65,7 @@ def _devices(part: str, before: list[Device], text: str) -> list[Device]:
         whole = attrs.evolve(asked, count=None)
         raise _wrong(text, f"'{part.strip()}' has its count behind the name", f'write "{asked.count}x{whole}"')
     kind = asked.model.vendor
-    if kind not in _SIMULATED:
+    if VENDORS.load(kind).simulation is None:
         raise _wrong(text, f"{asked.name} cannot be simulated, as Stoker finds none of its kind", _EXAMPLE)
     first = len(before)
     index = 1 + max((device.index for device in before if device.kind == kind), default=-1)
@@ -77,27 +74,34 @@ def _devices(part: str, before: list[Device], text: str) -> list[Device]:
 
 def _device(asked: Accelerator, kind: str, first: int, index: int, number: int) -> Device:
     """One of several alike. Their UUIDs count all devices of the machine, so that the same text gives the same ones."""
+    how = _simulation(kind)
     parent = ""
     if asked.slice:
-        # Slices with more memory than their sevenths of it, such as "1g.20gb" of 80, are fewer.
-        room = min(_SLICES_OF_ONE.get(asked.slice[0], 1), asked.model.memory[-1] // asked.memory)
+        room = how.per_chip(asked)
         parent = _uuid("GPU", first + number // room)
         index += number // room
     else:
         index += number
-    name = driver_name(asked.name)
+    name = how.name(asked.name)
     return Device(
         kind=kind,
         index=index,
-        uuid=_uuid("MIG" if asked.slice else _PREFIXES.get(kind, "GPU"), first + number),
+        uuid=_uuid("MIG" if asked.slice else how.prefix, first + number),
         name=f"{name} MIG {asked.slice}" if asked.slice else name,
         model=asked.name,
         memory=asked.memory if asked.slice else asked.model.memory[0],
-        capability=capability(asked.name),
+        capability=how.capability(asked.name),
         slice=asked.slice,
         parent=parent,
         simulated=True,
+        exclusive=VENDORS.load(kind).exclusive,
     )
+
+
+def _simulation(kind: str) -> Simulation:
+    simulation = VENDORS.load(kind).simulation
+    assert simulation is not None  # what cannot be simulated was refused
+    return simulation
 
 
 def _uuid(prefix: str, number: int) -> str:
@@ -136,11 +140,11 @@ def _facts(facts: list[str], text: str) -> dict[str, str]:
     return known
 
 
-def _cuda(known: Mapping[str, str]) -> tuple[int, int] | None:
+def _cuda(known: Mapping[str, str], how: Simulation) -> tuple[int, int] | None:
     if "cuda" in known:
         major, minor = known["cuda"].split(".")
         return int(major), int(minor)
-    return cuda_of_driver(known["driver"]) if "driver" in known else None
+    return how.cuda_of_driver(known["driver"]) if "driver" in known else None
 
 
 def _wrong(text: str, why: str, fix: str) -> SettingsError:

@@ -12,8 +12,9 @@ import attrs
 
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagenames import TENSORFLOW_CUDA, cuda_of_tag
-from stoker.devices.compat import Build, Version, torch_archs
 from stoker.plan.requirements import Release, Requirement, Requirements, numbers
+from stoker.vendors.builds import Build, Version
+from stoker.vendors.nvidia.builds import torch_archs
 
 # The CUDA of the builds without a suffix, which the usual index serves for Linux on x86_64: Requires-Dist in the
 # metadata of the wheels, https://github.com/pytorch/pytorch/blob/main/RELEASE.md#release-compatibility-matrix.

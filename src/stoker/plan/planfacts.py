@@ -22,13 +22,13 @@ from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagenames import merged, parse, plain
 from stoker.core.plan import StepPlan
 from stoker.core.units import UNSET, value_or
-from stoker.devices.catalog import capability
 from stoker.devices.choosing import impossible
-from stoker.devices.compat import Held, dotted, held
 from stoker.images import parents
 from stoker.images.requirementlines import logical_lines, option_of
 from stoker.plan.packages import Package, packages
 from stoker.plan.requirements import Release, Requirements, numbers, requirements
+from stoker.vendors.builds import Held, dotted, held
+from stoker.vendors.registry import VENDORS
 
 COMPARED: Final = (
     "torch",
@@ -324,16 +324,22 @@ def _targets(
             groups.setdefault((device.kind, device.model), []).append(device)
         return tuple(
             held(group, driver=inventory.driver, cuda=inventory.cuda, machine=machine)
-            if group[0].kind == "nvidia"
+            if _has_driver(group[0].kind)
             else held(group, driver="", cuda=None, machine=machine)
             for group in groups.values()
         )
     found = []
     for choice in claim.choices:
-        chip = capability(choice.name)
+        simulation = VENDORS.load(choice.model.vendor).simulation
+        chip = None if simulation is None else simulation.capability(choice.name)
         chips = {chip: choice.name} if chip is not None else {}
         found.append(Held(kind=choice.model.vendor, chips=chips, machine=machine or "x86_64"))
     return tuple(found)
+
+
+def _has_driver(name: str) -> bool:
+    """Whether the inventory's driver and CUDA are those of a vendor's devices."""
+    return VENDORS.load(name).runtime == "cuda"
 
 
 def _node(fitting: Sequence[Device], claim: Claim | None, client: Client) -> str:

@@ -293,8 +293,8 @@ def _package_findings(step: StepPlan, backend: RunningBackend) -> Iterable[Findi
 
 def _launch_findings(launch: Launch, step: StepPlan) -> Iterable[Finding]:
     """What its launcher says of a distributed step; the rooms for it are entered only where there is one."""
-    from stoker.devices.catalog import capability
     from stoker.launchers.check import check
+    from stoker.vendors.nvidia.chips import capability
 
     return check(launch, step.settings.resources, where=f"{step.where} step '{step.name}'", capability=capability)
 

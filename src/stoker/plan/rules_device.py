@@ -8,10 +8,12 @@ from typing import Final, Iterator, Mapping, Sequence
 from stoker.core.findings import Finding, Level
 from stoker.core.status import DRIVER_TOO_OLD, NO_GPU_BUILD, NO_KERNEL_IMAGE
 from stoker.core.units import UNSET
-from stoker.devices.compat import FLOORS, Build, Held, Problem, Version, dotted, runs, unfit
 from stoker.plan.packages import Package, brings_cuda
 from stoker.plan.planfacts import PlanFacts, repository
 from stoker.plan.requirements import numbers
+from stoker.vendors.builds import Build, Held, Problem, Version, dotted
+from stoker.vendors.nvidia.builds import FLOORS, runs
+from stoker.vendors.registry import USUAL, VENDORS, unfit
 
 NO_CUDA: Final = "STK201"
 CPU_BUILD: Final = "STK202"
@@ -55,6 +57,15 @@ _WITH_COMPAT: Final = re.compile(r"(?:nvcr\.io/)?nvidia/cuda|nvcr\.io/nvidia/.+"
 """Repositories whose images hold the compatibility package of their CUDA"""
 
 
+def _runtime(facts: PlanFacts) -> str:
+    """The software that the step's devices need in an image; of devices that may be any, the usual ones'."""
+    return VENDORS.load(facts.kind or USUAL).runtime
+
+
+def _runtime_of(held: Held) -> str:
+    return VENDORS.load(held.kind).runtime
+
+
 def no_cuda(facts: PlanFacts) -> Iterator[Finding]:
     """The step asks for a GPU, and nothing in its image is made for one: it would run, on the CPU.
 
@@ -62,7 +73,7 @@ def no_cuda(facts: PlanFacts) -> Iterator[Finding]:
     """
     image = facts.image
     known = facts.bare or facts.had
-    if not facts.gpus or facts.kind not in ("nvidia", "") or image.cuda or image.rocm or image.neuron or not known:
+    if not facts.gpus or _runtime(facts) != "cuda" or image.cuda or image.rocm or image.neuron or not known:
         return
     if any(package.build.framework not in ("", "cupy") for package in facts.packages):
         return  # whether a framework's build fits is said by itself
@@ -94,7 +105,7 @@ def unfit_builds(facts: PlanFacts) -> Iterator[Finding]:
     """
     if not facts.gpus:
         return
-    targets = facts.targets or ((Held(),) if facts.kind == "nvidia" or not facts.kind else ())
+    targets = facts.targets or ((Held(),) if _runtime(facts) == "cuda" else ())
     useful = [one for one in facts.packages if _computes(one.build) and _fits(one.build, targets)]
     for package in facts.packages:
         problems = [(held, unfit(package.build, held)) for held in targets]
@@ -125,7 +136,7 @@ def minor_compatibility(facts: PlanFacts) -> Iterator[Finding]:
     for package in facts.packages:
         build = package.build
         for held in facts.targets:
-            newer = held.kind == "nvidia" and build.cuda and held.cuda and len(build.cuda) > 1
+            newer = build.cuda and held.cuda and len(build.cuda) > 1
             if newer and build.cuda > held.cuda and unfit(build, held) is None:  # type: ignore[operator]
                 what = f"{build.framework} {build.version} is built for {build.target}, and the driver is for CUDA "
                 what += dotted(held.cuda or ())
@@ -149,7 +160,7 @@ def gate(facts: PlanFacts) -> Iterator[Finding]:
         # An image from before the variable: https://github.com/NVIDIA/nvidia-container-toolkit, image/cuda_image.go
         condition = f"cuda>={dotted(numbers(version)[:2])}"
     for held in facts.targets:
-        if held.kind != "nvidia" or not condition or satisfied(condition, held) is not False:
+        if _runtime_of(held) != "cuda" or not condition or satisfied(condition, held) is not False:
             continue
         what = f"the container runtime will not start {facts.reference} with driver {held.driver}: it asks for "
         what += condition.split()[0]
@@ -167,7 +178,7 @@ def image_driver(facts: PlanFacts) -> Iterator[Finding]:
         return
     build = Build(framework="CUDA", version=facts.image.cuda, cuda=cuda)
     for held in facts.targets:
-        if held.kind != "nvidia" or runs(cuda, held.driver, held.cuda):
+        if _runtime_of(held) != "cuda" or runs(cuda, held.driver, held.cuda):
             continue
         if _forward(facts, build, held):
             yield _compatible(facts, Package(build=build, text=facts.reference, origin="image"), held)
@@ -221,16 +232,16 @@ def rocm(facts: PlanFacts) -> Iterator[Finding]:
     image = facts.image
     if not facts.gpus or not facts.reference:
         return
-    if facts.kind == "amd" and image.cuda and not image.rocm:
+    if _runtime(facts) == "rocm" and image.cuda and not image.rocm:
         what = f"asks for AMD GPUs, and its image {facts.reference} is made for NVIDIA's (CUDA {image.cuda})"
         yield _finding(
             facts, NOT_ROCM, _level(facts), what, fix="take an image with ROCm, such as those of rocm/pytorch"
         )
-    elif facts.kind == "amd" and facts.bare and not any(package.build.rocm for package in facts.packages):
+    elif _runtime(facts) == "rocm" and facts.bare and not any(package.build.rocm for package in facts.packages):
         what = f"asks for AMD GPUs, and neither its image {facts.reference} nor its requirements bring ROCm"
         level: Level = "info" if facts.wanted.unread else _level(facts)
         yield _finding(facts, NOT_ROCM, level, what, fix="take an image with ROCm, such as those of rocm/pytorch")
-    elif facts.kind and facts.kind != "amd" and image.rocm and not image.cuda:
+    elif facts.kind and _runtime(facts) != "rocm" and image.rocm and not image.cuda:
         what = f"its image {facts.reference} is made for AMD's GPUs (ROCm {image.rocm}), and it asks for others"
         yield _finding(facts, NOT_ROCM, _level(facts), what, fix="take an image for the devices, or ask for AMD's")
 
@@ -241,11 +252,11 @@ def neuron(facts: PlanFacts) -> Iterator[Finding]:
     names = {item.name for item in facts.wanted.items}
     brings = bool(image.neuron) or bool(names & {"torch-neuronx", "jax-neuronx", "neuronx-cc", "torch-neuron"})
     fix = "take one of AWS's images for Neuron (pytorch-training-neuronx), or require torch-neuronx"
-    if facts.gpus and facts.kind == "neuron" and not brings and facts.reference:
+    if facts.gpus and _runtime(facts) == "neuron" and not brings and facts.reference:
         sure = bool(facts.bare or image.cuda or image.rocm) and not facts.wanted.unread
         what = f"asks for Neuron devices, and nothing in its image {facts.reference} is known to bring the Neuron SDK"
         yield _finding(facts, NOT_NEURON, _level(facts) if sure else "info", what, fix=fix)
-    elif facts.gpus and facts.kind and facts.kind != "neuron" and image.neuron and not image.cuda:
+    elif facts.gpus and facts.kind and _runtime(facts) != "neuron" and image.neuron and not image.cuda:
         what = f"its image {facts.reference} is made for AWS Neuron, and it asks for other devices"
         yield _finding(facts, NOT_NEURON, _level(facts), what, fix="take an image with CUDA, or ask for trainium")
 

@@ -7,10 +7,11 @@ from typing import Final, Iterator, Mapping, Sequence
 
 from stoker.core.findings import Finding, Level
 from stoker.core.imagenames import cuda_of_tag
-from stoker.devices.compat import TORCH, dotted
 from stoker.plan.packages import TORCH_PYTHONS, jax_cuda
 from stoker.plan.planfacts import MACHINES, PlanFacts
 from stoker.plan.requirements import Release, Requirement, Wheel, numbers, same_version
+from stoker.vendors.builds import dotted
+from stoker.vendors.nvidia.builds import TORCH
 
 STRANGERS: Final = "STK206"
 OLD_PYTHON: Final = "STK207"

@@ -18,11 +18,11 @@ from stoker.core.graph import Source
 from stoker.core.plan import Code, Plan, Site, StepPlan
 from stoker.core.request import RunRequest
 from stoker.core.settings import PipelineSettings
-from stoker.core.visibility import SIMULATE
 from stoker.plan.layers import RunFile, assignments, resolve_pipeline, run_file
 from stoker.plan.planner import ORCHESTRATOR, Overrides
 from stoker.run.attached import attached
 from stoker.store.store import Store, open_store
+from stoker.vendors.table import SIMULATE
 from stoker.worker.identity import this_process
 
 if TYPE_CHECKING:

@@ -41,8 +41,8 @@ from typing import Any, Final, Iterator, Mapping
 from stoker.core import wire
 from stoker.core.plan import LogLine
 from stoker.core.status import CAUSES, INPUT_ERROR
-from stoker.core.visibility import environment_of
 from stoker.store import notes
+from stoker.vendors.table import NO_DEVICES
 from stoker.worker import cluster, forkserver
 from stoker.worker.ending import Ending
 from stoker.worker.forked import Output
@@ -132,7 +132,7 @@ def _with_devices(job: dict[str, Any], spec: Mapping[str, Any]) -> dict[str, Any
     """The job with the devices that the platform gave it, if those are to be found out here."""
     lease = job.get("accelerators")
     if lease is None:
-        os.environ.update(environment_of(()))  # it asked for none: it sees none, whatever the platform left open
+        os.environ.update(NO_DEVICES)  # it asked for none: it sees none, whatever the platform left open
         return job
     if lease.get("devices") is not None:
         return job

@@ -1,7 +1,7 @@
 """The gate: before user code runs, a step that holds accelerators proves that it can use them.
 
-First the devices (`devices.present`), then the frameworks of the step's environment (`devices.compat`), read from
-their files. Several may be installed, and not each is meant to use the devices. The gate refuses
+First the devices, then the frameworks of the step's environment, read from their files; both are judged by the
+devices' vendor (`vendors.base`). Several may be installed, and not each is meant to use the devices. The gate refuses
 
 * where every framework that user code has imported already is unfit, or
 * where it has imported none, and every one that is installed is unfit.
@@ -24,8 +24,10 @@ import attrs
 from stoker.core import status
 from stoker.core.devices import Device, Lease
 from stoker.core.errors import StokerError
-from stoker.devices import builds, compat, present
-from stoker.devices.compat import Build, Held, Problem, dotted
+from stoker.devices import builds
+from stoker.vendors.base import PATIENCE, Ask, Presence, Vendor
+from stoker.vendors.builds import Build, Held, Problem, dotted, held
+from stoker.vendors.registry import by_vendor, notes, unfit
 from stoker.worker import imports
 
 
@@ -59,7 +61,7 @@ _IMPORTED: Final = tuple(name for name in builds.FRAMEWORKS if name != "cupy")
 """Frameworks that are looked at again when they are imported."""
 
 
-def opened(lease: Lease, *, root: Path = Path("/"), patience: float = present.PATIENCE) -> Proof:
+def opened(lease: Lease, *, root: Path = Path("/"), patience: float = PATIENCE) -> Proof:
     """Prove what a step holds, or raise a `GateError`; under the policy "prefer", say why it runs without.
 
     `root` is where /dev and /proc are; `patience` the seconds in which memory may still become free.
@@ -67,19 +69,17 @@ def opened(lease: Lease, *, root: Path = Path("/"), patience: float = present.PA
     if lease.fallback or not lease.held:
         return Proof(fallback=lease.fallback)
     proof = Proof()
-    kinds: dict[str, list[Device]] = {}
-    for device in lease.held:
-        kinds.setdefault(device.kind, []).append(device)
-    for devices in kinds.values():
+    vendors = by_vendor(lease.held)
+    for vendor, devices in vendors.items():
         look = _simulated if lease.simulated else _looked
-        found = look(devices, lease, root, patience)
-        # Devices of several kinds at once are the exception: then each fact has its kind before it.
-        mark = f"{devices[0].kind} " if len(kinds) > 1 else ""
-        proof.facts.update({mark + name: text for name, text in found.facts.items()})
-        if found.problem is not None:
-            return _refuse(found.problem, lease, proof)
-        held = compat.held(devices, driver=found.driver, cuda=found.cuda, machine=platform.machine())
-        proof.held = (*proof.held, held)
+        presence = look(vendor, devices, lease, root, patience)
+        # Devices of several vendors at once are the exception: then each fact has its vendor before it.
+        mark = f"{vendor.name} " if len(vendors) > 1 else ""
+        proof.facts.update({mark + name: text for name, text in presence.facts.items()})
+        if presence.problem is not None:
+            return _refuse(presence.problem, lease, proof)
+        side = held(devices, driver=presence.driver, cuda=presence.cuda, machine=platform.machine())
+        proof.held = (*proof.held, side)
     problem = _frameworks(builds.builds(), simulated=lease.simulated, proof=proof)
     return proof if problem is None else _refuse(problem, lease, proof)
 
@@ -95,14 +95,15 @@ def watch_imports(lease: Lease, proof: Proof) -> Callable[[], None]:
     def check(name: str) -> None:
         _imported(name, lease, proof)
 
-    for name in _IMPORTED:
+    names = dict.fromkeys([*_IMPORTED, *(name for vendor in by_vendor(lease.held) for name in vendor.frameworks)])
+    for name in names:
         if sys.modules.get(name) is not None:
             check(name)
-    return imports.watch(_IMPORTED, check)
+    return imports.watch(names, check)
 
 
-def _looked(devices: Sequence[Device], lease: Lease, root: Path, patience: float) -> present.Presence:
-    ask = present.Ask(
+def _looked(vendor: Vendor, devices: Sequence[Device], lease: Lease, root: Path, patience: float) -> Presence:
+    ask = Ask(
         devices=devices,
         memory=lease.memory,
         driver=lease.driver,
@@ -111,17 +112,17 @@ def _looked(devices: Sequence[Device], lease: Lease, root: Path, patience: float
         patience=patience,
         environment=dict(os.environ),
     )
-    return present.present(ask)
+    return vendor.prove(ask)
 
 
-def _simulated(devices: Sequence[Device], lease: Lease, root: Path, patience: float) -> present.Presence:
+def _simulated(vendor: Vendor, devices: Sequence[Device], lease: Lease, root: Path, patience: float) -> Presence:
     models = ", ".join(sorted({device.model for device in devices}))
     facts = {"devices": f"{len(devices)} simulated ({models})"}
-    driver, cuda = (lease.driver, lease.cuda) if devices[0].kind == "nvidia" else ("", None)
+    driver, cuda = (lease.driver, lease.cuda) if vendor.simulation and vendor.simulation.facts else ("", None)
     if driver or cuda:
         named = " ".join([driver, *([f"(CUDA {dotted(cuda)})"] if cuda else [])])
         facts["driver"] = f"{named.strip()}, simulated"
-    return present.Presence(facts=facts, driver=driver, cuda=cuda)
+    return Presence(facts=facts, driver=driver, cuda=cuda)
 
 
 def _frameworks(found: Sequence[Build], *, simulated: bool, proof: Proof) -> Problem | None:
@@ -136,8 +137,8 @@ def _frameworks(found: Sequence[Build], *, simulated: bool, proof: Proof) -> Pro
         elif problem is not None:
             proof.facts[build.framework] = f"{builds.words(build)}; unfit: {problem.sentence}"
         else:
-            notes = [note for side in proof.held for note in compat.notes(build, side)]
-            proof.facts[build.framework] = "; ".join([builds.words(build), *notes])
+            remarks = [note for side in proof.held for note in notes(build, side)]
+            proof.facts[build.framework] = "; ".join([builds.words(build), *remarks])
     if not found:
         proof.facts["frameworks"] = f"none of {', '.join(builds.FRAMEWORKS)} is installed"
     counted = [name for name in problems if sys.modules.get(name) is not None] or list(problems)
@@ -148,7 +149,7 @@ def _frameworks(found: Sequence[Build], *, simulated: bool, proof: Proof) -> Pro
 
 def _unfit(build: Build, sides: Sequence[Held]) -> Problem | None:
     """Why a build can use no kind of the devices; it is fit if it can use one."""
-    problems = [compat.unfit(build, side) for side in sides]
+    problems = [unfit(build, side) for side in sides]
     return problems[0] if all(problems) else None
 
 

@@ -16,9 +16,9 @@ import attrs
 from stoker.core.devices import Inventory, Lease
 from stoker.core.findings import errors
 from stoker.core.status import NO_GPU
-from stoker.core.visibility import environment_of
 from stoker.devices.probe import probe, visible
 from stoker.devices.simulate import simulated
+from stoker.vendors.registry import environment_of, visibility_variables
 from stoker.worker.gate import GateError
 
 
@@ -59,7 +59,7 @@ def _inventory(simulate: str) -> Inventory:
 
 
 def _too_few(inventory: Inventory, count: int) -> str:
-    said = [f"{name}={os.environ[name]!r}" for name in environment_of(()) if name in os.environ]
+    said = [f"{name}={os.environ[name]!r}" for name in sorted(visibility_variables()) if name in os.environ]
     given = f"; the platform set {', '.join(said)}" if said else ", and the platform set no variable for them"
     return f"{socket.gethostname()} shows {len(inventory.devices)} of {count} devices{given}"
 

@@ -1,28 +1,21 @@
-"""Sees frameworks being imported, and asks those that have been whether they can use the devices of the step.
-
-Whatever they are asked takes no memory of a device, and leaves the process able to fork: for torch that means NVML in
-place of CUDA, and jax is not asked at all, as its first question would take three quarters of the memory
-(https://docs.jax.dev/en/latest/gpu_memory_allocation.html).
-"""
+"""Sees frameworks being imported, and has the vendors of the step's devices ask them whether they can use these."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
 import sys
 import threading
 import warnings
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 from stoker.core import status
 from stoker.core.devices import Device
-from stoker.devices.compat import Problem, covers, numbers
-
-_NVML: Final = "PYTORCH_NVML_BASED_CUDA_CHECK"
-"""https://docs.pytorch.org/docs/stable/notes/cuda.html: with "1", is_available() asks NVML, which survives a fork."""
+from stoker.vendors.base import Question
+from stoker.vendors.builds import Problem
+from stoker.vendors.registry import by_vendor
 
 
 def watch(names: Iterable[str], check: Callable[[str], None]) -> Callable[[], None]:
@@ -95,102 +88,30 @@ class _Loader:
 def asked(name: str, devices: Sequence[Device]) -> tuple[str, Problem | None]:
     """What an imported framework says of the devices, as a fact; and why it cannot use them, if it cannot."""
     module = sys.modules.get(name)
-    ask = _QUESTIONS.get(name)
-    if module is None or ask is None:
-        return "", None
+    facts: list[str] = []
+    for vendor, held in by_vendor(devices).items():
+        question = vendor.frameworks.get(name)
+        if module is None or question is None:
+            continue
+        fact, problem = _answer(name, module, question, held)
+        if problem is not None:
+            return "", problem
+        facts.append(fact)
+    return "; ".join(filter(None, facts)), None
+
+
+def _answer(name: str, module: Any, question: Question, devices: Sequence[Device]) -> tuple[str, Problem | None]:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
-            fact, problem = ask(module, devices)
+            fact, problem = question(module, devices)
             raised = []
         except Exception as error:  # a framework's own code, which raises what it likes where a driver fails
             fact, problem, raised = "", None, [f"{type(error).__name__}: {error}"]
-    said = [*raised, *(str(one.message) for one in warned)]
-    if raised or (problem is not None and said):
-        return "", _classified(name, said, problem)
+    texts = [*raised, *(str(one.message) for one in warned)]
+    if raised or (problem is not None and texts):
+        return "", _classified(name, texts, problem)
     return fact, problem
-
-
-def _torch(torch: Any, devices: Sequence[Device]) -> tuple[str, Problem | None]:
-    if devices[0].kind == "apple":
-        if torch.backends.mps.is_available():
-            return "torch.backends.mps is available", None
-        fix = "install torch in its build for macOS on Apple silicon, on macOS 12.3 or later"
-        return "", Problem(cause=status.NO_GPU_BUILD, sentence="torch finds no MPS device", fix=fix)
-    held = [device for device in devices if device.kind in ("nvidia", "amd")]
-    if not held or any(device.slice for device in held):
-        # Of a slice torch asks CUDA itself, and the process could not fork any more; the gate has counted it.
-        return "", None
-    with _environment({_NVML: "1"}):
-        available, count = bool(torch.cuda.is_available()), int(torch.cuda.device_count())
-    if not available or count != len(held):
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        sentence = f"torch {torch.__version__} sees {count} of the step's {len(held)} GPUs"
-        fix = f"leave CUDA_VISIBLE_DEVICES as Stoker set it (it is {visible!r} now)"
-        if getattr(torch.version, "cuda", None) is None and getattr(torch.version, "hip", None) is None:
-            sentence, fix = f"torch {torch.__version__} was built for the CPU only", "install torch in a build for CUDA"
-            return "", Problem(cause=status.NO_GPU_BUILD, sentence=sentence, fix=fix)
-        return "", Problem(cause=status.NO_GPU, sentence=sentence, fix=fix)
-    archs = tuple(torch.cuda.get_arch_list()) if held[0].kind == "nvidia" else ()
-    cuda = numbers(str(torch.version.cuda or ""))
-    for device in held:
-        if archs and device.capability is not None and not covers(archs, device.capability, cuda):
-            chip = "".join(map(str, device.capability))
-            sentence = f"sm_{chip} ({device.model}) is not in the list of torch {torch.__version__}: {' '.join(archs)}"
-            fix = "install a build of torch that names it (torch.cuda.get_arch_list()), or ask for another GPU"
-            return "", Problem(cause=status.NO_KERNEL_IMAGE, sentence=sentence, fix=fix)
-    return f"it sees {count}, as leased" + (f"; it has code for {' '.join(archs)}" if archs else ""), None
-
-
-def _tensorflow(tensorflow: Any, devices: Sequence[Device]) -> tuple[str, Problem | None]:
-    held = [device for device in devices if device.kind in ("nvidia", "amd")]
-    if not held:
-        return "", None
-    count = len(tensorflow.config.list_physical_devices("GPU"))
-    if count == len(held):
-        return f"it sees {count}, as leased", None
-    version = tensorflow.__version__
-    if count:
-        fix = "leave CUDA_VISIBLE_DEVICES as Stoker set it"
-        sentence = f"tensorflow {version} sees {count} of the step's {len(held)} GPUs"
-        return "", Problem(cause=status.NO_GPU, sentence=sentence, fix=fix)
-    # It says "Cannot dlopen some GPU libraries" in the log, and computes on the CPU.
-    sentence = f"tensorflow {version} sees none of the step's {len(held)} GPUs; without CUDA's libraries it cannot"
-    fix = f'pip install "tensorflow[and-cuda]=={version}", and see what it says of libraries in the step\'s log'
-    return "", Problem(cause=status.NO_GPU_BUILD, sentence=sentence, fix=fix)
-
-
-def _jax(jax: Any, devices: Sequence[Device]) -> tuple[str, Problem | None]:
-    if devices[0].kind == "apple":
-        return "", None
-    chosen = os.environ.get("JAX_PLATFORMS", "")
-    wanted = {"nvidia": ("cuda", "gpu"), "amd": ("rocm", "gpu"), "tpu": ("tpu",), "neuron": ("neuron",)}
-    platforms = wanted[devices[0].kind]
-    if chosen and not set(platforms) & {part.strip() for part in chosen.split(",")}:
-        sentence = f"JAX_PLATFORMS={chosen} keeps jax from the step's devices"
-        return "", Problem(cause=status.NO_GPU, sentence=sentence, fix="take JAX_PLATFORMS out of the environment")
-    return "unproved: jax takes the device's memory when it is first asked; its packages are right", None
-
-
-_QUESTIONS: Final[Mapping[str, Callable[[Any, Sequence[Device]], tuple[str, Problem | None]]]] = {
-    "torch": _torch,
-    "tensorflow": _tensorflow,
-    "jax": _jax,
-}
-
-
-@contextlib.contextmanager
-def _environment(added: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in added}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _classified(name: str, said: Sequence[str], problem: Problem | None) -> Problem:

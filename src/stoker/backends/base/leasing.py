@@ -20,7 +20,6 @@ from stoker.core.findings import Finding, errors
 from stoker.core.plan import Job, JobStatus, StepPlan, reporter_of
 from stoker.core.resources import describe
 from stoker.core.status import REFUSED
-from stoker.core.visibility import environment_of
 
 if TYPE_CHECKING:
     from stoker.core.devices import Claim, Device, Devices, Lease
@@ -35,7 +34,6 @@ ASK_AGAIN: Final = 0.5
 """Seconds between two looks into the ledger for a job that waits; what we release ourselves is looked for at once."""
 TELL_AGAIN: Final = 10.0
 """Seconds between two reasons for one job's wait: one that counts a stranger's memory would change with every look."""
-_VISIBILITY: Final = frozenset(environment_of(())) | {"NEURON_RT_VISIBLE_CORES", "TPU_VISIBLE_CHIPS"}
 
 
 @attrs.frozen(kw_only=True)
@@ -79,7 +77,7 @@ class Leasing:
     def check(self, step: StepPlan) -> Iterator[Finding]:
         """What this machine cannot give a step of what it asks of accelerators."""
         report = reporter_of(step)
-        own = sorted(_VISIBILITY & step.settings.environment.keys())
+        own = _own_visibility(step)
         if own:
             yield report.error(
                 OWN_VISIBILITY,
@@ -299,6 +297,15 @@ def claim_document(job: Job) -> dict[str, Any]:
         "choices": [str(choice) for choice in claim.choices],
         "policy": job.step.settings.accelerator_policy,
     }
+
+
+def _own_visibility(step: StepPlan) -> list[str]:
+    """The variables of vendors that a step sets itself."""
+    if not step.settings.environment:
+        return []
+    from stoker.vendors.registry import visibility_variables  # it loads every vendor
+
+    return sorted(visibility_variables() & step.settings.environment.keys())
 
 
 def _nodes(job: Job) -> int:

@@ -16,7 +16,8 @@ from stoker.backends.base.messages import boot_document, gang_document, nodes_of
 from stoker.backends.base.mounts import Mount
 from stoker.backends.docker.settings import RUN_OPTIONS, SHARED_MEMORY, ContainerSettings
 from stoker.core.plan import Job, Site
-from stoker.core.visibility import environment_of
+from stoker.vendors.base import ContainerNeeds
+from stoker.vendors.registry import VENDORS, by_vendor, environment_of
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
@@ -53,15 +54,7 @@ class Facts:
     cache: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class Files:
-    """Files of devices that are no affair of an engine's driver, and the groups that may open them."""
-
-    paths: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-
-
-NO_FILES: Final = Files()
+NO_FILES: Final = ContainerNeeds()
 
 
 @attrs.frozen(kw_only=True)
@@ -87,7 +80,7 @@ def parts(
     settings: ContainerSettings,
     facts: Facts,
     leases: Sequence[Lease] = (),
-    files: Files = NO_FILES,
+    files: ContainerNeeds = NO_FILES,
     token: str = "",
 ) -> list[Part]:
     """The containers of a job, that of its first node first."""
@@ -163,7 +156,7 @@ def _body(
     settings: ContainerSettings,
     facts: Facts,
     lease: Lease | None,
-    files: Files,
+    files: ContainerNeeds,
 ) -> dict[str, Any]:
     body: dict[str, Any] = {
         "Image": job.step.image,
@@ -193,7 +186,7 @@ def _host(
     settings: ContainerSettings,
     facts: Facts,
     lease: Lease | None,
-    files: Files,
+    files: ContainerNeeds,
 ) -> dict[str, Any]:
     """What the container gets of its machine."""
     wanted = job.step.settings.resources if job.kind == "step" else None
@@ -222,22 +215,29 @@ def _host(
     if wanted.get("shared_memory"):
         host["ShmSize"] = wanted.get("shared_memory")
     held = () if lease is None else [device for device in lease.held if not device.simulated]
-    cards = [device.uuid for device in held if device.kind == "nvidia"]
-    if cards:
-        host["DeviceRequests"] = [_device_request(cards, settings)]
-    if files.paths:
+    requests = [
+        _device_request(vendor.toolkit, [device.uuid for device in devices], settings)
+        for vendor, devices in by_vendor(held).items()
+        if vendor.toolkit
+    ]
+    if requests:
+        host["DeviceRequests"] = requests
+    if files.files:
         host["Devices"] = [
-            {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in files.paths
+            {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rwm"} for path in files.files
         ]
     if files.groups:
         host["GroupAdd"] = list(dict.fromkeys([*host.get("GroupAdd", ()), *files.groups]))
     return host
 
 
-def _device_request(uuids: Sequence[str], settings: ContainerSettings) -> dict[str, Any]:
-    """NVIDIA's devices by UUID. CDI: https://docs.docker.com/build/building/cdi/, names as `nvidia-ctk cdi` makes."""
+def _device_request(kind: str, uuids: Sequence[str], settings: ContainerSettings) -> dict[str, Any]:
+    """Devices by UUID, for a vendor's toolkit.
+
+    CDI: https://docs.docker.com/build/building/cdi/, names as `nvidia-ctk cdi` makes them.
+    """
     if settings.get("gpus") == "cdi":
-        names = [f"nvidia.com/gpu={uuid}" for uuid in uuids]
+        names = [f"{kind}={uuid}" for uuid in uuids]
         return {"Driver": "cdi", "Count": 0, "DeviceIDs": names, "Capabilities": [], "Options": {}}
     needs = [["gpu", "compute", "utility"]]  # "utility" brings NVML, which the gate and the monitor ask
     return {"Driver": "", "Count": 0, "DeviceIDs": list(uuids), "Capabilities": needs, "Options": {}}
@@ -265,8 +265,10 @@ def _environment(
         found["STOKER_CACHE"] = facts.cache
     devices = () if lease is None else lease.held
     found.update(environment_of(devices))
-    if not any(device.kind == "nvidia" and not device.simulated for device in devices):
-        found["NVIDIA_VISIBLE_DEVICES"] = NONE
+    real = {device.kind for device in devices if not device.simulated}
+    for name, vendor in VENDORS.parts():
+        if name not in real:
+            found.update(vendor.hidden_in_containers)
     if nodes_of(job) > 1:
         here, head = (_host_name(job, node), _host_name(job, 0))
         if settings.get("network") == "host":

@@ -28,7 +28,6 @@ from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import Capacity, Job, JobStatus, Site, StepPlan
 from stoker.core.status import CANCELLED, WORKER_LOST
-from stoker.core.visibility import environment_of
 from stoker.worker.forked import ForkServer, Line, ServerGone
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ class LocalBackend:
         gang = gang_document(job, self._site.scratch) if nodes > 1 else None
         for node in range(nodes):
             lease = leases[node] if leases else None
-            seen = {} if lease is None else environment_of(lease.held)
+            seen = {} if lease is None else _visibility(lease)
             place = {} if gang is None else node_environment(node, nodes)
             lines.append(self._forked(job, once=True, environment={**own, **seen, **place}, lease=lease, node=node))
         self._holding.begin(job.name, lines)
@@ -392,3 +391,9 @@ class LocalBackend:
 
 def _length(line: Line) -> int:
     return len(line.jobs)
+
+
+def _visibility(lease: Lease) -> Mapping[str, str]:
+    from stoker.vendors.registry import environment_of  # only for steps with devices
+
+    return environment_of(lease.held)

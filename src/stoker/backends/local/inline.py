@@ -30,8 +30,8 @@ from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import Capacity, Job, JobStatus, Site, StepPlan, reporter_of
 from stoker.core.status import CANCELLED
-from stoker.core.visibility import environment_of
 from stoker.core.wire import Wakeup
+from stoker.vendors.table import NO_DEVICES
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
@@ -142,7 +142,7 @@ class InlineBackend:
         if lease:
             message["accelerators"] = to_json(lease)
         try:
-            seen = environment_of(() if lease is None else lease.held)
+            seen = NO_DEVICES if lease is None else _visibility(lease)
             with _watched(lease), _surroundings({**job.step.settings.environment, **seen}):
                 result = self._execute(message, step_document(job.step))
         finally:
@@ -165,6 +165,12 @@ class InlineBackend:
         if self._leasing is not None:
             self._leasing.release_all()
         self._wakeup.close()
+
+
+def _visibility(lease: Lease) -> Mapping[str, str]:
+    from stoker.vendors.registry import environment_of  # only for steps with devices
+
+    return environment_of(lease.held)
 
 
 @contextlib.contextmanager

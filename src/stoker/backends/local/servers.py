@@ -14,7 +14,7 @@ import attrs
 from stoker.core.errors import BackendError
 from stoker.core.packages import Interpreter
 from stoker.core.plan import Site
-from stoker.core.visibility import environment_of
+from stoker.vendors.table import NO_DEVICES
 from stoker.worker.forked import ForkServer, Line
 
 Interpreters = Callable[[str], Interpreter]
@@ -40,7 +40,7 @@ class Servers:
                     raise BackendError(f"nobody told this backend where environment {environment} is")
                 interpreter = interpreters(environment)
                 site = attrs.evolve(site, path=interpreter.path)
-            server = self._known[clean, environment] = ForkServer(site, environment_of(()), interpreter)
+            server = self._known[clean, environment] = ForkServer(site, NO_DEVICES, interpreter)
             self._selector.register(server.fileno(), selectors.EVENT_READ, server)
         return server
 

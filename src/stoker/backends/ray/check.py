@@ -20,8 +20,8 @@ from stoker.core.findings import Finding, Reporter
 from stoker.core.plan import Job, Site, StepPlan, reporter_of
 from stoker.core.resources import describe
 from stoker.core.units import size_text
-from stoker.core.visibility import environment_of
 from stoker.launchers.registry import launcher_named
+from stoker.vendors.table import NO_DEVICES
 
 NO_CONTAINER: Final = "STK180"
 CANNOT: Final = "STK181"
@@ -56,7 +56,7 @@ def check(step: StepPlan, options: Mapping[str, Any], site: Site, *, shares: boo
         yield report.error(NO_CONTAINER, f"asks for {packages.text}", why, fix)
     yield from _devices(step, settings, report)
     yield from _translated(step, report)
-    for name in sorted(set(step.settings.environment) & set(environment_of(()))):
+    for name in sorted(set(step.settings.environment) & set(NO_DEVICES)):
         why = "Ray chooses the step's devices; another choice could be somebody else's"
         yield report.error(OWN_VISIBILITY, f"sets {name} in its environment", why, "remove it, and ask for gpu_count")
     launch = step.settings.launch

@@ -16,7 +16,7 @@ from stoker.core.accelerators import MODELS, model
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.resources import parse_extended
 from stoker.core.units import UNSET, WHOLE_RUN, parse_flag, parse_mapping, parse_text, strict
-from stoker.core.visibility import environment_of
+from stoker.vendors.table import NO_DEVICES
 
 Placement = Literal["STRICT_SPREAD", "SPREAD", "PACK", "STRICT_PACK"]
 PLACEMENTS: Final[tuple[Placement, ...]] = ("STRICT_SPREAD", "SPREAD", "PACK", "STRICT_PACK")
@@ -184,7 +184,7 @@ def parse_runtime_env(value: Mapping[str, Any] | None) -> Mapping[str, Any] | No
                 )
     variables = parse_mapping(found.get("env_vars")) or {}
     for name in variables:
-        if name.startswith("STOKER_") or name in environment_of(()):
+        if name.startswith("STOKER_") or name in NO_DEVICES:
             raise SettingsError(f"runtime_env: env_vars sets {name}, which Stoker sets itself", fix="remove it")
     try:
         return json.loads(json.dumps(found, allow_nan=False))  # type: ignore[no-any-return]

@@ -22,7 +22,7 @@ from stoker.core.findings import Finding, Reporter
 from stoker.core.plan import Site, StepPlan, reporter_of
 from stoker.core.resources import ResourceSettings
 from stoker.core.units import duration_text, size_text, value_or
-from stoker.core.visibility import environment_of
+from stoker.vendors.table import NO_DEVICES
 
 WHOLE_CPUS: Final = "STK150"
 TYPE_TAKEN: Final = "STK152"
@@ -85,7 +85,7 @@ def _size(wanted: ResourceSettings, report: Reporter) -> Iterator[Finding]:
 
 def _devices(step: StepPlan, settings: SlurmSettings, report: Reporter) -> Iterator[Finding]:
     wanted = step.settings.resources
-    own = sorted((set(environment_of(())) | {"GPU_DEVICE_ORDINAL"}) & step.settings.environment.keys())
+    own = sorted((set(NO_DEVICES) | {"GPU_DEVICE_ORDINAL"}) & step.settings.environment.keys())
     if own:
         what = f"its environment sets {', '.join(own)}"
         why = "which devices a step sees follows from what Slurm gives it, and another job may hold these"

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, Iterable, Iterator, Mapping, Sequence
+from typing import Iterable, Iterator, Sequence
 
 from stoker.backends.base.mounts import Mount
 from stoker.backends.slurm.devices import vendor_of
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.plan import Job, Site
-
-_FLAGS: Final[Mapping[str, tuple[str, ...]]] = {
-    # https://apptainer.org/docs/user/latest/gpu.html
-    "": ("--nv",),
-    "nvidia": ("--nv",),
-    "amd": ("--rocm",),
-}
-"""vendor of the GPUs that a step asks for → what brings their driver into a container"""
+from stoker.vendors.registry import USUAL, VENDORS
 
 
 def contained(job: Job, settings: SlurmSettings, image: str, mounts: Iterable[Mount]) -> list[str]:
@@ -69,7 +62,7 @@ def _apptainer(job: Job, mounts: Iterable[Mount]) -> Iterator[str]:
     wanted = job.step.settings.resources
     yield "exec"
     if job.kind == "step" and wanted.gpus_per_node:
-        yield from _FLAGS.get(vendor_of(wanted), ())
+        yield from VENDORS.load(vendor_of(wanted) or USUAL).apptainer
     for mount in mounts:
         yield f"--bind={_bound(mount)}"
 

@@ -16,6 +16,7 @@ from stoker.backends.slurm.settings import FEATURE, OF_ITS_OWN, SlurmSettings
 from stoker.core.accelerators import MODELS, Accelerator
 from stoker.core.resources import ResourceSettings, describe
 from stoker.core.units import size_text
+from stoker.vendors.registry import USUAL, VENDORS
 
 GPU: Final = "gpu"
 """The GRES of GPUs."""
@@ -111,8 +112,8 @@ def named(kind: Accelerator, types: Mapping[str, str]) -> Named | None:
         return _said(said)
     if kind.slice and whole and not whole.startswith((FEATURE, OF_ITS_OWN)):
         return Named(type=f"{whole}_{kind.slice}", guess=True)
-    if kind.model.vendor in ("neuron", "tpu"):
-        return None
+    if VENDORS.load(kind.model.vendor).noun != "GPU":
+        return None  # each site has a name of its own for these
     chip = kind.name.partition("-")[0].lower()
     return Named(type=f"{chip}_{kind.slice}" if kind.slice else chip, guess=True)
 
@@ -161,7 +162,9 @@ def _picked(resources: ResourceSettings, types: Mapping[str, str]) -> tuple[Sequ
         return (attrs.evolve(best, count=resources.gpus_per_node),), None
     what = f"asks for {describe(resources)}: Slurm knows GPUs by their types only"
     why = "none of those in gres_types is of that kind" if types else "which types would do is not known"
-    name = "H100" if vendor in ("", "nvidia") else next(n for n, model in MODELS.items() if model.is_by(vendor))
+    name = VENDORS.load(vendor or USUAL).example or next(
+        (n for n, model in MODELS.items() if model.is_by(vendor)), "H100"
+    )
     return (), Problem(code=NO_TYPE, what=what, why=why, fix=f'name the kind: accelerators="{name}:1"; or {_WAY}')
 
 

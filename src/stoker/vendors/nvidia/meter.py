@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 
-Row = dict[str, Any]
+from stoker.core.devices import Device
+from stoker.vendors.base import Row
 
 SLOW: Final = 1.0
 """Seconds between two askings of what changes slowly, however often the rest is asked."""
@@ -43,7 +44,7 @@ _FIRST_NAMESPACE: Final = "pid:[4026531836]"
 """PROC_PID_INIT_INO of https://github.com/torvalds/linux/blob/master/include/linux/proc_ns.h: not in a container."""
 
 
-def opened(devices: Sequence[Mapping[str, Any]]) -> NvidiaMeter:
+def opened(devices: Sequence[Device]) -> NvidiaMeter:
     """A meter of NVIDIA's devices among these; `OSError` with the driver's words where it cannot be asked."""
     try:
         import pynvml
@@ -59,22 +60,22 @@ def opened(devices: Sequence[Mapping[str, Any]]) -> NvidiaMeter:
 class NvidiaMeter:
     """Held devices with their handles, and what has been learnt of them."""
 
-    def __init__(self, nvml: Any, devices: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, nvml: Any, devices: Sequence[Device]) -> None:
         self._nvml = nvml
         self._never: set[tuple[str, str]] = set()
         self._failed: dict[str, float] = {}
         self._news: list[Row] = []
         self._held: dict[str, Any] = {}
         self._others: dict[str, Any] = {}
-        self._slices = {str(one["uuid"]) for one in devices if one.get("slice")}
+        self._slices = {one.uuid for one in devices if one.slice}
         self._seen: dict[str, int] = {}
         self._bytes: dict[str, tuple[float, int, int]] = {}
         self._slow_at = 0.0
         self._pcie_at = 0.0
         self._pcie_turn = 0
         self._same_pids = _namespace() == _FIRST_NAMESPACE
-        wanted = {str(one["uuid"]) for one in devices}
-        parents = {str(one.get("parent") or "") for one in devices}
+        wanted = {one.uuid for one in devices}
+        parents = {one.parent for one in devices}
         for uuid, handle in self._handles():
             if uuid in wanted:
                 self._held[uuid] = handle
@@ -87,12 +88,7 @@ class NvidiaMeter:
         self._events = self._watched()
 
     def sample(self, now: float, tree: frozenset[int], last: bool = False) -> tuple[dict[str, Row], list[Row]]:
-        """A row for each device that answers, and what happened since: failures, strays, errors of the hardware.
-
-        Rows: `u` utilisation (percent; the mean since the last sample where the driver keeps one) and `up` its highest,
-        `m` bytes in use, `o` bytes and `n` number of the tree's processes there, `w` watts, `c` °C, `f` MHz, `r`
-        reasons for throttling, `j` the counter of joules, `rx` and `tx` bytes per second. What is not told is absent.
-        """
+        """A row for each device that answers, and what happened since: failures, strays, errors of the hardware."""
         slow = last or now >= self._slow_at
         if slow:
             self._slow_at = now + SLOW * 0.99  # a sampler of 1 Hz is never on the dot

@@ -1,78 +1,32 @@
-"""Whether the devices that a step was given are there for the process that asks: facts as text, or the first problem.
-
-What a vendor's software does not tell is a fact that begins with "unproved", never a claim.
-"""
+"""NVIDIA's devices at the gate: what CUDA and NVML tell a process of the devices that were leased to it."""
 
 from __future__ import annotations
 
 import os
-import platform
-import re
 import time
-from pathlib import Path
-from typing import Any, Callable, Final, Iterator, Mapping, Sequence
+from typing import Any, Final, Iterator, Mapping, Sequence
 
 import attrs
 
 from stoker.core import status
 from stoker.core.devices import Device
-from stoker.core.visibility import CORES
 from stoker.core.words import count_text, memory_text
-from stoker.devices import cuda, nvidia
-from stoker.devices.catalog import cuda_of_driver
-from stoker.devices.compat import Problem, Version, dotted, forward_compatible
+from stoker.vendors.base import Ask, Presence, contained, names_in
+from stoker.vendors.builds import Problem, Version, dotted
+from stoker.vendors.nvidia import cuda, probe
+from stoker.vendors.nvidia.builds import forward_compatible
+from stoker.vendors.nvidia.chips import cuda_of_driver
 
 FOREIGN: Final = 2 * 2**30
 """Bytes of a whole device that may be in use when the step begins: the driver itself takes some hundred MB, and a
 desktop's windows one or two GB."""
 FOREIGN_PART: Final = 0.05
 """The same as a part of the device's memory, whichever is more."""
-PATIENCE: Final = 10.0
-"""Seconds in which memory may still become free: what a process held is given back some time after its end."""
 PAUSE: Final = 0.25
 
-_CONTAINER_FILES: Final = (".dockerenv", "run/.containerenv")
-_CONTAINER_GROUPS: Final = re.compile(r"docker|kubepods|containerd|libpod|crio")
 
-
-@attrs.frozen(kw_only=True)
-class Presence:
-    """What was found of devices of one kind. `driver` and `cuda` are what the process that asked has, if they tell."""
-
-    facts: Mapping[str, str]
-    problem: Problem | None = None
-    driver: str = ""
-    cuda: Version | None = None
-
-
-@attrs.frozen(kw_only=True)
-class Ask:
-    """What to look for and where: the devices of one kind, the share of each that was leased (bytes, 0: all of it)."""
-
-    devices: Sequence[Device]
-    memory: int = 0
-    driver: str = ""
-    cuda: Version | None = None
-    environment: Mapping[str, str] = attrs.field(factory=lambda: dict(os.environ))
-    root: Path = Path("/")
-    patience: float = PATIENCE
-
-
-def present(ask: Ask) -> Presence:
-    """Look whether devices of one kind are there."""
-    return _LOOKS[ask.devices[0].kind](ask)
-
-
-def contained(environment: Mapping[str, str], root: Path = Path("/")) -> bool:
-    """Whether this process runs in a container."""
-    if environment.get("KUBERNETES_SERVICE_HOST") or environment.get("container"):
-        return True
-    return any((root / name).exists() for name in _CONTAINER_FILES) or bool(
-        _CONTAINER_GROUPS.search(_text(root / "proc/self/cgroup"))
-    )
-
-
-def _nvidia(ask: Ask) -> Presence:
+def prove(ask: Ask) -> Presence:
+    """Whether CUDA starts in this process, shows the leased devices, and has the leased memory."""
     seen = cuda.seen(ask.environment)
     told = _told(ask.devices) if seen.problem is None else _Told()
     driver = told.driver or ask.driver
@@ -104,7 +58,7 @@ def _driver_text(driver: str, newest: Version | None) -> str:
 def _without_gpus(ask: Ask) -> Problem | None:
     """In a container without device files nothing is broken: it was not given the GPUs."""
     # Under WSL the GPU is /dev/dxg: https://docs.nvidia.com/cuda/wsl-user-guide
-    files = [*_names(ask.root / "dev", r"nvidia\d+"), *_names(ask.root / "dev", r"dxg")]
+    files = [*names_in(ask.root / "dev", r"nvidia\d+"), *names_in(ask.root / "dev", r"dxg")]
     if files or not contained(ask.environment, ask.root):
         return None
     held = count_text(len(ask.devices), "GPU")
@@ -118,10 +72,10 @@ def _without_gpus(ask: Ask) -> Problem | None:
 
 def _better_known(problem: Problem, ask: Ask) -> Problem:
     """What NVML says of a driver that does not work, which is more than CUDA says."""
-    broken = next((one for one in nvidia.probe(ask.root).findings if one.level == "error"), None)
+    broken = next((one for one in probe.inventory(ask.root).findings if one.level == "error"), None)
     if broken is None:
         return problem
-    cause = status.GPU_HARDWARE if broken.code == nvidia.GPU_LOST else problem.cause
+    cause = status.GPU_HARDWARE if broken.code == probe.GPU_LOST else problem.cause
     where = f"{broken.where}: " if broken.where else ""
     return Problem(cause=cause, sentence=f"{problem.sentence}; {where}{broken.what}: {broken.why}", fix=broken.fix)
 
@@ -230,7 +184,7 @@ def _free(ask: Ask, told: _Told) -> tuple[_Told, Problem | None]:
         told = _told(ask.devices)
     if short is None:
         return told, None
-    users = [process.pid for process in nvidia.processes([short]) if process.pid != os.getpid()]
+    users = [process.pid for process in probe.processes([short]) if process.pid != os.getpid()]
     named = f" by process {', '.join(map(str, sorted(set(users))))}" if users else ""
     used, free = memory_text(told.used[short.uuid]), memory_text(told.free[short.uuid])
     wanted = f"; the step leased {memory_text(ask.memory)}, and {free} is free" if ask.memory else ""
@@ -257,89 +211,3 @@ def _memory_text(devices: Sequence[Device], told: _Told) -> str:
     if len(known) < len(devices):
         return f"unproved: {told.silent or 'the driver does not tell'}"
     return f"{memory_text(min(known))} free" + (" on the fullest" if len(known) > 1 else "")
-
-
-def _amd(ask: Ask) -> Presence:
-    from stoker.devices import others, probe  # what other vendors' devices need costs a step with NVIDIA's 3 ms
-
-    node = ask.root / "dev/kfd"
-    if not node.exists():
-        inside = contained(ask.environment, ask.root)
-        return _absent(
-            status.NO_GPU if inside else status.NO_DRIVER,
-            "there is no /dev/kfd, AMD's driver for computing" + (", in this container" if inside else ""),
-            "start the container with --device /dev/kfd --device /dev/dri"
-            if inside
-            else "install amdgpu and ROCm, and see what `rocminfo` says",
-        )
-    if not os.access(node, os.R_OK | os.W_OK):
-        fix = "add the user to the groups render and video (`ls -l /dev/kfd`)"
-        return _absent(status.DRIVER_BROKEN, "this user may not open /dev/kfd", fix)
-    found, _ = probe.visible(others.amd(ask.root).devices, ask.environment)
-    if not found:
-        return Presence(facts={"devices": "unproved: /dev/kfd opens, and there is no amdsmi here to ask which"})
-    missing = [one.uuid for one in ask.devices if one.uuid not in {other.uuid for other in found}]
-    if missing or len(found) != len(ask.devices):
-        named = f": {', '.join(missing)} is missing" if missing else ""
-        fix = "leave ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES as Stoker sets them"
-        return _absent(status.NO_GPU, f"{len(found)} of {len(ask.devices)} leased devices are visible{named}", fix)
-    return Presence(facts={"devices": f"{len(found)} visible, as leased", "memory": "unproved: it is not asked"})
-
-
-def _neuron(ask: Ask) -> Presence:
-    missing = [f"/dev/neuron{one.index}" for one in ask.devices if not (ask.root / f"dev/neuron{one.index}").exists()]
-    if missing:
-        none = not _names(ask.root / "dev", r"neuron\d+")
-        cause = status.NO_DRIVER if none else status.NO_GPU
-        fix = "install aws-neuronx-dkms; start a container with --device for each, a pod with aws.amazon.com/neuron"
-        return _absent(cause, f"there is no {', '.join(missing)}", fix)
-    leased = ",".join(one.uuid.removeprefix(CORES) for one in ask.devices)
-    value = ask.environment.get("NEURON_RT_VISIBLE_CORES", "")
-    if value != leased:
-        sentence = f"cores {leased} were leased, and NEURON_RT_VISIBLE_CORES is {value!r}"
-        return _absent(status.NO_GPU, sentence, "leave NEURON_RT_VISIBLE_CORES as Stoker sets it")
-    return Presence(facts={"devices": f"{len(ask.devices)} device files, as leased; unproved: that they answer"})
-
-
-def _tpu(ask: Ask) -> Presence:
-    files = [*_names(ask.root / "dev", r"accel\d+")] or [*_names(ask.root / "dev/vfio", r"\d+")]
-    if len(files) < len(ask.devices):
-        cause = status.NO_GPU if files else status.NO_DRIVER
-        sentence = f"{len(files)} of {len(ask.devices)} leased TPU chips have a device file"
-        fix = "run on a TPU VM; start a container with --privileged, a pod with google.com/tpu in its limits"
-        return _absent(cause, sentence, fix)
-    return Presence(facts={"devices": f"{count_text(len(ask.devices), 'chip')} leased; unproved: that they answer"})
-
-
-def _mps(ask: Ask) -> Presence:
-    found = (platform.system(), platform.machine())
-    if found != ("Darwin", "arm64"):
-        return _absent(status.NO_GPU, f"this is no Mac with Apple's GPU, but {' '.join(found)}", "run it on one")
-    return Presence(facts={"devices": "Apple's GPU, which all processes share; unproved: that it answers"})
-
-
-def _absent(cause: str, sentence: str, fix: str) -> Presence:
-    return Presence(facts={}, problem=Problem(cause=cause, sentence=sentence, fix=fix))
-
-
-_LOOKS: Final[Mapping[str, Callable[[Ask], Presence]]] = {
-    "nvidia": _nvidia,
-    "amd": _amd,
-    "neuron": _neuron,
-    "tpu": _tpu,
-    "apple": _mps,
-}
-
-
-def _names(folder: Path, pattern: str) -> list[str]:
-    try:
-        return sorted(name for name in os.listdir(folder) if re.fullmatch(pattern, name))
-    except OSError:
-        return []
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -1,11 +1,10 @@
-"""What drivers call the chips that `core.accelerators` names, and what each NVIDIA chip and driver can run.
+"""NVIDIA's chips and drivers: what the driver calls a chip, and what a chip and a driver can run.
 
 Only a table: a name that it lacks is passed through, so that a chip newer than this file is still found and leased.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Final, Mapping
 
 from stoker.core.accelerators import model
@@ -98,44 +97,18 @@ CUDA_OF_BRANCH: Final[Mapping[int, tuple[int, int]]] = {
 }
 """the first number of an NVIDIA driver's version → the newest CUDA that it runs; newest first"""
 
-# What EC2 calls the machines, the first part of an instance's type: https://aws.amazon.com/ec2/instance-types.
-NEURON: Final[Mapping[str, str]] = {
-    "inf1": "inferentia",
-    "inf2": "inferentia2",
-    "trn1": "trainium",
-    "trn1n": "trainium",
-    "trn2": "trainium2",
-    "trn2u": "trainium2",
-}
-
-# PCI devices of Google's vendor id 0x1ae0, as tpu-info knows them: https://github.com/google/cloud-accelerator-diagnostics.
-TPU_VENDOR: Final = "0x1ae0"
-TPU: Final[Mapping[str, str]] = {
-    "0x005e": "tpu-v4",
-    "0x0062": "tpu-v5p",
-    "0x0063": "tpu-v5e",
-    "0x006f": "tpu-v6e",
-    "0x0076": "tpu-v7x",
-}
-
-# The part that is the model in names like AMD Instinct MI300X VF or AMD INSTINCT MI250X (MCM) OAM AC MBA.
-_AMD: Final = re.compile(r"\b(MI\d{3}[AX]?|RX\s?\d{4}\s?XTX?|Pro\s?V520)\b", re.IGNORECASE)
 _OF_NAME: Final = {name.lower(): kind for kind, (_, names) in NVIDIA.items() for name in names}
 
 
 def model_of(name: str) -> str:
     """The model that a driver's name stands for; the name itself where no model is known by it."""
     plain = " ".join(name.split())
-    known = _OF_NAME.get(plain.lower())
-    if known is not None:
-        return known
-    part = _AMD.search(plain)
-    for spelling in (plain, *((part[1], f"Radeon{part[1]}") if part else ())):
-        try:
-            return model(spelling).name
-        except SettingsError:
-            pass
-    return name
+    if plain.lower() in _OF_NAME:
+        return _OF_NAME[plain.lower()]
+    try:
+        return model(plain).name
+    except SettingsError:
+        return name
 
 
 def driver_name(kind: str) -> str:

@@ -15,7 +15,7 @@ import attrs
 
 from stoker.core.devices import Device, Inventory, Process
 from stoker.core.findings import Finding
-from stoker.devices.catalog import model_of
+from stoker.vendors.nvidia.chips import model_of
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ _VERSION = re.compile(r"\b\d{3}\.\d+(?:\.\d+)?\b")
 _PROFILE = re.compile(r"\bMIG (\d\S*)")
 
 
-def probe(root: Path = Path("/")) -> Inventory:
+def inventory(root: Path = Path("/")) -> Inventory:
     """NVIDIA's devices; none, without a word, where there is no driver. `root` is where /proc and /sys are."""
     nvml = _library()
     if nvml is None:
@@ -83,7 +83,7 @@ def probe(root: Path = Path("/")) -> Inventory:
             return _without_library(root)
         return Inventory(driver=_kernel_version(root), findings=(_reason(error),))
     try:
-        return _inventory(nvml)
+        return _found(nvml)
     except nvml.NVMLError as error:  # what every driver answers failed: nothing can be said of any GPU
         return Inventory(driver=_kernel_version(root), findings=(_reason(error),))
     finally:
@@ -159,7 +159,7 @@ def _reason(error: Any, where: str = "") -> Finding:
     return Finding(code=code, level="error", what=what, where=where, why=why, fix=fix)
 
 
-def _inventory(nvml: Any) -> Inventory:
+def _found(nvml: Any) -> Inventory:
     devices: list[Device] = []
     findings: list[Finding] = []
     handles: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""Which build of a framework runs on which driver and chip: facts as tables, and the rules over them.
+"""Which build of a framework runs on which of NVIDIA's drivers and chips: facts as tables, and the rules over them.
 
-Pure: what is installed is read by `devices.builds`, what the driver says by `devices.cuda`. A fact that is not known
-refuses nothing.
+Pure: what is installed is read by `devices.builds`, what the driver says by `vendors.nvidia.cuda`. A fact that is not
+known refuses nothing.
 """
 
 from __future__ import annotations
@@ -9,13 +9,9 @@ from __future__ import annotations
 import re
 from typing import Final, Iterator, Mapping, Sequence
 
-import attrs
-
-from stoker.core.devices import Device
 from stoker.core.status import DRIVER_TOO_OLD, NO_GPU_BUILD, NO_KERNEL_IMAGE
-from stoker.devices.catalog import CUDA_OF_BRANCH, cuda_of_driver
-
-Version = tuple[int, ...]
+from stoker.vendors.builds import Build, Held, Problem, Version, dotted, numbers
+from stoker.vendors.nvidia.chips import CUDA_OF_BRANCH, cuda_of_driver
 
 # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html, table 1. Before CUDA 11 each
 # toolkit needed the driver that it came with: https://docs.nvidia.com/cuda/cuda-toolkit-release-notes, table 3.
@@ -61,93 +57,15 @@ TORCH: Final[Mapping[str, Sequence[tuple[Version, Version, Version, str]]]] = {
 """processor → CUDA, first and last version of torch that was built for it, and the chips that it has code for"""
 
 
-@attrs.frozen(kw_only=True)
-class Build:
-    """An installed framework, and for what it was built.
-
-    `cuda` has one number where only that is known. `cpu`: surely for the CPU only. `archs` are the chips that it has
-    code for ("sm_90") or that the driver can compile code for ("compute_90"); empty where that is not known, or where
-    the framework compiles for the chip that it finds. `how` is the evidence. `lacks` is what it may miss, in words.
-    """
-
-    framework: str
-    version: str
-    cuda: Version | None = None
-    rocm: str = ""
-    tpu: bool = False
-    cpu: bool = False
-    archs: tuple[str, ...] = ()
-    how: str = ""
-    lacks: str = ""
-
-    @property
-    def target(self) -> str:
-        """`"CUDA 12.1"`, `"ROCm 6.2"`, `"CUDA 12, TPU"`, `"the CPU"`; empty where nothing tells."""
-        parts = [
-            f"CUDA {dotted(self.cuda)}" if self.cuda else "",
-            f"ROCm {self.rocm}" if self.rocm else "",
-            "TPU" if self.tpu else "",
-            "the CPU" if self.cpu else "",
-        ]
-        return ", ".join(part for part in parts if part)
-
-
-@attrs.frozen(kw_only=True)
-class Held:
-    """The devices of one kind that a step holds, as far as a build can fit them or not.
-
-    `cuda` is the newest CUDA that the driver runs, with forward-compatibility libraries if they are in use. `chips`
-    maps a compute capability to the model that has it.
-    """
-
-    kind: str = "nvidia"
-    driver: str = ""
-    cuda: Version | None = None
-    chips: Mapping[tuple[int, int], str] = attrs.field(factory=dict)
-    machine: str = "x86_64"
-
-
-@attrs.frozen(kw_only=True)
-class Problem:
-    """Why something cannot work: a cause of `core.status`, a sentence, and what to do."""
-
-    cause: str
-    sentence: str
-    fix: str = ""
-
-
-def held(devices: Sequence[Device], *, driver: str, cuda: Version | None, machine: str) -> Held:
-    """What devices of one kind ask of a build."""
-    return Held(
-        kind=devices[0].kind,
-        driver=driver,
-        cuda=cuda,
-        chips={device.capability: device.model for device in devices if device.capability is not None},
-        machine=machine,
-    )
-
-
 def unfit(build: Build, held: Held) -> Problem | None:
     """Why a build cannot use the devices; None where it can, or where what is known does not tell."""
-    if held.kind == "nvidia":
-        return _no_cuda(build, held) or _too_old(build, held) or _no_code(build, held)
-    if held.kind == "amd" and not build.rocm and (build.cpu or build.cuda):
-        fix = f"install {build.framework} in a build for your ROCm" + (
-            ": PyTorch's own index has them, one for each version of ROCm" if build.framework == "torch" else ""
-        )
-        return Problem(cause=NO_GPU_BUILD, sentence=f"{_built(build)}, and the step holds AMD GPUs", fix=fix)
-    if held.kind == "tpu" and build.framework == "jax" and not build.tpu and (build.cpu or build.cuda):
-        fix = f'pip install "jax[tpu]=={_release(build)}"'
-        return Problem(cause=NO_GPU_BUILD, sentence=f"{_built(build)}, and the step holds TPUs", fix=fix)
-    return None
+    return _no_cuda(build, held) or _too_old(build, held) or _no_code(build, held)
 
 
 def notes(build: Build, held: Held) -> Iterator[str]:
     """What a person should know of a build that fits."""
-    if held.kind == "nvidia" and build.cuda and held.cuda and tuple(build.cuda) > tuple(held.cuda):
+    if build.cuda and held.cuda and tuple(build.cuda) > tuple(held.cuda):
         yield f"the driver is for CUDA {dotted(held.cuda)}: it runs this, but compiles no newer PTX"
-    if build.lacks:
-        yield build.lacks
 
 
 def runs(cuda: Version, driver: str, newest: Version | None) -> bool:
@@ -210,23 +128,12 @@ def forward_compatible(driver: str, loaded: Version | None) -> bool:
     return own is not None and tuple(loaded) > own
 
 
-def numbers(version: str) -> Version:
-    """`"535.104.05"` as numbers; what follows a "+" or a letter is left out. `(0,)` for what has none."""
-    match = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in match[0].split(".")) if match else (0,)
-
-
-def dotted(version: Version) -> str:
-    """`(12, 1)` as `"12.1"`."""
-    return ".".join(map(str, version))
-
-
 def _no_cuda(build: Build, held: Held) -> Problem | None:
     if not (build.cpu or (build.cuda is None and (build.rocm or build.tpu))):
         return None
     return Problem(
         cause=NO_GPU_BUILD,
-        sentence=f"{_built(build)}, and the step holds NVIDIA GPUs",
+        sentence=f"{build.words}, and the step holds NVIDIA GPUs",
         fix=_instead(build, held),
     )
 
@@ -264,18 +171,9 @@ def _no_code(build: Build, held: Held) -> Problem | None:
     return None
 
 
-def _built(build: Build) -> str:
-    named = f"{build.framework} {build.version}"
-    return f"{named} is a CPU build" if build.cpu else f"{named} is built for {build.target}"
-
-
-def _release(build: Build) -> str:
-    return build.version.partition("+")[0]
-
-
 def _instead(build: Build, held: Held) -> str:
     """The command that installs a build which fits, as far as the tables know one."""
-    name, release = build.framework, _release(build)
+    name, release = build.framework, build.release
     if name == "torch":
         return _torch_instead(release, held)
     fitting = [major for major in (13, 12, 11) if runs((major,), held.driver, held.cuda)]

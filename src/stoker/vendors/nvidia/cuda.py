@@ -16,7 +16,7 @@ from typing import Final, Mapping
 import attrs
 
 from stoker.core import status
-from stoker.devices.compat import Problem, Version
+from stoker.vendors.builds import Problem, Version
 
 LIBRARY: Final = "libcuda.so.1"
 TIMEOUT: Final = 120.0

@@ -1,0 +1,388 @@
+"""AMD's GPUs: found and measured through amdsmi, which comes with ROCm, and computed on with ROCm."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import os
+import re
+from pathlib import Path
+from typing import Any, Callable, Final, Iterable, Mapping, Sequence
+
+from stoker.core import status
+from stoker.core.accelerators import model
+from stoker.core.devices import Device, Inventory
+from stoker.core.errors import BackendError, SettingsError
+from stoker.vendors.base import (
+    Ask,
+    ContainerNeeds,
+    Limit,
+    PlatformImage,
+    Platforms,
+    Presence,
+    Row,
+    Vendor,
+    contained,
+    listed,
+)
+from stoker.vendors.builds import Build, Held, Problem
+from stoker.vendors.frameworks import jax_platforms, tensorflow_gpus, torch_gpus
+from stoker.vendors.tools import failed, unread, words_of
+
+SLOW: Final = 1.0
+"""Seconds between two askings of what changes slowly."""
+TOPOLOGY: Final = "sys/class/kfd/kfd/topology/nodes"
+"""A folder a node; `properties` has `unique_id` (decimal) and `drm_render_minor`; CPUs have no SIMD units.
+https://github.com/torvalds/linux/blob/v6.6/drivers/gpu/drm/amd/amdkfd/kfd_topology.c"""
+_UUID: Final = re.compile(r"GPU-([0-9a-f]{16})", re.IGNORECASE)
+"""ROCr's: the unique id in hexadecimal."""
+
+
+# amdsmi has called its enumeration AmdSmiIoLinkType and AmdSmiLinkType; the number is the same.
+_XGMI = 2
+
+# The part that is the model in names like AMD Instinct MI300X VF or AMD INSTINCT MI250X (MCM) OAM AC MBA.
+_MODEL: Final = re.compile(r"\b(MI\d{3}[AX]?|RX\s?\d{4}\s?XTX?|Pro\s?V520)\b", re.IGNORECASE)
+
+
+def probe(environment: Mapping[str, str], root: Path = Path("/")) -> Inventory:
+    """AMD's GPUs, as amdsmi tells them, which comes with ROCm."""
+    try:
+        amdsmi = _amdsmi()
+        if amdsmi is None:
+            return _unread(root)
+        amdsmi.amdsmi_init()
+    except Exception as error:  # amdsmi's own code: without its library it raises KeyError, with others what they like
+        return _unread(root, error)
+    try:
+        return Inventory(devices=_devices(amdsmi))
+    except Exception as error:  # as above
+        return Inventory(findings=(failed("amdsmi", words_of(error), "see whether `amd-smi list` works"),))
+    finally:
+        with contextlib.suppress(Exception):
+            amdsmi.amdsmi_shut_down()
+
+
+def model_of(name: str) -> str:
+    """The model that a driver's name stands for; the name itself where no model is known by it."""
+    plain = " ".join(name.split())
+    part = _MODEL.search(plain)
+    for spelling in (plain, *((part[1], f"Radeon{part[1]}") if part else ())):
+        try:
+            return model(spelling).name
+        except SettingsError:
+            pass
+    return name
+
+
+def visibility(devices: Sequence[Device]) -> Mapping[str, str]:
+    """ROCm takes its own UUIDs, and HIP counts among what ROCr leaves.
+
+    https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html
+    """
+    if not devices:
+        return {"ROCR_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+    return {"ROCR_VISIBLE_DEVICES": ",".join(device.uuid for device in devices)}
+
+
+def meter(devices: Sequence[Device]) -> AmdMeter:
+    """A meter of AMD's GPUs; `OSError` where amdsmi cannot be asked."""
+    try:
+        # Where its library is missing, it prints so on stdout.
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            import amdsmi
+
+            amdsmi.amdsmi_init()
+        return AmdMeter(amdsmi, devices)
+    except Exception as error:  # amdsmi's own code: without its library it raises KeyError, with others what they like
+        raise OSError(f"amdsmi does not answer: {type(error).__name__}: {error}") from error
+
+
+class AmdMeter:
+    """AMD's GPUs, found by their number, in the order in which the probe found them.
+
+    https://rocm.docs.amd.com/projects/amdsmi/en/latest/reference/amdsmi-py-api.html. Activity is that of the graphics
+    and compute engine over about a second.
+    """
+
+    def __init__(self, amdsmi: Any, devices: Sequence[Device]) -> None:
+        self._amdsmi = amdsmi
+        handles = list(amdsmi.amdsmi_get_processor_handles())
+        self._news: list[Row] = []
+        self._held: dict[str, Any] = {}
+        for one in devices:
+            if 0 <= one.index < len(handles):
+                self._held[one.uuid] = handles[one.index]
+            else:
+                self._news.append({"failed": one.uuid, "why": "the driver does not know it"})
+        self._never: set[tuple[str, str]] = set()
+        self._answered: set[tuple[str, str]] = set()
+        self._slow_at = 0.0
+
+    def sample(self, now: float, tree: frozenset[int], last: bool = False) -> tuple[dict[str, Row], list[Row]]:
+        """A row for each GPU; see `vendors.base.Meter`."""
+        slow = last or now >= self._slow_at
+        if slow:
+            self._slow_at = now + SLOW * 0.99
+        rows = {uuid: self._row(uuid, handle, tree, slow) for uuid, handle in self._held.items()}
+        news, self._news = self._news, []
+        return rows, news
+
+    def _row(self, uuid: str, handle: Any, tree: frozenset[int], slow: bool) -> Row:
+        smi = self._amdsmi
+        row: Row = {}
+        _put(row, "u", self._ask(uuid, smi.amdsmi_get_gpu_activity, handle), "gfx_activity")
+        _put(row, "m", self._ask(uuid, smi.amdsmi_get_gpu_vram_usage, handle), "vram_used", factor=2**20)
+        power = self._ask(uuid, smi.amdsmi_get_power_info, handle)
+        # Older chips tell the mean, newer ones the present power; what a chip does not tell is "N/A".
+        _put(row, "w", power, "current_socket_power", "average_socket_power")
+        if not slow:
+            return row
+        kinds, metrics = smi.AmdSmiTemperatureType, smi.AmdSmiTemperatureMetric
+        degrees = self._ask(uuid, smi.amdsmi_get_temp_metric, handle, kinds.HOTSPOT, metrics.CURRENT)
+        _put(row, "c", {"now": degrees}, "now")
+        clock = self._ask(uuid, smi.amdsmi_get_clock_info, handle, smi.AmdSmiClkType.GFX)
+        _put(row, "f", clock, "clk", "cur_clk")
+        energy = self._ask(uuid, smi.amdsmi_get_energy_count, handle)
+        if isinstance(energy, Mapping):
+            # Units of `counter_resolution` microjoules; the accumulator was called "power" before ROCm 6.2.
+            counted = _number(energy.get("energy_accumulator", energy.get("power")))
+            resolution = _number(energy.get("counter_resolution"))
+            if counted is not None and resolution is not None:
+                row["j"] = round(counted * resolution * 1e-6, 3)
+        self._own(row, self._ask(uuid, smi.amdsmi_get_gpu_process_list, handle), tree)
+        return row
+
+    @staticmethod
+    def _own(row: Row, listed: Any, tree: frozenset[int]) -> None:
+        """The tree's processes; those of versions that answer with handles instead of dictionaries stay untold."""
+        if not isinstance(listed, list) or not all(isinstance(one, Mapping) and "pid" in one for one in listed):
+            return
+        if not all(os.path.exists(f"/proc/{one['pid']}") for one in listed):  # numbers of another namespace
+            return
+        mine = [_number(one.get("mem")) for one in listed if one["pid"] in tree]
+        row["n"] = len(mine)
+        if None not in mine:
+            row["o"] = int(sum(memory for memory in mine if memory is not None))
+
+    def _ask(self, uuid: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        """None for what fails; a question that has failed before it was ever answered is not asked again."""
+        key = (uuid, call.__name__)
+        if key in self._never:
+            return None
+        try:
+            found = call(*arguments)
+        except Exception as error:  # amdsmi's own code: what a chip does not tell is an error of its own
+            if key not in self._answered:
+                self._never.add(key)
+            elif call.__name__ == "amdsmi_get_gpu_activity":
+                self._news.append({"failed": uuid, "why": f"{type(error).__name__}: {error}"})
+                self._answered.discard(key)
+            return None
+        self._answered.add(key)
+        return found
+
+
+def prove(ask: Ask) -> Presence:
+    """Whether /dev/kfd opens, and amdsmi lists the devices that were leased."""
+    node = ask.root / "dev/kfd"
+    if not node.exists():
+        inside = contained(ask.environment, ask.root)
+        return Presence.absent(
+            status.NO_GPU if inside else status.NO_DRIVER,
+            "there is no /dev/kfd, AMD's driver for computing" + (", in this container" if inside else ""),
+            "start the container with --device /dev/kfd --device /dev/dri"
+            if inside
+            else "install amdgpu and ROCm, and see what `rocminfo` says",
+        )
+    if not os.access(node, os.R_OK | os.W_OK):
+        fix = "add the user to the groups render and video (`ls -l /dev/kfd`)"
+        return Presence.absent(status.DRIVER_BROKEN, "this user may not open /dev/kfd", fix)
+    found: Sequence[Device] = probe(ask.environment, ask.root).devices
+    for limit in LIMITS:
+        if limit.variable in ask.environment:
+            found = limit.left(found, ask.environment[limit.variable])
+    if not found:
+        return Presence(facts={"devices": "unproved: /dev/kfd opens, and there is no amdsmi here to ask which"})
+    missing = [one.uuid for one in ask.devices if one.uuid not in {other.uuid for other in found}]
+    if missing or len(found) != len(ask.devices):
+        named = f": {', '.join(missing)} is missing" if missing else ""
+        fix = "leave ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES as Stoker sets them"
+        return Presence.absent(
+            status.NO_GPU, f"{len(found)} of {len(ask.devices)} leased devices are visible{named}", fix
+        )
+    return Presence(facts={"devices": f"{len(found)} visible, as leased", "memory": "unproved: it is not asked"})
+
+
+def unfit(build: Build, held: Held) -> Problem | None:
+    """Why a build cannot use the devices: it is for the CPU, or for CUDA."""
+    if build.rocm or not (build.cpu or build.cuda):
+        return None
+    fix = f"install {build.framework} in a build for your ROCm" + (
+        ": PyTorch's own index has them, one for each version of ROCm" if build.framework == "torch" else ""
+    )
+    return Problem(cause=status.NO_GPU_BUILD, sentence=f"{build.words}, and the step holds AMD GPUs", fix=fix)
+
+
+def container(devices: Sequence[Device], root: Path = Path("/")) -> ContainerNeeds:
+    """/dev/kfd and the render node of each GPU, with the groups that own them.
+
+    https://rocm.docs.amd.com/projects/install-on-linux/en/latest/how-to/docker.html
+    """
+    paths = tuple(dict.fromkeys(["/dev/kfd", *_render_nodes(devices, root)]))
+    groups = {str(os.stat(root / path.lstrip("/")).st_gid) for path in paths if (root / path.lstrip("/")).exists()}
+    return ContainerNeeds(files=paths, groups=tuple(sorted(groups - {"0"})))
+
+
+LIMITS: Final = (
+    # ROCr filters first, HIP counts among what it leaves.
+    Limit(variable="ROCR_VISIBLE_DEVICES", left=listed, empty_hides=True),
+    Limit(variable="HIP_VISIBLE_DEVICES", left=listed, empty_hides=True),
+)
+_IMAGES: Final[Mapping[str, str]] = {
+    # https://hub.docker.com/r/rocm/pytorch/tags
+    "rocm6.2": "rocm/pytorch:rocm6.2_ubuntu22.04_py3.10_pytorch_release_2.3.0",
+    "rocm7.1": "rocm/pytorch:rocm7.1_ubuntu24.04_py3.12_pytorch_release_2.8.0",
+}
+
+VENDOR: Final = Vendor(
+    name="amd",
+    title="AMD",
+    example="MI300X",
+    probe=probe,
+    visibility=visibility,
+    limits=LIMITS,
+    prove=prove,
+    frameworks={"torch": torch_gpus, "tensorflow": tensorflow_gpus, "jax": jax_platforms("rocm", "gpu")},
+    unfit=unfit,
+    meter=meter,
+    runtime="rocm",
+    runtime_title="ROCm",
+    container=container,
+    apptainer=("--rocm",),  # https://apptainer.org/docs/user/latest/gpu.html
+    platforms=Platforms(
+        names=tuple(_IMAGES),
+        find=lambda written: PlatformImage(image=_IMAGES[written]) if written in _IMAGES else None,
+    ),
+)
+
+
+def _amdsmi() -> Any:
+    if importlib.util.find_spec("amdsmi") is None:
+        return None
+    # Where its library is missing, the import prints so on stdout.
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        import amdsmi
+
+    return amdsmi
+
+
+def _unread(root: Path, error: Exception | None = None) -> Inventory:
+    """No devices; a finding where the kernel has GPUs for computing (/dev/kfd) all the same."""
+    if not (root / "dev/kfd").exists():
+        return Inventory()
+    if error is not None:
+        fix = "see whether `amd-smi list` works, and that the user is in the groups render and video"
+        return Inventory(findings=(failed("amdsmi", words_of(error), fix),))
+    what, why = "there are AMD GPUs, but no amdsmi in this Python", "Stoker asks amdsmi what they are"
+    fix = "install the package of your ROCm: pip install /opt/rocm/share/amd_smi"
+    return Inventory(findings=(unread(what, why, fix),))
+
+
+def _devices(amdsmi: Any) -> tuple[Device, ...]:
+    handles = list(amdsmi.amdsmi_get_processor_handles())
+    told = [_asked(amdsmi.amdsmi_get_gpu_asic_info, handle) or {} for handle in handles]
+    uuids = [_uuid_of(amdsmi, handle, asic) for handle, asic in zip(handles, told)]
+    if "" in uuids or len(set(uuids)) < len(uuids):
+        # Partitions of one GPU share its serial number; ROCR_VISIBLE_DEVICES takes numbers as well.
+        uuids = [str(index) for index in range(len(handles))]
+    devices = []
+    for index, (handle, asic, uuid) in enumerate(zip(handles, told, uuids)):
+        name = str(asic.get("market_name") or "AMD GPU")
+        memory = _asked(amdsmi.amdsmi_get_gpu_memory_total, handle, amdsmi.AmdSmiMemoryType.VRAM)
+        links = []
+        for other, there in zip(uuids, handles):
+            link = None if other == uuid else _asked(amdsmi.amdsmi_topo_get_link_type, handle, there)
+            if link is not None and int(link["type"]) == _XGMI:
+                links.append(other)
+        devices.append(
+            Device(
+                kind="amd",
+                index=index,
+                uuid=uuid,
+                name=name,
+                model=model_of(name),
+                memory=int(memory or 0),
+                links=tuple(links),
+            )
+        )
+    return tuple(devices)
+
+
+def _uuid_of(amdsmi: Any, handle: Any, asic: Mapping[str, Any]) -> str:
+    """As ROCR_VISIBLE_DEVICES takes it: "GPU-" and the 16 digits of the chip's serial number."""
+    enumerated = getattr(amdsmi, "amdsmi_get_gpu_enumeration_info", None)  # since ROCm 6.4
+    told = str((_asked(enumerated, handle) or {}).get("hip_uuid", "")) if enumerated is not None else ""
+    if told.startswith("GPU-"):
+        return told
+    try:
+        return f"GPU-{int(str(asic.get('asic_serial')), 16):016x}"
+    except ValueError:
+        return ""
+
+
+def _asked(call: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return call(*arguments)
+    except Exception:  # amdsmi's own code: what a chip does not tell is an error of its own for each version
+        return None
+
+
+def _render_nodes(cards: Iterable[Device], root: Path) -> list[str]:
+    known = list(_gpus(root))
+    found = []
+    for card in cards:
+        match = _UUID.fullmatch(card.uuid)
+        if match is not None:
+            wanted = int(match.group(1), 16)
+            minors = [minor for unique, minor in known if unique == wanted]
+        else:  # GPUs without an id of their own are numbered as the kernel lists them
+            minors = [minor for _, minor in known[card.index : card.index + 1]]
+        if not minors:
+            raise BackendError(
+                f"the kernel does not list the GPU {card.uuid} in /{TOPOLOGY}, so that no file of it is known",
+                fix="see whether `amd-smi list` and `ls /dev/dri` agree",
+            )
+        found.append(f"/dev/dri/renderD{minors[0]}")
+    return found
+
+
+def _gpus(root: Path) -> Iterable[tuple[int, int]]:
+    """(unique id, number of the render node) of each GPU, in the kernel's order."""
+    folder = root / TOPOLOGY
+    nodes = sorted((path for path in folder.glob("*") if path.name.isdigit()), key=lambda path: int(path.name))
+    for node in nodes:
+        try:
+            rows = (line.split() for line in (node / "properties").read_text().splitlines())
+            facts = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
+        except OSError:
+            continue  # another user's GPU, in a container that has some of them
+        if facts.get("simd_count"):
+            yield facts.get("unique_id", 0), facts.get("drm_render_minor", -1)
+
+
+def _put(row: Row, name: str, told: Any, *keys: str, factor: float = 1) -> None:
+    """The first of the keys that holds a number."""
+    for key in keys:
+        found = _number(told.get(key)) if isinstance(told, Mapping) else None
+        if found is not None:
+            row[name] = round(found * factor, 3)
+            return
+
+
+def _number(value: Any) -> float | None:
+    """None for what is not told: "N/A", or all bits set."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value in {0xFFFF, 0xFFFFFFFF, 2**64 - 1}:
+        return None
+    return value

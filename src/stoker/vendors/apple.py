@@ -1,0 +1,64 @@
+"""Apple's GPU, which all processes share; its memory is the machine's.
+
+It cannot be held by one process alone, and nothing tells from outside what it does: powermetrics wants root.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from pathlib import Path
+from typing import Any, Final, Mapping, Sequence
+
+from stoker.core import status
+from stoker.core.devices import Device, Inventory
+from stoker.vendors.base import Ask, Presence, Vendor
+from stoker.vendors.builds import Problem
+from stoker.vendors.tools import ToolError, output
+
+
+def probe(environment: Mapping[str, str], root: Path = Path("/"), *, system: str = "", machine: str = "") -> Inventory:
+    """Apple's GPU, which all processes share; its memory is the machine's."""
+    if ((system or platform.system()), (machine or platform.machine())) != ("Darwin", "arm64"):
+        return Inventory()
+    name, memory = "Apple GPU", 0
+    try:
+        # Not by PATH alone: Python may run with one that lacks /usr/sbin.
+        command = shutil.which("sysctl", path=environment.get("PATH")) or "/usr/sbin/sysctl"
+        lines = output([command, "-n", "machdep.cpu.brand_string", "hw.memsize"], environment).splitlines()
+        name, memory = lines[0].strip(), int(lines[1])
+    except (ToolError, IndexError, ValueError):
+        pass  # the GPU is there all the same
+    return Inventory(
+        devices=(Device(kind="apple", index=0, uuid="mps-0", name=name, model=name, memory=memory, exclusive=False),)
+    )
+
+
+def prove(ask: Ask) -> Presence:
+    """Whether this is a Mac with Apple's GPU."""
+    found = (platform.system(), platform.machine())
+    if found != ("Darwin", "arm64"):
+        return Presence.absent(
+            status.NO_GPU, f"this is no Mac with Apple's GPU, but {' '.join(found)}", "run it on one"
+        )
+    return Presence(facts={"devices": "Apple's GPU, which all processes share; unproved: that it answers"})
+
+
+def torch_mps(torch: Any, devices: Sequence[Device]) -> tuple[str, Problem | None]:
+    """Whether torch has its back end for Apple's GPU, and may use it."""
+    if torch.backends.mps.is_available():
+        return "torch.backends.mps is available", None
+    fix = "install torch in its build for macOS on Apple silicon, on macOS 12.3 or later"
+    return "", Problem(cause=status.NO_GPU_BUILD, sentence="torch finds no MPS device", fix=fix)
+
+
+VENDOR: Final = Vendor(
+    name="apple",
+    title="Apple",
+    exclusive=False,
+    probe=probe,
+    visibility=lambda devices: {},
+    simulation=None,
+    prove=prove,
+    frameworks={"torch": torch_mps},
+)

@@ -1,0 +1,102 @@
+"""Builds of frameworks and the devices that they have to fit: the values that vendors judge. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Mapping, Sequence
+
+import attrs
+
+from stoker.core.devices import Device
+
+Version = tuple[int, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Build:
+    """An installed framework, and for what it was built."""
+
+    framework: str
+    version: str
+    cuda: Version | None = None
+    """One number where only that is known."""
+    rocm: str = ""
+    tpu: bool = False
+    cpu: bool = False
+    """Surely for the CPU only."""
+    archs: tuple[str, ...] = ()
+    """The chips that it has code for ("sm_90") or that the driver can compile code for ("compute_90"); empty where that
+    is not known, or where the framework compiles for the chip that it finds."""
+    how: str = ""
+    """The evidence."""
+    lacks: str = ""
+    """What it may miss, in words."""
+
+    @property
+    def target(self) -> str:
+        """`"CUDA 12.1"`, `"ROCm 6.2"`, `"CUDA 12, TPU"`, `"the CPU"`; empty where nothing tells."""
+        parts = [
+            f"CUDA {dotted(self.cuda)}" if self.cuda else "",
+            f"ROCm {self.rocm}" if self.rocm else "",
+            "TPU" if self.tpu else "",
+            "the CPU" if self.cpu else "",
+        ]
+        return ", ".join(part for part in parts if part)
+
+    @property
+    def words(self) -> str:
+        """`"torch 2.4.0 is built for CUDA 12.1"`."""
+        named = f"{self.framework} {self.version}"
+        return f"{named} is a CPU build" if self.cpu else f"{named} is built for {self.target}"
+
+    @property
+    def release(self) -> str:
+        """The version without its local part."""
+        return self.version.partition("+")[0]
+
+
+@attrs.frozen(kw_only=True)
+class Held:
+    """The devices of one vendor that a step holds, as far as a build can fit them or not."""
+
+    kind: str = "nvidia"
+    """The vendor's name in `vendors.registry`."""
+    driver: str = ""
+    cuda: Version | None = None
+    """The newest CUDA that the driver runs, with forward-compatibility libraries if they are in use."""
+    chips: Mapping[tuple[int, int], str] = attrs.field(factory=dict)
+    """compute capability → the model that has it"""
+    machine: str = "x86_64"
+    """The processor, in the kernel's word."""
+
+
+def held(devices: Sequence[Device], *, driver: str, cuda: Version | None, machine: str) -> Held:
+    """What devices of one vendor ask of a build."""
+    return Held(
+        kind=devices[0].kind,
+        driver=driver,
+        cuda=cuda,
+        chips={device.capability: device.model for device in devices if device.capability is not None},
+        machine=machine,
+    )
+
+
+@attrs.frozen(kw_only=True)
+class Problem:
+    """Why something cannot work."""
+
+    cause: str
+    """One of `core.status`."""
+    sentence: str
+    fix: str = ""
+
+
+def numbers(version: str) -> Version:
+    """`"535.104.05"` as numbers; what follows a "+" or a letter is left out. `(0,)` for what has none."""
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else (0,)
+
+
+def dotted(version: Version) -> str:
+    """`(12, 1)` as `"12.1"`."""
+    return ".".join(map(str, version))

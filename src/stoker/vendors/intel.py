@@ -1,0 +1,23 @@
+"""Intel's GPUs: a vendor that a request may name. Stoker has no probe for them, so that none is found here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Mapping
+
+from stoker.core.devices import Inventory
+from stoker.vendors.base import Vendor
+
+
+def probe(environment: Mapping[str, str], root: Path) -> Inventory:
+    """Nothing: no library or command is asked (docs/guide/accelerators.md)."""
+    return Inventory()
+
+
+VENDOR: Final = Vendor(
+    name="intel",
+    title="Intel",
+    probe=probe,
+    visibility=lambda devices: {},
+    simulation=None,
+)

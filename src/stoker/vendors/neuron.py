@@ -1,0 +1,261 @@
+"""AWS Neuron: Trainium and Inferentia, found by neuron-ls and measured by neuron-monitor. Each device is a chip."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, Final, Mapping, Sequence
+
+from stoker.core import status
+from stoker.core.devices import Device, Inventory
+from stoker.vendors.base import (
+    Ask,
+    ContainerNeeds,
+    Limit,
+    PlatformImage,
+    Platforms,
+    Presence,
+    Row,
+    Simulation,
+    Vendor,
+    names_in,
+    text_of,
+)
+from stoker.vendors.frameworks import jax_platforms
+from stoker.vendors.tools import ToolError, failed, output, unread, words_of
+
+CORES: Final = "neuron-cores:"
+"""What the UUID of a device begins with; behind it stand its cores as NEURON_RT_VISIBLE_CORES takes them."""
+
+# What EC2 calls the machines, the first part of an instance's type: https://aws.amazon.com/ec2/instance-types.
+MACHINES: Final[Mapping[str, str]] = {
+    "inf1": "inferentia",
+    "inf2": "inferentia2",
+    "trn1": "trainium",
+    "trn1n": "trainium",
+    "trn2": "trainium2",
+    "trn2u": "trainium2",
+}
+
+_LONGEST = 1 << 22
+"""Bytes of one report of neuron-monitor; more without a line's end is not one."""
+
+_NEURON_CONFIGURATION: Final[Mapping[str, Any]] = {
+    "period": "1s",
+    "neuron_runtimes": [
+        {"tag_filter": ".*", "metrics": [{"type": "neuroncore_counters"}, {"type": "memory_used"}]},
+    ],
+    "system_metrics": [],
+}
+
+
+def probe(environment: Mapping[str, str], root: Path = Path("/")) -> Inventory:
+    """AWS's Neuron devices, a chip each, as neuron-ls tells them."""
+    command = shutil.which("neuron-ls", path=environment.get("PATH"))
+    if command is None:
+        if not (root / "dev/neuron0").exists():
+            return Inventory()
+        what, fix = (
+            "there are Neuron devices, but no neuron-ls",
+            "install aws-neuronx-tools, and see that it is on PATH",
+        )
+        return Inventory(findings=(unread(what, "Stoker asks neuron-ls what they are", fix),))
+    try:
+        listed = json.loads(output([command, "-j"], environment))
+        return Inventory(devices=tuple(_device(entry, root) for entry in listed))
+    except ToolError as error:
+        why = str(error)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        why = f"what it prints is not what it should be: {words_of(error)}"
+    return Inventory(findings=(failed("neuron-ls", why, "see what `neuron-ls` says, and update aws-neuronx-tools"),))
+
+
+def visibility(devices: Sequence[Device]) -> Mapping[str, str]:
+    """The cores of real devices; Neuron documents no value for "none".
+
+    https://awsdocs-neuron.readthedocs-hosted.com/en/latest/neuron-runtime/nrt-configurable-parameters.html
+    """
+    cores = ",".join(device.uuid.removeprefix(CORES) for device in devices if not device.simulated)
+    return {"NEURON_RT_VISIBLE_CORES": cores} if cores else {}
+
+
+def meter(devices: Sequence[Device]) -> NeuronMeter:
+    """A meter of AWS's Neuron devices; `OSError` where neuron-monitor cannot be started."""
+    command = shutil.which("neuron-monitor")
+    if command is None:
+        raise OSError("neuron-monitor is not on PATH (it comes with aws-neuronx-tools)")
+    with tempfile.NamedTemporaryFile("w", suffix=".json", delete=False) as file:
+        json.dump(_NEURON_CONFIGURATION, file)
+    process = subprocess.Popen(
+        [command, "-c", file.name], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    return NeuronMeter(process, file.name, devices)
+
+
+class NeuronMeter:
+    """neuron-monitor beside the sampler, which prints a line of JSON a second; it ends when nobody reads it any more.
+
+    https://awsdocs-neuron.readthedocs-hosted.com/en/latest/tools/neuron-sys-tools/neuron-monitor-user-guide.html. Power
+    and temperature are not among its metrics.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], file: str, devices: Sequence[Device]) -> None:
+        self._process = process
+        self._file = file
+        self._held = {device.uuid: _cores(device.uuid) for device in devices}
+        self._rest = b""
+        assert process.stdout is not None
+        self._stream = process.stdout.fileno()
+        os.set_blocking(self._stream, False)
+
+    def sample(self, now: float, tree: frozenset[int], last: bool = False) -> tuple[dict[str, Row], list[Row]]:
+        """A row for each device if a report has come since the last time."""
+        lines = self._lines()
+        rows: dict[str, Row] = {}
+        for line in lines[-1:]:
+            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+                rows = {uuid: _row(json.loads(line), cores, tree) for uuid, cores in self._held.items()}
+        if last:
+            self.close()
+        elif self._held and self._process.poll() is not None:
+            why = f"neuron-monitor ended with {self._process.returncode}"
+            news = [{"failed": uuid, "why": why} for uuid in self._held]
+            self.close()
+            return rows, news
+        return rows, []
+
+    def close(self) -> None:
+        """End the monitor, without waiting for it longer than a moment."""
+        self._held = {}
+        with contextlib.suppress(OSError):
+            os.unlink(self._file)
+        if self._process.poll() is None:
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.2)
+
+    def _lines(self) -> list[bytes]:
+        while True:
+            try:
+                chunk = os.read(self._stream, 1 << 16)
+            except BlockingIOError:
+                break
+            if not chunk:
+                break
+            self._rest = (self._rest + chunk)[-_LONGEST:]
+        *lines, self._rest = self._rest.split(b"\n")
+        return [line for line in lines if line.strip()]
+
+
+def prove(ask: Ask) -> Presence:
+    """Whether there is a device file for each, and the runtime is shown their cores."""
+    missing = [f"/dev/neuron{one.index}" for one in ask.devices if not (ask.root / f"dev/neuron{one.index}").exists()]
+    if missing:
+        none = not names_in(ask.root / "dev", r"neuron\d+")
+        cause = status.NO_DRIVER if none else status.NO_GPU
+        fix = "install aws-neuronx-dkms; start a container with --device for each, a pod with aws.amazon.com/neuron"
+        return Presence.absent(cause, f"there is no {', '.join(missing)}", fix)
+    leased = ",".join(one.uuid.removeprefix(CORES) for one in ask.devices)
+    value = ask.environment.get("NEURON_RT_VISIBLE_CORES", "")
+    if value != leased:
+        sentence = f"cores {leased} were leased, and NEURON_RT_VISIBLE_CORES is {value!r}"
+        return Presence.absent(status.NO_GPU, sentence, "leave NEURON_RT_VISIBLE_CORES as Stoker sets it")
+    return Presence(facts={"devices": f"{len(ask.devices)} device files, as leased; unproved: that they answer"})
+
+
+def container(devices: Sequence[Device], root: Path = Path("/")) -> ContainerNeeds:
+    """A device file for each.
+
+    https://awsdocs-neuron.readthedocs-hosted.com/en/latest/containers/tutorials/tutorial-docker-env-setup.html
+    """
+    return ContainerNeeds(files=tuple(f"/dev/neuron{device.index}" for device in devices))
+
+
+def _left(devices: Sequence[Device], value: str) -> list[Device]:
+    """The Neuron devices all of whose cores are in a list such as "0-3,8"."""
+    allowed = _numbers(value)
+    return [one for one in devices if _numbers(one.uuid.removeprefix(CORES)) <= allowed]
+
+
+def _numbers(value: str) -> set[int]:
+    found: set[int] = set()
+    for item in value.split(","):
+        first, _, last = item.strip().partition("-")
+        if first.isdecimal() and (last or first).isdecimal():
+            found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _device(entry: Mapping[str, Any], root: Path) -> Device:
+    index, count = int(entry["neuron_device"]), int(entry["nc_count"])
+    # Older tools do not number the cores, which are counted through from chip to chip.
+    cores = [int(core) for core in entry.get("neuroncore_ids") or range(index * count, (index + 1) * count)]
+    machine = str(entry.get("instance_type") or text_of(root / "sys/devices/virtual/dmi/id/product_name"))
+    name = machine or "AWS Neuron"
+    kind = MACHINES.get(machine.partition(".")[0], name)
+    return Device(
+        kind="neuron",
+        index=index,
+        uuid=f"{CORES}{cores[0]}-{cores[-1]}" if len(cores) > 1 else f"{CORES}{cores[0]}",
+        name=name,
+        model=kind,
+        memory=int(entry.get("memory_size") or 0),
+    )
+
+
+def _row(report: Mapping[str, Any], cores: range, tree: frozenset[int]) -> Row:
+    """One device from a report: its busiest measure is the mean of its cores' utilisation, of all processes there."""
+    busy = dict.fromkeys(cores, 0.0)
+    row: Row = {"n": 0, "o": 0, "m": 0}
+    for runtime in report["neuron_runtime_data"]:
+        told = runtime["report"]
+        for name, core in told["neuroncore_counters"]["neuroncores_in_use"].items():
+            if int(name) in busy:
+                busy[int(name)] += float(core["neuroncore_utilization"])
+        used = told["memory_used"]["neuron_runtime_used_bytes"]["usage_breakdown"].get("neuroncore_memory_usage", {})
+        there = [parts for name, parts in used.items() if int(name) in busy]
+        held = sum(int(part) for parts in there for part in parts.values())
+        row["m"] += held
+        if int(runtime["pid"]) in tree and there:
+            row["n"] += 1
+            row["o"] += held
+    row["u"] = round(min(100.0, sum(busy.values()) / len(busy)), 1)
+    return row
+
+
+def _cores(uuid: str) -> range:
+    first, _, last = uuid.removeprefix(CORES).partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+_IMAGES: Final[Mapping[str, str]] = {
+    # https://github.com/aws/deep-learning-containers/blob/master/available_images.md
+    "neuron2.30": (
+        "public.ecr.aws/deep-learning-containers/pytorch-training-neuronx:2.9.0-neuronx-py312-sdk2.30.0-ubuntu24.04"
+    ),
+}
+
+VENDOR: Final = Vendor(
+    name="neuron",
+    title="AWS Neuron",
+    noun="Neuron",
+    example="trainium",
+    probe=probe,
+    visibility=visibility,
+    limits=(Limit(variable="NEURON_RT_VISIBLE_CORES", left=_left),),
+    simulation=Simulation(prefix="neuron"),
+    prove=prove,
+    frameworks={"jax": jax_platforms("neuron")},
+    meter=meter,
+    runtime="neuron",
+    container=container,
+    platforms=Platforms(
+        names=tuple(_IMAGES),
+        find=lambda written: PlatformImage(image=_IMAGES[written]) if written in _IMAGES else None,
+    ),
+)

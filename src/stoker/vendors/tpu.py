@@ -1,0 +1,115 @@
+"""Google's TPUs: a device file each, named by PCI or by libtpu's environment.
+
+Nothing tells from beside the process that uses a TPU what it does: libtpu answers inside it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Mapping, Sequence
+
+import attrs
+
+from stoker.core import status
+from stoker.core.accelerators import MODELS, model
+from stoker.core.devices import Device, Inventory
+from stoker.core.errors import SettingsError
+from stoker.core.findings import Finding
+from stoker.core.words import count_text
+from stoker.vendors.base import Ask, Limit, Presence, Simulation, Vendor, listed, names_in, text_of
+from stoker.vendors.builds import Build, Held, Problem
+from stoker.vendors.frameworks import jax_platforms
+from stoker.vendors.tools import unread
+
+# PCI devices of Google's vendor id 0x1ae0, as tpu-info knows them: https://github.com/google/cloud-accelerator-diagnostics.
+PCI_VENDOR: Final = "0x1ae0"
+PCI_DEVICES: Final[Mapping[str, str]] = {
+    "0x005e": "tpu-v4",
+    "0x0062": "tpu-v5p",
+    "0x0063": "tpu-v5e",
+    "0x006f": "tpu-v6e",
+    "0x0076": "tpu-v7x",
+}
+
+
+def probe(environment: Mapping[str, str], root: Path = Path("/")) -> Inventory:
+    """Google's TPU chips on this machine: a device file each, named by PCI, else by libtpu's environment."""
+    kinds = _kinds(root)
+    count = len(names_in(root / "dev", r"accel\d+")) or (len(names_in(root / "dev/vfio", r"\d+")) if kinds else 0)
+    if not count:
+        return Inventory()
+    told = environment.get("TPU_ACCELERATOR_TYPE", "")
+    name = kinds[0] if kinds else _model_of(told)
+    findings: tuple[Finding, ...] = ()
+    if name not in MODELS:
+        what = f"there are {count} TPU chips, of a kind that Stoker does not know" + (f": '{told}'" if told else "")
+        fix = (
+            "set TPU_ACCELERATOR_TYPE, such as v5litepod-8; steps that ask for any accelerator can use them as they are"
+        )
+        findings = (unread(what, "neither PCI nor TPU_ACCELERATOR_TYPE names it", fix),)
+    memory = MODELS[name].memory[0] if name in MODELS else 0
+    devices = tuple(
+        Device(kind="tpu", index=index, uuid=f"tpu-{index}", name=told or name, model=name, memory=memory)
+        for index in range(count)
+    )
+    joined = {device.uuid for device in devices}  # the chips of one machine are joined by their interconnect
+    return Inventory(
+        devices=tuple(attrs.evolve(one, links=tuple(sorted(joined - {one.uuid}))) for one in devices),
+        findings=findings,
+    )
+
+
+def visibility(devices: Sequence[Device]) -> Mapping[str, str]:
+    """The numbers of real chips; libtpu documents no value for "none"."""
+    chips = ",".join(str(device.index) for device in devices if not device.simulated)
+    return {"TPU_VISIBLE_CHIPS": chips} if chips else {}
+
+
+def prove(ask: Ask) -> Presence:
+    """Whether there are as many device files as chips."""
+    files = [*names_in(ask.root / "dev", r"accel\d+")] or [*names_in(ask.root / "dev/vfio", r"\d+")]
+    if len(files) < len(ask.devices):
+        cause = status.NO_GPU if files else status.NO_DRIVER
+        sentence = f"{len(files)} of {len(ask.devices)} leased TPU chips have a device file"
+        fix = "run on a TPU VM; start a container with --privileged, a pod with google.com/tpu in its limits"
+        return Presence.absent(cause, sentence, fix)
+    return Presence(facts={"devices": f"{count_text(len(ask.devices), 'chip')} leased; unproved: that they answer"})
+
+
+def unfit(build: Build, held: Held) -> Problem | None:
+    """Why a build cannot use the devices: JAX without libtpu."""
+    if build.framework != "jax" or build.tpu or not (build.cpu or build.cuda):
+        return None
+    fix = f'pip install "jax[tpu]=={build.release}"'
+    return Problem(cause=status.NO_GPU_BUILD, sentence=f"{build.words}, and the step holds TPUs", fix=fix)
+
+
+VENDOR: Final = Vendor(
+    name="tpu",
+    title="Google TPU",
+    noun="TPU",
+    example="tpu-v5e",
+    probe=probe,
+    visibility=visibility,
+    limits=(Limit(variable="TPU_VISIBLE_CHIPS", left=listed),),
+    simulation=Simulation(prefix="tpu"),
+    prove=prove,
+    frameworks={"jax": jax_platforms("tpu")},
+    unfit=unfit,
+)
+
+
+def _kinds(root: Path) -> list[str]:
+    """The kinds of Google's chips on the PCI bus, one for each chip."""
+    chips = sorted((root / "sys/bus/pci/devices").glob("*"))
+    names = (PCI_DEVICES.get(text_of(chip / "device")) for chip in chips if text_of(chip / "vendor") == PCI_VENDOR)
+    return [name for name in names if name is not None]
+
+
+def _model_of(told: str) -> str:
+    """The model of an accelerator type such as "v5litepod-8" or "tpu7x-16"; its own name where that is none."""
+    name = told.rpartition("-")[0] or told
+    try:
+        return model(name).name
+    except SettingsError:
+        return name or "TPU"
