@@ -302,7 +302,7 @@ def test_strangers_and_ghosts_are_turned_away(tmp_path: Path) -> None:
     assert second.hosts == head.hosts == ("127.0.0.1", "127.0.0.1")
     assert not note.exists(), "nothing is left for a later attempt to find"
     second.close()
-    assert not head.hear(head.ties()[0])
+    assert not head.hear(head.connections()[0])
     assert head.lost == [1] and head.failed
     head.close()
 

@@ -80,14 +80,14 @@ class Launching:
 
     def _node(self, processes: int | None) -> Node:
         """This node, with so many ranks."""
-        given = processes or self._options.get("nproc_per_node")
+        count = processes or self._options.get("nproc_per_node")
         return Node(
             rank=context.node,
             nodes=context.nodes,
             head=os.environ.get("MASTER_ADDR", LOOPBACK),
             port=int(os.environ.get("MASTER_PORT") or 0) or free_port(LOOPBACK),
             rendezvous=dashed(f"{context.run_id}-{context.step}"),
-            processes=int(given or len(context.devices) or 1),
+            processes=int(count or len(context.devices) or 1),
             devices=tuple(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))),
             cpu=not context.devices,
             python=sys.executable,
@@ -214,15 +214,15 @@ def _options(given: Given) -> dict[str, Any]:
         raise UsageError(f"{given!r} is one text", fix=f"write {shlex.split(given)!r}")
     if given is None or isinstance(given, Mapping):
         return {name.lstrip("-").replace("-", "_"): value for name, value in (given or {}).items()}
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     words = list(map(str, given))
     while words:
         flag, equals, value = words.pop(0).partition("=")
         if not flag.startswith("-"):
             raise UsageError(f"{flag!r} is no option", fix="write --option=value; the script's own are entrypoint_args")
         follows = not equals and bool(words) and not words[0].startswith("-")
-        found[flag.lstrip("-").replace("-", "_")] = value if equals else words.pop(0) if follows else True
-    return found
+        options[flag.lstrip("-").replace("-", "_")] = value if equals else words.pop(0) if follows else True
+    return options
 
 
 def _words(given: Given) -> list[str]:

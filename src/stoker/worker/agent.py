@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Final, Mapping
+from typing import IO, TYPE_CHECKING, Any, Callable, Final, Mapping
 
 import attrs
 
@@ -30,7 +30,6 @@ from stoker.launchers.registry import LAUNCHERS
 from stoker.worker import blame, cluster, hang, mpigang, processes
 from stoker.worker.notice import Notice
 from stoker.worker.rankstate import Output, RankState
-from stoker.worker.starting import environment_for, spawned
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
@@ -123,6 +122,12 @@ class Agent:
         self._delivered_at = 0.0
         self._cancelled = False
         self._cause = ""
+        self._handlers = {
+            "hello": self._on_hello,
+            "begin": self._on_begin,
+            "result": self._on_result,
+            "exit": self._on_exit,
+        }
         self._watch = hang.Watch(launch.hang_after, lease)
 
     def run(self) -> dict[str, Any]:
@@ -131,7 +136,7 @@ class Agent:
             stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, self._terminated))
             stack.callback(self._selector.close)
             if self._gang is None:
-                return self._ran()
+                return self._run_here()
             stack.callback(self._gang.close)
             try:
                 if not self._gang.gather(lambda: self._cancelled):
@@ -142,17 +147,19 @@ class Agent:
             self._node = attrs.evolve(
                 self._node, port=self._gang.port, hosts=hosts, head=hosts[0], address=hosts[self._node.rank]
             )
-            for tie in self._gang.ties():
-                self._selector.register(tie, selectors.EVENT_READ, partial(self._hear_node, self._gang, tie))
-            own = self._ran()
+            for connection in self._gang.connections():
+                self._selector.register(
+                    connection, selectors.EVENT_READ, partial(self._hear_node, self._gang, connection)
+                )
+            result = self._run_here()
             if self._gang.is_head:
                 return blame.of_all(
-                    own, self._gang.results, self._gang.lost, self._node, self._launch, blobs=self._blobs
+                    result, self._gang.results, self._gang.lost, self._node, self._launch, blobs=self._blobs
                 )
-            self._gang.report(own)
-            return own
+            self._gang.report(result)
+            return result
 
-    def _ran(self) -> dict[str, Any]:
+    def _run_here(self) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="stoker-") as folder, contextlib.ExitStack() as stack:
             self._folder = folder
             self._listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -180,12 +187,12 @@ class Agent:
                 blobs=self._blobs,
             )
 
-    def _hear_node(self, gang: cluster.Gang, tie: socket.socket) -> None:
-        if tie.fileno() in self._selector.get_map() and not gang.hear(tie):
-            self._selector.unregister(tie)
+    def _hear_node(self, gang: cluster.Gang, connection: socket.socket) -> None:
+        if connection.fileno() in self._selector.get_map() and not gang.hear(connection):
+            self._selector.unregister(connection)
         if gang.failed and not self._failed_at:
             self._failed_at = time.monotonic()
-        if gang.told_to_end and not self._ending_since:
+        if gang.should_end and not self._ending_since:
             self._cause = CANCELLED
             self._end_all(hard=False)
 
@@ -207,7 +214,7 @@ class Agent:
         address = os.path.join(self._folder, "agent")
         argv = (sys.executable, "-m", "stoker.worker.rank", self._launcher.name, address)
         started: Started = mpigang.started(self._launcher, argv, self._node, self._arguments(), self._job.get("gang"))
-        environment = environment_for(started, self._node, self._folder)
+        environment = _environment_for(started, self._node, self._folder)
         for variables in started.ranks or ([{}] if started.argv else []):
             self._spawn(started.argv, {**environment, **variables})
 
@@ -216,7 +223,7 @@ class Agent:
         return {**arguments, "command": self._launch.command} if self._launch.command else arguments
 
     def _spawn(self, argv: Argv, environment: Mapping[str, str]) -> None:
-        process, outputs = spawned(argv, environment)
+        process, outputs = _spawn(argv, environment)
         self._starters.append(process)
         with contextlib.suppress(OSError, AttributeError):  # where there are none, the pause between turns is short
             descriptor = os.pidfd_open(process.pid)
@@ -280,9 +287,9 @@ class Agent:
                 self._listen(output)
                 self._emit_lines(output.cut(frames.rest()))
                 return
-            getattr(self, f"_heard_{message['op']}")(connection, message)
+            self._handlers[message["op"]](connection, message)
 
-    def _heard_hello(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
+    def _on_hello(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
         rank = message["rank"]
         earlier = self._ranks.get(rank)
         restarts = 0 if earlier is None else earlier.restarts + 1
@@ -301,7 +308,7 @@ class Agent:
             if state.result is None:
                 self._fail(state)
 
-    def _heard_begin(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
+    def _on_begin(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
         spec = {
             "path": list(sys.path),
             "cwd": os.getcwd(),
@@ -315,7 +322,7 @@ class Agent:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(wire.framed(spec))
 
-    def _heard_result(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
+    def _on_result(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
         state = self._ranks.get(message["rank"])
         if state is None:
             return
@@ -325,7 +332,7 @@ class Agent:
         elif len(self._ranks) == self._node.processes and all(one.succeeded for one in self._ranks.values()):
             self._delivered_at = time.monotonic()
 
-    def _heard_exit(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
+    def _on_exit(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
         state = self._ranks.get(message["rank"])
         if state is not None:
             state.status = message["status"]
@@ -426,3 +433,32 @@ class Agent:
                 self._emit_lines(output.cut(data))
             self._emit_lines(output.end())
             self._forget(output.source)
+
+
+def _environment_for(started: Started, node: Node, folder: str) -> dict[str, str]:
+    """The variables of a launcher's processes: ours, those that it asks for, and what ranks are to write if they hang.
+
+    torchrun would give each rank one thread, and say so at length; here they share the CPUs. The flight recorder of
+    torch writes what each rank did last with NCCL when something is written into its pipe:
+    https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
+    """
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {
+        "OMP_NUM_THREADS": str(max(1, cpus // node.processes)),
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        **os.environ,
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": os.path.join(folder, "nccl-"),
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": os.path.join(folder, "nccl-pipe-"),
+        **started.environment,
+    }
+
+
+def _spawn(argv: Argv, environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], list[tuple[str, IO[bytes]]]]:
+    """A process, and its output by the name of the stream."""
+    ends = [os.pipe() for _ in range(2)]
+    process = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=ends[0][1], stderr=ends[1][1], env=dict(environment)
+    )
+    for _, write in ends:
+        os.close(write)
+    return process, [(name, os.fdopen(read, "rb", buffering=0)) for name, (read, _) in zip(("stdout", "stderr"), ends)]

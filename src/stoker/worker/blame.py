@@ -43,7 +43,7 @@ def result(
     expected = range(node.rank * node.processes, (node.rank + 1) * node.processes)
     delivered = [ranks[rank] for rank in expected if rank in ranks and ranks[rank].succeeded]
     if len(delivered) == len(expected):
-        fallback = next((told for state in delivered if (told := (state.result or {}).get("fallback"))), "")
+        fallback = next((text for state in delivered if (text := (state.result or {}).get("fallback"))), "")
         return {"ok": True, "outputs": _outputs(delivered, launch.outputs, blobs), "fallback": fallback}
     if cause == HANG:
         error = unraised(report["sentence"], **report)
@@ -52,13 +52,13 @@ def result(
     if cause and not failed:
         return {"ok": False, "outputs": {}, "cause": cause, "echo": True}
     if failed:
-        found = _of(culprit(failed), node.world_size, failed)
-        return {**found, "cause": cause} if cause and found["echo"] else found
-    return _of_launcher(ranks, expected, launch.launcher, codes)
+        failure = _failure_of(culprit(failed), node.world_size, failed)
+        return {**failure, "cause": cause} if cause and failure["echo"] else failure
+    return _failure_of_launcher(ranks, expected, launch.launcher, codes)
 
 
 def of_all(
-    own: dict[str, Any],
+    head: dict[str, Any],
     others: Mapping[int, Mapping[str, Any]],
     lost: Sequence[int],
     node: Node,
@@ -71,17 +71,17 @@ def of_all(
         message = f"node {number} of {node.nodes} went away while the step ran"
         error = unraised(message, node=number)
         others = {**others, number: {"ok": False, "outputs": {}, "cause": NODE_LOST, "error": error, "failed_at": 0.0}}
-    results: list[Mapping[str, Any]] = [own, *(others[number] for number in sorted(others))]
+    results: list[Mapping[str, Any]] = [head, *(others[number] for number in sorted(others))]
     failed = [result for result in results if not result["ok"]]
     if failed:
         # Who was only ended because of another has nothing to say.
-        told = [result for result in failed if not result.get("echo")] or failed
-        first: Mapping[str, Any] = min(told, key=_when)
+        causes = [result for result in failed if not result.get("echo")] or failed
+        first: Mapping[str, Any] = min(causes, key=_when)
         return dict(first)
     if len(results) < node.nodes:
         message = f"{node.nodes - len(results)} of {node.nodes} nodes told no result"
         return {"ok": False, "outputs": {}, "cause": NODE_LOST, "error": {"message": message}}
-    return own if launch.outputs == "main" else {**own, "outputs": _joined(results, blobs)}
+    return head if launch.outputs == "main" else {**head, "outputs": _joined(results, blobs)}
 
 
 def _when(result: Mapping[str, Any]) -> float:
@@ -105,8 +105,8 @@ def _joined(results: Sequence[Mapping[str, Any]], blobs: str) -> dict[str, Any]:
 
 def culprit(failed: Sequence[RankState]) -> RankState:
     """Who failed first, those left out that only echo another's end, unless all do."""
-    own = [state for state in failed if not _is_echo(state)]
-    return min(own or failed, key=lambda state: (state.failed_at, state.rank))
+    culprits = [state for state in failed if not _is_echo(state)]
+    return min(culprits or failed, key=lambda state: (state.failed_at, state.rank))
 
 
 def _is_echo(state: RankState) -> bool:
@@ -125,7 +125,7 @@ def was_ended(state: RankState) -> bool:
     return state.result.get("cause") == CANCELLED
 
 
-def _of(state: RankState, world_size: int, failed: Sequence[RankState]) -> dict[str, Any]:
+def _failure_of(state: RankState, world_size: int, failed: Sequence[RankState]) -> dict[str, Any]:
     # On the clock of the wall, to be compared with other nodes'.
     facts = {"failed_at": time.time() - (time.monotonic() - state.failed_at), "echo": _is_echo(state)}
     themselves = {one.rank for one in failed if not was_ended(one)} | {state.rank}
@@ -149,22 +149,22 @@ def _ended(status: int | None) -> str:
         return f"was ended by signal {-status}"
 
 
-def _of_launcher(
+def _failure_of_launcher(
     ranks: Mapping[int, RankState], expected: Sequence[int], launcher: str, codes: Sequence[int | None]
 ) -> dict[str, Any]:
     """No rank failed, and not all delivered: the launcher did not start them all, or ended them."""
     missing = [rank for rank in expected if rank not in ranks]
     code = next((code for code in codes if code), 0)
-    told = f"exit code {code}" if (code or 0) >= 0 else f"signal {-(code or 0)}"
+    ending = f"exit code {code}" if (code or 0) >= 0 else f"signal {-(code or 0)}"
     if missing:
         strangers = sorted(set(ranks) - set(expected))
-        message = f"{launcher} started {len(expected) - len(missing)} of {len(expected)} ranks, and left with {told}"
+        message = f"{launcher} started {len(expected) - len(missing)} of {len(expected)} ranks, and left with {ending}"
         if strangers:
             message += f"; there were ranks {strangers} that nobody expected"
         fix = f"its own words are in the log: `stoker logs RUN STEP --rank launcher` ({launcher})"
         error = unraised(f"{message}\n  fix: {fix}")
         return {"ok": False, "outputs": {}, "cause": EXITED if code else RENDEZVOUS, "error": error}
-    error = unraised(f"{launcher} left with {told} before its ranks returned")
+    error = unraised(f"{launcher} left with {ending} before its ranks returned")
     return {"ok": False, "outputs": {}, "cause": "", "exit_code": code or None, "error": error}
 
 

@@ -63,13 +63,16 @@ class GangIncomplete(Exception):
 
 @attrs.frozen(kw_only=True)
 class Member:
-    """A node's place in its gang. `address` is where others reach this node, `head` where the first one was said to be,
-    empty where nobody said."""
+    """A node's place in its gang."""
 
     node: int
+    """Its number; node 0 is the head."""
     nodes: int
+    """Nodes of the gang."""
     head: str = ""
+    """Where the platform says that the head is; empty where it does not."""
     address: str = ""
+    """Where other nodes reach this one; empty where the platform does not say."""
 
 
 def member_of(topology: Topology, environment: Mapping[str, str]) -> Member:
@@ -84,7 +87,7 @@ def member_of(topology: Topology, environment: Mapping[str, str]) -> Member:
 
 
 class Gang:
-    """This node's ties to the others. `port` and `hosts` are known once all have gathered."""
+    """This node's connections to the others. `port` and `hosts` are known once all have gathered."""
 
     def __init__(self, member: Member, *, note: str, token: str, timeout: float | None) -> None:
         self.member = member
@@ -93,11 +96,11 @@ class Gang:
         self.results: dict[int, Mapping[str, Any]] = {}
         self.lost: list[int] = []
         self._warned = False
-        self.told_to_end = False
+        self.should_end = False
         self._note = note
         self._token = token
         self._timeout = timeout
-        self._ties: dict[socket.socket, tuple[int, wire.Frames]] = {}
+        self._connections: dict[socket.socket, tuple[int, wire.Frames]] = {}
 
     @property
     def is_head(self) -> bool:
@@ -110,9 +113,9 @@ class Gang:
         """Wait until all nodes are there; False if it was stopped meanwhile. `GangIncomplete` where one is missing when
         time is up."""
         until = None if self._timeout is None else time.monotonic() + self._timeout
-        return self._call(until, stopped) if self.is_head else self._come(until, stopped)
+        return self._accept_all(until, stopped) if self.is_head else self._connect(until, stopped)
 
-    def _call(self, until: float | None, stopped: Callable[[], bool]) -> bool:
+    def _accept_all(self, until: float | None, stopped: Callable[[], bool]) -> bool:
         address = self.member.address or own_address(self.member.head)
         with listening(address) as listener:
             note = {"address": address, "port": listener.getsockname()[1], "token": self._token}
@@ -126,26 +129,26 @@ class Gang:
                         continue
                     missing = [node for node in range(self.member.nodes) if node not in hosts]
                     raise GangIncomplete(missing, self.member.nodes, self._timeout or 0.0)
-                tie, peer = listener.accept()
-                hello = _first(tie, 5.0)
+                connection, peer = listener.accept()
+                hello = _first(connection, 5.0)
                 if hello is None or hello.get("token") != self._token or hello["node"] in hosts:
-                    tie.close()  # a stranger, or a ghost of an earlier attempt
+                    connection.close()  # of another gang, or of an earlier attempt
                     continue
                 hosts[hello["node"]] = hello["address"] or peer[0]
-                self._ties[tie] = (hello["node"], wire.Frames())
+                self._connections[connection] = (hello["node"], wire.Frames())
         self.hosts = tuple(hosts[node] for node in range(self.member.nodes))
         self.port = free_port(address)
-        self._tell({"op": "go", "port": self.port, "hosts": self.hosts})
+        self._send({"op": "go", "port": self.port, "hosts": self.hosts})
         notes.remove(self._note)
         return True
 
-    def _come(self, until: float | None, stopped: Callable[[], bool]) -> bool:
+    def _connect(self, until: float | None, stopped: Callable[[], bool]) -> bool:
         missing_head = GangIncomplete([], self.member.nodes, self._timeout or 0.0)
         while not stopped():
             with contextlib.suppress(OSError, ValueError):
                 note = json.loads(notes.get(self._note) or b"{}")
                 if note.get("token") == self._token:
-                    tie = socket.create_connection((note["address"], note["port"]), timeout=5.0)
+                    connection = socket.create_connection((note["address"], note["port"]), timeout=5.0)
                     break
             if until is not None and time.monotonic() > until:
                 raise missing_head
@@ -153,42 +156,42 @@ class Gang:
         else:
             return False
         hello = {"op": "here", "node": self.member.node, "token": self._token, "address": self.member.address}
-        tie.sendall(wire.framed(hello))
+        connection.sendall(wire.framed(hello))
         go = None
         while go is None:
             if stopped():
-                tie.close()
+                connection.close()
                 return False
-            if select.select([tie], [], [], LOOK)[0]:
-                go = _first(tie, None)
+            if select.select([connection], [], [], LOOK)[0]:
+                go = _first(connection, None)
                 if go is None:
-                    tie.close()
+                    connection.close()
                     raise missing_head
         self.port, self.hosts = go["port"], tuple(go["hosts"])
-        tie.settimeout(None)
-        self._ties[tie] = (0, wire.Frames())
+        connection.settimeout(None)
+        self._connections[connection] = (0, wire.Frames())
         return True
 
     # Together
 
-    def ties(self) -> list[socket.socket]:
+    def connections(self) -> list[socket.socket]:
         """What can be waited for: each is readable when the node at its other end said something or is gone."""
-        return list(self._ties)
+        return list(self._connections)
 
-    def hear(self, tie: socket.socket) -> bool:
+    def hear(self, connection: socket.socket) -> bool:
         """Take in what a node said; False when it hung up."""
-        node, frames = self._ties[tie]
+        node, frames = self._connections[connection]
         try:
-            data = tie.recv(1 << 18)
+            data = connection.recv(1 << 18)
         except (ConnectionResetError, TimeoutError):
             data = b""
         if not data:
-            del self._ties[tie]
-            tie.close()
+            del self._connections[connection]
+            connection.close()
             if self.is_head and node not in self.results:
                 self.lost.append(node)
             if not self.is_head:
-                self.told_to_end = True  # the head is gone, and with it everybody who could take our result
+                self.should_end = True  # the head is gone, and with it everybody who could take our result
             return False
         for message in frames.feed(data):
             if message["op"] == "result":
@@ -196,7 +199,7 @@ class Gang:
             elif message["op"] == "failing":
                 self._warned = True
             elif message["op"] == "end":
-                self.told_to_end = True
+                self.should_end = True
         return True
 
     @property
@@ -211,27 +214,27 @@ class Gang:
 
     def end(self) -> None:
         """The head has the others end."""
-        self._tell({"op": "end"})
+        self._send({"op": "end"})
 
     def warn(self) -> None:
         """Tell the head that a rank here failed: its result follows when the others here have ended."""
-        self._tell({"op": "failing"})
+        self._send({"op": "failing"})
 
     def report(self, result: Mapping[str, Any]) -> None:
         """Tell the head this node's result."""
-        self._tell({"op": "result", "node": self.member.node, "result": result})
+        self._send({"op": "result", "node": self.member.node, "result": result})
 
     def close(self) -> None:
         """Hang up."""
-        for tie in self._ties:
-            tie.close()
-        self._ties.clear()
+        for connection in self._connections:
+            connection.close()
+        self._connections.clear()
 
-    def _tell(self, message: Mapping[str, Any]) -> None:
+    def _send(self, message: Mapping[str, Any]) -> None:
         data = wire.framed(message)
-        for tie in self._ties:
+        for connection in self._connections:
             with contextlib.suppress(OSError):  # one that is gone will be missed when it is heard
-                tie.sendall(data)
+                connection.sendall(data)
 
 
 def listening(address: str) -> socket.socket:
@@ -245,20 +248,20 @@ def listening(address: str) -> socket.socket:
 
 def free_port(address: str) -> int:
     """A port of an address that nobody listens on at this moment."""
-    with listening(address) as tried:
-        return int(tried.getsockname()[1])
+    with listening(address) as probe:
+        return int(probe.getsockname()[1])
 
 
 def port_is_free(port: int) -> bool:
     """Whether a server can listen on a port of all addresses of this machine, as a launcher's store does."""
     for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
         try:
-            with socket.socket(family, socket.SOCK_STREAM) as tried:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
                 if family == socket.AF_INET6:
-                    tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 # Connections of an earlier attempt that the kernel still remembers are in nobody's way.
-                tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                tried.bind((address, port))
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((address, port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return False
@@ -267,10 +270,10 @@ def port_is_free(port: int) -> bool:
     return True
 
 
-def own_address(said: str) -> str:
-    """Where other nodes reach this one: as the platform said, else the address that packets leave from."""
-    if said:
-        return said
+def own_address(stated: str) -> str:
+    """Where other nodes reach this one: as the platform states it, else the address that packets leave from."""
+    if stated:
+        return stated
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # RFC 5737: nobody's; nothing is sent, only the way out is chosen
@@ -279,16 +282,16 @@ def own_address(said: str) -> str:
             return "127.0.0.1"
 
 
-def _first(tie: socket.socket, patience: float | None) -> dict[str, Any] | None:
+def _first(connection: socket.socket, patience: float | None) -> dict[str, Any] | None:
     """The first message that a node sends; None where it hangs up or says nothing."""
     frames = wire.Frames()
-    tie.settimeout(patience)
+    connection.settimeout(patience)
     try:
-        while data := tie.recv(1 << 16):
+        while data := connection.recv(1 << 16):
             for message in frames.feed(data):
-                tie.settimeout(None)
-                found: dict[str, Any] = message
-                return found
+                connection.settimeout(None)
+                first: dict[str, Any] = message
+                return first
     except (OSError, ValueError):
         return None
     return None

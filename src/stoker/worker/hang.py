@@ -80,7 +80,7 @@ class Watch:
         if not still or now < (self._busy_until if len(still) == len(ranks) else self._ask_again):
             return False
         stacks = _stacks(ranks, folder)
-        waiting = {rank: found for rank, text in stacks.items() if (found := collective(text))}
+        waiting = {rank: name for rank, text in stacks.items() if (name := collective(text))}
         # One that waits for data or a person is no hang as long as others work and nobody waits for it.
         works = len(still) < len(ranks) or self._device_works()
         if works and not any(rank in waiting for rank in still):
@@ -121,9 +121,9 @@ def collective(stacks: str) -> str:
     for line in _main_thread(stacks):
         if not _WHERE.search(line):
             continue
-        found = _COLLECTIVE.search(line)
-        if found is not None:
-            return next(str(name) for name in found.groups() if name)
+        match = _COLLECTIVE.search(line)
+        if match is not None:
+            return next(str(name) for name in match.groups() if name)
     return ""
 
 
@@ -141,32 +141,32 @@ def _main_thread(stacks: str) -> list[str]:
 
 def _stacks(ranks: Mapping[int, int], folder: str) -> dict[int, str]:
     """Every rank's stacks, by py-spy where it is there and may, else by the rank's own faulthandler."""
-    found: dict[int, str] = {}
+    stacks: dict[int, str] = {}
     spy = shutil.which("py-spy")
     for rank, pid in ranks.items():
         if spy:
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                told = subprocess.run(
+                dump = subprocess.run(
                     [spy, "dump", "--pid", str(pid)], capture_output=True, text=True, timeout=10.0, check=False
                 )
-                if told.returncode == 0:
-                    found[rank] = told.stdout
-    asked = {rank: pid for rank, pid in ranks.items() if rank not in found}
-    sizes = {rank: _size(stacks_file(folder, rank)) for rank in asked}
-    for pid in asked.values():
+                if dump.returncode == 0:
+                    stacks[rank] = dump.stdout
+    waiting = {rank: pid for rank, pid in ranks.items() if rank not in stacks}
+    sizes = {rank: _size(stacks_file(folder, rank)) for rank in waiting}
+    for pid in waiting.values():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, STACKS)
     until = time.monotonic() + PATIENCE
-    while asked and time.monotonic() < until:
+    while waiting and time.monotonic() < until:
         time.sleep(0.1)
-        for rank in list(asked):
+        for rank in list(waiting):
             text = _written(stacks_file(folder, rank), sizes[rank])
             if text.endswith("\n") and "File " in text:
-                found[rank] = text
-                del asked[rank]
-    for rank in asked:
-        found[rank] = "it did not answer: it is stopped, or stands in the kernel (state D in `ps`)"
-    return found
+                stacks[rank] = text
+                del waiting[rank]
+    for rank in waiting:
+        stacks[rank] = "it did not answer: it is stopped, or stands in the kernel (state D in `ps`)"
+    return stacks
 
 
 def _size(path: str) -> int:
@@ -191,13 +191,13 @@ def _sentence(still: list[int], waiting: Mapping[int, str], ranks: list[int], af
     groups: dict[str, list[int]] = {}
     for rank, name in waiting.items():
         groups.setdefault(name, []).append(rank)
-    told = "; ".join(f"{_ranks(members)} in {name}" for name, members in groups.items())
+    groups_text = "; ".join(f"{_ranks(members)} in {name}" for name, members in groups.items())
     missing = [rank for rank in ranks if rank not in waiting]
     if missing:
-        return f"{told}: waiting for {_ranks(missing)}, which is not there"
+        return f"{groups_text}: waiting for {_ranks(missing)}, which is not there"
     if len(groups) > 1:
-        return f"{told}: they wait for each other in different operations"
-    return f"{told}: all are there, and the operation does not end (the network, or ranks on other nodes)"
+        return f"{groups_text}: they wait for each other in different operations"
+    return f"{groups_text}: all are there, and the operation does not end (the network, or ranks on other nodes)"
 
 
 def _ranks(members: list[int]) -> str:

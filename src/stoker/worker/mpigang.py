@@ -119,33 +119,33 @@ def _lead(command: Sequence[str]) -> int:
     _check(command[0])
     nodes, patience = int(os.environ[NODES]), float(os.environ[PATIENCE])
     host, port = _meeting()
-    ties: dict[int, socket.socket] = {}
+    connections: dict[int, socket.socket] = {}
     # Nobody listens there any more when mpirun starts: the ranks may meet at the same port.
     with socket.create_server((host, port), family=_family(host), backlog=nodes) as listener:
         until = time.monotonic() + patience
-        while len(ties) < nodes - 1:
+        while len(connections) < nodes - 1:
             listener.settimeout(max(0.01, until - time.monotonic()))
             try:
-                tie, _ = listener.accept()
+                connection, _ = listener.accept()
             except TimeoutError:
-                missing = ", ".join(str(node) for node in range(1, nodes) if node not in ties)
+                missing = ", ".join(str(node) for node in range(1, nodes) if node not in connections)
                 raise MpiGangFailed(
                     f"node {missing} did not come to mpirun within {patience:g} s: every node has to start it"
                 ) from None
-            node = _admitted(tie)
-            if node is None or node in ties:
-                tie.close()
+            node = _admitted(connection)
+            if node is None or node in connections:
+                connection.close()
             else:
-                ties[node] = tie
+                connections[node] = connection
     with tempfile.TemporaryDirectory(prefix="stoker-mpi-") as folder:
-        return _Lead(ties, folder).run(command)
+        return _Lead(connections, folder).run(command)
 
 
 class _Lead:
     """mpirun on the head, and the nodes that it starts daemons on."""
 
-    def __init__(self, ties: Mapping[int, socket.socket], folder: str) -> None:
-        self._ties = ties
+    def __init__(self, connections: Mapping[int, socket.socket], folder: str) -> None:
+        self._connections = connections
         self._folder = folder
         self._selector = selectors.DefaultSelector()
         self._asking: dict[int, socket.socket] = {}
@@ -155,10 +155,10 @@ class _Lead:
         address = os.path.join(self._folder, "reach")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(address)
-            listener.listen(len(self._ties) + 1)
+            listener.listen(len(self._connections) + 1)
             self._selector.register(listener, selectors.EVENT_READ, lambda: self._asked(listener))
-            for node, tie in self._ties.items():
-                self._selector.register(tie, selectors.EVENT_READ, self._hearing(node, tie))
+            for node, connection in self._connections.items():
+                self._selector.register(connection, selectors.EVENT_READ, self._hearing(node, connection))
             process = subprocess.Popen(command, env=self._environment(address))
             code: int | None = None
             try:
@@ -168,9 +168,9 @@ class _Lead:
             finally:
                 if code is None:
                     process.terminate()
-                for tie in self._ties.values():
+                for connection in self._connections.values():
                     with contextlib.suppress(OSError):  # a node that is gone
-                        tie.sendall(wire.framed({"op": "over", "code": 1 if code is None else code}))
+                        connection.sendall(wire.framed({"op": "over", "code": 1 if code is None else code}))
         return _exit_code(code)
 
     def _environment(self, address: str) -> dict[str, str]:
@@ -191,30 +191,30 @@ class _Lead:
             given |= {"oob_tcp_if_include": "127.0.0.0/8", "btl_tcp_if_include": "127.0.0.0/8"}
             given |= {"hwloc_base_binding_policy": "none", "mpi_yield_when_idle": "1"}
         mine = {f"OMPI_MCA_{name}": value for name, value in given.items()}
-        kept = {name: value for name, value in os.environ.items() if name != TOKEN}
-        return {_REACH: address, **mine, **kept}
+        inherited = {name: value for name, value in os.environ.items() if name != TOKEN}
+        return {_REACH: address, **mine, **inherited}
 
     def _asked(self, listener: socket.socket) -> None:
-        tie, _ = listener.accept()
-        message = _message(tie, None)
+        connection, _ = listener.accept()
+        message = _message(connection, None)
         name = "" if message is None else str(message["host"]).removeprefix(HOST)
         node = int(name) if name.isdigit() else 0
-        if message is None or node not in self._ties:
-            tie.close()
+        if message is None or node not in self._connections:
+            connection.close()
             return
-        self._asking[node] = tie
-        self._ties[node].sendall(wire.framed({"op": "start", "command": message["command"]}))
+        self._asking[node] = connection
+        self._connections[node].sendall(wire.framed({"op": "start", "command": message["command"]}))
 
-    def _hearing(self, node: int, tie: socket.socket) -> Any:
+    def _hearing(self, node: int, connection: socket.socket) -> Any:
         frames = wire.Frames()
 
         def hear() -> None:
             try:
-                data = tie.recv(_CHUNK)
+                data = connection.recv(_CHUNK)
             except OSError:
                 data = b""
             if not data:
-                self._selector.unregister(tie)
+                self._selector.unregister(connection)
                 self._answer(node, 255)
             for message in frames.feed(data):
                 self._answer(node, int(message["code"]))
@@ -231,11 +231,11 @@ class _Lead:
 def _check(program: str) -> None:
     """Refuse what is not the Open MPI that this was written for."""
     try:
-        said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+        version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
     except OSError as error:
         raise MpiGangFailed(f"'{program}' cannot be started: {error.strerror}: install Open MPI 4") from None
-    if not OPEN_MPI.search(said):
-        what = said.partition("\n")[0] or "an MPI that does not say its version"
+    if not OPEN_MPI.search(version):
+        what = version.partition("\n")[0] or "an MPI that does not say its version"
         raise MpiGangFailed(f"'{program}' is {what}; several nodes need Open MPI 4: install it, or ask for one node")
 
 
@@ -247,26 +247,26 @@ def _follow() -> int:
     until = time.monotonic() + float(os.environ[PATIENCE])
     while True:
         with contextlib.suppress(OSError):
-            tie = socket.create_connection((host, port), timeout=max(0.01, until - time.monotonic()))
-            if _introduced(tie, int(os.environ[NODE])):
+            connection = socket.create_connection((host, port), timeout=max(0.01, until - time.monotonic()))
+            if _introduced(connection, int(os.environ[NODE])):
                 break
-            tie.close()
+            connection.close()
         if time.monotonic() > until:
             raise MpiGangFailed(f"node 0 did not come to mpirun within {os.environ[PATIENCE]} s")
         time.sleep(LOOK)
-    with tie, _folders() as folders:
+    with connection, _folders() as folders:
         frames = wire.Frames()
         daemon: subprocess.Popen[bytes] | None = None
         selector = selectors.DefaultSelector()
-        selector.register(tie, selectors.EVENT_READ)
-        told = False
+        selector.register(connection, selectors.EVENT_READ)
+        reported = False
         while True:
-            if daemon is not None and daemon.poll() is not None and not told:
-                told = True
-                tie.sendall(wire.framed({"op": "ended", "code": daemon.returncode}))
+            if daemon is not None and daemon.poll() is not None and not reported:
+                reported = True
+                connection.sendall(wire.framed({"op": "ended", "code": daemon.returncode}))
             if not selector.select(LOOK):
                 continue
-            data = tie.recv(_CHUNK)
+            data = connection.recv(_CHUNK)
             for message in frames.feed(data):
                 if message["op"] == "over":
                     return _over(daemon, int(message["code"]))
@@ -304,45 +304,45 @@ def _folders() -> Iterator[tuple[str, str]]:
 
 
 def _daemon(folders: tuple[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != TOKEN}
+    inherited = {name: value for name, value in os.environ.items() if name != TOKEN}
     own = {"OMPI_MCA_orte_tmpdir_base": folders[0], "OMPI_MCA_btl_vader_backing_directory": folders[1]}
-    return {**kept, **own}
+    return {**inherited, **own}
 
 
 def _reach(host: str, command: str) -> int:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tie:
-        tie.connect(os.environ[_REACH])
-        tie.sendall(wire.framed({"host": host, "command": command}))
-        message = _message(tie, None)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(os.environ[_REACH])
+        connection.sendall(wire.framed({"host": host, "command": command}))
+        message = _message(connection, None)
     return 255 if message is None else int(message["code"]) & 0xFF
 
 
 # Who is who
 
 
-def _admitted(tie: socket.socket) -> int | None:
+def _admitted(connection: socket.socket) -> int | None:
     """The node that came, once it has proved that it is of this gang; None for a stranger."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        hello = _message(tie, LEAVE)
+        hello = _message(connection, LEAVE)
         if hello is None:
             return None
         nonce = secrets.token_hex(16)
-        tie.sendall(wire.framed({"op": "proof", "proof": _proof("head", hello["nonce"]), "nonce": nonce}))
-        answer = _message(tie, LEAVE)
+        connection.sendall(wire.framed({"op": "proof", "proof": _proof("head", hello["nonce"]), "nonce": nonce}))
+        answer = _message(connection, LEAVE)
         if answer is not None and hmac.compare_digest(answer["proof"], _proof(f"node {hello['node']}", nonce)):
             return int(hello["node"])
     return None
 
 
-def _introduced(tie: socket.socket, node: int) -> bool:
+def _introduced(connection: socket.socket, node: int) -> bool:
     """Whether who answers is the head of this gang, to which the node has proved itself."""
     nonce = secrets.token_hex(16)
-    tie.sendall(wire.framed({"op": "here", "node": node, "nonce": nonce}))
-    answer = _message(tie, LEAVE)
+    connection.sendall(wire.framed({"op": "here", "node": node, "nonce": nonce}))
+    answer = _message(connection, LEAVE)
     if answer is None or not hmac.compare_digest(answer["proof"], _proof("head", nonce)):
         return False
-    tie.sendall(wire.framed({"op": "proof", "proof": _proof(f"node {node}", answer["nonce"])}))
-    tie.settimeout(None)
+    connection.sendall(wire.framed({"op": "proof", "proof": _proof(f"node {node}", answer["nonce"])}))
+    connection.settimeout(None)
     return True
 
 
@@ -359,15 +359,15 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def _message(tie: socket.socket, patience: float | None) -> dict[str, Any] | None:
+def _message(connection: socket.socket, patience: float | None) -> dict[str, Any] | None:
     """The next message of the other end; None where it hangs up."""
     frames = wire.Frames()
-    tie.settimeout(patience)
-    while data := tie.recv(_CHUNK):
+    connection.settimeout(patience)
+    while data := connection.recv(_CHUNK):
         for message in frames.feed(data):
-            tie.settimeout(None)
-            found: dict[str, Any] = message
-            return found
+            connection.settimeout(None)
+            first: dict[str, Any] = message
+            return first
     return None
 
 
