@@ -18,10 +18,10 @@ from stoker.core.plan import Plan, StepPlan
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
 from stoker.devices.simulate import simulated
-from stoker.plan.planfacts import Client
 from stoker.plan.preflight import findings
+from stoker.plan.rules import ClientPython
 
-CLIENT = Client(python=(3, 11, 9), versions={"torch": "2.4.0", "numpy": "1.26.4"}, machine="x86_64")
+CLIENT = ClientPython(python=(3, 11, 9), versions={"torch": "2.4.0", "numpy": "1.26.4"}, machine="x86_64")
 OLD = "1xH100;driver=470.82.01"
 NEW = "1xH100;driver=580.95.05"
 PYTORCH = "pytorch/pytorch:2.4.0-cuda12.4-cudnn9-runtime"
@@ -65,7 +65,7 @@ def said(
     on: str | Inventory | None = NEW,
     asks: ResourceSettings | None = None,
     facts: Callable[[str], ImageFacts | None] = no_registry,
-    client: Client = CLIENT,
+    client: ClientPython = CLIENT,
     seen: dict[str, str] | None = None,
     kind: str = "module",
     settings: dict[str, Any] | None = None,
@@ -82,7 +82,7 @@ def said(
         **(settings or {}),
     )
     inventory = simulated(on) if isinstance(on, str) else on
-    found = findings(a_plan(step), inventory=inventory, image_facts=facts, client=client, seen=seen)
+    found = findings(a_plan(step), inventory=inventory, image_facts=facts, client=client, last_digests=seen)
     by_code: dict[str, Finding] = {}
     for finding in found:
         before = by_code.get(finding.code)

@@ -15,7 +15,7 @@ import click
 from stoker.cli.options import json_option
 from stoker.cli.output import print_json
 from stoker.core.errors import NotFound, nearest
-from stoker.plan.preflight import offered
+from stoker.plan.preflight import third_party_rules
 
 PAGE: Final = "findings.md"
 _SECTION: Final = re.compile(r"^## (STK\d{3})$", re.MULTILINE)
@@ -50,7 +50,7 @@ def page() -> str:
 def explained() -> dict[str, str]:
     """code → its text, of Stoker's own findings and of those that rules of other distributions bring."""
     texts = sections(page())
-    for rule in offered():
+    for rule in third_party_rules():
         for code, text in rule.explains.items():
             texts.setdefault(code, text.strip())
     return texts

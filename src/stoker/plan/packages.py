@@ -81,7 +81,7 @@ Origin = Literal["requirement", "image"]
 
 
 @attrs.frozen(kw_only=True)
-class Package:
+class FrameworkPackage:
     """A framework as the step will find it. `text` is the requirement, or the image, that it comes from.
 
     `older` are builds that would be installed instead of `build` if something that is not known held it back; `sure`
@@ -97,18 +97,18 @@ class Package:
 
 def packages(
     wanted: Requirements, image: ImageFacts | None, *, machine: str, python: Release = ()
-) -> tuple[Package, ...]:
+) -> tuple[FrameworkPackage, ...]:
     """The frameworks that the image will hold once the requirements are installed."""
     had = dict(image.frameworks) if image is not None else {}
     reference = image.reference if image is not None else ""
-    found: list[Package] = []
+    found: list[FrameworkPackage] = []
     for name, read in _READERS.items():
         own = read(wanted, had.get(name, ""), machine, python)
         if own is not None:
             found.append(own)
         elif name in had:
             build = built(name, had[name], machine)
-            found.append(Package(build=build, text=reference, origin="image"))
+            found.append(FrameworkPackage(build=build, text=reference, origin="image"))
     return tuple(found)
 
 
@@ -151,7 +151,7 @@ def channel(wanted: Requirements, item: Requirement | None) -> tuple[str, bool]:
     return "", not tags and not wanted.instead and wanted.backend != "auto"
 
 
-def _torch(wanted: Requirements, had: str, machine: str, python: Release) -> Package | None:
+def _torch(wanted: Requirements, had: str, machine: str, python: Release) -> FrameworkPackage | None:
     item = wanted.get("torch")
     needing = next((one for one in wanted.items if one.name in NEEDS_TORCH), None)
     if item is None and needing is None:
@@ -164,7 +164,7 @@ def _torch(wanted: Requirements, had: str, machine: str, python: Release) -> Pac
     text = item.text if item is not None else f"{needing.name if needing else ''}, which requires torch"
     if item is not None and item.pinned:
         build = _torch_build(item.pinned, tag, machine)
-        return Package(build=build, text=text)
+        return FrameworkPackage(build=build, text=text)
     minors = [
         release
         for release, (low, high) in TORCH_PYTHONS.items()
@@ -177,7 +177,7 @@ def _torch(wanted: Requirements, had: str, machine: str, python: Release) -> Pac
     builds = [_torch_build(".".join(map(str, release)), tag, machine) for release in sorted(minors, reverse=True)]
     others = {one.name for one in wanted.items} - HARMLESS - {"torch"}
     free = not others and not wanted.unread and item is not None
-    return Package(build=builds[0], text=text, older=tuple(builds[1:]), sure=free)
+    return FrameworkPackage(build=builds[0], text=text, older=tuple(builds[1:]), sure=free)
 
 
 def _kept(item: Requirement, had: str) -> bool:
@@ -217,7 +217,7 @@ def _tagged(framework: str, version: str, tag: str, machine: str) -> Build:
     return Build(framework=framework, version=version, cuda=cuda, archs=archs, how=f"+{tag}")
 
 
-def _jax(wanted: Requirements, had: str, machine: str, python: Release) -> Package | None:
+def _jax(wanted: Requirements, had: str, machine: str, python: Release) -> FrameworkPackage | None:
     item = wanted.get("jax") or wanted.get("jaxlib")
     majors = [int(number) for number, _ in jax_cuda(wanted)]
     if item is None and not majors:
@@ -237,7 +237,9 @@ def _jax(wanted: Requirements, had: str, machine: str, python: Release) -> Packa
     neuron = wanted.get("jax-neuronx") is not None
     cpu = not (cuda or rocm or tpu or neuron)
     build = Build(framework="jax", version=version, cuda=cuda, rocm=rocm, tpu=tpu, cpu=cpu, how="its extras")
-    return Package(build=build, text=item.text if item is not None else "a plugin of JAX", sure=not (others and cpu))
+    return FrameworkPackage(
+        build=build, text=item.text if item is not None else "a plugin of JAX", sure=not (others and cpu)
+    )
 
 
 def jax_cuda(wanted: Requirements) -> Iterator[tuple[str, str]]:
@@ -253,12 +255,12 @@ def jax_cuda(wanted: Requirements) -> Iterator[tuple[str, str]]:
                     yield asked[1], item.text
 
 
-def _tensorflow(wanted: Requirements, had: str, machine: str, python: Release) -> Package | None:
+def _tensorflow(wanted: Requirements, had: str, machine: str, python: Release) -> FrameworkPackage | None:
     for name in ("tensorflow-cpu", "tensorflow-cpu-aws"):
         item = wanted.get(name)
         if item is not None:
             build = Build(framework="tensorflow", version=item.pinned, cpu=True, how=name)
-            return Package(build=build, text=item.text)
+            return FrameworkPackage(build=build, text=item.text)
     item = wanted.get("tensorflow")
     if item is None or (had and not item.extras and _kept(item, had)):
         return None
@@ -267,26 +269,26 @@ def _tensorflow(wanted: Requirements, had: str, machine: str, python: Release) -
     cuda = TENSORFLOW_CUDA.get((major, minor)) if item.pinned else None
     lacks = "" if "and-cuda" in item.extras or not cuda else "no CUDA libraries (tensorflow[and-cuda] brings them)"
     build = Build(framework="tensorflow", version=item.pinned, cuda=cuda, how="the tested configurations", lacks=lacks)
-    return Package(build=build, text=item.text)
+    return FrameworkPackage(build=build, text=item.text)
 
 
-def _cupy(wanted: Requirements, had: str, machine: str, python: Release) -> Package | None:
+def _cupy(wanted: Requirements, had: str, machine: str, python: Release) -> FrameworkPackage | None:
     for item in wanted.items:
         match = re.fullmatch(r"cupy-cuda(\d{2})(\d?)x?", item.name)
         if match is not None:
             cuda = (int(match[1]), int(match[2])) if match[2] else (int(match[1]),)
             lacks = "" if "ctk" in item.extras else "CUDA's libraries"
             build = Build(framework="cupy", version=item.pinned, cuda=cuda, how=item.name, lacks=lacks)
-            return Package(build=build, text=item.text)
+            return FrameworkPackage(build=build, text=item.text)
     return None
 
 
-def _paddle(wanted: Requirements, had: str, machine: str, python: Release) -> Package | None:
+def _paddle(wanted: Requirements, had: str, machine: str, python: Release) -> FrameworkPackage | None:
     item = wanted.get("paddlepaddle")
     if item is None:
         return None
     build = Build(framework="paddlepaddle", version=item.pinned, cpu=True, how="paddlepaddle-gpu is the other one")
-    return Package(build=build, text=item.text)
+    return FrameworkPackage(build=build, text=item.text)
 
 
 def _processor(machine: str) -> str:

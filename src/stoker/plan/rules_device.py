@@ -8,8 +8,8 @@ from typing import Final, Iterator, Mapping, Sequence
 from stoker.core.findings import Finding, Level
 from stoker.core.status import DRIVER_TOO_OLD, NO_GPU_BUILD, NO_KERNEL_IMAGE
 from stoker.core.units import UNSET
-from stoker.plan.packages import Package, brings_cuda
-from stoker.plan.planfacts import PlanFacts, repository
+from stoker.plan.packages import FrameworkPackage, brings_cuda
+from stoker.plan.rules import PlanFacts, repository
 from stoker.plan.requirements import numbers
 from stoker.vendors.builds import Build, Held, Problem, Version, dotted
 from stoker.vendors.nvidia.builds import FLOORS, runs
@@ -72,12 +72,12 @@ def no_cuda(facts: PlanFacts) -> Iterator[Finding]:
     kubeflow/pipelines 2561: the step completes, and does not use the GPU that it has.
     """
     image = facts.image
-    known = facts.bare or facts.had
+    known = facts.bare or facts.image_read
     if not facts.gpus or _runtime(facts) != "cuda" or image.cuda or image.rocm or image.neuron or not known:
         return
     if any(package.build.framework not in ("", "cupy") for package in facts.packages):
         return  # whether a framework's build fits is said by itself
-    brought = brings_cuda(facts.wanted) if facts.builds else False
+    brought = brings_cuda(facts.requirements) if facts.builds else False
     if brought:
         return
     sure = facts.bare and brought is False
@@ -85,7 +85,7 @@ def no_cuda(facts: PlanFacts) -> Iterator[Finding]:
     fix = 'take a parent image with CUDA (parent_image="pytorch/pytorch:2.4.1-cuda12.4-cudnn9-runtime", or accelerator='
     fix += '"cuda12.4"), or require a framework whose wheels bring it'
     if not sure:
-        open_ends = [item.name for item in facts.wanted.items] + list(facts.wanted.unread)
+        open_ends = [item.name for item in facts.requirements.items] + list(facts.requirements.unread)
         why = f"whether {', '.join(open_ends[:5])} brings it is not known" if open_ends else _TOLD
         what = f"asks for a GPU, and the configuration of its image {facts.reference} names no CUDA"
         yield _finding(facts, NO_CUDA, "info", what, why=why, fix=fix)
@@ -181,7 +181,7 @@ def image_driver(facts: PlanFacts) -> Iterator[Finding]:
         if _runtime_of(held) != "cuda" or runs(cuda, held.driver, held.cuda):
             continue
         if _forward(facts, build, held):
-            yield _compatible(facts, Package(build=build, text=facts.reference, origin="image"), held)
+            yield _compatible(facts, FrameworkPackage(build=build, text=facts.reference, origin="image"), held)
             return
         floor = FLOORS.get(cuda[0], "")
         what = f"driver {held.driver or 'of CUDA ' + dotted(held.cuda or ())} is too old for CUDA {dotted(cuda)} of "
@@ -239,7 +239,7 @@ def rocm(facts: PlanFacts) -> Iterator[Finding]:
         )
     elif _runtime(facts) == "rocm" and facts.bare and not any(package.build.rocm for package in facts.packages):
         what = f"asks for AMD GPUs, and neither its image {facts.reference} nor its requirements bring ROCm"
-        level: Level = "info" if facts.wanted.unread else _level(facts)
+        level: Level = "info" if facts.requirements.unread else _level(facts)
         yield _finding(facts, NOT_ROCM, level, what, fix="take an image with ROCm, such as those of rocm/pytorch")
     elif facts.kind and _runtime(facts) != "rocm" and image.rocm and not image.cuda:
         what = f"its image {facts.reference} is made for AMD's GPUs (ROCm {image.rocm}), and it asks for others"
@@ -249,11 +249,11 @@ def rocm(facts: PlanFacts) -> Iterator[Finding]:
 def neuron(facts: PlanFacts) -> Iterator[Finding]:
     """AWS Neuron devices need the Neuron SDK in the image, and no other device has a use for it. metaflow 3086"""
     image = facts.image
-    names = {item.name for item in facts.wanted.items}
+    names = {item.name for item in facts.requirements.items}
     brings = bool(image.neuron) or bool(names & {"torch-neuronx", "jax-neuronx", "neuronx-cc", "torch-neuron"})
     fix = "take one of AWS's images for Neuron (pytorch-training-neuronx), or require torch-neuronx"
     if facts.gpus and _runtime(facts) == "neuron" and not brings and facts.reference:
-        sure = bool(facts.bare or image.cuda or image.rocm) and not facts.wanted.unread
+        sure = bool(facts.bare or image.cuda or image.rocm) and not facts.requirements.unread
         what = f"asks for Neuron devices, and nothing in its image {facts.reference} is known to bring the Neuron SDK"
         yield _finding(facts, NOT_NEURON, _level(facts) if sure else "info", what, fix=fix)
     elif facts.gpus and facts.kind and _runtime(facts) != "neuron" and image.neuron and not image.cuda:
@@ -309,7 +309,7 @@ def _forward(facts: PlanFacts, build: Build, held: Held) -> bool:
     return there and own and bool(held.chips) and len(served) == len(held.chips)
 
 
-def _compatible(facts: PlanFacts, package: Package, held: Held) -> Finding:
+def _compatible(facts: PlanFacts, package: FrameworkPackage, held: Held) -> Finding:
     build = package.build
     what = f"{build.framework} {build.version} needs a newer driver than {held.driver or 'this one'}; the image's "
     what += f"cuda-compat package for CUDA {facts.image.cuda} may run it"
@@ -326,7 +326,7 @@ def _fits(build: Build, targets: Sequence[Held]) -> bool:
     return all(unfit(build, held) is None for held in targets)
 
 
-def _pinned(problem: Problem, package: Package) -> str:
+def _pinned(problem: Problem, package: FrameworkPackage) -> str:
     return (
         problem.fix.replace("pip install ", "require ")
         if package.origin == "requirement"

@@ -11,7 +11,7 @@ from stoker.core.resources import describe
 from stoker.core.units import UNSET, size_text
 from stoker.launchers.registry import launcher_named
 from stoker.plan.packages import HARMLESS
-from stoker.plan.planfacts import MACHINES, PlanFacts
+from stoker.plan.rules import MACHINES, PlanFacts
 
 OTHER_PROCESSOR: Final = "STK209"
 UNPINNED: Final = "STK211"
@@ -54,8 +54,9 @@ def unpinned(facts: PlanFacts) -> Iterator[Finding]:
     digest = facts.image.digest
     pin = f"{parts.name}:{parts.tag}@{digest}" if parts.tag else f"{parts.name}@{digest}"
     fix = f'write "{pin}"' if digest else "write a tag that names a version, or the digest (@sha256:…)"
-    if digest and facts.seen and facts.seen != digest:
-        what = f"{facts.reference} is another image than when it was last used ({facts.seen[:19]}…, now {digest[:19]}…)"
+    if digest and facts.last_digest and facts.last_digest != digest:
+        what = f"{facts.reference} is another image than when it was last used "
+        what += f"({facts.last_digest[:19]}…, now {digest[:19]}…)"
         yield _finding(facts, UNPINNED, "info", what, why="its tag was moved", fix=fix)
     elif parts.moving:
         what = f"{facts.reference} has {'the tag' if parts.tag else 'no tag, which is'} '{parts.tag or 'latest'}'"
@@ -87,13 +88,13 @@ def launcher(facts: PlanFacts) -> Iterator[Finding]:
         return
     started_by = launcher_named(launch.launcher)
     package, brought_by = started_by.package, {started_by.package, *started_by.brought_by}
-    names = {item.name for item in facts.wanted.items}
-    extras = {(item.name, extra) for item in facts.wanted.items for extra in item.extras}
+    names = {item.name for item in facts.requirements.items}
+    extras = {(item.name, extra) for item in facts.requirements.items for extra in item.extras}
     if names & brought_by or package in facts.image.frameworks or ("transformers", "torch") in extras:
         return
     parts = parse(facts.reference) if facts.reference else None
     known = facts.bare or (parts is not None and parts.name in _KNOWN)
-    open_ends = [*sorted(names - HARMLESS), *facts.wanted.unread]
+    open_ends = [*sorted(names - HARMLESS), *facts.requirements.unread]
     if known and not open_ends:
         what = f"is launched by {launch.launcher}, and neither its image nor its requirements bring {package}"
         fix = f'add "{package}" to its requirements'

@@ -8,7 +8,7 @@ from typing import Final, Iterator, Mapping, Sequence
 from stoker.core.findings import Finding, Level
 from stoker.core.imagenames import cuda_of_tag
 from stoker.plan.packages import TORCH_PYTHONS, jax_cuda
-from stoker.plan.planfacts import MACHINES, PlanFacts
+from stoker.plan.rules import MACHINES, PlanFacts
 from stoker.plan.requirements import Release, Requirement, Wheel, numbers, same_version
 from stoker.vendors.builds import dotted
 from stoker.vendors.nvidia.builds import TORCH
@@ -37,7 +37,7 @@ def companions(facts: PlanFacts) -> Iterator[Finding]:
     """
     torch = facts.package("torch")
     for name in _TORCH_FAMILY if torch is not None else ():
-        item = facts.wanted.get(name)
+        item = facts.requirements.get(name)
         if item is None or torch is None:
             continue
         cuda = re.match(r"cu(\d+)", item.local)
@@ -91,7 +91,7 @@ def other_versions(facts: PlanFacts) -> Iterator[Finding]:
     """Packages whose objects travel between steps have other versions here than in the image."""
     told = []
     for name, ours in facts.client.versions.items():
-        item = facts.wanted.get(name)
+        item = facts.requirements.get(name)
         theirs = item.pinned if item is not None else facts.image.frameworks.get(name, "")
         if theirs and item is not None and not item.pinned:
             continue
@@ -105,7 +105,7 @@ def other_versions(facts: PlanFacts) -> Iterator[Finding]:
 
 def not_installable(facts: PlanFacts) -> Iterator[Finding]:
     """A requirement has no build for the image's Python or processor, or none at all. clearml-agent 152"""
-    for item in facts.wanted.items:
+    for item in facts.requirements.items:
         if item.wheel is not None:
             yield from _wheel(facts, item, item.wheel)
         if item.name != "torch" or not item.pinned:
@@ -198,13 +198,13 @@ def _release(facts: PlanFacts, item: Requirement, torch: str) -> Iterator[Findin
 
 
 def _jax_plugins(facts: PlanFacts) -> Iterator[Finding]:
-    asked: Mapping[str, str] = dict(jax_cuda(facts.wanted))
+    asked: Mapping[str, str] = dict(jax_cuda(facts.requirements))
     if len(asked) > 1:
         what = f"JAX is asked for with CUDA {' and '.join(sorted(asked))}: {', '.join(dict.fromkeys(asked.values()))}"
         why = "it loads one plugin; two of them register the same devices"
         yield _finding(facts, STRANGERS, "error", what, why=why, fix=f'require "jax[cuda{max(asked)}]" alone')
-    jax, plugin = facts.wanted.get("jax"), None
-    for item in facts.wanted.items:
+    jax, plugin = facts.requirements.get("jax"), None
+    for item in facts.requirements.items:
         if re.fullmatch(r"jax-cuda\d+-plugin", item.name):
             plugin = item
     if jax is None or plugin is None or not (jax.pinned and plugin.pinned):
@@ -225,7 +225,7 @@ def _cupy(facts: PlanFacts) -> Iterator[Finding]:
     if cupy is None or not cupy.build.cuda or not cupy.build.lacks:
         return
     majors = [one.build.cuda[0] for one in facts.packages if one is not cupy and one.build.cuda]
-    majors += [int(found[1]) for item in facts.wanted.items if (found := re.search(r"^nvidia-.*-cu(\d+)$", item.name))]
+    majors += [int(found[1]) for item in facts.requirements.items if (found := re.search(r"^nvidia-.*-cu(\d+)$", item.name))]
     if has and cupy.build.cuda[0] not in (has[0], *majors):
         what = f"{cupy.text} loads the libraries of CUDA {cupy.build.cuda[0]}, and {facts.reference} has "
         what += f"CUDA {facts.image.cuda}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Iterator
 
 from stoker.core.findings import Finding
-from stoker.plan.planfacts import PlanFacts, Rule
+from stoker.plan.rules import PlanFacts, Rule
 
 CODE = "ACME101"
 

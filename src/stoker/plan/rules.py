@@ -1,0 +1,117 @@
+"""Rules of preflight and the facts that they check, for Stoker's own rules and those of other distributions.
+
+A distribution registers a rule by an entry point in the group `stoker.rules` that names a `Rule`.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Final, Iterable, Mapping
+
+import attrs
+
+from stoker.core.docker import DockerSettings
+from stoker.core.findings import Finding
+from stoker.core.imagefacts import ImageFacts
+from stoker.core.imagenames import parse, plain
+from stoker.core.plan import StepPlan
+from stoker.vendors.builds import Held
+from stoker.plan.packages import FrameworkPackage
+from stoker.plan.requirements import Release, Requirements, numbers
+
+MACHINES: Final[Mapping[str, str]] = {"amd64": "x86_64", "arm64": "aarch64"}
+"""A registry's or Go's name of a processor → the kernel's."""
+
+
+@attrs.frozen(kw_only=True)
+class ClientPython:
+    """The Python that makes the plan; the image's Python reads what it pickles."""
+
+    python: Release
+    versions: Mapping[str, str] = attrs.field(factory=dict)
+    """Distribution → its version, of those whose objects travel between steps."""
+    machine: str = ""
+    """The processor, in the kernel's words."""
+
+
+@attrs.frozen(kw_only=True)
+class PlanFacts:
+    """One step, and what is known of its image, its packages and its devices. What is not known is empty."""
+
+    step: StepPlan
+    docker: DockerSettings
+    reference: str
+    """The image to build upon, or to run as it is; empty if it is not known."""
+    image: ImageFacts
+    image_read: bool
+    """Whether the image's configuration was read; otherwise its facts are those of its name."""
+    builds: bool
+    """Whether Stoker builds an image and installs `requirements` into it."""
+    requirements: Requirements
+    packages: tuple[FrameworkPackage, ...]
+    """The frameworks that the step will find."""
+    gpus: int
+    """Devices of each node."""
+    kind: str
+    """The vendor of the devices; empty if several are possible."""
+    targets: tuple[Held, ...]
+    """The kinds of device that the step could get, with their driver."""
+    simulated: bool
+    """Whether the devices are simulated."""
+    lacking: str
+    """Why no known machine has the devices; empty if one has them."""
+    machine: str
+    """The processor of the step's machine, in the kernel's words; empty if it is not known."""
+    client: ClientPython
+    last_digest: str = ""
+    """The digest that the reference had when it was last used."""
+    in_image: bool = True
+    """False for a step that runs without a container: nothing is known of an image and its packages then."""
+    refused: bool = False
+    """Whether the backend refuses the devices already, so that no rule reports it again."""
+
+    @property
+    def where(self) -> str:
+        """The step's location, as findings name it."""
+        return f"{self.step.where} step '{self.step.name}'"
+
+    @property
+    def required(self) -> bool:
+        """Whether the step must not run without its devices."""
+        return self.step.settings.accelerator_policy != "prefer"
+
+    @property
+    def python(self) -> Release:
+        """The image's Python as numbers; empty if it is not known."""
+        return numbers(self.image.python)
+
+    @property
+    def bare(self) -> bool:
+        """Whether the image is known to have nothing but an operating system and Python."""
+        return plain(self.reference)
+
+    def package(self, framework: str) -> FrameworkPackage | None:
+        """A framework as the step will find it; None if it is not known to be there."""
+        return next((package for package in self.packages if package.build.framework == framework), None)
+
+
+@attrs.frozen(kw_only=True)
+class Rule:
+    """One check of a step before a run; a distribution registers its own by an entry point in `stoker.rules`.
+
+    Findings of level "error" stop the run. A rule whose facts are missing reports nothing, or that they are missing.
+    """
+
+    name: str
+    check: Callable[[PlanFacts], Iterable[Finding]]
+    """Called once for each distinct step; it starts nothing and uses no network."""
+    explains: Mapping[str, str] = attrs.field(factory=dict)
+    """Code → the text that `stoker explain CODE` prints, in Markdown. It begins with a sentence in bold that names the
+    level: `**error: …**`. Stoker's own codes are explained in docs/findings.md."""
+    every_step: bool = True
+    """Whether steps that run without a container are checked, too."""
+
+
+def repository(reference: str) -> str:
+    """The name without tag and digest, as a person writes it."""
+    parts = parse(reference)
+    return parts.name if parts is not None else reference
