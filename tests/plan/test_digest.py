@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stoker.plan.source import code_digest, reached
+from stoker.plan.source import code_digest, code_parts
 
 BASE = '''
 import functools
@@ -232,7 +232,7 @@ def _changed(change: tuple[str, str, str]) -> dict[str, str]:
 def test_the_same(change: tuple[str, str, str], fresh: Any) -> None:
     before = code_digest(fresh(FILES).train.function)
     module = fresh(_changed(change))
-    assert code_digest(module.train.function) == before, dict(reached(module.train))
+    assert code_digest(module.train.function) == before, dict(code_parts(module.train))
 
 
 @pytest.mark.parametrize("change", DIFFERENT.values(), ids=DIFFERENT)
@@ -242,8 +242,8 @@ def test_different(change: tuple[str, str, str], fresh: Any) -> None:
 
 
 def test_reached_says_what_changed(fresh: Any) -> None:
-    before = reached(fresh(FILES).train)
-    after = reached(fresh(_changed(DIFFERENT["a constant of that helper"])).train)
+    before = code_parts(fresh(FILES).train)
+    after = code_parts(fresh(_changed(DIFFERENT["a constant of that helper"])).train)
     assert [label for label, _ in before] == [label for label, _ in after]
     different = [old[0] for old, new in zip(before, after) if old != new]
     assert different == ["numbers_of_mine.deeper → CONST"]
@@ -454,7 +454,7 @@ def test_relative_imports_inside_a_function(tmp_path: Path) -> None:
         importlib.invalidate_caches()
         function = _defined("def f():\n    from .near import x\n    return x\n", __package__="pkg_of_mine")
         digests.append(code_digest(function))
-        assert "import pkg_of_mine.sub.far" in dict(reached(function))
+        assert "import pkg_of_mine.sub.far" in dict(code_parts(function))
         sys.path[:] = before
     assert "pkg_of_mine" not in sys.modules
     assert digests[0] == digests[1] != digests[2]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stoker.core.packages import PackageSettings
-from stoker.plan.environments import differences, environment_of, satisfies
+from stoker.plan.environments import differences, environment_name, satisfies
 
 VERSION = ".".join(map(str, sys.version_info[:3]))
 
@@ -87,8 +87,8 @@ def test_differences_name_the_field() -> None:
 
 def test_an_environment_is_named_by_all_that_is_asked_of_it() -> None:
     asked: dict[str, Any] = {"pypi": {"tiny": "1"}, "environment": "pypi"}
-    first = environment_of(PackageSettings(**asked))
-    assert first and first == environment_of(PackageSettings(**{**asked, "environment": "conda"}))
+    first = environment_name(PackageSettings(**asked))
+    assert first and first == environment_name(PackageSettings(**{**asked, "environment": "conda"}))
     others: list[dict[str, Any]] = [
         {"pypi": {"tiny": "2"}},
         {"pypi": {"tiny": "1", "attrs": "0"}},
@@ -97,8 +97,8 @@ def test_an_environment_is_named_by_all_that_is_asked_of_it() -> None:
         {"index_url": "https://a"},
         {"extra_index_urls": ["https://a"]},
     ]
-    names = [environment_of(PackageSettings(**{**asked, **more})) for more in others]
+    names = [environment_name(PackageSettings(**{**asked, **more})) for more in others]
     assert len({first, *names}) == len(others) + 1
-    assert environment_of(PackageSettings(**{**asked, "environment": "local"})) == ""
-    assert environment_of(PackageSettings(**{**asked, "pypi": {"attrs": ""}})) == "", "it is installed here"
-    assert environment_of(None) == ""
+    assert environment_name(PackageSettings(**{**asked, "environment": "local"})) == ""
+    assert environment_name(PackageSettings(**{**asked, "pypi": {"attrs": ""}})) == "", "it is installed here"
+    assert environment_name(None) == ""

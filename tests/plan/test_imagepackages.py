@@ -13,7 +13,7 @@ from stoker.core.errors import SettingsError
 from stoker.images.dockerfile import dockerfile, requirement_files
 from stoker.images.spec import spec_of
 from stoker.plan.layers import resolve
-from stoker.plan.planner import environment_of
+from stoker.plan.planner import environment_name
 from stoker.settings.options import layer_of
 
 pytest.importorskip("docker")
@@ -27,7 +27,7 @@ STACK = Stack(
 def docker(*layers: Any) -> DockerSettings:
     settings, _ = resolve(layers, STACK)
     assert settings.docker is not None
-    assert environment_of(settings) == "", "what an image has is made nowhere else"
+    assert environment_name(settings) == "", "what an image has is made nowhere else"
     return settings.docker
 
 

@@ -18,7 +18,7 @@ from stoker.core.graph import Node
 from stoker.core.plan import StepPlan
 from stoker.core.status import STEP_GOOD
 from stoker.engine.runner import Runner
-from stoker.plan.planner import Planner, findings_of
+from stoker.plan.planner import Planner, backend_findings
 from stoker.store import artifacts
 
 
@@ -103,7 +103,7 @@ class DynamicBody:
         """Plan a node and add it to the run; refused at once where its backend would refuse it."""
         runner = self._running()
         step = self._planner.step_plan(node)
-        errors = checks.errors(findings_of([step], self._backends))
+        errors = checks.errors(backend_findings([step], self._backends))
         if errors:
             raise PreflightError("\n".join(finding.text() for finding in errors), findings=errors)
         ready = self._ready(step)

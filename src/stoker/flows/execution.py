@@ -24,7 +24,7 @@ from stoker.engine.runner import Runner
 from stoker.flows.catching import failure_wire
 from stoker.flows.joins import Next, Split, Task, Ways, Wire
 from stoker.flows.profile import profile
-from stoker.plan.planner import findings_of
+from stoker.plan.planner import backend_findings
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
@@ -195,7 +195,7 @@ def template_of(template: StepPlan, task: Task, backends: Mapping[str, RunningBa
     if task.nodes < 2:
         return template
     gang = gang_of(template, task.nodes, backends[template.backend].capacity())
-    errors = checks.errors(findings_of([gang], backends))
+    errors = checks.errors(backend_findings([gang], backends))
     if errors:
         raise PreflightError("\n".join(finding.text() for finding in errors), findings=errors)
     return gang

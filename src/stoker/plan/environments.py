@@ -27,7 +27,7 @@ MISSING: Final = "STK114"
 NOT_MADE: Final = "STK115"
 
 
-def environment_of(packages: PackageSettings | None) -> str:
+def environment_name(packages: PackageSettings | None) -> str:
     """The name of the environment that a step on this machine gets; empty for the driver's own."""
     if packages is None or not packages.own or not any(differences(packages)):
         return ""

@@ -1,17 +1,19 @@
-"""Graph and stack become a plan: every setting resolved, every function located, every constant kept.
+"""Make a plan of a graph and a stack: every setting resolved, every function located, every constant saved.
 
-Nothing runs here and no platform is asked; what the backends say of a step without their network is in the findings.
+Nothing runs and no platform is asked; what backends check without a network is in the plan's findings.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
 from stoker.backends.base.backend import ProvesPlacement, RunningBackend, capability
 from stoker.core import findings as checks
+from stoker.core.artifact import from_wire
 from stoker.core.errors import (
     GraphError,
     ParameterError,
@@ -22,11 +24,11 @@ from stoker.core.errors import (
 )
 from stoker.core.findings import Finding
 from stoker.core.graph import Binding, Constant, FromStep, Graph, Many, Node, Source, StepSpec
+from stoker.core.ladder import Halve
 from stoker.core.launch import Launch
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.settings import FailureMode, Layer, StepSettings, fields_given
 from stoker.plan import source as sources
-from stoker.plan.ladders import check_ladder
 from stoker.plan.layers import check_whole_run, resolve, resolve_pipeline
 from stoker.settings.options import OPTIONS
 from stoker.stacks import Stack
@@ -34,19 +36,21 @@ from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
 ORCHESTRATOR: Final = "orchestrator"
-"""The name under which a plan's steps call the stack's own backend; step operators go by their names."""
+"""The name of the stack's orchestrator in `StepPlan.backend`; step operators have their own names there."""
 
 
 @attrs.frozen(kw_only=True)
 class Overrides:
-    """What the run file and the command line say: layers for every step, and for some by name or key."""
+    """The layers of the run file and the command line."""
 
     every: tuple[Layer, ...] = ()
+    """Layers for every step."""
     steps: Mapping[str, tuple[Layer, ...]] = attrs.field(factory=dict)
+    """Layers for single steps, by name or key."""
 
 
 class Planner:
-    """Plans the nodes of one run, all at once or, for a dynamic pipeline, as they come."""
+    """Plans the nodes of one run: all at once, or one by one in a dynamic pipeline."""
 
     def __init__(
         self,
@@ -63,18 +67,18 @@ class Planner:
         self._step_hooks = dict(hooks or {})
         self._overrides = overrides or Overrides()
         self._settings: dict[tuple[int, ...], tuple[StepSettings, dict[str, str]]] = {}
-        self._kept_layers: list[tuple[Layer, ...]] = []
+        self._layers_alive: list[tuple[Layer, ...]] = []
         self._sources: dict[int, tuple[Source, str]] = {}
         self._position = 0
         self._backend_options: Mapping[str, Mapping[str, Any]] | None = None
 
     def step_plan(self, node: Node, split: Iterable[str] = ()) -> StepPlan:
-        """One node with everything resolved."""
+        """The plan of one node, with everything resolved."""
         spec = node.step
-        settings, origins = self._resolved(node)
-        source, code = self._located(spec.function, spec.where)
+        settings, origins = self._resolve(node)
+        source, code = self._locate(spec.function, spec.where)
         position, self._position = self._position, self._position + 1
-        made = StepPlan(
+        plan = StepPlan(
             key=node.key,
             name=spec.name,
             source=source,
@@ -91,71 +95,71 @@ class Planner:
             where=node.where or spec.where,
             hooks=self._hooks(spec, node),
             origins=origins,
-            environment=environment_of(settings),
+            environment=environment_name(settings),
         )
-        check_ladder(made)
-        return made
+        check_ladder(plan)
+        return plan
 
-    def _resolved(self, node: Node) -> tuple[StepSettings, dict[str, str]]:
+    def _resolve(self, node: Node) -> tuple[StepSettings, dict[str, str]]:
         overrides = self._overrides
         named = overrides.steps.get(node.step.name, ())
         keyed = overrides.steps.get(node.key, ()) if node.key != node.step.name else ()
         layers = (*self._layers, *node.step.layers, *node.layers, *overrides.every, *named, *keyed)
-        known = tuple(map(id, layers))
-        found = self._settings.get(known)
-        if found is None:
+        key = tuple(map(id, layers))
+        resolved = self._settings.get(key)
+        if resolved is None:
             try:
-                found = resolve(layers, self._stack)
-                check_whole_run(*found, self._run_options(), self._stack)
+                resolved = resolve(layers, self._stack)
+                check_whole_run(*resolved, self._run_options(), self._stack)
             except SettingsError as error:
                 error.where = error.where or f"{node.where or node.step.where} step '{node.step.name}'"
                 raise
-            self._settings[known] = found
-            self._kept_layers.append(layers)  # so that no id is given to another layer
-        return found
+            self._settings[key] = resolved
+            self._layers_alive.append(layers)  # kept alive, so that their ids stay unique
+        return resolved
 
     def _run_options(self) -> Mapping[str, Mapping[str, Any]]:
-        """The options that the run's backends are made with."""
+        """The options with which the run's backends are opened."""
         if self._backend_options is None:
             layers = (*self._layers, *self._overrides.every)
             self._backend_options = resolve_pipeline(layers, self._stack)[0].backend
         return self._backend_options
 
-    def _located(self, function: Callable[..., Any], where: str) -> tuple[Source, str]:
-        found = self._sources.get(id(function))
-        if found is None:
+    def _locate(self, function: Callable[..., Any], where: str) -> tuple[Source, str]:
+        located = self._sources.get(id(function))
+        if located is None:
             source = sources.locate(function, where)
             if source.kind == "pickled":
                 source = attrs.evolve(source, digest=self.blobs.put(sources.pickled(function)))
-            found = self._sources[id(function)] = (source, sources.code_digest(function))
-        return found
+            located = self._sources[id(function)] = (source, sources.code_digest(function))
+        return located
 
     def _hooks(self, spec: StepSpec, node: Node) -> dict[str, Source]:
         return self.hooks({**self._step_hooks, **spec.hooks, **node.hooks}, spec.where)
 
     def source_of(self, function: Callable[..., Any], where: str) -> Source:
-        """Where a worker, or a later session, finds a function."""
-        return self._located(function, where)[0]
+        """Where a worker, or a driver that resumes the run, finds a function."""
+        return self._locate(function, where)[0]
 
     def hooks(self, functions: Mapping[str, Callable[..., Any]], where: str) -> dict[str, Source]:
         """Where a worker finds each hook."""
-        return {name: self._located(hook, where)[0] for name, hook in functions.items()}
+        return {name: self._locate(hook, where)[0] for name, hook in functions.items()}
 
     def parameters(self, graph: Graph) -> dict[str, Any]:
-        """The arguments of a dynamic pipeline, kept: on resume its body runs again with them."""
-        found = {}
+        """The arguments of a dynamic pipeline, saved: on resume its body runs again with them."""
+        parameters = {}
         for name, value in graph.parameters.items():
-            with _kept(f"pipeline '{graph.name}' cannot be given {name}", graph.where):
-                found[name] = artifacts.save(value, self.blobs).wire()
-        return found
+            with _saving(f"pipeline '{graph.name}' cannot be given {name}", graph.where):
+                parameters[name] = artifacts.save(value, self.blobs).wire()
+        return parameters
 
     def _inputs(self, node: Node) -> dict[str, Any]:
-        """What each parameter is bound to; values that the pipeline's body hands over are kept here."""
-        found = {}
+        """What each parameter is bound to; values from the pipeline's body are saved here."""
+        inputs = {}
         for name, binding in node.bindings.items():
-            with _kept(f"step '{node.step.name}' cannot be given {name}", node.where or node.step.where):
-                found[name] = self._tree(binding, mapped=name in node.mapped)
-        return found
+            with _saving(f"step '{node.step.name}' cannot be given {name}", node.where or node.step.where):
+                inputs[name] = self._tree(binding, mapped=name in node.mapped)
+        return inputs
 
     def _tree(self, binding: Binding, *, mapped: bool) -> dict[str, Any]:
         if isinstance(binding, Constant):
@@ -169,14 +173,14 @@ class Planner:
 
 
 def split_outputs(nodes: Iterable[Node]) -> dict[str, list[str]]:
-    """For each node key the outputs that a later fan-out iterates over, which are kept element by element."""
-    found: dict[str, list[str]] = {}
+    """For each node key, the outputs that a later fan-out iterates over; they are saved element by element."""
+    outputs: dict[str, list[str]] = {}
     for node in nodes:
         for name in node.mapped:
             binding = node.bindings[name]
-            if isinstance(binding, FromStep) and binding.output not in found.setdefault(binding.node, []):
-                found[binding.node].append(binding.output)
-    return found
+            if isinstance(binding, FromStep) and binding.output not in outputs.setdefault(binding.node, []):
+                outputs[binding.node].append(binding.output)
+    return outputs
 
 
 def plan(
@@ -188,9 +192,9 @@ def plan(
     failure_mode: FailureMode,
     source: Source | None = None,
 ) -> Plan:
-    """The plan of a traced pipeline, with the backends' findings; it is not refused here.
+    """The plan of a traced pipeline, with the backends' findings; errors among them do not raise here.
 
-    `source` is where a dynamic pipeline's function is found again when its run is resumed.
+    `source` is where a dynamic pipeline's function is found when its run is resumed.
     """
     split = split_outputs(graph.nodes)
     mapped = {node.key for node in graph.nodes if node.mapped}
@@ -206,35 +210,35 @@ def plan(
         where=graph.where,
         source=source,
         dynamic=graph.dynamic,
-        findings=tuple(findings_of(steps, backends)),
+        findings=tuple(backend_findings(steps, backends)),
     )
 
 
-def replanned(made: Plan, overrides: Overrides, stack: Stack) -> Plan:
-    """A run's plan for another session: what its command line says of steps, over the settings that they had."""
-    check_names(overrides, made.steps)
-    same_stack = made.stack == stack.name
+def replan(recorded_plan: Plan, overrides: Overrides, stack: Stack) -> Plan:
+    """A run's plan for another driver: the settings that the steps had, overridden by the new command line."""
+    check_names(overrides, recorded_plan.steps)
+    same_stack = recorded_plan.stack == stack.name
     if same_stack and not overrides.every and not overrides.steps:
-        return made
-    found: dict[tuple[int, str, str], tuple[StepSettings, dict[str, str]]] = {}
+        return recorded_plan
+    resolved: dict[tuple[int, str, str], tuple[StepSettings, dict[str, str]]] = {}
     steps = []
-    for step in made.steps:
-        alike = (id(step.settings), step.name, step.key if step.key in overrides.steps else "")
-        if alike not in found:
+    for step in recorded_plan.steps:
+        key = (id(step.settings), step.name, step.key if step.key in overrides.steps else "")
+        if key not in resolved:
             named = {name: overrides.steps.get(name, ()) for name in (step.name, step.key)}
-            recorded = _recorded(step.settings, stack if same_stack else None)
-            layers = (recorded, *overrides.every, *(layer for own in named.values() for layer in own))
-            found[alike] = resolve(layers, stack)
-        settings, origins = found[alike]
-        backend, environment = settings.step_operator or ORCHESTRATOR, environment_of(settings)
+            recorded = _recorded_layer(step.settings, stack if same_stack else None)
+            layers = (recorded, *overrides.every, *(layer for named_layers in named.values() for layer in named_layers))
+            resolved[key] = resolve(layers, stack)
+        settings, origins = resolved[key]
+        backend, environment = settings.step_operator or ORCHESTRATOR, environment_name(settings)
         changed = attrs.evolve(step, settings=settings, origins=origins, backend=backend, environment=environment)
         steps.append(changed)
         check_ladder(steps[-1])
-    return attrs.evolve(made, steps=tuple(steps))
+    return attrs.evolve(recorded_plan, steps=tuple(steps))
 
 
-def _recorded(settings: StepSettings, stack: Stack | None) -> Layer:
-    """Resolved settings as a layer again; those of its backend where that is of the same stack."""
+def _recorded_layer(settings: StepSettings, stack: Stack | None) -> Layer:
+    """Resolved settings as a layer; with the backend's options if the stack is the same."""
     values: dict[str, Any] = {}
     name = settings.step_operator
     component = None
@@ -249,14 +253,14 @@ def _recorded(settings: StepSettings, stack: Stack | None) -> Layer:
     return Layer(origin="the run as it was started", values=values)
 
 
-def findings_of(steps: Iterable[StepPlan], backends: Mapping[str, RunningBackend]) -> Iterable[Finding]:
-    """What the backends say of the steps; alike steps are asked about once."""
-    seen: set[tuple[str, str, int]] = set()
+def backend_findings(steps: Iterable[StepPlan], backends: Mapping[str, RunningBackend]) -> Iterable[Finding]:
+    """The backends' findings about steps; steps with the same settings are checked once."""
+    checked: set[tuple[str, str, int]] = set()
     for step in steps:
-        alike = (step.name, step.backend, id(step.settings))
-        if alike in seen:
+        key = (step.name, step.backend, id(step.settings))
+        if key in checked:
             continue
-        seen.add(alike)
+        checked.add(key)
         yield from backends[step.backend].check(step)
         if step.settings.packages is not None:
             yield from _package_findings(step, backends[step.backend])
@@ -264,35 +268,35 @@ def findings_of(steps: Iterable[StepPlan], backends: Mapping[str, RunningBackend
             yield from _launch_findings(step.settings.launch, step)
 
 
-def asked_of(steps: Iterable[StepPlan], backends: Mapping[str, RunningBackend]) -> Iterator[Finding]:
-    """What those backends that have a cluster to ask say of the steps on it, such as that no node is as big."""
-    theirs: dict[str, list[StepPlan]] = {}
+def placement_findings(steps: Iterable[StepPlan], backends: Mapping[str, RunningBackend]) -> Iterator[Finding]:
+    """The findings of backends that ask their cluster, such as that no node is large enough."""
+    by_backend: dict[str, list[StepPlan]] = {}
     for step in steps:
-        theirs.setdefault(step.backend, []).append(step)
-    for name, mine in theirs.items():
-        asked = capability(backends[name], ProvesPlacement)
-        if asked is not None:
-            yield from asked.prove(mine)
+        by_backend.setdefault(step.backend, []).append(step)
+    for name, backend_steps in by_backend.items():
+        prover = capability(backends[name], ProvesPlacement)
+        if prover is not None:
+            yield from prover.prove(backend_steps)
 
 
-def environment_of(settings: StepSettings) -> str:
-    """The environment of a step's own on this machine; empty where it runs in the driver's, or in an image."""
+def environment_name(settings: StepSettings) -> str:
+    """The name of a step's own environment on this machine; empty for the driver's, and for an image."""
     if settings.packages is None or settings.docker is not None:
         return ""
     from stoker.plan import environments
 
-    return environments.environment_of(settings.packages)
+    return environments.environment_name(settings.packages)
 
 
 def _package_findings(step: StepPlan, backend: RunningBackend) -> Iterable[Finding]:
-    """What its packages come to where it would run; the rooms for it are entered only where some are asked for."""
+    """The findings about a step's packages; the module is imported only if packages are asked for."""
     from stoker.plan.environments import findings
 
     return findings(step, backend)
 
 
 def _launch_findings(launch: Launch, step: StepPlan) -> Iterable[Finding]:
-    """What its launcher says of a distributed step; the rooms for it are entered only where there is one."""
+    """The launcher's findings about a distributed step; the modules are imported only if there is one."""
     from stoker.launchers.check import check
     from stoker.vendors.nvidia.chips import capability
 
@@ -300,7 +304,7 @@ def _launch_findings(launch: Launch, step: StepPlan) -> Iterable[Finding]:
 
 
 def refuse(plan: Plan) -> None:
-    """Raise a `PreflightError` with every reason, if there is one."""
+    """Raise a `PreflightError` with every error of the plan, if there is one."""
     errors = checks.errors(plan.findings)
     if errors:
         raise PreflightError(
@@ -309,17 +313,17 @@ def refuse(plan: Plan) -> None:
 
 
 def check_names(overrides: Overrides, steps: Iterable[StepPlan]) -> None:
-    """Refuse settings for a step that the pipeline does not have."""
-    known = {name for step in steps for name in (step.name, step.key)}
+    """Refuse settings for steps that the pipeline does not have."""
+    names = {name for step in steps for name in (step.name, step.key)}
     for name, layers in overrides.steps.items():
-        if name not in known:
+        if name not in names:
             raise GraphError(
-                f"there is no step '{name}' in this pipeline{nearest(name, known)}", where=layers[0].origin
+                f"there is no step '{name}' in this pipeline{nearest(name, names)}", where=layers[0].origin
             )
 
 
 def links(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The (step, output) pairs that a plan's input tree draws from."""
+    """The (step, output) pairs that a plan's input tree refers to."""
     if "step" in tree:
         return [(tree["step"], tree["output"])]
     if "list" in tree:
@@ -330,9 +334,51 @@ def links(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 @contextlib.contextmanager
-def _kept(what: str, where: str) -> Iterator[None]:
+def _saving(what: str, where: str) -> Iterator[None]:
     try:
         yield
     except SerializationError as error:
         fix = "hand over what it is made from, such as a path as text, and make it inside the step"
         raise ParameterError(f"{what}: {error.message}", where=where, fix=fix) from error
+
+
+_LADDER_FIX: Final = "hand a whole number over in the pipeline, or give the parameter one as its default"
+
+
+def check_ladder(step: StepPlan) -> None:
+    """Refuse a rung of `retry.on_oom` that halves no parameter of the step, or one that is no whole number."""
+    for rung in step.settings.retry.on_oom:
+        if not isinstance(rung, Halve):
+            continue
+        name = rung.parameter
+        where = f"{step.where} step '{step.key}', retry.on_oom"
+        if name not in step.inputs:
+            message = f"'{rung}': the step has no parameter '{name}'{nearest(name, step.inputs)}"
+            raise SettingsError(message, where=where)
+        problem = _not_halvable(step.inputs[name], mapped=name in step.mapped)
+        if problem:
+            raise SettingsError(f"'{rung}': {name} is {problem}", where=where, fix=_LADDER_FIX)
+
+
+def _not_halvable(tree: Mapping[str, Any], *, mapped: bool) -> str:
+    """What an input is if it cannot be halved; empty for a whole number."""
+    if "step" in tree:
+        return f"what step '{tree['step']}' returns"
+    if "value" not in tree:
+        return "put together from what steps return"
+    wire = tree["value"]
+    if not mapped:
+        return _type_problem(wire)
+    if wire["s"] != "list" or "i" not in wire:
+        return ""  # too long for the plan: an element that is no number is an error when its turn comes
+    return next((f"{problem} for an element" for item in _items(wire) if (problem := _type_problem(item))), "")
+
+
+def _items(wire: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    items: list[Mapping[str, Any]] = json.loads(from_wire(wire).inline or b"{}").get("items", [])
+    return items
+
+
+def _type_problem(wire: Mapping[str, Any]) -> str:
+    kind = wire["t"].removeprefix("builtins.")
+    return "" if kind == "int" else f"a value of type {kind}"

@@ -26,14 +26,14 @@ from stoker.core.plan import Plan, StepPlan
 from stoker.core.plugins import Registry
 from stoker.core.units import UNSET, value_or
 from stoker.devices.choosing import impossible
-from stoker.vendors.builds import Held, dotted, held
-from stoker.vendors.registry import VENDORS
 from stoker.images import parents
 from stoker.images.requirementlines import logical_lines, option_of
 from stoker.plan import rules_device, rules_image, rules_packages
 from stoker.plan.packages import packages
 from stoker.plan.requirements import Requirements, numbers, requirements
 from stoker.plan.rules import MACHINES, ClientPython, PlanFacts, Rule
+from stoker.vendors.builds import Held, dotted, held
+from stoker.vendors.registry import VENDORS
 
 RULES: Final[Registry[Rule]] = Registry(group="stoker.rules", noun="rule", kind=Rule, builtin={})
 """The rules of other distributions; Stoker's own are `BUILTIN_RULES`."""

@@ -14,9 +14,9 @@ from stoker.core.findings import Finding
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagenames import parse, plain
 from stoker.core.plan import StepPlan
-from stoker.vendors.builds import Held
 from stoker.plan.packages import FrameworkPackage
 from stoker.plan.requirements import Release, Requirements, numbers
+from stoker.vendors.builds import Held
 
 MACHINES: Final[Mapping[str, str]] = {"amd64": "x86_64", "arm64": "aarch64"}
 """A registry's or Go's name of a processor → the kernel's."""

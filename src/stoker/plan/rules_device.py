@@ -9,8 +9,8 @@ from stoker.core.findings import Finding, Level
 from stoker.core.status import DRIVER_TOO_OLD, NO_GPU_BUILD, NO_KERNEL_IMAGE
 from stoker.core.units import UNSET
 from stoker.plan.packages import FrameworkPackage, brings_cuda
-from stoker.plan.rules import PlanFacts, repository
 from stoker.plan.requirements import numbers
+from stoker.plan.rules import PlanFacts, repository
 from stoker.vendors.builds import Build, Held, Problem, Version, dotted
 from stoker.vendors.nvidia.builds import FLOORS, runs
 from stoker.vendors.registry import USUAL, VENDORS, unfit

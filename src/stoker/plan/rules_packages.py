@@ -8,8 +8,8 @@ from typing import Final, Iterator, Mapping, Sequence
 from stoker.core.findings import Finding, Level
 from stoker.core.imagenames import cuda_of_tag
 from stoker.plan.packages import TORCH_PYTHONS, jax_cuda
-from stoker.plan.rules import MACHINES, PlanFacts
 from stoker.plan.requirements import Release, Requirement, Wheel, numbers, same_version
+from stoker.plan.rules import MACHINES, PlanFacts
 from stoker.vendors.builds import dotted
 from stoker.vendors.nvidia.builds import TORCH
 
@@ -225,7 +225,9 @@ def _cupy(facts: PlanFacts) -> Iterator[Finding]:
     if cupy is None or not cupy.build.cuda or not cupy.build.lacks:
         return
     majors = [one.build.cuda[0] for one in facts.packages if one is not cupy and one.build.cuda]
-    majors += [int(found[1]) for item in facts.requirements.items if (found := re.search(r"^nvidia-.*-cu(\d+)$", item.name))]
+    majors += [
+        int(found[1]) for item in facts.requirements.items if (found := re.search(r"^nvidia-.*-cu(\d+)$", item.name))
+    ]
     if has and cupy.build.cuda[0] not in (has[0], *majors):
         what = f"{cupy.text} loads the libraries of CUDA {cupy.build.cuda[0]}, and {facts.reference} has "
         what += f"CUDA {facts.image.cuda}"

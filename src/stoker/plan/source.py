@@ -1,6 +1,6 @@
-"""Where a worker finds a function again, and what its code is; for code that it could not find, how to mend that.
+"""How a worker finds a function, and an error with a fix for a function that it could not find.
 
-The digest of a function's code is `plan.digest`'s; it is handed on here because both belong to a plan's step.
+The digest of a function's code comes from `plan.digest`; a step's plan has both.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any, Callable, Final
 
 from stoker.core.errors import SourceError
 from stoker.core.graph import Source
-from stoker.plan.digest import code_digest, reached
+from stoker.plan.digest import code_digest, code_parts
 
-__all__ = ["code_digest", "locate", "pickled", "reached", "script_module"]
+__all__ = ["code_digest", "code_parts", "locate", "pickled", "script_module"]
 
 _FIX: Final = "define it with def at module level and hand over what it needs as parameters"
 
 
 def locate(function: Callable[..., Any], where: str) -> Source:
-    """How a worker finds a function; a function that it could not find is a `SourceError` that says what to change."""
-    function = _plain(function)
+    """How a worker finds a function; a `SourceError` says what to change if it could not."""
+    function = _unwrap(function)
     module_name = getattr(function, "__module__", None) or ""
     qualname = getattr(function, "__qualname__", "")
     if not qualname:
@@ -46,14 +46,14 @@ def locate(function: Callable[..., Any], where: str) -> Source:
 
 
 def pickled(function: Callable[..., Any]) -> bytes:
-    """A function that is in no file, with all that it needs: for notebooks."""
+    """The pickle of a function that is in no file, as in a notebook, with all that it needs."""
     import cloudpickle
 
-    return cloudpickle.dumps(_plain(function))  # type: ignore[no-any-return]
+    return cloudpickle.dumps(_unwrap(function))  # type: ignore[no-any-return]
 
 
 def script_module(path: str) -> str:
-    """The module name under which a worker runs a script: its file's name, unless that would hide another module."""
+    """The module name under which a worker runs a script: its file's name, unless that hides another module."""
     stem = os.path.splitext(os.path.basename(path))[0]
     name = re.sub(r"\W", "_", stem)
     # `numbers.py` must not become `numbers` in a process that has yet to import the standard library's.
@@ -62,12 +62,12 @@ def script_module(path: str) -> str:
     return name
 
 
-def _plain(function: Any) -> Any:
+def _unwrap(function: Any) -> Any:
     return getattr(function, "__stoker_function__", function)
 
 
 def _is_interactive(main: ModuleType | None, function: Any) -> bool:
-    """Whether `__main__` is a notebook, a prompt, `-c` or stdin; a function typed behind `python -i` counts, too."""
+    """Whether `__main__` is a notebook, a prompt, `-c` or stdin, or the function was typed after `python -i`."""
     if main is None or not getattr(main, "__file__", None):
         return True
     code = getattr(function, "__code__", None)
@@ -75,13 +75,13 @@ def _is_interactive(main: ModuleType | None, function: Any) -> bool:
 
 
 def _check_findable(function: Any, module: ModuleType, qualname: str, where: str) -> None:
-    found: Any = module
+    target: Any = module
     for part in qualname.split("."):
-        found = getattr(found, part, None)
-    if _plain(found) is function:
+        target = getattr(target, part, None)
+    if _unwrap(target) is function:
         return
     name = module.__name__
-    if found is None:
+    if target is None:
         raise SourceError(
             f"module '{name}' has no '{qualname}': a worker cannot find the function",
             where=where,
@@ -112,13 +112,13 @@ def _source(module: ModuleType, name: str, qualname: str, where: str) -> Source:
         return Source(kind="module", module=name, qualname=qualname)
     root = _root(name, path)
     if root is None:
-        # Loaded from its path under another name, as tools do.
+        # Loaded from its path under another name, as some tools do.
         return Source(kind="script", module=name, qualname=qualname, path=path, root=os.path.dirname(path))
     return Source(kind="module", module=name, qualname=qualname, path=path, root=root)
 
 
 def _root(name: str, path: str) -> str | None:
-    """The folder from which `import name` finds the file; None where the file's place does not follow its name."""
+    """The folder from which `import name` finds the file; None if its path does not match the module's name."""
     folder, base = os.path.split(path)
     parts = name.split(".")
     if base.partition(".")[0] != "__init__":
@@ -126,7 +126,7 @@ def _root(name: str, path: str) -> str | None:
             return None
         parts.pop()
     for part in reversed(parts):
-        folder, found = os.path.split(folder)
-        if found != part:
+        folder, last = os.path.split(folder)
+        if last != part:
             return None
     return folder

@@ -22,7 +22,7 @@ from stoker.core.settings import Layer, PipelineSettings
 from stoker.engine.dynamic import Body
 from stoker.plan import plandoc, source
 from stoker.plan.layers import resolve_pipeline
-from stoker.plan.planner import Planner, asked_of, check_names, findings_of, refuse, replanned
+from stoker.plan.planner import Planner, backend_findings, check_names, placement_findings, refuse, replan
 from stoker.plan.planner import plan as planned
 from stoker.report.terminal import Terminal
 from stoker.run import detaching
@@ -70,7 +70,9 @@ def _planned(
             failure_mode=settings.failure_mode,
             source=planner.source_of(program.function, program.where) if program.dynamic else None,
         )
-        made = attrs.evolve(made, settings=settings, findings=(*made.findings, *asked_of(made.steps, checkers)))
+        made = attrs.evolve(
+            made, settings=settings, findings=(*made.findings, *placement_findings(made.steps, checkers))
+        )
     finally:
         for backend in set(checkers.values()):
             backend.close()
@@ -212,7 +214,7 @@ def _made_again(made: Plan, session: Session, settings: PipelineSettings, observ
     """A run's plan for this session, checked again, with code and images as they are now."""
     templates = made.dynamic and made.steps  # they are planned again, from the program as it is now
     if not templates:
-        made = replanned(_with_code_of_now(made, session), session.overrides(), session.stack)
+        made = replan(_with_code_of_now(made, session), session.overrides(), session.stack)
     findings = findings_again(session, made.steps, settings) if not templates else ()
     made = attrs.evolve(made, settings=settings, failure_mode=settings.failure_mode, findings=findings)
     refuse(made)
@@ -226,7 +228,7 @@ def findings_again(session: Session, steps: Sequence[StepPlan], settings: Pipeli
     """What the stack's backends say of steps now."""
     backends = session.backends((), settings)
     try:
-        return (*findings_of(steps, backends), *asked_of(steps, backends))
+        return (*backend_findings(steps, backends), *placement_findings(steps, backends))
     finally:
         for backend in set(backends.values()):
             backend.close()

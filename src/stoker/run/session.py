@@ -142,9 +142,9 @@ class Session:
         packages = step.settings.packages
         if packages is None or not packages.own or step.settings.docker is not None:
             return step
-        from stoker.plan.environments import environment_of, project_lines
+        from stoker.plan.environments import environment_name, project_lines
 
-        name = environment_of(packages)  # again: what is installed here may be another since the step was planned
+        name = environment_name(packages)  # again: what is installed here may be another since the step was planned
         if name:
             self._houses().ready(name, packages, step=step.name, more=project_lines(packages))
         return step if name == step.environment else attrs.evolve(step, environment=name)
