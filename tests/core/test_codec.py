@@ -13,11 +13,11 @@ from stoker.backends.local.settings import LocalSettings
 from stoker.core.accelerators import Accelerator
 from stoker.core.codec import from_json, to_json
 from stoker.core.errors import SettingsError
-from stoker.core.events import Task
 from stoker.core.findings import Finding
 from stoker.core.graph import Output, Source
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.settings import NO_RETRY, DockerSettings, ResourceSettings, Retry, StepSettings
+from stoker.engine.events import TaskSpec
 
 SOURCE = Source(kind="script", module="train", qualname="train", path="train.py")
 SETTINGS = StepSettings(
@@ -96,7 +96,7 @@ def test_what_is_not_given_is_left_out() -> None:
 def test_plain_forms() -> None:
     assert to_json((1, [2.5, None], {"a": True})) == [1, [2.5, None], {"a": True}]
     assert to_json(Accelerator.parse("nvidia-h100-80gb:8")) == "H100:8"
-    assert to_json(Task(key="k", retry_on=frozenset({"killed", "crashed"})))["retry_on"] == ["crashed", "killed"]
+    assert to_json(TaskSpec(key="k", retry_on=frozenset({"killed", "crashed"})))["retry_on"] == ["crashed", "killed"]
 
 
 @pytest.mark.parametrize(

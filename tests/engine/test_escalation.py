@@ -459,7 +459,7 @@ def desk(store: Store, platform: Platform, run: str = "r1") -> Escalation:
 def climb(found: Escalation, cause: str) -> str:
     """The change that a cause brings, taken as after a retry of the machine; empty for none."""
     proposed = found.climb("train", "", 1, cause)
-    taken = found.taken("train", 1, cause)
+    taken = found.accept("train", 1, cause)
     assert (proposed is None) == (taken is None)
     return "" if taken is None else str(taken[0])
 
@@ -484,7 +484,7 @@ def test_the_task_counts_what_is_asked_for_now(store: Store) -> None:
     assert task is not None
     assert (task.key, task.parent, task.memory, task.devices, task.retries) == ("train", "parent", 3 * 10**9, 1, 9)
     assert task.climbs == {"gpu-oom", "host-oom"} and not task.ahead
-    found.taken("train", 1, "host-oom")
+    found.accept("train", 1, "host-oom")
     bigger = found.climb("train", "", 2, "gpu-oom")
     assert bigger is not None and (bigger.memory, bigger.devices) == (3 * 10**9, 2), "rungs add up"
 
@@ -507,7 +507,7 @@ def test_a_proposal_that_is_not_taken_changes_nothing(store: Store) -> None:
     found.start("train", planned(Scale("memory", 2), memory="1GB"), {})
     assert found.climb("train", "", 1, "host-oom") is not None
     assert found.climb("train", "", 1, "user-error") is None
-    assert found.taken("train", 1, "user-error") is None
+    assert found.accept("train", 1, "user-error") is None
     assert found.changes("train") == []
 
 
@@ -516,7 +516,7 @@ def test_what_is_remembered_is_asked_of_the_backend_again(store: Store) -> None:
     first = desk(store, Platform())
     first.start("train", asked, {})
     climb(first, "gpu-oom")
-    first.worked("train")
+    first.record_success("train")
     step, _ = desk(store, Platform(), "r2").start("train", asked, {})
     assert step.settings.resources.gpu_memory == 40 * 10**9
     smaller, _ = desk(store, Platform(gpu_memory=30 * 10**9), "r2").start("train", asked, {})

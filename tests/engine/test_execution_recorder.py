@@ -12,7 +12,7 @@ from stoker.core.errors import StoreError
 from stoker.core.graph import Source
 from stoker.core.plan import StepPlan
 from stoker.core.settings import StepSettings
-from stoker.engine.doing import Doing
+from stoker.engine.execution import StepExecution
 from stoker.engine.recorder import Recorder
 from stoker.store.rows import RunRow
 from stoker.store.store import Store, open_store
@@ -46,11 +46,11 @@ def recorder(store: Store) -> Recorder:
 
 def test_a_step_that_begins_and_ends_between_two_commits_has_ended(store: Store) -> None:
     recording = recorder(store)
-    recording.pending([STEP])
+    recording.record_pending([STEP])
     recording.flush()
-    recording.running("train", 1, started=10.0, parent="")
+    recording.record_running("train", 1, started=10.0, parent="")
     facts = {"started": 10.5, "ended": 11.0, "attempt": 1, "outputs": {}}
-    recording.settled("train", STEP, "succeeded", facts, Doing(STEP, {}, "key"), parent="", index=None)
+    recording.record_settled("train", STEP, "succeeded", facts, StepExecution(STEP, {}, "key"), parent="", index=None)
     recording.flush()
     row = store.records.step("run", "train")
     assert row is not None
@@ -59,9 +59,11 @@ def test_a_step_that_begins_and_ends_between_two_commits_has_ended(store: Store)
 
 def test_a_fan_out_over_nothing_has_ended(store: Store) -> None:
     recording = recorder(store)
-    recording.pending([STEP])
-    recording.expanded("train", 0)
-    recording.settled("train", STEP, "succeeded", {}, Doing(STEP, {}, ""), parent="", index=None, count=0)
+    recording.record_pending([STEP])
+    recording.record_expansion("train", 0)
+    recording.record_settled(
+        "train", STEP, "succeeded", {}, StepExecution(STEP, {}, ""), parent="", index=None, count=0
+    )
     recording.flush()
     row = store.records.step("run", "train")
     assert row is not None and (row.status, row.count) == ("succeeded", 0)
@@ -69,20 +71,20 @@ def test_a_fan_out_over_nothing_has_ended(store: Store) -> None:
 
 def test_an_attempt_counts_as_soon_as_it_begins(store: Store) -> None:
     recording = recorder(store)
-    recording.pending([STEP])
-    recording.running("train", 2, started=10.0, parent="")
+    recording.record_pending([STEP])
+    recording.record_running("train", 2, started=10.0, parent="")
     recording.flush()
     row = store.records.step("run", "train")
     assert row is not None and (row.status, row.attempts) == ("running", 2)
     later = recorder(store)
-    later.remember_earlier()
-    assert (later.tried("train"), later.is_kept("train")) == (2, False)
+    later.load_earlier()
+    assert (later.earlier_attempts("train"), later.is_finished("train")) == (2, False)
 
 
 def test_whoever_lost_the_run_writes_nothing(store: Store) -> None:
     recording = recorder(store)
     assert store.records.take_over("run", expected="mine", token="theirs", driver={"pid": 1})
-    recording.pending([STEP])
+    recording.record_pending([STEP])
     with pytest.raises(StoreError, match="taken over by another driver"):
         recording.flush()
     assert store.records.step("run", "train") is None

@@ -11,7 +11,7 @@ from stoker.core.artifact import from_wire
 from stoker.core.graph import Output, Source
 from stoker.core.plan import Capacity, StepPlan
 from stoker.core.settings import StepSettings
-from stoker.engine.inputs import Inputs, UnequalLengths, digest_of
+from stoker.engine.inputs import Bindings, UnequalLengths, tree_digest
 from stoker.engine.pace import LONGEST_LINE, Pace
 from stoker.engine.tasks import element_task, lines_up, step_task
 from stoker.store import artifacts
@@ -40,7 +40,7 @@ def step(key: str = "f", **fields: Any) -> StepPlan:
 class Desk:
     def __init__(self, folder: Path) -> None:
         self.blobs = Blobs(str(folder))
-        self.inputs = Inputs(self.blobs)
+        self.inputs = Bindings(self.blobs)
 
     def wire(self, value: Any) -> dict[str, Any]:
         return artifacts.save(value, self.blobs).wire()
@@ -117,9 +117,9 @@ def test_a_list_that_is_no_list_is_an_error_of_ours(desk: Desk) -> None:
 
 def test_a_digest_says_structure_serializer_and_bytes(desk: Desk) -> None:
     one, text = desk.wire(1), desk.wire("1")
-    assert one["d"] == text["d"] and digest_of({"value": one}) != digest_of({"value": text})
-    assert digest_of({"list": [{"value": one}]}) != digest_of({"value": one})
-    assert digest_of({"dict": {"a": {"value": one}}}) != digest_of({"dict": {"b": {"value": one}}})
+    assert one["d"] == text["d"] and tree_digest({"value": one}) != tree_digest({"value": text})
+    assert tree_digest({"list": [{"value": one}]}) != tree_digest({"value": one})
+    assert tree_digest({"dict": {"a": {"value": one}}}) != tree_digest({"dict": {"b": {"value": one}}})
 
 
 def test_a_task_requires_what_its_inputs_come_from() -> None:
@@ -155,18 +155,18 @@ class Room:
 
 def test_lines_are_long_for_short_elements_and_empty_for_long_ones() -> None:
     pace = Pace({"p": Room()}, None)  # type: ignore[dict-item]
-    assert pace.changed() == []
+    assert pace.updates() == []
     for _ in range(50):
-        pace.took(True, 0.0001)
-    assert pace.changed()[0].ahead == 2 * LONGEST_LINE
+        pace.add_duration(True, 0.0001)
+    assert pace.updates()[0].ahead == 2 * LONGEST_LINE
     for _ in range(200):
-        pace.took(True, 5.0)
-    assert pace.changed()[0].ahead == 0
-    assert pace.changed() == [], "said once"
+        pace.add_duration(True, 5.0)
+    assert pace.updates()[0].ahead == 0
+    assert pace.updates() == [], "said once"
 
 
 def test_a_limit_of_steps_at_once_is_a_limit_of_lines_too() -> None:
     pace = Pace({"p": Room()}, 3)  # type: ignore[dict-item]
-    pace.took(True, 0.0001)
+    pace.add_duration(True, 0.0001)
     room = pace.capacities()["p"]
-    assert pace.changed() == [] and room is not None and room.slots == 3
+    assert pace.updates() == [] and room is not None and room.slots == 3

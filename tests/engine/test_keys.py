@@ -9,7 +9,7 @@ import attrs
 from stoker.core.graph import Output, Source
 from stoker.core.plan import StepPlan
 from stoker.core.settings import StepSettings
-from stoker.engine.keys import result_key
+from stoker.engine.inputs import result_key
 
 STEP = StepPlan(
     key="train",

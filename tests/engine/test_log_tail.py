@@ -26,7 +26,7 @@ def recorder(tmp_path: Path) -> Iterator[Recorder]:
 def test_the_tail_of_a_rank_is_not_drowned_by_the_others(recorder: Recorder) -> None:
     complaint = LogLine(time=1.0, stream="stderr", text="CUDA error", rank=1)
     noise = [LogLine(time=2.0, stream="stdout", text=f"line {number}", rank=number % 4) for number in range(1000)]
-    recorder.wrote("train", 1, [complaint, *(line for line in noise if line.rank != 1)])
+    recorder.append_log("train", 1, [complaint, *(line for line in noise if line.rank != 1)])
     assert recorder.tail("train", 1, rank=1) == ["CUDA error"]
     assert recorder.tail("train", 1, 0)[-1] == "line 996"
     everybody = recorder.tail("train", 1)
@@ -36,6 +36,6 @@ def test_the_tail_of_a_rank_is_not_drowned_by_the_others(recorder: Recorder) -> 
 
 
 def test_of_a_rank_that_said_nothing_all_are_asked(recorder: Recorder) -> None:
-    recorder.wrote("train", 1, [LogLine(time=1.0, stream="stderr", text="exitcode: -9")])
+    recorder.append_log("train", 1, [LogLine(time=1.0, stream="stderr", text="exitcode: -9")])
     assert recorder.tail("train", 1, rank=2) == ["exitcode: -9"]
     assert recorder.tail("quiet", 1, rank=2) == []

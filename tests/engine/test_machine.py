@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.core import events as ev
 from stoker.core.plan import Capacity
 from stoker.core.status import CAUSES, NEVER_RETRIED, RETRIED_IF_NAMED, STEP_DONE, STEP_GOOD
+from stoker.engine import events as ev
 from stoker.engine.machine import LOST_LIMIT, Machine
 from stoker.engine.pool import PATIENCE
 
 ROOM = Capacity(cpus=2, memory=1000, slots=8)
 
 
-def task(key: str, *requires: str, **fields: Any) -> ev.Task:
-    return ev.Task(key=key, requires=requires, pool="p", **{"cpus": 1.0, **fields})
+def task(key: str, *requires: str, **fields: Any) -> ev.TaskSpec:
+    return ev.TaskSpec(key=key, requires=requires, pool="p", **{"cpus": 1.0, **fields})
 
 
 class Player:
@@ -29,7 +29,7 @@ class Player:
     def __init__(self, *, fail_fast: bool = True, room: Capacity | None = ROOM) -> None:
         self.machine = Machine({"p": room}, fail_fast=fail_fast)
         self.room = room
-        self.tasks: dict[str, ev.Task] = {}
+        self.tasks: dict[str, ev.TaskSpec] = {}
         self.running: dict[str, int] = {}
         self.behind: set[str] = set()
         self.preparing: list[str] = []
@@ -38,7 +38,7 @@ class Player:
         self.settled: dict[str, str] = {}
         self.attempts: dict[str, int] = {}
         self.cancels: list[ev.Cancel] = []
-        self.retrying: list[ev.Retrying] = []
+        self.retrying: list[ev.RecordRetry] = []
         self.finished: str | None = None
         self.order: list[str] = []
         self.now = 0.0
@@ -71,7 +71,7 @@ class Player:
             self.order.append(action.key)
             if action.behind:
                 self.behind.add(action.key)
-        elif isinstance(action, ev.Settled):
+        elif isinstance(action, ev.RecordEnd):
             assert action.key not in self.settled, "settled twice"
             assert action.key not in self.running, "done and running"
             assert action.status in STEP_DONE
@@ -79,11 +79,11 @@ class Player:
         elif isinstance(action, ev.Cancel):
             assert self.running.get(action.key) == action.attempt
             self.cancels.append(action)
-        elif isinstance(action, ev.Hook):
+        elif isinstance(action, ev.CallHook):
             self.hooks.append(action.key)
-        elif isinstance(action, ev.Retrying):
+        elif isinstance(action, ev.RecordRetry):
             self.retrying.append(action)
-        elif isinstance(action, ev.Finished):
+        elif isinstance(action, ev.FinishRun):
             assert set(self.settled) == set(self.tasks)
             assert not self.running and not self.hooks
             self.finished = action.status
@@ -92,11 +92,11 @@ class Player:
         while self.preparing:
             self.tell(ev.Prepared(key=self.preparing.pop(0)))
 
-    def end(self, key: str, cause: str = "", escalated: ev.Task | None = None) -> None:
+    def end(self, key: str, cause: str = "", escalated: ev.TaskSpec | None = None) -> None:
         self.tell(ev.Ended(key=key, attempt=self.running.pop(key), cause=cause, escalated=escalated))
         self.prepare_all()
 
-    def start(self, *tasks: ev.Task, close: bool = True) -> None:
+    def start(self, *tasks: ev.TaskSpec, close: bool = True) -> None:
         self.tell(ev.Added(tasks=tasks))
         if close:
             self.tell(ev.Closed())
@@ -345,9 +345,9 @@ def test_a_cached_step_lets_the_next_one_start() -> None:
     player.tell(ev.Added(tasks=(task("a"), task("b", "a"))))
     player.tell(ev.Closed())
     player.preparing.clear()
-    player.tell(ev.Hit(key="a"))
+    player.tell(ev.ResultFound(key="a"))
     assert player.preparing == ["b"]
-    player.tell(ev.Hit(key="b", kept=True))
+    player.tell(ev.ResultFound(key="b", earlier=True))
     assert player.settled == {"a": "cached", "b": "succeeded"}
     assert player.finished == "succeeded"
 
@@ -404,7 +404,7 @@ def test_short_elements_stand_in_line_behind_running_ones() -> None:
     player.tell(ev.Expanded(key="f", tasks=tuple(task(f"f[{n}]", parent="f", ahead=True) for n in range(20))))
     player.prepare_all()
     assert len(player.running) == 2
-    player.tell(ev.Paced(pool="p", ahead=6))
+    player.tell(ev.PaceChanged(pool="p", ahead=6))
     assert len(player.running) == 8 and len(player.behind) == 6
     for _ in range(20):
         player.end(next(iter(player.running)))
@@ -473,7 +473,7 @@ def test_hooks_are_waited_for() -> None:
     player.end("a")
     assert player.hooks == ["a"] and player.finished is None
     player.hooks.clear()
-    player.tell(ev.HookDone(key="a"))
+    player.tell(ev.HookEnded(key="a"))
     assert player.finished == "succeeded"
 
 
@@ -495,9 +495,9 @@ def test_a_chain_of_ten_thousand_is_no_deep_recursion() -> None:
     assert sum(status == "skipped" for status in player.settled.values()) == 9_999
 
 
-def graph(draw: Any) -> list[ev.Task]:
+def graph(draw: Any) -> list[ev.TaskSpec]:
     count = draw(st.integers(1, 8))
-    tasks: list[ev.Task] = []
+    tasks: list[ev.TaskSpec] = []
     for number in range(count):
         earlier = [made.key for made in tasks]
         requires = draw(st.lists(st.sampled_from(earlier), unique=True, max_size=3)) if earlier else []
@@ -520,13 +520,13 @@ def graph(draw: Any) -> list[ev.Task]:
 
 
 @st.composite
-def worlds(draw: Any) -> tuple[list[ev.Task], bool, int]:
+def worlds(draw: Any) -> tuple[list[ev.TaskSpec], bool, int]:
     return graph(draw), draw(st.booleans()), draw(st.integers(0, 2**32))
 
 
 @settings(max_examples=400, deadline=None)
 @given(worlds())
-def test_any_order_of_events_keeps_the_promises(world: tuple[list[ev.Task], bool, int]) -> None:
+def test_any_order_of_events_keeps_the_promises(world: tuple[list[ev.TaskSpec], bool, int]) -> None:
     """No step is done and running, none ends twice, no output of a good step is lost, retries stay in their limit."""
     tasks, fail_fast, seed = world
     chance = random.Random(seed)
@@ -545,7 +545,7 @@ def test_any_order_of_events_keeps_the_promises(world: tuple[list[ev.Task], bool
         if move == "prepare":
             key = player.preparing.pop(chance.randrange(len(player.preparing)))
             answer = chance.choice(
-                [ev.Prepared(key=key)] * 6 + [ev.Hit(key=key), ev.Unready(key=key, cause="input-error")]
+                [ev.Prepared(key=key)] * 6 + [ev.ResultFound(key=key), ev.NotPrepared(key=key, cause="input-error")]
             )
             player.tell(answer)
         elif move == "expand":
@@ -571,7 +571,7 @@ def test_any_order_of_events_keeps_the_promises(world: tuple[list[ev.Task], bool
             if cause == "gpu-oom" and bigger is None and "gpu-oom" in player.tasks[key].climbs:
                 assert key in player.settled, "the same request would only run out of memory again"
         elif move == "hook":
-            player.tell(ev.HookDone(key=player.hooks.pop()))
+            player.tell(ev.HookEnded(key=player.hooks.pop()))
         elif move == "tick":
             player.tell(ev.Ticked(), player.now + chance.choice([0.0, 1.0, 10.0]))
         elif move == "stop":

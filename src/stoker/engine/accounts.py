@@ -1,6 +1,6 @@
-"""What steps do with their devices: who waits for some, who got which, and the receipt when an attempt is over.
+"""Records which steps wait for devices, which have some, and the receipt of each attempt that is over.
 
-The monitor beside a step wrote samples; here they become the receipt, are kept, and are judged by `on_idle_gpu`.
+The monitor beside a step writes samples; they become the receipt, which `on_idle_gpu` judges.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ class Accounts:
     def __init__(self, recorder: Recorder, observer: Observer) -> None:
         self._recorder = recorder
         self._observer = observer
-        self._noted: set[tuple[str, int]] = set()
+        self._recorded: set[tuple[str, int]] = set()
 
-    def waits(self, key: str, parent: str, message: str) -> None:
-        """An attempt stands in line for devices."""
-        self._recorder.event("waiting", key, {"message": message})
+    def record_waiting(self, key: str, parent: str, message: str) -> None:
+        """Record that an attempt waits for devices."""
+        self._recorder.record_event("waiting", key, {"message": message})
         self._observer.changed(key, "waiting", {"parent": parent, "message": message})
 
-    def leased(self, key: str, parent: str, attempt: int, lease: Lease) -> None:
-        """An attempt has its devices."""
-        if (key, attempt) in self._noted:
+    def record_lease(self, key: str, parent: str, attempt: int, lease: Lease) -> None:
+        """Record the devices that an attempt has, once."""
+        if (key, attempt) in self._recorded:
             return
-        self._noted.add((key, attempt))
-        self._recorder.event(
+        self._recorded.add((key, attempt))
+        self._recorder.record_event(
             "leased", key, {**to_json(lease), "host": lease.host or socket.gethostname(), "attempt": attempt}
         )
         devices = [device for node in (lease, *lease.others) for device in node.held]
         self._observer.changed(key, "leased", {"parent": parent, "attempt": attempt, "devices": to_json(devices)})
 
-    def close(self, key: str, step: StepPlan, status: JobStatus, facts: dict[str, Any]) -> None:
-        """Write the receipt of an attempt that is over, and let it change the attempt's facts where it is to."""
+    def record_receipt(self, key: str, step: StepPlan, status: JobStatus, facts: dict[str, Any]) -> None:
+        """Write the receipt of an attempt that is over, and complete the attempt's facts with its verdict."""
         if status.lease is None:
-            _explain_none(step, facts)
+            _advise_asking(step, facts)
             return
         from stoker.core import receipt_words  # only for steps with devices
         from stoker.devices import nodes
@@ -78,33 +78,33 @@ class Accounts:
         ]
         receipt = nodes.together(receipts)
         shown = [track for one in samples for track in tracks(one) if track.uuid or one is samples[0]]
-        self._recorder.receipt(key, facts["attempt"], receipt, tuple(shown))
+        self._recorder.record_receipt(key, facts["attempt"], receipt, tuple(shown))
         for held in leases:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(held.samples)
         facts["pretended"] = receipt.simulated or bool(receipt.fallback)
         facts["receipt"] = receipt_words.summary(receipt)
-        judged = _judged(receipt, step, facts)
-        if judged:
+        objection = _objection(receipt, step, facts)
+        if objection:
             from stoker.worker import signatures  # read when something failed: the table costs a start 2 ms
 
             why, advice = signatures.general(IDLE_GPU)
-            facts.update(cause=IDLE_GPU, message=judged, outputs={})
-            facts["error"] = {"message": judged, "why": why, "advice": advice, "retryable": RETRYABLE[IDLE_GPU]}
+            facts.update(cause=IDLE_GPU, message=objection, outputs={})
+            facts["error"] = {"message": objection, "why": why, "advice": advice, "retryable": RETRYABLE[IDLE_GPU]}
         elif step.settings.on_idle_gpu != "ignore" and receipt.verdict in ("idle", "wrong-device", "cpu-fallback"):
             facts["warning"] = "; ".join(receipt.evidence)
 
 
 def _samples(lease: Lease) -> Samples:
-    """What a monitor wrote; of one that never came so far, what it was told: the devices were held all the same."""
+    """A monitor's samples; where it wrote none, only their header: the devices were leased all the same."""
     from stoker.devices.receipt import read
 
     samples = read(lease.samples)
     return samples if samples.header else attrs.evolve(samples, header=to_json(lease))
 
 
-def _judged(receipt: Receipt, step: StepPlan, facts: Mapping[str, Any]) -> str:
-    """Why an attempt is to count as failed for what it did with its devices; empty where it is not."""
+def _objection(receipt: Receipt, step: StepPlan, facts: Mapping[str, Any]) -> str:
+    """Why an attempt counts as failed for its use of devices; empty where it does not."""
     if receipt.stopped and facts["cause"]:
         return receipt.stopped
     if step.settings.on_idle_gpu != "fail" or facts["cause"]:
@@ -119,7 +119,7 @@ def _seconds(facts: Mapping[str, Any]) -> float | None:
     return None if started is None or ended is None else float(ended - started)
 
 
-def _explain_none(step: StepPlan, facts: dict[str, Any]) -> None:
-    """A step that reached for a GPU without having asked for one is told just that."""
+def _advise_asking(step: StepPlan, facts: dict[str, Any]) -> None:
+    """Advise a step that used a GPU without asking for one to ask."""
     if facts["cause"] in (NO_GPU, NO_DRIVER) and not step.settings.resources.gpus_per_node:
         facts["error"] = {**(facts.get("error") or {}), "advice": ASKED_FOR_NONE}

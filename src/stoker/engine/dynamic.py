@@ -1,7 +1,7 @@
 """Runs a dynamic pipeline: its body in the caller's thread with real values, the engine in a thread beside it.
 
-The body's calls become nodes one by one. A failure is raised where the body asks for the result; a body that catches it
-has dealt with it, and the run goes on.
+Each call of the body becomes a node. A failure is raised where the body asks for the result; the run
+goes on if the body catches it.
 """
 
 from __future__ import annotations
@@ -10,34 +10,33 @@ import threading
 from typing import Any, Callable, Mapping, Protocol
 
 from stoker.backends.base.backend import RunningBackend
-from stoker.core import events as ev
 from stoker.core import findings as checks
 from stoker.core.artifact import from_wire
 from stoker.core.errors import PreflightError, RunCancelled, RunFailed
 from stoker.core.graph import Node
 from stoker.core.plan import StepPlan
 from stoker.core.status import STEP_GOOD
-from stoker.engine.runner import Runner
+from stoker.engine import events as ev
+from stoker.engine.runner import RunLoop
 from stoker.plan.planner import Planner, backend_findings
 from stoker.store import artifacts
 
 
 class Body(Protocol):
-    """What decides while a run goes on which steps come next."""
+    """Decides which steps come next while a run goes on."""
 
     @property
     def computing(self) -> bool:
         """Whether the user's own code runs in this process now."""
 
-    def run(self, runner: Runner, backends: Mapping[str, RunningBackend]) -> str:
+    def run(self, runner: RunLoop, backends: Mapping[str, RunningBackend]) -> str:
         """Run to the end of the run; its status."""
 
 
 class DynamicBody:
-    """One run of a dynamic pipeline's body; the session that its steps are submitted to.
+    """One run of a dynamic pipeline's body, and the session to which its steps are submitted.
 
-    `call` runs the body, whose steps go to the session that it is given. `ready` makes what a step needs before it can
-    be sent, such as its image.
+    `call` runs the body in this session. `ready` makes what a step needs before it is submitted, such as its image.
     """
 
     def __init__(
@@ -46,15 +45,15 @@ class DynamicBody:
         self._call = call
         self._planner = planner
         self._ready = ready
-        self._runner: Runner | None = None
+        self._runner: RunLoop | None = None
         self._backends: Mapping[str, RunningBackend] = {}
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._settled: dict[str, str] = {}
         self._over = False
         self.computing = False
         self.returned: Any = None
 
-    def run(self, runner: Runner, backends: Mapping[str, RunningBackend]) -> str:
+    def run(self, runner: RunLoop, backends: Mapping[str, RunningBackend]) -> str:
         """Run body and engine to their ends; what the body raised is raised, unless it is a step's failure."""
         self._runner, self._backends = runner, backends
         runner.on_settled = self._on_settled
@@ -78,26 +77,26 @@ class DynamicBody:
             raise failure
         return str(status)
 
-    def _engine(self, runner: Runner, outcome: list[Any]) -> None:
+    def _engine(self, runner: RunLoop, outcome: list[Any]) -> None:
         try:
             outcome.append(runner.loop())
         except BaseException as error:  # handed over to the thread that waits
             outcome.append(error)
         finally:
-            with self._news:
+            with self._changed:
                 self._over = True
-                self._news.notify_all()
+                self._changed.notify_all()
 
     def _join(self, thread: threading.Thread) -> None:
         while thread.is_alive():
             thread.join(0.1)  # so that the main thread can handle signals
 
     def _on_settled(self, key: str, status: str) -> None:
-        with self._news:
+        with self._changed:
             self._settled[key] = status
-            self._news.notify_all()
+            self._changed.notify_all()
 
-    # The session that the front end sees
+    # The session of the pipeline's front end
 
     def submit(self, node: Node) -> None:
         """Plan a node and add it to the run; refused at once where its backend would refuse it."""
@@ -112,21 +111,21 @@ class DynamicBody:
     def result(self, key: str, output: str) -> Any:
         """The value of a step's output, once it is there; of a fan-out the list of its elements' values."""
         self._wait(key)
-        return self._value(self._running().outputs_of(key, output))
+        return self._value(self._running().output_of(key, output))
 
     def wait(self, key: str) -> None:
         """Wait for a step that has no outputs."""
         self._wait(key)
 
-    def _running(self) -> Runner:
+    def _running(self) -> RunLoop:
         if self._runner is None:
             raise RunFailed("the pipeline's run has not begun")
         return self._runner
 
     def _wait(self, key: str) -> None:
-        with self._news:
+        with self._changed:
             while key not in self._settled and not self._over:
-                self._news.wait(0.1)  # so that the main thread can handle signals
+                self._changed.wait(0.1)  # so that the main thread can handle signals
             status = self._settled.get(key)
         if status in STEP_GOOD:
             return

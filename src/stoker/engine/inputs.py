@@ -1,4 +1,4 @@
-"""What each step's parameters are bound to, once what comes before is done; and what makes a fan-out's elements.
+"""Binds each step's parameters once the steps before it are done, counts a fan-out's elements, and keys cached results.
 
 Works on artifacts' descriptions only: values are loaded by the workers that need them.
 """
@@ -10,6 +10,7 @@ from typing import Any, Iterator, Mapping
 from stoker.core.artifact import from_wire
 from stoker.core.errors import StokerError
 from stoker.core.plan import StepPlan
+from stoker.plan.cachekey import cache_key
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
@@ -20,8 +21,8 @@ class UnequalLengths(StokerError):
     """The lists that a fan-out iterates over together do not have the same length."""
 
 
-class Inputs:
-    """The outputs of the steps that are done, and the inputs of those that are next."""
+class Bindings:
+    """The outputs of finished steps, and the inputs of the next ones."""
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
@@ -63,11 +64,11 @@ class Inputs:
         count = self._counts.get(key)
         if count is None:
             return self._outputs[key][name]
-        found = self._lists.get((key, name))
-        if found is None:
+        gathered = self._lists.get((key, name))
+        if gathered is None:
             items = [from_wire(self._outputs[f"{key}[{index}]"][name]) for index in range(count)]
-            found = self._lists[key, name] = artifacts.gather(items, self._blobs).wire()
-        return found
+            gathered = self._lists[key, name] = artifacts.gather(items, self._blobs).wire()
+        return gathered
 
     # Fan-outs
 
@@ -76,9 +77,9 @@ class Inputs:
         columns: dict[str, list[Any]] = {name: list(self._items(step.inputs[name])) for name in step.mapped}
         lengths = {name: len(column) for name, column in columns.items()}
         if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+            counts = ", ".join(f"{name} has {length}" for name, length in lengths.items())
             raise UnequalLengths(
-                f"the lists to map over differ in length: {told}",
+                f"the lists to map over differ in length: {counts}",
                 where=f"{step.where} step '{step.key}'",
                 fix="make them equally long, or hand the one that is the same for all elements over by keyword",
             )
@@ -100,8 +101,8 @@ class Inputs:
             for item in artifacts.items(from_wire(whole), self._blobs):
                 yield {"value": item.wire()}
 
-    def element(self, key: str, index: int, trees: Mapping[str, Any]) -> None:
-        """What one element is given, of a fan-out that is told of them one by one."""
+    def add_element(self, key: str, index: int, trees: Mapping[str, Any]) -> None:
+        """Add one element of a fan-out whose elements come one by one, with its input trees."""
         self._elements.setdefault(key, {})[index] = trees
 
     def _element(self, step: StepPlan, index: int) -> dict[str, Any]:
@@ -112,11 +113,39 @@ class Inputs:
         return [tree["step"] for tree in self._elements[step.key][index].values() if "step" in tree]
 
 
-def digest_of(tree: Mapping[str, Any]) -> str:
-    """What a cache key says of an input: the digests of its values in their structure."""
+def tree_digest(tree: Mapping[str, Any]) -> str:
+    """An input in a cache key: the digests of its values in their structure."""
     if "value" in tree:
         wire = tree["value"]
         return f"{wire['s']}:{wire['d']}"
     if "list" in tree:
-        return "[" + ",".join(digest_of(item) for item in tree["list"]) + "]"
-    return "{" + ",".join(f"{name!r}:{digest_of(item)}" for name, item in tree["dict"].items()) + "}"
+        return "[" + ",".join(tree_digest(item) for item in tree["list"]) + "]"
+    return "{" + ",".join(f"{name!r}:{tree_digest(item)}" for name, item in tree["dict"].items()) + "}"
+
+
+def result_key(step: StepPlan, inputs: Mapping[str, Any], environment: str) -> str:
+    """The key under which the cache finds the result of a step that is bound to its inputs.
+
+    `environment` is the digest of the environment that steps without one of their own, and without an image, share.
+    """
+    return cache_key(
+        code=step.code,
+        inputs={name: tree_digest(tree) for name, tree in inputs.items()},
+        outputs=[
+            *(output.name for output in step.outputs),
+            *(f"split:{name}" for name in step.split),
+            *_gathered(step),
+        ],
+        environment=step.image or step.environment or environment,
+        extra=step.settings.cache_key,
+    )
+
+
+def _gathered(step: StepPlan) -> list[str]:
+    """What the key says of a step whose value is the list of its ranks' values: how many ranks there are."""
+    launch = step.settings.launch
+    if launch is None or launch.outputs != "all":
+        return []
+    resources = step.settings.resources
+    counts = (launch.num_processes, launch.processes_per_node, resources.get("nodes", 1), resources.gpus_per_node)
+    return [f"ranks:{'/'.join(map(str, counts))}"]

@@ -11,7 +11,7 @@ from stoker.core.observer import Observer
 
 
 class Stoppable(Protocol):
-    """What can be asked to end."""
+    """A run that can be stopped."""
 
     def stop(self) -> None:
         """Ask once for a graceful end, twice for one at once; safe in a signal handler."""
@@ -22,16 +22,16 @@ class Stoppable(Protocol):
 
 @contextlib.contextmanager
 def interrupts(runner: Stoppable, observer: Observer, *, computing: Callable[[], bool]) -> Iterator[None]:
-    """While inside, signals stop the runner. In another thread than the main one nothing can be done, or needed.
+    """Within the context, signals stop the runner; without effect in another thread than the main one.
 
-    While `computing`, this thread runs the user's code: a second signal ends that, too.
+    While `computing`, this thread runs the user's code: a second signal interrupts that, too.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     count = 0
 
-    def asked(number: int, frame: Any) -> None:
+    def stop_run(number: int, frame: Any) -> None:
         nonlocal count
         count += 1
         text = "stopping: steps that run are asked to end (again: at once)" if count == 1 else "stopping at once"
@@ -40,9 +40,9 @@ def interrupts(runner: Stoppable, observer: Observer, *, computing: Callable[[],
         if count > 1 and computing():
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, stop_run) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

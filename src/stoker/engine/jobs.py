@@ -1,6 +1,6 @@
-"""A run's jobs at its backends: sent, waited for, asked about, ended. Knows no machine and no store.
+"""Submits a run's jobs to its backends, waits for them, polls them and cancels them. Knows no machine and no store.
 
-Backends that wake us are only asked when they did; the others together, less and less often while nothing changes.
+Backends that wake us are polled only when they did; the others together, less and less often while nothing changes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _OVER: Final = ("succeeded", "failed")
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class News:
-    """What became of a job. `hook` names the hook that it was, if it was one."""
+class JobUpdate:
+    """A job's new status. `hook` is the name of the hook that the job is, if it is one."""
 
     key: str
     attempt: int
@@ -33,19 +33,19 @@ class News:
     hook: str = ""
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the job has ended."""
         return self.status.state in _OVER
 
 
-class Jobs:
-    """Everything that one run has at its backends."""
+class RunJobs:
+    """The jobs that one run has at its backends."""
 
     def __init__(self, run: str, backends: Mapping[str, RunningBackend], *, max_parallel: int | None) -> None:
         self._run = run
         self._backends = backends
         self.pace = Pace(backends, max_parallel)
-        self._known: dict[str, tuple[str, int, str]] = {}
+        self._jobs: dict[str, tuple[str, int, str]] = {}
         self._hooks: dict[str, RunningBackend] = {}
         self._wakeup = Wakeup()
         self._selector = selectors.DefaultSelector()
@@ -59,7 +59,7 @@ class Jobs:
     def submit(
         self, key: str, attempt: int, step: StepPlan, inputs: Mapping[str, Any], *, element: bool, behind: bool
     ) -> None:
-        """Send an attempt; raises what its backend raises, and then knows nothing of it."""
+        """Submit an attempt; what its backend raises is raised, and the attempt is then not known here."""
         job = Job(
             name=self._name(key, attempt),
             run=self._run,
@@ -71,11 +71,11 @@ class Jobs:
             behind=behind,
         )
         self._backends[step.backend].submit(job)
-        self._known[job.name] = (key, attempt, "")
-        self.pace.placed(job.name, step.backend)
+        self._jobs[job.name] = (key, attempt, "")
+        self.pace.remember_backend(job.name, step.backend)
 
-    def hook(self, key: str, which: str, step: StepPlan, told: Mapping[str, Any]) -> None:
-        """Have a hook called by a worker: the driver runs no user code."""
+    def call_hook(self, key: str, which: str, step: StepPlan, facts: Mapping[str, Any]) -> None:
+        """Have a worker call a hook."""
         job = Job(
             name=f"{self._run}/{key}/{which}",
             run=self._run,
@@ -85,15 +85,15 @@ class Jobs:
             inputs={},
             kind="hook",
             hook=step.hooks[which],
-            told={"run": self._run, **told},
+            told={"run": self._run, **facts},
         )
         self._backends[step.backend].submit(job)
-        self._known[job.name] = (key, 0, which)
+        self._jobs[job.name] = (key, 0, which)
         self._hooks[job.name] = self._backends[step.backend]
-        self.pace.placed(job.name, step.backend)
+        self.pace.remember_backend(job.name, step.backend)
 
     def cancel(self, key: str, attempt: int, step: StepPlan, *, hard: bool) -> None:
-        """Ask for an attempt's end; its news still comes."""
+        """Ask for an attempt's end; its last update still comes."""
         self._backends[step.backend].cancel(self._name(key, attempt), grace=0.0 if hard else GRACE)
 
     def end_hooks(self, *, hard: bool) -> None:
@@ -111,41 +111,41 @@ class Jobs:
         self._wakeup.set()
 
     def wait(self, seconds: float) -> None:
-        """Wait for news, a wake, or the time to ask again."""
-        if self._known and not self.pace.all_wake:
+        """Wait for an update, a wake, or the time to poll again."""
+        if self._jobs and not self.pace.all_wake:
             seconds = min(seconds, self._next_poll - time.time())
         woken = self._selector.select(max(0.0, seconds))
         if any(key.fd == self._wakeup.descriptor for key, _ in woken):
             self._wakeup.clear()
 
-    def news(self) -> list[News]:
-        """What happened since the last call; the backends' lost jobs and ended ones are forgotten here."""
-        found: list[News] = []
+    def poll(self) -> list[JobUpdate]:
+        """What happened since the last call; lost and ended jobs are forgotten."""
+        updates: list[JobUpdate] = []
         now = time.time()
         due = now >= self._next_poll
         for name, backend in self.pace.distinct():
             if self.pace.wakes(name):
                 statuses = backend.poll(())
-            elif self._known and due:
-                statuses = backend.poll([job for job in self._known if self.pace.backend_of(job) == name])
+            elif self._jobs and due:
+                statuses = backend.poll([job for job in self._jobs if self.pace.backend_of(job) == name])
             else:
                 continue
             for job, status in statuses.items():
-                self._take(job, status, found)
+                self._receive(job, status, updates)
         if due and not self.pace.all_wake:
-            self._quiet_polls = 0 if found else min(self._quiet_polls + 1, len(_POLL) - 1)
+            self._quiet_polls = 0 if updates else min(self._quiet_polls + 1, len(_POLL) - 1)
             self._next_poll = now + _POLL[self._quiet_polls]
-        return found
+        return updates
 
-    def _take(self, job: str, status: JobStatus, found: list[News]) -> None:
-        known = self._known.get(job)
-        if known is None:
+    def _receive(self, job: str, status: JobStatus, updates: list[JobUpdate]) -> None:
+        entry = self._jobs.get(job)
+        if entry is None:
             return
-        key, attempt, hook = known
+        key, attempt, hook = entry
         if status.lost or status.state in _OVER:
-            del self._known[job]
+            del self._jobs[job]
             self._hooks.pop(job, None)
-        found.append(News(key=key, attempt=attempt, status=status, hook=hook))
+        updates.append(JobUpdate(key=key, attempt=attempt, status=status, hook=hook))
 
     def close(self) -> None:
         """Close what waiting needed; the backends are their owner's to close."""

@@ -1,7 +1,7 @@
-"""How fast short elements follow each other, and which backends a run has.
+"""Lets short elements of a fan-out wait at their worker, so that they do not wait for the driver.
 
-An element of a fan-out that takes a tenth of a millisecond would spend more time waiting for the driver than running,
-so short ones stand in line at their worker. How many: so that the line is done in a few milliseconds.
+An element that takes a tenth of a millisecond would otherwise wait longer for the driver than it runs. A line holds
+what a worker does in a few milliseconds.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final, Iterable, Mapping
 import attrs
 
 from stoker.backends.base.backend import RunningBackend
-from stoker.core.events import Paced
 from stoker.core.plan import Capacity, StepPlan
+from stoker.engine.events import PaceChanged
 from stoker.engine.tasks import lines_up
 
 LINE_SECONDS: Final = 0.01
@@ -30,19 +30,19 @@ class Pace:
         self._limit = max_parallel
         self._mean: float | None = None
         self._ahead = 0
-        self._places: dict[str, str] = {}
+        self._backend_names: dict[str, str] = {}
         self.all_wake = all(self._wakes.values())
 
     def capacities(self) -> dict[str, Capacity | None]:
-        """What each pool can run at once; `max_parallel` narrows every one."""
-        return {name: self._narrowed(backend.capacity()) for name, backend in self._backends.items()}
+        """What each backend runs at once, limited by `max_parallel`."""
+        return {name: self._narrow(backend.capacity()) for name, backend in self._backends.items()}
 
-    def _narrowed(self, room: Capacity | None) -> Capacity | None:
+    def _narrow(self, capacity: Capacity | None) -> Capacity | None:
         if self._limit is None:
-            return room
-        if room is None:
+            return capacity
+        if capacity is None:
             return Capacity(cpus=float("inf"), memory=1 << 62, slots=self._limit)
-        return attrs.evolve(room, slots=min(room.slots, self._limit))
+        return attrs.evolve(capacity, slots=min(capacity.slots, self._limit))
 
     def distinct(self) -> Iterable[tuple[str, RunningBackend]]:
         """Each backend once, with a name of it."""
@@ -52,26 +52,26 @@ class Pace:
         """Whether the backend wakes us by itself."""
         return self._wakes[name]
 
-    def placed(self, job: str, backend: str) -> None:
-        """Remember where a job is, where that must be asked for."""
+    def remember_backend(self, job: str, backend: str) -> None:
+        """Remember a job's backend, if some backend must be polled."""
         if not self.all_wake:
-            self._places[job] = backend
+            self._backend_names[job] = backend
 
     def backend_of(self, job: str) -> str:
-        """Where a job was placed."""
-        return self._places[job]
+        """The name of a job's backend."""
+        return self._backend_names[job]
 
     def may_line_up(self, step: StepPlan) -> bool:
         """Whether a job of this step marks its output's end, since others may stand behind it."""
         return lines_up(step) and self._wakes[step.backend]
 
-    def took(self, element: bool, seconds: float) -> None:
-        """Learn from an element's time."""
+    def add_duration(self, element: bool, seconds: float) -> None:
+        """Take an element's seconds into the mean; other steps do not count."""
         if element:
             self._mean = seconds if self._mean is None else self._mean + _SMOOTHING * (seconds - self._mean)
 
-    def changed(self) -> list[Paced]:
-        """News for the machine when the lines should be longer or shorter."""
+    def updates(self) -> list[PaceChanged]:
+        """Events for the machine when the lines should be longer or shorter."""
         if self._mean is None or self._limit is not None:
             return []
         ahead = int(min(LONGEST_LINE, LINE_SECONDS / max(self._mean, 1e-5)))
@@ -81,7 +81,7 @@ class Pace:
         self._ahead = ahead
         events = []
         for name, backend in self._backends.items():
-            room = backend.capacity()
-            if room is not None and self._wakes[name]:
-                events.append(Paced(pool=name, ahead=ahead * max(1, int(room.cpus))))
+            capacity = backend.capacity()
+            if capacity is not None and self._wakes[name]:
+                events.append(PaceChanged(pool=name, ahead=ahead * max(1, int(capacity.cpus))))
         return events

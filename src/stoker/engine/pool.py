@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Callable, Final, Iterator
 
-from stoker.core.events import Task
 from stoker.core.plan import Capacity
+from stoker.engine.events import TaskSpec
 
 LOOKAHEAD: Final = 16
 """How many tasks behind one that does not fit are looked at; a fan-out's elements are alike, so few are enough."""
@@ -19,7 +19,7 @@ PATIENCE: Final = 64
 
 
 class Pool:
-    """One backend's room, the line of those who wait for it, and who holds what."""
+    """One backend's capacity, what running tasks take of it, and the line of tasks that wait for it."""
 
     def __init__(self, capacity: Capacity | None) -> None:
         self.capacity = capacity
@@ -27,24 +27,23 @@ class Pool:
         self.memory = 0
         self.devices = 0
         self.running = 0
-        self.line: deque[Task] = deque()
+        self.line: deque[TaskSpec] = deque()
         self.ahead_limit = 0
-        self._ahead: deque[Task] = deque()
-        self._gone: set[str] = set()
+        self._ahead: deque[TaskSpec] = deque()
         self._passed = 0
 
-    def join(self, task: Task, *, first: bool = False) -> None:
-        """Put a task at the end of the line, or at its head when it was there before."""
+    def join(self, task: TaskSpec, *, first: bool = False) -> None:
+        """Put a task at the end of the line, or with `first` at its head."""
         if first:
             self.line.appendleft(task)
         else:
             self.line.append(task)
 
-    def admit(self, wanted: Callable[[Task], bool]) -> Iterator[tuple[Task, bool]]:
-        """Those who may start now, and whether behind a running one; `wanted` tells who still waits."""
+    def admit(self, is_ready: Callable[[TaskSpec], bool]) -> Iterator[tuple[TaskSpec, bool]]:
+        """Tasks that start now, each with whether it waits at a busy worker; `is_ready` tells which still may."""
         while self.line:
             head = self.line[0]
-            if not wanted(head):
+            if not is_ready(head):
                 self.line.popleft()
                 continue
             if not self._fits(head):
@@ -54,21 +53,21 @@ class Pool:
             self._take(head)
             yield head, False
         if self.line and self._passed < PATIENCE:
-            yield from self._pass_by(wanted)
+            yield from self._pass_by(is_ready)
         while self.line and self.line[0].ahead and len(self._ahead) < self.ahead_limit:
             task = self.line.popleft()
-            if wanted(task):
+            if is_ready(task):
                 self._ahead.append(task)
                 yield task, True
 
-    def _pass_by(self, wanted: Callable[[Task], bool]) -> Iterator[tuple[Task, bool]]:
+    def _pass_by(self, is_ready: Callable[[TaskSpec], bool]) -> Iterator[tuple[TaskSpec, bool]]:
         head = self.line[0]
-        stay: list[Task] = [self.line.popleft()]
+        stay: list[TaskSpec] = [self.line.popleft()]
         while self.line and len(stay) < LOOKAHEAD and self._passed < PATIENCE:
             task = self.line.popleft()
             as_big = task.cpus >= head.cpus and task.memory >= head.memory and task.gang >= head.gang
             as_big = as_big and task.devices >= head.devices
-            if as_big or not wanted(task) or not self._fits(task):
+            if as_big or not is_ready(task) or not self._fits(task):
                 stay.append(task)
                 continue
             self._passed += 1
@@ -76,31 +75,31 @@ class Pool:
             yield task, False
         self.line.extendleft(reversed(stay))
 
-    def _fits(self, task: Task) -> bool:
-        room = self.capacity
-        if room is None:
+    def _fits(self, task: TaskSpec) -> bool:
+        capacity = self.capacity
+        if capacity is None:
             return True
         if not self.running:
-            # Alone on the machine, whatever it asks: requests beyond the machine are the preflight's to refuse.
+            # A task alone on the machine always fits: preflight refuses requests that are too large for it.
             return True
         cpus = self.cpus + task.cpus * task.gang
         devices = task.devices * task.gang
-        if room.devices is not None and devices <= room.devices < self.devices + devices:
+        if capacity.devices is not None and devices <= capacity.devices < self.devices + devices:
             return False
         return (
-            self.running < room.slots
-            and cpus <= room.cpus + 1e-9
-            and self.memory + task.memory * task.gang <= room.memory
+            self.running < capacity.slots
+            and cpus <= capacity.cpus + 1e-9
+            and self.memory + task.memory * task.gang <= capacity.memory
         )
 
-    def _take(self, task: Task) -> None:
+    def _take(self, task: TaskSpec) -> None:
         self.running += 1
         self.cpus += task.cpus * task.gang
         self.memory += task.memory * task.gang
         self.devices += task.devices * task.gang
 
-    def release(self, task: Task) -> None:
-        """Give back what a task held; the next in a worker's line inherits it."""
+    def release(self, task: TaskSpec) -> None:
+        """Give back what a task took; the next one in a worker's line takes it over."""
         if task in self._ahead:
             self._ahead.remove(task)
             return

@@ -1,4 +1,4 @@
-"""What the machine must know of a planned step."""
+"""The machine's task of a planned step or of an element."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, Collection, Mapping, Sequence
 import attrs
 
 from stoker.core.admission import demand
-from stoker.core.events import Task
 from stoker.core.ladder import climbed_after
 from stoker.core.plan import StepPlan
+from stoker.engine.events import TaskSpec
 
 
-def step_task(step: StepPlan, fanouts: Collection[str], tried: int) -> Task:
-    """The task of one node; over another fan-out's elements it only waits until these are known."""
+def step_task(step: StepPlan, fanouts: Collection[str], tried: int) -> TaskSpec:
+    """The task of one step; one that maps over another fan-out only waits until its elements are known."""
     requires: list[str] = list(step.after)
     for name, tree in step.inputs.items():
         for key in _sources(tree):
@@ -21,18 +21,18 @@ def step_task(step: StepPlan, fanouts: Collection[str], tried: int) -> Task:
     return _task(step, key=step.key, requires=tuple(dict.fromkeys(requires)), fanout=bool(step.mapped), tried=tried)
 
 
-def element_task(step: StepPlan, key: str, requires: Sequence[str], tried: int) -> Task:
+def element_task(step: StepPlan, key: str, requires: Sequence[str], tried: int) -> TaskSpec:
     """The task of one element of a fan-out."""
     return _task(step, key=key, requires=tuple(requires), parent=step.key, tried=tried)
 
 
-def escalated_task(step: StepPlan, key: str, parent: str) -> Task:
-    """The task of a step or an element whose request was changed; in a line it would get what one before it had."""
+def escalated_task(step: StepPlan, key: str, parent: str) -> TaskSpec:
+    """The task of a step or an element whose request was changed; in a worker's line it would get the old request."""
     return attrs.evolve(_task(step, key=key, parent=parent), ahead=False)
 
 
 def lines_up(step: StepPlan) -> bool:
-    """Whether elements of this fan-out may stand in line behind each other: nothing may hang on when one starts."""
+    """Whether elements of this fan-out may wait at a busy worker: nothing may depend on when one starts."""
     settings = step.settings
     return (
         settings.timeout is None
@@ -43,12 +43,12 @@ def lines_up(step: StepPlan) -> bool:
     )
 
 
-def _task(step: StepPlan, **fields: Any) -> Task:
+def _task(step: StepPlan, **fields: Any) -> TaskSpec:
     settings = step.settings
     retry, counts = settings.retry, demand(settings)
     element = bool(fields.get("parent"))
     fanout = bool(fields.get("fanout"))
-    return Task(
+    return TaskSpec(
         pool=step.backend,
         cpus=counts.cpus,
         memory=counts.memory,

@@ -11,7 +11,6 @@ from typing import Any, Mapping, Sequence
 import attrs
 
 from stoker.backends.base.backend import RunningBackend
-from stoker.core import events as ev
 from stoker.core import findings as checks
 from stoker.core.admission import DEFAULT_CPUS
 from stoker.core.errors import PreflightError
@@ -19,8 +18,9 @@ from stoker.core.flow import TRANSITION, FlowGraph
 from stoker.core.launch import DEFAULTS
 from stoker.core.plan import Capacity, StepPlan
 from stoker.core.status import STEP_GOOD, StepStatus
+from stoker.engine import events as ev
 from stoker.engine.growth import Growth
-from stoker.engine.runner import Runner
+from stoker.engine.runner import RunLoop
 from stoker.flows.catching import failure_wire
 from stoker.flows.joins import Next, Split, Task, Ways, Wire
 from stoker.flows.profile import profile
@@ -71,18 +71,18 @@ class FlowBody:
         self._ways = Ways(graph, parameters, blobs, notes=notes)
         self._tasks: dict[str, Task] = {}
         self._groups: dict[Split, dict[str, StepPlan]] = {}
-        self._runner: Runner | None = None
+        self._runner: RunLoop | None = None
         self._backends: Mapping[str, RunningBackend] = {}
         self._bad: dict[str, StepStatus] = {}
         self._closed = False
 
-    def run(self, runner: Runner, backends: Mapping[str, RunningBackend]) -> str:
+    def run(self, runner: RunLoop, backends: Mapping[str, RunningBackend]) -> str:
         """Run the flow to its end, in this thread."""
         self._runner = runner
         self._backends = backends
         runner.on_settled = self._on_settled
         for line in self._said:
-            runner.growth.said(line)
+            runner.growth.say(line)
         self._begin(self._ways.begin())
         runner.begin()
         return runner.loop()
@@ -99,7 +99,7 @@ class FlowBody:
         if task is None:
             return
         prefix = self._options[task.step].profile
-        more = {} if prefix is None else self._growth.profiled(key, lambda row: profile(row, prefix, self._blobs))
+        more = {} if prefix is None else self._growth.record_profile(key, lambda row: profile(row, prefix, self._blobs))
         if status in STEP_GOOD:
             self._go_on(task, {**self._growth.outputs(key), **more} if more else self._growth.outputs(key))
         elif status == "failed":
@@ -124,17 +124,17 @@ class FlowBody:
         """Go on as if the task had done nothing but keep its failure."""
         assert self._runner is not None
         runner = self._runner
-        doing = runner.doing(task.key)
+        execution = runner.execution(task.key)
         outputs: dict[str, Wire] = {**({} if task.nodes else task.given), **more}
         if var:
-            outputs[var] = failure_wire(doing.facts, task.step, self._blobs)
+            outputs[var] = failure_wire(execution.facts, task.step, self._blobs)
         step = self._graph.steps[task.step]
         document = {"next": list(step.targets), "kind": step.kind, "name": ""}
         if step.targets:
             outputs[TRANSITION] = artifacts.save(document, self._blobs).wire()
         kept = f"its failure is kept in '{var}'" if var else "its failure was caught"
         runner.tell(ev.Forgiven(key=task.key))
-        self._growth.mended(task.key, outputs, doing, f"{doing.facts.get('cause', 'failed')}: {kept}")
+        self._growth.accept_failure(task.key, outputs, execution, f"{execution.facts.get('cause', 'failed')}: {kept}")
         self._go_on(task, outputs)
 
     def _close(self, *, failed: bool) -> None:
@@ -150,7 +150,7 @@ class FlowBody:
         self._growth.forget(task.key)
         found = self._ways.after(task, outputs)
         if found.by_node:
-            self._growth.keep_by_node(task.key, found.by_node, self._blobs)
+            self._growth.record_by_node(task.key, found.by_node, self._blobs)
         if found.met is not None:
             self._end_groups(found.met)
         self._begin(found)

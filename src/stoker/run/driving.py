@@ -13,12 +13,12 @@ from stoker.core.errors import RunCancelled, RunFailed, StokerError
 from stoker.core.observer import Observer
 from stoker.core.plan import Plan
 from stoker.core.settings import PipelineSettings
-from stoker.engine.doing import Policy
 from stoker.engine.dynamic import Body
-from stoker.engine.inputs import Inputs
+from stoker.engine.execution import Policy
+from stoker.engine.inputs import Bindings
 from stoker.engine.interrupts import interrupts
 from stoker.engine.recorder import Recorder
-from stoker.engine.runner import Runner
+from stoker.engine.runner import RunLoop
 from stoker.plan.cachekey import environment_digest
 from stoker.run.session import Session
 from stoker.store.store import Store
@@ -62,11 +62,11 @@ class Drive:
             backends = self._session.backends(sources, self._settings)
             recorder = Recorder(store, run=self._id, token=self._token)
             if self._resumed:
-                recorder.remember_earlier(but=request.again)
-            runner = Runner(
+                recorder.load_earlier(but=request.again)
+            runner = RunLoop(
                 run=self._id,
                 recorder=recorder,
-                inputs=Inputs(store.blobs),
+                inputs=Bindings(store.blobs),
                 backends=backends,
                 observer=self._observer,
                 policy=Policy(
@@ -110,7 +110,7 @@ class Drive:
     def _computing(self) -> bool:
         return self._body is not None and self._body.computing
 
-    def _loop(self, runner: Runner, backends: Mapping[str, RunningBackend]) -> str:
+    def _loop(self, runner: RunLoop, backends: Mapping[str, RunningBackend]) -> str:
         if self._body is not None:
             return self._body.run(runner, backends)
         runner.add(self._plan.steps)

@@ -1,4 +1,4 @@
-"""What the engine's machine is told and what it asks for: plain values, so that any order of them can be tested.
+"""The machine's events and actions: plain values, so that any order of them can be tested.
 
 Times are seconds on a clock of the runner's choice; the machine only compares and adds them.
 """
@@ -13,38 +13,48 @@ from stoker.core.status import RunStatus, StepStatus
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class Task:
-    """What the machine must know of a step to place it in time.
-
-    `requires` are keys that must end well first; `"k[]"` stands for "the fan-out k knows its elements". A `fanout` is
-    expanded instead of submitted. `gang` nodes start together or not at all: each takes `cpus` and `memory`.
-    `tried` attempts were made by earlier sessions of the run; they count for the attempt's number, not for the limit.
-    After one of the causes in `climbs` only a changed request is tried again, or one whose `retry_on` names the cause.
-    `devices` are the accelerators that it takes whole. `ahead`: the task may be handed to a busy worker to be next in
-    its line.
-    """
+class TaskSpec:
+    """What the machine must know of a step or an element to schedule it."""
 
     key: str
     requires: tuple[str, ...] = ()
+    """Keys that must succeed first; `"k[]"` is met as soon as the fan-out `k` knows its elements."""
     parent: str = ""
+    """The fan-out that this is an element of."""
     fanout: bool = False
+    """Expanded instead of submitted."""
     pool: str = ""
+    """The backend that runs it."""
     cpus: float = 0.0
+    """Cores of each node."""
     memory: int = 0
+    """Bytes of each node."""
     gang: int = 1
+    """Nodes, which start together or not at all."""
     devices: int = 0
+    """Accelerators of each node that it takes whole."""
     retries: int = 0
+    """How many attempts may follow the first one of this session."""
     retry_on: frozenset[str] = frozenset()
+    """Causes after which it is tried again; none is any that another attempt may cure."""
     climbs: frozenset[str] = frozenset()
+    """Causes after which only a changed request is tried again, unless `retry_on` names them."""
     delay: float = 0.0
+    """Seconds before the first retry; each later one waits `backoff` times as long, at most `max_delay`."""
     backoff: float = 1.0
     max_delay: float = 3600.0
     jitter: float = 0.0
+    """The part of a wait by which it may be longer or shorter."""
     timeout: float | None = None
+    """Seconds from an attempt's begin to its cancellation; None is no limit."""
     on_success: bool = False
+    """Whether a hook is called when it succeeded."""
     on_failure: bool = False
+    """Whether a hook is called when it failed."""
     tried: int = 0
+    """Attempts of earlier sessions of the run: they count for an attempt's number, not against `retries`."""
     ahead: bool = False
+    """Whether a busy worker may take it as the next in its line."""
 
 
 # Events: what happened.
@@ -54,12 +64,12 @@ class Task:
 class Added:
     """The graph grew (the first event of a run adds the static graph)."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[TaskSpec, ...]
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class Closed:
-    """Nobody will add anything any more of their own accord; a finishing step still may.
+    """Nothing is added to the run from outside any more; a finishing step still may add tasks.
 
     `failed`: the body of a dynamic pipeline raised, so that what still runs is of no use.
     """
@@ -69,14 +79,14 @@ class Closed:
 
 @attrs.frozen(kw_only=True, slots=True)
 class Forgiven:
-    """The body of a dynamic pipeline was told of a step's failure and went on: it is no failure of the run."""
+    """The body of a dynamic pipeline caught a step's failure and went on: it is no failure of the run."""
 
     key: str
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class Paced:
-    """How many `ahead` tasks of a pool may stand in line behind running ones, from how long they take."""
+class PaceChanged:
+    """How many `ahead` tasks of a pool may wait at busy workers, from how long they take."""
 
     pool: str
     ahead: int
@@ -84,18 +94,18 @@ class Paced:
 
 @attrs.frozen(kw_only=True, slots=True)
 class Prepared:
-    """A task's inputs are there and its result is not in the cache. `escalated`: it asks for something else by now."""
+    """A task's inputs are there and its result is not in the cache. `escalated`: its request was changed."""
 
     key: str
-    escalated: Task | None = None
+    escalated: TaskSpec | None = None
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class Hit:
-    """A task's result is in the cache, or was made by an earlier session of the same run (`kept`)."""
+class ResultFound:
+    """A task's result is in the cache, or an earlier session of the same run made it (`earlier`)."""
 
     key: str
-    kept: bool = False
+    earlier: bool = False
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -103,7 +113,7 @@ class Expanded:
     """A fan-out knows its elements."""
 
     key: str
-    tasks: tuple[Task, ...]
+    tasks: tuple[TaskSpec, ...]
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -116,16 +126,17 @@ class Began:
 
 @attrs.frozen(kw_only=True, slots=True)
 class Ended:
-    """An attempt is over. `grown`: tasks that its result decided on, added before anyone can think the run is done.
+    """An attempt is over.
 
-    `escalated`: it failed for want of memory and can be tried with another request, whatever its `retry_on` says.
+    `grown` are tasks that its result adds, before the run can count as done. `escalated`: it ran out of memory and can
+    be tried with another request, whatever its `retry_on` says.
     """
 
     key: str
     attempt: int
     cause: str = ""
-    grown: tuple[Task, ...] = ()
-    escalated: Task | None = None
+    grown: tuple[TaskSpec, ...] = ()
+    escalated: TaskSpec | None = None
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -137,7 +148,7 @@ class Lost:
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class Unready:
+class NotPrepared:
     """A task could not be prepared: its inputs cannot be read, or its fan-out cannot be counted."""
 
     key: str
@@ -146,18 +157,18 @@ class Unready:
 
 @attrs.frozen(kw_only=True, slots=True)
 class Stopped:
-    """A person or a signal asks for the end. `hard`: without grace."""
+    """A person or a signal stops the run. `hard`: without grace."""
 
     hard: bool = False
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class Ticked:
-    """Time went on: timeouts and waits may be over."""
+    """Time went by: timeouts and waits may be over."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class HookDone:
+class HookEnded:
     """A hook ended, well or not."""
 
     key: str
@@ -167,17 +178,17 @@ Event = (
     Added
     | Closed
     | Forgiven
-    | Paced
+    | PaceChanged
     | Prepared
-    | Hit
+    | ResultFound
     | Expanded
     | Began
     | Ended
     | Lost
-    | Unready
+    | NotPrepared
     | Stopped
     | Ticked
-    | HookDone
+    | HookEnded
 )
 
 
@@ -186,14 +197,14 @@ Event = (
 
 @attrs.frozen(kw_only=True, slots=True)
 class Prepare:
-    """Bind the task's inputs and look into the cache; answer Prepared, Hit or Unready."""
+    """Bind the task's inputs and look into the cache; answer Prepared, ResultFound or NotPrepared."""
 
     key: str
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class Expand:
-    """Find out how many elements the fan-out has; answer Expanded or Unready."""
+    """Find out how many elements the fan-out has; answer Expanded or NotPrepared."""
 
     key: str
 
@@ -218,7 +229,7 @@ class Cancel:
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class Retrying:
+class RecordRetry:
     """An attempt failed and another follows at `at`: for the record and the live view."""
 
     key: str
@@ -228,7 +239,7 @@ class Retrying:
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class Settled:
+class RecordEnd:
     """A task reached its final status: record it."""
 
     key: str
@@ -237,18 +248,18 @@ class Settled:
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class Hook:
-    """Call a step's hook; answer HookDone."""
+class CallHook:
+    """Call a step's hook; answer HookEnded."""
 
     key: str
     which: Literal["on_success", "on_failure"]
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class Finished:
+class FinishRun:
     """Nothing is left to do."""
 
     status: RunStatus
 
 
-Action = Prepare | Expand | Submit | Cancel | Retrying | Settled | Hook | Finished
+Action = Prepare | Expand | Submit | Cancel | RecordRetry | RecordEnd | CallHook | FinishRun

@@ -1,0 +1,44 @@
+"""The policy of a run, and a step's execution on its way from preparation to its end."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+import attrs
+
+from stoker.core.graph import Source
+from stoker.core.plan import StepPlan
+
+
+@attrs.frozen(kw_only=True)
+class Policy:
+    """How a run is executed."""
+
+    pipeline: str
+    """The pipeline's name."""
+    environment: str
+    """The digest in the cache key of every step without an image or environment of its own."""
+    fail_fast: bool = True
+    """Whether the first failed step ends the run."""
+    use_cache: bool = True
+    """Whether results of the cache are taken; they are written in any case."""
+    max_parallel: int | None = None
+    """How many steps run at once on each backend; None is as many as fit."""
+    hooks: Mapping[str, Source] = attrs.field(factory=dict)
+    """The pipeline's own hooks, by "on_success" and "on_failure"."""
+
+
+class StepExecution:
+    """A step on its way: what it was bound to, its cache key, and the facts of its latest attempt."""
+
+    __slots__ = ("cache_key", "ending", "facts", "inputs", "step")
+
+    def __init__(self, step: StepPlan, inputs: Mapping[str, Any], cache_key: str) -> None:
+        self.step = step
+        # Trees by parameter; emptied when the step is settled.
+        self.inputs = inputs
+        # Empty where there is nothing to look up: a fan-out, or a result of an earlier session.
+        self.cache_key = cache_key
+        # The cause for which we are ending the attempt; empty while we are not.
+        self.ending = ""
+        self.facts: dict[str, Any] = {}
