@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.engine.conftest import Lab
 
+from stoker.core.devices import Lease
 from stoker.worker import hang
 
 STILL = """
@@ -187,7 +188,7 @@ def test_the_collective_in_stacks(stacks: str, name: str) -> None:
 def test_a_device_that_works_is_no_hang(tmp_path: Path, percent: float, hangs: bool) -> None:
     samples = tmp_path / "samples.jsonl"
     samples.write_text(f'{{"header":1}}\n{{"t":1.0,"devices":{{"GPU-1":{{"u":{percent}}}}}}}\n{{"t":2.')
-    watch = hang.Watch(6.0, {"samples": str(samples), "idle_below": 5.0})
+    watch = hang.Watch(6.0, Lease(samples=str(samples), idle_below=5.0))
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         # The clock is the caller's: a second between two looks, and a rank that uses none of them.
