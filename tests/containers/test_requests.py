@@ -14,9 +14,8 @@ import pytest
 from stoker.backends.base import messages
 from stoker.backends.base.output import Reader
 from stoker.backends.docker import requests as containers
-from stoker.backends.docker.backend import DockerBackend
+from stoker.backends.docker.backend import DockerBackend, device_files
 from stoker.backends.docker.check import check
-from stoker.backends.docker.devicefiles import files
 from stoker.backends.docker.requests import Facts, parts
 from stoker.backends.docker.secrets import contents, credentials
 from stoker.backends.docker.settings import ContainerSettings
@@ -301,31 +300,31 @@ def topology(root: Path) -> Path:
 
 def test_amd_devices_are_files_found_by_their_id(tmp_path: Path) -> None:
     held = lease("amd", "GPU-0000000000001000").held
-    assert files(held, topology(tmp_path)).files == ("/dev/kfd", "/dev/dri/renderD136")
+    assert device_files(held, topology(tmp_path)).files == ("/dev/kfd", "/dev/dri/renderD136")
 
 
 def test_amd_devices_without_an_id_go_by_their_number(tmp_path: Path) -> None:
-    assert files(lease("amd", "0").held, topology(tmp_path)).files == ("/dev/kfd", "/dev/dri/renderD128")
+    assert device_files(lease("amd", "0").held, topology(tmp_path)).files == ("/dev/kfd", "/dev/dri/renderD128")
 
 
 def test_an_amd_device_that_the_kernel_does_not_list_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="does not list"):
-        files(lease("amd", "GPU-0000000000000001").held, topology(tmp_path))
+        device_files(lease("amd", "GPU-0000000000000001").held, topology(tmp_path))
 
 
 def test_neuron_devices_are_files_by_number(tmp_path: Path) -> None:
     held = lease("neuron", "neuron-cores:2-3", index=1).held
-    assert files(held, tmp_path).files == ("/dev/neuron1",)
+    assert device_files(held, tmp_path).files == ("/dev/neuron1",)
 
 
 def test_devices_that_no_container_can_be_given_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="apple"):
-        files(lease("apple", "mps-0").held, tmp_path)
+        device_files(lease("apple", "mps-0").held, tmp_path)
 
 
 def test_simulated_and_nvidia_devices_have_no_files(tmp_path: Path) -> None:
     held = [*lease("nvidia", "GPU-a").held, attrs.evolve(lease("tpu", "tpu-0").held[0], simulated=True)]
-    assert files(held, tmp_path).files == ()
+    assert device_files(held, tmp_path).files == ()
 
 
 # Output

@@ -20,7 +20,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "click": ("stoker.cli",),
     "cloudpickle": ("stoker.plan", "stoker.store"),
     "docker": ("stoker.backends.docker.engines",),
-    "fsspec": ("stoker.store", "stoker.backends.ray.folders"),
+    "fsspec": ("stoker.store", "stoker.backends.ray.platform"),
     "jax": ("stoker.launchers.jax",),
     "libcst": ("stoker.migrate",),
     "markdown_it": ("stoker.report.markdown",),

@@ -17,7 +17,7 @@ from tests.servers.slurm import Cluster
 
 from stoker.backends.slurm import devices as slurmdevices
 from stoker.backends.slurm import script as slurm
-from stoker.backends.slurm.containers import docker_address, enroot_address
+from stoker.backends.slurm.script import docker_address, enroot_address
 from stoker.backends.slurm.settings import ELSEWHERE, OPTIONS
 from stoker.config import SlurmSettings
 from stoker.core.accelerators import MODELS, Accelerator

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 from collections import deque
+from pathlib import Path
 from typing import Any, Final, Iterable, Literal, Mapping, Sequence
 
 import attrs
@@ -24,17 +25,18 @@ from stoker.backends.base.statuses import failed
 from stoker.backends.docker import requests as containers
 from stoker.backends.docker.attempt import Attempt, Order
 from stoker.backends.docker.check import check
-from stoker.backends.docker.devicefiles import files
 from stoker.backends.docker.engines import Engine, engine_address, need_package
 from stoker.backends.docker.requests import LABEL, NO_FILES, Facts, Part
 from stoker.backends.docker.secrets import contents, credentials
 from stoker.backends.docker.settings import SECRETS, ContainerSettings
 from stoker.core.codec import from_json
-from stoker.core.devices import Lease
+from stoker.core.devices import Device, Lease
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import Capacity, Job, JobStatus, Site, StepPlan
 from stoker.core.status import CANCELLED, REFUSED
+from stoker.vendors.base import ContainerNeeds
+from stoker.vendors.registry import by_vendor
 from stoker.worker.protocol import CREDENTIALS
 
 _LEAVE: Final = 30.0
@@ -162,7 +164,7 @@ class DockerBackend:
             settings=settings,
             facts=self._facts,
             leases=leases,
-            files=files(held) if held else NO_FILES,
+            files=device_files(held) if held else NO_FILES,
             token=os.urandom(16).hex(),
         )
         network = orphans[0]["Names"][0].lstrip("/") if orphans else containers.container_name(job)
@@ -308,3 +310,22 @@ def _cache(site: Site) -> str:
         return ""
     root = os.environ.get("STOKER_CACHE")
     return root or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "stoker")
+
+
+def device_files(devices: Iterable[Device], root: Path = Path("/")) -> ContainerNeeds:
+    """The files of some devices, and the groups that own them; simulated devices have none.
+
+    Those that a vendor's container toolkit hands in are the engine's affair.
+    """
+    vendors = by_vendor(device for device in devices if not device.simulated)
+    strange = sorted(vendor.name for vendor in vendors if vendor.container is None and not vendor.toolkit)
+    if strange:
+        raise BackendError(
+            f"devices of kind {', '.join(strange)} cannot be handed into a container",
+            fix="run the step on a stack whose orchestrator is local",
+        )
+    needs = [vendor.container(held, root) for vendor, held in vendors.items() if vendor.container is not None]
+    return ContainerNeeds(
+        files=tuple(path for one in needs for path in one.files),
+        groups=tuple(dict.fromkeys(group for one in needs for group in one.groups)),
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import selectors
 import sys
-from typing import TYPE_CHECKING, Any, Final, Iterable, Literal, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Literal, Mapping, Sequence
 
 import attrs
 
@@ -20,14 +20,14 @@ from stoker.backends.base.channel import Updates
 from stoker.backends.base.machine import check, taken
 from stoker.backends.base.messages import gang_document, job_message, node_environment, nodes_of, step_document
 from stoker.backends.base.statuses import failed, of_exit, of_result
-from stoker.backends.local.holding import Holding
-from stoker.backends.local.servers import Servers
 from stoker.backends.local.settings import room
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
+from stoker.core.packages import Interpreter
 from stoker.core.plan import Capacity, Job, JobStatus, Site, StepPlan
 from stoker.core.status import CANCELLED, WORKER_LOST
+from stoker.vendors.table import NO_DEVICES
 from stoker.worker.forked import ForkServer, Line, ServerGone
 
 if TYPE_CHECKING:
@@ -397,3 +397,88 @@ def _visibility(lease: Lease) -> Mapping[str, str]:
     from stoker.vendors.registry import environment_of  # only for steps with devices
 
     return environment_of(lease.held)
+
+
+class Holding:
+    """Each such job's workers, one a node, and how it ended; node 0 speaks for all."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, list[Line]] = {}
+        self._statuses: dict[str, JobStatus] = {}
+
+    def begin(self, name: str, lines: Iterable[Line]) -> None:
+        """A job's workers have been forked, the one of node 0 first."""
+        self._lines[name] = list(lines)
+
+    def over(self, name: str, status: JobStatus) -> Sequence[Line]:
+        """How a job ended, as its first node says; whoever of it is still there, to be ended."""
+        self._statuses.setdefault(name, status)
+        return self._lines.get(name, ())
+
+    def others(self, name: str) -> Sequence[Line]:
+        """The workers of a job's further nodes that are still there."""
+        return [line for line in self._lines.get(name, ()) if line.node]
+
+    def speaks(self, line: Line, name: str) -> bool:
+        """Whether a worker is the one whose word counts for the job."""
+        return bool(self._lines.get(name)) and line.node == 0
+
+    def gone(self, line: Line) -> tuple[str, JobStatus] | None:
+        """A worker has ended; the job and its status if it was the last."""
+        for name, lines in self._lines.items():
+            if line in lines:
+                lines.remove(line)
+                if lines or name not in self._statuses:
+                    return None
+                del self._lines[name]
+                return name, self._statuses.pop(name)
+        return None
+
+    def holds(self, name: str) -> bool:
+        """Whether a job is one of these."""
+        return name in self._lines
+
+
+Interpreters = Callable[[str], Interpreter]
+"""Finds the interpreter of an environment by its name."""
+
+
+class Servers:
+    """Fork servers by whether they are clean, and by the name of their environment; "" is the driver's own."""
+
+    def __init__(self, site: Site, selector: selectors.BaseSelector) -> None:
+        self._site = site
+        self._selector = selector
+        self._known: dict[tuple[bool, str], ForkServer] = {}
+
+    def get(self, environment: str, interpreters: Interpreters | None, *, clean: bool) -> ForkServer:
+        """The server of a kind, which hears in the selector from now on."""
+        server = self._known.get((clean, environment))
+        if server is None:
+            site = attrs.evolve(self._site, sources=()) if clean else attrs.evolve(self._site, preload=())
+            interpreter = None
+            if environment:
+                if interpreters is None:
+                    raise BackendError(f"nobody told this backend where environment {environment} is")
+                interpreter = interpreters(environment)
+                site = attrs.evolve(site, path=interpreter.path)
+            server = self._known[clean, environment] = ForkServer(site, NO_DEVICES, interpreter)
+            self._selector.register(server.fileno(), selectors.EVENT_READ, server)
+        return server
+
+    def warm(self, lines: Iterable[Line], environment: str) -> list[Line]:
+        """Those of the workers that the warm server of an environment begot."""
+        server = self._known.get((False, environment))
+        return [line for line in lines if line.server is server]
+
+    def gone(self, server: ForkServer) -> None:
+        """One went away: the next job starts another one."""
+        self._known = {kind: other for kind, other in self._known.items() if other is not server}
+        self._selector.unregister(server.fileno())
+
+    def close(self) -> None:
+        """End all of them, with all that they started."""
+        for server in self._known.values():
+            self._selector.unregister(server.fileno())
+            server.close()
+        self._known = {}

@@ -10,6 +10,8 @@ import contextlib
 import io
 import json
 import os
+import shutil
+import tempfile
 import time
 import zipfile
 from pathlib import Path
@@ -20,7 +22,6 @@ import attrs
 from stoker.backends.base.messages import request_digest
 from stoker.backends.base.platforms import Away, Seen
 from stoker.backends.base.statuses import failed, of_boot
-from stoker.backends.ray import folders as rayfolders
 from stoker.backends.ray import tasks as raytasks
 from stoker.backends.ray.jobs import OVER, Jobs
 from stoker.backends.ray.log import File, Log, Source
@@ -124,7 +125,7 @@ class RayPlatform:
                 theirs.append((one.get("start_time") or 0, one["submission_id"], metadata["stoker.folder"], one))
         found: list[tuple[Batch, list[Any]]] = []
         for _, id, folder, one in sorted(theirs, key=lambda entry: entry[:2], reverse=True):
-            text = rayfolders.read(folder, raytasks.DOCUMENT)
+            text = read_file(folder, raytasks.DOCUMENT)
             if text is None:
                 continue
             steps = json.loads(text)["steps"]
@@ -183,12 +184,12 @@ class RayPlatform:
         told = raytasks.document(order.jobs, self._site, self._options, token=order.token, **shared)
         body = raytasks.request(self._site, self._settings, id=order.id, run=run, **shared)
         try:
-            rayfolders.write(folder, raytasks.DOCUMENT, json.dumps(told).encode())
+            write_file(folder, raytasks.DOCUMENT, json.dumps(told).encode())
             self._jobs.submit(body)
         except BackendError as error:
             if not isinstance(error, Away):
                 self._unsent = None
-                rayfolders.remove(folder)
+                remove_folder(folder)
             raise
 
     def _root(self) -> str:
@@ -316,7 +317,7 @@ class RayPlatform:
             batch.ends[number] = min(grace, batch.ends.get(number, grace))
         if batch.ends != before and not batch.done:
             told = {str(number): grace for number, grace in batch.ends.items()}
-            rayfolders.write(batch.folder, "ends.json", json.dumps(told).encode())
+            write_file(batch.folder, "ends.json", json.dumps(told).encode())
         if _all_end(batch) and len(batch.overs) < len(batch.names) and batch.state not in OVER:
             self._jobs.stop(batch.id)
 
@@ -331,7 +332,7 @@ class RayPlatform:
     def _leave(self, batch: Batch) -> None:
         self._batches = [one for one in self._batches if one is not batch]
         batch.source.close()
-        rayfolders.remove(batch.folder)
+        remove_folder(batch.folder)
 
     def close(self) -> None:
         """End what nobody took over, and let go of connections."""
@@ -378,3 +379,46 @@ def _zipped(folder: Path) -> bytes:
                 entry.external_attr = 0o100644 << 16
                 archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
     return data.getvalue()
+
+
+def write_file(folder: str, name: str, data: bytes) -> None:
+    """A file of the folder, whole or not at all; readable for nobody else where that can be said."""
+    if "://" in folder:
+        import fsspec
+
+        try:
+            with fsspec.open(f"{folder}/{name}", "wb") as file:
+                file.write(data)
+        except Exception as error:  # whatever the store's own library raises
+            raise BackendError(f"{folder}/{name} cannot be written: {type(error).__name__}: {error}") from error
+        return
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    descriptor, beside = tempfile.mkstemp(dir=folder, prefix=".new-")
+    with os.fdopen(descriptor, "wb") as plain:
+        plain.write(data)
+    os.replace(beside, os.path.join(folder, name))
+
+
+def read_file(folder: str, name: str) -> bytes | None:
+    """What a file holds; None where there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        if "://" in folder:
+            import fsspec
+
+            with fsspec.open(f"{folder}/{name}", "rb") as file:
+                return bytes(file.read())
+        with open(os.path.join(folder, name), "rb") as plain:
+            return plain.read()
+    return None
+
+
+def remove_folder(folder: str) -> None:
+    """Take the folder away; one that is gone is fine."""
+    if "://" not in folder:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    import fsspec
+
+    system, name = fsspec.core.url_to_fs(folder)
+    with contextlib.suppress(FileNotFoundError):
+        system.rm(name, recursive=True)

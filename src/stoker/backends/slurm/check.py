@@ -14,9 +14,9 @@ import attrs
 from stoker.backends.base.leasing import OWN_VISIBILITY
 from stoker.backends.base.mounts import Mount
 from stoker.backends.slurm.devices import GPU, asked
+from stoker.backends.slurm.facts import part_of
 from stoker.backends.slurm.script import OWN
 from stoker.backends.slurm.settings import SlurmSettings
-from stoker.backends.slurm.trial import part_of
 from stoker.core.docker import DockerSettings
 from stoker.core.findings import Finding, Reporter
 from stoker.core.plan import Site, StepPlan, reporter_of
