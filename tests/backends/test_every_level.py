@@ -313,7 +313,7 @@ def test_options_of_an_earlier_session_lie_over_the_stacks_own(tmp_path: Path) -
     stack = stack_of(attrs.evolve(DOCKER, part="step_operator", level="stack"), tmp_path)
     had = {"far": {"host": "tcp://had.example:1", "keep": True}}
     every = layer_from("a", ({"step_operator.docker": {"keep": False}},))
-    settings, _ = resolve_pipeline((stack.layer, every), stack, had=had)
+    settings, _ = resolve_pipeline((stack.layer, every), stack, recorded_options=had)
     assert settings.backend == {"far": {"host": "tcp://had.example:1", "keep": False}}
 
 

@@ -1,4 +1,4 @@
-"""What a step's result is found again by: code, inputs, outputs, environment, and what the step's author adds."""
+"""The key of a step's result in the cache: code, inputs, outputs, environment, and the step's own `cache_key`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from typing import Any, Final, Mapping, Sequence
 
 FORMAT: Final = 1
-"""Of the key: a key of another format never matches, so that a change here makes steps run again, never go wrong."""
+"""Version of the key's computation; keys of another version never match."""
 
 _canonical: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode
 
@@ -17,7 +17,7 @@ _canonical: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensu
 def cache_key(
     *, code: str, inputs: Mapping[str, str], outputs: Sequence[str], environment: str, extra: Any = None
 ) -> str:
-    """The hexadecimal SHA-256 of all that a result depends on.
+    """The hexadecimal SHA-256 of everything that a result depends on.
 
     `inputs` are digests by parameter; `outputs` are names, in order; `extra` is the step's `cache_key=`, as JSON.
     """
@@ -27,8 +27,8 @@ def cache_key(
 
 @functools.cache
 def environment_digest() -> str:
-    """The environment that results depend on: which Python, to its minor version, of which implementation.
+    """The environment that results depend on: the implementation and the minor version of Python.
 
-    Patch releases and installed packages are not in it: packages that a step's code names count in its code digest.
+    Patch releases do not count; packages that a step's code names count in its code digest.
     """
     return f"{sys.implementation.name}-{sys.version_info.major}.{sys.version_info.minor}"

@@ -1,7 +1,7 @@
-"""Which environment a step on this machine runs in: the driver's, if that has the packages, else one of its own.
+"""The environment of a step on this machine: the driver's if it has the packages, otherwise one of the step's own.
 
-An environment is named here by a digest of what is asked of it, so that a plan can tell it; `images.environments` makes
-it. What is asked for, is missing, and may not be made is a finding: a step never runs with other packages, unsaid.
+An environment's name is a digest of its packages, which the plan contains; `images.environments` makes the environment.
+Packages that are missing and cannot be installed are a finding: a step never runs silently with other packages.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from stoker.core.plan import StepPlan
 from stoker.core.units import value_or
 from stoker.images.installers import CONDA, UV, VERSION, is_this, maker
 from stoker.plan.imagepackages import project
-from stoker.plan.requirements import satisfies as allowed
+from stoker.plan.requirements import satisfies as specifier_allows
 
 MISSING: Final = "STK114"
-NOT_MADE: Final = "STK115"
+NO_ENVIRONMENT: Final = "STK115"
 
 
 def environment_name(packages: PackageSettings | None) -> str:
-    """The name of the environment that a step on this machine gets; empty for the driver's own."""
+    """The name of a step's own environment on this machine; empty for the driver's."""
     if packages is None or not packages.own or not any(differences(packages)):
         return ""
     machine = f"{sys.platform}-{platform.machine()}"
@@ -36,26 +36,26 @@ def environment_name(packages: PackageSettings | None) -> str:
 
 
 def project_lines(packages: PackageSettings) -> tuple[str, ...]:
-    """What uv's environments have beside a step's packages: the project's dependencies, as its lock has them."""
+    """The project's dependencies, as its lock has them, which uv's environments have beside a step's packages."""
     path = project() if packages.environment == "uv" else None
     if path is None:
         return ()
     from stoker.images.requirementlines import project_of
     from stoker.images.requirements import from_project
 
-    own = {name_of(name) for name, version in value_or(packages.pypi, {}).items() if version is not None}
-    return tuple(line for line in from_project(path).lines if project_of(line) not in own)
+    own_names = {name_of(name) for name, version in value_or(packages.pypi, {}).items() if version is not None}
+    return tuple(line for line in from_project(path).lines if project_of(line) not in own_names)
 
 
 def differences(packages: PackageSettings) -> Iterator[tuple[str, str, str]]:
-    """What the driver's environment lacks: the setting's field, what is asked for, and what is here in its place."""
+    """What the driver's environment lacks: (the setting's field, what is asked for, what is installed)."""
     if packages.empty:
         return
     python = value_or(packages.python, "")
     if not is_this(python):
         yield "python", f"Python {python}", f"Python {VERSION}"
-    for field, wanted in (("pypi", packages.pypi), ("conda", packages.conda)):
-        for name, version in sorted(value_or(wanted, {}).items()):
+    for field, requirements in (("pypi", packages.pypi), ("conda", packages.conda)):
+        for name, version in sorted(value_or(requirements, {}).items()):
             if version is None:
                 continue
             plain = name_of(name)
@@ -65,7 +65,7 @@ def differences(packages: PackageSettings) -> Iterator[tuple[str, str, str]]:
 
 
 def installed(name: str) -> str:
-    """The version of a distribution in this Python; empty where it is not installed."""
+    """The version of a distribution in this Python; empty if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -73,74 +73,77 @@ def installed(name: str) -> str:
 
 
 def satisfies(here: str, version: str) -> bool:
-    """Whether an installed version is one that a setting's version allows; what cannot be told is not allowed.
+    """Whether an installed version satisfies a setting's version; an invalid specifier allows none.
 
-    A local part (+cu124) counts where the setting names one.
+    A local part (+cu124) counts if the setting names one.
     """
     if not version:
         return True
     try:
-        return allowed(here, SpecifierSet(clauses(version)))
+        return specifier_allows(here, SpecifierSet(clauses(version)))
     except InvalidSpecifier:
         return False
 
 
 def findings(step: StepPlan, backend: RunningBackend) -> Iterable[Finding]:
-    """What speaks against a step's packages where it would run."""
+    """The findings about a step's packages on its backend."""
     packages = step.settings.packages
     provides = capability(backend, ProvidesPackages)
     place = "" if provides is None else provides.packages_in
     if packages is None or packages.empty or place == "image":
         return
-    lacking = list(differences(packages))
-    if not lacking:
+    missing = list(differences(packages))
+    if not missing:
         return
     if packages.own and place == "environment":
-        yield from _not_made(step, packages)
+        yield from _environment_findings(step, packages)
         return
-    asked = [
+    parts = [
         f"{wanted} ({step.origins.get(f'packages.{path}', step.where)}); here is {here}"
-        for path, wanted, here in lacking
+        for path, wanted, here in missing
     ]
     lines = " ".join(map(repr, packages.requirements))
     install = f"pip install {lines}, here" if lines else "install it here"
-    way = f"an environment of its own, by --environment=pypi of a flow or --set packages.environment={_kind(packages)}"
+    alternative = (
+        "an environment of its own, by --environment=pypi of a flow or --set packages.environment="
+        f"{_package_manager(packages)}"
+    )
     if packages.own:
-        way = f"a backend that makes environments or images; '{backend.name}' has only the driver's own"
+        alternative = f"a backend that makes environments or images; '{backend.name}' has only the driver's own"
     yield Finding(
         code=MISSING,
         level="error",
         where=f"{step.where} step '{step.name}'",
-        what=f"asks for {'; '.join(asked)}",
+        what=f"asks for {'; '.join(parts)}",
         why="it would run with other packages than it asks for",
-        fix=f"take {way}; or {install}",
+        fix=f"take {alternative}; or {install}",
     )
 
 
-def _kind(packages: PackageSettings) -> str:
+def _package_manager(packages: PackageSettings) -> str:
     return "conda" if packages.specifications else "pypi"
 
 
-def _not_made(step: StepPlan, packages: PackageSettings) -> Iterator[Finding]:
-    """What is missing here for the environment itself."""
+def _environment_findings(step: StepPlan, packages: PackageSettings) -> Iterator[Finding]:
+    """The findings about programs that making the environment needs."""
 
-    def refused(what: str, why: str, fix: str) -> Finding:
+    def finding(what: str, why: str, fix: str) -> Finding:
         return Finding(
-            code=NOT_MADE, level="error", where=f"{step.where} step '{step.name}'", what=what, why=why, fix=fix
+            code=NO_ENVIRONMENT, level="error", where=f"{step.where} step '{step.name}'", what=what, why=why, fix=fix
         )
 
     if packages.specifications and not maker(packages):
         what = f"needs {', '.join(packages.specifications)} from conda, and there is none here"
         why = f"none of {', '.join(CONDA)} is on PATH"
-        yield refused(what, why, "install micromamba, or take the packages from an index of Python's: @pypi")
+        yield finding(what, why, "install micromamba, or take the packages from an index of Python's: @pypi")
     elif packages.environment == "uv" and not packages.specifications and not shutil.which(UV):
-        yield refused("needs an environment made by uv", "uv is not on PATH", "pip install uv, or --environment=pypi")
+        yield finding("needs an environment made by uv", "uv is not on PATH", "pip install uv, or --environment=pypi")
     elif not maker(packages):
         what = f"needs Python {packages.python}, and this one is {VERSION}"
         why = f"there is no python{packages.python} on PATH, and no uv that could bring one"
-        yield refused(what, why, "install it, or pip install uv")
+        yield finding(what, why, "install it, or pip install uv")
     pickled = step.source.kind == "pickled" or any(hook.kind == "pickled" for hook in step.hooks.values())
     python = value_or(packages.python, "")
     if pickled and not is_this(".".join(python.split(".")[:2])):
         what = f"its function is sent as a pickle, which Python {python} does not read when {VERSION} made it"
-        yield refused(what, "it is no module's and no file's", "define it in a file")
+        yield finding(what, "it is no module's and no file's", "define it in a file")

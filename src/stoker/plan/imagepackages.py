@@ -1,8 +1,8 @@
-"""The packages that a step needs become part of the image that it runs in: `PackageSettings` inside `DockerSettings`.
+"""Put the packages that a step needs into its image: `PackageSettings` become part of `DockerSettings`.
 
-Works on plain values, as `plan.layers` has merged them, before they are a step's settings. What a stronger layer
-says of the image goes before; what one of the same strength, or a weaker one, says differently is refused, with both
-places.
+The functions work on the plain values that `plan.layers` has merged, before they become a step's settings. A docker
+setting of a stronger layer overrides the packages; one of the same or a weaker layer that contradicts them is an error
+with both origins.
 """
 
 from __future__ import annotations
@@ -25,61 +25,63 @@ _INDEX: Final = ("index-url", "default-index", "i")
 
 
 @attrs.frozen(kw_only=True)
-class Told:
-    """Plain values of settings, and for each dotted field its place and the number of its layer, weakest first."""
+class MergedSettings:
+    """Settings as plain values, with the origin and the strength of each."""
 
     values: Mapping[str, Any]
     origins: Mapping[str, str]
+    """Dotted field → where it was given."""
     ranks: Mapping[str, int]
+    """Dotted field → the number of its layer, the weakest first."""
 
     def place(self, *paths: str) -> str:
-        """Where the first of these fields that somebody gave was given."""
+        """The origin of the first of these fields that was given; empty if none was."""
         return next((self.origins[path] for path in paths if path in self.origins), "")
 
     def rank(self, *paths: str) -> int:
-        """The strength of the first of these fields that somebody gave; less than any where nobody did."""
+        """The layer's number of the first of these fields that was given; -1 if none was."""
         return next((self.ranks[path] for path in paths if path in self.ranks), -1)
 
 
-def laid_in(told: Told) -> tuple[dict[str, Any], dict[str, str]]:
-    """The values of a step that runs in an image, and where they come from, with its packages in `docker`."""
-    values, origins = dict(told.values), dict(told.origins)
-    packages = PackageSettings(**_kept(values.get("packages")))
+def with_image_packages(merged: MergedSettings) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values of a step that runs in an image, with its packages in `docker`, and their origins."""
+    values, origins = dict(merged.values), dict(merged.origins)
+    packages = PackageSettings(**_given_fields(values.get("packages")))
     docker = dict(values.get("docker") or {})
-    DockerSettings(**_kept(docker))
-    before = dict(docker)
+    DockerSettings(**_given_fields(docker))
+    docker_before = dict(docker)
     if not value_or(packages.disabled, False):
         if packages.environment == "uv":
-            _put_project(docker, packages, told)
+            _put_project(docker, packages, merged)
         if not packages.empty:
-            _check_built(docker, told)
-            _put_python(docker, packages, told)
-            _put_requirements(docker, packages, told)
-            _put_conda(docker, packages, told)
-            _put_indexes(docker, packages, told)
-    if docker != before:
+            _check_built(docker, merged)
+            _put_python(docker, packages, merged)
+            _put_requirements(docker, packages, merged)
+            _put_conda(docker, packages, merged)
+            _put_indexes(docker, packages, merged)
+    if docker != docker_before:
         values["docker"] = docker
         for name, value in docker.items():
-            if value != before.get(name):
-                theirs = origins.get(f"docker.{name}")
-                ours = _from(told, name)
-                origins[f"docker.{name}"] = f"{theirs}, {ours}" if theirs else ours
+            if value != docker_before.get(name):
+                docker_origin = origins.get(f"docker.{name}")
+                package_origin = _package_origins(merged, name)
+                origins[f"docker.{name}"] = f"{docker_origin}, {package_origin}" if docker_origin else package_origin
     return values, origins
 
 
-def _check_built(docker: Mapping[str, Any], told: Told) -> None:
+def _check_built(docker: Mapping[str, Any], merged: MergedSettings) -> None:
     if docker.get("skip_build"):
         _refuse(
             "the image is used as it is (docker.skip_build), and the packages that the step asks for may be missing",
-            told,
+            merged,
             "docker.skip_build",
             "packages",
             "let the image be built, or take the packages back: packages=None, or --without pypi",
         )
 
 
-def _put_project(docker: dict[str, Any], packages: PackageSettings, told: Told) -> None:
-    """uv's environment is that of the project: its dependencies, as its lock has them."""
+def _put_project(docker: dict[str, Any], packages: PackageSettings, merged: MergedSettings) -> None:
+    """The project's dependencies, as its lock has them: they are the environment of uv."""
     if docker.get("pyproject_path"):
         return
     path = project()
@@ -88,111 +90,122 @@ def _put_project(docker: dict[str, Any], packages: PackageSettings, told: Told) 
     elif packages.empty:
         raise SettingsError(
             f'packages.environment is "uv", and there is no {PROJECT} in {Path.cwd()} or above',
-            where=told.place("packages.environment"),
+            where=merged.place("packages.environment"),
             fix="run it from the project's folder, or say which packages the step needs",
         )
 
 
 def project() -> Path | None:
     """The nearest project, from the working directory upwards."""
-    here = Path.cwd()
-    return next((folder / PROJECT for folder in (here, *here.parents) if (folder / PROJECT).is_file()), None)
+    working_folder = Path.cwd()
+    return next(
+        (folder / PROJECT for folder in (working_folder, *working_folder.parents) if (folder / PROJECT).is_file()), None
+    )
 
 
-def _put_python(docker: dict[str, Any], packages: PackageSettings, told: Told) -> None:
-    wanted = value_or(packages.python, "")
-    theirs = docker.get("python_version")
-    if not wanted or _stronger(told, "docker.python_version", "packages.python"):
+def _put_python(docker: dict[str, Any], packages: PackageSettings, merged: MergedSettings) -> None:
+    python = value_or(packages.python, "")
+    image_python = docker.get("python_version")
+    if not python or _stronger(merged, "docker.python_version", "packages.python"):
         return
-    if theirs and theirs != wanted:
-        _differ(told, "docker.python_version", theirs, "packages.python", wanted)
+    if image_python and image_python != python:
+        _differ(merged, "docker.python_version", image_python, "packages.python", python)
     image = docker.get("parent_image")
     if image and not docker.get("dockerfile") and not (docker.get("conda_packages") or packages.specifications):
-        if _stronger(told, "docker.parent_image", "packages.python"):
+        if _stronger(merged, "docker.parent_image", "packages.python"):
             return
-        if parents.interpreter_of(image, python=wanted) == "parent":
+        if parents.interpreter_of(image, python=python) == "parent":
             try:
-                parents.check_python(image, wanted)
+                parents.check_python(image, python)
             except SettingsError as error:
                 message = error.message.removeprefix("python_version: ")
-                _refuse(message, told, "docker.parent_image", "packages.python", error.fix)
-    docker["python_version"] = wanted
+                _refuse(message, merged, "docker.parent_image", "packages.python", error.fix)
+    docker["python_version"] = python
 
 
-def _put_requirements(docker: dict[str, Any], packages: PackageSettings, told: Told) -> None:
-    written = docker.get("requirements") or ()
-    lines = [f"-r {written}"] if isinstance(written, str) else list(written)
-    theirs = {project_of(line): line for line in lines if project_of(line)}
+def _put_requirements(docker: dict[str, Any], packages: PackageSettings, merged: MergedSettings) -> None:
+    image_requirements = docker.get("requirements") or ()
+    lines = [f"-r {image_requirements}"] if isinstance(image_requirements, str) else list(image_requirements)
+    by_project = {project_of(line): line for line in lines if project_of(line)}
     for name, line in zip(sorted(_names(packages.pypi)), packages.requirements):
-        other = theirs.get(name_of(name))
-        if other is None:
+        image_line = by_project.get(name_of(name))
+        if image_line is None:
             lines.append(line)
-        elif not same(other, line) and not _stronger(told, "docker.requirements", f"packages.pypi.{name}"):
-            _differ(told, "docker.requirements", other, f"packages.pypi.{name}", line)
+        elif not same(image_line, line) and not _stronger(merged, "docker.requirements", f"packages.pypi.{name}"):
+            _differ(merged, "docker.requirements", image_line, f"packages.pypi.{name}", line)
     if lines and packages.requirements:
         docker["requirements"] = lines
 
 
-def _put_conda(docker: dict[str, Any], packages: PackageSettings, told: Told) -> None:
+def _put_conda(docker: dict[str, Any], packages: PackageSettings, merged: MergedSettings) -> None:
     lines = list(docker.get("conda_packages") or ())
-    theirs = {name_of(_conda_name(line)): line for line in lines}
+    by_name = {name_of(_conda_name(line)): line for line in lines}
     for name, line in zip(sorted(_names(packages.conda)), packages.specifications):
-        other = theirs.get(name_of(name))
-        if other is None:
+        image_line = by_name.get(name_of(name))
+        if image_line is None:
             lines.append(line)
-        elif not same(other, line) and not _stronger(told, "docker.conda_packages", f"packages.conda.{name}"):
-            _differ(told, "docker.conda_packages", other, f"packages.conda.{name}", line)
+        elif not same(image_line, line) and not _stronger(merged, "docker.conda_packages", f"packages.conda.{name}"):
+            _differ(merged, "docker.conda_packages", image_line, f"packages.conda.{name}", line)
     if not packages.specifications:
         return
     docker["conda_packages"] = lines
     channels = list(value_or(packages.channels, ()))
-    written = list(docker.get("conda_channels") or ())
-    if not channels or _stronger(told, "docker.conda_channels", "packages.channels"):
+    image_channels = list(docker.get("conda_channels") or ())
+    if not channels or _stronger(merged, "docker.conda_channels", "packages.channels"):
         return
-    if written and written != channels:
-        _differ(told, "docker.conda_channels", ", ".join(written), "packages.channels", ", ".join(channels))
+    if image_channels and image_channels != channels:
+        _differ(merged, "docker.conda_channels", ", ".join(image_channels), "packages.channels", ", ".join(channels))
     docker["conda_channels"] = channels
 
 
-def _put_indexes(docker: dict[str, Any], packages: PackageSettings, told: Told) -> None:
+def _put_indexes(docker: dict[str, Any], packages: PackageSettings, merged: MergedSettings) -> None:
     arguments = dict(docker.get("python_package_installer_args") or {})
     spelled = {name.strip().lstrip("-").replace("_", "-"): name for name in arguments}
-    index, more = value_or(packages.index_url, ""), list(value_or(packages.extra_index_urls, ()))
-    own = next((spelled[name] for name in _INDEX if name in spelled), "")
-    path = f"docker.python_package_installer_args.{own}"
-    if index and own and arguments[own] != index and not _stronger(told, path, "packages.index_url"):
-        _differ(told, path, arguments[own], "packages.index_url", index)
-    if index and not own:
+    index, extra_urls = value_or(packages.index_url, ""), list(value_or(packages.extra_index_urls, ()))
+    index_argument = next((spelled[name] for name in _INDEX if name in spelled), "")
+    path = f"docker.python_package_installer_args.{index_argument}"
+    if (
+        index
+        and index_argument
+        and arguments[index_argument] != index
+        and not _stronger(merged, path, "packages.index_url")
+    ):
+        _differ(merged, path, arguments[index_argument], "packages.index_url", index)
+    if index and not index_argument:
         arguments["index-url"] = index
-    if more:
+    if extra_urls:
         name = spelled.get("extra-index-url", "extra-index-url")
-        there = arguments.get(name) or []
-        arguments[name] = list(dict.fromkeys([*([there] if isinstance(there, str) else there), *more]))
-    if index or more:
+        urls = arguments.get(name) or []
+        arguments[name] = list(dict.fromkeys([*([urls] if isinstance(urls, str) else urls), *extra_urls]))
+    if index or extra_urls:
         docker["python_package_installer_args"] = arguments
 
 
-def _stronger(told: Told, docker: str, packages: str) -> bool:
-    """Whether somebody said it of the image in a stronger layer."""
-    return told.rank(docker) > told.rank(packages, "packages") >= 0
+def _stronger(merged: MergedSettings, docker: str, packages: str) -> bool:
+    """Whether a docker setting comes from a stronger layer than a packages setting."""
+    return merged.rank(docker) > merged.rank(packages, "packages") >= 0
 
 
-def _differ(told: Told, docker: str, theirs: Any, packages: str, ours: Any) -> NoReturn:
-    what = f"{docker} says {theirs}, and {packages} says {ours}"
-    _refuse(what, told, docker, packages, "keep one of the two, or write the same in both")
+def _differ(merged: MergedSettings, docker: str, docker_value: Any, packages: str, packages_value: Any) -> NoReturn:
+    what = f"{docker} says {docker_value}, and {packages} says {packages_value}"
+    _refuse(what, merged, docker, packages, "keep one of the two, or write the same in both")
 
 
-def _refuse(what: str, told: Told, docker: str, packages: str, fix: str) -> NoReturn:
-    """Refuse what contradicts each other, with both places."""
-    mine = told.place(packages) or next(
-        (place for path, place in told.origins.items() if path.startswith(f"{packages}.")), ""
+def _refuse(what: str, merged: MergedSettings, docker: str, packages: str, fix: str) -> NoReturn:
+    """Raise an error about two contradicting settings, with both origins."""
+    package_place = merged.place(packages) or next(
+        (place for path, place in merged.origins.items() if path.startswith(f"{packages}.")), ""
     )
-    places = [f"{name} is from {place}" for name, place in ((docker, told.place(docker)), (packages, mine)) if place]
-    raise SettingsError("; ".join([what, *places]), where=mine, fix=fix)
+    places = [
+        f"{name} is from {place}"
+        for name, place in ((docker, merged.place(docker)), (packages, package_place))
+        if place
+    ]
+    raise SettingsError("; ".join([what, *places]), where=package_place, fix=fix)
 
 
-def _from(told: Told, name: str) -> str:
-    """Where what was laid into a field of `docker` comes from."""
+def _package_origins(merged: MergedSettings, name: str) -> str:
+    """The origins of the packages that were put into a field of `docker`."""
     parts = {
         "requirements": ("packages.pypi",),
         "conda_packages": ("packages.conda",),
@@ -201,12 +214,12 @@ def _from(told: Told, name: str) -> str:
         "pyproject_path": ("packages.environment",),
         "python_package_installer_args": ("packages.index_url", "packages.extra_index_urls"),
     }[name]
-    found = [
+    places = [
         place
-        for path, place in told.origins.items()
+        for path, place in merged.origins.items()
         if any(path == part or path.startswith(f"{part}.") for part in parts)
     ]
-    return ", ".join(dict.fromkeys(found))
+    return ", ".join(dict.fromkeys(places))
 
 
 def _names(value: Mapping[str, str | None] | None) -> list[str]:
@@ -220,5 +233,5 @@ def _conda_name(line: str) -> str:
     return line
 
 
-def _kept(values: Mapping[str, Any] | None) -> dict[str, Any]:
+def _given_fields(values: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (values or {}).items() if value is not None}

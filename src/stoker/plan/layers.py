@@ -1,7 +1,7 @@
-"""Layers of settings, weakest first, become the settings of one step; each value knows where it came from.
+"""Merge layers of settings, weakest first, into the settings of one step, with the origin of each value.
 
-Merging is per field that was given: mappings recursively, everything else is replaced. Run files and `--set` are read
-here into the same layers that decorators make. Knows no step by name: the planner checks the names.
+Merging is per given field: mappings merge recursively, everything else is replaced. Run files and `--set` are parsed
+here into the same layers that decorators make. The planner checks the names of steps.
 """
 
 from __future__ import annotations
@@ -28,97 +28,103 @@ from stoker.settings.options import (
 from stoker.stacks import Component, Stack
 
 ATOMIC: Final = frozenset({"cache_key"})
-"""Options whose mappings are one value: half of an old key and half of a new one is neither."""
+"""Options whose mappings are one value and are replaced as a whole."""
 PLATFORM: Final = "platform."
-"""Begins the key of settings for whichever part of a stack is of that flavor."""
+"""Prefix of the key of settings for the component of a flavor, orchestrator or step operator."""
 RUN_KEYS: Final = ("parameters", "stack", "settings", "steps")
-"""What a run file may hold besides options."""
+"""Keys of a run file besides options."""
 
 
 @attrs.frozen(kw_only=True)
 class RunFile:
-    """What a run file, or the command line's assignments, ask for. `steps` has layers by the steps' names or keys."""
+    """The contents of a run file, or of the command line's assignments."""
 
     origin: str
+    """The path of the file, or "--set"."""
     parameters: Mapping[str, Any] = attrs.field(factory=dict)
+    """The pipeline's arguments by name."""
     stack: str | None = None
     layers: tuple[Layer, ...] = ()
+    """Layers for every step."""
     steps: Mapping[str, tuple[Layer, ...]] = attrs.field(factory=dict)
+    """Layers for single steps, by name or key."""
 
 
 def resolve(layers: Sequence[Layer], stack: Stack) -> tuple[StepSettings, dict[str, str]]:
-    """A step's settings, and for each dotted field the place that it comes from and those that it overrides.
+    """A step's settings, and for each dotted field its origin with the origins that it overrides.
 
-    `layers` are all of them, weakest first, the stack's own included.
+    `layers` are all layers, weakest first, the stack's included.
     """
-    layers = [_on_a_part(layer, stack) for layer in layers]
-    name = _operator(layers, stack)
+    layers = [_platform_layer(layer, stack) for layer in layers]
+    name = _step_operator(layers, stack)
     part = "orchestrator" if name is None else "step_operator"
     component = stack.orchestrator if name is None else stack.step_operators[name]
-    values, backend, origins, ranks = _merged(layers, stack, part, component, level="step")
+    values, backend, origins, ranks = _merge_layers(layers, stack, part, component, level="step")
     pypi = (values.get("packages") or {}).get("pypi")
     if pypi:
         from stoker.plan.requirements import check_versions
 
         check_versions(pypi, origins)
     if values.get("packages") and BACKENDS.load(component.flavor).image_engine is not None:
-        from stoker.plan.imagepackages import Told, laid_in
+        from stoker.plan.imagepackages import MergedSettings, with_image_packages
 
-        values, origins = laid_in(Told(values=values, origins=origins, ranks=ranks))
+        values, origins = with_image_packages(MergedSettings(values=values, origins=origins, ranks=ranks))
     try:
         settings = step_settings({**values, "step_operator": name}, {part: backend} if backend else {})
     except SettingsError as error:
-        raise _explained(error, origins) from None
+        raise _with_origins(error, origins) from None
     return settings, origins
 
 
 def resolve_pipeline(
-    layers: Sequence[Layer], stack: Stack, *, had: Mapping[str, Mapping[str, Any]] | None = None
+    layers: Sequence[Layer], stack: Stack, *, recorded_options: Mapping[str, Mapping[str, Any]] | None = None
 ) -> tuple[PipelineSettings, dict[str, str]]:
-    """The settings of a run as a whole, and where each comes from; all its backends are made with them.
+    """The settings of a whole run, and their origins; the run's backends are opened with them.
 
-    The first of `layers` is the stack's own. `had` are the options that the run's backends had in an earlier session,
-    by the names under which steps call them: they are laid over the stack's, and under the other layers.
+    The first of `layers` is the stack's. `recorded_options` are the options that the run's backends had before it was
+    resumed, by their names in `StepPlan.backend`; they override the stack's, and the other layers override them.
     """
-    layers = [_on_a_part(layer, stack) for layer in layers]
-    values, backend, origins, _ = _merged(
-        _with_had(layers, "orchestrator", stack.orchestrator, (had or {}).get("orchestrator")),
+    layers = [_platform_layer(layer, stack) for layer in layers]
+    values, backend, origins, _ = _merge_layers(
+        _with_recorded(layers, "orchestrator", stack.orchestrator, (recorded_options or {}).get("orchestrator")),
         stack,
         "orchestrator",
         stack.orchestrator,
         level="pipeline",
     )
     plain = {name: value for name, value in values.items() if OPTIONS[name].level == "pipeline"}
-    kept = {name: place for name, place in origins.items() if name.partition(".")[0] in (*plain, "orchestrator")}
+    kept_origins = {
+        name: place for name, place in origins.items() if name.partition(".")[0] in (*plain, "orchestrator")
+    }
     backends = {"orchestrator": backend} if backend else {}
     for name, component in stack.step_operators.items():
-        own = [_of_flavor(layer, component.flavor) for layer in layers]
-        whole = _with_had(own, "step_operator", component, (had or {}).get(name))
-        _, options, _, _ = _merged(whole, stack, "step_operator", component, level="pipeline")
+        own_layers = [_for_flavor(layer, component.flavor) for layer in layers]
+        recorded_layers = _with_recorded(own_layers, "step_operator", component, (recorded_options or {}).get(name))
+        _, options, _, _ = _merge_layers(recorded_layers, stack, "step_operator", component, level="pipeline")
         if options:
             backends[name] = options
-    return PipelineSettings(**plain, backend=backends), kept
+    return PipelineSettings(**plain, backend=backends), kept_origins
 
 
 def check_whole_run(
     settings: StepSettings, origins: Mapping[str, str], run: Mapping[str, Mapping[str, Any]], stack: Stack
 ) -> None:
-    """Refuse for a step what its backend has otherwise for the whole run, of those fields that cannot change.
+    """Refuse a step's option that differs from the run's, for the options that hold for a whole run.
 
-    `run` is `PipelineSettings.backend`. A pipeline inside another one gives its steps settings that no backend is made
-    with.
+    `run` is `PipelineSettings.backend`. The steps of a nested pipeline may have options with which no backend was
+    opened.
     """
     name = settings.step_operator
     part = "orchestrator" if name is None else "step_operator"
     component = stack.orchestrator if name is None else stack.step_operators[name]
     kind = settings_class(component.flavor)
-    mine, theirs = settings.backend.get(part, {}), run.get(name or "orchestrator", {})
+    step_options, run_options = settings.backend.get(part, {}), run.get(name or "orchestrator", {})
     for field in whole_run_fields(kind):
-        if mine.get(field) != theirs.get(field):
+        if step_options.get(field) != run_options.get(field):
             place = next((at for path, at in origins.items() if f"{path}.".startswith(f"{part}.{field}.")), "")
             raise SettingsError(
-                f"'{part}.{component.flavor}': {field} is for a whole run, and {_value(mine, field)} here where the "
-                f"run has {_value(theirs, field)}",
+                f"'{part}.{component.flavor}': {field} is for a whole run, and {_value(step_options, field)} here "
+                f"where the run has {_value(run_options, field)}",
                 where=place,
                 fix="give it to the outermost @pipeline or to the stack",
             )
@@ -128,37 +134,37 @@ def _value(options: Mapping[str, Any], field: str) -> str:
     return repr(options[field]) if field in options else "nothing"
 
 
-def _with_had(
-    layers: Sequence[Layer], part: str, component: Component, had: Mapping[str, Any] | None
+def _with_recorded(
+    layers: Sequence[Layer], part: str, component: Component, recorded_options: Mapping[str, Any] | None
 ) -> Sequence[Layer]:
-    if had is None:
+    if recorded_options is None:
         return layers
-    recorded = Layer(origin="the run as it was started", values={f"{part}.{component.flavor}": had})
+    recorded = Layer(origin="the run as it was started", values={f"{part}.{component.flavor}": recorded_options})
     return (*layers[:1], recorded, *layers[1:])
 
 
-def _of_flavor(layer: Layer, flavor: str) -> Layer:
-    """A layer with those settings for whichever step operator that one of this flavor has a field for."""
-    given, kind = layer.values.get("step_operator.*"), settings_class(flavor)
-    if given is None:
+def _for_flavor(layer: Layer, flavor: str) -> Layer:
+    """A layer whose settings for any step operator are reduced to the fields of one flavor."""
+    options, kind = layer.values.get("step_operator.*"), settings_class(flavor)
+    if options is None:
         return layer
     fields = {field.name for field in attrs.fields(kind)}
-    own = {name: value for name, value in given.items() if name in fields}
-    return attrs.evolve(layer, values={**layer.values, "step_operator.*": own})
+    own_options = {name: value for name, value in options.items() if name in fields}
+    return attrs.evolve(layer, values={**layer.values, "step_operator.*": own_options})
 
 
 def merge(weak: Mapping[str, Any], strong: Mapping[str, Any]) -> dict[str, Any]:
-    """Both mappings in one; where both speak, mappings merge and otherwise `strong` wins."""
+    """Merge two mappings: nested mappings merge, other values of `strong` replace those of `weak`."""
     merged = dict(weak)
     for name, value in strong.items():
-        under = merged.get(name)
-        both = isinstance(value, Mapping) and isinstance(under, Mapping) and name not in ATOMIC
-        merged[name] = merge(under, value) if both and under is not None else value
+        weak_value = merged.get(name)
+        both = isinstance(value, Mapping) and isinstance(weak_value, Mapping) and name not in ATOMIC
+        merged[name] = merge(weak_value, value) if both and weak_value is not None else value
     return merged
 
 
 def run_file(path: str | Path) -> RunFile:
-    """What a YAML file asks for; errors name its lines."""
+    """Read a YAML run file; errors name its lines."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -172,30 +178,30 @@ def run_file(path: str | Path) -> RunFile:
 
 
 def assignments(texts: Iterable[str]) -> RunFile:
-    """What `--set steps.train.resources.gpu_count=4` and its like ask for, the last one winning."""
+    """Parse `--set` assignments, such as steps.train.resources.gpu_count=4; later ones override earlier ones."""
     document: dict[str, Any] = {}
     places: dict[str, str] = {}
     for text in texts:
-        dotted, equals, written = text.partition("=")
+        dotted, equals, value_text = text.partition("=")
         keys = dotted.strip().split(".")
-        place = f"--set {dotted.strip()}"
-        if not equals or not all(keys) or not written.strip():
+        origin = f"--set {dotted.strip()}"
+        if not equals or not all(keys) or not value_text.strip():
             raise SettingsError(
                 f"{text!r} is not an assignment", where="--set", fix="write --set steps.train.resources.gpu_count=4"
             )
-        value, _ = _yaml(written, place)
+        value, _ = _yaml(value_text, origin)
         table = document
         for key in keys[:-1]:
             table = table.setdefault(key, {})
             if not isinstance(table, dict):
-                raise SettingsError(f"{key} is set to a value and to fields", where=place, fix="remove one of the two")
+                raise SettingsError(f"{key} is set to a value and to fields", where=origin, fix="remove one of the two")
         table[keys[-1]] = value
-        places[dotted.strip()] = place
+        places[dotted.strip()] = origin
     return _run_file(document, "--set", places)
 
 
-def _on_a_part(layer: Layer, stack: Stack) -> Layer:
-    """A layer that names a platform by its flavor alone ("platform.slurm"), as settings of the part that is one."""
+def _platform_layer(layer: Layer, stack: Stack) -> Layer:
+    """A layer with settings for a flavor ("platform.slurm"), as settings of the component of that flavor."""
     key = next((key for key in layer.values if key.startswith(PLATFORM)), "")
     if not key:
         return layer
@@ -205,8 +211,8 @@ def _on_a_part(layer: Layer, stack: Stack) -> Layer:
         return attrs.evolve(layer, values={**values, f"orchestrator.{flavor}": layer.values[key]})
     operators = [name for name, one in stack.step_operators.items() if one.flavor == flavor]
     if len(operators) == 1:
-        own = {"step_operator": operators[0], f"step_operator.{flavor}": layer.values[key]}
-        return attrs.evolve(layer, values={**values, **own})
+        operator_settings = {"step_operator": operators[0], f"step_operator.{flavor}": layer.values[key]}
+        return attrs.evolve(layer, values={**values, **operator_settings})
     leave = "" if layer.origin.startswith("--with") else f"; or leave it out: --without {flavor}"
     raise SettingsError(
         f"it is to run on {flavor}, of which stack '{stack.name}' has {len(operators) or 'none'}",
@@ -215,30 +221,30 @@ def _on_a_part(layer: Layer, stack: Stack) -> Layer:
     )
 
 
-def _operator(layers: Sequence[Layer], stack: Stack) -> str | None:
+def _step_operator(layers: Sequence[Layer], stack: Stack) -> str | None:
     """The name of the step operator that the strongest layer asks for."""
     for layer in reversed(layers):
         if "step_operator" in layer.values:
-            asked = layer.values["step_operator"]
+            name = layer.values["step_operator"]
             break
     else:
         return None
     where = _place(layer, ("step_operator",))
-    known = stack.step_operators
-    if asked is True:
-        if len(known) == 1:
-            return next(iter(known))
+    operators = stack.step_operators
+    if name is True:
+        if len(operators) == 1:
+            return next(iter(operators))
         raise SettingsError(
-            f"step_operator=True: stack '{stack.name}' has {len(known) or 'no'} step operators, not one",
+            f"step_operator=True: stack '{stack.name}' has {len(operators) or 'no'} step operators, not one",
             where=where,
-            fix="name it" + nearest("", known) if known else _operator_fix(stack),
+            fix="name it" + nearest("", operators) if operators else _operator_fix(stack),
         )
-    if asked is None or asked in known:
-        return asked  # type: ignore[no-any-return]
+    if name is None or name in operators:
+        return name  # type: ignore[no-any-return]
     raise SettingsError(
-        f"stack '{stack.name}' has no step operator called '{asked}'{nearest(asked, known)}",
+        f"stack '{stack.name}' has no step operator called '{name}'{nearest(name, operators)}",
         where=where,
-        fix=_operator_fix(stack, asked),
+        fix=_operator_fix(stack, name),
     )
 
 
@@ -246,7 +252,7 @@ def _operator_fix(stack: Stack, name: str = "name") -> str:
     return f"write step_operators.{name} = {{flavor = …}} in [stacks.{stack.name}] of stoker.toml, or use another stack"
 
 
-class _Pile:
+class _MergedOptions:
     """Values merged so far, and for each dotted field where it was given, weakest first."""
 
     def __init__(self) -> None:
@@ -255,12 +261,12 @@ class _Pile:
         self.ranks: dict[str, int] = {}
 
     def put(self, given: Mapping[str, Any], layer: Layer, key: str, rank: int = 0) -> None:
-        """Lay what a layer gives under one of its keys on top; `rank` is the layer's number."""
-        self._let_go(given)
+        """Merge the values that a layer gives under one of its keys; `rank` is the layer's number."""
+        self._drop_arguments(given)
         self.values = merge(self.values, given)
         for path in _leaves(given):
             dotted = ".".join(path)
-            # What it, its parts or its whole came from is overridden.
+            # The origins of the field, of its parts and of what contains it are overridden.
             hidden = [
                 one
                 for one in self.places
@@ -270,8 +276,8 @@ class _Pile:
             self.places[dotted] = [*over, _place(layer, (key, *path[1:]))]
             self.ranks[dotted] = rank
 
-    def _let_go(self, given: Mapping[str, Any]) -> None:
-        """Another launcher takes none of the arguments that weaker layers gave the one before."""
+    def _drop_arguments(self, given: Mapping[str, Any]) -> None:
+        """Drop the arguments that weaker layers gave to another launcher."""
         weak, strong = self.values.get("launch"), given.get("launch")
         if not isinstance(weak, Mapping) or not isinstance(strong, Mapping):
             return
@@ -284,67 +290,70 @@ class _Pile:
             self.places = {path: places for path, places in self.places.items() if not path.startswith(gone)}
 
 
-def _merged(
+def _merge_layers(
     layers: Sequence[Layer], stack: Stack, part: str, component: Component, *, level: Level
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, str], dict[str, int]]:
-    """All layers' options, their settings for the component, the origins of both, and which layer each option is of."""
-    options, backend = _Pile(), _Pile()
-    own = Layer(origin=f"stack '{stack.name}'", origins={f"{part}.{key}": at for key, at in component.origins.items()})
-    backend.put({part: dict(component.options)}, own, part)
+    """The merged options, the component's settings, the origins of both, and the layer's number of each option."""
+    options, backend = _MergedOptions(), _MergedOptions()
+    stack_layer = Layer(
+        origin=f"stack '{stack.name}'", origins={f"{part}.{key}": at for key, at in component.origins.items()}
+    )
+    backend.put({part: dict(component.options)}, stack_layer, part)
     for rank, layer in enumerate(layers):
-        seen = ""
+        earlier = ""
         for key, value in layer.values.items():
             if "." not in key:
                 options.put({key: value}, layer, key, rank)
                 continue
-            found = _component_values(layer, key, stack, part, component, level)
-            if found is None:
+            component_options = _component_values(layer, key, stack, part, component, level)
+            if component_options is None:
                 continue
-            if seen:
+            if earlier:
                 raise SettingsError(
-                    f"'{key.removesuffix('.*')}' and '{seen.removesuffix('.*')}' speak of the same part of the stack",
+                    f"'{key.removesuffix('.*')}' and '{earlier.removesuffix('.*')}' speak of the same part of the "
+                    "stack",
                     where=_place(layer, (key,)),
                     fix="keep one of the two",
                 )
-            seen = key
-            backend.put({part: found}, layer, key)
+            earlier = key
+            backend.put({part: component_options}, layer, key)
     places = {**options.places, **backend.places}
-    origins = {path: _origin(found) for path, found in places.items()}
+    origins = {path: _origin(given_at) for path, given_at in places.items()}
     return options.values, backend.values[part], origins, options.ranks
 
 
 def _component_values(
     layer: Layer, key: str, stack: Stack, part: str, component: Component, level: Level
 ) -> dict[str, Any] | None:
-    """Settings of a part of the stack, checked; None where they are of another part than the step runs on."""
-    whose, _, flavor = key.partition(".")
+    """A layer's checked settings for the component; None if they are for a component that the step does not use."""
+    owner, _, flavor = key.partition(".")
     where = _place(layer, (key,))
-    there = [stack.orchestrator] if whose == "orchestrator" else list(stack.step_operators.values())
-    flavors = [one.flavor for one in there]
-    shown = key.removesuffix(".*")
-    if not there or (flavor != "*" and flavor not in flavors):
-        has = f"its {whose} is '{flavors[0]}'" if whose == "orchestrator" else f"its step operators: {_list(flavors)}"
-        other = "another stack (--stack)" if whose == "orchestrator" else _operator_fix(stack)
+    components = [stack.orchestrator] if owner == "orchestrator" else list(stack.step_operators.values())
+    flavors = [one.flavor for one in components]
+    setting = key.removesuffix(".*")
+    if not components or (flavor != "*" and flavor not in flavors):
+        has = f"its {owner} is '{flavors[0]}'" if owner == "orchestrator" else f"its step operators: {_joined(flavors)}"
+        other = "another stack (--stack)" if owner == "orchestrator" else _operator_fix(stack)
         raise SettingsError(
-            f"settings for '{shown}', which stack '{stack.name}' does not have; {has}",
+            f"settings for '{setting}', which stack '{stack.name}' does not have; {has}",
             where=where,
-            fix=f"remove them, or {'use ' if whose == 'orchestrator' else ''}{other}",
+            fix=f"remove them, or {'use ' if owner == 'orchestrator' else ''}{other}",
         )
-    if whose != part or flavor not in ("*", component.flavor):
+    if owner != part or flavor not in ("*", component.flavor):
         if layer.level == "step" and level == "step":
             runs = "the stack's orchestrator" if part == "orchestrator" else f"a step operator of '{component.flavor}'"
-            fix = f"remove them, or {'give step_operator=' if whose == 'step_operator' else 'remove step_operator='}"
-            raise SettingsError(f"settings for '{shown}', but the step runs on {runs}", where=where, fix=fix)
+            fix = f"remove them, or {'give step_operator=' if owner == 'step_operator' else 'remove step_operator='}"
+            raise SettingsError(f"settings for '{setting}', but the step runs on {runs}", where=where, fix=fix)
         return None
     try:
-        check_level(shown, component.flavor, layer.level, layer.values[key])
+        check_level(setting, component.flavor, layer.level, layer.values[key])
         return component_settings(component.flavor, layer.values[key])
     except SettingsError as error:
-        message = error.message if error.message.startswith(f"'{shown}'") else f"{shown}: {error.message}"
+        message = error.message if error.message.startswith(f"'{setting}'") else f"{setting}: {error.message}"
         raise SettingsError(message, where=where, fix=error.fix) from None
 
 
-def _list(names: Iterable[str]) -> str:
+def _joined(names: Iterable[str]) -> str:
     return ", ".join(sorted(set(names))) or "none"
 
 
@@ -357,12 +366,12 @@ def _leaves(values: Mapping[str, Any], base: tuple[str, ...] = ()) -> Iterator[t
 
 
 def _origin(places: Sequence[str]) -> str:
-    over = list(dict.fromkeys(reversed(places[:-1])))
-    return f"{places[-1]}  (over {', '.join(over)})" if over else places[-1]
+    overridden = list(dict.fromkeys(reversed(places[:-1])))
+    return f"{places[-1]}  (over {', '.join(overridden)})" if overridden else places[-1]
 
 
 def _place(layer: Layer, path: tuple[str, ...]) -> str:
-    """The finest place that a layer knows for a field."""
+    """The most precise origin that a layer has for a field."""
     for key in (path[0], path[0].partition(".")[0]):
         for length in range(len(path) - 1, -1, -1):
             place = layer.origins.get(".".join((key, *path[1 : 1 + length])))
@@ -371,38 +380,38 @@ def _place(layer: Layer, path: tuple[str, ...]) -> str:
     return layer.origin
 
 
-def _explained(error: SettingsError, origins: Mapping[str, str]) -> SettingsError:
-    """The same error with the places of the fields that it speaks of."""
+def _with_origins(error: SettingsError, origins: Mapping[str, str]) -> SettingsError:
+    """The same error with the origins of the fields that it names."""
     words = set(re.findall(r"[a-z_]+", error.message))
-    spoken = [
+    fields = [
         f"{path.rpartition('.')[2]}: {place}" for path, place in origins.items() if path.rpartition(".")[2] in words
     ]
-    return SettingsError("; ".join([error.message, *spoken]), where=error.where, fix=error.fix)
+    return SettingsError("; ".join([error.message, *fields]), where=error.where, fix=error.fix)
 
 
 def _run_file(document: Mapping[str, Any], origin: str, places: Mapping[str, str]) -> RunFile:
-    """A document's parts; `places` has a place for each of its dotted keys."""
+    """Parse a run file's document; `places` has the place of each dotted key."""
     parts: dict[str, Any] = {}
     for key in ("parameters", "settings", "steps"):
-        found = document.get(key)
-        parts[key] = {} if found is None else found
+        table = document.get(key)
+        parts[key] = {} if table is None else table
         if not isinstance(parts[key], dict):
             raise SettingsError(f"{key} is not a mapping", where=places.get(key, origin))
     stack = document.get("stack")
     if stack is not None and not isinstance(stack, str):
         raise SettingsError(f"stack: {stack!r} is not a name", where=places.get("stack", origin))
     options = {key: value for key, value in document.items() if key not in RUN_KEYS}
-    every = layer_from(origin, (parts["settings"], options), origins=_below(places, ()), also=RUN_KEYS)
+    every = layer_from(origin, (parts["settings"], options), origins=_places_below(places, ()), also=RUN_KEYS)
     steps = {}
-    for name, asked in parts["steps"].items():
+    for name, settings in parts["steps"].items():
         where = places.get(f"steps.{name}", origin)
-        if not isinstance(asked, dict) or not isinstance(asked.get("settings", {}), dict):
+        if not isinstance(settings, dict) or not isinstance(settings.get("settings", {}), dict):
             fix = f"write steps.{name}.resources.gpu_count, for example"
             raise SettingsError(f"steps.{name} is not a mapping", where=where, fix=fix)
-        own = {key: value for key, value in asked.items() if key != "settings"}
-        below = _below(places, ("steps", str(name)))
-        sources = (asked.get("settings", {}), own)
-        steps[str(name)] = (layer_from(where, sources, level="step", origins=below, also=("settings",)),)
+        step_options = {key: value for key, value in settings.items() if key != "settings"}
+        step_places = _places_below(places, ("steps", str(name)))
+        sources = (settings.get("settings", {}), step_options)
+        steps[str(name)] = (layer_from(where, sources, level="step", origins=step_places, also=("settings",)),)
     return RunFile(
         origin=origin,
         parameters=parts["parameters"],
@@ -412,15 +421,15 @@ def _run_file(document: Mapping[str, Any], origin: str, places: Mapping[str, str
     )
 
 
-def _below(places: Mapping[str, str], path: tuple[str, ...]) -> dict[str, str]:
-    """The places of the keys under a path, as if they and those under its `settings` stood at the top."""
+def _places_below(places: Mapping[str, str], path: tuple[str, ...]) -> dict[str, str]:
+    """The places of the keys below a path and below its `settings`, relative to them."""
     start = "".join(f"{part}." for part in path)
     below = {key.removeprefix(start): place for key, place in places.items() if key.startswith(start)}
     return {key.removeprefix("settings."): place for key, place in below.items()}
 
 
 def _yaml(text: str, where: str) -> tuple[Any, dict[str, int]]:
-    """A YAML document and the line of each of its dotted keys; a key that is written twice is an error."""
+    """A YAML document and the line of each dotted key; a duplicate key is an error."""
     import yaml
 
     loader = _loader()(text)

@@ -1,6 +1,6 @@
-"""Which builds of the frameworks a step's image will hold: from its requirements, and from what the image has. Pure.
+"""The builds of frameworks that a step's image will have, from its requirements and the image's contents. Pure.
 
-What a plain `torch==2.13.0` brings depends on the index, the processor and the release; the tables say what.
+What a plain `torch==2.13.0` brings depends on the index, the processor and the release; the tables list it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ TORCH_DEFAULTS: Final[Sequence[tuple[Release, Release, Version]]] = (
     ((2, 11), (2, 14), (13, 0)),
     ((2, 15), (2, 15), (13, 2)),
 )
-"""first and last release, and the CUDA of both and all between"""
+"""First and last release of a range, and its CUDA."""
 ARM_DEFAULTS_FROM: Final = (2, 11)
-"""Older ones are for the CPU only on aarch64: their wheels require none of NVIDIA's packages there."""
+"""The first release whose wheels for aarch64 use CUDA; older ones require none of NVIDIA's packages there."""
 
 # https://github.com/pytorch/pytorch/blob/main/RELEASE.md#release-compatibility-matrix; experimental ones count.
 TORCH_PYTHONS: Final[Mapping[Release, tuple[Release, Release | None]]] = {
@@ -53,13 +53,13 @@ TORCH_PYTHONS: Final[Mapping[Release, tuple[Release, Release | None]]] = {
     (2, 14): ((3, 10), None),
     (2, 15): ((3, 11), None),
 }
-"""release of torch → the oldest and the newest Python that it has wheels for; None where the newest is not known"""
+"""Release of torch → the oldest and the newest Python that it has wheels for; None if the newest is not known."""
 
 NEEDS_TORCH: Final = frozenset(
     """accelerate bitsandbytes deepspeed fastai flash-attn kornia lightning open-clip-torch peft pytorch-lightning
     sentence-transformers timm torchaudio torchmetrics torchvision trl ultralytics vllm xformers""".split()  # noqa: SIM905
 )
-"""Distributions that require torch, so that it is installed where nobody names it"""
+"""Distributions that require torch, so that it is installed with them."""
 HARMLESS: Final = frozenset(
     """attrs boto3 cattrs click cloudpickle dill einops fsspec gcsfs h5py httpx imageio joblib jinja2 loguru matplotlib
     mlflow networkx nltk numpy omegaconf openpyxl optuna orjson pandas pillow plotly polars protobuf psutil pyarrow
@@ -67,59 +67,58 @@ HARMLESS: Final = frozenset(
     sentencepiece sqlalchemy stoker sympy tabulate tensorboard tiktoken tokenizers tqdm typer typing-extensions wandb
     zenml""".split()  # noqa: SIM905
 )
-"""Distributions that bring neither CUDA nor a framework, and that hold none back"""
+"""Distributions that bring neither CUDA nor a framework, and restrict no framework's version."""
 DEVICE_CODE: Final = frozenset({"xgboost"})
-"""Distributions whose own wheels for Linux have code for GPUs and what it needs: https://xgboost.readthedocs.io/en/stable/install.html"""
+"""Distributions whose wheels for Linux have code for GPUs and its libraries: https://xgboost.readthedocs.io/en/stable/install.html"""
 CPU_TWINS: Final[Mapping[str, tuple[str, str]]] = {
     "tensorflow-cpu": ("tensorflow", "tensorflow[and-cuda]"),
     "tensorflow-cpu-aws": ("tensorflow", "tensorflow[and-cuda]"),
     "paddlepaddle": ("paddlepaddle", "paddlepaddle-gpu"),
 }
-"""a distribution that is for the CPU only → its framework, and what to require instead"""
+"""Distribution for the CPU only → its framework, and what to require instead."""
 
 Origin = Literal["requirement", "image"]
 
 
 @attrs.frozen(kw_only=True)
 class FrameworkPackage:
-    """A framework as the step will find it. `text` is the requirement, or the image, that it comes from.
-
-    `older` are builds that would be installed instead of `build` if something that is not known held it back; `sure`
-    says that nothing can.
-    """
+    """A framework as the step will find it."""
 
     build: Build
     text: str
+    """The requirement, or the image, that it comes from."""
     origin: Origin = "requirement"
     older: tuple[Build, ...] = ()
+    """Builds that may be installed instead of `build` if another package restricts the version."""
     sure: bool = True
+    """Whether no other package can restrict the version."""
 
 
 def packages(
     wanted: Requirements, image: ImageFacts | None, *, machine: str, python: Release = ()
 ) -> tuple[FrameworkPackage, ...]:
-    """The frameworks that the image will hold once the requirements are installed."""
-    had = dict(image.frameworks) if image is not None else {}
+    """The frameworks that the image will have once the requirements are installed."""
+    image_frameworks = dict(image.frameworks) if image is not None else {}
     reference = image.reference if image is not None else ""
-    found: list[FrameworkPackage] = []
-    for name, read in _READERS.items():
-        own = read(wanted, had.get(name, ""), machine, python)
-        if own is not None:
-            found.append(own)
-        elif name in had:
-            build = built(name, had[name], machine)
-            found.append(FrameworkPackage(build=build, text=reference, origin="image"))
-    return tuple(found)
+    frameworks: list[FrameworkPackage] = []
+    for name, read in _FRAMEWORKS.items():
+        package = read(wanted, image_frameworks.get(name, ""), machine, python)
+        if package is not None:
+            frameworks.append(package)
+        elif name in image_frameworks:
+            build = build_of(name, image_frameworks[name], machine)
+            frameworks.append(FrameworkPackage(build=build, text=reference, origin="image"))
+    return tuple(frameworks)
 
 
-def built(framework: str, version: str, machine: str) -> Build:
-    """What a version says of its build by its local part; a version without one says nothing."""
+def build_of(framework: str, version: str, machine: str) -> Build:
+    """The build that a version's local part names; without one, only the version is known."""
     tag = version.partition("+")[2]
-    return _tagged(framework, version, tag, machine) if tag else Build(framework=framework, version=version)
+    return _build_of_tag(framework, version, tag, machine) if tag else Build(framework=framework, version=version)
 
 
 def torch_default(release: Release, machine: str) -> Version | None:
-    """The CUDA of a release's build without a suffix; (0,) for none at all, None where it is not known."""
+    """The CUDA of a release's build without a suffix; (0,) for none, None if it is not known."""
     minor = release[:2]
     if machine in ("aarch64", "arm64") and minor < ARM_DEFAULTS_FROM:
         return (0,)
@@ -127,7 +126,7 @@ def torch_default(release: Release, machine: str) -> Version | None:
 
 
 def brings_cuda(wanted: Requirements) -> bool | None:
-    """Whether requirements bring CUDA's libraries by themselves; None where they may."""
+    """Whether requirements bring CUDA's libraries; None if they may."""
     names = {item.name for item in wanted.items}
     if any(re.match(r"nvidia-(?:cuda|cudnn|nccl|cublas)|cuda-toolkit", name) for name in names) or names & DEVICE_CODE:
         return True
@@ -136,7 +135,7 @@ def brings_cuda(wanted: Requirements) -> bool | None:
 
 
 def channel(wanted: Requirements, item: Requirement | None) -> tuple[str, bool]:
-    """The suffix of PyTorch's builds that would be installed ("cu121", "cpu", "" for those without), and if it is sure.
+    """The suffix of PyTorch's builds that would be installed ("cu121", "cpu", "" for none), and whether it is sure.
 
     A version with a local part is newer than the same without one, so that an index beside the usual one wins:
     https://packaging.python.org/en/latest/specifications/version-specifiers/#local-version-identifiers.
@@ -151,17 +150,17 @@ def channel(wanted: Requirements, item: Requirement | None) -> tuple[str, bool]:
     return "", not tags and not wanted.instead and wanted.backend != "auto"
 
 
-def _torch(wanted: Requirements, had: str, machine: str, python: Release) -> FrameworkPackage | None:
+def _torch(wanted: Requirements, image_version: str, machine: str, python: Release) -> FrameworkPackage | None:
     item = wanted.get("torch")
-    needing = next((one for one in wanted.items if one.name in NEEDS_TORCH), None)
-    if item is None and needing is None:
+    dependent = next((one for one in wanted.items if one.name in NEEDS_TORCH), None)
+    if item is None and dependent is None:
         return None
-    if had and (item is None or _kept(item, had)):
-        return None  # an installer leaves alone what is there and fits
+    if image_version and (item is None or _stays_installed(item, image_version)):
+        return None  # an installer keeps an installed version that fits
     tag, sure = channel(wanted, item)
     if not sure:
         return None
-    text = item.text if item is not None else f"{needing.name if needing else ''}, which requires torch"
+    text = item.text if item is not None else f"{dependent.name if dependent else ''}, which requires torch"
     if item is not None and item.pinned:
         build = _torch_build(item.pinned, tag, machine)
         return FrameworkPackage(build=build, text=text)
@@ -170,23 +169,23 @@ def _torch(wanted: Requirements, had: str, machine: str, python: Release) -> Fra
         for release, (low, high) in TORCH_PYTHONS.items()
         if (not python or (low <= python[:2] and (high is None or python[:2] <= high)))
         and (item is None or any(item.allows(".".join(map(str, (*release, patch)))) for patch in range(3)))
-        and _offers(release, tag, machine)
+        and _has_build(release, tag, machine)
     ]
     if not minors:
         return None
     builds = [_torch_build(".".join(map(str, release)), tag, machine) for release in sorted(minors, reverse=True)]
-    others = {one.name for one in wanted.items} - HARMLESS - {"torch"}
-    free = not others and not wanted.unread and item is not None
+    unknown_names = {one.name for one in wanted.items} - HARMLESS - {"torch"}
+    free = not unknown_names and not wanted.unread and item is not None
     return FrameworkPackage(build=builds[0], text=text, older=tuple(builds[1:]), sure=free)
 
 
-def _kept(item: Requirement, had: str) -> bool:
-    """Whether an installer leaves a version that is there: "==2.4.0" is satisfied by 2.4.0+cu124 too."""
-    return not item.url and item.allows(had)
+def _stays_installed(item: Requirement, version: str) -> bool:
+    """Whether an installer keeps an installed version: 2.4.0+cu124 satisfies "==2.4.0"."""
+    return not item.url and item.allows(version)
 
 
-def _offers(release: Release, tag: str, machine: str) -> bool:
-    """Whether a release was built with a suffix; of CPU and ROCm every one is taken to be."""
+def _has_build(release: Release, tag: str, machine: str) -> bool:
+    """Whether a release has a build with a suffix; every release is taken to have CPU and ROCm builds."""
     if not tag.startswith("cu"):
         return True
     return bool(torch_archs(".".join(map(str, release)), numbers(cuda_of_tag(tag[2:])), _processor(machine)))
@@ -194,7 +193,7 @@ def _offers(release: Release, tag: str, machine: str) -> bool:
 
 def _torch_build(version: str, tag: str, machine: str) -> Build:
     if tag:
-        return _tagged("torch", version, tag, machine)
+        return _build_of_tag("torch", version, tag, machine)
     cuda = torch_default(numbers(version), machine)
     how = "the build without a suffix"
     if cuda == (0,):
@@ -203,7 +202,7 @@ def _torch_build(version: str, tag: str, machine: str) -> Build:
     return Build(framework="torch", version=version, cuda=cuda, archs=archs, how=how)
 
 
-def _tagged(framework: str, version: str, tag: str, machine: str) -> Build:
+def _build_of_tag(framework: str, version: str, tag: str, machine: str) -> Build:
     match = re.match(r"(cpu|cu|rocm)(?:da)?(\d*(?:\.\d+)*)", tag)
     if match is None:
         return Build(framework=framework, version=version)
@@ -217,14 +216,20 @@ def _tagged(framework: str, version: str, tag: str, machine: str) -> Build:
     return Build(framework=framework, version=version, cuda=cuda, archs=archs, how=f"+{tag}")
 
 
-def _jax(wanted: Requirements, had: str, machine: str, python: Release) -> FrameworkPackage | None:
+def _jax(wanted: Requirements, image_version: str, machine: str, python: Release) -> FrameworkPackage | None:
     item = wanted.get("jax") or wanted.get("jaxlib")
     majors = [int(number) for number, _ in jax_cuda(wanted)]
     if item is None and not majors:
         return None
-    if had and item is not None and item.name == "jax" and not item.extras and _kept(item, had):
+    if (
+        image_version
+        and item is not None
+        and item.name == "jax"
+        and not item.extras
+        and _stays_installed(item, image_version)
+    ):
         return None
-    others = {one.name for one in wanted.items} - HARMLESS - {"jax", "jaxlib", "flax", "optax"}
+    unknown_names = {one.name for one in wanted.items} - HARMLESS - {"jax", "jaxlib", "flax", "optax"}
     version = item.pinned.partition("+")[0] if item is not None else ""
     extras = item.extras if item is not None else frozenset()
     inside = wanted.get("jaxlib") or item
@@ -238,33 +243,33 @@ def _jax(wanted: Requirements, had: str, machine: str, python: Release) -> Frame
     cpu = not (cuda or rocm or tpu or neuron)
     build = Build(framework="jax", version=version, cuda=cuda, rocm=rocm, tpu=tpu, cpu=cpu, how="its extras")
     return FrameworkPackage(
-        build=build, text=item.text if item is not None else "a plugin of JAX", sure=not (others and cpu)
+        build=build, text=item.text if item is not None else "a plugin of JAX", sure=not (unknown_names and cpu)
     )
 
 
 def jax_cuda(wanted: Requirements) -> Iterator[tuple[str, str]]:
-    """The CUDA that JAX is asked for, with the words that ask: its extras, and its plugins by name."""
+    """(CUDA's major version, requirement) of each extra or plugin with which JAX is required."""
     for item in wanted.items:
         plugin = re.fullmatch(r"jax-cuda(\d+)-(?:plugin|pjrt)", item.name)
         if plugin is not None:
             yield plugin[1], item.text
         if item.name == "jax":
             for extra in sorted(item.extras):
-                asked = re.match(r"cuda(\d\d)(?!\d)", extra)
-                if asked is not None:
-                    yield asked[1], item.text
+                match = re.match(r"cuda(\d\d)(?!\d)", extra)
+                if match is not None:
+                    yield match[1], item.text
 
 
-def _tensorflow(wanted: Requirements, had: str, machine: str, python: Release) -> FrameworkPackage | None:
+def _tensorflow(wanted: Requirements, image_version: str, machine: str, python: Release) -> FrameworkPackage | None:
     for name in ("tensorflow-cpu", "tensorflow-cpu-aws"):
         item = wanted.get(name)
         if item is not None:
             build = Build(framework="tensorflow", version=item.pinned, cpu=True, how=name)
             return FrameworkPackage(build=build, text=item.text)
     item = wanted.get("tensorflow")
-    if item is None or (had and not item.extras and _kept(item, had)):
+    if item is None or (image_version and not item.extras and _stays_installed(item, image_version)):
         return None
-    # Not pinned, its CUDA is not known: the release is not.
+    # The release, and so its CUDA, is known only for a pinned version.
     major, minor, *_ = (*numbers(item.pinned), 0, 0)
     cuda = TENSORFLOW_CUDA.get((major, minor)) if item.pinned else None
     lacks = "" if "and-cuda" in item.extras or not cuda else "no CUDA libraries (tensorflow[and-cuda] brings them)"
@@ -272,7 +277,7 @@ def _tensorflow(wanted: Requirements, had: str, machine: str, python: Release) -
     return FrameworkPackage(build=build, text=item.text)
 
 
-def _cupy(wanted: Requirements, had: str, machine: str, python: Release) -> FrameworkPackage | None:
+def _cupy(wanted: Requirements, image_version: str, machine: str, python: Release) -> FrameworkPackage | None:
     for item in wanted.items:
         match = re.fullmatch(r"cupy-cuda(\d{2})(\d?)x?", item.name)
         if match is not None:
@@ -283,7 +288,7 @@ def _cupy(wanted: Requirements, had: str, machine: str, python: Release) -> Fram
     return None
 
 
-def _paddle(wanted: Requirements, had: str, machine: str, python: Release) -> FrameworkPackage | None:
+def _paddle(wanted: Requirements, image_version: str, machine: str, python: Release) -> FrameworkPackage | None:
     item = wanted.get("paddlepaddle")
     if item is None:
         return None
@@ -295,7 +300,7 @@ def _processor(machine: str) -> str:
     return {"arm64": "aarch64", "amd64": "x86_64", "": "x86_64"}.get(machine, machine)
 
 
-_READERS: Final = {
+_FRAMEWORKS: Final = {
     "torch": _torch,
     "jax": _jax,
     "tensorflow": _tensorflow,

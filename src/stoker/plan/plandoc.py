@@ -1,4 +1,4 @@
-"""A plan as text and back, for its run's record: settings that many steps share are written once."""
+"""Serialize plans for the record of a run; settings that many steps share are written once."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from stoker.core.plan import PLAN_VERSION, Plan, StepPlan
 from stoker.core.settings import StepSettings
 
 _SHARED: Final = {"settings": StepSettings, "source": Source, "origins": None, "outputs": None}
-"""Fields of a step that ten thousand calls of it have in common."""
+"""Fields that all calls of a step share, kept in tables."""
 _PLAIN: Final = ("key", "name", "unpack", "backend", "code", "position", "where")
 _RARE: Final = ("mapped", "after", "split", "hooks", "image", "environment", "runner")
-"""Fields that are mostly empty, and then left out."""
+"""Fields that are usually empty, and left out then."""
 
 
 def dump(plan: Plan) -> str:
-    """The plan as JSON."""
+    """Serialize a plan as JSON."""
     document = to_json(attrs.evolve(plan, steps=()))
     tables: dict[str, list[Any]] = {name: [] for name in _SHARED}
-    places: dict[str, dict[int, int]] = {name: {} for name in _SHARED}
+    indexes: dict[str, dict[int, int]] = {name: {} for name in _SHARED}
     steps = []
     for step in plan.steps:
-        own: dict[str, Any] = {name: getattr(step, name) for name in _PLAIN}
-        own["inputs"] = to_json(step.inputs)
+        row: dict[str, Any] = {name: getattr(step, name) for name in _PLAIN}
+        row["inputs"] = to_json(step.inputs)
         for name in _SHARED:
             value = getattr(step, name)
-            place = places[name].get(id(value))
-            if place is None:
-                place = places[name][id(value)] = len(tables[name])
+            index = indexes[name].get(id(value))
+            if index is None:
+                index = indexes[name][id(value)] = len(tables[name])
                 tables[name].append(to_json(value))
-            own[name] = place
+            row[name] = index
         for name in _RARE:
             value = getattr(step, name)
             if value:
-                own[name] = to_json(value)
-        steps.append(own)
+                row[name] = to_json(value)
+        steps.append(row)
     document["steps"] = steps
     document["shared"] = tables
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
 
 def load(text: str) -> Plan:
-    """The plan of JSON; a plan of a newer Stoker is read as far as it is understood."""
+    """Parse a plan; unknown fields of a newer Stoker are ignored, a newer version of the format is an error."""
     document = json.loads(text)
     if document.get("version", 0) > PLAN_VERSION:
         raise StoreError(
@@ -55,22 +55,22 @@ def load(text: str) -> Plan:
             fix="upgrade Stoker here, or start the pipeline again",
         )
     shared = document.pop("shared")
-    tables = {name: [_shared(name, item) for item in shared[name]] for name in _SHARED}
+    tables = {name: [_parse_shared(name, item) for item in shared[name]] for name in _SHARED}
     steps = document.pop("steps")
     plan = from_json(Plan, {**document, "steps": []}, strict=False)
-    known = {field.name for field in attrs.fields(StepPlan)}
-    return attrs.evolve(plan, steps=tuple(_step(own, tables, known) for own in steps))
+    fields = {field.name for field in attrs.fields(StepPlan)}
+    return attrs.evolve(plan, steps=tuple(_parse_step(own, tables, fields) for own in steps))
 
 
-def _shared(name: str, item: Any) -> Any:
+def _parse_shared(name: str, item: Any) -> Any:
     if name == "outputs":
         return tuple(from_json(Output, output, strict=False) for output in item)
     kind = _SHARED[name]
     return item if kind is None else from_json(kind, item, strict=False)
 
 
-def _step(own: dict[str, Any], tables: dict[str, list[Any]], known: set[str]) -> StepPlan:
-    fields = {name: value for name, value in own.items() if name in known}
+def _parse_step(row: dict[str, Any], tables: dict[str, list[Any]], known: set[str]) -> StepPlan:
+    fields = {name: value for name, value in row.items() if name in known}
     for name in _SHARED:
         fields[name] = tables[name][fields[name]]
     for name in ("mapped", "after", "split"):

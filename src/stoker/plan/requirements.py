@@ -1,7 +1,7 @@
-"""Lines of a requirements file as values: name, extras, versions, marker, wheel, and the index they come from. Pure.
+"""Requirements as values: name, extras, versions, marker, wheel, and the index that they come from. Pure.
 
-`packaging` decides what versions and markers mean. A marker is asked about the Linux machine and the Python of an image
-that may not be known in full; what cannot be decided is said to be unknown.
+`packaging` decides what versions and markers mean. A marker is evaluated for a Linux machine and the Python of an
+image, which may not be fully known; a marker that cannot be decided is unknown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TEXT: Final = r"\"[^\"]*\"|'[^']*'"
 _COMPARISON: Final = re.compile(
     rf"({_TEXT}|\w+)\s*(===|==|~=|!=|<=|>=|<|>|not\s+in\b|in\b)\s*({_TEXT}|\w+)",
 )
-"""One comparison of a marker that `packaging` has parsed: a variable and a text, in either order"""
+"""One comparison of a marker that `packaging` has parsed: a variable and a text, in either order."""
 _ALWAYS: Final = 'python_version >= "0"'
 _NEVER: Final = 'python_version < "0"'
 _LINUX: Final[Mapping[str, str]] = {
@@ -36,7 +36,7 @@ _LINUX: Final[Mapping[str, str]] = {
     "platform_python_implementation": "CPython",
     "extra": "",  # a line of a file is installed for no extra
 }
-"""What every image answers to a marker"""
+"""Values of marker variables that are the same in every image."""
 _PYTHON: Final = ("python_version", "python_full_version", "implementation_version")
 _LAST_PATCH: Final = 999
 _INDEX_OPTIONS: Final[Mapping[str, str]] = {
@@ -49,12 +49,12 @@ _INDEX_OPTIONS: Final[Mapping[str, str]] = {
     "--find-links": "extra",
     "--torch-backend": "backend",
 }
-"""an option of pip or uv → whether it stands instead of the usual index, beside it, or names PyTorch's"""
+"""Option of pip or uv → whether it replaces the usual index, adds one, or chooses PyTorch's."""
 
 
 @attrs.frozen(kw_only=True)
 class Wheel:
-    """What a wheel's file name says: version, Pythons, ABIs and platforms that it is for."""
+    """The parts of a wheel's file name: its version, and the Pythons, ABIs and platforms that it is for."""
 
     version: str
     pythons: tuple[str, ...]
@@ -64,19 +64,23 @@ class Wheel:
 
 @attrs.frozen(kw_only=True)
 class Requirement:
-    """One requirement. `specifier` says which versions it allows; `wheel` is the file that a URL names."""
+    """One requirement."""
 
     name: str
+    """The normalized name of the project."""
     text: str
+    """The line as it was written."""
     extras: frozenset[str] = frozenset()
     specifier: SpecifierSet = attrs.field(factory=SpecifierSet)
+    """The versions that it allows."""
     marker: str = ""
     url: str = ""
     wheel: Wheel | None = None
+    """The wheel that the URL names."""
 
     @property
     def pinned(self) -> str:
-        """The one version that it allows, with its local part; empty where it allows several."""
+        """The only version that it allows, with its local part; empty if it allows several."""
         if self.wheel is not None:
             return self.wheel.version
         exact = [
@@ -88,11 +92,11 @@ class Requirement:
 
     @property
     def local(self) -> str:
-        """What stands behind the "+" of its version: "cu121", "cpu", "rocm6.2"; empty where nothing does."""
+        """The local part of its version: "cu121", "cpu", "rocm6.2"; empty if there is none."""
         return self.pinned.partition("+")[2]
 
     def allows(self, version: str) -> bool:
-        """Whether a version satisfies it, as one that is installed does; "2.4" stands for 2.4.0."""
+        """Whether an installed version satisfies it; "2.4" means 2.4.0."""
         if self.wheel is not None:
             return same_version(version, self.wheel.version)
         return satisfies(version, self.specifier)
@@ -100,29 +104,29 @@ class Requirement:
 
 @attrs.frozen(kw_only=True)
 class Requirements:
-    """What would be installed into an image, as far as the lines tell.
-
-    `indexes` are addresses that options add, `instead` says that one of them replaces the usual index. `backend` is
-    uv's choice of PyTorch's index ("cu124", "cpu", "auto"). `unread` are lines and sources that were not understood.
-    """
+    """What would be installed into an image, as far as its lines state it."""
 
     items: tuple[Requirement, ...] = ()
     indexes: tuple[str, ...] = ()
+    """URLs of indexes that options name."""
     instead: bool = False
+    """Whether one of them replaces the usual index."""
     backend: str = ""
+    """uv's choice of PyTorch's index: "cu124", "cpu", "auto"."""
     unread: tuple[str, ...] = ()
+    """Lines and sources that were not understood."""
 
     def get(self, name: str) -> Requirement | None:
-        """The requirement of a distribution; a later line of the same one adds to the first."""
+        """The requirement of a project, merged from all its lines; None if there is none."""
         return next((item for item in self.items if item.name == name), None)
 
 
 def requirements(
     lines: Iterable[str], *, python: Release = (), machine: str = "", options: Mapping[str, object] | None = None
 ) -> Requirements:
-    """Lines and an installer's options as values; those whose marker is for another Python or machine are left out."""
-    found: dict[str, Requirement] = {}
-    options_found: list[tuple[str, str]] = [
+    """Parse lines and an installer's options; lines whose marker is for another Python or machine are left out."""
+    items: dict[str, Requirement] = {}
+    option_pairs: list[tuple[str, str]] = [
         (f"--{name.lstrip('-').replace('_', '-')}", str(value))
         for name, given in (options or {}).items()
         for value in (given if isinstance(given, (list, tuple)) else [given])
@@ -133,34 +137,34 @@ def requirements(
     unclear: set[str] = set()
     for _, line in logical_lines("\n".join(lines)):
         if line.startswith("-"):
-            options_found.append(option_of(line) or (line, ""))
-            if options_found[-1][0] in ("-r", "--requirement", "-e", "--editable"):
+            option_pairs.append(option_of(line) or (line, ""))
+            if option_pairs[-1][0] in ("-r", "--requirement", "-e", "--editable"):
                 unread.append(line)
             continue
         item = requirement(line)
         if item is None:
             unread.append(line)
             continue
-        there = applies(item.marker, python=python, machine=machine)
-        if there is False:
+        applicable = applies(item.marker, python=python, machine=machine)
+        if applicable is False:
             continue
-        before = found.get(item.name)
-        if before is not None and (there is None or item.name in undecided):
-            # Several, of which a marker chooses that cannot be told: which one it is would be a guess.
+        earlier = items.get(item.name)
+        if earlier is not None and (applicable is None or item.name in undecided):
+            # Undecided markers choose between several lines: taking one would be a guess.
             unread.append(line)
             unclear.add(item.name)
             continue
-        if there is None:
+        if applicable is None:
             undecided.add(item.name)
-        if before is not None:
-            extras, specifier = before.extras | item.extras, before.specifier & item.specifier
-            item = attrs.evolve(before, extras=extras, specifier=specifier, wheel=before.wheel or item.wheel)
-        found[item.name] = item
+        if earlier is not None:
+            extras, specifier = earlier.extras | item.extras, earlier.specifier & item.specifier
+            item = attrs.evolve(earlier, extras=extras, specifier=specifier, wheel=earlier.wheel or item.wheel)
+        items[item.name] = item
     for name in unclear:
-        unread.append(found.pop(name).text)
-    kinds = [(_INDEX_OPTIONS.get(name, ""), value) for name, value in options_found]
+        unread.append(items.pop(name).text)
+    kinds = [(_INDEX_OPTIONS.get(name, ""), value) for name, value in option_pairs]
     return Requirements(
-        items=tuple(found.values()),
+        items=tuple(items.values()),
         indexes=tuple(value for kind, value in kinds if kind in ("index", "extra")),
         instead=any(kind == "index" for kind, _ in kinds),
         backend=next((value for kind, value in reversed(kinds) if kind == "backend"), ""),
@@ -169,30 +173,30 @@ def requirements(
 
 
 def requirement(line: str) -> Requirement | None:
-    """One line as a value; None for one that names no project."""
+    """Parse one line; None if it names no project."""
     text = line.strip()
     address, _, marker = specifier_of(text).partition(";")
     name, wheel = _wheel(address.strip())
     if wheel is not None and not re.search(r"\s|@", address.strip()):
         return Requirement(name=name, text=text, marker=marker.strip(), url=address.strip(), wheel=wheel)
-    asked = parsed(text)
-    if asked is None:
+    parsed_line = parsed(text)
+    if parsed_line is None:
         return None
     return Requirement(
-        name=canonicalize_name(asked.name),
+        name=canonicalize_name(parsed_line.name),
         text=text,
-        extras=frozenset(map(canonicalize_name, asked.extras)),
-        specifier=asked.specifier,
-        marker=str(asked.marker or ""),
-        url=asked.url or "",
-        wheel=_wheel(asked.url)[1] if asked.url else None,
+        extras=frozenset(map(canonicalize_name, parsed_line.extras)),
+        specifier=parsed_line.specifier,
+        marker=str(parsed_line.marker or ""),
+        url=parsed_line.url or "",
+        wheel=_wheel(parsed_line.url)[1] if parsed_line.url else None,
     )
 
 
 def satisfies(version: str, specifier: SpecifierSet) -> bool:
-    """Whether an installed version is one that a specifier allows; a text that is no version is not.
+    """Whether an installed version satisfies a specifier; an invalid version does not.
 
-    A release that leads up to another, such as 2.0rc1, counts by its place: an installer leaves it where it fits
+    A pre-release such as 2.0rc1 counts by its order: an installer keeps one that fits
     (`PipProvider.is_satisfied_by` in https://github.com/pypa/pip/blob/main/src/pip/_internal/resolution/resolvelib).
     """
     try:
@@ -202,7 +206,7 @@ def satisfies(version: str, specifier: SpecifierSet) -> bool:
 
 
 def check_versions(pypi: Mapping[str, str | None], origins: Mapping[str, str]) -> None:
-    """Refuse what is no version of a package from an index; `origins` has the place of each as "packages.pypi.NAME"."""
+    """Refuse invalid versions of packages from an index; `origins` has each one's origin under "packages.pypi.NAME"."""
     for name, version in pypi.items():
         if not version or version.startswith("@"):
             continue
@@ -217,7 +221,7 @@ def check_versions(pypi: Mapping[str, str | None], origins: Mapping[str, str]) -
 
 
 def same_version(one: str, other: str) -> bool:
-    """Whether two versions are the same but for their local parts."""
+    """Whether two versions are equal apart from their local parts."""
     try:
         return Version(Version(one).public) == Version(Version(other).public)
     except InvalidVersion:
@@ -225,10 +229,10 @@ def same_version(one: str, other: str) -> bool:
 
 
 def applies(marker: str, *, python: Release, machine: str) -> bool | None:
-    """Whether a marker is true for a Linux machine; None where it asks what is not known here.
+    """Whether a marker is true for a Linux machine; None if that depends on what is not known.
 
-    No marker negates: it is true whatever is unknown if it is true with each unknown comparison false, and false if it
-    is false with each of them true.
+    Markers have no negation: one is true if it is true with every unknown comparison false, and false if it is false
+    with every unknown comparison true.
     """
     if not marker:
         return True
@@ -238,38 +242,38 @@ def applies(marker: str, *, python: Release, machine: str) -> bool | None:
         return None
 
     def evaluated(otherwise: str) -> bool:
-        def known(comparison: re.Match[str]) -> str:
+        def decided(comparison: re.Match[str]) -> str:
             answer = _compared(comparison, python, machine)
             return otherwise if answer is None else _ALWAYS if answer else _NEVER
 
-        return Marker(_COMPARISON.sub(known, text)).evaluate()
+        return Marker(_COMPARISON.sub(decided, text)).evaluate()
 
     least, most = evaluated(_NEVER), evaluated(_ALWAYS)
     return most if least is most else None
 
 
 def numbers(version: str) -> Release:
-    """`"2.4.0rc1+cu124"` as (2, 4, 0); empty for a text without a number at its start."""
+    """The release of a version: (2, 4, 0) of "2.4.0rc1+cu124"; empty for a text that begins with no number."""
     match = re.match(r"v?(?:\d+!)?(\d+(?:\.\d+)*)", version)
     return tuple(int(part) for part in match[1].split(".")) if match else ()
 
 
 def _wheel(address: str) -> tuple[str, Wheel | None]:
-    """The project and the wheel of an address; nothing for one that does not end in a wheel."""
-    found = wheel_of(address)
-    if found is None:
+    """The project and the wheel of a URL; ("", None) if it does not end in a wheel."""
+    wheel = wheel_of(address)
+    if wheel is None:
         return "", None
-    name, version, tags = found
-    # A platform's own dots are underscores, but for those that join several: manylinux_2_17_x86_64.manylinux2014…
+    name, version, tags = wheel
+    # Dots join several platforms; within one, underscores stand for dots: manylinux_2_17_x86_64.manylinux2014…
     pythons, abis, platforms = (tuple(tag.split(".")) for tag in tags)
     return name, Wheel(version=version, pythons=pythons, abis=abis, platforms=platforms)
 
 
 def _compared(comparison: re.Match[str], python: Release, machine: str) -> bool | None:
     left, _, right = comparison.groups()
-    variable, text = (right, left) if left[0] in "\"'" else (left, right)
+    variable, literal = (right, left) if left[0] in "\"'" else (left, right)
     answers = set()
-    for environment in _environments(variable, text.strip("\"'"), python, machine):
+    for environment in _environments(variable, literal.strip("\"'"), python, machine):
         try:
             answers.add(Marker(comparison[0]).evaluate(environment))
         except (UndefinedComparison, UndefinedEnvironmentName):
@@ -278,7 +282,7 @@ def _compared(comparison: re.Match[str], python: Release, machine: str) -> bool 
 
 
 def _environments(variable: str, text: str, python: Release, machine: str) -> Iterator[dict[str, str]]:
-    """What a variable may be: several values where the Python's last number is not known, none for what is unknown."""
+    """The possible values of a variable: several if the Python's patch is not known, none if it is unknown."""
     known = {**_LINUX, **({"platform_machine": machine} if machine else {})}
     if variable in known:
         yield {variable: known[variable]}

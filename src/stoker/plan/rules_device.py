@@ -1,4 +1,4 @@
-"""Rules of preflight about devices: whether image and packages can use the chips and the driver that a step gets."""
+"""Rules of preflight about devices: whether the image and its packages can use the step's chips and driver."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CODES: Final[Mapping[str, str]] = {
     DRIVER_TOO_OLD: DRIVER_OLD,
     NO_KERNEL_IMAGE: NO_CODE,
 }
-"""why a build is unfit → the code of the finding"""
+"""Why a build does not fit → the code of the finding."""
 
 # The first CUDA that compiles for a chip; its driver is the first that runs one:
 # https://docs.nvidia.com/cuda/cuda-toolkit-release-notes and "Virtual Architecture Feature List" of
@@ -47,18 +47,19 @@ FIRST_CUDA: Final[Mapping[tuple[int, int], Version]] = {
 }
 # "End of support" in the release notes of driver branch 590: Maxwell, Pascal and Volta end with 580, Kepler with 470.
 LAST_BRANCH: Final[Mapping[int, int]] = {3: 470, 5: 580, 6: 580}
-"""first number of a compute capability → the last branch of the driver that runs it; 7.0 and 7.2 too end with 580"""
+"""Major compute capability → the last driver branch that supports it; 7.0 and 7.2 end with 580, too."""
 
 # https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html: data-centre GPUs; which of the RTX cards
 # are certified for it cannot be told from their names.
 _NO_COMPAT: Final = re.compile(r"RTX|A\d{4}$|GB10$")
 _GEFORCE: Final = frozenset({"RTX2080Ti", "RTX3090", "RTX4090", "RTX5090"})
 _WITH_COMPAT: Final = re.compile(r"(?:nvcr\.io/)?nvidia/cuda|nvcr\.io/nvidia/.+")
-"""Repositories whose images hold the compatibility package of their CUDA"""
+"""Repositories whose images have the compatibility package of their CUDA."""
+_CONTENTS_UNKNOWN: Final = "what was installed into it is not written in its configuration"
 
 
 def _runtime(facts: PlanFacts) -> str:
-    """The software that the step's devices need in an image; of devices that may be any, the usual ones'."""
+    """The software that the step's devices need in an image; that of the usual vendor if several are possible."""
     return VENDORS.load(facts.kind or USUAL).runtime
 
 
@@ -72,29 +73,26 @@ def no_cuda(facts: PlanFacts) -> Iterator[Finding]:
     kubeflow/pipelines 2561: the step completes, and does not use the GPU that it has.
     """
     image = facts.image
-    known = facts.bare or facts.image_read
-    if not facts.gpus or _runtime(facts) != "cuda" or image.cuda or image.rocm or image.neuron or not known:
+    image_known = facts.bare or facts.image_read
+    if not facts.gpus or _runtime(facts) != "cuda" or image.cuda or image.rocm or image.neuron or not image_known:
         return
     if any(package.build.framework not in ("", "cupy") for package in facts.packages):
-        return  # whether a framework's build fits is said by itself
-    brought = brings_cuda(facts.requirements) if facts.builds else False
-    if brought:
+        return  # `unfit_builds` checks whether a framework's build fits
+    brings = brings_cuda(facts.requirements) if facts.builds else False
+    if brings:
         return
-    sure = facts.bare and brought is False
+    sure = facts.bare and brings is False
     what = f"asks for a GPU, and its image {facts.reference} has no CUDA"
     fix = 'take a parent image with CUDA (parent_image="pytorch/pytorch:2.4.1-cuda12.4-cudnn9-runtime", or accelerator='
     fix += '"cuda12.4"), or require a framework whose wheels bring it'
     if not sure:
-        open_ends = [item.name for item in facts.requirements.items] + list(facts.requirements.unread)
-        why = f"whether {', '.join(open_ends[:5])} brings it is not known" if open_ends else _TOLD
+        undecided = [item.name for item in facts.requirements.items] + list(facts.requirements.unread)
+        why = f"whether {', '.join(undecided[:5])} brings it is not known" if undecided else _CONTENTS_UNKNOWN
         what = f"asks for a GPU, and the configuration of its image {facts.reference} names no CUDA"
         yield _finding(facts, NO_CUDA, "info", what, why=why, fix=fix)
         return
     why = "none of its requirements brings CUDA either: the step would run, and gain nothing from the GPU"
     yield _finding(facts, NO_CUDA, _level(facts), what, why=why, fix=fix)
-
-
-_TOLD: Final = "what was installed into it is not written in its configuration"
 
 
 def unfit_builds(facts: PlanFacts) -> Iterator[Finding]:
@@ -109,23 +107,23 @@ def unfit_builds(facts: PlanFacts) -> Iterator[Finding]:
     useful = [one for one in facts.packages if _computes(one.build) and _fits(one.build, targets)]
     for package in facts.packages:
         problems = [(held, unfit(package.build, held)) for held in targets]
-        bad = [(held, problem) for held, problem in problems if problem is not None]
-        if not bad:
+        unfit_targets = [(held, problem) for held, problem in problems if problem is not None]
+        if not unfit_targets:
             continue
-        held, problem = bad[0]
+        held, problem = unfit_targets[0]
         code = _CODES[problem.cause]
-        if code == DRIVER_OLD and _forward(facts, package.build, held):
-            yield _compatible(facts, package, held)
+        if code == DRIVER_OLD and _forward_compatible(facts, package.build, held):
+            yield _compatibility_finding(facts, package, held)
             continue
         level: Level = _level(facts)
         why = f"it comes from {package.origin} '{package.text}'"
         if code == CPU_BUILD and useful:
             level, why = "info", f"{why}; {useful[0].build.framework} computes on the device"
-        elif len(bad) < len(problems):
+        elif len(unfit_targets) < len(problems):
             level, why = "info", f"{why}; other devices that it may get do run it"
         elif not package.sure and any(_fits(older, targets) for older in package.older):
             level, why = "info", f"{why}, if nothing else that is installed holds it back to an older release"
-        yield _finding(facts, code, level, problem.sentence, why=why, fix=_pinned(problem, package))
+        yield _finding(facts, code, level, problem.sentence, why=why, fix=_package_fix(problem, package))
 
 
 def minor_compatibility(facts: PlanFacts) -> Iterator[Finding]:
@@ -147,11 +145,11 @@ def minor_compatibility(facts: PlanFacts) -> Iterator[Finding]:
 
 
 def gate(facts: PlanFacts) -> Iterator[Finding]:
-    """The container runtime starts no container whose NVIDIA_REQUIRE_CUDA the driver does not satisfy.
+    """The container runtime refuses to start a container whose NVIDIA_REQUIRE_CUDA the driver does not satisfy.
 
     skypilot 5867. https://github.com/NVIDIA/nvidia-container-toolkit/blob/main/internal/requirements/requirements.go
     """
-    env = {**facts.image.env, **_set(facts)}
+    env = {**facts.image.env, **_image_environment(facts)}
     condition = env.get("NVIDIA_REQUIRE_CUDA", "")
     version = env.get("CUDA_VERSION", "")
     if not facts.gpus or env.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
@@ -160,7 +158,7 @@ def gate(facts: PlanFacts) -> Iterator[Finding]:
         # An image from before the variable: https://github.com/NVIDIA/nvidia-container-toolkit, image/cuda_image.go
         condition = f"cuda>={dotted(numbers(version)[:2])}"
     for held in facts.targets:
-        if _runtime_of(held) != "cuda" or not condition or satisfied(condition, held) is not False:
+        if _runtime_of(held) != "cuda" or not condition or condition_holds(condition, held) is not False:
             continue
         what = f"the container runtime will not start {facts.reference} with driver {held.driver}: it asks for "
         what += condition.split()[0]
@@ -180,8 +178,10 @@ def image_driver(facts: PlanFacts) -> Iterator[Finding]:
     for held in facts.targets:
         if _runtime_of(held) != "cuda" or runs(cuda, held.driver, held.cuda):
             continue
-        if _forward(facts, build, held):
-            yield _compatible(facts, FrameworkPackage(build=build, text=facts.reference, origin="image"), held)
+        if _forward_compatible(facts, build, held):
+            yield _compatibility_finding(
+                facts, FrameworkPackage(build=build, text=facts.reference, origin="image"), held
+            )
             return
         floor = FLOORS.get(cuda[0], "")
         what = f"driver {held.driver or 'of CUDA ' + dotted(held.cuda or ())} is too old for CUDA {dotted(cuda)} of "
@@ -192,7 +192,7 @@ def image_driver(facts: PlanFacts) -> Iterator[Finding]:
 
 
 def unknown_chip(facts: PlanFacts) -> Iterator[Finding]:
-    """A simulated driver is older than the chip, or from after its end: no such machine exists.
+    """A simulated driver is too old for the chip, or no longer supports it: no such machine exists.
 
     skypilot 8408: what a cloud offers as one thing has several drivers. A real driver proves itself by listing a chip.
     """
@@ -212,7 +212,7 @@ def unknown_chip(facts: PlanFacts) -> Iterator[Finding]:
 
 
 def other_runtime(facts: PlanFacts) -> Iterator[Finding]:
-    """The image has one CUDA and the framework's wheel brings another: the wheel's is used. skypilot 2694"""
+    """The image has one CUDA and the framework's wheel brings another, which is used. skypilot 2694"""
     has = numbers(facts.image.cuda)[:2]
     if not facts.gpus or not has:
         return
@@ -261,8 +261,8 @@ def neuron(facts: PlanFacts) -> Iterator[Finding]:
         yield _finding(facts, NOT_NEURON, _level(facts), what, fix="take an image with CUDA, or ask for trainium")
 
 
-def satisfied(condition: str, held: Held) -> bool | None:
-    """Whether devices satisfy NVIDIA_REQUIRE_CUDA: a space is "or", a comma "and"; None where a fact is missing."""
+def condition_holds(condition: str, held: Held) -> bool | None:
+    """Whether devices satisfy NVIDIA_REQUIRE_CUDA: a space is "or", a comma "and"; None if a fact is missing."""
     results = [_alternative(text, held) for text in condition.split()]
     return True if True in results else None if None in results else False
 
@@ -277,8 +277,8 @@ def _alternative(text: str, held: Held) -> bool | None:
         if name == "brand":
             # What NVML calls the brand of any other card changed over time.
             models = set(held.chips.values())
-            known = bool(models) and ("geforce" in value) != bool(models & _GEFORCE)
-            results.append(False if known else None)
+            decidable = bool(models) and ("geforce" in value) != bool(models & _GEFORCE)
+            results.append(False if decidable else None)
             continue
         ours = {"cuda": held.cuda, "driver": numbers(held.driver) or None, "arch": next(iter(held.chips), None)}.get(
             name
@@ -289,27 +289,29 @@ def _alternative(text: str, held: Held) -> bool | None:
 
 def _holds(ours: Version, sign: str, theirs: Version) -> bool:
     length = max(len(ours), len(theirs))
-    one, other = ours + (0,) * (length - len(ours)), theirs + (0,) * (length - len(theirs))
+    left, right = ours + (0,) * (length - len(ours)), theirs + (0,) * (length - len(theirs))
     return {
-        "=": one == other,
-        "!=": one != other,
-        "<": one < other,
-        ">": one > other,
-        "<=": one <= other,
-        ">=": one >= other,
+        "=": left == right,
+        "!=": left != right,
+        "<": left < right,
+        ">": left > right,
+        "<=": left <= right,
+        ">=": left >= right,
     }[sign]
 
 
-def _forward(facts: PlanFacts, build: Build, held: Held) -> bool:
+def _forward_compatible(facts: PlanFacts, build: Build, held: Held) -> bool:
     """Whether the image's compatibility package lets an older driver of a data-centre GPU run the build."""
     compat = numbers(facts.image.cuda)[:2]
-    there = "NVIDIA_REQUIRE_CUDA" in facts.image.env or _WITH_COMPAT.fullmatch(repository(facts.reference)) is not None
-    served = [name for name in held.chips.values() if not _NO_COMPAT.search(name)]
-    own = bool(build.cuda and compat and build.cuda <= compat and compat[0] >= 11)
-    return there and own and bool(held.chips) and len(served) == len(held.chips)
+    has_compat = (
+        "NVIDIA_REQUIRE_CUDA" in facts.image.env or _WITH_COMPAT.fullmatch(repository(facts.reference)) is not None
+    )
+    supported = [name for name in held.chips.values() if not _NO_COMPAT.search(name)]
+    covered = bool(build.cuda and compat and build.cuda <= compat and compat[0] >= 11)
+    return has_compat and covered and bool(held.chips) and len(supported) == len(held.chips)
 
 
-def _compatible(facts: PlanFacts, package: FrameworkPackage, held: Held) -> Finding:
+def _compatibility_finding(facts: PlanFacts, package: FrameworkPackage, held: Held) -> Finding:
     build = package.build
     what = f"{build.framework} {build.version} needs a newer driver than {held.driver or 'this one'}; the image's "
     what += f"cuda-compat package for CUDA {facts.image.cuda} may run it"
@@ -326,7 +328,7 @@ def _fits(build: Build, targets: Sequence[Held]) -> bool:
     return all(unfit(build, held) is None for held in targets)
 
 
-def _pinned(problem: Problem, package: FrameworkPackage) -> str:
+def _package_fix(problem: Problem, package: FrameworkPackage) -> str:
     return (
         problem.fix.replace("pip install ", "require ")
         if package.origin == "requirement"
@@ -334,17 +336,17 @@ def _pinned(problem: Problem, package: FrameworkPackage) -> str:
     )
 
 
-def _set(facts: PlanFacts) -> dict[str, str]:
-    """The variables that settings put into the image's environment."""
-    found: dict[str, str] = {}
-    for given in (facts.docker.environment, facts.docker.runtime_environment):
-        if given is not UNSET and given:
-            found.update({name: value for name, value in given.items() if value is not None})
-    return found | dict(facts.step.settings.environment)
+def _image_environment(facts: PlanFacts) -> dict[str, str]:
+    """The variables that settings add to the image's environment."""
+    variables: dict[str, str] = {}
+    for settings in (facts.docker.environment, facts.docker.runtime_environment):
+        if settings is not UNSET and settings:
+            variables.update({name: value for name, value in settings.items() if value is not None})
+    return variables | dict(facts.step.settings.environment)
 
 
 def _level(facts: PlanFacts) -> Level:
-    """A step that may run without its devices is told, not stopped."""
+    """The level of a finding: no error for a step that may run without its devices."""
     return "error" if facts.required else "info"
 
 

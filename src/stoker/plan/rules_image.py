@@ -1,4 +1,4 @@
-"""Rules of preflight about the image itself, what is started in it, and whether there is a place for it to run."""
+"""Rules of preflight about the image, what starts in it, and whether a machine can run it."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ NOWHERE: Final = "STK217"
 UNREADABLE: Final = "STK218"
 
 SHM: Final = 64 * 2**20
-"""What a container has of /dev/shm where nothing else is said: https://docs.docker.com/reference/cli/docker/container/run/#shm-size"""
+"""Bytes of /dev/shm in a container by default: https://docs.docker.com/reference/cli/docker/container/run/#shm-size"""
 
-# The contents of these are their publisher's own, and none of the launchers' packages but torch is among them.
-_KNOWN: Final = ("nvidia/cuda", "nvcr.io/nvidia/cuda", "pytorch/pytorch")
+# Their publishers put none of the launchers' packages into them, except torch.
+_NO_LAUNCHERS: Final = ("nvidia/cuda", "nvcr.io/nvidia/cuda", "pytorch/pytorch")
 _LOADERS: Final = ("torch",)
-"""Frameworks whose data loaders hand batches over by shared memory"""
+"""Frameworks whose data loaders pass batches through shared memory."""
 
 
 def processor(facts: PlanFacts) -> Iterator[Finding]:
     """The image is for another processor than the machine's. docker/for-mac 5475: "exec format error"."""
-    asked = facts.docker.platform
-    word = asked.partition("/")[2].partition("/")[0] if asked is not UNSET and asked else ""
-    built = [word] if word else list(facts.image.architectures)
-    theirs = {MACHINES.get(name, name) for name in built}
-    if not theirs or not facts.machine or facts.machine in theirs:
+    platform = facts.docker.platform
+    word = platform.partition("/")[2].partition("/")[0] if platform is not UNSET and platform else ""
+    names = [word] if word else list(facts.image.architectures)
+    processors = {MACHINES.get(name, name) for name in names}
+    if not processors or not facts.machine or facts.machine in processors:
         return
-    source = f"platform={asked!r}" if word else facts.reference
-    what = f"its image ({source}) is for {', '.join(sorted(theirs))}, and the machine is {facts.machine}"
+    source = f"platform={platform!r}" if word else facts.reference
+    what = f"its image ({source}) is for {', '.join(sorted(processors))}, and the machine is {facts.machine}"
     name = {there: here for here, there in MACHINES.items()}.get(facts.machine, facts.machine)
     fix = f'build it with platform="linux/{name}", or take one that is made for several processors'
     yield _finding(
@@ -47,7 +47,7 @@ def processor(facts: PlanFacts) -> Iterator[Finding]:
 
 
 def unpinned(facts: PlanFacts) -> Iterator[Finding]:
-    """The tag is one that is moved, or it has been moved since the last run: the same plan, another image."""
+    """The tag moves, or has moved since the last run: the same plan would run another image."""
     parts = parse(facts.reference) if facts.reference else None
     if parts is None or parts.pinned:
         return
@@ -65,7 +65,7 @@ def unpinned(facts: PlanFacts) -> Iterator[Finding]:
 
 
 def unreadable(facts: PlanFacts) -> Iterator[Finding]:
-    """The image could not be looked at: it is not there, may not be read, or its registry was not reached."""
+    """The image could not be read: it does not exist, needs a login, or its registry was not reached."""
     image = facts.image
     if not image.unreadable:
         return
@@ -82,7 +82,7 @@ def unreadable(facts: PlanFacts) -> Iterator[Finding]:
 
 
 def launcher(facts: PlanFacts) -> Iterator[Finding]:
-    """The launcher's own package will not be in the image. accelerate 2920: the launch works here, and not there."""
+    """The launcher's package will be missing in the image. accelerate 2920: the launch works here, and not there."""
     launch = facts.step.settings.launch
     if launch is None or not launcher_named(launch.launcher).package:
         return
@@ -93,24 +93,26 @@ def launcher(facts: PlanFacts) -> Iterator[Finding]:
     if names & brought_by or package in facts.image.frameworks or ("transformers", "torch") in extras:
         return
     parts = parse(facts.reference) if facts.reference else None
-    known = facts.bare or (parts is not None and parts.name in _KNOWN)
-    open_ends = [*sorted(names - HARMLESS), *facts.requirements.unread]
-    if known and not open_ends:
+    contents_known = facts.bare or (parts is not None and parts.name in _NO_LAUNCHERS)
+    undecided = [*sorted(names - HARMLESS), *facts.requirements.unread]
+    if contents_known and not undecided:
         what = f"is launched by {launch.launcher}, and neither its image nor its requirements bring {package}"
         fix = f'add "{package}" to its requirements'
         yield _finding(facts, NO_LAUNCHER, "error", what, fix=fix)
         return
-    asked = (
-        f"whether {', '.join(open_ends[:5])} brings it" if open_ends else f"what {facts.reference or 'its image'} holds"
+    question = (
+        f"whether {', '.join(undecided[:5])} brings it" if undecided else f"what {facts.reference or 'its image'} holds"
     )
     what = f"is launched by {launch.launcher}, and {package} is not among its requirements"
-    yield _finding(facts, NO_LAUNCHER, "info", what, why=f"{asked} is not known", fix=f"require {package}, to be sure")
+    yield _finding(
+        facts, NO_LAUNCHER, "info", what, why=f"{question} is not known", fix=f"require {package}, to be sure"
+    )
 
 
 def little_shm(facts: PlanFacts) -> Iterator[Finding]:
-    """Data loaders hand batches over through /dev/shm, of which a container has 64 MB. pytorch 5040: "Bus error"."""
+    """Data loaders pass batches through /dev/shm, of which a container has 64 MB. pytorch 5040: "Bus error"."""
     loads = any(package.build.framework in _LOADERS for package in facts.packages)
-    # Where nobody asks, our own containers get more than the engine would give.
+    # By default, containers of our backends get more than the engine's default.
     has = facts.step.settings.resources.get("shared_memory", SHARED_MEMORY)
     if not facts.gpus or not loads or has > SHM:
         return
@@ -121,7 +123,7 @@ def little_shm(facts: PlanFacts) -> Iterator[Finding]:
 
 
 def nowhere(facts: PlanFacts) -> Iterator[Finding]:
-    """No machine that is known has the devices. skypilot 8388: the job waits for ever."""
+    """No known machine has the devices. skypilot 8388: the job waits for ever."""
     if not facts.lacking or facts.refused:
         return
     what = f"asks for {describe(facts.step.settings.resources)}: {facts.lacking}"

@@ -1,4 +1,4 @@
-"""Rules of preflight about Python and packages: whether they fit each other, the image's Python, and the client's."""
+"""Rules of preflight about Python and packages: whether they fit each other, the image's Python and the client's."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ OTHER_PYTHON: Final = "STK208"
 OTHER_VERSION: Final = "STK210"
 NOT_INSTALLABLE: Final = "STK212"
 
-WORKER: Final = (3, 10)
-"""The oldest Python that Stoker's worker runs on: `requires-python` of the project."""
+OLDEST: Final = (3, 10)
+"""The oldest Python for Stoker's worker: `requires-python` of the project."""
 
 # https://github.com/pytorch/vision#installation: torchvision 0.15 belongs to torch 2.0, 0.16 to 2.1, and so on.
 _VISION_BEHIND: Final = 15
 _TORCH_FAMILY: Final = ("torchvision", "torchaudio", "flash-attn", "xformers", "torch-scatter", "torch-sparse")
-"""Distributions that are compiled against one torch, and have its CUDA in the local part of their version"""
+"""Distributions compiled against one torch, with its CUDA in the local part of their version."""
 _NEEDED_PYTHON: Final = "the image's Python is {}"
 
 
@@ -41,28 +41,28 @@ def companions(facts: PlanFacts) -> Iterator[Finding]:
         if item is None or torch is None:
             continue
         cuda = re.match(r"cu(\d+)", item.local)
-        own = numbers(cuda_of_tag(cuda[1])) if cuda is not None else ()
-        if own and torch.build.cuda and own[0] != torch.build.cuda[0]:
-            what = f"{item.text} is built for CUDA {dotted(own)}, and torch {torch.build.version} for CUDA "
+        wheel_cuda = numbers(cuda_of_tag(cuda[1])) if cuda is not None else ()
+        if wheel_cuda and torch.build.cuda and wheel_cuda[0] != torch.build.cuda[0]:
+            what = f"{item.text} is built for CUDA {dotted(wheel_cuda)}, and torch {torch.build.version} for CUDA "
             what += dotted(torch.build.cuda)
             fix = f"require both with the same suffix, from PyTorch's own index: {name}+cu{_digits(torch.build.cuda)}"
             yield _finding(facts, STRANGERS, "error", what, why=f"torch is from {torch.text}", fix=fix)
-        elif (own and torch.build.cpu) or (item.local == "cpu" and torch.build.cuda):
-            built = "a CPU build" if torch.build.cpu else f"built for {torch.build.target}"
-            what = f"{item.text} does not fit torch {torch.build.version}, which is {built}"
+        elif (wheel_cuda and torch.build.cpu) or (item.local == "cpu" and torch.build.cuda):
+            torch_text = "a CPU build" if torch.build.cpu else f"built for {torch.build.target}"
+            what = f"{item.text} does not fit torch {torch.build.version}, which is {torch_text}"
             yield _finding(
                 facts, STRANGERS, "error", what, why=f"torch is from {torch.text}", fix="give both one suffix"
             )
         else:
-            yield from _release(facts, item, torch.build.version)
-    yield from _jax_plugins(facts)
-    yield from _cupy(facts)
+            yield from _release_findings(facts, item, torch.build.version)
+    yield from _jax_findings(facts)
+    yield from _cupy_findings(facts)
 
 
 def old_python(facts: PlanFacts) -> Iterator[Finding]:
     """The image's Python is older than any that the worker runs on."""
-    if facts.python and facts.python[:2] < WORKER:
-        what = f"its image {facts.reference} has Python {dotted(facts.python)}, and the worker needs {dotted(WORKER)}"
+    if facts.python and facts.python[:2] < OLDEST:
+        what = f"its image {facts.reference} has Python {dotted(facts.python)}, and the worker needs {dotted(OLDEST)}"
         fix = f"take an image with the client's Python, {dotted(facts.client.python[:2])}"
         yield _finding(facts, OLD_PYTHON, "error", f"{what} or later", fix=fix)
 
@@ -74,7 +74,7 @@ def other_python(facts: PlanFacts) -> Iterator[Finding]:
     https://github.com/cloudpipe/cloudpickle#readme: "the exact same version of Python".
     """
     image, ours = facts.python[:2], facts.client.python[:2]
-    if len(image) < 2 or not ours or image == ours or image < WORKER:
+    if len(image) < 2 or not ours or image == ours or image < OLDEST:
         return
     what = f"its image {facts.reference} has Python {dotted(image)}, and this one is {dotted(ours)}"
     pickled = [source for source in (facts.step.source, *facts.step.hooks.values()) if source.kind == "pickled"]
@@ -88,17 +88,17 @@ def other_python(facts: PlanFacts) -> Iterator[Finding]:
 
 
 def other_versions(facts: PlanFacts) -> Iterator[Finding]:
-    """Packages whose objects travel between steps have other versions here than in the image."""
-    told = []
-    for name, ours in facts.client.versions.items():
+    """Packages whose objects travel between steps have different versions here and in the image."""
+    differences = []
+    for name, here in facts.client.versions.items():
         item = facts.requirements.get(name)
-        theirs = item.pinned if item is not None else facts.image.frameworks.get(name, "")
-        if theirs and item is not None and not item.pinned:
+        there = item.pinned if item is not None else facts.image.frameworks.get(name, "")
+        if there and item is not None and not item.pinned:
             continue
-        if theirs and not same_version(theirs, ours):
-            told.append(f"{name} {theirs} (here {ours})")
-    if told:
-        what = f"its image will have {', '.join(told)}"
+        if there and not same_version(there, here):
+            differences.append(f"{name} {there} (here {here})")
+    if differences:
+        what = f"its image will have {', '.join(differences)}"
         why = "what one version saves, another may read differently, or not at all"
         yield _finding(facts, OTHER_VERSION, "info", what, why=why, fix="pin the same versions in both places")
 
@@ -107,7 +107,7 @@ def not_installable(facts: PlanFacts) -> Iterator[Finding]:
     """A requirement has no build for the image's Python or processor, or none at all. clearml-agent 152"""
     for item in facts.requirements.items:
         if item.wheel is not None:
-            yield from _wheel(facts, item, item.wheel)
+            yield from _wheel_findings(facts, item, item.wheel)
         if item.name != "torch" or not item.pinned:
             continue
         release = numbers(item.pinned)
@@ -126,22 +126,22 @@ def not_installable(facts: PlanFacts) -> Iterator[Finding]:
 def _no_such_build(facts: PlanFacts, item: Requirement, release: Release) -> Iterator[Finding]:
     match = re.fullmatch(r"cu(\d+)", item.local)
     rows = TORCH["x86_64"]
-    known = min(first for _, first, _, _ in rows), max(last for _, _, last, _ in rows)
-    if match is None or not known[0] <= release[:2] <= known[1] or facts.machine not in ("x86_64", ""):
+    releases = min(first for _, first, _, _ in rows), max(last for _, _, last, _ in rows)
+    if match is None or not releases[0] <= release[:2] <= releases[1] or facts.machine not in ("x86_64", ""):
         return
     cuda = numbers(cuda_of_tag(match[1]))
-    there = [built for built, first, last, _ in rows if first <= release[:2] <= last]
-    if cuda not in there:
-        listed = ", ".join(f"cu{_digits(built)}" for built in there)
-        what = f"there is no {item.text}: torch {dotted(release[:2])} was built for {listed}"
+    available = [built for built, first, last, _ in rows if first <= release[:2] <= last]
+    if cuda not in available:
+        names = ", ".join(f"cu{_digits(built)}" for built in available)
+        what = f"there is no {item.text}: torch {dotted(release[:2])} was built for {names}"
         yield _finding(
-            facts, NOT_INSTALLABLE, "error", what, fix=f"write torch=={dotted(release)}+cu{_digits(there[-1])}"
+            facts, NOT_INSTALLABLE, "error", what, fix=f"write torch=={dotted(release)}+cu{_digits(available[-1])}"
         )
 
 
-def _wheel(facts: PlanFacts, item: Requirement, wheel: Wheel) -> Iterator[Finding]:
+def _wheel_findings(facts: PlanFacts, item: Requirement, wheel: Wheel) -> Iterator[Finding]:
     python = facts.python[:2]
-    if len(python) == 2 and not any(_runs(tag, abi, python) for tag in wheel.pythons for abi in wheel.abis):
+    if len(python) == 2 and not any(_tag_fits(tag, abi, python) for tag in wheel.pythons for abi in wheel.abis):
         what = f"{item.name} {wheel.version} is a wheel for {', '.join(wheel.pythons)}, and "
         what += _NEEDED_PYTHON.format(dotted(python))
         fix = f"require the wheel for cp{python[0]}{python[1]}, or take an image with its Python"
@@ -158,7 +158,7 @@ def _wheel(facts: PlanFacts, item: Requirement, wheel: Wheel) -> Iterator[Findin
         yield _finding(facts, NOT_INSTALLABLE, "error", what, fix=f"require its wheel for {', '.join(machines)}")
 
 
-def _runs(tag: str, abi: str, python: Release) -> bool:
+def _tag_fits(tag: str, abi: str, python: Release) -> bool:
     """https://packaging.python.org/en/latest/specifications/platform-compatibility-tags"""
     match = re.fullmatch(r"(cp|py)(\d)(\d*)", tag)
     if match is None or int(match[2]) != python[0]:
@@ -169,18 +169,20 @@ def _runs(tag: str, abi: str, python: Release) -> bool:
     return minor <= python[1] if match[1] == "py" or abi == "abi3" else minor == python[1]
 
 
-def _release(facts: PlanFacts, item: Requirement, torch: str) -> Iterator[Finding]:
-    ours, theirs = numbers(torch)[:2], numbers(item.pinned)[:2]
-    if not item.pinned or len(ours) < 2 or ours[0] != 2:
+def _release_findings(facts: PlanFacts, item: Requirement, torch: str) -> Iterator[Finding]:
+    torch_release, actual = numbers(torch)[:2], numbers(item.pinned)[:2]
+    if not item.pinned or len(torch_release) < 2 or torch_release[0] != 2:
         return
     if item.name == "torchvision":
-        wanted: Release = (0, ours[1] + _VISION_BEHIND)
+        expected: Release = (0, torch_release[1] + _VISION_BEHIND)
     elif item.name == "torchaudio":
-        wanted = ours
+        expected = torch_release
     else:
-        named = re.search(r"torch(\d)\.?(\d+)", item.local)  # flash-attn 2.6.3+cu123torch2.4cxx11abiFALSE
-        theirs, wanted = ((int(named[1]), int(named[2])), ours) if named is not None else (ours, ours)
-    if theirs == wanted:
+        match = re.search(r"torch(\d)\.?(\d+)", item.local)  # flash-attn 2.6.3+cu123torch2.4cxx11abiFALSE
+        actual, expected = (
+            ((int(match[1]), int(match[2])), torch_release) if match is not None else (torch_release, torch_release)
+        )
+    if actual == expected:
         return
     package = facts.package("torch")
     if package is not None and package.origin == "image":
@@ -192,17 +194,20 @@ def _release(facts: PlanFacts, item: Requirement, torch: str) -> Iterator[Findin
             f"torch is from {package.text if package else torch}",
         )
     fix = (
-        f"require {item.name}=={dotted(wanted)}.*" if item.name.startswith("torch") else "take its build for this torch"
+        f"require {item.name}=={dotted(expected)}.*"
+        if item.name.startswith("torch")
+        else "take its build for this torch"
     )
     yield _finding(facts, STRANGERS, "error" if package and package.sure else "info", what, why=why, fix=fix)
 
 
-def _jax_plugins(facts: PlanFacts) -> Iterator[Finding]:
-    asked: Mapping[str, str] = dict(jax_cuda(facts.requirements))
-    if len(asked) > 1:
-        what = f"JAX is asked for with CUDA {' and '.join(sorted(asked))}: {', '.join(dict.fromkeys(asked.values()))}"
+def _jax_findings(facts: PlanFacts) -> Iterator[Finding]:
+    versions: Mapping[str, str] = dict(jax_cuda(facts.requirements))
+    if len(versions) > 1:
+        lines = ", ".join(dict.fromkeys(versions.values()))
+        what = f"JAX is asked for with CUDA {' and '.join(sorted(versions))}: {lines}"
         why = "it loads one plugin; two of them register the same devices"
-        yield _finding(facts, STRANGERS, "error", what, why=why, fix=f'require "jax[cuda{max(asked)}]" alone')
+        yield _finding(facts, STRANGERS, "error", what, why=why, fix=f'require "jax[cuda{max(versions)}]" alone')
     jax, plugin = facts.requirements.get("jax"), None
     for item in facts.requirements.items:
         if re.fullmatch(r"jax-cuda\d+-plugin", item.name):
@@ -215,23 +220,23 @@ def _jax_plugins(facts: PlanFacts) -> Iterator[Finding]:
         yield _finding(facts, STRANGERS, "error", what, why=why, fix=f"require {plugin.name}=={jax.pinned}")
 
 
-def _cupy(facts: PlanFacts) -> Iterator[Finding]:
-    """CuPy's wheels hold no CUDA: they load that of the image, or of other packages, by its first number.
+def _cupy_findings(facts: PlanFacts) -> Iterator[Finding]:
+    """CuPy's wheels have no CUDA: they load the image's, or that of other packages, by its major version.
 
     https://docs.cupy.dev/en/stable/install.html
     """
     cupy = facts.package("cupy")
-    has = numbers(facts.image.cuda)[:1]
+    image_cuda = numbers(facts.image.cuda)[:1]
     if cupy is None or not cupy.build.cuda or not cupy.build.lacks:
         return
     majors = [one.build.cuda[0] for one in facts.packages if one is not cupy and one.build.cuda]
     majors += [
         int(found[1]) for item in facts.requirements.items if (found := re.search(r"^nvidia-.*-cu(\d+)$", item.name))
     ]
-    if has and cupy.build.cuda[0] not in (has[0], *majors):
+    if image_cuda and cupy.build.cuda[0] not in (image_cuda[0], *majors):
         what = f"{cupy.text} loads the libraries of CUDA {cupy.build.cuda[0]}, and {facts.reference} has "
         what += f"CUDA {facts.image.cuda}"
-        fix = f"require cupy-cuda{has[0]}x, or {cupy.build.how}[ctk], which brings its own"
+        fix = f"require cupy-cuda{image_cuda[0]}x, or {cupy.build.how}[ctk], which brings its own"
         yield _finding(facts, STRANGERS, "error", what, fix=fix)
 
 

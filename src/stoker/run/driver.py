@@ -240,7 +240,7 @@ def _settings_again(made: Plan, session: Session) -> PipelineSettings:
     values: dict[str, Any] = {"failure_mode": made.failure_mode, "max_parallel": had.max_parallel}
     recorded = Layer(origin="the run as it was started", values=values)
     options = had.backend if made.stack == stack.name else {}
-    return resolve_pipeline((stack.layer, recorded, *session.overrides().every), stack, had=options)[0]
+    return resolve_pipeline((stack.layer, recorded, *session.overrides().every), stack, recorded_options=options)[0]
 
 
 def _body_again(run: str, made: Plan, session: Session, program: Program | None) -> tuple[Plan, Body]:
