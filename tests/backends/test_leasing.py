@@ -19,11 +19,13 @@ from stoker.backends.base.leasing import Leasing
 from stoker.backends.local.inline import InlineBackend
 from stoker.core.devices import Devices, Inventory, Lease
 from stoker.core.errors import BackendError
-from stoker.core.graph import Output, Source
+from stoker.core.graph import Output
 from stoker.core.monitoring import Monitor
 from stoker.core.plan import Job, JobStatus, Site, StepPlan
+from stoker.core.protocol import StepResult, StepTask, WorkerJob
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
+from stoker.core.source import Source
 from stoker.devices.leases import Ledger
 from stoker.devices.simulate import simulated
 from stoker.worker.identity import this_process
@@ -260,7 +262,7 @@ def test_how_many_devices_limit_a_run(place: Place) -> None:
 # In the driver's own process.
 
 
-Execute = Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]]
+Execute = Callable[[WorkerJob, StepTask], StepResult]
 
 
 @pytest.fixture
@@ -283,9 +285,9 @@ def woken(backend: InlineBackend) -> bool:
 
 
 def runs(seen: list[str]) -> Execute:
-    def execute(message: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
+    def execute(message: WorkerJob, step: StepTask) -> StepResult:
         seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
-        return {"job": message["job"], "ok": True, "outputs": {}, "start": 1.0, "end": 2.0, "cpu": 0.0}
+        return StepResult(job=message.job, ok=True, start=1.0, end=2.0)
 
     return execute
 

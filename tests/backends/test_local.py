@@ -15,9 +15,10 @@ import psutil
 import pytest
 
 from stoker.backends.local.backend import LocalBackend
-from stoker.core.graph import Output, Source
+from stoker.core.graph import Output
 from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan
 from stoker.core.settings import StepSettings
+from stoker.core.source import Source
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
@@ -163,10 +164,10 @@ class Place:
 
     def value(self, status: JobStatus) -> Any:
         assert status.result is not None
-        assert status.result["ok"], status.result
+        assert status.result.ok, status.result
         from stoker.core.artifact import from_wire
 
-        return artifacts.load(from_wire(status.result["outputs"]["output"]), self.blobs)
+        return artifacts.load(from_wire(status.result.outputs["output"]), self.blobs)
 
 
 @pytest.fixture
@@ -290,20 +291,20 @@ def test_what_goes_wrong_inside_is_named(place: Place, name: str, cause: str, wo
     status = place.result(name)
     assert status.result is not None
     assert (status.state, status.cause) == ("failed", cause)
-    assert words in status.result["error"]["message"]
+    assert words in status.result.error.message
 
 
 def test_the_traceback_is_the_users_alone(place: Place) -> None:
     status = place.result("raises")
     assert status.result is not None
-    text = status.result["error"]["traceback"]
+    text = status.result.error.traceback
     assert "return 1 / 0" in text and "worker/worker.py" not in text
 
 
 def test_children_that_outlive_the_step_are_ended_with_it(place: Place) -> None:
     status = place.result("offspring")
     pids = place.value(status)
-    assert status.result is not None and status.result["left"] == 2
+    assert status.result is not None and status.result.left == 2
     assert all(gone(pid) for pid in pids)
     assert place.value(place.result("one")) == 1
 
@@ -409,4 +410,4 @@ def test_peak_memory_is_the_steps_own(place: Place) -> None:
         textwrap.dedent(STEPS) + "\ndef big(): return len(bytearray(300_000_000))\n"
     )
     big, small = place.result("big"), place.result("one")
-    assert big.usage["peak"] > 300_000_000 > small.usage["peak"] > 1_000_000
+    assert big.usage.peak > 300_000_000 > small.usage.peak > 1_000_000

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from stoker.backends.base.machine import check
-from stoker.core.graph import Source
 from stoker.core.plan import Capacity, StepPlan
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
+from stoker.core.source import Source
 
 ROOM = Capacity(cpus=2.0, memory=4 * 10**9, slots=16)
 

@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 from stoker.core.devices import Device
-from stoker.core.graph import Source
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.receipt import Receipt, Track, Use
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
+from stoker.core.source import Source
 from stoker.plan import plandoc
 from stoker.store.receipts import ReceiptRow
 from stoker.store.records import Batch

@@ -14,9 +14,10 @@ from tests.servers.containers import Engine
 from stoker.backends.base.backend import NO_SERVICES, Services
 from stoker.backends.docker.backend import DockerBackend
 from stoker.core.artifact import from_wire
-from stoker.core.graph import Output, Source
+from stoker.core.graph import Output
 from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan
 from stoker.core.settings import DockerSettings, StepSettings
+from stoker.core.source import Source
 from stoker.images.wheel import worker_bundle
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
@@ -175,8 +176,8 @@ class Bench:
 
     def output(self, status: JobStatus) -> Any:
         assert status.result is not None, status
-        assert status.result["ok"], status.result
-        return artifacts.load(from_wire(status.result["outputs"]["output"]), self.blobs)
+        assert status.result.ok, status.result
+        return artifacts.load(from_wire(status.result.outputs["output"]), self.blobs)
 
 
 @pytest.fixture

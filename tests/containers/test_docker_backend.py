@@ -35,8 +35,8 @@ def test_an_error_of_the_step_is_told_with_its_place(bench: Bench) -> None:
     assert status.state == "failed"
     assert status.result is not None
     assert status.cause == "user-error"
-    assert status.result["error"]["message"] == "no such thing"
-    assert f"{bench.code}/steps.py" in status.result["error"]["place"]
+    assert status.result.error.message == "no such thing"
+    assert f"{bench.code}/steps.py" in status.result.error.place
 
 
 def test_an_exit_code_survives(bench: Bench) -> None:

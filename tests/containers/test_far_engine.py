@@ -48,7 +48,7 @@ def test_a_step_runs_where_nothing_of_this_machine_is_mounted(far: Bench, engine
 def test_an_error_names_the_file_as_the_person_knows_it(far: Bench) -> None:
     status = far.over(far.backend(), far.job("fails"))
     assert status.result is not None
-    assert f"{far.code}/steps.py" in status.result["error"]["place"]
+    assert f"{far.code}/steps.py" in status.result.error.place
 
 
 def test_a_death_is_explained_there_too(far: Bench) -> None:

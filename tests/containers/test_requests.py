@@ -19,13 +19,14 @@ from stoker.backends.docker.check import check
 from stoker.backends.docker.requests import Facts, parts
 from stoker.backends.docker.secrets import contents, credentials
 from stoker.backends.docker.settings import ContainerSettings
+from stoker.core.codec import to_json
 from stoker.core.devices import Device, Lease
 from stoker.core.errors import BackendError, MissingPackage, SettingsError
-from stoker.core.graph import Source
 from stoker.core.plan import Capacity, Job, Site, StepPlan
+from stoker.core.protocol import MARK, WorkerEvent
 from stoker.core.settings import DockerSettings, ResourceSettings, StepSettings
+from stoker.core.source import Source
 from stoker.vendors.base import ContainerNeeds
-from stoker.worker.protocol import MARK
 
 GOLDEN = Path(__file__).parent / "golden"
 SITE = Site(
@@ -132,7 +133,7 @@ CASES: dict[str, Any] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_request_is_this_one(case: str) -> None:
-    made = [{"name": one.name, "request": one.body, "document": one.spec} for one in CASES[case]()]
+    made = [{"name": one.name, "request": one.body, "document": to_json(one.spec)} for one in CASES[case]()]
     text = json.dumps(made, indent=1, sort_keys=True) + "\n"
     path = GOLDEN / f"{case}.json"
     if os.environ.get("UPDATE_GOLDEN"):
@@ -349,13 +350,13 @@ def test_lines_come_whole_however_they_are_cut() -> None:
 def test_messages_are_taken_out() -> None:
     reader = Reader()
     assert not reader.up
-    up = f'{MARK}{{"up": 1}}\n'.encode()
-    began = f'{MARK}{{"began": 5}}\n'.encode()
+    up = f'{MARK}{{"kind": "up"}}\n'.encode()
+    began = f'{MARK}{{"kind": "began", "time": 5}}\n'.encode()
     fake = f"{MARK}no message\n".encode()
     lines, messages = told(reader, ("stdout", up + b"hello\n" + began[:7]), ("stdout", began[7:] + fake))
     assert reader.up
     assert lines == [("stdout", "hello"), ("stdout", f"{MARK}no message")]
-    assert messages == [{"began": 5}]
+    assert messages == [WorkerEvent(kind="began", time=5.0)]
 
 
 def test_what_was_read_before_a_break_is_passed_over() -> None:

@@ -14,9 +14,10 @@ from stoker.core.accelerators import Accelerator
 from stoker.core.codec import from_json, to_json
 from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
-from stoker.core.graph import Output, Source
+from stoker.core.graph import Output
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.settings import NO_RETRY, DockerSettings, ResourceSettings, Retry, StepSettings
+from stoker.core.source import Source
 from stoker.engine.events import TaskSpec
 
 SOURCE = Source(kind="script", module="train", qualname="train", path="train.py")

@@ -12,10 +12,10 @@ import pytest
 
 from stoker.config import Alternative, ResourceSettings, Scale
 from stoker.core.findings import Finding
-from stoker.core.graph import Source
 from stoker.core.ladder import Rung
 from stoker.core.plan import StepPlan
 from stoker.core.settings import NO_RETRY, StepSettings
+from stoker.core.source import Source
 from stoker.engine.escalation import Escalation, number_wire, whole_number
 from stoker.engine.recorder import Recorder
 from stoker.store import artifacts

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from stoker.core.errors import StoreError
-from stoker.core.graph import Source
 from stoker.core.plan import StepPlan
 from stoker.core.settings import StepSettings
+from stoker.core.source import Source
 from stoker.engine.execution import StepExecution
 from stoker.engine.recorder import Recorder
 from stoker.store.rows import RunRow

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from stoker.core.artifact import from_wire
-from stoker.core.graph import Output, Source
+from stoker.core.graph import Output
 from stoker.core.plan import Capacity, StepPlan
 from stoker.core.settings import StepSettings
+from stoker.core.source import Source
 from stoker.engine.inputs import Bindings, UnequalLengths, tree_digest
 from stoker.engine.pace import LONGEST_LINE, Pace
 from stoker.engine.tasks import element_task, lines_up, step_task

@@ -6,9 +6,10 @@ from typing import Any
 
 import attrs
 
-from stoker.core.graph import Output, Source
+from stoker.core.graph import Output
 from stoker.core.plan import StepPlan
 from stoker.core.settings import StepSettings
+from stoker.core.source import Source
 from stoker.engine.inputs import result_key
 
 STEP = StepPlan(

@@ -9,10 +9,11 @@ import pytest
 
 from stoker.core.errors import StoreError
 from stoker.core.findings import Finding
-from stoker.core.graph import Output, Source
+from stoker.core.graph import Output
 from stoker.core.plan import PLAN_VERSION, Plan, StepPlan
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Retry, StepSettings
+from stoker.core.source import Source
 from stoker.plan import plandoc
 
 SOURCE = Source(kind="script", module="train", qualname="train", path="/a/train.py", root="/a")

@@ -11,12 +11,12 @@ import pytest
 from stoker.core.devices import Device, Inventory
 from stoker.core.docker import DockerSettings
 from stoker.core.findings import Finding
-from stoker.core.graph import Source
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.launch import DEFAULTS, Launch
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
+from stoker.core.source import Source
 from stoker.devices.simulate import simulated
 from stoker.plan.preflight import findings
 from stoker.plan.rules import ClientPython

@@ -15,9 +15,10 @@ from tests.servers.raycluster import TOKEN, RayCluster
 
 from stoker.backends.ray.backend import RayBackend
 from stoker.core.artifact import from_wire
-from stoker.core.graph import Output, Source
+from stoker.core.graph import Output
 from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan
 from stoker.core.settings import StepSettings
+from stoker.core.source import Source
 from stoker.images.wheel import worker_bundle
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
@@ -183,8 +184,8 @@ class Bench:
 
     def output(self, status: JobStatus) -> Any:
         assert status.result is not None, status
-        assert status.result["ok"], status.result
-        return artifacts.load(from_wire(status.result["outputs"]["output"]), self.blobs)
+        assert status.result.ok, status.result
+        return artifacts.load(from_wire(status.result.outputs["output"]), self.blobs)
 
     def far(self) -> None:
         """The cluster is taken for one that does not see this machine's folders, but for a store by its URI."""

@@ -21,9 +21,9 @@ from stoker.backends.ray.log import Lines, _frame
 from stoker.backends.ray.settings import KINDS, RaySettings
 from stoker.config import Torchrun
 from stoker.core.errors import BackendError, SettingsError
-from stoker.core.graph import Source
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.settings import DockerSettings, PackageSettings, ResourceSettings, Retry, StepSettings
+from stoker.core.source import Source
 from stoker.core.status import CANCELLED, HOST_OOM, NODE_LOST, REFUSED, WORKER_LOST
 from stoker.launchers.options import resolve_launch
 

@@ -20,12 +20,13 @@ import pytest
 from stoker.backends.local.backend import LocalBackend
 from stoker.core import wire
 from stoker.core.artifact import from_wire
-from stoker.core.graph import Output, Source
+from stoker.core.graph import Output
 from stoker.core.plan import Job, JobStatus, Site, StepPlan
 from stoker.core.settings import StepSettings
+from stoker.core.source import Source
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
-from stoker.worker.forked import Line
+from stoker.worker.forked import WorkerHandle
 
 STEPS = """
 import os, time
@@ -89,8 +90,8 @@ class Bench:
             news = self.backend.poll(())
             self.over.update({name: status for name, status in news.items() if status.state != "running"})
         result = self.over[job].result
-        assert result is not None and result["ok"], self.over[job]
-        return artifacts.load(from_wire(result["outputs"]["output"]), self.blobs)
+        assert result is not None and result.ok, self.over[job]
+        return artifacts.load(from_wire(result.outputs["output"]), self.blobs)
 
     def two_workers(self) -> tuple[int, int]:
         """The process ids of a worker that waits for a file, "go", and of an idle one."""
@@ -102,7 +103,7 @@ class Bench:
         self.submit("wait_for", "busy", marked=False, path=str(self.folder / "go"))
         return busy, idle
 
-    def line_of(self, job: str) -> Line:
+    def line_of(self, job: str) -> WorkerHandle:
         return self.backend._line_of[job]
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from stoker.core.graph import Source
 from stoker.core.plan import LogLine, Plan, StepPlan
 from stoker.core.settings import StepSettings
+from stoker.core.source import Source
 from stoker.core.words import count_text, memory_text, time_text
 from stoker.report import terminal as module
 from stoker.report.terminal import Terminal

@@ -13,9 +13,10 @@ from tests.servers.slurm import Cluster
 
 from stoker.backends.slurm.backend import SlurmBackend
 from stoker.core.artifact import from_wire
-from stoker.core.graph import Output, Source
+from stoker.core.graph import Output
 from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan
 from stoker.core.settings import StepSettings
+from stoker.core.source import Source
 from stoker.images.wheel import worker_bundle
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
@@ -197,8 +198,8 @@ class Bench:
 
     def output(self, status: JobStatus | None) -> Any:
         assert status is not None and status.result is not None, (status, self.lines)
-        assert status.result["ok"], status.result
-        return artifacts.load(from_wire(status.result["outputs"]["output"]), self.blobs)
+        assert status.result.ok, status.result
+        return artifacts.load(from_wire(status.result.outputs["output"]), self.blobs)
 
     def jobs(self) -> list[dict[str, str]]:
         """What the cluster knows of this bench's jobs."""

@@ -13,6 +13,7 @@ from tests.slurm.test_script import FAR, FOLDER, IMAGE, SITE, job
 from stoker.backends.slurm import script as slurm
 from stoker.backends.slurm.check import check
 from stoker.config import SlurmSettings
+from stoker.core.codec import to_json
 from stoker.core.docker import DockerSettings
 from stoker.core.findings import Finding
 from stoker.core.monitoring import Monitor
@@ -32,7 +33,7 @@ def sent(one: Job, site: Site = SITE, **given: Any) -> str:
     """All that Slurm and the worker are given."""
     settings = SlurmSettings(**given)
     folder = settings.get("folder", FOLDER)
-    told = slurm.specification(one, site, settings, folder=folder, token="t")
+    told = to_json(slurm.specification(one, site, settings, folder=folder, token="t"))
     return slurm.script([one], site, settings, folder=folder, token="t") + json.dumps(told, sort_keys=True)
 
 

@@ -17,10 +17,10 @@ from stoker.backends.slurm.facts import facts, prove
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
-from stoker.core.graph import Source
 from stoker.core.plan import StepPlan
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
+from stoker.core.source import Source
 
 INFINITE = float("inf")
 

@@ -21,9 +21,11 @@ from stoker.backends.slurm.script import docker_address, enroot_address
 from stoker.backends.slurm.settings import ELSEWHERE, OPTIONS
 from stoker.config import SlurmSettings
 from stoker.core.accelerators import MODELS, Accelerator
-from stoker.core.graph import Source
+from stoker.core.codec import to_json
 from stoker.core.plan import Job, Site, StepPlan
+from stoker.core.protocol import HookFacts
 from stoker.core.settings import DockerSettings, ResourceSettings, StepSettings
+from stoker.core.source import Source
 
 GOLDEN = Path(__file__).parent / "golden"
 SITE = Site(
@@ -62,7 +64,8 @@ def job(name: str = "train", *, key: str = "", attempt: int = 1, hook: bool = Fa
         where="train.py:7",
     )
     made = Job(name=f"run1/{step.key}/{attempt}", run="run1", key=step.key, attempt=attempt, step=step, inputs={})
-    return attrs.evolve(made, name=f"{made.name}/hook", kind="hook", hook=source) if hook else made
+    told = HookFacts(run="run1", pipeline="training", step=step.key, status="succeeded")
+    return attrs.evolve(made, name=f"{made.name}/hook", kind="hook", hook=source, told=told) if hook else made
 
 
 def settings(**given: Any) -> SlurmSettings:
@@ -74,7 +77,7 @@ def script(one: Job, site: Site = SITE, folder: str = FOLDER, **given: Any) -> s
 
 
 def document(one: Job, site: Site = SITE, **given: Any) -> dict[str, Any]:
-    return slurm.specification(one, site, settings(**given), folder=FOLDER, token="t0ken", secret="s3cret")
+    return to_json(slurm.specification(one, site, settings(**given), folder=FOLDER, token="t0ken", secret="s3cret"))
 
 
 def options(one: Job, **given: Any) -> list[str]:
@@ -129,7 +132,7 @@ CASES: dict[str, tuple[list[Job], Site, SlurmSettings]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_script_is_this_one(case: str) -> None:
     jobs, site, given = CASES[case]
-    told = slurm.specification(jobs[0], site, given, folder=FOLDER, token="t0ken", secret="s3cret")
+    told = to_json(slurm.specification(jobs[0], site, given, folder=FOLDER, token="t0ken", secret="s3cret"))
     text = slurm.script(jobs, site, given, folder=FOLDER, token="t0ken")
     text += "\n# job.json\n" + "".join(f"# {line}\n" for line in json.dumps(told, indent=1, sort_keys=True).split("\n"))
     path = GOLDEN / f"{case}.sh"
@@ -150,8 +153,10 @@ def test_the_script_is_one_that_a_shell_reads(case: str, tmp_path: Path) -> None
 def test_what_the_step_is_told_is_not_for_everybody_to_read() -> None:
     assert "plugh" not in script(BIG)
     assert document(BIG)["environment"] == {"SECRET_WORD": "plugh"}
-    made = slurm.specification(
-        BIG, FAR, settings(), folder=FOLDER, token="t", environment={"AWS_SECRET_ACCESS_KEY": "xyzzy"}
+    made = to_json(
+        slurm.specification(
+            BIG, FAR, settings(), folder=FOLDER, token="t", environment={"AWS_SECRET_ACCESS_KEY": "xyzzy"}
+        )
     )
     assert made["environment"]["AWS_SECRET_ACCESS_KEY"] == "xyzzy"
 
@@ -169,7 +174,7 @@ def test_the_interpreter_is_the_drivers_own_where_its_folders_are_seen() -> None
 def test_a_folder_that_nobody_shares_keeps_checkpoints_for_every_attempt() -> None:
     far = SlurmSettings(host="ssh://login")
     places = {
-        slurm.specification(job(attempt=attempt), FAR, far, folder=FOLDER, token=f"t{attempt}")["checkpoints"]
+        to_json(slurm.specification(job(attempt=attempt), FAR, far, folder=FOLDER, token=f"t{attempt}"))["checkpoints"]
         for attempt in (1, 2)
     }
     assert places == {f"{FOLDER}/checkpoints"}
@@ -334,7 +339,7 @@ def laid_out(one: Job, folder: Path, **given: Any) -> tuple[str, Path]:
     source = attrs.evolve(one.step.source, path=str(folder / "train.py"), root=str(folder), module="train")
     one = attrs.evolve(one, step=attrs.evolve(one.step, source=source, outputs=()))
     (folder / "train.py").write_text("import os\n\n\ndef train():\n    print('word', os.environ['WORD'])\n")
-    told = slurm.specification(one, site, SlurmSettings(**given), folder=home, token="t0ken")
+    told = to_json(slurm.specification(one, site, SlurmSettings(**given), folder=home, token="t0ken"))
     (here / slurm.DOCUMENT).write_text(json.dumps(told))
     return slurm.script([one], site, SlurmSettings(**given), folder=home, token="t0ken"), here
 

@@ -14,9 +14,10 @@ from tests.servers.slurm import Cluster, until
 from stoker.backends.base.output import Reader
 from stoker.backends.slurm import script as slurm
 from stoker.config import SlurmSettings
-from stoker.core.graph import Source
+from stoker.core.codec import to_json
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.settings import ResourceSettings, StepSettings
+from stoker.core.source import Source
 
 STEPS = """
 import os
@@ -114,7 +115,7 @@ def send(slurm_cluster: Cluster, tmp_path: Path) -> Callable[..., Sent]:
         folder = Path(slurm.place(home, "run1", "t0ken"))
         for index, job in enumerate(jobs):
             (folder / str(index)).mkdir(parents=True)
-            told = slurm.specification(job, site, own, folder=home, token="t0ken", index=index, secret="s")
+            told = to_json(slurm.specification(job, site, own, folder=home, token="t0ken", index=index, secret="s"))
             (folder / str(index) / slurm.DOCUMENT).write_text(json.dumps(told))
         (folder / slurm.SCRIPT).write_text(slurm.script(jobs, site, own, folder=home, token="t0ken"))
         done = slurm_cluster.run("sbatch", "--parsable", str(folder / slurm.SCRIPT))

@@ -27,9 +27,9 @@ def test_a_step_runs_on_a_node_and_its_output_and_lines_come_out(bench: Bench) -
 def test_an_error_of_the_step_is_told_with_its_place(bench: Bench) -> None:
     status = bench.over(bench.backend(), bench.job("fails"))
     assert (status.state, status.cause) == ("failed", "user-error")
-    assert status.result is not None
-    assert status.result["error"]["message"] == "no such thing"
-    assert f"{bench.code}/steps.py" in status.result["error"]["place"]
+    assert status.result is not None and status.result.error is not None
+    assert status.result.error.message == "no such thing"
+    assert f"{bench.code}/steps.py" in status.result.error.place
 
 
 def test_an_exit_code_survives(bench: Bench) -> None:
@@ -165,7 +165,7 @@ def test_fewer_devices_than_asked_for_are_no_step(bench: Bench) -> None:
     status = bench.over(bench.backend(), bench.job("where", resources=ResourceSettings(gpu_count=1)))
     assert (status.state, status.cause) == ("failed", "no-gpu")
     assert status.result is not None
-    assert "CUDA_VISIBLE_DEVICES='0'" in status.result["error"]["message"]
+    assert "CUDA_VISIBLE_DEVICES='0'" in status.result.error.message
 
 
 def test_what_a_person_always_tells_slurm_changes_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,7 +163,7 @@ def test_the_result_of_a_start_that_slurm_repeats_does_not_count() -> None:
     one.seen(row("COMPLETING", start="a"), 2.0)
     one.seen(row("PENDING", reason="BeginTime"), 2.0)
     assert one.status(2.0) is None
-    assert [kind for kind, _ in one.events] == ["requeued"]
+    assert [event.note for event in one.events] == ["requeued"]
     one.seen(row("RUNNING", start="b"), 3.0)
     one.read(STOPPED, 3.0)
     assert one.status(3.0) is None, "it is still the old one"
@@ -174,7 +174,7 @@ def test_the_result_of_a_start_that_slurm_repeats_does_not_count() -> None:
 
 def test_a_program_that_ran_to_its_end_has_a_result_that_may_be_late() -> None:
     one = task()
-    one.read({"/f/0/out-0": b'\x1estoker {"up": 1}\n'}, 0.0)
+    one.read({"/f/0/out-0": b'\x1estoker {"kind": "up"}\n'}, 0.0)
     one.seen(row("COMPLETED"), 1.0)
     one.told = row("COMPLETED", code=0)
     assert one.status(1.0) is None

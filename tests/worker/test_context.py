@@ -18,8 +18,9 @@ import attrs
 import pytest
 
 import stoker
-from stoker.core.devices import Device
+from stoker.core.devices import Device, Lease
 from stoker.core.errors import StoreError, UsageError
+from stoker.core.protocol import WorkerJob
 from stoker.plan.digest import code_digest
 from stoker.worker.context import Context, context, document_of, entered
 from stoker.worker.notice import Notice, Terminated
@@ -115,8 +116,8 @@ def test_elements(key: str, given: int | None, element: int | None) -> None:
 
 @pytest.mark.parametrize(("part", "memory"), [(0, 80 * 10**9), (10**9, 10**9)])
 def test_devices_are_those_of_the_lease(part: int, memory: int) -> None:
-    lease = {"devices": [attrs.asdict(GPU), attrs.asdict(attrs.evolve(GPU, uuid="GPU-2", simulated=True))]}
-    with entered(document_of({"job": "r1/train/1", "accelerators": {**lease, "memory": part}}, "")):
+    lease = Lease(devices=(GPU, attrs.evolve(GPU, uuid="GPU-2", simulated=True)), memory=part)
+    with entered(document_of(WorkerJob(job="r1/train/1", step=0, inputs={}, accelerators=lease), "")):
         first, second = context.devices
     assert (first.kind, first.model, first.uuid, first.memory) == ("nvidia", "H100-80GB", "GPU-1", memory)
     assert (first.simulated, second.simulated, second.uuid) == (False, True, "GPU-2")
@@ -131,7 +132,7 @@ def test_devices_are_those_of_the_lease(part: int, memory: int) -> None:
     ],
 )
 def test_a_jobs_document(job: dict[str, Any], expected: tuple[str, str, int]) -> None:
-    document = document_of(job, "/kept")
+    document = document_of(WorkerJob(step=0, inputs={}, **job), "/kept")
     assert (document["run"], document["key"], document["attempt"], document["checkpoints"]) == (*expected, "/kept")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.core.protocol import StepError
 from stoker.worker import memory_pressure
 from stoker.worker.failure import Ending, described, explained, shown
 from stoker.worker.kernel_log import KernelLog, telling
@@ -15,9 +16,9 @@ from stoker.worker.memory_pressure import OomKills, candidates, evidence, kills_
 OOM = "the kernel's oom_kill counter in /sys/fs/cgroup/memory.events rose from 0 to 1 while the step ran"
 
 
-def error(text: str, *because: str) -> dict[str, object]:
+def error(text: str, *because: str) -> StepError:
     kind, _, message = text.partition(": ")
-    return {"type": kind, "message": message, **({"because": list(because)} if because else {})}
+    return StepError(type=kind, message=message, because=because)
 
 
 def test_what_is_unknown_stays_the_steps_own() -> None:
@@ -41,7 +42,7 @@ def test_what_is_unknown_stays_the_steps_own() -> None:
     ],
 )
 def test_how_a_process_ended(ending: Ending, cause: str, words: str) -> None:
-    found = explained({}, [], ending)
+    found = explained(StepError(), [], ending)
     assert found.cause == cause and words in found.sentence and found.advice
 
 
@@ -50,7 +51,7 @@ def test_how_a_process_ended(ending: Ending, cause: str, words: str) -> None:
 )
 def test_a_cause_that_says_all_is_kept(cause: str) -> None:
     lines = ["nothing"] if cause in ("input-error", "worker-lost") else ["MemoryError"]
-    found = explained({}, lines, Ending(cause=cause, message="as the platform says"))
+    found = explained(StepError(), lines, Ending(cause=cause, message="as the platform says"))
     assert (found.cause, found.sentence) == (cause, "as the platform says")
 
 
@@ -61,14 +62,14 @@ def test_an_error_of_ours_brings_its_own_advice() -> None:
 
 
 def test_the_oom_killer_is_told_from_another_kill() -> None:
-    assert explained({}, [], Ending(signal=signal.SIGKILL)).cause == "killed"
+    assert explained(StepError(), [], Ending(signal=signal.SIGKILL)).cause == "killed"
     kernel = ("Memory cgroup out of memory: Killed process 4242 (python3) total-vm:623712kB, anon-rss:506500kB",)
-    found = explained({}, [], Ending(signal=signal.SIGKILL, oom=OOM, kernel=kernel))
+    found = explained(StepError(), [], Ending(signal=signal.SIGKILL, oom=OOM, kernel=kernel))
     assert (found.cause, found.retryable) == ("host-oom", "elsewhere")
     assert found.evidence == f"{OOM}; {kernel[0]}" and "resources.memory" in found.advice
-    assert explained({}, [], Ending(signal=signal.SIGTERM, oom=OOM)).cause == "killed"
-    assert explained({}, [], Ending(signal=signal.SIGSEGV, oom=OOM)).cause == "crashed"
-    assert "dmesg" not in explained({}, [], Ending(signal=signal.SIGTERM)).advice
+    assert explained(StepError(), [], Ending(signal=signal.SIGTERM, oom=OOM)).cause == "killed"
+    assert explained(StepError(), [], Ending(signal=signal.SIGSEGV, oom=OOM)).cause == "crashed"
+    assert "dmesg" not in explained(StepError(), [], Ending(signal=signal.SIGTERM)).advice
 
 
 def test_a_child_that_the_oom_killer_ended_is_out_of_memory() -> None:
@@ -88,7 +89,7 @@ def test_what_an_exception_was_raised_from_counts() -> None:
             raise RuntimeError("saving failed") from full
     except RuntimeError as caught:
         document = described(caught)
-    assert document["because"] == ["OSError: [Errno 28] No space left on device: 'model.pt'"]
+    assert document.because == ("OSError: [Errno 28] No space left on device: 'model.pt'",)
     assert explained(document, [], Ending(cause="user-error")).cause == "disk-full"
 
 
@@ -106,7 +107,7 @@ def test_what_was_only_handled_before_does_not() -> None:
             raise ValueError("a bug in the clean-up")  # noqa: B904
     except ValueError as caught:
         document = described(caught)
-    assert "because" not in document
+    assert not document.because
     assert explained(document, [], Ending(cause="user-error")).cause == "user-error"
 
 
@@ -116,7 +117,7 @@ def test_a_chain_without_end_is_cut() -> None:
         error_.__cause__ = ValueError(str(number))
         error_ = error_.__cause__  # type: ignore[assignment]
     error_.__cause__ = first
-    assert len(described(first)["because"]) == 8
+    assert len(described(first).because) == 8
 
 
 def test_of_a_process_below_the_step_the_log_tells() -> None:

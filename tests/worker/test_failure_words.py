@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from stoker.core.errors import SerializationError
+from stoker.core.protocol import StepError
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 from stoker.worker.failure import described
 
 
-def caught(action: Any) -> dict[str, Any]:
+def caught(action: Any) -> StepError:
     """What is said of the exception that a call raises."""
     with pytest.raises(BaseException) as found:
         action()
@@ -38,7 +39,7 @@ def claim() -> None:
     ],
 )
 def test_a_message_says_something(action: Any, message: str) -> None:
-    assert caught(action)["message"] == message
+    assert caught(action).message == message
 
 
 def test_the_place_is_a_line_of_the_user(tmp_path: Path) -> None:
@@ -48,15 +49,15 @@ def test_the_place_is_a_line_of_the_user(tmp_path: Path) -> None:
         json.loads((tmp_path / "odd.json").read_text())
 
     line = read.__code__.co_firstlineno + 1
-    assert caught(read)["place"] == f"{__file__}:{line}"
+    assert caught(read).place == f"{__file__}:{line}"
 
 
 def test_an_error_of_ours_alone_needs_no_traceback(tmp_path: Path) -> None:
     error = SerializationError("step 'train' returned nothing that can be kept", fix="return a list")
-    assert described(error)["traceback"] == ""
-    assert described(error)["message"] == str(error)
+    assert described(error).traceback == ""
+    assert described(error).message == str(error)
 
 
 def test_an_error_of_ours_through_a_line_of_the_user_has_one(tmp_path: Path) -> None:
     found = caught(lambda: artifacts.save(tmp_path / "nothing", Blobs(f"file://{tmp_path}/blobs")))
-    assert "artifacts.save(" in found["traceback"]
+    assert "artifacts.save(" in found.traceback

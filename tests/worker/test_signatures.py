@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from stoker.core.protocol import StepError
 from stoker.core.status import CAUSES, RETRIED_IF_NAMED, RETRYABLE
 from stoker.worker.failure import Ending, explained
 from stoker.worker.signature import Signature
@@ -97,13 +98,13 @@ def test_what_another_attempt_cannot_cure_is_only_tried_again_by_name() -> None:
 @pytest.mark.parametrize("row", [row for row in ROWS if row.printed], ids=lambda row: row.name)
 def test_what_a_process_prints_before_it_dies_is_asked(row: Signature) -> None:
     text = RAISED[row.name][-1]
-    found = explained({}, ["epoch 3", *text.splitlines(), "frame #4: <unknown function>"], Ending(code=1))
+    found = explained(StepError(), ["epoch 3", *text.splitlines(), "frame #4: <unknown function>"], Ending(code=1))
     assert found.cause == row.cause
 
 
 @pytest.mark.parametrize("line", WORDS["warnings"])
 def test_a_warning_is_not_why_a_process_died(line: str) -> None:
-    assert explained({}, [line], Ending(signal=11)).cause == "crashed"
+    assert explained(StepError(), [line], Ending(signal=11)).cause == "crashed"
 
 
 def test_the_exception_that_a_process_printed_is_found() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any, Final, Iterable, Mapping, Protocol
+from typing import Any, ClassVar, Final, Iterable, Mapping, Protocol
 
 import attrs
 
@@ -162,6 +162,7 @@ class Model:
 class Accelerator:
     """So many accelerators of one model."""
 
+    AS_TEXT: ClassVar = True
     name: str
     count: int | None = None
     """None where the request gives none."""

@@ -1,15 +1,19 @@
 """Our values as JSON and back: plans, settings, findings, messages, and whatever else is an attrs class of ours.
 
 A field that is `UNSET` is left out. A class with `COMPACT = True` leaves out every field that has its default: messages
-between processes are small so. Reading is strict for what a person wrote, and tolerant for a document of ours that a
-newer version may have written. How a class is written and read is worked out once, from its fields and annotations; a
-job's message takes some microseconds either way.
+between processes are small so. One with `AS_TEXT = True` is written as its `str`, and read by its `parse`. Reading is
+strict for what a person wrote, and tolerant for a document of ours that a newer version may have written. How a class
+is written and read is worked out once, from its fields and annotations; a job's message takes some microseconds. Names
+in annotations that are imported late stand in the class's `LATE`, with their modules.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
+import inspect
 import operator
+import sys
 import types
 import typing
 from collections.abc import Mapping as AbstractMapping
@@ -18,7 +22,6 @@ from typing import Any, Callable, Final, Literal, Mapping, TypeVar, Union, get_a
 
 import attrs
 
-from stoker.core.accelerators import Accelerator
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.units import UNSET
 
@@ -82,7 +85,7 @@ def _encoded(value: Any, seen: dict[int, Any]) -> Any:
 
 
 def _rare(value: Any, kind: type, seen: dict[int, Any]) -> Any:
-    if isinstance(value, Accelerator):
+    if getattr(kind, "AS_TEXT", False):
         return str(value)
     if attrs.has(kind):
         names = tuple(field.name for field in attrs.fields(kind))
@@ -135,8 +138,8 @@ def _decoder(annotation: Any, strict: bool) -> Decode:
     """What reads a value of a type."""
     if annotation in _WORDS:
         return _exactly(annotation)
-    if annotation is Accelerator:
-        return Accelerator.parse
+    if getattr(annotation, "AS_TEXT", False):
+        return annotation.parse  # type: ignore[no-any-return]
     if isinstance(annotation, type) and attrs.has(annotation):
         return _class_decoder(annotation, strict)
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -154,23 +157,28 @@ def _decoder(annotation: Any, strict: bool) -> Decode:
 
 
 def _class_decoder(cls: type, strict: bool) -> Decode:
+    attributes = {field.name: field for field in attrs.fields(cls)}
     fields: dict[str, tuple[str, Decode | None]] = {}
 
+    def met(key: str) -> tuple[str, Decode | None] | None:
+        """How a field is read; worked out when it is first met, since its type may be one that is imported late."""
+        field = attributes.get(key)
+        if field is None:
+            if strict:
+                raise SettingsError(f"there is no '{key}' in {cls.__name__}{nearest(key, list(attributes))}")
+            return None
+        # A converter parses what a person writes and takes its own results as well.
+        decode = None if field.converter is not None else _decoder(_annotation(cls, field.name), strict)
+        fields[key] = known = (field.alias or key, None if decode is _as_it_is else decode)
+        return known
+
     def read(data: Any) -> Any:
-        if not fields:
-            hints = typing.get_type_hints(cls)
-            for field in attrs.fields(cls):
-                # A converter parses what a person writes and takes its own results as well.
-                decode = None if field.converter is not None else _decoder(hints[field.name], strict)
-                fields[field.name] = (field.alias or field.name, None if decode is _as_it_is else decode)
         if not isinstance(data, Mapping):
             raise SettingsError(f"{data!r} is no {cls.__name__}")
         values = {}
         for key, item in data.items():
-            known = fields.get(key)
+            known = fields.get(key) or met(key)
             if known is None:
-                if strict:
-                    raise SettingsError(f"there is no '{key}' in {cls.__name__}{nearest(key, list(fields))}")
                 continue
             alias, decode = known
             try:
@@ -186,6 +194,25 @@ def _class_decoder(cls: type, strict: bool) -> Decode:
             raise
 
     return read
+
+
+class _Late(dict[str, Any]):
+    """The names in annotations that a class has imported only when a document has such a field."""
+
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        self._modules = modules
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._modules[name]), name)
+
+
+def _annotation(cls: type, name: str) -> Any:
+    """The type of a class's field, whose annotation is text in the module of the class that has it."""
+    owner = next(kind for kind in cls.__mro__ if name in inspect.get_annotations(kind))
+    text = inspect.get_annotations(owner)[name]
+    if not isinstance(text, str):
+        return text
+    return eval(text, vars(sys.modules[owner.__module__]), _Late(getattr(cls, "LATE", {})))
 
 
 def _exactly(kind: type) -> Decode:

@@ -5,28 +5,12 @@ A graph is what the user wrote, with Python values in it. `plan.planner` turns i
 
 from __future__ import annotations
 
-from typing import Any, Callable, Literal, Mapping
+from typing import Any, Callable, Mapping
 
 import attrs
 
 from stoker.core.errors import GraphError
 from stoker.core.settings import Layer
-
-
-@attrs.frozen(kw_only=True)
-class Source:
-    """How a process that is not the user's finds a function again.
-
-    `script`: the file at `path` is run as module `module` (never as `__main__`). `module`: `module` is imported with
-    `root` on `sys.path`. `pickled`: the function's pickle is the artifact `digest` (notebooks, where there is no file).
-    """
-
-    kind: Literal["script", "module", "pickled"]
-    module: str
-    qualname: str
-    path: str = ""
-    root: str = ""
-    digest: str = ""
 
 
 @attrs.frozen(kw_only=True)

@@ -5,13 +5,15 @@ A `Plan` is kept with its run, so that `stoker resume` needs no second tracing. 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Mapping
 
 import attrs
 
 from stoker.core.findings import Finding, Reporter
-from stoker.core.graph import Output, Source
+from stoker.core.graph import Output
+from stoker.core.protocol import HookFacts, StepResult, WorkerEvent
 from stoker.core.settings import PipelineSettings, StepSettings
+from stoker.core.source import Source
 from stoker.core.status import JobState
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ class Plan:
 class Job:
     """One attempt of one step, in the form a backend receives; `inputs` are trees as in `StepPlan`, with values only.
 
-    `kind` is "step", or "hook": then `hook` is the function to call and `told` the facts that it is given. `marked`:
+    `kind` is "step", or "hook": then `hook` is the function to call and `told` what it is told. `marked`:
     others may stand in line behind it, so that the worker marks where its output ends. `behind`: it is to stand in
     line behind a marked one.
     """
@@ -100,7 +102,7 @@ class Job:
     inputs: Mapping[str, Any]
     kind: Literal["step", "hook"] = "step"
     hook: Source | None = None
-    told: Mapping[str, Any] = attrs.field(factory=dict)
+    told: HookFacts | None = None
     marked: bool = False
     behind: bool = False
 
@@ -153,20 +155,28 @@ class LogLine:
 
 
 @attrs.frozen(kw_only=True, slots=True)
+class JobUsage:
+    """What a job took: `cpu` in seconds, `peak` in bytes of memory; None where nobody measured it."""
+
+    COMPACT: ClassVar = True
+    cpu: float | None = None
+    peak: int | None = None
+
+
+@attrs.frozen(kw_only=True, slots=True)
 class JobStatus:
     """What a platform knows of a job now, with the news since it was last asked.
 
     `result` is the worker's own document (`worker.worker`) where it got through; `cause` and `message` are the
     platform's explanation where it did not; of a job that is "queued", `message` says why. `lost` means that the job
     never began and may be sent again for free.
-    `usage`: "cpu" in seconds, "peak" in bytes of memory. `started` comes as soon as it is known, at the latest with the
-    end: a step's timeout counts from there. `lease` is what the job holds or held of devices, from the news
-    in which it got them. `events` are worth remembering, each a kind and its
-    data.
+    `started` comes as soon as it is known, at the latest with the end: a step's timeout counts from there. `lease` is
+    what the job holds or held of devices, from the news in which it got them. `events` are worth remembering: those
+    that are "noted".
     """
 
     state: JobState
-    result: Mapping[str, Any] | None = None
+    result: StepResult | None = None
     cause: str = ""
     message: str = ""
     exit_code: int | None = None
@@ -174,9 +184,9 @@ class JobStatus:
     ended: float | None = None
     lost: bool = False
     lines: tuple[LogLine, ...] = ()
-    usage: Mapping[str, float] = attrs.field(factory=dict)
+    usage: JobUsage = JobUsage()
     lease: Lease | None = None
-    events: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    events: tuple[WorkerEvent, ...] = ()
 
 
 @attrs.frozen(kw_only=True, slots=True)

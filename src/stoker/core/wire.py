@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 import sys
+import tempfile
 import threading
 from typing import Any, Final, Iterator
 
@@ -77,6 +78,29 @@ def packed(document: Any) -> bytes:
 def unpacked(data: bytes) -> Any:
     """The document of compact JSON."""
     return json.loads(data.decode("utf-8", "surrogatepass"))
+
+
+def message(document: Any, folder: str) -> bytes:
+    """A document as a datagram; one that is too big goes through a file in `folder`, which `received` removes."""
+    data = packed(document)
+    if len(data) <= DATAGRAM_LIMIT:
+        return data
+    os.makedirs(folder, exist_ok=True)
+    descriptor, path = tempfile.mkstemp(prefix="message-", suffix=".json", dir=folder)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+    return packed({"file": path})
+
+
+def received(data: bytes) -> Any:
+    """The document of a datagram, or of the file that it names."""
+    document = unpacked(data)
+    if document.keys() == {"file"}:
+        path = document["file"]
+        with open(path, "rb") as file:
+            document = unpacked(file.read())
+        os.unlink(path)
+    return document
 
 
 def framed(document: Any) -> bytes:

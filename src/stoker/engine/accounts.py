@@ -61,7 +61,7 @@ class Accounts:
         from stoker.devices import nodes
         from stoker.devices.receipt import receipt_of, tracks
 
-        lease, result = status.lease, status.result or {}
+        lease, result = status.lease, status.result
         leases = [lease, *lease.others]
         samples = [_samples(one) for one in leases]
         receipts = [
@@ -71,8 +71,8 @@ class Accounts:
                 resources=step.settings.resources,
                 status="failed" if facts["cause"] else "succeeded",
                 seconds=_seconds(facts),
-                proved=result.get("proved") or {},
-                fallback=lease.fallback or result.get("fallback", ""),
+                proved={} if result is None else result.proved,
+                fallback=lease.fallback or ("" if result is None else result.fallback),
             )
             for one in samples
         ]

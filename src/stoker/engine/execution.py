@@ -6,8 +6,8 @@ from typing import Any, Mapping
 
 import attrs
 
-from stoker.core.graph import Source
 from stoker.core.plan import StepPlan
+from stoker.core.source import Source
 
 
 @attrs.frozen(kw_only=True)

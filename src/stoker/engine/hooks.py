@@ -26,7 +26,7 @@ class Hooks:
     def call_for_step(self, key: str, which: str, step: StepPlan, facts: Mapping[str, Any]) -> None:
         """Call a step's hook; its backend reports how it goes."""
         status = "succeeded" if which == "on_success" else "failed"
-        self._jobs.call_hook(key, which, step, hook_facts(self._policy.pipeline, key, status, facts))
+        self._jobs.call_hook(key, which, step, hook_facts(self._jobs.run, self._policy.pipeline, key, status, facts))
 
     def call_for_run(self, status: str, step: StepPlan | None, facts: Mapping[str, Any]) -> bool:
         """Call the pipeline's own hook, on the backend of `step`; whether there is one to wait for."""
@@ -35,7 +35,7 @@ class Hooks:
             return False
         facts = facts if status == "failed" else {}
         step = attrs.evolve(step, hooks=self._policy.hooks)
-        self._jobs.call_hook("", which, step, hook_facts(self._policy.pipeline, "", status, facts))
+        self._jobs.call_hook("", which, step, hook_facts(self._jobs.run, self._policy.pipeline, "", status, facts))
         return True
 
     def record_end(self, update: JobUpdate) -> bool:
@@ -43,8 +43,8 @@ class Hooks:
         if not (update.is_over or update.status.lost):
             return False
         if update.status.state != "succeeded":
-            error = (update.status.result or {}).get("error") or {}
-            message = error.get("message") or update.status.message or "its process ended"
+            error = None if update.status.result is None else update.status.result.error
+            message = (error.message if error else "") or update.status.message or "its process ended"
             self._recorder.record_event("hook-failed", update.key, {"hook": update.hook, "message": message})
             self._observer.said(f"{update.key or 'pipeline'}: its {update.hook} hook failed: {message}")
         return True

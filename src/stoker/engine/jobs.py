@@ -13,6 +13,7 @@ import attrs
 
 from stoker.backends.base.backend import RunningBackend
 from stoker.core.plan import Job, JobStatus, StepPlan
+from stoker.core.protocol import HookFacts
 from stoker.core.wire import Wakeup
 from stoker.engine.pace import Pace
 
@@ -42,7 +43,7 @@ class RunJobs:
     """The jobs that one run has at its backends."""
 
     def __init__(self, run: str, backends: Mapping[str, RunningBackend], *, max_parallel: int | None) -> None:
-        self._run = run
+        self.run = run
         self._backends = backends
         self.pace = Pace(backends, max_parallel)
         self._jobs: dict[str, tuple[str, int, str]] = {}
@@ -62,7 +63,7 @@ class RunJobs:
         """Submit an attempt; what its backend raises is raised, and the attempt is then not known here."""
         job = Job(
             name=self._name(key, attempt),
-            run=self._run,
+            run=self.run,
             key=key,
             attempt=attempt,
             step=step,
@@ -74,18 +75,18 @@ class RunJobs:
         self._jobs[job.name] = (key, attempt, "")
         self.pace.remember_backend(job.name, step.backend)
 
-    def call_hook(self, key: str, which: str, step: StepPlan, facts: Mapping[str, Any]) -> None:
+    def call_hook(self, key: str, which: str, step: StepPlan, facts: HookFacts) -> None:
         """Have a worker call a hook."""
         job = Job(
-            name=f"{self._run}/{key}/{which}",
-            run=self._run,
+            name=f"{self.run}/{key}/{which}",
+            run=self.run,
             key=key,
             attempt=0,
             step=step,
             inputs={},
             kind="hook",
             hook=step.hooks[which],
-            told={"run": self._run, **facts},
+            told=facts,
         )
         self._backends[step.backend].submit(job)
         self._jobs[job.name] = (key, 0, which)
@@ -102,7 +103,7 @@ class RunJobs:
             backend.cancel(name, grace=0.0 if hard else GRACE)
 
     def _name(self, key: str, attempt: int) -> str:
-        return f"{self._run}/{key}/{attempt}"
+        return f"{self.run}/{key}/{attempt}"
 
     # Waiting
 

@@ -9,7 +9,9 @@ from typing import Any, Callable, Collection, Final, Mapping, Sequence
 
 import attrs
 
+from stoker.core.codec import to_json
 from stoker.core.plan import JobStatus, StepPlan
+from stoker.core.protocol import HookFacts, StepError
 from stoker.core.status import CANCELLED, KILLED, NEVER_RETRIED, RETRIED_IF_NAMED, TIMED_OUT, StepStatus
 from stoker.core.words import time_text
 from stoker.engine.events import TaskSpec
@@ -59,11 +61,11 @@ class Witness:
         return {"submitted": now, "oom_kills": self._kills.now()}
 
     def explain(
-        self, key: str, attempt: int, execution: StepExecution, error: Mapping[str, Any], ending: Ending
+        self, key: str, attempt: int, execution: StepExecution, error: StepError, ending: Ending
     ) -> Explanation:
         """Why an attempt failed; asks the kernel only where it may know more."""
         # The reason is in the lines of the rank that died; those of others end with complaints about that.
-        lines = self._tail(key, attempt, error.get("rank")) if asks_the_log(error, ending.cause) else ()
+        lines = self._tail(key, attempt, error.rank) if asks_the_log(error, ending.cause) else ()
         explanation = explained(error, lines, ending)
         if explanation.cause not in ASK_THE_KERNEL or execution.step.backend not in self._local_backends:
             return explanation
@@ -78,19 +80,19 @@ def attempt_facts(
     key: str, attempt: int, status: JobStatus, execution: StepExecution, witness: Witness
 ) -> dict[str, Any]:
     """What is recorded of an attempt that is over; its "cause" is empty where it succeeded."""
-    result = status.result or {}
+    result = status.result
     facts: dict[str, Any] = {
         "attempt": attempt,
         "started": status.started or execution.facts.get("submitted"),
         "ended": status.ended or time.time(),
-        "usage": dict(status.usage),
+        "usage": to_json(status.usage),
         "exit_code": status.exit_code,
-        "outputs": result.get("outputs", {}),
+        "outputs": {} if result is None else result.outputs,
         "cause": "",
     }
     if status.state != "failed":
         return facts
-    error = result.get("error") or {}
+    error = (result.error if result is not None else None) or StepError()
     code = status.exit_code
     by_signal = code is not None and code < 0
     ending = Ending(
@@ -99,7 +101,7 @@ def attempt_facts(
         code=None if by_signal else code,
         signal=-code if code is not None and by_signal else None,
     )
-    message = error.get("message") or status.message
+    message = error.message or status.message
     if execution.ending:
         # We ended it: what the platform saw of that is only how.
         ending, message = Ending(cause=execution.ending, message=_reason_to_end(execution.ending, execution.step)), ""
@@ -119,7 +121,7 @@ def attempt_facts(
         **facts,
         "cause": explanation.cause,
         "message": message,
-        "error": {**error, **document, "retryable": explanation.retryable},
+        "error": {**to_json(error), **document, "retryable": explanation.retryable},
     }
 
 
@@ -143,17 +145,19 @@ def observed_facts(facts: Mapping[str, Any], *, parent: str, index: int | None) 
     }
 
 
-def hook_facts(pipeline: str, key: str, status: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What a hook gets of a settled step, or, without a key, of a run."""
-    return {
-        "pipeline": pipeline,
-        "step": key,
-        "status": status,
-        "cause": facts.get("cause", ""),
-        "message": facts.get("message", ""),
-        "traceback": (facts.get("error") or {}).get("traceback", ""),
-        "advice": (facts.get("error") or {}).get("advice", ""),
-    }
+def hook_facts(run: str, pipeline: str, key: str, status: str, facts: Mapping[str, Any]) -> HookFacts:
+    """What a hook is told of a step that is over, or, without a key, of a run."""
+    error = facts.get("error") or {}
+    return HookFacts(
+        run=run,
+        pipeline=pipeline,
+        step=key,
+        status=status,
+        cause=facts.get("cause", ""),
+        message=facts.get("message", ""),
+        traceback=error.get("traceback", ""),
+        advice=error.get("advice", ""),
+    )
 
 
 def _reason_to_end(cause: str, step: StepPlan) -> str:

@@ -201,8 +201,8 @@ class RunLoop:
         if status.lines:
             self._recorder.append_log(key, attempt, status.lines)
             self._observer.wrote(key, attempt, status.lines)
-        for kind, data in status.events:
-            self._recorder.record_event(kind, key, data)
+        for event in status.events:
+            self._recorder.record_event(event.note, key, event.data)
         if status.lease is not None:
             self._accounts.record_lease(key, self._parent(key), attempt, status.lease)
         if update.hook:
@@ -222,11 +222,10 @@ class RunLoop:
         facts = execution.facts = attempt_facts(key, attempt, status, execution, self._witness)
         self._accounts.record_receipt(key, execution.step, status, facts)
         cause = facts["cause"]
-        result = status.result or {}
         if not cause:
             self._pace.add_duration(key in self._members, facts["ended"] - (facts["started"] or facts["ended"]))
-        if result.get("left"):
-            self._recorder.record_event("leftovers", key, {"processes": result["left"]})
+        if status.result is not None and status.result.left:
+            self._recorder.record_event("leftovers", key, {"processes": status.result.left})
         self._record_attempt(key, execution)
         if not cause:
             self._inputs.keep(key, facts["outputs"])

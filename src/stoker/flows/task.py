@@ -15,9 +15,12 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, Callable, Final, Iterator, Mapping
 
+import attrs
+
 from stoker.core.artifact import from_wire
 from stoker.core.errors import GraphError, SerializationError, StokerError, nearest
 from stoker.core.flow import CARD, ELEMENTS, GANG, TRANSITION
+from stoker.core.protocol import StepTask, WorkerJob
 from stoker.core.units import UNSET
 from stoker.flows import current as flowcurrent
 from stoker.flows import mutators as flowmutators
@@ -44,14 +47,14 @@ _MADE: Final[dict[type, tuple[str, Any]]] = {}
 class FlowTask:
     """One task; what `flows.instance.FlowInstance` asks of its `Task`."""
 
-    def __init__(self, job: Mapping[str, Any], step: Mapping[str, Any], blobs: Blobs) -> None:
-        inputs = job["inputs"]
-        source = step["source"]
+    def __init__(self, job: WorkerJob, step: StepTask, blobs: Blobs) -> None:
+        inputs = job.inputs
+        source = step.source
         self.blobs = blobs
         self.place: Mapping[str, Any] = artifacts.load(from_wire(inputs["place"]["value"]), blobs)
         self.transition: Transition | None = None
         self.card: TaskCard | None = None
-        self.token = str(job.get("gang", {}).get("token", ""))
+        self.token = "" if job.gang is None else job.gang.token
         self._wires: dict[str, Wire] = {name: tree["value"] for name, tree in _entries(inputs, "artifacts")}
         self._parameters = {name: tree["value"] for name, tree in _entries(inputs, "parameters")}
         self._elements = [tree["value"] for tree in inputs.get("elements", {"list": []})["list"]]
@@ -59,7 +62,7 @@ class FlowTask:
         self._read: dict[str, Any] = {}
         self._values: dict[str, Any] = {}
         self._configs: dict[str, Any] = {}
-        kind = self._as_run(modules.object_of({**source, "qualname": source["qualname"].rpartition(".")[0]}))
+        kind = self._as_run(modules.object_of(attrs.evolve(source, qualname=source.qualname.rpartition(".")[0])))
         self.flow = kind.__new__(kind)
         self._names = frozenset(parameter.name for parameter in parameters_of(kind).values())
         self.flow.__dict__[TASK] = self

@@ -9,9 +9,10 @@ import attrs
 
 from stoker.core.codec import from_json, to_json
 from stoker.core.errors import StoreError
-from stoker.core.graph import Output, Source
+from stoker.core.graph import Output
 from stoker.core.plan import PLAN_VERSION, Plan, StepPlan
 from stoker.core.settings import StepSettings
+from stoker.core.source import Source
 
 _SHARED: Final = {"settings": StepSettings, "source": Source, "origins": None, "outputs": None}
 """Fields that all calls of a step share, kept in tables."""

@@ -23,11 +23,12 @@ from stoker.core.errors import (
     nearest,
 )
 from stoker.core.findings import Finding
-from stoker.core.graph import Binding, Constant, FromStep, Graph, Many, Node, Source, StepSpec
+from stoker.core.graph import Binding, Constant, FromStep, Graph, Many, Node, StepSpec
 from stoker.core.ladder import Halve
 from stoker.core.launch import Launch
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.settings import FailureMode, Layer, StepSettings, fields_given
+from stoker.core.source import Source
 from stoker.plan import source as sources
 from stoker.plan.layers import check_whole_run, resolve, resolve_pipeline
 from stoker.settings.options import OPTIONS

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Callable, Final
 
 from stoker.core.errors import SourceError
-from stoker.core.graph import Source
+from stoker.core.source import Source
 from stoker.plan.digest import code_digest, code_parts
 
 __all__ = ["code_digest", "code_parts", "locate", "pickled", "script_module"]

@@ -15,8 +15,8 @@ import attrs
 
 from stoker.core.codec import to_json
 from stoker.core.errors import UsageError
-from stoker.core.graph import Source
 from stoker.core.plan import Code, StepPlan
+from stoker.core.source import Source
 from stoker.core.words import time_text
 from stoker.images import context, engine
 from stoker.images.build import image_for

@@ -251,7 +251,7 @@ def _body_again(run: str, made: Plan, session: Session, program: Program | None)
     if made.source is None or made.source.kind == "pickled":
         raise UsageError(f"run {run} is of a dynamic pipeline that no file defines", fix="call the pipeline again")
     if program is None:
-        program = program_of(modules.object_of(attrs.asdict(made.source)))
+        program = program_of(modules.object_of(made.source))
     if program is None:
         raise UsageError(f"{made.source.qualname} of {made.source.path} is no pipeline and no flow any more")
     alias_main()
@@ -281,9 +281,7 @@ def _with_code_of_now(made: Plan, session: Session, builder: Builder | None = No
             steps.append(step)
             continue
         if known not in digests:
-            digests[known] = source.code_digest(
-                modules.function_of(attrs.asdict(step.source), session.store.blobs.read)
-            )
+            digests[known] = source.code_digest(modules.function_of(step.source, session.store.blobs.read))
         steps.append(attrs.evolve(step, code=digests[known]) if step.code != digests[known] else step)
     return attrs.evolve(made, steps=tuple(steps))
 

@@ -14,10 +14,10 @@ from stoker.backends.base.leasing import Leasing
 from stoker.backends.registry import BACKENDS
 from stoker.core import plugins
 from stoker.core.findings import Finding
-from stoker.core.graph import Source
 from stoker.core.plan import Code, Plan, Site, StepPlan
 from stoker.core.request import RunRequest
 from stoker.core.settings import PipelineSettings
+from stoker.core.source import Source
 from stoker.plan.layers import RunFile, assignments, resolve_pipeline, run_file
 from stoker.plan.planner import ORCHESTRATOR, Overrides
 from stoker.run.attached import attached

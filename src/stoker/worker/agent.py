@@ -22,7 +22,9 @@ from typing import IO, TYPE_CHECKING, Any, Callable, Final, Mapping
 import attrs
 
 from stoker.core import wire
+from stoker.core.codec import from_json, to_json
 from stoker.core.launch import Launch
+from stoker.core.protocol import StepError, StepResult, StepTask, WorkerEvent, WorkerJob
 from stoker.core.status import CANCELLED, GANG_INCOMPLETE, HANG, RENDEZVOUS
 from stoker.core.words import dashed
 from stoker.launchers.base import LOOPBACK, Argv, Node, Started
@@ -47,27 +49,25 @@ _CHUNK: Final = 1 << 18
 RANK_GRACE: Final = 9.0
 """Seconds that ranks believe to have after SIGTERM: a little less than whoever sends it to the node gives it."""
 
-Emit = Callable[[Mapping[str, Any]], None]
+Emit = Callable[[WorkerEvent], None]
 
 
-def run(
-    job: Mapping[str, Any], step: Mapping[str, Any], blobs: str, *, emit: Emit, notice: Notice | None
-) -> dict[str, Any]:
+def run(job: WorkerJob, step: StepTask, blobs: str, *, emit: Emit, notice: Notice | None) -> StepResult:
     """The result of a distributed step on this node."""
     if notice is not None:
         notice.look()  # SIGTERM is for this process alone: it passes it on, and lets the ranks write their checkpoints
-    document = job["launch"]
-    launch = Launch(**{**document, "command": None if document["command"] is None else tuple(document["command"])})
-    lease = _lease(job)
+    launch = job.launch
+    assert launch is not None  # whoever calls has looked
+    lease = job.accelerators
     held = () if lease is None else lease.held
     launcher = LAUNCHERS.load(launch.launcher)
     cpu = launcher.uses_cpus(launch) or not held
-    gang = cluster.gang_of(job["gang"]) if "gang" in job else None
+    gang = None if job.gang is None else cluster.gang_of(job.gang)
     node = Node(
         rank=0 if gang is None else gang.member.node,
         nodes=1 if gang is None else gang.member.nodes,
         port=0 if gang is not None or launcher.finds_port else cluster.free_port(LOOPBACK),
-        rendezvous=dashed(job["job"]),
+        rendezvous=dashed(job.job),
         processes=launcher.processes_per_node(
             launch, nodes=1 if gang is None else gang.member.nodes, devices=len(held), cpu=cpu
         ),
@@ -77,23 +77,13 @@ def run(
     return Agent(job, step, launch, node, gang, lease=lease, blobs=blobs, emit=emit).run()
 
 
-def _lease(job: Mapping[str, Any]) -> Lease | None:
-    document = job.get("accelerators")
-    if document is None:
-        return None
-    from stoker.core.codec import from_json  # these only for steps with devices
-    from stoker.core.devices import Lease
-
-    return from_json(Lease, document, strict=False)
-
-
 class Agent:
     """One attempt of a distributed step on one node. `emit` sends lines and events on while it runs."""
 
     def __init__(
         self,
-        job: Mapping[str, Any],
-        step: Mapping[str, Any],
+        job: WorkerJob,
+        step: StepTask,
         launch: Launch,
         node: Node,
         gang: cluster.Gang | None,
@@ -128,9 +118,9 @@ class Agent:
             "result": self._on_result,
             "exit": self._on_exit,
         }
-        self._watch = hang.Watch(launch.hang_after, lease)
+        self._watch = hang.Watch(launch.hang_after, job.accelerators)
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> StepResult:
         """Wait for the other nodes, start the ranks, wait for them, and say how the step went."""
         with contextlib.ExitStack() as stack:
             stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, self._terminated))
@@ -140,9 +130,9 @@ class Agent:
             stack.callback(self._gang.close)
             try:
                 if not self._gang.gather(lambda: self._cancelled):
-                    return {"ok": False, "outputs": {}, "cause": CANCELLED}
+                    return StepResult(ok=False, cause=CANCELLED)
             except cluster.GangIncomplete as error:
-                return {"ok": False, "outputs": {}, "cause": GANG_INCOMPLETE, "error": blame.unraised(str(error))}
+                return StepResult(ok=False, cause=GANG_INCOMPLETE, error=StepError(message=str(error)))
             hosts = self._gang.hosts
             self._node = attrs.evolve(
                 self._node, port=self._gang.port, hosts=hosts, head=hosts[0], address=hosts[self._node.rank]
@@ -159,7 +149,7 @@ class Agent:
             self._gang.report(result)
             return result
 
-    def _run_here(self) -> dict[str, Any]:
+    def _run_here(self) -> StepResult:
         with tempfile.TemporaryDirectory(prefix="stoker-") as folder, contextlib.ExitStack() as stack:
             self._folder = folder
             self._listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -201,19 +191,19 @@ class Agent:
 
     # Starting
 
-    def _port_taken(self, argument: str, port: int) -> dict[str, Any]:
+    def _port_taken(self, argument: str, port: int) -> StepResult:
         """The result where ranks cannot meet at the port that the launch fixes."""
         if self._gang is not None:
             self._gang.end()
         message = f"{argument}={port}: another program listens on port {port} of this machine"
         fix = f"give another port, or remove {argument}: a free one is found for each attempt"
-        error = blame.unraised(f"{message}\n  fix: {fix}")
-        return {"ok": False, "outputs": {}, "cause": RENDEZVOUS, "error": error, "failed_at": time.time()}
+        error = StepError(message=f"{message}\n  fix: {fix}")
+        return StepResult(ok=False, cause=RENDEZVOUS, error=error, failed_at=time.time())
 
     def _start(self) -> None:
         address = os.path.join(self._folder, "agent")
         argv = (sys.executable, "-m", "stoker.worker.rank", self._launcher.name, address)
-        started: Started = mpigang.started(self._launcher, argv, self._node, self._arguments(), self._job.get("gang"))
+        started: Started = mpigang.started(self._launcher, argv, self._node, self._arguments(), self._job.gang)
         environment = _environment_for(started, self._node, self._folder)
         for variables in started.ranks or ([{}] if started.argv else []):
             self._spawn(started.argv, {**environment, **variables})
@@ -294,7 +284,8 @@ class Agent:
         earlier = self._ranks.get(rank)
         restarts = 0 if earlier is None else earlier.restarts + 1
         if restarts:
-            self._emit({"job": self._job["job"], "event": "restarted", "data": {"rank": rank, "times": restarts}})
+            facts = {"rank": rank, "times": restarts}
+            self._emit(WorkerEvent(kind="noted", job=self._job.job, note="restarted", data=facts))
             self._failed_at = 0.0
         self._watchers[connection] = rank
         self._ranks[rank] = RankState(rank=rank, child=message["child"], restarts=restarts)
@@ -315,9 +306,10 @@ class Agent:
             "blobs": self._blobs,
             "folder": self._folder,
             "grace": RANK_GRACE,
-            "lease": self._job.get("accelerators"),
-            "job": {name: value for name, value in self._job.items() if name not in ("launch", "accelerators")},
-            "step": {**self._step, "gathers": self._launch.outputs},
+            "lease": None if self._job.accelerators is None else to_json(self._job.accelerators),
+            "job": to_json(attrs.evolve(self._job, launch=None, accelerators=None)),
+            "step": to_json(self._step),
+            "gathers": self._launch.outputs,
         }
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(wire.framed(spec))
@@ -326,8 +318,8 @@ class Agent:
         state = self._ranks.get(message["rank"])
         if state is None:
             return
-        state.result = message["result"]
-        if not state.result["ok"]:
+        state.result = from_json(StepResult, message["result"], strict=False)
+        if not state.result.ok:
             self._fail(state)
         elif len(self._ranks) == self._node.processes and all(one.succeeded for one in self._ranks.values()):
             self._delivered_at = time.monotonic()
@@ -371,7 +363,7 @@ class Agent:
 
     def _emit_lines(self, lines: list[tuple[float, str, int | None, str]]) -> None:
         if lines:
-            self._emit({"job": self._job["job"], "lines": lines})
+            self._emit(WorkerEvent(kind="lines", job=self._job.job, lines=tuple(lines)))
 
     # Ending
 

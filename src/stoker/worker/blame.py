@@ -6,8 +6,11 @@ import signal
 import time
 from typing import Any, Final, Mapping, Sequence
 
+import attrs
+
 from stoker.core.artifact import from_wire
 from stoker.core.launch import Launch
+from stoker.core.protocol import StepError, StepResult
 from stoker.core.status import (
     CANCELLED,
     EXITED,
@@ -37,68 +40,63 @@ def result(
     cause: str,
     report: Mapping[str, Any],
     blobs: str,
-) -> dict[str, Any]:
+) -> StepResult:
     """The node's result. `codes` are those of the launcher's processes, `cause` why the agent itself ended it, and
     `report` where hanging ranks stood."""
     expected = range(node.rank * node.processes, (node.rank + 1) * node.processes)
     delivered = [ranks[rank] for rank in expected if rank in ranks and ranks[rank].succeeded]
     if len(delivered) == len(expected):
-        fallback = next((text for state in delivered if (text := (state.result or {}).get("fallback"))), "")
-        return {"ok": True, "outputs": _outputs(delivered, launch.outputs, blobs), "fallback": fallback}
+        fallback = next(
+            (text for state in delivered if state.result is not None and (text := state.result.fallback)), ""
+        )
+        return StepResult(ok=True, outputs=_outputs(delivered, launch.outputs, blobs), fallback=fallback)
     if cause == HANG:
-        error = unraised(report["sentence"], **report)
-        return {"ok": False, "outputs": {}, "cause": HANG, "error": error, "failed_at": time.time()}
+        error = StepError(message=report["sentence"], **report)
+        return StepResult(ok=False, cause=HANG, error=error, failed_at=time.time())
     failed = [state for state in ranks.values() if state.failed_at]
     if cause and not failed:
-        return {"ok": False, "outputs": {}, "cause": cause, "echo": True}
+        return StepResult(ok=False, cause=cause, echo=True)
     if failed:
         failure = _failure_of(culprit(failed), node.world_size, failed)
-        return {**failure, "cause": cause} if cause and failure["echo"] else failure
+        return attrs.evolve(failure, cause=cause) if cause and failure.echo else failure
     return _failure_of_launcher(ranks, expected, launch.launcher, codes)
 
 
 def of_all(
-    head: dict[str, Any],
-    others: Mapping[int, Mapping[str, Any]],
+    head: StepResult,
+    others: Mapping[int, StepResult],
     lost: Sequence[int],
     node: Node,
     launch: Launch,
     *,
     blobs: str,
-) -> dict[str, Any]:
+) -> StepResult:
     """The step's result from those of all nodes, told by the first one."""
     for number in lost:
         message = f"node {number} of {node.nodes} went away while the step ran"
-        error = unraised(message, node=number)
-        others = {**others, number: {"ok": False, "outputs": {}, "cause": NODE_LOST, "error": error, "failed_at": 0.0}}
-    results: list[Mapping[str, Any]] = [head, *(others[number] for number in sorted(others))]
-    failed = [result for result in results if not result["ok"]]
+        error = StepError(message=message, node=number)
+        others = {**others, number: StepResult(ok=False, cause=NODE_LOST, error=error, failed_at=0.0)}
+    results = [head, *(others[number] for number in sorted(others))]
+    failed = [result for result in results if not result.ok]
     if failed:
         # Who was only ended because of another has nothing to say.
-        causes = [result for result in failed if not result.get("echo")] or failed
-        first: Mapping[str, Any] = min(causes, key=_when)
-        return dict(first)
+        return min([result for result in failed if not result.echo] or failed, key=_when)
     if len(results) < node.nodes:
         message = f"{node.nodes - len(results)} of {node.nodes} nodes told no result"
-        return {"ok": False, "outputs": {}, "cause": NODE_LOST, "error": {"message": message}}
-    return head if launch.outputs == "main" else {**head, "outputs": _joined(results, blobs)}
+        return StepResult(ok=False, cause=NODE_LOST, error=StepError(message=message))
+    return head if launch.outputs == "main" else attrs.evolve(head, outputs=_joined(results, blobs))
 
 
-def _when(result: Mapping[str, Any]) -> float:
-    return float(result.get("failed_at", float("inf")))
+def _when(result: StepResult) -> float:
+    return float("inf") if result.failed_at is None else result.failed_at
 
 
-def unraised(message: str, **more: Any) -> dict[str, Any]:
-    """The error document of what no line of the user's raised."""
-    return {"type": "", "message": message, "traceback": "", "place": "", **more}
-
-
-def _joined(results: Sequence[Mapping[str, Any]], blobs: str) -> dict[str, Any]:
+def _joined(results: Sequence[StepResult], blobs: str) -> dict[str, Any]:
     """Each output of all nodes' ranks as one list, in the order of the ranks."""
     store = Blobs(blobs)
     joined = {}
-    for name in results[0]["outputs"]:
-        parts = [part for one in results for part in artifacts.items(from_wire(one["outputs"][name]), store)]
+    for name in results[0].outputs:
+        parts = [part for one in results for part in artifacts.items(from_wire(one.outputs[name]), store)]
         joined[name] = artifacts.gather(parts, store).wire()
     return joined
 
@@ -112,8 +110,8 @@ def culprit(failed: Sequence[RankState]) -> RankState:
 def _is_echo(state: RankState) -> bool:
     if state.result is None or was_ended(state):
         return was_ended(state)
-    error = state.result.get("error") or {}
-    raised = [f"{error.get('type', '')}: {error.get('message', '')}", *error.get("because", ())]
+    error = state.result.error or StepError()
+    raised = [f"{error.type}: {error.message}", *error.because]
     known = signatures.known(raised, "")
     return known is not None and known[0].cause in CONSEQUENCES
 
@@ -122,20 +120,20 @@ def was_ended(state: RankState) -> bool:
     """Whether it had done nothing wrong: SIGTERM is what launchers, and we, send to the others when one has failed."""
     if state.result is None:
         return state.status == -signal.SIGTERM
-    return state.result.get("cause") == CANCELLED
+    return state.result.cause == CANCELLED
 
 
-def _failure_of(state: RankState, world_size: int, failed: Sequence[RankState]) -> dict[str, Any]:
+def _failure_of(state: RankState, world_size: int, failed: Sequence[RankState]) -> StepResult:
     # On the clock of the wall, to be compared with other nodes'.
-    facts = {"failed_at": time.time() - (time.monotonic() - state.failed_at), "echo": _is_echo(state)}
+    failed_at, echo = time.time() - (time.monotonic() - state.failed_at), _is_echo(state)
     themselves = {one.rank for one in failed if not was_ended(one)} | {state.rank}
-    named = {"rank": state.rank, "world_size": world_size, "failed_ranks": sorted(themselves)}
     if state.result is not None:
-        error = dict(state.result.get("error") or {})
-        return {**state.result, **facts, "error": {**error, **named}}
-    message = f"rank {state.rank} of {world_size} {_ended(state.status)}"
-    error = unraised(message, **named)
-    return {"ok": False, "outputs": {}, "cause": "", "exit_code": state.status, "error": error, **facts}
+        result, error = state.result, state.result.error or StepError()
+    else:
+        result = StepResult(ok=False, exit_code=state.status)
+        error = StepError(message=f"rank {state.rank} of {world_size} {_ended(state.status)}")
+    error = attrs.evolve(error, rank=state.rank, world_size=world_size, failed_ranks=tuple(sorted(themselves)))
+    return attrs.evolve(result, error=error, failed_at=failed_at, echo=echo)
 
 
 def _ended(status: int | None) -> str:
@@ -151,7 +149,7 @@ def _ended(status: int | None) -> str:
 
 def _failure_of_launcher(
     ranks: Mapping[int, RankState], expected: Sequence[int], launcher: str, codes: Sequence[int | None]
-) -> dict[str, Any]:
+) -> StepResult:
     """No rank failed, and not all delivered: the launcher did not start them all, or ended them."""
     missing = [rank for rank in expected if rank not in ranks]
     code = next((code for code in codes if code), 0)
@@ -162,19 +160,18 @@ def _failure_of_launcher(
         if strangers:
             message += f"; there were ranks {strangers} that nobody expected"
         fix = f"its own words are in the log: `stoker logs RUN STEP --rank launcher` ({launcher})"
-        error = unraised(f"{message}\n  fix: {fix}")
-        return {"ok": False, "outputs": {}, "cause": EXITED if code else RENDEZVOUS, "error": error}
-    error = unraised(f"{launcher} left with {ending} before its ranks returned")
-    return {"ok": False, "outputs": {}, "cause": "", "exit_code": code or None, "error": error}
+        error = StepError(message=f"{message}\n  fix: {fix}")
+        return StepResult(ok=False, cause=EXITED if code else RENDEZVOUS, error=error)
+    error = StepError(message=f"{launcher} left with {ending} before its ranks returned")
+    return StepResult(ok=False, exit_code=code or None, error=error)
 
 
 def _outputs(delivered: Sequence[RankState], gathers: str, blobs: str) -> dict[str, Any]:
-    results: list[Mapping[str, Any]] = [state.result for state in delivered if state.result is not None]
+    results = [state.result for state in delivered if state.result is not None]
     if gathers == "main":
-        outputs: dict[str, Any] = dict(results[0]["outputs"])
-        return outputs
+        return dict(results[0].outputs)
     store = Blobs(blobs)
     return {
-        name: artifacts.gather((from_wire(one["outputs"][name]) for one in results), store).wire()
-        for name in results[0]["outputs"]
+        name: artifacts.gather((from_wire(one.outputs[name]) for one in results), store).wire()
+        for name in results[0].outputs
     }

@@ -3,26 +3,17 @@ job beside its monitor, and leaves the result.
 
     python -m stoker.worker.boot SPEC
 
-SPEC is a file, or a URI that fsspec knows, with a document that whoever sent the job wrote:
+SPEC is a file, or a URI that fsspec knows, with the `core.bootspec.BootSpec` that the sender wrote. A lease in
+it that names no devices is filled in with those that the platform gave (`worker.granted`). The job's time is nearly
+over when the platform sends SIGUSR1, or somebody makes the file `warned` beside SPEC: the step sees that it should stop
+(`worker.notice`).
 
-    {"job", "step", "blobs", "package", "root", "folder", "path", "checkpoints", "environment", "simulate", "grace",
-     "warning"}
-
-"job" and "step" are what a worker is told on any machine. "package" is the digest of the user's code in the artifact
-store, made from the folder "root" of the driver's machine; what "job" and "step" say of files below it is meant in the
-folder where the package is unpacked here. Without a package the driver's folders are taken for this machine's own. A
-lease whose devices are not known is filled in with those that the platform gave (`worker.granted`).
-
-"warning" is 0, or how many seconds before the platform's limit of the job's time it sends SIGUSR1, or somebody makes
-the file `warned` beside SPEC: the step sees that it should stop (`worker.notice`).
-
-`result.json` appears beside SPEC when the job is over, whole or not at all: the worker's document, or, where the worker
-died, `{"exited": …}` as the fork server tells it, with `oom` where the kernel killed for want of memory. Of the further
-nodes of a gang it is `result-1.json`, and so on, so that all may share one SPEC.
+`result.json` appears beside SPEC when the job is over, whole or not at all: a `core.protocol.StepResult`, the worker's
+own, or one with `exited` where the worker died. Of the further nodes of a gang it is `result-1.json`, and so on, so
+that all may share one SPEC.
 
 Standard output and error are the step's, line by line. What is no output of its own stands between them on standard
-output, in lines that begin with `MARK`: `{"up": version}` before anything else, `{"lease": document}`, `{"began":
-seconds}`, and what the agent of a distributed step sends on.
+output: a `core.protocol.WorkerEvent` in a line that begins with `MARK`; "up" comes before anything else.
 """
 
 from __future__ import annotations
@@ -31,25 +22,42 @@ import contextlib
 import json
 import os
 import selectors
+import shutil
+import signal
 import socket
 import sys
 import tempfile
 import time
 import traceback
-from typing import Any, Final, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Iterator
+
+import attrs
 
 from stoker.core import wire
+from stoker.core.bootspec import BootSpec
+from stoker.core.codec import from_json, to_json
 from stoker.core.plan import LogLine
+from stoker.core.protocol import (
+    CREDENTIALS,
+    MARK,
+    RESULT,
+    ServerHello,
+    StepError,
+    StepResult,
+    WorkerEvent,
+    WorkerExit,
+    WorkerJob,
+)
+from stoker.core.source import Source
 from stoker.core.status import CAUSES, INPUT_ERROR
 from stoker.store import notes
+from stoker.store.blobs import Blobs
 from stoker.vendors.table import NO_DEVICES
 from stoker.worker import cluster, forkserver
-from stoker.worker.ending import Ending
-from stoker.worker.forked import Output
+from stoker.worker.forked import ServerHandle, WorkerHandle
 from stoker.worker.memory_pressure import OomKills
 from stoker.worker.notice import limit_file, warned
-from stoker.worker.protocol import CREDENTIALS, MARK, RESULT, UP_VERSION
-from stoker.worker.travelled import leave, moved, named_as_there, unpacked
 
 GRACE: Final = 9.0
 """Seconds between SIGTERM and SIGKILL that a step gets where SPEC does not say: engines kill all after 10."""
@@ -59,6 +67,8 @@ _WORKER: Final = 1
 _LOOK: Final = 1.0
 """Seconds between two looks for the file of a warning."""
 WARNED: Final = "warned"
+_ENDS: Final = (signal.SIGTERM, signal.SIGINT)
+_WARNS: Final = signal.SIGUSR1
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -68,25 +78,25 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write("usage: python -m stoker.worker.boot SPEC\n")
         return 2
     place = given[0]
-    ending = Ending(beside(place, WARNED))
-    _say({"up": UP_VERSION})
+    signals = Signals(beside(place, WARNED))
+    _emit(WorkerEvent(kind="up"))
     text = notes.get(place)
     if text is None:
         sys.stderr.write(f"there is no {place} here: the folder that holds it is not mounted, or another one\n")
         return 2
-    spec = json.loads(text)
-    result = _result(spec, ending)
+    spec = from_json(BootSpec, json.loads(text), strict=False)
+    result = _result(spec, signals)
     for descriptor in (1, 2):
         with contextlib.suppress(OSError):  # a pipe, which has nothing to be written out
             os.fsync(descriptor)  # on a shared disk the last lines are there before the result is
-    notes.put(beside(place, of_node(RESULT, node_of(spec))), json.dumps(result).encode())
+    notes.put(beside(place, of_node(RESULT, node_of(spec))), json.dumps(to_json(result)).encode())
     return _code(result)
 
 
-def node_of(spec: Mapping[str, Any]) -> int:
+def node_of(spec: BootSpec) -> int:
     """Which node of its gang this is; 0 for a job of one node."""
-    gang = spec["job"].get("gang")
-    return 0 if gang is None else cluster.member_of(cluster.TOPOLOGIES[gang["topology"]], os.environ).node
+    gang = spec.job.gang
+    return 0 if gang is None else cluster.member_of(cluster.TOPOLOGIES[gang.topology], os.environ).node
 
 
 def of_node(name: str, node: int) -> str:
@@ -100,58 +110,89 @@ def beside(place: str, name: str) -> str:
     return place.rpartition("/")[0] + "/" + name
 
 
-def _result(spec: Mapping[str, Any], ending: Ending) -> dict[str, Any]:
+class Signals:
+    """The end and the warning that this program is sent, heard from the first moment on: as the first process of a
+    container it has no defaults. `mark` is a file that stands for the warning where a signal would reach the step's own
+    processes too."""
+
+    def __init__(self, mark: str) -> None:
+        self.end = False
+        self.wakeup = wire.Wakeup()
+        self._mark = mark
+        self._warned = False
+        for number in _ENDS:
+            signal.signal(number, self._on_end)
+        signal.signal(_WARNS, self._on_warning)
+
+    def _on_end(self, number: int, frame: Any) -> None:
+        self.end = True
+        self.wakeup.set()
+
+    def _on_warning(self, number: int, frame: Any) -> None:
+        self._warned = True
+        self.wakeup.set()
+
+    def warned(self) -> bool:
+        """Whether the job's time is nearly over."""
+        return self._warned or os.path.exists(self._mark)
+
+    def forget(self) -> None:
+        """In a child: its signals are its own again. SIGTERM is passed over, which Slurm sends to all processes of a
+        job: what the child serves must not end with it before it has been told to."""
+        for number in (*_ENDS, _WARNS):
+            signal.signal(number, signal.SIG_IGN if number == signal.SIGTERM else signal.SIG_DFL)
+        self.wakeup.close()
+
+
+def _result(spec: BootSpec, signals: Signals) -> StepResult:
     """The job's result, or what is known of its worker's end."""
-    job, here = spec["job"], ""
+    here = ""
     try:
-        _make_at_home(spec)
+        _set_up_user(spec)
         here = unpacked(spec)
-        job, step, path, folder = moved(spec, here)
-        job = _with_devices(job, spec)
+        local = moved(spec, here)
+        local = attrs.evolve(local, job=_with_devices(local))
     except Exception as error:  # the top of a process: whatever it is, the driver must be told
         cause = getattr(error, "cause", "")
         message = str(error)
         if cause not in CAUSES:
             traceback.print_exc()
             cause, message = INPUT_ERROR, f"the place could not be made ready: {type(error).__name__}: {error}"
-        document = {"type": type(error).__name__, "message": message, "traceback": "", "place": ""}
-        leave(here)
+        _remove(here)
         now = time.time()
-        failed = {"job": job["job"], "ok": False, "outputs": {}, "cause": cause, "error": document}
-        return {**failed, "start": now, "end": now, "cpu": 0.0}
+        failure = StepError(type=type(error).__name__, message=message)
+        return StepResult(job=spec.job.job, ok=False, cause=cause, error=failure, start=now, end=now)
     kills = OomKills()
     before = kills.now()
-    result = _Job(spec, {**job, "steps": {str(job["step"]): step}}, path, folder, ending).run()
-    leave(here)
-    if "exited" in result:
-        result["exited"]["oom"] = kills.since(before)
-    return named_as_there(result, here, spec["root"]) if here else result
+    result = _Job(local, signals).run()
+    _remove(here)
+    if result.exited is not None:
+        result = attrs.evolve(result, exited=attrs.evolve(result.exited, oom=kills.since(before)))
+    return _named_as_there(result, here, spec.root) if here else result
 
 
-def _with_devices(job: dict[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+def _with_devices(spec: BootSpec) -> WorkerJob:
     """The job with the devices that the platform gave it, if those are to be found out here."""
-    lease = job.get("accelerators")
+    job, lease = spec.job, spec.job.accelerators
     if lease is None:
         os.environ.update(NO_DEVICES)  # it asked for none: it sees none, whatever the platform left open
         return job
-    if lease.get("devices") is not None:
+    if lease.devices is not None:
         return job
-    from stoker.core.codec import from_json, to_json  # these only for steps with devices
-    from stoker.core.devices import Lease
     from stoker.worker import granted
 
-    samples = of_node(lease["samples"], node_of(spec))
-    lease = to_json(granted.taken(from_json(Lease, {**lease, "samples": samples}, strict=False), spec["simulate"]))
-    _say({"lease": lease})
-    return {**job, "accelerators": lease}
+    samples = of_node(lease.samples, node_of(spec))
+    lease = granted.taken(attrs.evolve(lease, samples=samples), spec.simulate)
+    _emit(WorkerEvent(kind="lease", job=job.job, lease=lease))
+    return attrs.evolve(job, accelerators=lease)
 
 
-def _make_at_home(spec: Mapping[str, Any]) -> None:
+def _set_up_user(spec: BootSpec) -> None:
     """What a process needs that runs as a user whom the image does not know."""
     os.umask(0o022)
     with contextlib.suppress(FileNotFoundError), open(CREDENTIALS, encoding="utf-8") as file:
         os.environ.update(json.load(file))
-    os.environ.update(spec["environment"])
+    os.environ.update(spec.environment)
     place = os.environ.get("STOKER_NODE_ADDR", "")
     if place:
         # A container knows its own name; others may not, on engines whose networks have no name service.
@@ -167,47 +208,83 @@ def _make_at_home(spec: Mapping[str, Any]) -> None:
     os.environ.setdefault("LOGNAME", os.environ["USER"])
 
 
-class _Job:
-    """One job in a process forked for it, by a fork server that is forked from this process."""
+# The user's code
 
-    def __init__(
-        self, spec: Mapping[str, Any], message: dict[str, Any], path: list[str], folder: str, ending: Ending
-    ) -> None:
-        self._spec = spec
-        self._message = message
-        self._ending = ending
-        self._result: dict[str, Any] | None = None
-        self._exited: dict[str, Any] | None = None
-        self._told = False
-        self._limit = ""
-        if spec.get("warning"):
-            descriptor, self._limit = tempfile.mkstemp(prefix="stoker-limit-")
-            os.close(descriptor)
-            limit_file(self._limit)
-            self._message = {**message, "limit": self._limit}
-        self._lines: dict[str, list[LogLine]] = {}
-        self._control = self._server()
-        self._tell(
-            {
-                "op": "hello",
-                "path": path,
-                "cwd": folder,
-                "blobs": spec["blobs"],
-                "checkpoints": spec["checkpoints"],
-                "environment": {},
-                "preload": [],
-                "sources": [],
-            }
-        )
 
-    def _server(self) -> socket.socket:
-        here, there = wire.packet_pair()
-        pid = os.fork()
-        if pid == 0:
+def unpacked(spec: BootSpec) -> str:
+    """The folder with the user's code, unpacked for this job alone; empty where there is no package.
+
+    Not one folder for all jobs of a machine: others may not be able to read there, and nobody would know when to remove
+    it.
+    """
+    if not spec.package:
+        return ""
+    from stoker.images import context
+
+    folder = os.path.join(tempfile.mkdtemp(prefix="stoker-code-"), spec.package[:16])
+    context.unpack(Path(Blobs(spec.blobs).path(spec.package)), Path(folder))
+    return folder
+
+
+def _remove(here: str) -> None:
+    """Remove what `unpacked` made."""
+    if here:
+        shutil.rmtree(os.path.dirname(here), ignore_errors=True)
+
+
+def moved(spec: BootSpec, here: str) -> BootSpec:
+    """The document with the driver's folders as they are called here, and all of `sys.path`."""
+    if not here:
+        return attrs.evolve(spec, path=tuple(dict.fromkeys([*spec.path, *sys.path])))
+    job, step = spec.job, attrs.evolve(spec.step, source=_moved_source(spec.step.source, spec.root, here))
+    if job.hook is not None:
+        job = attrs.evolve(job, hook=_moved_source(job.hook, spec.root, here))
+    path = [place for place in (_moved_path(entry, spec.root, here) for entry in spec.path) if place]
+    folder = _moved_path(spec.folder, spec.root, here) or here
+    return attrs.evolve(
+        spec,
+        job=job,
+        step=step,
+        path=tuple(dict.fromkeys([*path, here, *sys.path])),
+        folder=folder if os.path.isdir(folder) else here,
+    )
+
+
+def _moved_source(source: Source, root: str, here: str) -> Source:
+    path, folder = (_moved_path(place, root, here) for place in (source.path, source.root))
+    return attrs.evolve(source, path=path or source.path, root=folder or source.root)
+
+
+def _moved_path(path: str, root: str, here: str) -> str:
+    """A path below the driver's root as it is here; empty for one that lies elsewhere."""
+    if path == root:
+        return here
+    return here + path[len(root.rstrip("/")) :] if path.startswith(root.rstrip("/") + "/") else ""
+
+
+def _named_as_there(result: StepResult, here: str, root: str) -> StepResult:
+    """The error with the person's own file names, so that an editor finds the line."""
+    error = result.error
+    if error is None:
+        return result
+    renamed = {name: getattr(error, name).replace(here, root) for name in ("message", "traceback", "place")}
+    return attrs.evolve(result, error=attrs.evolve(error, **renamed))
+
+
+# The worker
+
+
+class _ForkedServer:
+    """A fork server as a child of this process, which has imported what it needs already."""
+
+    def __init__(self, signals: Signals) -> None:
+        self.control, there = wire.packet_pair()
+        self.pid = os.fork()
+        if self.pid == 0:
             code = 1
             try:
-                here.close()
-                self._ending.forget()
+                self.control.close()
+                signals.forget()
                 there.setblocking(True)
                 forkserver.ForkServer(there).run()
                 code = 0
@@ -216,104 +293,96 @@ class _Job:
             finally:
                 os._exit(code)
         there.close()
-        return here
 
-    def _tell(self, message: Mapping[str, Any]) -> None:
-        data = wire.packed(message)
-        if len(data) > wire.DATAGRAM_LIMIT:
-            data = wire.packed({"file": _file(data)})
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its end is heard in the loop
-            self._control.send(data)
+    def words(self) -> str:
+        """Nothing more: its stderr is this process's."""
+        return ""
 
-    def run(self) -> dict[str, Any]:
+    def close(self, patience: float) -> None:
+        """Hang up; it ends with what it started, and nobody need wait for it."""
+        self.control.close()
+
+
+class _Job:
+    """One job in a process forked for it."""
+
+    def __init__(self, spec: BootSpec, signals: Signals) -> None:
+        self._spec = spec
+        self._signals = signals
+        self._result: StepResult | None = None
+        self._exited: WorkerExit | None = None
+        self._end_sent = False
+        self._limit = ""
+        if spec.warning:
+            descriptor, self._limit = tempfile.mkstemp(prefix="stoker-limit-")
+            os.close(descriptor)
+            limit_file(self._limit)
+        self._message = attrs.evolve(spec.job, limit=self._limit, steps={str(spec.job.step): spec.step})
+        self._lines: dict[str, list[LogLine]] = {}
+        hello = ServerHello(path=spec.path, folder=spec.folder, blobs=spec.blobs, checkpoints=spec.checkpoints)
+        self._server = ServerHandle(_ForkedServer(signals), hello, scratch=tempfile.gettempdir())
+
+    def run(self) -> StepResult:
         """Until the worker is gone, and its monitor with it."""
-        self._begin()
+        lease = self._message.accelerators
+        watched = lease if lease is not None and lease.held else None
+        self._worker = worker = WorkerHandle(_WORKER, self._server, once=True, lease=watched)
+        self._server.fork(worker, {})
+        worker.send(self._message)
         with selectors.DefaultSelector() as selector:
-            for source in (self._control, self._results, self._ending.wakeup.descriptor):
+            for source in (self._server, worker.results, self._signals.wakeup.descriptor):
                 selector.register(source, selectors.EVENT_READ)
-            for output in self._outputs:
+            for output in worker.outputs:
                 selector.register(output.descriptor, selectors.EVENT_READ)
             there = True
             while self._exited is None and there:
                 ready = {key.fd for key, _ in selector.select(_LOOK if self._limit else None)}
-                for output in self._outputs:
+                for output in worker.outputs:
                     if output.descriptor in ready and not output.read(self._lines, all=False):
                         selector.unregister(output.descriptor)
                 self._write()
-                if self._results.fileno() in ready and not self._read():
-                    selector.unregister(self._results)
-                if self._limit and self._ending.warned():
-                    warned(self._limit, self._spec["warning"])
+                if worker.results.fileno() in ready and not self._read():
+                    selector.unregister(worker.results)
+                if self._limit and self._signals.warned():
+                    warned(self._limit, self._spec.warning)
                     self._limit = ""
-                if self._ending.wakeup.descriptor in ready:
-                    self._ending.wakeup.clear()
-                if self._ending.asked and not self._told:
-                    self._told = True
-                    self._tell({"op": "end", "worker": _WORKER, "grace": self._spec.get("grace") or GRACE})
-                if self._control.fileno() in ready:
+                if self._signals.wakeup.descriptor in ready:
+                    self._signals.wakeup.clear()
+                if self._signals.end and not self._end_sent:
+                    self._end_sent = True
+                    self._server.end(_WORKER, grace=self._spec.grace or GRACE)
+                if self._server.fileno() in ready:
                     there = self._hear()
-        while self._read():
-            continue
-        for output in self._outputs:
+        self._read()
+        for output in worker.outputs:
             output.read(self._lines, all=True)
             output.end(self._lines)
         self._write()
-        self._control.close()
-        if "limit" in self._message:
-            os.unlink(self._message["limit"])
+        worker.close()
+        self._server.close()
+        if self._message.limit:
+            os.unlink(self._message.limit)
         if self._result is not None:
             return self._result
-        return {"job": self._message["job"], "ok": False, "exited": self._exited or {}}
-
-    def _begin(self) -> None:
-        """Have the worker forked, and send it the job."""
-        jobs, reader = wire.packet_pair()
-        reader.setblocking(True)
-        self._results, there = socket.socketpair()
-        self._results.setblocking(False)
-        self._frames = wire.Frames()
-        pipes = [os.pipe() for _ in range(2)]
-        self._outputs = (Output("stdout", pipes[0][0]), Output("stderr", pipes[1][0]))
-        for output in self._outputs:
-            os.set_blocking(output.descriptor, False)
-            output.owners.append(self._message["job"])
-        fork: dict[str, Any] = {"op": "fork", "worker": _WORKER, "once": True, "environment": {}}
-        if self._message.get("accelerators", {}).get("devices"):
-            fork["watch"] = self._message["accelerators"]
-        given = [reader.fileno(), there.fileno(), *(write for _, write in pipes)]
-        socket.send_fds(self._control, [wire.packed(fork)], given)
-        data = wire.packed(self._message)
-        jobs.send(wire.packed({"file": _file(data)}) if len(data) > wire.DATAGRAM_LIMIT else data)
-        for end in (jobs, reader, there):
-            end.close()
-        for _, write in pipes:
-            os.close(write)
+        return StepResult(job=self._message.job, ok=False, exited=self._exited or WorkerExit())
 
     def _read(self) -> bool:
         """Take in what the worker says; False once there is nothing more."""
-        try:
-            data = self._results.recv(1 << 18)
-        except BlockingIOError:
-            return self._exited is None
-        except ConnectionResetError:
-            return False
-        for message in self._frames.feed(data):
-            if "ok" in message:
+        messages, there = self._worker.receive()
+        for message in messages:
+            if isinstance(message, StepResult):
                 self._result = message
             else:
                 for part in _parts(message):
-                    _say(part)
-        return bool(data)
+                    _emit(part)
+        return there
 
     def _hear(self) -> bool:
-        try:
-            data = self._control.recv(2 * wire.DATAGRAM_LIMIT)
-        except (BlockingIOError, ConnectionResetError):
-            data = b""
-        message = wire.unpacked(data) if data else {}
-        if message.get("op") == "exited":
-            self._exited = {name: message[name] for name in ("code", "signal", "cpu", "peak")}
-        return bool(data)
+        messages, there = self._server.receive()
+        for message in messages:
+            if message.exited is not None:
+                self._exited = message.exited
+        return there
 
     def _write(self) -> None:
         for lines in self._lines.values():
@@ -322,27 +391,25 @@ class _Job:
         self._lines.clear()
 
 
-def _parts(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """A message in pieces that an engine keeps as one line each, if it is one with many lines of ranks."""
-    rows = message.get("lines")
-    if not rows:
-        yield message
+def _parts(event: WorkerEvent) -> Iterator[WorkerEvent]:
+    """An event in pieces that an engine keeps as one line each, if it is one with many lines of ranks."""
+    if not event.lines:
+        yield event
         return
-    rest = {name: value for name, value in message.items() if name != "lines"}
-    part: list[Any] = []
+    part: list[tuple[float, str, int | None, str]] = []
     size = 0
-    for row in rows:
+    for row in event.lines:
         length = len(row[3].encode("utf-8", "surrogatepass"))
         if part and size + length > _LINE:
-            yield {**rest, "lines": part}
+            yield attrs.evolve(event, lines=tuple(part))
             part, size = [], 0
         part.append(row)
         size += length + 64
-    yield {**rest, "lines": part}
+    yield attrs.evolve(event, lines=tuple(part))
 
 
-def _say(message: Mapping[str, Any]) -> None:
-    _put(1, MARK + json.dumps(message, separators=(",", ":")) + "\n")
+def _emit(event: WorkerEvent) -> None:
+    _put(1, MARK + json.dumps(to_json(event), separators=(",", ":")) + "\n")
 
 
 def _put(descriptor: int, text: str) -> None:
@@ -354,21 +421,13 @@ def _put(descriptor: int, text: str) -> None:
             return  # nobody reads it any more: the step goes on all the same
 
 
-def _file(data: bytes) -> str:
-    descriptor, path = tempfile.mkstemp(prefix="stoker-message-")
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-    return path
-
-
-def _code(result: Mapping[str, Any]) -> int:
+def _code(result: StepResult) -> int:
     """What the container leaves with: as a shell says it where the worker was ended by a signal."""
-    exited = result.get("exited")
-    if exited is None:
-        return 0 if result["ok"] else 1
-    if exited.get("signal"):
-        return 128 + int(exited["signal"])
-    return int(exited.get("code") or 1)
+    if result.exited is None:
+        return 0 if result.ok else 1
+    if result.exited.signal:
+        return 128 + result.exited.signal
+    return result.exited.code or 1
 
 
 if __name__ == "__main__":

@@ -23,7 +23,9 @@ from typing import Any, Callable, Final, Mapping
 import attrs
 
 from stoker.core import wire
+from stoker.core.codec import from_json, to_json
 from stoker.core.plan import Topology
+from stoker.core.protocol import GangTask, StepResult
 from stoker.store import notes
 
 TOPOLOGIES: Final[Mapping[str, Topology]] = {
@@ -93,7 +95,7 @@ class Gang:
         self.member = member
         self.port = 0
         self.hosts: tuple[str, ...] = ()
-        self.results: dict[int, Mapping[str, Any]] = {}
+        self.results: dict[int, StepResult] = {}
         self.lost: list[int] = []
         self._warned = False
         self.should_end = False
@@ -195,7 +197,7 @@ class Gang:
             return False
         for message in frames.feed(data):
             if message["op"] == "result":
-                self.results[node] = message["result"]
+                self.results[node] = from_json(StepResult, message["result"], strict=False)
             elif message["op"] == "failing":
                 self._warned = True
             elif message["op"] == "end":
@@ -205,7 +207,7 @@ class Gang:
     @property
     def failed(self) -> bool:
         """Whether another node failed or went away."""
-        return self._warned or bool(self.lost) or any(not result["ok"] for result in self.results.values())
+        return self._warned or bool(self.lost) or any(not result.ok for result in self.results.values())
 
     @property
     def complete(self) -> bool:
@@ -220,9 +222,9 @@ class Gang:
         """Tell the head that a rank here failed: its result follows when the others here have ended."""
         self._send({"op": "failing"})
 
-    def report(self, result: Mapping[str, Any]) -> None:
+    def report(self, result: StepResult) -> None:
         """Tell the head this node's result."""
-        self._send({"op": "result", "node": self.member.node, "result": result})
+        self._send({"op": "result", "node": self.member.node, "result": to_json(result)})
 
     def close(self) -> None:
         """Hang up."""
@@ -297,7 +299,7 @@ def _first(connection: socket.socket, patience: float | None) -> dict[str, Any] 
     return None
 
 
-def gang_of(document: Mapping[str, Any]) -> Gang:
-    """This node's gang, from a job's document and the platform's variables."""
-    member = member_of(TOPOLOGIES[document["topology"]], os.environ)
-    return Gang(member, note=document["note"], token=document["token"], timeout=document["timeout"])
+def gang_of(task: GangTask) -> Gang:
+    """This node's gang, as a job tells it and the platform's variables."""
+    member = member_of(TOPOLOGIES[task.topology], os.environ)
+    return Gang(member, note=task.note, token=task.token, timeout=task.timeout)

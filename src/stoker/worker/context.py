@@ -19,11 +19,15 @@ from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
 
 import attrs
 
+from stoker.core.codec import to_json
 from stoker.core.errors import UsageError
+from stoker.core.protocol import WorkerJob
 from stoker.worker.notice import Notice
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from stoker.core.devices import Lease
 
 _ALONE: Final[Mapping[str, int]] = {
     "rank": 0,
@@ -209,27 +213,26 @@ def entered(
             notice.over()
 
 
-def document_of(job: Mapping[str, Any], checkpoints: str) -> dict[str, Any]:
+def document_of(job: WorkerJob, checkpoints: str) -> dict[str, Any]:
     """The document of a worker's job. The job's name says run, key and attempt; what its "context" says counts more."""
-    run, _, rest = job["job"].partition("/")
+    run, _, rest = job.job.partition("/")
     key, _, attempt = rest.rpartition("/")
-    document = {
+    document: dict[str, Any] = {
         "run": run,
         "key": key,
         "attempt": int(attempt) if attempt.isdigit() else 0,
         "checkpoints": checkpoints,
     }
-    if "accelerators" in job:
-        document["devices"] = _devices(job["accelerators"])
-    if "context" in job:
-        document.update(job["context"])
+    if job.accelerators is not None:
+        document["devices"] = _devices(job.accelerators)
+    document.update(job.context)
     return document
 
 
-def _devices(lease: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _devices(lease: Lease) -> list[dict[str, Any]]:
     """The devices of a lease; of a shared one counts the part that the step may use."""
-    part = lease.get("memory", 0)
-    return [{**device, "memory": part} if part else device for device in lease["devices"] or ()]
+    devices: list[dict[str, Any]] = to_json(lease.held)
+    return [{**device, "memory": lease.memory} for device in devices] if lease.memory else devices
 
 
 def _place_in(environment: Mapping[str, str]) -> dict[str, Any]:

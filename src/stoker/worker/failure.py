@@ -9,11 +9,12 @@ import os
 import signal
 import traceback
 from types import TracebackType
-from typing import Any, Final, Iterator, Mapping, Sequence
+from typing import Final, Iterator, Sequence
 
 import attrs
 
 from stoker.core.errors import StokerError
+from stoker.core.protocol import StepError
 from stoker.core.status import (
     CRASHED,
     EXITED,
@@ -78,30 +79,29 @@ class Explanation:
     evidence: str = ""
 
 
-def described(error: BaseException) -> dict[str, Any]:
-    """An exception as JSON: its type, its message, the traceback as text, and the user's line that raised it.
+def described(error: BaseException) -> StepError:
+    """An exception as a document: its type, its message, the traceback as text, and the user's line that raised it.
 
     An error of ours that no line of the user's raised has no traceback: its message says all that there is to know.
     """
     shown = _users(error.__traceback__)
     if isinstance(error, StokerError) and not _is_users(shown):
-        document = {"type": type(error).__name__, "message": _message(error), "traceback": "", "place": ""}
-        return {**document, **_because(error)}
+        return StepError(type=type(error).__name__, message=_message(error), because=_because(error))
     lines = traceback.format_exception(type(error), error, shown)
     frames = list(traceback.extract_tb(shown))
     # The deepest line may be a library's; what the user can look at is the line that called it.
     frames = [frame for frame in frames if not _is_library(frame.filename)] or frames
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    return {
-        "type": _type(error),
-        "message": _message(error),
-        "traceback": "".join(lines),
-        "place": place,
-        **_because(error),
-    }
+    return StepError(
+        type=_type(error),
+        message=_message(error),
+        traceback="".join(lines),
+        place=place,
+        because=_because(error),
+    )
 
 
-def _because(error: BaseException) -> dict[str, Any]:
+def _because(error: BaseException) -> tuple[str, ...]:
     """The exceptions that this one was raised from: a DataLoader's "exited unexpectedly" has its reason there."""
     found: list[BaseException] = []
     line = [error.__cause__, *getattr(error, "exceptions", ())]
@@ -110,7 +110,7 @@ def _because(error: BaseException) -> dict[str, Any]:
         if isinstance(cause, BaseException) and cause not in found:
             found.append(cause)
             line += [cause.__cause__, *getattr(cause, "exceptions", ())]
-    return {"because": [_line(_type(cause), _message(cause)) for cause in found]} if found else {}
+    return tuple(_line(_type(cause), _message(cause)) for cause in found)
 
 
 def _line(kind: str, message: str) -> str:
@@ -147,7 +147,7 @@ def _is_users(trace: TracebackType | None) -> bool:
     return trace is not None and not trace.tb_frame.f_code.co_filename.startswith(_HERE)
 
 
-def explained(error: Mapping[str, Any], lines: Sequence[str], ending: Ending) -> Explanation:
+def explained(error: StepError, lines: Sequence[str], ending: Ending) -> Explanation:
     """Why an attempt failed, from what it raised, what it printed last, and how it ended.
 
     What the kernel knows outweighs what was raised, and that outweighs what was printed.
@@ -159,7 +159,7 @@ def explained(error: Mapping[str, Any], lines: Sequence[str], ending: Ending) ->
     if not cause:
         cause, sentence = of_exit(code=ending.code, signal_number=number)
     general, advice = signatures.general(cause)
-    if "\n  fix: " in error.get("message", ""):
+    if "\n  fix: " in error.message:
         advice = ""  # an error of ours brings its own
     elif cause == KILLED and number == signal.SIGTERM:
         advice = signatures.TERMINATED
@@ -180,9 +180,9 @@ def explained(error: Mapping[str, Any], lines: Sequence[str], ending: Ending) ->
     return found
 
 
-def asks_the_log(error: Mapping[str, Any], cause: str) -> bool:
+def asks_the_log(error: StepError, cause: str) -> bool:
     """Whether what was printed last has a say: of an exception of the step's own, only a process that died below it."""
-    return not cause or cause in _DIED or error.get("type", "").endswith(_OTHERS)
+    return not cause or cause in _DIED or error.type.endswith(_OTHERS)
 
 
 def _explanation(cause: str, sentence: str, advice: str, evidence: str) -> Explanation:
@@ -190,10 +190,10 @@ def _explanation(cause: str, sentence: str, advice: str, evidence: str) -> Expla
     return Explanation(cause=cause, sentence=sentence, advice=advice, retryable=retryable, evidence=evidence)
 
 
-def _raised(error: Mapping[str, Any], ending: Ending) -> Iterator[str]:
-    if error.get("type"):
-        yield _line(error["type"], error.get("message", ""))
-    yield from error.get("because", ())
+def _raised(error: StepError, ending: Ending) -> Iterator[str]:
+    if error.type:
+        yield _line(error.type, error.message)
+    yield from error.because
     if ending.message:
         yield ending.message
 

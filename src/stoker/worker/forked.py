@@ -1,6 +1,6 @@
-"""The driver's side of the fork server: starting it, its workers, and what they send.
+"""Handles of a fork server and of its workers: for the driver on this machine, and for the program of a job elsewhere.
 
-Knows sockets and processes, not what a job means; `local` decides which worker gets which job.
+They know sockets and processes, not what a job means; whoever holds them decides which worker gets which job.
 """
 
 from __future__ import annotations
@@ -9,18 +9,24 @@ import fcntl
 import os
 import socket
 import sys
-import tempfile
 import time
 from collections import deque
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, Mapping, Protocol
 
 from stoker.core import wire
-from stoker.core.codec import to_json
+from stoker.core.codec import from_json, to_json
 from stoker.core.errors import BackendError
-from stoker.core.packages import Interpreter
-from stoker.core.plan import LogLine, Site
-from stoker.worker import spare
+from stoker.core.plan import LogLine
+from stoker.core.protocol import (
+    ServerEnd,
+    ServerFork,
+    ServerHello,
+    ServerNews,
+    ServerOrder,
+    StepResult,
+    WorkerEvent,
+    WorkerJob,
+)
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
@@ -104,19 +110,19 @@ class Output:
 class ServerGone(BackendError):
     """A fork server went away."""
 
-    def __init__(self, server: ForkServer) -> None:
+    def __init__(self, server: ServerHandle) -> None:
         super().__init__("the fork server is gone", fix=server.last_words())
         self.server = server
 
 
-class Line:
-    """A worker as the driver sees it, and the jobs that stand in its line; the first one runs.
+class WorkerHandle:
+    """A worker, and the jobs that stand in its line; the first one runs.
 
     `lease` is what its only job holds of devices, `node` the place of this worker in that job's gang.
     """
 
     def __init__(
-        self, number: int, server: ForkServer, *, once: bool, lease: Lease | None = None, node: int = 0
+        self, number: int, server: ServerHandle, *, once: bool, lease: Lease | None = None, node: int = 0
     ) -> None:
         self.number = number
         self.server = server
@@ -128,7 +134,7 @@ class Line:
         # one be read, before it ever came to the worker.
         self.steps: set[int] = set()
         self.retired = False
-        self.frames = wire.Frames()
+        self._frames = wire.Frames()
         self._sender, self._reader = wire.packet_pair()
         self._reader.setblocking(True)
         self.results, self._results_there = socket.socketpair()
@@ -151,15 +157,32 @@ class Line:
         for descriptor in self._there:
             os.close(descriptor)
 
-    def send(self, name: str, message: Mapping[str, Any], scratch: str) -> None:
+    def send(self, job: WorkerJob) -> None:
         """Put a job at the end of the line; what is too big for a message goes through a file."""
-        data = wire.packed(message)
-        if len(data) > wire.DATAGRAM_LIMIT:
-            data = wire.packed({"file": spilled(data, scratch)})
-        self._sender.send(data)
-        self.jobs.append(name)
+        self._sender.send(wire.message(to_json(job), self.server.scratch))
+        self.jobs.append(job.job)
         for output in self.outputs:
-            output.owners.append(name)
+            output.owners.append(job.job)
+
+    def receive(self) -> tuple[list[StepResult | WorkerEvent], bool]:
+        """What the worker says of its jobs, and whether more may come."""
+        messages: list[StepResult | WorkerEvent] = []
+        while True:
+            try:
+                data = self.results.recv(_CHUNK)
+            except BlockingIOError:
+                return messages, True
+            except ConnectionResetError:
+                return messages, False
+            if not data:
+                return messages, False
+            for document in self._frames.feed(data):
+                if "ok" in document:
+                    messages.append(from_json(StepResult, document, strict=False))
+                else:
+                    messages.append(from_json(WorkerEvent, document, strict=False))
+            if len(data) < _CHUNK:
+                return messages, True
 
     def take_back(self) -> list[str]:
         """The jobs that the worker has not read yet, taken out of its line."""
@@ -169,12 +192,7 @@ class Line:
                 data = self._reader.recv(2 * wire.DATAGRAM_LIMIT, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 break
-            message = wire.unpacked(data)
-            if "file" in message:
-                path = Path(message["file"])
-                message = wire.unpacked(path.read_bytes())
-                path.unlink()
-            taken.append(message["job"])
+            taken.append(wire.received(data)["job"])
         for name in taken:
             self.jobs.remove(name)
             for output in self.outputs:
@@ -190,15 +208,6 @@ class Line:
             os.close(output.descriptor)
 
 
-def spilled(data: bytes, scratch: str) -> str:
-    """The path of a file that holds a message; its reader deletes it."""
-    os.makedirs(scratch, exist_ok=True)
-    descriptor, path = tempfile.mkstemp(prefix="message-", suffix=".json", dir=scratch)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-    return path
-
-
 def _widen(descriptor: int) -> None:
     try:
         fcntl.fcntl(descriptor, 1031, _PIPE_SIZE)  # F_SETPIPE_SZ; named in fcntl from Python 3.10 on Linux only
@@ -206,65 +215,61 @@ def _widen(descriptor: int) -> None:
         return  # over the user's limit for pipes: the default size works too
 
 
-class ForkServer:
-    """The process that forks workers, seen from the driver; `environment` is added to what it has from us.
+class ServerProcess(Protocol):
+    """The process of a fork server, however it was started, and our end of its socket."""
 
-    `interpreter` is another Python than the driver's own.
-    """
+    control: socket.socket
+    pid: int
 
-    def __init__(self, site: Site, environment: Mapping[str, str], interpreter: Interpreter | None = None) -> None:
-        self.site = site
-        self._boot = spare.take() if interpreter is None else spare.Boot(interpreter)
-        self._control = self._boot.control
-        self._say(
-            {
-                "op": "hello",
-                "path": list(site.path),
-                "cwd": site.folder,
-                "blobs": site.artifacts,
-                "checkpoints": site.checkpoints,
-                "environment": dict(environment),
-                "preload": list(site.preload),
-                "sources": [_document(source) for source in site.sources],
-            }
-        )
+    def words(self) -> str:
+        """What it wrote to stderr, for a person who must find out why it went away."""
+
+    def close(self, patience: float) -> None:
+        """Hang up, and wait until it is gone."""
+
+
+class ServerHandle:
+    """The process that forks workers; `scratch` is a folder for messages that are too big for its socket."""
+
+    def __init__(self, process: ServerProcess, hello: ServerHello, *, scratch: str) -> None:
+        self.scratch = scratch
+        self._process = process
+        self._control = process.control
+        self._say(ServerOrder(hello=hello))
 
     @property
     def pid(self) -> int:
         """Its process id."""
-        return self._boot.process.pid
+        return self._process.pid
 
     def fileno(self) -> int:
         """Readable when the fork server has said something, or is gone."""
         return self._control.fileno()
 
-    def fork(self, line: Line, environment: Mapping[str, str]) -> None:
-        """Have a worker forked for a line, and a monitor beside it where it holds devices."""
-        message = {"op": "fork", "worker": line.number, "once": line.once, "environment": dict(environment)}
-        if line.lease is not None:
-            message["watch"] = to_json(line.lease)
+    def fork(self, worker: WorkerHandle, environment: Mapping[str, str]) -> None:
+        """Have a worker forked for a handle, and a monitor beside it where it holds devices."""
+        watch = None if worker.lease is None else to_json(worker.lease)
+        order = ServerFork(worker=worker.number, once=worker.once, environment=dict(environment), watch=watch)
+        data = wire.message(to_json(ServerOrder(fork=order)), self.scratch)
         try:
-            socket.send_fds(self._control, [wire.packed(message)], line.handed_over())
+            socket.send_fds(self._control, [data], worker.handed_over())
         except (BrokenPipeError, ConnectionResetError) as error:
             raise ServerGone(self) from error
-        line.let_go()
+        worker.let_go()
 
     def end(self, worker: int, *, grace: float) -> None:
         """End a worker and all that it started: SIGTERM, and SIGKILL after the grace, both sent by the fork server."""
-        self._say({"op": "end", "worker": worker, "grace": grace})
+        self._say(ServerOrder(end=ServerEnd(worker=worker, grace=grace)))
 
-    def _say(self, message: Mapping[str, Any]) -> None:
-        data = wire.packed(message)
-        if len(data) > wire.DATAGRAM_LIMIT:
-            data = wire.packed({"file": spilled(data, self.site.scratch)})
+    def _say(self, order: ServerOrder) -> None:
         try:
-            self._control.send(data)
+            self._control.send(wire.message(to_json(order), self.scratch))
         except (BrokenPipeError, ConnectionResetError):
-            return  # `heard` will say that it is gone
+            return  # `receive` will say that it is gone
 
-    def heard(self) -> tuple[list[dict[str, Any]], bool]:
+    def receive(self) -> tuple[list[ServerNews], bool]:
         """What the fork server said since, and whether it is still there."""
-        messages: list[dict[str, Any]] = []
+        messages: list[ServerNews] = []
         while True:
             try:
                 data = self._control.recv(2 * wire.DATAGRAM_LIMIT, socket.MSG_DONTWAIT)
@@ -274,22 +279,12 @@ class ForkServer:
                 return messages, False
             if not data:
                 return messages, False
-            messages.append(wire.unpacked(data))
+            messages.append(from_json(ServerNews, wire.received(data), strict=False))
 
     def last_words(self) -> str:
         """What the fork server wrote to stderr, for a person who must find out why it went away."""
-        self._boot.errors.seek(0)
-        return self._boot.errors.read()[-2000:].decode("utf-8", "replace").strip()
+        return self._process.words()
 
     def close(self, *, patience: float = 10.0) -> None:
         """Hang up: it ends its workers with all they started, and then itself."""
-        self._boot.close(patience)
-
-
-def _document(source: Any) -> dict[str, Any]:
-    return {name: getattr(source, name) for name in ("kind", "module", "qualname", "path", "root", "digest")}
-
-
-def documents(sources: Iterable[Any]) -> list[dict[str, Any]]:
-    """Sources as JSON."""
-    return [_document(source) for source in sources]
+        self._process.close(patience)

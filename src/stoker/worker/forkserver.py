@@ -1,16 +1,10 @@
 """The fork server: a small process that has imported the user's module and forks a worker in a millisecond.
 
-Started by the driver with one end of a socket on a descriptor named in its arguments. It is told
-
-    {"op": "hello", "path": [...], "cwd": ..., "blobs": ..., "checkpoints": ..., "environment": {...}, "preload": [...],
-     "sources": [...]}
-    {"op": "fork", "worker": 3, "once": bool, "environment": {...}}    with descriptors: jobs, results, stdout, stderr
-    {"op": "end", "worker": 3, "grace": 5.0}                          SIGTERM now, SIGKILL after the grace
-
-and says `{"op": "forked", "worker", "pid"}` and `{"op": "exited", "worker", "code", "signal", "cpu", "peak"}`. With
-"watch" in "fork" a monitor (`devices.monitor`) is forked beside the worker, and the worker's exit is told when the
-monitor has written its last sample. When the driver goes away, however it went, every worker is ended with all that it
-started. It runs no user code but the import.
+Started by the driver with one end of a socket on a descriptor named in its arguments. It is sent
+`core.protocol.ServerOrder`, with the descriptors for jobs, results, stdout and stderr beside "fork", and answers with
+`ServerNews`. With "watch" in "fork" a monitor (`devices.monitor`) is forked beside the worker, and the worker's exit is
+told when the monitor has written its last sample. When the driver goes away, however it went, every worker is ended
+with all that it started. It runs no user code but the import.
 """
 
 from __future__ import annotations
@@ -25,9 +19,11 @@ import socket
 import sys
 import time
 import traceback
-from typing import Any, Final
+from typing import Any, Final, Mapping
 
 from stoker.core import wire
+from stoker.core.codec import from_json, to_json
+from stoker.core.protocol import ServerFork, ServerHello, ServerNews, ServerOrder, WorkerExit
 from stoker.worker import modules, serving
 from stoker.worker.notice import Notice
 
@@ -58,7 +54,7 @@ class ForkServer:
         self._last_calls: dict[int, float] = {}
         self._kills: dict[int, float] = {}
         self._monitors: dict[int, int] = {}
-        self._exits: dict[int, tuple[dict[str, Any], float]] = {}
+        self._exits: dict[int, tuple[WorkerExit, float]] = {}
         self._wakeup = wire.Wakeup()
 
     def run(self) -> None:
@@ -86,32 +82,27 @@ class ForkServer:
             return False
         if not data:
             return False
-        message = wire.unpacked(data)
-        if "file" in message:
-            path = message["file"]
-            with open(path, "rb") as file:
-                message = wire.unpacked(file.read())
-            os.unlink(path)
-        if message["op"] == "hello":
-            self._hello(message)
-        elif message["op"] == "fork":
-            self._fork(message, descriptors)
-        elif message["op"] == "end":
-            self._end(message["worker"], message["grace"])
+        order = from_json(ServerOrder, wire.received(data), strict=False)
+        if order.hello is not None:
+            self._hello(order.hello)
+        if order.fork is not None:
+            self._fork(order.fork, descriptors)
+        if order.end is not None:
+            self._end(order.end.worker, order.end.grace)
         return True
 
-    def _hello(self, message: dict[str, Any]) -> None:
-        sys.path[:] = message["path"]
-        os.chdir(message["cwd"])
-        os.environ.update(message["environment"])
-        self._blobs = message["blobs"]
-        self._checkpoints = message["checkpoints"]
-        for name in message["preload"]:
+    def _hello(self, hello: ServerHello) -> None:
+        sys.path[:] = hello.path
+        os.chdir(hello.folder)
+        os.environ.update(hello.environment)
+        self._blobs = hello.blobs
+        self._checkpoints = hello.checkpoints
+        for name in hello.preload:
             try:
                 importlib.import_module(name)
             except Exception:  # a package's own code; whoever needs it will meet the same error
                 continue
-        for source in message["sources"]:
+        for source in hello.sources:
             try:
                 modules.module_of(source)
             except BaseException:  # the user's module is imported
@@ -120,24 +111,23 @@ class ForkServer:
         # Everything alive now is shared with the workers: the collector must not touch, and so copy, its pages.
         gc.collect()
         gc.freeze()
-        self._say({"op": "ready"})
 
-    def _fork(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        worker = message["worker"]
+    def _fork(self, order: ServerFork, descriptors: list[int]) -> None:
+        worker = order.worker
         notice = Notice()
         pid = os.fork()
         if pid == 0:
-            self._become_worker(message, descriptors, notice)
+            self._become_worker(order, descriptors, notice)
         for descriptor in descriptors:
             os.close(descriptor)
         self._pids[pid] = worker
         self._workers[worker] = pid
         self._notices[worker] = notice
-        if "watch" in message:
-            self._watch(message["watch"], pid)
-        self._say({"op": "forked", "worker": worker, "pid": pid})
+        if order.watch is not None:
+            self._watch(order.watch, pid)
+        self._say(ServerNews(forked=worker, pid=pid))
 
-    def _watch(self, document: dict[str, Any], worker: int) -> None:
+    def _watch(self, document: Mapping[str, Any], worker: int) -> None:
         """Fork the process that samples a worker's devices; it has nothing of the worker's but the right to signal."""
         pid = os.fork()
         if pid == 0:
@@ -165,7 +155,7 @@ class ForkServer:
         self._control.close()
         self._wakeup.close()
 
-    def _become_worker(self, message: dict[str, Any], descriptors: list[int], notice: Notice) -> None:
+    def _become_worker(self, order: ServerFork, descriptors: list[int], notice: Notice) -> None:
         """In the child: take the descriptors, leave the family, serve, and leave without the parent's clean-up."""
         code = 1
         try:
@@ -178,14 +168,14 @@ class ForkServer:
             os.close(err)
             sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
             sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
-            os.environ.update(message.get("environment") or {})
+            os.environ.update(order.environment)
             serving.serve(
                 socket.socket(fileno=jobs),
                 socket.socket(fileno=results),
                 self._blobs,
                 checkpoints=self._checkpoints,
                 notice=notice,
-                once=message["once"],
+                once=order.once,
                 libc=self._libc,
             )
             code = 0
@@ -201,9 +191,9 @@ class ForkServer:
                     continue
             os._exit(code)
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _say(self, news: ServerNews) -> None:
         try:
-            self._control.send(wire.packed(message))
+            self._control.send(wire.packed(to_json(news)))
         except (BrokenPipeError, ConnectionResetError):
             return  # the driver is gone; the next read ends the loop
 
@@ -217,7 +207,7 @@ class ForkServer:
                 return
             watched = self._monitors.pop(pid, None)
             if watched in self._exits:
-                self._say(self._exits.pop(watched)[0])
+                self._say(ServerNews(exited=self._exits.pop(watched)[0]))
             worker = self._pids.pop(pid, None)
             if worker is None:
                 continue
@@ -228,18 +218,17 @@ class ForkServer:
             _signal_group(pid, signal.SIGKILL)
             self._kill_orphans()
             signalled = os.WIFSIGNALED(status)
-            exited = {
-                "op": "exited",
-                "worker": worker,
-                "code": None if signalled else os.waitstatus_to_exitcode(status),
-                "signal": os.WTERMSIG(status) if signalled else None,
-                "cpu": usage.ru_utime + usage.ru_stime,
-                "peak": usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
-            }
+            exited = WorkerExit(
+                worker=worker,
+                code=None if signalled else os.waitstatus_to_exitcode(status),
+                signal=os.WTERMSIG(status) if signalled else None,
+                cpu=usage.ru_utime + usage.ru_stime,
+                peak=usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+            )
             if worker in self._monitors.values():
                 self._exits[worker] = (exited, time.monotonic() + _MONITOR_GRACE)
             else:
-                self._say(exited)
+                self._say(ServerNews(exited=exited))
 
     def _kill_orphans(self) -> None:
         """End what a dead worker's steps left behind outside its group; orphans come to the nearest subreaper: us."""
@@ -286,7 +275,7 @@ class ForkServer:
             if worker in self._exits and self._exits[worker][1] <= now:
                 # One that hangs in the driver may not even die of this: nobody waits for it.
                 _signal_group(pid, signal.SIGKILL)
-                self._say(self._exits.pop(worker)[0])
+                self._say(ServerNews(exited=self._exits.pop(worker)[0]))
 
     def _end_all(self) -> None:
         for pid in self._pids:

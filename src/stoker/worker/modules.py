@@ -12,49 +12,49 @@ import os
 import sys
 from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
-from typing import Any, Callable, Mapping
+from typing import Any, Callable
 
 from stoker.core import request
 from stoker.core.errors import SourceError
+from stoker.core.source import Source
 
 
-def function_of(source: Mapping[str, Any], read: Callable[[str], bytes]) -> Callable[..., Any]:
-    """The plain function that a `core.graph.Source` document names; `read` fetches an artifact's bytes by digest."""
-    if source["kind"] == "pickled":
+def function_of(source: Source, read: Callable[[str], bytes]) -> Callable[..., Any]:
+    """The plain function that a source names; `read` fetches an artifact's bytes by digest."""
+    if source.kind == "pickled":
         import pickle
 
-        return unwrapped(pickle.loads(read(source["digest"])))
+        return unwrapped(pickle.loads(read(source.digest)))
     return unwrapped(object_of(source))
 
 
-def object_of(source: Mapping[str, Any]) -> Any:
-    """What stands in a module under a source document's name: a function, or the `Step` or `Pipeline` around it."""
+def object_of(source: Source) -> Any:
+    """What stands in a module under a source's name: a function, or the `Step` or `Pipeline` around it."""
     found: Any = module_of(source)
-    for part in source["qualname"].split("."):
+    for part in source.qualname.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
             raise SourceError(
-                f"{source['module']} has no '{source['qualname']}' here",
-                where=source.get("path", ""),
+                f"{source.module} has no '{source.qualname}' here",
+                where=source.path,
                 fix="define the step at module level, above the call of the pipeline",
             ) from None
     return found
 
 
-def module_of(source: Mapping[str, Any]) -> ModuleType:
+def module_of(source: Source) -> ModuleType:
     """The user's module, imported once a process."""
-    root = source.get("root") or ""
-    if root and root not in sys.path:
-        sys.path.insert(0, root)
-    name = source["module"]
+    if source.root and source.root not in sys.path:
+        sys.path.insert(0, source.root)
+    name = source.module
     loaded = sys.modules.get(name)
-    if loaded is not None and (source["kind"] != "script" or _same_file(loaded, source["path"])):
+    if loaded is not None and (source.kind != "script" or _same_file(loaded, source.path)):
         return loaded
     was, request.WORKER = request.WORKER, True
     try:
-        if source["kind"] == "script":
-            return _script(name, source["path"])
+        if source.kind == "script":
+            return _script(name, source.path)
         return _module(name)
     finally:
         request.WORKER = was

@@ -33,6 +33,7 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 import attrs
 
 from stoker.core import wire
+from stoker.core.protocol import GangTask
 from stoker.launchers.base import LOOPBACK, Argv, Launcher, Node, Started, bracketed
 from stoker.launchers.mpi import OPEN_MPI
 from stoker.worker.cluster import free_port
@@ -82,15 +83,13 @@ def main(words: Sequence[str]) -> int:
         return 1
 
 
-def started(
-    launcher: Launcher, argv: Argv, node: Node, arguments: Mapping[str, Any], gang: Mapping[str, Any] | None
-) -> Started:
+def started(launcher: Launcher, argv: Argv, node: Node, arguments: Mapping[str, Any], gang: GangTask | None) -> Started:
     """What a node runs to start its ranks; `gang` is the job's, with mpirun on nodes that Stoker itself started."""
     program = launcher.head(arguments)
-    if gang is None or gang["topology"] != "stoker" or program is None or not program.by_ssh:
+    if gang is None or gang.topology != "stoker" or program is None or not program.by_ssh:
         return launcher(argv, node, arguments)
     head = attrs.evolve(node, rank=0, hosts=hosts(node.nodes))
-    command = over_nodes(launcher(argv, head, arguments), node, token=gang["token"], patience=gang["timeout"])
+    command = over_nodes(launcher(argv, head, arguments), node, token=gang.token, patience=gang.timeout)
     # A rank speaks with the agent of its own node, wherever mpirun runs.
     return attrs.evolve(command, environment={**command.environment, AGENT: argv[-1]})
 

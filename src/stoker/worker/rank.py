@@ -108,6 +108,8 @@ def _die_with(parent: int) -> None:
 
 def _rank(address: str, place: Place, launcher: Launcher) -> None:
     """Run the step as this rank, and leave as Python leaves, so that the framework can clean up after itself."""
+    from stoker.core.codec import from_json, to_json
+    from stoker.core.protocol import StepTask, WorkerJob
     from stoker.store.blobs import Blobs
     from stoker.worker import gate, serving
     from stoker.worker.notice import Notice
@@ -122,11 +124,10 @@ def _rank(address: str, place: Place, launcher: Launcher) -> None:
     serving.prepare()
     notice = Notice(spec["grace"])
     notice.listen()
-    job, step = spec["job"], spec["step"]
+    job, step = from_json(WorkerJob, spec["job"], strict=False), from_json(StepTask, spec["step"], strict=False)
     nodes = max(1, place.world_size // place.local_world_size)
-    job["context"] = {**job["context"], **attrs.asdict(place), "nodes": nodes}
-    if place.rank and step["gathers"] == "main":
-        step["discards"] = True
+    job = attrs.evolve(job, context={**job.context, **attrs.asdict(place), "nodes": nodes})
+    step = attrs.evolve(step, discards=bool(place.rank and spec["gathers"] == "main"))
     if launcher.join is not None:
         launcher.join(os.environ)
     proof = gate.Proof()
@@ -137,14 +138,14 @@ def _rank(address: str, place: Place, launcher: Launcher) -> None:
         # The agent has opened the gate; what is imported is seen here.
         gate.watch_imports(from_json(Lease, spec["lease"], strict=False), proof)
     result = Worker(Blobs(spec["blobs"]), notice=notice).run(job, step)
-    if proof.refused is not None and result["ok"]:
+    if proof.refused is not None and result.ok:
         result = failed(proof.refused.cause, proof.refused)
-    result["fallback"] = proof.fallback
+    result = attrs.evolve(result, fallback=proof.fallback)
     sys.stdout.flush()
     sys.stderr.flush()
-    connection.sendall(wire.framed({"op": "result", "rank": place.rank, "result": result}))
+    connection.sendall(wire.framed({"op": "result", "rank": place.rank, "result": to_json(result)}))
     connection.close()
-    sys.exit(0 if result["ok"] else 1)
+    sys.exit(0 if result.ok else 1)
 
 
 def _received(connection: socket.socket) -> dict[str, Any]:

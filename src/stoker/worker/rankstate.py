@@ -7,9 +7,11 @@ import signal
 import socket
 import sys
 import time
-from typing import IO, Any, Final, Mapping
+from typing import IO, Final
 
 import attrs
+
+from stoker.core.protocol import StepResult
 
 Line = tuple[float, str, "int | None", str]
 """Time, stream, rank (None: the launcher), text."""
@@ -36,14 +38,14 @@ class RankState:
     rank: int
     child: int
     restarts: int = 0
-    result: Mapping[str, Any] | None = None
+    result: StepResult | None = None
     status: int | None = None
     failed_at: float = 0.0
 
     @property
     def succeeded(self) -> bool:
         """Whether it delivered a result that is none of a failure."""
-        return self.result is not None and bool(self.result["ok"])
+        return self.result is not None and self.result.ok
 
 
 class Output:

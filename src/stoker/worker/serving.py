@@ -14,9 +14,13 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Final, Mapping
+from typing import Any, Final
+
+import attrs
 
 from stoker.core import wire
+from stoker.core.codec import from_json, to_json
+from stoker.core.protocol import StepTask, WorkerEvent, WorkerJob
 from stoker.store.blobs import Blobs
 from stoker.worker.notice import Notice
 from stoker.worker.processes import children
@@ -40,8 +44,8 @@ def serve(
     notice.listen()
     prepare()
     worker = Worker(Blobs(blobs_uri), checkpoints=checkpoints, notice=notice)
-    worker.emit = lambda message: results.sendall(wire.framed(message))
-    steps: dict[int, Mapping[str, Any]] = {}
+    worker.emit = lambda event: results.sendall(wire.framed(to_json(event)))
+    steps: dict[int, StepTask] = {}
     home, environment, own = os.getcwd(), dict(os.environ), os.getpid()
     while True:
         notice.idle = True
@@ -49,54 +53,36 @@ def serve(
         notice.idle = False
         if not data:
             return
-        job = _job(data)
-        if "steps" in job:
-            steps.update({int(number): step for number, step in job["steps"].items()})
-        step = steps.get(job["step"], {})
-        added = step.get("environment")
-        if added:
-            os.environ.update(added)
-        alone = not job.get("mark")
+        job = from_json(WorkerJob, wire.received(data), strict=False)
+        steps.update({int(number): step for number, step in job.steps.items()})
+        step = steps[job.step]
+        os.environ.update(step.environment)
+        alone = not job.mark
         if alone:
             _reset_peak()
-        if job.get("timed"):
-            results.sendall(wire.framed({"job": job["job"], "began": time.time()}))
+        if job.timed:
+            worker.emit(WorkerEvent(kind="began", job=job.job, time=time.time()))
         result = worker.run(job, step)
         if os.getpid() != own:
-            os._exit(0 if result["ok"] else 1)  # a process that the step forked came back: it speaks for nobody
-        if alone:
-            result["peak"] = _peak()
+            os._exit(0 if result.ok else 1)  # a process that the step forked came back: it speaks for nobody
+        peak = _peak() if alone else 0
         _flush(libc)
         left = _end_leftovers()
-        if left:
-            result["left"] = left
         if dict(os.environ) != environment:
             os.environ.clear()
             os.environ.update(environment)
-        if job.get("mark"):
-            line = wire.MARK + job["job"].encode() + b"\n"
+        if job.mark:
+            line = wire.MARK + job.job.encode() + b"\n"
             _write(1, line)
             _write(2, line)
         notice.listen()
         # Whoever told this process to end will kill it: nothing else may begin here.
-        retired = once or left or notice.asked or not _is_back_in(home)
-        if retired:
-            result["retired"] = True
-        results.sendall(wire.framed(result))
+        retired = once or bool(left) or notice.asked or not _is_back_in(home)
+        result = attrs.evolve(result, peak=peak, left=left, retired=retired)
+        results.sendall(wire.framed(to_json(result)))
         if retired:
             _flush(libc)
             return
-
-
-def _job(data: bytes) -> Any:
-    """A job as it was sent, in the message or in a file that it names."""
-    document = wire.unpacked(data)
-    if "file" in document:
-        path = document["file"]
-        with open(path, "rb") as file:
-            document = wire.unpacked(file.read())
-        os.unlink(path)
-    return document
 
 
 def prepare() -> None:

@@ -23,7 +23,7 @@ _ROOT: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(_
 _CODE: Final = f"import sys; sys.path.insert(0, {_ROOT!r}); from stoker.worker.forkserver import main; main()"
 
 
-class Boot:
+class SpawnedServer:
     """A fork server's process and our end of its socket; `interpreter` is another Python than this one."""
 
     def __init__(self, interpreter: Interpreter | None = None) -> None:
@@ -39,6 +39,12 @@ class Boot:
             start_new_session=True,
         )
         there.close()
+        self.pid = self.process.pid
+
+    def words(self) -> str:
+        """What it wrote to stderr last."""
+        self.errors.seek(0)
+        return self.errors.read()[-2000:].decode("utf-8", "replace").strip()
 
     def close(self, patience: float) -> None:
         """Hang up, and wait until it is gone."""
@@ -58,18 +64,18 @@ def _begin(interpreter: Interpreter | None) -> list[str]:
     return [interpreter.executable, "-s", "-m", "stoker.worker.forkserver"]
 
 
-_waiting: list[Boot] = []
+_waiting: list[SpawnedServer] = []
 
 
 def start() -> None:
     """Start one, unless one waits already."""
     if not _waiting:
-        _waiting.append(Boot())
+        _waiting.append(SpawnedServer())
 
 
-def take() -> Boot:
+def take() -> SpawnedServer:
     """The one that was started ahead, or a new one."""
-    return _waiting.pop() if _waiting else Boot()
+    return _waiting.pop() if _waiting else SpawnedServer()
 
 
 def discard() -> None:

@@ -1,11 +1,7 @@
 """Runs one job: loads its inputs, calls the step, keeps its outputs, and says how it went. The same everywhere.
 
-A job comes as a JSON document, the result leaves as one:
-
-    {"job", "ok", "outputs": {name: artifact}, "start", "end", "cpu", "cause",
-     "error": {type, message, traceback, place}, "proved": {name: text}, "fallback": text}
-
-The last two are of a step that holds devices: what the gate found of them, and why it runs on the CPU if it does.
+A job comes as a `core.protocol.WorkerJob`, the result leaves as a `StepResult`. Of a step that holds devices the gate
+says what it proved of them.
 
 It must not know which backend it is in, nor talk to the database.
 """
@@ -15,11 +11,15 @@ from __future__ import annotations
 import os
 import resource
 import time
-from typing import Any, Callable, Mapping, Protocol
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Protocol
+
+import attrs
 
 from stoker.core.artifact import Artifact, from_wire
 from stoker.core.errors import SerializationError, StokerError
 from stoker.core.plugins import resolve
+from stoker.core.protocol import StepResult, StepTask, WorkerEvent, WorkerJob
+from stoker.core.source import Source
 from stoker.core.status import (
     CANCELLED,
     CAUSES,
@@ -35,6 +35,9 @@ from stoker.store.blobs import Blobs
 from stoker.worker import failure, modules
 from stoker.worker.context import document_of, entered
 from stoker.worker.notice import Notice, Terminated
+
+if TYPE_CHECKING:
+    from stoker.core.devices import Lease
 
 
 class TaskRunner(Protocol):
@@ -57,46 +60,39 @@ class Worker:
         self.blobs = blobs
         self._checkpoints = checkpoints
         self._notice = notice
-        self.emit: Callable[[Mapping[str, Any]], None] = _unheard
+        self.emit: Callable[[WorkerEvent], None] = _unheard
         """Sends on what the ranks of a distributed step say while they run; put in by whoever has the way."""
         self._functions: dict[tuple[str, ...], Callable[..., Any]] = {}
 
-    def function(self, source: Mapping[str, Any]) -> Callable[..., Any]:
-        """The function of a source document, found once."""
-        name = (source["module"], source["qualname"], source.get("path", ""), source.get("digest", ""))
+    def function(self, source: Source) -> Callable[..., Any]:
+        """The function of a source, found once."""
+        name = (source.module, source.qualname, source.path, source.digest)
         found = self._functions.get(name)
         if found is None:
             found = self._functions[name] = modules.function_of(source, self.blobs.read)
         return found
 
-    def run(self, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, job: WorkerJob, step: StepTask) -> StepResult:
         """Run a job of a step and return its result; raises nothing of the user's."""
         started = time.time()
         before = _cpu()
-        if "limit" in job and self._notice is not None:
-            self._notice.heed(job["limit"])
+        if job.limit and self._notice is not None:
+            self._notice.heed(job.limit)
         try:
-            if job.get("kind") == "hook":
+            if job.kind == "hook":
                 result = self._hook(job)
-            elif "accelerators" in job:
-                result = self._behind_the_gate(job, step)
+            elif job.accelerators is not None:
+                result = self._behind_the_gate(job, step, job.accelerators)
             else:
                 result = self._ran(job, step)
         except Terminated as error:
             result = failed(CANCELLED, error)
-        result["job"] = job["job"]
-        result["start"] = started
-        result["end"] = time.time()
-        result["cpu"] = _cpu() - before
-        return result
+        return attrs.evolve(result, job=job.job, start=started, end=time.time(), cpu=_cpu() - before)
 
-    def _behind_the_gate(self, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+    def _behind_the_gate(self, job: WorkerJob, step: StepTask, lease: Lease) -> StepResult:
         """A step that holds devices proves them before the first line of the user's code runs."""
-        from stoker.core.codec import from_json
-        from stoker.core.devices import Lease
         from stoker.worker import gate
 
-        lease = from_json(Lease, job["accelerators"], strict=False)
         try:
             proof = gate.opened(lease)
             unwatch = gate.watch_imports(lease, proof)
@@ -106,28 +102,29 @@ class Worker:
             from stoker.vendors.table import NO_DEVICES
 
             os.environ.update(NO_DEVICES)
-            job = {**job, "context": {**job.get("context", {}), "devices": ()}}
+            job = attrs.evolve(job, context={**job.context, "devices": ()})
         try:
             result = self._ran(job, step)
         finally:
             unwatch()  # under --debug the process goes on
-        if proof.refused is not None and result["ok"]:
+        if proof.refused is not None and result.ok:
             # The user's code caught it; the proof failed all the same.
             result = failed(proof.refused.cause, proof.refused)
-        return {**result, "proved": proof.facts, "fallback": proof.fallback or result.get("fallback", "")}
+        return attrs.evolve(result, proved=proof.facts, fallback=proof.fallback or result.fallback)
 
-    def _ran(self, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+    def _ran(self, job: WorkerJob, step: StepTask) -> StepResult:
         """The step in this process, or in the ranks of a launcher."""
-        if "launch" not in job:
+        if job.launch is None:
             return self._step(job, step)
         from stoker.worker import agent
 
         document = document_of(job, self._checkpoints)
-        return agent.run({**job, "context": document}, step, self.blobs.uri, emit=self.emit, notice=self._notice)
+        job = attrs.evolve(job, context=document)
+        return agent.run(job, step, self.blobs.uri, emit=self.emit, notice=self._notice)
 
-    def _step(self, job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+    def _step(self, job: WorkerJob, step: StepTask) -> StepResult:
         try:
-            function = self.function(step["source"])
+            function = self.function(step.source)
         except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # the user's module runs here
@@ -135,14 +132,14 @@ class Worker:
         with entered(document_of(job, self._checkpoints), notice=self._notice):
             return self._called(function, job, step)
 
-    def _called(self, function: Callable[..., Any], job: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
+    def _called(self, function: Callable[..., Any], job: WorkerJob, step: StepTask) -> StepResult:
         task: TaskRunner | None = None
         try:
-            if step.get("runner"):
-                start: Callable[..., TaskRunner] = resolve(step["runner"])
+            if step.runner:
+                start: Callable[..., TaskRunner] = resolve(step.runner)
                 task = start(job, step, self.blobs)
             # A task with a runner of its own loads what it reads, when it reads it.
-            arguments = {} if task else {name: self._value(tree) for name, tree in job["inputs"].items()}
+            arguments = {} if task else {name: self._value(tree) for name, tree in job.inputs.items()}
         except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # unpickling runs the user's code
@@ -161,7 +158,7 @@ class Worker:
             return failed(USER_ERROR, error)
         del arguments
         try:
-            return {"ok": True, "outputs": task.kept() if task else self._kept(returned, step)}
+            return StepResult(ok=True, outputs=task.kept() if task else self._kept(returned, step))
         except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # pickling runs the user's code
@@ -174,71 +171,61 @@ class Worker:
             return [self._value(item) for item in tree["list"]]
         return {name: self._value(item) for name, item in tree["dict"].items()}
 
-    def _kept(self, returned: Any, step: Mapping[str, Any]) -> dict[str, Any]:
-        names = step["outputs"]
-        if step.get("discards"):
+    def _kept(self, returned: Any, step: StepTask) -> dict[str, Any]:
+        names = step.outputs
+        if step.discards:
             return {}
         if not names:
             if returned is not None:
                 raise SerializationError(
-                    f"step '{step['name']}' says that it returns nothing, but returned {type(returned).__name__}",
+                    f"step '{step.name}' says that it returns nothing, but returned {type(returned).__name__}",
                     fix="change the return annotation",
                 )
             return {}
-        if not step["unpack"]:
+        if not step.unpack:
             return {names[0]: self._artifact(names[0], returned, step).wire()}
         if not isinstance(returned, (tuple, list)) or len(returned) != len(names):
             got = f"{len(returned)} values" if isinstance(returned, (tuple, list)) else type(returned).__name__
             raise SerializationError(
-                f"step '{step['name']}' says that it returns {len(names)} values ({', '.join(names)}), got {got}",
+                f"step '{step.name}' says that it returns {len(names)} values ({', '.join(names)}), got {got}",
                 fix="return a tuple with one value for each output, or change the return annotation",
             )
         return {name: self._artifact(name, value, step).wire() for name, value in zip(names, returned)}
 
-    def _artifact(self, name: str, value: Any, step: Mapping[str, Any]) -> Artifact:
+    def _artifact(self, name: str, value: Any, step: StepTask) -> Artifact:
         try:
-            if name in step["split"]:
+            if name in step.split:
                 return artifacts.save_split(value, self.blobs)
             return artifacts.save(value, self.blobs)
         except StokerError as error:
-            error.where = error.where or f"step '{step['name']}', output '{name}'"
+            error.where = error.where or f"step '{step.name}', output '{name}'"
             raise
 
-    def _hook(self, job: Mapping[str, Any]) -> dict[str, Any]:
+    def _hook(self, job: WorkerJob) -> StepResult:
+        assert job.hook is not None  # a job of this kind has one
         try:
-            hook = self.function(job["hook"])
+            hook = self.function(job.hook)
             takes = getattr(getattr(hook, "__code__", None), "co_argcount", 1)
-            hook(*([Told(**job["told"])] if takes else []))
+            hook(*([job.told] if takes else []))
         except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # the user's code
             return failed(USER_ERROR, error)
-        return {"ok": True, "outputs": {}}
+        return StepResult(ok=True)
 
 
-class Told:
-    """What a hook is told: `run`, `pipeline`, `step`, `status`; also, of a failure, its `cause`, `message`, `traceback`
-    and `advice`."""
-
-    def __init__(self, **facts: Any) -> None:
-        self.__dict__.update(facts)
-
-    def __repr__(self) -> str:
-        return "Told(" + ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items()) + ")"
-
-
-def _unheard(message: Mapping[str, Any]) -> None:
+def _unheard(event: WorkerEvent) -> None:
     """Nobody listens."""
 
 
-def failed(cause: str, error: BaseException, *, message: str = "") -> dict[str, Any]:
+def failed(cause: str, error: BaseException, *, message: str = "") -> StepResult:
     """The result of a job that an exception ended."""
     document = failure.described(error)
     if isinstance(error, StokerError) and (own := getattr(error, "cause", "")) in CAUSES:
         cause = own  # the gate's errors know theirs, wherever they are raised
     if message:
-        document["message"] = message
-    return {"ok": False, "outputs": {}, "cause": cause, "error": document}
+        document = attrs.evolve(document, message=message)
+    return StepResult(ok=False, cause=cause, error=document)
 
 
 def _cpu() -> float:

@@ -39,7 +39,16 @@ exec /opt/python/bin/python3 -m stoker.worker.boot "$here/job.json"
 #   "kind": "hook",
 #   "step": 0,
 #   "timed": true,
-#   "told": {}
+#   "told": {
+#    "advice": "",
+#    "cause": "",
+#    "message": "",
+#    "pipeline": "training",
+#    "run": "run1",
+#    "status": "succeeded",
+#    "step": "train",
+#    "traceback": ""
+#   }
 #  },
 #  "package": "c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de",
 #  "path": [

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from stoker.core.findings import Finding
     from stoker.core.packages import Interpreter
     from stoker.core.plan import Capacity, Job, JobStatus, Site, StepPlan
+    from stoker.core.protocol import StepResult, StepTask, WorkerJob
 
 T = TypeVar("T")
 
@@ -49,8 +50,8 @@ class Services:
     """Leases this machine's devices to jobs."""
     environments: Callable[[str], Interpreter] | None = None
     """The interpreter of a Python environment by its name, for steps that have one of their own."""
-    execute: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] | None = None
-    """Runs a job in this process: the worker's own function, from a job's message and its step's document."""
+    execute: Callable[[WorkerJob, StepTask], StepResult] | None = None
+    """Runs a job in this process: the worker's own function."""
 
 
 NO_SERVICES: Final = Services()

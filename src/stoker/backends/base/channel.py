@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import queue
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import Callable, Iterable, Sequence
 
 import attrs
 
 from stoker.core.plan import JobStatus, LogLine
+from stoker.core.protocol import WorkerEvent
 from stoker.core.wire import Wakeup
 
 
@@ -17,7 +18,7 @@ class Updates:
     def __init__(self) -> None:
         self.lines: dict[str, list[LogLine]] = {}
         self._statuses: dict[str, JobStatus] = {}
-        self._events: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+        self._events: dict[str, list[WorkerEvent]] = {}
 
     def put(self, name: str, status: JobStatus) -> None:
         """A job's status changed. Of a running job, what an earlier status of the same poll said stays."""
@@ -32,20 +33,17 @@ class Updates:
         """A job wrote lines."""
         self.lines.setdefault(name, []).extend(lines)
 
-    def message(self, name: str, message: Mapping[str, Any]) -> None:
-        """A worker's message while it runs: when the step began, `lines` of ranks, or an `event` with `data`."""
-        if "began" in message:
-            self.put(name, JobStatus(state="running", started=message["began"]))
-        elif "lines" in message:
-            self.write(
-                name,
-                [
-                    LogLine(time=time, stream=stream, text=text, rank=rank)
-                    for time, stream, rank, text in message["lines"]
-                ],
-            )
-        elif "event" in message:
-            self._events.setdefault(name, []).append((message["event"], message["data"]))
+    def event(self, name: str, event: WorkerEvent) -> None:
+        """A worker said something while it runs; of a kind that is not known here, it is passed over."""
+        if event.kind == "began":
+            self.put(name, JobStatus(state="running", started=event.time))
+        elif event.kind == "lines":
+            lines = [
+                LogLine(time=time, stream=stream, text=text, rank=rank) for time, stream, rank, text in event.lines
+            ]
+            self.write(name, lines)
+        elif event.kind == "noted":
+            self._events.setdefault(name, []).append(event)
 
     def take(self) -> dict[str, JobStatus]:
         """All of it, once."""
@@ -77,9 +75,9 @@ class Channel:
         """A job wrote lines."""
         self.call(lambda: self._updates.write(name, lines))
 
-    def message(self, name: str, message: Mapping[str, Any]) -> None:
-        """A worker's message while it runs."""
-        self.call(lambda: self._updates.message(name, message))
+    def event(self, name: str, event: WorkerEvent) -> None:
+        """A worker said something while it runs."""
+        self.call(lambda: self._updates.event(name, event))
 
     def call(self, work: Callable[[], None]) -> None:
         """Have something done in the thread that polls."""
@@ -113,9 +111,7 @@ class Channel:
             self._over(name)
 
 
-def _complete(
-    status: JobStatus, lines: tuple[LogLine, ...], events: tuple[tuple[str, Mapping[str, Any]], ...]
-) -> JobStatus:
+def _complete(status: JobStatus, lines: tuple[LogLine, ...], events: tuple[WorkerEvent, ...]) -> JobStatus:
     # Built by hand: attrs.evolve costs ten times as much, and this runs for every step.
     return JobStatus(
         state=status.state,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from typing import Any, Final, Mapping
+from typing import Final
 
+from stoker.core.codec import from_json
+from stoker.core.errors import SettingsError
 from stoker.core.plan import LogLine
-from stoker.worker.protocol import MARK
+from stoker.core.protocol import MARK, WorkerEvent
 
 _LAST: Final = 20
 _LONGEST: Final = 1 << 20
@@ -29,7 +31,7 @@ class Reader:
         """The output comes once more from its beginning: what was taken already is passed over."""
         self._skip = dict(self._taken)
 
-    def read(self, stream: str, data: bytes) -> tuple[list[LogLine], list[Mapping[str, Any]]]:
+    def read(self, stream: str, data: bytes) -> tuple[list[LogLine], list[WorkerEvent]]:
         """The lines and messages that are whole now."""
         skipped = min(self._skip.get(stream, 0), len(data))
         if skipped:
@@ -42,10 +44,10 @@ class Reader:
         self._rest[stream] = rest
         return self._cut(stream, whole) if newline else ([], [])
 
-    def end(self) -> tuple[list[LogLine], list[Mapping[str, Any]]]:
+    def end(self) -> tuple[list[LogLine], list[WorkerEvent]]:
         """What is left without a newline."""
         lines: list[LogLine] = []
-        messages: list[Mapping[str, Any]] = []
+        messages: list[WorkerEvent] = []
         for stream, rest in self._rest.items():
             if rest:
                 more, said = self._cut(stream, rest)
@@ -58,26 +60,25 @@ class Reader:
         """What was written last, for a person who must find out why the program did not begin."""
         return " | ".join(line for line in self._last if line.strip())[-2000:]
 
-    def _cut(self, stream: str, data: bytes) -> tuple[list[LogLine], list[Mapping[str, Any]]]:
+    def _cut(self, stream: str, data: bytes) -> tuple[list[LogLine], list[WorkerEvent]]:
         now = time.time()
         lines: list[LogLine] = []
-        messages: list[Mapping[str, Any]] = []
+        messages: list[WorkerEvent] = []
         for text in data.decode("utf-8", "replace").split("\n"):
             message = _message(text) if stream == "stdout" and text.startswith(MARK) else None
             if message is None:
                 self._last.append(text)
                 lines.append(LogLine(time=now, stream=stream, text=text))
-            elif "up" in message:
+            elif message.kind == "up":
                 self.up = True
             else:
                 messages.append(message)
         return lines, messages
 
 
-def _message(text: str) -> Mapping[str, Any] | None:
+def _message(text: str) -> WorkerEvent | None:
     """The message of a marked line; None for a line of a step that only looks like one."""
     try:
-        found = json.loads(text[len(MARK) :])
-    except ValueError:
+        return from_json(WorkerEvent, json.loads(text[len(MARK) :]), strict=False)
+    except (ValueError, SettingsError):
         return None
-    return found if isinstance(found, dict) else None

@@ -8,6 +8,7 @@ import attrs
 
 from stoker.core.errors import BackendError
 from stoker.core.plan import Job, JobStatus
+from stoker.core.protocol import WorkerEvent
 
 
 class Away(BackendError):
@@ -20,7 +21,7 @@ class Seen:
 
     `output` are pieces of what its nodes wrote since the last look: node, stream, bytes. `status` is its end, None
     while there is none; until then `running` says that it does, or `message` why it waits. `events` are worth
-    remembering, each a kind and its data. `brought` has copies on this machine of samples that nodes wrote elsewhere,
+    remembering. `brought` has copies on this machine of samples that nodes wrote elsewhere,
     by the paths there.
     """
 
@@ -28,7 +29,7 @@ class Seen:
     message: str = ""
     output: Sequence[tuple[int, str, bytes]] = ()
     status: JobStatus | None = None
-    events: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    events: Sequence[WorkerEvent] = ()
     brought: Mapping[str, str] = attrs.field(factory=dict)
 
 

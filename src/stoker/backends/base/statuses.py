@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING
 
 import attrs
 
-from stoker.core.plan import JobStatus
+from stoker.core.plan import JobStatus, JobUsage
+from stoker.core.protocol import StepResult, WorkerExit
 from stoker.core.status import HOST_OOM, WORKER_LOST
 from stoker.core.units import size_text
 
@@ -16,48 +17,51 @@ if TYPE_CHECKING:
     from stoker.core.devices import Lease
 
 
-def of_result(result: Mapping[str, Any], lease: Lease | None) -> JobStatus:
+def of_result(result: StepResult, lease: Lease | None) -> JobStatus:
     """The worker got through and answered."""
     return JobStatus(
-        state="succeeded" if result["ok"] else "failed",
+        state="succeeded" if result.ok else "failed",
         result=result,
-        cause=result.get("cause", ""),
-        exit_code=result.get("exit_code"),
-        started=result["start"],
-        ended=result["end"],
-        usage={"cpu": result["cpu"], **({"peak": result["peak"]} if "peak" in result else {})},
+        cause=result.cause,
+        exit_code=result.exit_code,
+        started=result.start,
+        ended=result.end,
+        usage=JobUsage(cpu=result.cpu, peak=result.peak or None),
         lease=lease,
     )
 
 
-def of_exit(exited: Mapping[str, Any], lease: Lease | None) -> JobStatus:
+def of_exit(exited: WorkerExit, lease: Lease | None) -> JobStatus:
     """The worker ended in the middle of it; `exited` is what the fork server says of that."""
     return JobStatus(
         state="failed",
-        exit_code=exited["code"] if exited["signal"] is None else -exited["signal"],
+        exit_code=_code(exited),
         ended=time.time(),
-        usage={"peak": exited["peak"]},
+        usage=JobUsage(peak=exited.peak),
         lease=lease,
     )
 
 
-def of_boot(result: Mapping[str, Any], lease: Lease | None, *, memory: int) -> JobStatus:
+def of_boot(result: StepResult, lease: Lease | None, *, memory: int) -> JobStatus:
     """What `worker.boot` left in its result: the worker's answer, or how the worker died. `memory`: the step's limit
     in bytes, 0 where it has none."""
-    if "exited" not in result:
+    exited = result.exited
+    if exited is None:
         return of_result(result, lease)
-    exited = result["exited"]
-    if exited.get("oom") and exited.get("signal") == signal.SIGKILL:
-        return killed_for_memory(str(exited["oom"]), lease, memory=memory)
-    code = exited.get("code") if exited.get("signal") is None else -int(exited["signal"])
+    if exited.oom and exited.signal == signal.SIGKILL:
+        return killed_for_memory(exited.oom, lease, memory=memory)
     return JobStatus(
         state="failed",
-        cause="" if exited else WORKER_LOST,
-        exit_code=code,
+        cause="" if exited.known else WORKER_LOST,
+        exit_code=_code(exited),
         ended=time.time(),
-        usage={"peak": exited["peak"], "cpu": exited["cpu"]} if "peak" in exited else {},
+        usage=JobUsage(peak=exited.peak, cpu=exited.cpu) if exited.known else JobUsage(),
         lease=lease,
     )
+
+
+def _code(exited: WorkerExit) -> int | None:
+    return exited.code if exited.signal is None else -exited.signal
 
 
 def killed_for_memory(evidence: str, lease: Lease | None, *, memory: int) -> JobStatus:

@@ -23,10 +23,10 @@ from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.output import Reader
 from stoker.backends.base.platforms import Away, Platform, Seen
 from stoker.backends.base.statuses import failed
-from stoker.core.codec import from_json
 from stoker.core.devices import Lease
 from stoker.core.errors import BackendError, StokerError
 from stoker.core.plan import Job, JobStatus, LogLine
+from stoker.core.protocol import WorkerEvent
 from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
 
 log = logging.getLogger(__name__)
@@ -229,11 +229,11 @@ class Watch:
         name = flight.job.name
         said = False
         for node, stream, data in seen.output:
-            lines, messages = flight.readers.setdefault(node, Reader()).read(stream, data)
-            said = self._heard(flight, node, lines, messages) or said
-        for kind, facts in seen.events:
+            lines, events = flight.readers.setdefault(node, Reader()).read(stream, data)
+            said = self._heard(flight, node, lines, events) or said
+        for event in seen.events:
             said = True
-            self._channel.message(name, {"event": kind, "data": facts})
+            self._channel.event(name, event)
         if seen.status is not None:
             for node, reader in flight.readers.items():
                 self._heard(flight, node, *reader.end())
@@ -249,20 +249,18 @@ class Watch:
             return True
         return said
 
-    def _heard(
-        self, flight: _Flight, node: int, lines: Sequence[LogLine], messages: Sequence[Mapping[str, Any]]
-    ) -> bool:
+    def _heard(self, flight: _Flight, node: int, lines: Sequence[LogLine], events: Sequence[WorkerEvent]) -> bool:
         name = flight.job.name
         if lines:
             self._channel.write(name, lines)
-        for message in messages:
-            if "lease" in message:
-                flight.leases[node] = from_json(Lease, message["lease"], strict=False)
+        for event in events:
+            if event.lease is not None:
+                flight.leases[node] = event.lease
                 if len(flight.leases) == nodes_of(flight.job):
                     self._channel.put(name, JobStatus(state="running", lease=_lease(flight)))
-            elif "began" not in message or node == 0:
-                self._channel.message(name, message)
-        return bool(lines or messages)
+            elif event.kind != "began" or node == 0:
+                self._channel.event(name, event)
+        return bool(lines or events)
 
     def _end_flight(self, flight: _Flight, status: JobStatus) -> None:
         del self._flights[flight.job.name]

@@ -12,7 +12,7 @@ import os
 import tarfile
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
+from typing import TYPE_CHECKING, Callable, Final, Mapping, Sequence
 
 import attrs
 
@@ -22,10 +22,11 @@ from stoker.backends.base.statuses import failed, killed_for_memory, of_boot
 from stoker.backends.docker.engines import End, Engine, EngineGone, Refused
 from stoker.backends.docker.requests import BUNDLE, HOME_LABEL, INSIDE, LABEL, Part
 from stoker.backends.docker.settings import SECRETS
+from stoker.core.codec import from_json, to_json
 from stoker.core.errors import BackendError
-from stoker.core.plan import JobStatus
+from stoker.core.plan import JobStatus, LogLine
+from stoker.core.protocol import RESULT, StepResult, WorkerEvent
 from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
-from stoker.worker.protocol import RESULT
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
@@ -172,7 +173,7 @@ class Attempt:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(_result_of(part.place))
             with open(part.place, "w", encoding="utf-8") as file:
-                json.dump(part.spec, file)
+                json.dump(to_json(part.spec), file)
         try:
             id = self._engine.create(part.name, part.body)
         except Refused as error:
@@ -209,7 +210,7 @@ class Attempt:
         order = self._order
         files = dict(order.secrets)
         if not order.shares_files:
-            files[part.place] = json.dumps(part.spec).encode()
+            files[part.place] = json.dumps(to_json(part.spec)).encode()
         folders = [SECRETS, INSIDE]
         data = io.BytesIO()
         with tarfile.open(fileobj=data, mode="w") as archive:
@@ -278,12 +279,12 @@ class Attempt:
                     raise
             time.sleep(_LOOK if node == 0 else 2 * _LOOK)
 
-    def _news(self, found: tuple[list[Any], list[Mapping[str, Any]]]) -> None:
-        lines, messages = found
+    def _news(self, found: tuple[list[LogLine], list[WorkerEvent]]) -> None:
+        lines, events = found
         if lines:
             self._channel.write(self._name, lines)
-        for message in messages:
-            self._channel.message(self._name, message)
+        for event in events:
+            self._channel.event(self._name, event)
 
     # The end
 
@@ -302,7 +303,7 @@ class Attempt:
             return failed(REFUSED, message, lease)
         return JobStatus(state="failed", exit_code=end.code, message=end.error, ended=time.time(), lease=lease)
 
-    def _result(self) -> dict[str, Any] | None:
+    def _result(self) -> StepResult | None:
         place = self._order.places[0] if self._order.places else self._order.parts[0].place
         data: bytes | None = None
         if self._order.shares_files:
@@ -312,8 +313,7 @@ class Attempt:
             data = self._engine.get(self._ids[0], _result_of(place))
         if not data:
             return None
-        found: dict[str, Any] = json.loads(data)
-        return found
+        return from_json(StepResult, json.loads(data), strict=False)
 
     def _clear(self, *, keep: bool) -> None:
         """Take away what was made; what cannot be is left for `stoker gc`."""

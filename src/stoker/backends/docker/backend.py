@@ -29,15 +29,15 @@ from stoker.backends.docker.engines import Engine, engine_address, need_package
 from stoker.backends.docker.requests import LABEL, NO_FILES, Facts, Part
 from stoker.backends.docker.secrets import contents, credentials
 from stoker.backends.docker.settings import SECRETS, ContainerSettings
-from stoker.core.codec import from_json
+from stoker.core.codec import from_json, to_json
 from stoker.core.devices import Device, Lease
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import Capacity, Job, JobStatus, Site, StepPlan
+from stoker.core.protocol import CREDENTIALS
 from stoker.core.status import CANCELLED, REFUSED
 from stoker.vendors.base import ContainerNeeds
 from stoker.vendors.registry import by_vendor
-from stoker.worker.protocol import CREDENTIALS
 
 _LEAVE: Final = 30.0
 """Seconds that containers get to be gone when the driver closes."""
@@ -105,7 +105,7 @@ class DockerBackend:
         made = self._parts(job, settings, leases)
         return {
             "engine": self._engine.address,
-            "containers": [{"name": one.name, "request": one.body, "document": one.spec} for one in made],
+            "containers": [{"name": one.name, "request": one.body, "document": to_json(one.spec)} for one in made],
             "network": containers.network_name(made[0].name) if containers.own_network(job, settings) else "",
             "secrets": sorted(settings.get("secrets", {})),
             "credentials": sorted(credentials(self._site.artifacts, os.environ)),

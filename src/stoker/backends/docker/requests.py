@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.base.messages import boot_document, gang_document, nodes_of, request_digest
+from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest
 from stoker.backends.base.mounts import Mount
 from stoker.backends.docker.settings import RUN_OPTIONS, SHARED_MEMORY, ContainerSettings
+from stoker.core.bootspec import BootSpec
 from stoker.core.plan import Job, Site
+from stoker.core.protocol import GangTask
 from stoker.vendors.base import ContainerNeeds
 from stoker.vendors.registry import VENDORS, by_vendor, environment_of
 
@@ -63,7 +65,7 @@ class Part:
 
     name: str
     body: Mapping[str, Any]
-    spec: Mapping[str, Any]
+    spec: BootSpec
     place: str
 
 
@@ -88,7 +90,7 @@ def parts(
     gang = None
     if nodes > 1:
         folder = site.scratch if facts.shares_files else f"{site.artifacts}/gangs"
-        gang = {**gang_document(job, folder), "token": token}
+        gang = gang_task(job, folder, token=token)
     made = []
     for node in range(nodes):
         lease = leases[node] if leases else None
@@ -140,12 +142,10 @@ def labels(job: Job, node: int = 0) -> dict[str, str]:
     }
 
 
-def document(
-    job: Job, *, site: Site, facts: Facts, lease: Lease | None, gang: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def document(job: Job, *, site: Site, facts: Facts, lease: Lease | None, gang: GangTask | None) -> BootSpec:
     """What `worker.boot` is told."""
     checkpoints = site.checkpoints if facts.shares_files else "/tmp/stoker-checkpoints"
-    return boot_document(job, site, checkpoints=checkpoints, grace=STOP_SECONDS - 1.0, lease=lease, gang=gang)
+    return boot_spec(job, site, checkpoints=checkpoints, grace=STOP_SECONDS - 1.0, lease=lease, gang=gang)
 
 
 def _body(

@@ -18,7 +18,7 @@ import attrs
 from stoker.backends.base.backend import NO_SERVICES, Services
 from stoker.backends.base.channel import Updates
 from stoker.backends.base.machine import check, taken
-from stoker.backends.base.messages import gang_document, job_message, node_environment, nodes_of, step_document
+from stoker.backends.base.messages import gang_task, node_environment, nodes_of, step_task, worker_job
 from stoker.backends.base.statuses import failed, of_exit, of_result
 from stoker.backends.local.settings import room
 from stoker.core.codec import to_json
@@ -26,9 +26,11 @@ from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.packages import Interpreter
 from stoker.core.plan import Capacity, Job, JobStatus, Site, StepPlan
+from stoker.core.protocol import GangTask, ServerHello, StepResult, WorkerExit
 from stoker.core.status import CANCELLED, WORKER_LOST
 from stoker.vendors.table import NO_DEVICES
-from stoker.worker.forked import ForkServer, Line, ServerGone
+from stoker.worker import spare
+from stoker.worker.forked import ServerGone, ServerHandle, WorkerHandle
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
@@ -51,10 +53,10 @@ class LocalBackend:
         self._environments = services.environments
         self._selector = selectors.DefaultSelector()
         self._servers = Servers(site, self._selector)
-        self._lines: dict[int, Line] = {}
-        self._idle: list[Line] = []
+        self._lines: dict[int, WorkerHandle] = {}
+        self._idle: list[WorkerHandle] = []
         self._jobs: dict[str, Job] = {}
-        self._line_of: dict[str, Line] = {}
+        self._line_of: dict[str, WorkerHandle] = {}
         self._updates = Updates()
         self._steps: dict[str, int] = {}
         self._holding = Holding()
@@ -76,7 +78,7 @@ class LocalBackend:
         """The command of the fork server, the message that a worker is sent, and what the job takes of the machine."""
         return {
             "command": [sys.executable, "-m", "stoker.worker.forkserver"],
-            "message": {**job_message(job, 0), "steps": {"0": step_document(job.step)}},
+            "message": to_json(attrs.evolve(worker_job(job, 0), steps={"0": step_task(job.step)})),
             **taken(job),
         }
 
@@ -125,7 +127,7 @@ class LocalBackend:
             self._send(line, job)
             return
         own, lines = job.step.settings.environment, []
-        gang = gang_document(job, self._site.scratch) if nodes > 1 else None
+        gang = gang_task(job, self._site.scratch) if nodes > 1 else None
         for node in range(nodes):
             lease = leases[node] if leases else None
             seen = {} if lease is None else _visibility(lease)
@@ -136,7 +138,7 @@ class LocalBackend:
         for line in lines:
             self._send(line, job, gang)
 
-    def _line_for(self, job: Job) -> Line:
+    def _line_for(self, job: Job) -> WorkerHandle:
         if job.step.settings.isolation == "fresh" and job.kind == "step":
             return self._forked(job, once=True, environment=job.step.settings.environment)
         for line in self._servers.warm(reversed(self._idle), job.step.environment):
@@ -146,7 +148,7 @@ class LocalBackend:
         lines = [line for line in behind if self._takes_more(line)]
         return min(lines, key=_length) if lines else self._forked(job, once=False, environment={})
 
-    def _takes_more(self, line: Line) -> bool:
+    def _takes_more(self, line: WorkerHandle) -> bool:
         return bool(line.jobs) and not line.once and self._jobs[line.jobs[-1]].marked
 
     def _forked(
@@ -157,10 +159,10 @@ class LocalBackend:
         environment: Mapping[str, str],
         lease: Lease | None = None,
         node: int = 0,
-    ) -> Line:
+    ) -> WorkerHandle:
         server = self._servers.get(job.step.environment, self._environments, clean=lease is not None)
         self._count += 1
-        line = Line(self._count, server, once=once, lease=lease, node=node)
+        line = WorkerHandle(self._count, server, once=once, lease=lease, node=node)
         try:
             server.fork(line, environment)
         except BackendError:
@@ -173,16 +175,13 @@ class LocalBackend:
             self._selector.register(output.descriptor, selectors.EVENT_READ, line)
         return line
 
-    def _send(self, line: Line, job: Job, gang: Mapping[str, Any] | None = None) -> None:
+    def _send(self, line: WorkerHandle, job: Job, gang: GangTask | None = None) -> None:
         number = self._steps.setdefault(job.step.key, len(self._steps))
-        message = job_message(job, number)
-        if number not in line.steps:
-            message["steps"] = {str(number): step_document(job.step)}
-        if line.lease is not None:
-            message["accelerators"] = to_json(line.lease)
-        if gang is not None:
-            message["gang"] = gang
-        line.send(job.name, message, self._site.scratch)
+        message = worker_job(job, number)
+        if number not in line.steps or line.lease is not None or gang is not None:
+            steps = {} if number in line.steps else {str(number): step_task(job.step)}
+            message = attrs.evolve(message, steps=steps, accelerators=line.lease, gang=gang)
+        line.send(message)
 
     def wakeups(self) -> Iterable[int]:
         """One descriptor that stands for every worker's."""
@@ -192,7 +191,7 @@ class LocalBackend:
         """What is new since the last call."""
         gone = []
         for key, _ in self._selector.select(0):
-            if isinstance(key.data, ForkServer):
+            if isinstance(key.data, ServerHandle):
                 if self._hear(key.data):
                     gone.append(key.data)
             elif key.data.number in self._lines:
@@ -204,31 +203,23 @@ class LocalBackend:
             self._leasing.retry(start=self._start_leased, tell=self._updates.put, refuse=self._forget)
         return self._updates.take()
 
-    def _read(self, line: Line, *, over: bool = False) -> None:
+    def _read(self, line: WorkerHandle, *, over: bool = False) -> None:
         """Results first, then output: whatever a finished job wrote is in the pipes by the time its result is."""
-        finished: list[dict[str, Any]] = []
-        while True:
-            try:
-                data = line.results.recv(1 << 18)
-            except BlockingIOError:
-                break
-            if not data:
-                self._unwatch(line.results.fileno())
-                break
-            finished.extend(line.frames.feed(data))
-            if len(data) < 1 << 18:
-                break
+        messages, open = line.receive()
+        if not open:
+            self._unwatch(line.results.fileno())
+        finished = any(isinstance(message, StepResult) for message in messages)
         for output in line.outputs:
-            if not output.read(self._updates.lines, all=over or bool(finished)):
+            if not output.read(self._updates.lines, all=over or finished):
                 self._unwatch(output.descriptor)
-        for result in finished:
-            if "ok" in result:
-                self._finish(line, result)
+        for message in messages:
+            if isinstance(message, StepResult):
+                self._finish(line, message)
             else:
-                self._updates.message(result["job"], result)
+                self._updates.event(message.job, message)
 
-    def _finish(self, line: Line, result: dict[str, Any]) -> None:
-        name = result["job"]
+    def _finish(self, line: WorkerHandle, result: StepResult) -> None:
+        name = result.job
         if line.node:
             line.jobs.popleft()
             return  # its agent told the first node's, which speaks for all
@@ -241,7 +232,7 @@ class LocalBackend:
         if not job.marked:
             for output in line.outputs:
                 output.end(self._updates.lines)
-        line.retired = bool(result.get("retired"))
+        line.retired = result.retired
         if line.retired:
             self._send_elsewhere(line)
         elif not line.jobs and not line.once:
@@ -267,7 +258,7 @@ class LocalBackend:
             for name in self._taken_back(longest):
                 self._again(name)
 
-    def _taken_back(self, line: Line) -> list[str]:
+    def _taken_back(self, line: WorkerHandle) -> list[str]:
         """The jobs that stood unread in a line; a worker that had not even read its first one is idle then."""
         names = line.take_back()
         if names and not line.jobs and not line.once and not line.retired:
@@ -278,26 +269,25 @@ class LocalBackend:
         self._line_of.pop(name, None)
         self._place(self._jobs[name])
 
-    def _send_elsewhere(self, line: Line) -> None:
+    def _send_elsewhere(self, line: WorkerHandle) -> None:
         for name in line.take_back():
             self._again(name)
 
-    def _hear(self, server: ForkServer) -> bool:
+    def _hear(self, server: ServerHandle) -> bool:
         """Take in what a fork server says; whether it is gone."""
-        messages, there = server.heard()
+        messages, there = server.receive()
         for message in messages:
-            if message["op"] == "exited":
-                line = self._lines.get(message["worker"])
-                if line is not None:
-                    self._worker_exited(line, message)
+            line = None if message.exited is None else self._lines.get(message.exited.worker)
+            if message.exited is not None and line is not None:
+                self._worker_exited(line, message.exited)
         return not there
 
-    def _worker_exited(self, line: Line, message: Mapping[str, Any]) -> None:
+    def _worker_exited(self, line: WorkerHandle, exited: WorkerExit) -> None:
         self._read(line)
         unread = line.take_back()
         # The job that was running goes first, so that what the worker wrote last is still its own.
         if line.jobs:
-            self._fail(line, line.jobs[0], message)
+            self._fail(line, line.jobs[0], exited)
         elif unread:
             # It died before it read a job. That may be the job's doing, so the engine counts how often it happens.
             self._ended(line, unread.pop(0), JobStatus(state="unknown", lost=True))
@@ -308,13 +298,13 @@ class LocalBackend:
         for name in unread:
             self._again(name)
 
-    def _fail(self, line: Line, name: str, message: Mapping[str, Any]) -> None:
+    def _fail(self, line: WorkerHandle, name: str, exited: WorkerExit) -> None:
         line.jobs.popleft()
         for output in line.outputs:
             output.end(self._updates.lines)
-        self._ended(line, name, of_exit(message, line.lease))
+        self._ended(line, name, of_exit(exited, line.lease))
 
-    def _ended(self, line: Line, name: str, status: JobStatus) -> None:
+    def _ended(self, line: WorkerHandle, name: str, status: JobStatus) -> None:
         """A job ended with its worker; a gang only when its first node did, which hears of the others' ends itself."""
         if not self._holding.holds(name):
             self._forget(name, status)
@@ -328,7 +318,7 @@ class LocalBackend:
         if self._leasing is not None:
             self._leasing.release(name)
 
-    def _drop(self, line: Line) -> None:
+    def _drop(self, line: WorkerHandle) -> None:
         del self._lines[line.number]
         if line in self._idle:
             self._idle.remove(line)
@@ -340,7 +330,7 @@ class LocalBackend:
         if descriptor in self._selector.get_map():
             self._selector.unregister(descriptor)
 
-    def _server_is_gone(self, server: ForkServer) -> None:
+    def _server_is_gone(self, server: ServerHandle) -> None:
         """Everything that ran is lost with it; the next job starts another one, without importing ahead."""
         self._servers.gone(server)
         words = server.last_words()
@@ -389,7 +379,7 @@ class LocalBackend:
         self._selector.close()
 
 
-def _length(line: Line) -> int:
+def _length(line: WorkerHandle) -> int:
     return len(line.jobs)
 
 
@@ -403,27 +393,27 @@ class Holding:
     """Each such job's workers, one a node, and how it ended; node 0 speaks for all."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, list[Line]] = {}
+        self._lines: dict[str, list[WorkerHandle]] = {}
         self._statuses: dict[str, JobStatus] = {}
 
-    def begin(self, name: str, lines: Iterable[Line]) -> None:
+    def begin(self, name: str, lines: Iterable[WorkerHandle]) -> None:
         """A job's workers have been forked, the one of node 0 first."""
         self._lines[name] = list(lines)
 
-    def over(self, name: str, status: JobStatus) -> Sequence[Line]:
+    def over(self, name: str, status: JobStatus) -> Sequence[WorkerHandle]:
         """How a job ended, as its first node says; whoever of it is still there, to be ended."""
         self._statuses.setdefault(name, status)
         return self._lines.get(name, ())
 
-    def others(self, name: str) -> Sequence[Line]:
+    def others(self, name: str) -> Sequence[WorkerHandle]:
         """The workers of a job's further nodes that are still there."""
         return [line for line in self._lines.get(name, ()) if line.node]
 
-    def speaks(self, line: Line, name: str) -> bool:
+    def speaks(self, line: WorkerHandle, name: str) -> bool:
         """Whether a worker is the one whose word counts for the job."""
         return bool(self._lines.get(name)) and line.node == 0
 
-    def gone(self, line: Line) -> tuple[str, JobStatus] | None:
+    def gone(self, line: WorkerHandle) -> tuple[str, JobStatus] | None:
         """A worker has ended; the job and its status if it was the last."""
         for name, lines in self._lines.items():
             if line in lines:
@@ -449,29 +439,29 @@ class Servers:
     def __init__(self, site: Site, selector: selectors.BaseSelector) -> None:
         self._site = site
         self._selector = selector
-        self._known: dict[tuple[bool, str], ForkServer] = {}
+        self._known: dict[tuple[bool, str], ServerHandle] = {}
 
-    def get(self, environment: str, interpreters: Interpreters | None, *, clean: bool) -> ForkServer:
+    def get(self, environment: str, interpreters: Interpreters | None, *, clean: bool) -> ServerHandle:
         """The server of a kind, which hears in the selector from now on."""
         server = self._known.get((clean, environment))
         if server is None:
-            site = attrs.evolve(self._site, sources=()) if clean else attrs.evolve(self._site, preload=())
+            site = self._site
             interpreter = None
             if environment:
                 if interpreters is None:
                     raise BackendError(f"nobody told this backend where environment {environment} is")
                 interpreter = interpreters(environment)
                 site = attrs.evolve(site, path=interpreter.path)
-            server = self._known[clean, environment] = ForkServer(site, NO_DEVICES, interpreter)
+            server = self._known[clean, environment] = _server(site, clean=clean, interpreter=interpreter)
             self._selector.register(server.fileno(), selectors.EVENT_READ, server)
         return server
 
-    def warm(self, lines: Iterable[Line], environment: str) -> list[Line]:
+    def warm(self, lines: Iterable[WorkerHandle], environment: str) -> list[WorkerHandle]:
         """Those of the workers that the warm server of an environment begot."""
         server = self._known.get((False, environment))
         return [line for line in lines if line.server is server]
 
-    def gone(self, server: ForkServer) -> None:
+    def gone(self, server: ServerHandle) -> None:
         """One went away: the next job starts another one."""
         self._known = {kind: other for kind, other in self._known.items() if other is not server}
         self._selector.unregister(server.fileno())
@@ -482,3 +472,18 @@ class Servers:
             self._selector.unregister(server.fileno())
             server.close()
         self._known = {}
+
+
+def _server(site: Site, *, clean: bool, interpreter: Interpreter | None) -> ServerHandle:
+    """A clean server imports packages that no device needs to be chosen for, a warm one the user's modules."""
+    hello = ServerHello(
+        path=site.path,
+        folder=site.folder,
+        blobs=site.artifacts,
+        checkpoints=site.checkpoints,
+        environment=NO_DEVICES,
+        preload=site.preload if clean else (),
+        sources=() if clean else site.sources,
+    )
+    process = spare.take() if interpreter is None else spare.SpawnedServer(interpreter)
+    return ServerHandle(process, hello, scratch=site.scratch)

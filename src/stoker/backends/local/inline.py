@@ -22,7 +22,7 @@ import attrs
 from stoker.backends.base.backend import NO_SERVICES, Services
 from stoker.backends.base.channel import Updates
 from stoker.backends.base.machine import check, taken
-from stoker.backends.base.messages import job_message, step_document
+from stoker.backends.base.messages import step_task, worker_job
 from stoker.backends.base.statuses import failed, of_result
 from stoker.backends.local.settings import room
 from stoker.core.codec import to_json
@@ -85,8 +85,8 @@ class InlineBackend:
     def render(self, job: Job) -> Mapping[str, Any]:
         """The message that the step's function is called for, and what the job takes of the machine."""
         return {
-            "message": job_message(job, 0),
-            "step": step_document(job.step),
+            "message": to_json(worker_job(job, 0)),
+            "step": to_json(step_task(job.step)),
             **taken(job),
             "process": "driver",
         }
@@ -138,13 +138,11 @@ class InlineBackend:
         if self._execute is None:
             raise BackendError("the inline backend was opened without the service that runs a job")
         job, lease = ready.job, ready.lease
-        message = job_message(job, 0)
-        if lease:
-            message["accelerators"] = to_json(lease)
+        message = attrs.evolve(worker_job(job, 0), accelerators=lease)
         try:
             seen = NO_DEVICES if lease is None else _visibility(lease)
             with _watched(lease), _surroundings({**job.step.settings.environment, **seen}):
-                result = self._execute(message, step_document(job.step))
+                result = self._execute(message, step_task(job.step))
         finally:
             if self._leasing is not None:
                 self._leasing.release(job.name)

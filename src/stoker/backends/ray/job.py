@@ -33,8 +33,8 @@ import attrs
 from stoker.backends.ray import node as raynode
 from stoker.backends.ray.words import cause_of, chosen, pick, waits
 from stoker.core import wire
+from stoker.core.protocol import MARK
 from stoker.store import notes
-from stoker.worker.protocol import MARK
 
 TICK: Final = 0.2
 """Seconds between two looks at what nobody tells: tasks that crashed, the note of ends where it is a file."""

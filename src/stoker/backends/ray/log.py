@@ -18,7 +18,7 @@ from typing import Any, Final, Iterator, Mapping, Protocol
 
 from stoker.backends.base.platforms import Away
 from stoker.backends.ray.jobs import Jobs
-from stoker.worker.protocol import MARK
+from stoker.core.protocol import MARK
 
 MOST: Final = 1 << 22
 """Bytes that are read at one look; the rest at the next."""

@@ -29,7 +29,7 @@ import tempfile
 import time
 from typing import Any, Mapping
 
-MARK = "\x1estoker "  # core.containers.MARK: this module imports nothing of Stoker's
+MARK = "\x1estoker "  # core.protocol.MARK: this module imports nothing of Stoker's
 CHUNK = 1 << 16
 LINGER = 2.0
 """Seconds after the child's end in which its pipes may still be held open by what it left behind."""

@@ -26,8 +26,10 @@ from stoker.backends.ray import tasks as raytasks
 from stoker.backends.ray.jobs import OVER, Jobs
 from stoker.backends.ray.log import File, Log, Source
 from stoker.backends.ray.settings import RaySettings
+from stoker.core.codec import from_json
 from stoker.core.errors import BackendError
 from stoker.core.plan import Job, JobStatus, Site
+from stoker.core.protocol import StepResult
 from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
 
 ASK: Final = (1.0, 2.0, 5.0, 10.0)
@@ -358,7 +360,7 @@ def _status(over: Mapping[str, Any], handle: Handle) -> JobStatus:
     if over.get("cause"):
         return failed(over["cause"], over.get("message", ""))
     if over.get("result") is not None:
-        return of_boot(over["result"], None, memory=handle.memory)
+        return of_boot(from_json(StepResult, over["result"], strict=False), None, memory=handle.memory)
     code = over.get("code")
     why = f"exit code {code}" if code is None or code >= 0 else f"signal {-code}"
     cause = CANCELLED if handle.number in handle.batch.ends else WORKER_LOST

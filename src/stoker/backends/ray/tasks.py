@@ -14,9 +14,10 @@ from typing import Any, Final, Mapping, Sequence
 import attrs
 
 from stoker.backends.base.leasing import requested_lease
-from stoker.backends.base.messages import boot_document, gang_document, nodes_of, request_digest
+from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest
 from stoker.backends.ray.settings import KINDS, Kind, RaySettings, kind_of
 from stoker.core.accelerators import MODELS, Accelerator
+from stoker.core.codec import to_json
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.resources import describe
 from stoker.core.words import dashed
@@ -107,13 +108,13 @@ def entry(job: Job, site: Site, settings: RaySettings, *, folder: str, shares: b
         lease = requested_lease(job, samples=samples_of(job, site))
         if job.step.settings.resources.get("share"):
             lease = attrs.evolve(lease, memory=job.step.settings.resources.get("gpu_memory"))
-    spec = boot_document(
+    spec = boot_spec(
         job,
         site,
         checkpoints=site.checkpoints if shares else CHECKPOINTS,
         grace=GRACE,
         lease=lease,
-        gang=gang_document(job, folder) if nodes > 1 else None,
+        gang=gang_task(job, folder) if nodes > 1 else None,
     )
     return {
         "name": job.name,
@@ -127,7 +128,7 @@ def entry(job: Job, site: Site, settings: RaySettings, *, folder: str, shares: b
         "placement": settings.get("placement", "STRICT_SPREAD"),
         "python": settings.get("python", ""),
         "runtime_env": runtime_env(settings, ""),
-        "spec": spec,
+        "spec": to_json(spec),
     }
 
 

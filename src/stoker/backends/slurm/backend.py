@@ -27,6 +27,7 @@ from stoker.backends.slurm.queue import Controller
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.backends.slurm.task import Task, task_of
 from stoker.backends.slurm.why import words
+from stoker.core.codec import to_json
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import Job, Site, StepPlan
@@ -92,7 +93,7 @@ class SlurmBackend(Watched):
         return {
             "host": settings.get("host", ""),
             "script": slurmscript.script([job], self._site, settings, folder=folder, token=TOKEN),
-            "document": slurmscript.specification(job, self._site, settings, folder=folder, token=TOKEN),
+            "document": to_json(slurmscript.specification(job, self._site, settings, folder=folder, token=TOKEN)),
         }
 
 
@@ -164,11 +165,10 @@ class SlurmPlatform:
         }
         secret, known = os.urandom(16).hex(), credentials(self._site.artifacts, os.environ)
         for index, job in enumerate(jobs):
-            files[f"{folder}/{index}/{slurmscript.DOCUMENT}"] = json.dumps(
-                slurmscript.specification(
-                    job, site, settings, folder=home, token=token, index=index, secret=secret, environment=known
-                )
-            ).encode()
+            spec = slurmscript.specification(
+                job, site, settings, folder=home, token=token, index=index, secret=secret, environment=known
+            )
+            files[f"{folder}/{index}/{slurmscript.DOCUMENT}"] = json.dumps(to_json(spec)).encode()
         assert self._orphans is not None  # `find` comes first
         self._orphans.doubt(token)  # where no answer comes, `find` looks for it before it is sent again
         self._login.write(files)

@@ -15,7 +15,7 @@ from stoker.backends.slurm.queue import Controller
 from stoker.backends.slurm.states import Row
 from stoker.backends.slurm.task import Task, task_id, task_of
 from stoker.core.plan import Job
-from stoker.worker.protocol import RESULT
+from stoker.core.protocol import RESULT
 
 PATIENCE: Final = 10.0
 """Seconds that jobs which are ended get to be gone before their files go."""

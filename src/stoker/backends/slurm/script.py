@@ -22,10 +22,11 @@ import sys
 from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.backends.base.leasing import requested_lease
-from stoker.backends.base.messages import boot_document, gang_document, nodes_of
+from stoker.backends.base.messages import boot_spec, gang_task, nodes_of
 from stoker.backends.base.mounts import Mount
 from stoker.backends.slurm.devices import asked, vendor_of
 from stoker.backends.slurm.settings import SlurmSettings
+from stoker.core.bootspec import BootSpec
 from stoker.core.codec import to_json
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.resources import ResourceSettings
@@ -117,7 +118,7 @@ def specification(
     index: int = 0,
     secret: str = "",
     environment: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+) -> BootSpec:
     """What `worker.boot` is told: the document of task `index`.
 
     `secret` is what the nodes of a gang know each other by, `environment` what opens the artifact store.
@@ -127,8 +128,8 @@ def specification(
     if job.kind == "step" and job.step.settings.resources.gpus_per_node:
         lease = requested_lease(job, samples=f"{here}/samples.jsonl")
     if nodes_of(job) > 1:
-        gang = {**gang_document(job, here, "slurm"), "token": secret}
-    return boot_document(
+        gang = gang_task(job, here, "slurm", token=secret)
+    return boot_spec(
         job,
         site,
         checkpoints=checkpoint_place(site, settings, folder),

@@ -7,7 +7,7 @@ ended it, and whether Slurm starts it again, is only known to Slurm.
 from __future__ import annotations
 
 import json
-from typing import Any, Final, Mapping
+from typing import Final, Mapping
 
 import attrs
 
@@ -16,9 +16,10 @@ from stoker.backends.base.statuses import failed, of_boot
 from stoker.backends.slurm.script import by_srun
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.backends.slurm.states import Row, ended
+from stoker.core.codec import from_json
 from stoker.core.plan import Job, JobStatus
+from stoker.core.protocol import MARK, RESULT, StepResult, WorkerEvent
 from stoker.core.status import CANCELLED, WORKER_LOST
-from stoker.worker.protocol import MARK, RESULT
 
 LATE: Final = 60.0
 """Seconds after a job's end in which its result may still appear: file systems of clusters show a new file that late.
@@ -56,7 +57,7 @@ class Task:
     missing: float | None = None
     over: float | None = None
     told: Row | None = None
-    result: Mapping[str, Any] | None = None
+    result: StepResult | None = None
     result_at: float = 0.0
     read_at: float = float("-inf")
     stale: bytes = b""
@@ -64,7 +65,7 @@ class Task:
     wants: str = ""
     offsets: dict[str, int] = attrs.field(factory=dict)
     errors: bytes = b""
-    events: list[tuple[str, Mapping[str, Any]]] = attrs.field(factory=list)
+    events: list[WorkerEvent] = attrs.field(factory=list)
 
     # Files
 
@@ -95,7 +96,8 @@ class Task:
                         self.errors = (self.errors + data)[-_TAIL:]
         data = files.get(f"{self.place}/{RESULT}")
         if data and data != self.stale:
-            self.result, self.result_at, self.stale = json.loads(data), now, data
+            self.result = from_json(StepResult, json.loads(data), strict=False)
+            self.result_at, self.stale = now, data
         return pieces
 
     def samples(self) -> list[str]:
@@ -119,11 +121,12 @@ class Task:
 
     def _runs_again(self, before: Row, row: Row) -> None:
         self.up, self.told, self.ran = False, None, None
-        if self.result is not None and not self.result["ok"]:
+        if self.result is not None and not self.result.ok:
             self.result = None
         why = row.reason if row.stage == "waiting" else row.state
         message = f"Slurm starts it again ({why})"
-        self.events.append(("requeued", {"job": row.id, "nodes": before.nodes, "message": message}))
+        facts = {"job": row.id, "nodes": before.nodes, "message": message}
+        self.events.append(WorkerEvent(kind="noted", note="requeued", data=facts))
 
     @property
     def comes_again(self) -> bool:
