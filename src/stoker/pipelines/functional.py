@@ -6,13 +6,26 @@ it is made (`run.calling`): nothing here knows how a pipeline runs.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Generic, Mapping, ParamSpec, Protocol, Sequence, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Generic,
+    Iterator,
+    Mapping,
+    ParamSpec,
+    Protocol,
+    Sequence,
+    TypeVar,
+    overload,
+)
 
 import attrs
 
 from stoker.core import graph, request
-from stoker.core.errors import GraphError, ParameterError, UsageError
+from stoker.core.errors import GraphError, ParameterError, StokerError, UsageError
 from stoker.core.graph import Graph, StepSpec
 from stoker.core.plan import Plan
 from stoker.core.request import RunOption
@@ -340,6 +353,11 @@ def step(function: Any = None, /, **options: Any) -> Any:
 
 def pipeline_of(function: Any, options: Mapping[str, Any], on_call: OnCall) -> Pipeline[...]:
     """Make a function a pipeline with the options of `@pipeline`; `on_call` is what a call of it does."""
+    with _shown_in_scripts():
+        return _checked_pipeline(function, options, on_call)
+
+
+def _checked_pipeline(function: Any, options: Mapping[str, Any], on_call: OnCall) -> Pipeline[...]:
     if isinstance(function, (Step, Pipeline)):
         raise UsageError(f"@pipeline on {function!r}", where=caller(), fix="remove one of the two decorators")
     _refuse_or_place(function, "@pipeline")
@@ -408,6 +426,23 @@ class _PipelineDefinition:
 
 
 def _step(function: Any, options: Mapping[str, Any]) -> Step[..., Any]:
+    with _shown_in_scripts():
+        return _checked_step(function, options)
+
+
+@contextlib.contextmanager
+def _shown_in_scripts() -> Iterator[None]:
+    """A mistake in a decorator ends a script with a message: no pipeline has been called yet that would see to it."""
+    try:
+        yield
+    except StokerError:
+        from stoker.pipelines.scripts import watch_script
+
+        watch_script()
+        raise
+
+
+def _checked_step(function: Any, options: Mapping[str, Any]) -> Step[..., Any]:
     if isinstance(function, (Step, Pipeline)):
         raise UsageError(
             f"@step on {function!r}", where=caller(), fix="remove one @step; .with_options(…) changes a step"

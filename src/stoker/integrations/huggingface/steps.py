@@ -85,7 +85,7 @@ def _launched(step: Any, launch: Launch, arguments: Mapping[str, Any]) -> Any:
 
 
 def _misuse(what: str, more: str = "") -> DecoratorMisused:
-    from stoker.run.start import watch_script
+    from stoker.pipelines.scripts import watch_script
 
     watch_script()  # no pipeline has been called yet that would have a script end with a message instead of a traceback
     return DecoratorMisused(f"run_with_accelerate {what}\n{RIGHT}{more}", where=caller())
