@@ -42,7 +42,7 @@ from stoker.core.findings import Finding
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.core.units import whole_run_fields
 from stoker.devices.leases import Ledger
 from stoker.devices.simulate import simulated
@@ -121,7 +121,7 @@ def tell(inventory: Inventory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def job_of(row: Row, settings: StepSettings) -> Job:
-    source = Source(
+    source = FunctionSource(
         kind="script", module="train", qualname="train", path="/home/me/project/train.py", root="/home/me/project"
     )
     step = StepPlan(

@@ -19,13 +19,13 @@ from stoker.backends.base.leasing import Leasing
 from stoker.backends.local.inline import InlineBackend
 from stoker.core.devices import Devices, Inventory, Lease
 from stoker.core.errors import BackendError
-from stoker.core.graph import Output
+from stoker.core.graph import StepOutput
 from stoker.core.monitoring import Monitor
 from stoker.core.plan import Job, JobStatus, Site, StepPlan
 from stoker.core.protocol import StepResult, StepTask, WorkerJob
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.devices.leases import Ledger
 from stoker.devices.simulate import simulated
 from stoker.worker.identity import this_process
@@ -35,8 +35,8 @@ def step(key: str = "train", **settings: Any) -> StepPlan:
     return StepPlan(
         key=key,
         name=key,
-        source=Source(kind="module", module="steps", qualname=key),
-        outputs=(Output(name="output"),),
+        source=FunctionSource(kind="module", module="steps", qualname=key),
+        outputs=(StepOutput(name="output"),),
         unpack=False,
         inputs={},
         settings=StepSettings(**settings),

@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from stoker.backends.local.backend import LocalBackend
-from stoker.core.graph import Output
+from stoker.core.graph import StepOutput
 from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan
 from stoker.core.settings import StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
@@ -92,7 +92,7 @@ class Place:
         (folder / "worksteps.py").write_text(textwrap.dedent(STEPS))
         self.folder = folder
         self.blobs = Blobs(str(folder / "artifacts"))
-        self.source = Source(kind="module", module="worksteps", qualname="one", root=str(folder))
+        self.source = FunctionSource(kind="module", module="worksteps", qualname="one", root=str(folder))
         site = Site(
             artifacts=self.blobs.uri,
             scratch=str(folder / "scratch"),
@@ -111,8 +111,8 @@ class Place:
         self, settings: StepSettings, name: str, /, *, marked: bool = False, behind: bool = False, **inputs: Any
     ) -> str:
         self.count += 1
-        source = Source(kind="module", module="worksteps", qualname=name, root=str(self.folder))
-        outputs = () if name in ("move", "set_it", "talk", "loud") else (Output(name="output"),)
+        source = FunctionSource(kind="module", module="worksteps", qualname=name, root=str(self.folder))
+        outputs = () if name in ("move", "set_it", "talk", "loud") else (StepOutput(name="output"),)
         step = StepPlan(
             key=f"{name}-{settings.isolation}",
             name=name,

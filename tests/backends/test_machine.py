@@ -10,7 +10,7 @@ from stoker.backends.base.machine import check
 from stoker.core.plan import Capacity, StepPlan
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 
 ROOM = Capacity(cpus=2.0, memory=4 * 10**9, slots=16)
 
@@ -20,7 +20,7 @@ def refused(**resources: Any) -> list[tuple[str, str]]:
     step = StepPlan(
         key="train",
         name="train",
-        source=Source(kind="module", module="m", qualname="train"),
+        source=FunctionSource(kind="module", module="m", qualname="train"),
         outputs=(),
         unpack=False,
         inputs={},

@@ -21,7 +21,7 @@ from stoker.core.plan import Plan, StepPlan
 from stoker.core.receipt import Receipt, Track, Use
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.plan import plandoc
 from stoker.store.receipts import ReceiptRow
 from stoker.store.records import Batch
@@ -107,7 +107,7 @@ class Told:
             StepPlan(
                 key=key,
                 name=key,
-                source=Source(kind="module", module="m", qualname=key),
+                source=FunctionSource(kind="module", module="m", qualname=key),
                 outputs=(),
                 unpack=False,
                 inputs={},

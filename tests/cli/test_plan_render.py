@@ -17,7 +17,7 @@ from stoker.core.devices import Device, Inventory
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 
 EXPECTED = Path(__file__).with_name("expected") / "plan_render.txt"
 OFFLINE = {"DOCKER_HOST": "unix:///nowhere.sock", "HTTPS_PROXY": "http://127.0.0.1:9", "NO_COLOR": "1"}
@@ -156,7 +156,7 @@ def test_a_refused_plan_shows_what_it_would_have_sent(box: Any) -> None:
 def test_devices_of_a_lease_that_is_still_to_come() -> None:
     """Each node gets its own, by names that stand for UUIDs; where there are none, nothing is promised."""
     card = Device(kind="nvidia", index=3, uuid="GPU-a", name="H100", model="H100", memory=1, links=("GPU-b",))
-    source = Source(kind="module", module="train", qualname="train")
+    source = FunctionSource(kind="module", module="train", qualname="train")
     settings = StepSettings(resources=ResourceSettings(gpu_count=2, nodes=2))
     step = StepPlan(
         key="train", name="train", source=source, outputs=(), unpack=False, inputs={}, settings=settings, backend="x",

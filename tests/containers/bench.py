@@ -14,10 +14,10 @@ from tests.servers.containers import Engine
 from stoker.backends.base.backend import NO_SERVICES, Services
 from stoker.backends.docker.backend import DockerBackend
 from stoker.core.artifact import from_wire
-from stoker.core.graph import Output
+from stoker.core.graph import StepOutput
 from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan
 from stoker.core.settings import DockerSettings, StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.images.wheel import worker_bundle
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
@@ -126,12 +126,12 @@ class Bench:
         inputs = {
             name: {"value": artifacts.save(value, self.blobs).wire()} for name, value in given.pop("inputs", {}).items()
         }
-        outputs = (Output(name="output"),) if function in ("add", "surroundings", "child_dies", "waits") else ()
+        outputs = (StepOutput(name="output"),) if function in ("add", "surroundings", "child_dies", "waits") else ()
         settings = StepSettings(docker=DockerSettings(parent_image=self.image, skip_build=True), **given)
         step = StepPlan(
             key=key or function,
             name=function,
-            source=Source(
+            source=FunctionSource(
                 kind="script",
                 module="steps",
                 qualname=function,

@@ -25,7 +25,7 @@ from stoker.core.errors import BackendError, MissingPackage, SettingsError
 from stoker.core.plan import Capacity, Job, Site, StepPlan
 from stoker.core.protocol import MARK, WorkerEvent
 from stoker.core.settings import DockerSettings, ResourceSettings, StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.vendors.base import ContainerNeeds
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -46,7 +46,7 @@ def job(name: str = "train", *, attempt: int = 1, key: str = "", **settings: Any
     step = StepPlan(
         key=key or name,
         name=name,
-        source=Source(
+        source=FunctionSource(
             kind="script",
             module="train",
             qualname=name,

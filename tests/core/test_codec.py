@@ -14,13 +14,13 @@ from stoker.core.accelerators import Accelerator
 from stoker.core.codec import from_json, to_json
 from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
-from stoker.core.graph import Output
+from stoker.core.graph import StepOutput
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.settings import NO_RETRY, DockerSettings, ResourceSettings, Retry, StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.engine.events import TaskSpec
 
-SOURCE = Source(kind="script", module="train", qualname="train", path="train.py")
+SOURCE = FunctionSource(kind="script", module="train", qualname="train", path="train.py")
 SETTINGS = StepSettings(
     resources=ResourceSettings(
         cpu_count=2, memory="16GB", accelerators=["H100:8", "A100-80GB/1g.10gb:8"], extended={"example.com/x": 1}
@@ -39,7 +39,7 @@ def _plan(**changes: Any) -> Plan:
         key="train",
         name="train",
         source=SOURCE,
-        outputs=(Output(name="model", type="dict"), Output(name="score")),
+        outputs=(StepOutput(name="model", type="dict"), StepOutput(name="score")),
         unpack=True,
         inputs={"images": {"step": "load", "output": "images"}, "lr": {"value": {"d": "ab", "i": "0.1"}}},
         settings=SETTINGS,

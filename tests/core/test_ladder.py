@@ -108,38 +108,38 @@ def test_what_a_ladder_is_for() -> None:
 
 
 def test_halving_ends_at_the_least() -> None:
-    assert ladder.halved(Halve("n", 3), 16) == Change(what="n", old=16, new=8)
-    assert ladder.halved(Halve("n", 3), 7) == Change(what="n", old=7, new=3)
-    assert ladder.halved(Halve("n", 3), 5) == Change(what="n", old=5, new=3)
-    assert ladder.halved(Halve("n", 3), 3) == "n is 3 already"
-    assert ladder.halved(Halve("n"), 0) == "n is 0 already"
-    assert ladder.halved(Halve("n"), None) == "n is not a plain whole number"
+    assert ladder.halve(Halve("n", 3), 16) == Change(what="n", old=16, new=8)
+    assert ladder.halve(Halve("n", 3), 7) == Change(what="n", old=7, new=3)
+    assert ladder.halve(Halve("n", 3), 5) == Change(what="n", old=5, new=3)
+    assert ladder.halve(Halve("n", 3), 3) == "n is 3 already"
+    assert ladder.halve(Halve("n"), 0) == "n is 0 already"
+    assert ladder.halve(Halve("n"), None) == "n is not a plain whole number"
 
 
 def test_a_resource_is_scaled_from_what_is_asked() -> None:
-    found = ladder.enlarged(Scale("memory", 1.5), ResourceSettings(memory="4GB", cpu_count=2))
+    found = ladder.enlarge(Scale("memory", 1.5), ResourceSettings(memory="4GB", cpu_count=2))
     assert not isinstance(found, str)
     change, resources = found
     assert str(change) == "memory 4GB → 6GB"
     assert resources == ResourceSettings(memory="6GB", cpu_count=2)
-    assert ladder.enlarged(Scale("memory", 2), ResourceSettings()) == "no memory is asked for"
-    assert ladder.enlarged(Scale("memory", 2), ResourceSettings(memory=None)) == "no memory is asked for"
+    assert ladder.enlarge(Scale("memory", 2), ResourceSettings()) == "no memory is asked for"
+    assert ladder.enlarge(Scale("memory", 2), ResourceSettings(memory=None)) == "no memory is asked for"
 
 
 def test_what_contradicts_itself_is_passed_over_with_the_reason() -> None:
-    told = ladder.enlarged(Scale("gpu_memory", 4), ResourceSettings(accelerators="A100", gpu_memory="20GB"))
+    told = ladder.enlarge(Scale("gpu_memory", 4), ResourceSettings(accelerators="A100", gpu_memory="20GB"))
     assert isinstance(told, str) and "disagree" in told
 
 
 def test_alternatives_are_taken_in_order() -> None:
     asked = ResourceSettings(accelerators=["L4:1", "A100:1", "H100:2"])
-    found = ladder.enlarged(Alternative(), asked)
+    found = ladder.enlarge(Alternative(), asked)
     assert not isinstance(found, str)
     assert str(found[0]) == "accelerators L4:1 → A100:1"
     assert found[1] == ResourceSettings(accelerators=["A100:1", "H100:2"])
     last = ResourceSettings(accelerators=["H100:2"])
-    assert ladder.enlarged(Alternative(), last) == "H100:2 is the last of the accelerators"
-    assert ladder.enlarged(Alternative(), ResourceSettings(gpu_count=1)) == "no accelerators are named"
+    assert ladder.enlarge(Alternative(), last) == "H100:2 is the last of the accelerators"
+    assert ladder.enlarge(Alternative(), ResourceSettings(gpu_count=1)) == "no accelerators are named"
 
 
 def test_the_net_of_several_changes() -> None:

@@ -36,7 +36,7 @@ def test_lines_for_installers() -> None:
     )
     assert asked.specifications == ("bioconda::samtools>=1.20", "ffmpeg", "numpy==1.26")
     assert asked.indexes == ("--index-url=https://a", "--extra-index-url=https://b", "--extra-index-url=https://c")
-    assert asked.text.startswith("Python 3.12, link @") and not asked.empty and not asked.own
+    assert asked.text.startswith("Python 3.12, link @") and not asked.empty and not asked.makes_environment
     assert PackageSettings().empty and PackageSettings(pypi={"six": None}, environment="uv").empty
     assert PackageSettings(pypi={"six": ""}, disabled=True).empty
 

@@ -84,7 +84,7 @@ def test_a_part_that_is_none_is_refused(name: str, message: str) -> None:
 
 def test_metadata_is_not_imported_where_nobody_offers_any(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "entry_points", lambda **_: pytest.fail("the distributions were scanned"))
-    assert list(NUMBERS.offered()) == []
+    assert list(NUMBERS.third_party_parts()) == []
 
 
 def test_a_zip_file_on_the_path_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def test_why_a_device_was_held_back() -> None:
 
 def test_nothing_has_no_words() -> None:
     assert words.power_text(None) == words.rate_text(None) == words.memory_of_text(None, 5) == ""
-    assert words.known(None, str) == "" and words.known(0.0, str) == "0.0"
+    assert words.text_or_empty(None, str) == "" and words.text_or_empty(0.0, str) == "0.0"
     assert (words.power_text(312.4), words.rate_text(1.2e9)) == ("312 W", "1.2 GB/s")
 
 

@@ -15,7 +15,7 @@ from stoker.core.findings import Finding
 from stoker.core.ladder import Rung
 from stoker.core.plan import StepPlan
 from stoker.core.settings import NO_RETRY, StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.engine.escalation import Escalation, number_wire, whole_number
 from stoker.engine.recorder import Recorder
 from stoker.store import artifacts
@@ -439,7 +439,7 @@ def planned(*rungs: Rung, **resources: Any) -> StepPlan:
     return StepPlan(
         key="train",
         name="train",
-        source=Source(kind="script", module="m", qualname="train"),
+        source=FunctionSource(kind="script", module="m", qualname="train"),
         outputs=(),
         unpack=False,
         inputs={},

@@ -11,7 +11,7 @@ import pytest
 from stoker.core.errors import StoreError
 from stoker.core.plan import StepPlan
 from stoker.core.settings import StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.engine.execution import StepExecution
 from stoker.engine.recorder import Recorder
 from stoker.store.rows import RunRow
@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> Any:
 STEP = StepPlan(
     key="train",
     name="train",
-    source=Source(kind="module", module="m", qualname="train"),
+    source=FunctionSource(kind="module", module="m", qualname="train"),
     outputs=(),
     unpack=False,
     inputs={},

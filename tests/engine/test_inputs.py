@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from stoker.core.artifact import from_wire
-from stoker.core.graph import Output
+from stoker.core.graph import StepOutput
 from stoker.core.plan import Capacity, StepPlan
 from stoker.core.settings import StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.engine.inputs import Bindings, UnequalLengths, tree_digest
 from stoker.engine.pace import LONGEST_LINE, Pace
 from stoker.engine.tasks import element_task, lines_up, step_task
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
-SOURCE = Source(kind="module", module="m", qualname="f")
+SOURCE = FunctionSource(kind="module", module="m", qualname="f")
 
 
 def step(key: str = "f", **fields: Any) -> StepPlan:
@@ -27,7 +27,7 @@ def step(key: str = "f", **fields: Any) -> StepPlan:
             "key": key,
             "name": key,
             "source": SOURCE,
-            "outputs": (Output(name="output"),),
+            "outputs": (StepOutput(name="output"),),
             "unpack": False,
             "inputs": {},
             "settings": StepSettings(),

@@ -6,17 +6,17 @@ from typing import Any
 
 import attrs
 
-from stoker.core.graph import Output
+from stoker.core.graph import StepOutput
 from stoker.core.plan import StepPlan
 from stoker.core.settings import StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.engine.inputs import result_key
 
 STEP = StepPlan(
     key="train",
     name="train",
-    source=Source(kind="module", module="train", qualname="train", path="train.py", root="."),
-    outputs=(Output(name="output"),),
+    source=FunctionSource(kind="module", module="train", qualname="train", path="train.py", root="."),
+    outputs=(StepOutput(name="output"),),
     unpack=False,
     inputs={},
     settings=StepSettings(),

@@ -9,16 +9,16 @@ import pytest
 
 from stoker.core.errors import StoreError
 from stoker.core.findings import Finding
-from stoker.core.graph import Output
+from stoker.core.graph import StepOutput
 from stoker.core.plan import PLAN_VERSION, Plan, StepPlan
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Retry, StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.plan import plandoc
 
-SOURCE = Source(kind="script", module="train", qualname="train", path="/a/train.py", root="/a")
+SOURCE = FunctionSource(kind="script", module="train", qualname="train", path="/a/train.py", root="/a")
 SETTINGS = StepSettings(resources=ResourceSettings(cpu_count=2, memory="4GB"), retry=Retry(2), timeout=60.0)
-OUTPUTS = (Output(name="model", type="dict"), Output(name="score", type="float"))
+OUTPUTS = (StepOutput(name="model", type="dict"), StepOutput(name="score", type="float"))
 
 
 def step(position: int, **changes: object) -> StepPlan:

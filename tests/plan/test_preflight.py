@@ -16,7 +16,7 @@ from stoker.core.launch import DEFAULTS, Launch
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.devices.simulate import simulated
 from stoker.plan.preflight import findings
 from stoker.plan.rules import ClientPython
@@ -43,7 +43,7 @@ def a_step(
     return StepPlan(
         key=name,
         name=name,
-        source=Source(kind=kind, path="train.py", module="train", qualname=name),
+        source=FunctionSource(kind=kind, path="train.py", module="train", qualname=name),
         outputs=(),
         unpack=False,
         inputs={},

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stoker.core.imagefacts import ImageFacts
-from stoker.core.imagenames import merged, named, parse, plain
+from stoker.core.imagenames import facts_of_name, is_plain, merge_facts, parse
 
 NAMES: dict[str, dict[str, Any]] = {
     "pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime": {
@@ -68,7 +68,7 @@ NAMES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("reference", NAMES)
 def test_names(reference: str) -> None:
-    said = named(reference)
+    said = facts_of_name(reference)
     fields = ("cuda", "cudnn", "python", "rocm", "neuron", "frameworks")
     assert {name: getattr(said, name) for name in fields if getattr(said, name)} == NAMES[reference]
     assert said.base == "name"
@@ -98,21 +98,21 @@ def test_plain_images() -> None:
         "docker.io/library/debian",
         "public.ecr.aws/docker/library/python:3.9",
     ):
-        assert plain(reference)
+        assert is_plain(reference)
     for reference in (
         "pytorch/pytorch:latest",
         "myorg/python:3.11",
         "registry.example.com/python:3.11",
         "nvidia/cuda:12.4",
     ):
-        assert not plain(reference)
+        assert not is_plain(reference)
 
 
 def test_a_configuration_goes_before_the_name() -> None:
     reference = "pytorch/pytorch:2.4.0-cuda12.4-cudnn9-runtime"
     known = ImageFacts(reference=reference, cuda="12.6.1", python="3.11.9", frameworks={"torch": "2.5.0+cu126"})
-    both = merged(known, reference)
+    both = merge_facts(known, reference)
     assert (both.cuda, both.python, both.cudnn) == ("12.6.1", "3.11.9", "9")
     assert both.frameworks == {"torch": "2.5.0+cu126"}
     assert both.base == "registry"
-    assert merged(None, reference).base == "name"
+    assert merge_facts(None, reference).base == "name"

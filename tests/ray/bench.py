@@ -15,10 +15,10 @@ from tests.servers.raycluster import TOKEN, RayCluster
 
 from stoker.backends.ray.backend import RayBackend
 from stoker.core.artifact import from_wire
-from stoker.core.graph import Output
+from stoker.core.graph import StepOutput
 from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan
 from stoker.core.settings import StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.images.wheel import worker_bundle
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
@@ -148,8 +148,8 @@ class Bench:
         step = StepPlan(
             key=key or function,
             name=function,
-            source=Source(kind="script", module="steps", qualname=function, path=path, root=str(self.code)),
-            outputs=(Output(name="output"),) if function in VALUES else (),
+            source=FunctionSource(kind="script", module="steps", qualname=function, path=path, root=str(self.code)),
+            outputs=(StepOutput(name="output"),) if function in VALUES else (),
             unpack=False,
             inputs={},
             settings=StepSettings(**given),

@@ -23,7 +23,7 @@ from stoker.config import Torchrun
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.settings import DockerSettings, PackageSettings, ResourceSettings, Retry, StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.core.status import CANCELLED, HOST_OOM, NODE_LOST, REFUSED, WORKER_LOST
 from stoker.launchers.options import resolve_launch
 
@@ -43,7 +43,7 @@ LOCAL = {"address": "http://127.0.0.1:8265"}
 
 
 def step(name: str = "train", **settings: Any) -> StepPlan:
-    source = Source(
+    source = FunctionSource(
         kind="script", module="train", qualname=name, path="/home/me/project/train.py", root="/home/me/project"
     )
     return StepPlan(

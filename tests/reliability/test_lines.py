@@ -20,10 +20,10 @@ import pytest
 from stoker.backends.local.backend import LocalBackend
 from stoker.core import wire
 from stoker.core.artifact import from_wire
-from stoker.core.graph import Output
+from stoker.core.graph import StepOutput
 from stoker.core.plan import Job, JobStatus, Site, StepPlan
 from stoker.core.settings import StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 from stoker.worker.forked import WorkerHandle
@@ -59,15 +59,15 @@ class Bench:
         self.backend = LocalBackend(site, {"cpus": 2})
         self.over: dict[str, JobStatus] = {}
 
-    def source(self, name: str) -> Source:
-        return Source(kind="module", module="linesteps", qualname=name, root=str(self.folder))
+    def source(self, name: str) -> FunctionSource:
+        return FunctionSource(kind="module", module="linesteps", qualname=name, root=str(self.folder))
 
     def submit(self, name: str, job: str, *, behind: bool = False, marked: bool = True, **inputs: str) -> str:
         step = StepPlan(
             key=name,
             name=name,
             source=self.source(name),
-            outputs=(Output(name="output"),),
+            outputs=(StepOutput(name="output"),),
             unpack=False,
             inputs={},
             settings=StepSettings(),

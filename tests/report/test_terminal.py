@@ -10,12 +10,12 @@ import pytest
 
 from stoker.core.plan import LogLine, Plan, StepPlan
 from stoker.core.settings import StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.core.words import count_text, memory_text, time_text
 from stoker.report import terminal as module
 from stoker.report.terminal import Terminal
 
-SOURCE = Source(kind="module", module="m", qualname="f")
+SOURCE = FunctionSource(kind="module", module="m", qualname="f")
 
 
 class Tty(io.StringIO):

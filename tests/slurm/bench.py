@@ -13,10 +13,10 @@ from tests.servers.slurm import Cluster
 
 from stoker.backends.slurm.backend import SlurmBackend
 from stoker.core.artifact import from_wire
-from stoker.core.graph import Output
+from stoker.core.graph import StepOutput
 from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan
 from stoker.core.settings import StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.images.wheel import worker_bundle
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
@@ -146,14 +146,14 @@ class Bench:
         step = StepPlan(
             key=key or function,
             name=function,
-            source=Source(
+            source=FunctionSource(
                 kind="script",
                 module="steps",
                 qualname=function,
                 path=str(self.code / "steps.py"),
                 root=str(self.code),
             ),
-            outputs=(Output(name="output"),) if function in VALUES else (),
+            outputs=(StepOutput(name="output"),) if function in VALUES else (),
             unpack=False,
             inputs={},
             settings=StepSettings(**given),

@@ -20,7 +20,7 @@ from stoker.core.findings import Finding
 from stoker.core.plan import StepPlan
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 
 INFINITE = float("inf")
 
@@ -29,7 +29,7 @@ def step(**resources: Any) -> StepPlan:
     return StepPlan(
         key="train",
         name="train",
-        source=Source(kind="module", module="train", qualname="train"),
+        source=FunctionSource(kind="module", module="train", qualname="train"),
         outputs=(),
         unpack=False,
         inputs={},

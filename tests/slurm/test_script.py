@@ -25,7 +25,7 @@ from stoker.core.codec import to_json
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.protocol import HookFacts
 from stoker.core.settings import DockerSettings, ResourceSettings, StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 
 GOLDEN = Path(__file__).parent / "golden"
 SITE = Site(
@@ -48,7 +48,7 @@ IMAGE = DockerSettings(
 
 
 def job(name: str = "train", *, key: str = "", attempt: int = 1, hook: bool = False, **settings: Any) -> Job:
-    source = Source(
+    source = FunctionSource(
         kind="script", module="train", qualname=name, path="/home/me/project/train.py", root="/home/me/project"
     )
     step = StepPlan(

@@ -17,7 +17,7 @@ from stoker.config import SlurmSettings
 from stoker.core.codec import to_json
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.settings import ResourceSettings, StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 
 STEPS = """
 import os
@@ -85,7 +85,7 @@ def send(slurm_cluster: Cluster, tmp_path: Path) -> Callable[..., Sent]:
 
     def sent(name: str, *, count: int = 1, given: dict[str, Any] | None = None, **settings: Any) -> Sent:
         (tmp_path / "train.py").write_text(STEPS)
-        source = Source(
+        source = FunctionSource(
             kind="script", module="train", qualname=name, path=str(tmp_path / "train.py"), root=str(tmp_path)
         )
         site = Site(

@@ -7,18 +7,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.worker import modules
 
 CHECK = """
 import sys
 from stoker.core import request
 from stoker.core.errors import SourceError
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.worker import modules
 
 def source(kind, module, qualname="one", **fields):
-    return Source(kind=kind, module=module, qualname=qualname, **fields)
+    return FunctionSource(kind=kind, module=module, qualname=qualname, **fields)
 
 def found(*args, **fields):
     return modules.function_of(source(*args, **fields), lambda digest: b"")
@@ -128,7 +128,7 @@ def test_a_module_is_found_below_its_root(project: Any) -> None:
 def test_a_script_runs_as_it_is_now_not_as_it_was_compiled(tmp_path: Path) -> None:
     """Two edits in one second that keep the size look alike to Python's cache of compiled files."""
     path = tmp_path / "train.py"
-    source = Source(kind="script", module="train_as_it_is", qualname="f", path=str(path), root=str(tmp_path))
+    source = FunctionSource(kind="script", module="train_as_it_is", qualname="f", path=str(path), root=str(tmp_path))
     for number in (1, 2):
         path.write_text(f"def f():\n    return {number}\n")
         os.utime(path, (1_000_000_000, 1_000_000_000))

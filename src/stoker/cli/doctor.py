@@ -18,9 +18,9 @@ from stoker import stacks
 from stoker.backends.registry import BACKENDS
 from stoker.cli.options import json_option
 from stoker.cli.output import paint, print_json
-from stoker.core.checks import Check
 from stoker.core.devices import Inventory
 from stoker.core.errors import EXIT_INFRASTRUCTURE, StokerError
+from stoker.core.findings import Check
 from stoker.core.status import NO_GPU_BUILD
 from stoker.core.words import memory_text
 from stoker.devices import builds

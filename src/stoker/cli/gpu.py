@@ -199,7 +199,7 @@ def _row(key: str, group: Sequence[Shown]) -> tuple[str, ...]:
         words.percent_text(known.utilization_peak),
         words.memory_of_text(known.memory_peak, known.memory),
         words.energy_text(known.energy),
-        words.known(known.first_use, time_text),
-        words.known(known.longest_idle, time_text),
+        words.text_or_empty(known.first_use, time_text),
+        words.text_or_empty(known.longest_idle, time_text),
         time_text(known.seconds),
     )

@@ -107,8 +107,8 @@ def receipt(document: Mapping[str, Any]) -> str:
             words.memory_of_text(use.memory_peak, use.memory),
             words.power_text(use.power_mean),
             words.energy_text(use.energy),
-            words.known(use.first_use, time_text),
-            words.known(use.longest_idle, time_text),
+            words.text_or_empty(use.first_use, time_text),
+            words.text_or_empty(use.longest_idle, time_text),
         )
         for use in found.devices
     ]

@@ -297,7 +297,7 @@ def _of_other_distributions() -> Mapping[str, Model]:
     """Spelling → model, of the vendors that other distributions bring; read once a process."""
     return {
         _plain(spelling): model
-        for _, vendor in _REGISTRY.offered()
+        for _, vendor in _REGISTRY.third_party_parts()
         for model in vendor.chips
         for spelling in (model.name, *model.spellings)
     }

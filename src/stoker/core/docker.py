@@ -1,4 +1,4 @@
-"""What a person asks of the image in which a step runs. How an image is written and built is not known here."""
+"""The settings of the image in which a step runs; `images` renders and builds it."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def parse_environment(value: Mapping[str, str | float | None] | None) -> Mapping
     raw: Any = parse_mapping(value)
     if raw is None or raw is UNSET:
         return raw
-    found: dict[str, str | None] = {}
+    variables: dict[str, str | None] = {}
     for name, text in raw.items():
         if not name or "=" in name or "\0" in name:
             raise SettingsError(f"{name!r} is not a name for an environment variable")
         if isinstance(text, bool) or not (text is None or isinstance(text, (str, int, float))):
             raise SettingsError(f"{name}={text!r} is not a text", fix=f'write "{str(text).lower()}" in quotes')
-        found[name] = text if text is None else str(text)
-    return found
+        variables[name] = text if text is None else str(text)
+    return variables
 
 
 def parse_build_config(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """`build_config`: the build's options and its ignore file."""
-    found = parse_mapping(value)
-    for key in found or ():
+    config = parse_mapping(value)
+    for key in config or ():
         if key not in BUILD_KEYS:
             raise SettingsError(f"build_config has no key '{key}'{nearest(key, BUILD_KEYS)}")
-    return found
+    return config
 
 
 def parse_installer(value: str | None) -> Installer | None:

@@ -1,4 +1,4 @@
-"""Every error that Stoker raises; the type says what to do next, the message what happened and how to mend it.
+"""Every error that Stoker raises; the type says what to do next, the message what happened and how to fix it.
 
     StokerError
     ├─ UsageError                 fix the call, the file or the setting        exit code 2
@@ -9,8 +9,8 @@
     │  └─ NotFound                no such run, step, artifact, stack
     ├─ PreflightError             the plan's findings refuse the run           exit code 3
     ├─ RunFailed                  a step failed                                exit code 1
-    ├─ RunCancelled               somebody stopped the run                     exit code 130
-    └─ InfrastructureError        what Stoker stands on failed                 exit code 4
+    ├─ RunCancelled               the run was stopped                       exit code 130
+    └─ InfrastructureError        what Stoker depends on failed                 exit code 4
        ├─ StoreError              database or artifacts; also a store of a newer version
        ├─ SerializationError      a value that cannot be kept
        ├─ BackendError            a platform refused or vanished
@@ -136,7 +136,7 @@ class MissingPackage(InfrastructureError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`", did you mean 'x'?"` for the nearest known name, or the list of what is known."""
+    """`", did you mean 'x'?"` for the nearest known name, or the list of known names."""
     import difflib
 
     names = sorted(set(known))
@@ -146,5 +146,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return ", did you mean " + " or ".join(f"'{lowered[match]}'" for match in close) + "?"
     if not names:
         return ""
-    shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
-    return f" (known: {shown})"
+    listed = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+    return f" (known: {listed})"

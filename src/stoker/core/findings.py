@@ -1,6 +1,6 @@
-"""One line of a check: a stable code, how serious, where, what, why, and the fix.
+"""What preflight and `stoker doctor` report: findings about a plan, and checks of an environment.
 
-Codes never change their meaning. STK1xx: the request itself. The documentation has a page for each.
+A finding's code never changes its meaning; the documentation explains each code. STK1xx are about the request itself.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from typing import Iterable, Literal
 import attrs
 
 Level = Literal["error", "translated", "info"]
-"""`error` stops the run; `translated` says what the platform gets instead of the words asked for."""
+"""`error` stops the run; `translated` says what the platform gets in place of the request's own words."""
 
 
 @attrs.frozen(kw_only=True)
 class Finding:
-    """What a check says about one place of a plan."""
+    """What preflight says about one place of a plan."""
 
     code: str
+    """Such as "STK101"; stable."""
     level: Level
     what: str
     where: str = ""
+    """The step and its place in the user's code."""
     why: str = ""
     fix: str = ""
 
@@ -37,11 +39,12 @@ class Finding:
 
 @attrs.frozen(kw_only=True)
 class Reporter:
-    """Makes the findings about one step. `where` is the place that they name, `step` the name by which `--set` reaches
-    the step's settings."""
+    """Makes the findings about one step."""
 
     where: str
+    """The place that the findings name."""
     step: str
+    """The name under which `--set` reaches the step's settings."""
 
     def refused(self, code: str, what: str, why: str, setting: str) -> Finding:
         """An error whose fix is a setting that is honoured, or another stack."""
@@ -52,7 +55,7 @@ class Reporter:
         return Finding(code=code, level="error", where=self.where, what=what, why=why, fix=fix)
 
     def translated(self, code: str, what: str, why: str) -> Finding:
-        """The request is honoured, in another way than asked."""
+        """The request is honoured, in other words than its own."""
         return Finding(code=code, level="translated", where=self.where, what=what, why=why)
 
     def info(self, code: str, what: str, why: str) -> Finding:
@@ -61,5 +64,18 @@ class Reporter:
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:
-    """Those that stop a run."""
+    """The findings that stop a run."""
     return [finding for finding in findings if finding.level == "error"]
+
+
+@attrs.frozen(kw_only=True)
+class Check:
+    """One line of `stoker doctor`."""
+
+    name: str
+    found: str
+    """What there is, in words."""
+    problem: str = ""
+    """What is wrong with it; empty if all is well."""
+    fix: str = ""
+    """How to mend a problem; without one a hint at most."""

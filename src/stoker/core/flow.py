@@ -1,7 +1,7 @@
 """A flow as data: its steps, and where each of them may go next. What the class form adds to a graph.
 
 The front end reads it from the step methods (`flows.transitions`), the engine follows it, the command line shows
-it. Also here: names under which a finished task leaves word of where it goes.
+it. Also the names of the outputs in which a finished task records where it goes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OWN: Final = frozenset({TRANSITION, ELEMENTS, GANG, CARD})
 
 @attrs.frozen(kw_only=True)
 class CaughtFailure:
-    """What `@catch(var=…)` leaves in its attribute: why the step failed. True, where None would mean that it did not.
+    """The value of `@catch(var=…)`'s attribute: why the step failed. It is true; None there means that it did not fail.
 
     `type` is the exception's, empty where the process was killed; `exception` is what it said.
     """
@@ -81,23 +81,23 @@ class FlowGraph:
     def order(self) -> list[str]:
         """The steps, each behind those that it comes from, ways back aside; what is never reached comes last."""
         done: list[str] = []
-        seen: set[str] = set()
+        visited: set[str] = set()
         line = [(self.start, False)]
         while line:
-            name, left = line.pop()
-            if left:
+            name, finished = line.pop()
+            if finished:
                 done.append(name)
-            elif name not in seen and name in self.steps:
-                seen.add(name)
+            elif name not in visited and name in self.steps:
+                visited.add(name)
                 line.append((name, True))
                 line.extend((target, False) for target in self.steps[name].targets)
-        return done[::-1] + [name for name in self.steps if name not in seen]
+        return done[::-1] + [name for name in self.steps if name not in visited]
 
     def before(self) -> dict[str, list[str]]:
         """For each step the steps that go to it."""
-        found: dict[str, list[str]] = {name: [] for name in self.steps}
+        predecessors: dict[str, list[str]] = {name: [] for name in self.steps}
         for step in self.steps.values():
             for target in step.targets:
-                if target in found and step.name not in found[target]:
-                    found[target].append(step.name)
-        return found
+                if target in predecessors and step.name not in predecessors[target]:
+                    predecessors[target].append(step.name)
+        return predecessors

@@ -14,7 +14,7 @@ from stoker.core.settings import Layer
 
 
 @attrs.frozen(kw_only=True)
-class Input:
+class StepInput:
     """One parameter of a step's function."""
 
     name: str
@@ -23,7 +23,7 @@ class Input:
 
 
 @attrs.frozen(kw_only=True)
-class Output:
+class StepOutput:
     """One named result of a step's function."""
 
     name: str
@@ -40,8 +40,8 @@ class StepSpec:
 
     name: str
     function: Callable[..., Any]
-    inputs: tuple[Input, ...]
-    outputs: tuple[Output, ...]
+    inputs: tuple[StepInput, ...]
+    outputs: tuple[StepOutput, ...]
     unpack: bool
     where: str
     layers: tuple[Layer, ...] = ()

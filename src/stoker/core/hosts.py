@@ -35,12 +35,12 @@ def ssh_address(text: str) -> Address:
     """What "ssh://USER@HOST:PORT" means; `SettingsError` for anything else."""
     from urllib.parse import unquote, urlsplit  # it takes milliseconds, and few stacks have a host
 
-    given: Any = text
-    if not isinstance(given, str) or not given.startswith("ssh://"):
-        host = given if isinstance(given, str) and _HOST.fullmatch(given) else ""
+    raw: Any = text
+    if not isinstance(raw, str) or not raw.startswith("ssh://"):
+        host = raw if isinstance(raw, str) and _HOST.fullmatch(raw) else ""
         raise SettingsError(f"{text!r} is not the address of a host", fix=f'write "ssh://{host}"' if host else _FIX)
     try:
-        parts = urlsplit(given)
+        parts = urlsplit(raw)
         port = parts.port or 0
     except ValueError as error:
         raise SettingsError(f"{text!r} is not the address of a host: {error}", fix=_FIX) from None
@@ -53,10 +53,10 @@ def ssh_address(text: str) -> Address:
         raise SettingsError(
             f"{text!r} has more than a host in it", fix="take away what follows the host; folder=… says where files go"
         )
-    name, _, place = parts.netloc.rpartition("@")
+    name, _, location = parts.netloc.rpartition("@")
     user = unquote(name)
     # As it was written: an alias of ~/.ssh/config may have capitals, which `hostname` would make small.
-    host = re.sub(r":\d*$", "", place) if not place.startswith("[") else place[1:].partition("]")[0]
+    host = re.sub(r":\d*$", "", location) if not location.startswith("[") else location[1:].partition("]")[0]
     if not _HOST.fullmatch(host) or (user and not _USER.fullmatch(user)):
         raise SettingsError(f"{text!r} is not the address of a host", fix=_FIX)
     return Address(host, user, port)

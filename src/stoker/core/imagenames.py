@@ -1,6 +1,6 @@
 """What an image's reference says by itself: its parts, and what well-known families write into their tags. Pure.
 
-A tag is what its publisher says of an image; what the image's configuration says goes before it (`merged`). The
+A tag is what its publisher says of an image; what the image's configuration says goes before it (`merge_facts`). The
 families, with the page of each:
 
     pytorch/pytorch:2.4.0-cuda12.4-cudnn9-runtime                      https://hub.docker.com/r/pytorch/pytorch/tags
@@ -136,9 +136,9 @@ def parse(reference: str) -> Reference | None:
     https://github.com/distribution/reference/blob/main/reference.go: the first part is a registry if it has a dot or a
     colon, or is "localhost".
     """
-    rest, _, digest = reference.strip().partition("@")
-    head, slash, tail = rest.partition("/")
-    registry, path = (head, tail) if slash and (re.search(r"[.:]", head) or head == "localhost") else (HUB, rest)
+    undigested, _, digest = reference.strip().partition("@")
+    head, slash, tail = undigested.partition("/")
+    registry, path = (head, tail) if slash and (re.search(r"[.:]", head) or head == "localhost") else (HUB, undigested)
     if registry in ("index.docker.io", "registry-1.docker.io"):
         registry = HUB
     match = re.fullmatch(r"([a-z0-9]+(?:(?:\.|_|__|-+|/)[a-z0-9]+)*)(?::([\w][\w.-]{0,127}))?", path)
@@ -148,8 +148,8 @@ def parse(reference: str) -> Reference | None:
     return Reference(registry=registry, repository=repository, tag=match[2] or "", digest=digest)
 
 
-def named(reference: str) -> ImageFacts:
-    """What a reference's own words say; a name of no known family says nothing."""
+def facts_of_name(reference: str) -> ImageFacts:
+    """What a reference's own words say of the image; nothing where its family is not known."""
     parts = parse(reference)
     facts = ImageFacts(reference=reference, base="name")
     if parts is None:
@@ -163,15 +163,15 @@ def named(reference: str) -> ImageFacts:
     return facts
 
 
-def plain(reference: str) -> bool:
+def is_plain(reference: str) -> bool:
     """Whether an image is of a family that holds no accelerator's libraries."""
     parts = parse(reference)
     return parts is not None and parts.registry in _MIRRORS and _hub_name(parts) in PLAIN
 
 
-def merged(facts: ImageFacts | None, reference: str) -> ImageFacts:
-    """What is known of an image: its configuration's words where it has them, those of its name for the rest."""
-    words = named(reference)
+def merge_facts(facts: ImageFacts | None, reference: str) -> ImageFacts:
+    """All facts of an image: those of its configuration, completed by those of its name."""
+    words = facts_of_name(reference)
     if facts is None:
         return words
     frameworks = {**words.frameworks, **facts.frameworks}
@@ -216,27 +216,27 @@ def _ngc(words: Mapping[str, str]) -> dict[str, Any]:
 
 def _aws(words: Mapping[str, str]) -> dict[str, Any]:
     framework = words["repo"].partition("-")[0].replace("pytorch", "torch")
-    found: dict[str, Any] = {"python": python_of_tag(words.get("py", ""))}
+    facts: dict[str, Any] = {"python": python_of_tag(words.get("py", ""))}
     kind = words["acc"]
     if kind.startswith("neuron"):
-        found["neuron"] = words.get("sdk", "?")
+        facts["neuron"] = words.get("sdk", "?")
     if "cu" in words:
-        found["cuda"] = cuda_of_tag(words["cu"])
+        facts["cuda"] = cuda_of_tag(words["cu"])
     if framework in ("torch", "tensorflow"):
         # AWS builds TensorFlow itself; its PyTorch has a local version only of what its own index serves.
         local = "+cpu" if framework == "torch" and kind == "cpu" else ""
         local = f"+cu{words['cu']}" if framework == "torch" and "cu" in words else local
-        found["frameworks"] = {framework: words["ver"] + local}
-    return found
+        facts["frameworks"] = {framework: words["ver"] + local}
+    return facts
 
 
 def _google(words: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     if "cu" in words:
-        found["cuda"] = cuda_of_tag(words["cu"])
+        facts["cuda"] = cuda_of_tag(words["cu"])
     if "py" in words:
-        found["python"] = python_of_tag(words["py"])
-    return found
+        facts["python"] = python_of_tag(words["py"])
+    return facts
 
 
 def _acpt(words: Mapping[str, str]) -> dict[str, Any]:

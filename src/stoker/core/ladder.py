@@ -1,7 +1,7 @@
-"""What may be changed of a request that ran out of memory, rung by rung, as a person writes it and as it is climbed.
+"""A ladder: the changes to a request that ran out of memory, rung by rung, as a person writes and the engine climbs it.
 
-Pure: says which rung helps against which cause and what it makes of a request. Whether a backend takes the new request,
-and what a step's arguments are, is the engine's.
+Pure: which rung helps against which cause, and what it makes of a request. The engine knows whether a backend takes the
+new request, and a step's arguments.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def rung(value: Any) -> Rung:
     if isinstance(value, _KINDS):
         return value
     if isinstance(value, str):
-        return _parsed(value)
+        return _parse_rung(value)
     if isinstance(value, Mapping):
         if "parameter" in value:
             return Halve(**value)
@@ -139,16 +139,16 @@ def rung(value: Any) -> Rung:
     raise SettingsError(f"{value!r} is not a rung", fix=f"write {_FORMS}")
 
 
-def _parsed(text: str) -> Rung:
+def _parse_rung(text: str) -> Rung:
     words = text.replace(",", " ").split()
-    head, rest = (words[0].lower(), words[1:]) if words else ("", [])
-    if head == "alternative" and not rest:
+    head, arguments = (words[0].lower(), words[1:]) if words else ("", [])
+    if head == "alternative" and not arguments:
         return Alternative()
-    if head == "scale" and 1 <= len(rest) <= 2:
-        return Scale(*rest)
-    if head == "halve" and rest:
+    if head == "scale" and 1 <= len(arguments) <= 2:
+        return Scale(*arguments)
+    if head == "halve" and arguments:
         fields: dict[str, Any] = {}
-        name, *more = rest
+        name, *more = arguments
         while len(more) >= 2:
             first, second, *more = more
             if first == "least":
@@ -160,17 +160,17 @@ def _parsed(text: str) -> Rung:
                 break
         if not more:
             return Halve(name, **fields)
-    known = ("halve", "scale", "alternative")
-    hint = nearest(head, known) if head and head not in known else ""
+    heads = ("halve", "scale", "alternative")
+    hint = nearest(head, heads) if head and head not in heads else ""
     raise SettingsError(f"{text!r} is not a rung{hint}", fix=f"write {_FORMS}")
 
 
 def single(ladder: Iterable[Rung]) -> tuple[Rung, ...]:
     """The ladder with a rung for each time that one may be used."""
-    found: list[Rung] = []
+    rungs: list[Rung] = []
     for one in ladder:
-        found += [attrs.evolve(one, times=1)] * one.times if isinstance(one, Halve) else [one]
-    return tuple(found)
+        rungs += [attrs.evolve(one, times=1)] * one.times if isinstance(one, Halve) else [one]
+    return tuple(rungs)
 
 
 def climbed_after(ladder: Iterable[Rung]) -> frozenset[str]:
@@ -200,7 +200,7 @@ class Change:
         return {"what": self.what, "old": self.old, "new": self.new}
 
 
-def halved(one: Halve, value: int | None) -> Change | str:
+def halve(one: Halve, value: int | None) -> Change | str:
     """The parameter's change, or why there is none."""
     if value is None:
         return f"{one.parameter} is not a plain whole number"
@@ -209,15 +209,15 @@ def halved(one: Halve, value: int | None) -> Change | str:
     return Change(what=one.parameter, old=value, new=max(one.least, value // 2))
 
 
-def enlarged(one: Scale | Alternative, resources: ResourceSettings) -> tuple[Change, ResourceSettings] | str:
-    """The change of a request and the request that it makes, or why there is none."""
+def enlarge(one: Scale | Alternative, resources: ResourceSettings) -> tuple[Change, ResourceSettings] | str:
+    """The change of a request and the changed request, or why there is none."""
     try:
         if isinstance(one, Scale):
-            asked = resources.get(one.resource)
-            if asked is None:
+            amount = resources.get(one.resource)
+            if amount is None:
                 return f"no {one.resource} is asked for"
-            more = math.ceil(asked * one.factor)
-            change = Change(what=one.resource, old=asked, new=more)
+            more = math.ceil(amount * one.factor)
+            change = Change(what=one.resource, old=amount, new=more)
             return change, attrs.evolve(resources, **{one.resource: more})
         kinds = resources.get("accelerators", ())
         if len(kinds) < 2:
@@ -230,8 +230,8 @@ def enlarged(one: Scale | Alternative, resources: ResourceSettings) -> tuple[Cha
 
 def net(changes: Iterable[Change]) -> tuple[Change, ...]:
     """One change for each thing: from what was asked for to what it is now."""
-    found: dict[str, Change] = {}
+    merged: dict[str, Change] = {}
     for change in changes:
-        first = found.get(change.what)
-        found[change.what] = change if first is None else attrs.evolve(change, old=first.old)
-    return tuple(found.values())
+        first = merged.get(change.what)
+        merged[change.what] = change if first is None else attrs.evolve(change, old=first.old)
+    return tuple(merged.values())

@@ -1,4 +1,4 @@
-"""Who wants to be told how a run goes: the terminal, a notebook, a test. Told by the engine, in its thread."""
+"""Observers follow a run: the terminal, a notebook, a test. The engine calls them in its thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stoker.core.plan import LogLine, Plan
 
 
 class Observer(Protocol):
-    """Each call must be quick: the run waits for it."""
+    """What is called as a run goes on. Each call must be quick: the run waits for it."""
 
     def began(self, run: str, plan: Plan) -> None:
         """The run has an id and a plan; nothing has been submitted."""

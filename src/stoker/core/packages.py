@@ -1,7 +1,6 @@
-"""Which Python packages a step needs, wherever it runs: in an image, or in an environment of its own on this machine.
+"""The Python packages that a step needs, in an image or in an environment of its own on this machine.
 
-What is asked for is a value here. Who puts it into an image is `plan.imagepackages`, who makes an environment of it
-`images.environments`; nothing is looked up and nothing is installed here.
+Values only: `plan` puts them into an image's settings, `images.environments` makes an environment of them.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ def canonical(name: str) -> str:
 
 def parse_pypi(value: Mapping[str, str | None] | None) -> Mapping[str, str | None] | None:
     """Names, with extras, to versions; names in the one form in which all spellings are the same."""
-    return _versions(value, _pypi_name, _pypi_version)
+    return _parse_versions(value, _pypi_name, _pypi_version)
 
 
 def parse_conda(value: Mapping[str, str | None] | None) -> Mapping[str, str | None] | None:
     """Names, or "channel::name", to versions."""
-    return _versions(value, _conda_name, _conda_version)
+    return _parse_versions(value, _conda_name, _conda_version)
 
 
 def parse_kind(value: Kind | None) -> Kind | None:
@@ -107,31 +106,31 @@ class PackageSettings:
     disabled: bool | None = attrs.field(default=UNSET, converter=parse_flag)
 
     @property
-    def own(self) -> bool:
+    def makes_environment(self) -> bool:
         """Whether an environment may be made of it on this machine."""
         return value_or(self.environment, "local") != "local"
 
     @property
     def empty(self) -> bool:
         """Whether the step needs nothing of all this."""
-        asked = bool(_kept(self.pypi)) or bool(_kept(self.conda)) or bool(value_or(self.python, ""))
-        return bool(value_or(self.disabled, False)) or not asked
+        needed = bool(_without_none(self.pypi)) or bool(_without_none(self.conda)) or bool(value_or(self.python, ""))
+        return bool(value_or(self.disabled, False)) or not needed
 
     @property
     def requirements(self) -> tuple[str, ...]:
         """Lines for pip or uv, one for each package, by name."""
-        return tuple(requirement(name, version) for name, version in sorted(_kept(self.pypi).items()))
+        return tuple(requirement(name, version) for name, version in sorted(_without_none(self.pypi).items()))
 
     @property
     def specifications(self) -> tuple[str, ...]:
         """Words for conda, one for each package, by name."""
-        return tuple(specification(name, version) for name, version in sorted(_kept(self.conda).items()))
+        return tuple(specification(name, version) for name, version in sorted(_without_none(self.conda).items()))
 
     @property
     def indexes(self) -> tuple[str, ...]:
         """Flags that say to pip or uv where to look."""
-        found = [f"--index-url={self.index_url}"] if value_or(self.index_url, "") else []
-        return (*found, *(f"--extra-index-url={text}" for text in value_or(self.extra_index_urls, ())))
+        flags = [f"--index-url={self.index_url}"] if value_or(self.index_url, "") else []
+        return (*flags, *(f"--extra-index-url={text}" for text in value_or(self.extra_index_urls, ())))
 
     @property
     def text(self) -> str:
@@ -163,7 +162,7 @@ def name_of(key: str) -> str:
 
 
 def digest(packages: PackageSettings, *, python: str, platform: str, more: Iterable[str] = ()) -> str:
-    """What an environment is called, by all that is asked of it.
+    """The name of an environment, made from all its packages and versions.
 
     `python` and `platform` are the driver's, such as "3.11.7" and "linux-x86_64"; `more` are lines beside those of the
     settings.
@@ -171,7 +170,7 @@ def digest(packages: PackageSettings, *, python: str, platform: str, more: Itera
     import hashlib
     import json
 
-    asked = {
+    document = {
         "format": FORMAT,
         "requirements": [*more, *packages.requirements],
         "conda": list(packages.specifications),
@@ -180,28 +179,28 @@ def digest(packages: PackageSettings, *, python: str, platform: str, more: Itera
         "indexes": list(packages.indexes),
         "platform": platform,
     }
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _kept(value: Mapping[str, str | None] | None) -> dict[str, str]:
+def _without_none(value: Mapping[str, str | None] | None) -> dict[str, str]:
     return {name: text for name, text in value_or(value, {}).items() if text is not None}
 
 
-def _versions(
-    value: Any, named: Callable[[str], str], versioned: Callable[[str, str], str]
+def _parse_versions(
+    value: Any, parse_name: Callable[[str], str], parse_version: Callable[[str, str], str]
 ) -> Mapping[str, str | None] | None:
     raw: Any = parse_mapping(value)
     if raw is None or raw is UNSET:
         return raw
-    found: dict[str, str | None] = {}
+    versions: dict[str, str | None] = {}
     for name, version in raw.items():
         if version is not None and not isinstance(version, str):
             raise SettingsError(f"the version of {name} is {version!r}, not a text", fix=f'write "{version}" in quotes')
-        key = named(name)
-        if key in found:
+        key = parse_name(name)
+        if key in versions:
             raise SettingsError(f"{name} is there twice, in two spellings", fix="remove one of the two")
-        found[key] = None if version is None else versioned(name, version.strip())
-    return found
+        versions[key] = None if version is None else parse_version(name, version.strip())
+    return versions
 
 
 def _pypi_name(name: str) -> str:

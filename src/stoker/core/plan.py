@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Mapping
 import attrs
 
 from stoker.core.findings import Finding, Reporter
-from stoker.core.graph import Output
+from stoker.core.graph import StepOutput
 from stoker.core.protocol import HookFacts, StepResult, WorkerEvent
 from stoker.core.settings import PipelineSettings, StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.core.status import JobState
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class StepPlan:
 
     key: str
     name: str
-    source: Source
-    outputs: tuple[Output, ...]
+    source: FunctionSource
+    outputs: tuple[StepOutput, ...]
     unpack: bool
     inputs: Mapping[str, Any]
     settings: StepSettings
@@ -48,7 +48,7 @@ class StepPlan:
     split: tuple[str, ...] = ()
     position: int = 0
     where: str = ""
-    hooks: Mapping[str, Source] = attrs.field(factory=dict)
+    hooks: Mapping[str, FunctionSource] = attrs.field(factory=dict)
     origins: Mapping[str, str] = attrs.field(factory=dict)
     image: str = ""
     environment: str = ""
@@ -76,9 +76,9 @@ class Plan:
     stack: str
     settings: PipelineSettings = attrs.field(factory=PipelineSettings)
     where: str = ""
-    source: Source | None = None
+    source: FunctionSource | None = None
     dynamic: bool = False
-    hooks: Mapping[str, Source] = attrs.field(factory=dict)
+    hooks: Mapping[str, FunctionSource] = attrs.field(factory=dict)
     findings: tuple[Finding, ...] = ()
     package: str = ""
     program: Mapping[str, Any] = attrs.field(factory=dict)
@@ -101,7 +101,7 @@ class Job:
     step: StepPlan
     inputs: Mapping[str, Any]
     kind: Literal["step", "hook"] = "step"
-    hook: Source | None = None
+    hook: FunctionSource | None = None
     told: HookFacts | None = None
     marked: bool = False
     behind: bool = False
@@ -132,7 +132,7 @@ class Site:
     scratch: str
     path: tuple[str, ...] = ()
     folder: str = "."
-    sources: tuple[Source, ...] = ()
+    sources: tuple[FunctionSource, ...] = ()
     preload: tuple[str, ...] = ()
     checkpoints: str = ""
     package: str = ""

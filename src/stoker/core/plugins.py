@@ -51,7 +51,7 @@ class Registry(Generic[Part]):
             return cast("Part", resolve(target, extra=extra))
         for entry in entry_points(self.group):
             if entry.name == name:
-                return self._checked(entry)
+                return self._load_entry(entry)
         raise UsageError(f"there is no {self.noun} called '{name}'{nearest(name, self.names())}")
 
     def __contains__(self, name: str) -> bool:
@@ -67,13 +67,13 @@ class Registry(Generic[Part]):
         for name in self.names():
             yield name, self.load(name)
 
-    def offered(self) -> Iterator[tuple[str, Part]]:
+    def third_party_parts(self) -> Iterator[tuple[str, Part]]:
         """The parts of other distributions with their names, each loaded."""
         for entry in entry_points(self.group):
             if entry.name not in self.builtin:
-                yield entry.name, self._checked(entry)
+                yield entry.name, self._load_entry(entry)
 
-    def _checked(self, entry: EntryPoint) -> Part:
+    def _load_entry(self, entry: EntryPoint) -> Part:
         try:
             part = entry.load()
         except (ImportError, AttributeError) as error:
@@ -95,14 +95,14 @@ class Registry(Generic[Part]):
 @functools.cache
 def entry_points(group: str) -> tuple[EntryPoint, ...]:
     """The entry points that installed distributions offer in a group, read once a process."""
-    if not _named_somewhere(group):
+    if not _is_declared(group):
         return ()
     from importlib import metadata
 
     return tuple(metadata.entry_points(group=group))
 
 
-def _named_somewhere(group: str) -> bool:
+def _is_declared(group: str) -> bool:
     """Whether any file of entry points on `sys.path` names a group.
 
     Every run asks for the rules and causes of other distributions, and nearly none has any. `importlib.metadata` takes

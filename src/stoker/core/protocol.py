@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Mapping
 
 import attrs
 
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
@@ -36,7 +36,7 @@ class StepTask:
 
     COMPACT: ClassVar = True
     name: str
-    source: Source
+    source: FunctionSource
     outputs: tuple[str, ...]
     unpack: bool
     split: tuple[str, ...]
@@ -94,7 +94,7 @@ class WorkerJob:
     accelerators: Lease | None = None
     gang: GangTask | None = None
     limit: str = ""
-    hook: Source | None = None
+    hook: FunctionSource | None = None
     told: HookFacts | None = None
     steps: Mapping[str, StepTask] = attrs.field(factory=dict)
     version: int = VERSION
@@ -214,7 +214,7 @@ class ServerHello:
     checkpoints: str = ""
     environment: Mapping[str, str] = attrs.field(factory=dict)
     preload: tuple[str, ...] = ()
-    sources: tuple[Source, ...] = ()
+    sources: tuple[FunctionSource, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

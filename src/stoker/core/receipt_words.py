@@ -19,7 +19,7 @@ WATT_HOUR: Final = 3600.0
 
 @attrs.frozen(kw_only=True)
 class Totals:
-    """What several devices, or several receipts, come to; None where no device told.
+    """What several devices, or several receipts, come to; None where nothing was measured.
 
     `utilization_mean` weighs every device by the time for which it was watched; `energy` is None if one device kept
     its own for itself. `first_use` is that of the first device that computed; `longest_idle` the longest of any.
@@ -38,9 +38,9 @@ class Totals:
 
 def totals(receipts: Iterable[Receipt]) -> Totals:
     """The figures of one receipt's devices, or of those of many."""
-    known = list(receipts)
-    uses = [use for receipt in known for use in receipt.devices]
-    weights = [receipt.seconds or 1.0 for receipt in known for _ in receipt.devices]
+    all_receipts = list(receipts)
+    uses = [use for receipt in all_receipts for use in receipt.devices]
+    weights = [receipt.seconds or 1.0 for receipt in all_receipts for _ in receipt.devices]
     means = [(weight, use.utilization_mean) for weight, use in zip(weights, uses) if use.utilization_mean is not None]
     watched = sum(weight for weight, _ in means)
     fullest = max(
@@ -53,10 +53,10 @@ def totals(receipts: Iterable[Receipt]) -> Totals:
         utilization_peak=max((use.utilization_peak for use in uses if use.utilization_peak is not None), default=None),
         memory_peak=None if fullest is None else fullest.memory_peak,
         memory=0 if fullest is None else fullest.memory,
-        energy=_sum([_energy(receipt) for receipt in known if receipt.devices]),
+        energy=_sum([_energy(receipt) for receipt in all_receipts if receipt.devices]),
         first_use=min((use.first_use for use in uses if use.first_use is not None), default=None),
         longest_idle=max((use.longest_idle for use in uses if use.longest_idle is not None), default=None),
-        seconds=sum(receipt.seconds for receipt in known),
+        seconds=sum(receipt.seconds for receipt in all_receipts),
     )
 
 
@@ -66,8 +66,8 @@ def summary(receipt: Receipt) -> str:
     devices = devices_text(receipt.devices)
     if receipt.verdict == "cpu-fallback":
         return "cpu-fallback" + (f": asked for {receipt.asked}" if receipt.asked else "")
-    told = f"{receipt.verdict} {devices}" if receipt.verdict == "used" else f"{receipt.verdict}: {devices}"
-    return ", ".join(filter(None, (told.rstrip(": "), mean)))
+    verdict = f"{receipt.verdict} {devices}" if receipt.verdict == "used" else f"{receipt.verdict}: {devices}"
+    return ", ".join(filter(None, (verdict.rstrip(": "), mean)))
 
 
 def summary_of(receipts: Sequence[Receipt]) -> str:
@@ -156,7 +156,7 @@ def throttled_text(use: Use) -> str:
     return ", ".join(f"{reason} {percent_text(share * 100)}" for reason, share in worst if share > 0)
 
 
-def known(value: float | None, words: Callable[[float], str]) -> str:
+def text_or_empty(value: float | None, words: Callable[[float], str]) -> str:
     """The value in words; the empty text for one that nothing measured."""
     return "" if value is None else words(value)
 
@@ -167,5 +167,5 @@ def _energy(receipt: Receipt) -> float | None:
 
 def _sum(values: Sequence[float | None]) -> float | None:
     """The sum, if all are known."""
-    told = [value for value in values if value is not None]
-    return sum(told) if told and len(told) == len(values) else None
+    measured = [value for value in values if value is not None]
+    return sum(measured) if measured and len(measured) == len(values) else None

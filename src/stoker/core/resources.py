@@ -54,13 +54,13 @@ def parse_extended(value: Mapping[str, float | str] | None) -> Mapping[str, floa
         return value
     if not isinstance(value, Mapping):
         raise SettingsError(f"{value!r} does not map names to counts", fix='write {"example.com/fpga": 1}')
-    found = {}
+    amounts = {}
     for name, amount in value.items():
         try:
-            found[str(name)] = units.number(amount)
+            amounts[str(name)] = units.number(amount)
         except SettingsError as error:
             raise SettingsError(f"{name}: {error.message}", fix=error.fix) from None
-    return found
+    return amounts
 
 
 @strict
@@ -100,9 +100,9 @@ class ResourceSettings:
         counted = self.get("gpu_count")
         if counted is not None:
             return int(counted)
-        named = self.get("accelerators", ())
-        if named:
-            return named[0].count or 1
+        kinds = self.get("accelerators", ())
+        if kinds:
+            return kinds[0].count or 1
         return 1 if self.get("gpu_memory") or self.get("gpu_vendor") or self.get("share") else 0
 
     def __str__(self) -> str:
@@ -171,10 +171,10 @@ def _check(resources: ResourceSettings) -> None:
 
 
 def _check_kind(resources: ResourceSettings, kind: Accelerator) -> None:
-    wanted = resources.get("gpu_memory")
-    if wanted is not None and wanted > kind.memory:
+    gpu_memory = resources.get("gpu_memory")
+    if gpu_memory is not None and gpu_memory > kind.memory:
         raise SettingsError(
-            f"gpu_memory={size_text(wanted)} and accelerators='{kind}' disagree: it has {size_text(kind.memory)}",
+            f"gpu_memory={size_text(gpu_memory)} and accelerators='{kind}' disagree: it has {size_text(kind.memory)}",
             fix="remove one of the two",
         )
     vendor = resources.get("gpu_vendor")

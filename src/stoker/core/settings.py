@@ -105,9 +105,9 @@ class PipelineSettings:
 def fields_given(value: Any) -> dict[str, Any]:
     """The fields that were given, as plain values: what a layer holds of a settings object."""
     return {
-        name: _bare(found)
+        name: _bare(content)
         for name in (field.name for field in attrs.fields(type(value)))
-        if (found := getattr(value, name)) is not UNSET
+        if (content := getattr(value, name)) is not UNSET
     }
 
 

@@ -1,4 +1,4 @@
-"""Where a function is found again by a process that is not the user's."""
+"""Where another process than the user's finds a function."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import attrs
 
 
 @attrs.frozen(kw_only=True)
-class Source:
-    """How a process that is not the user's finds a function again.
-
-    `script`: the file at `path` is run as module `module` (never as `__main__`). `module`: `module` is imported with
-    `root` on `sys.path`. `pickled`: the function's pickle is the artifact `digest` (notebooks, where there is no file).
-    """
+class FunctionSource:
+    """How another process than the user's finds a function."""
 
     kind: Literal["script", "module", "pickled"]
+    """`script` runs the file at `path` as `module`, never as `__main__`; `module` imports `module` with `root` on
+    `sys.path`; `pickled` loads the artifact `digest`, for notebooks, which have no file."""
     module: str
     qualname: str
     path: str = ""

@@ -56,7 +56,7 @@ class _Unset:
 
 
 UNSET: Final[Any] = _Unset()
-"""Not given: weaker layers speak. `None` is something given: it takes back what weaker layers say."""
+"""Not given: the value of weaker layers holds. `None` is given, and takes back the value of weaker layers."""
 
 
 WHOLE_RUN: Final[Mapping[str, bool]] = {"whole_run": True}
@@ -88,8 +88,8 @@ def size(value: float | str) -> int:
         amount, unit = match.groups()
         factor = SIZES.get(unit.lower() or "b")
         if factor is None:
-            known = {*DECIMAL, *BINARY}
-            raise SettingsError(f"{value!r} has an unknown unit '{unit}'{nearest(unit, known)}", fix=_SIZE_FIX)
+            units = {*DECIMAL, *BINARY}
+            raise SettingsError(f"{value!r} has an unknown unit '{unit}'{nearest(unit, units)}", fix=_SIZE_FIX)
         whole = round(float(amount) * factor) if "." in amount else int(amount) * factor
     else:
         whole = _whole(_finite(value, "a size", _SIZE_FIX), value, "a size", _SIZE_FIX)
@@ -116,7 +116,7 @@ def duration(value: float | str | timedelta) -> float:
     elif _NUMBER.fullmatch(value.strip()):
         seconds = float(value)
     else:
-        seconds = _parts(value)
+        seconds = _seconds_of(value)
     if seconds < 0:
         raise SettingsError(f"{value!r} is not a duration: it is negative", fix=_DURATION_FIX)
     return seconds
@@ -148,10 +148,10 @@ def number(value: float | str) -> float:
     fix = "write a number above 0, such as 4 or 0.5"
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = float(value)
-    found = _finite(value, "a number", fix)
-    if found <= 0:
+    parsed = _finite(value, "a number", fix)
+    if parsed <= 0:
         raise SettingsError(f"{value!r} is not above 0", fix=fix)
-    return found
+    return parsed
 
 
 def count(value: float | str, *, least: int = 0) -> int:
@@ -159,10 +159,10 @@ def count(value: float | str, *, least: int = 0) -> int:
     fix = f"write a whole number, {least} or more"
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
         value = float(value) if "." in value else int(value)
-    found = _whole(_finite(value, "a whole number", fix), value, "a whole number", fix)
-    if found < least:
+    parsed = _whole(_finite(value, "a whole number", fix), value, "a whole number", fix)
+    if parsed < least:
         raise SettingsError(f"{value!r} is less than {least}", fix=fix)
-    return found
+    return parsed
 
 
 def parse_text(value: str | None) -> str | None:
@@ -258,7 +258,7 @@ def strict(cls: type[T]) -> type[T]:
     return cls
 
 
-def _parts(text: str) -> float:
+def _seconds_of(text: str) -> float:
     seconds = 0.0
     smallest = math.inf
     position = 0
@@ -291,7 +291,7 @@ def _finite(value: Any, what: str, fix: str) -> float:
     return value
 
 
-def _whole(found: float, value: object, what: str, fix: str) -> int:
-    if found != int(found):
+def _whole(number: float, value: object, what: str, fix: str) -> int:
+    if number != int(number):
         raise SettingsError(f"{value!r} is not {what}: it is not whole", fix=fix)
-    return int(found)
+    return int(number)

@@ -1,4 +1,4 @@
-"""Figures as a person reads them."""
+"""Figures and names as a person reads them."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def count_text(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def dashed(text: str) -> str:
+def dashed_name(text: str) -> str:
     """A text as a name that files, hosts and command lines take: letters and digits, and dashes for all else."""
     return "".join(letter if letter.isalnum() else "-" for letter in text)

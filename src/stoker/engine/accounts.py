@@ -77,11 +77,11 @@ class Accounts:
             for one in samples
         ]
         receipt = nodes.together(receipts)
-        shown = [track for one in samples for track in tracks(one) if track.uuid or one is samples[0]]
-        self._recorder.record_receipt(key, facts["attempt"], receipt, tuple(shown))
-        for held in leases:
+        device_tracks = [track for one in samples for track in tracks(one) if track.uuid or one is samples[0]]
+        self._recorder.record_receipt(key, facts["attempt"], receipt, tuple(device_tracks))
+        for one in leases:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(held.samples)
+                os.unlink(one.samples)
         facts["pretended"] = receipt.simulated or bool(receipt.fallback)
         facts["receipt"] = receipt_words.summary(receipt)
         objection = _objection(receipt, step, facts)

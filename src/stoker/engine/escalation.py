@@ -192,13 +192,13 @@ class Escalation:
         """The request with one more rung taken, or why the rung cannot be taken."""
         step, inputs = request.step, request.inputs
         if isinstance(rung, Halve):
-            change_or_reason = ladder.halved(rung, whole_number(inputs.get(rung.parameter)))
+            change_or_reason = ladder.halve(rung, whole_number(inputs.get(rung.parameter)))
             if isinstance(change_or_reason, str):
                 return change_or_reason
             change = change_or_reason
             inputs = {**inputs, rung.parameter: {"value": number_wire(change.new)}}
         else:
-            enlarged = ladder.enlarged(rung, step.settings.resources)
+            enlarged = ladder.enlarge(rung, step.settings.resources)
             if isinstance(enlarged, str):
                 return enlarged
             change, resources = enlarged

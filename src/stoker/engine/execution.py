@@ -7,7 +7,7 @@ from typing import Any, Mapping
 import attrs
 
 from stoker.core.plan import StepPlan
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 
 
 @attrs.frozen(kw_only=True)
@@ -24,7 +24,7 @@ class Policy:
     """Whether results of the cache are taken; they are written in any case."""
     max_parallel: int | None = None
     """How many steps run at once on each backend; None is as many as fit."""
-    hooks: Mapping[str, Source] = attrs.field(factory=dict)
+    hooks: Mapping[str, FunctionSource] = attrs.field(factory=dict)
     """The pipeline's own hooks, by "on_success" and "on_failure"."""
 
 

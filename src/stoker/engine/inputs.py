@@ -134,14 +134,14 @@ def result_key(step: StepPlan, inputs: Mapping[str, Any], environment: str) -> s
         outputs=[
             *(output.name for output in step.outputs),
             *(f"split:{name}" for name in step.split),
-            *_gathered(step),
+            *_rank_count(step),
         ],
         environment=step.image or step.environment or environment,
         extra=step.settings.cache_key,
     )
 
 
-def _gathered(step: StepPlan) -> list[str]:
+def _rank_count(step: StepPlan) -> list[str]:
     """What the key says of a step whose value is the list of its ranks' values: how many ranks there are."""
     launch = step.settings.launch
     if launch is None or launch.outputs != "all":

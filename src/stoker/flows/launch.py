@@ -17,7 +17,7 @@ import attrs
 
 from stoker.core.errors import MissingPackage, RunFailed, UsageError
 from stoker.core.units import UNSET
-from stoker.core.words import dashed
+from stoker.core.words import dashed_name
 from stoker.launchers.base import LOOPBACK, Argv, Launcher, Node, launch_of
 from stoker.launchers.registry import LAUNCHERS
 from stoker.worker import mpigang
@@ -86,7 +86,7 @@ class Launching:
             nodes=context.nodes,
             head=os.environ.get("MASTER_ADDR", LOOPBACK),
             port=int(os.environ.get("MASTER_PORT") or 0) or free_port(LOOPBACK),
-            rendezvous=dashed(f"{context.run_id}-{context.step}"),
+            rendezvous=dashed_name(f"{context.run_id}-{context.step}"),
             processes=int(count or len(context.devices) or 1),
             devices=tuple(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))),
             cpu=not context.devices,

@@ -37,6 +37,6 @@ def platform(name: str) -> FlowDecorator | None:
 def names() -> Iterator[str]:
     """The names of all of them, those of other distributions too."""
     yield from built_in()
-    for name, backend in BACKENDS.offered():
+    for name, backend in BACKENDS.third_party_parts():
         if backend.decorator is not None:
             yield name

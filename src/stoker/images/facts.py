@@ -11,7 +11,7 @@ from typing import Any, Final, Iterable, Mapping
 import attrs
 
 from stoker.core.imagefacts import ImageFacts
-from stoker.core.imagenames import cuda_of_tag, named
+from stoker.core.imagenames import cuda_of_tag, facts_of_name
 
 FROM_NAME: Final = "name"
 """The source of a fact that only the image's name states."""
@@ -151,7 +151,7 @@ def _history_facts(history: Iterable[str]) -> Iterable[tuple[str, str, str]]:
 
 
 def _name_facts(reference: str) -> Iterable[tuple[str, str, str]]:
-    facts = named(reference)
+    facts = facts_of_name(reference)
     for name in VERSION_FACTS:
         yield name, getattr(facts, name), FROM_NAME
     for package, version in facts.frameworks.items():

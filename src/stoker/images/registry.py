@@ -15,7 +15,7 @@ import attrs
 from stoker.core.errors import BackendError, StokerError, nearest
 from stoker.core.findings import Finding
 from stoker.core.imagefacts import ImageFacts
-from stoker.core.imagenames import named
+from stoker.core.imagenames import facts_of_name
 from stoker.images.credentials import login, needed
 from stoker.images.facts import ImageInspection, read
 from stoker.images.reference import ImageReference, parse
@@ -66,7 +66,7 @@ def image_facts(
         return inspect(reference, engine=engine, platform=platform, environ=environ)
     except StokerError as error:
         refused = isinstance(error, RegistryRefused) and error.status in (401, 403, 404)
-        return attrs.evolve(named(reference), unreadable=error.message, refused=refused)
+        return attrs.evolve(facts_of_name(reference), unreadable=error.message, refused=refused)
 
 
 def examine(

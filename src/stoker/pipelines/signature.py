@@ -8,7 +8,7 @@ from typing import Any, Callable, Final, Mapping, Sequence
 import attrs
 
 from stoker.core.errors import GraphError, ParameterError, UsageError, nearest
-from stoker.core.graph import Input, Output
+from stoker.core.graph import StepInput, StepOutput
 from stoker.core.units import UNSET
 from stoker.pipelines.annotations import is_unknown, resolved, text_of
 from stoker.pipelines.params import converted
@@ -45,16 +45,16 @@ class Signature:
     owner: str
     parameters: Mapping[str, Parameter]
     others: Any
-    outputs: tuple[Output, ...]
+    outputs: tuple[StepOutput, ...]
     results: tuple[Any, ...]
     unpack: bool
     complete: bool
 
     @property
-    def inputs(self) -> tuple[Input, ...]:
+    def inputs(self) -> tuple[StepInput, ...]:
         """The parameters as the graph knows them."""
         return tuple(
-            Input(name=parameter.name, type=text_of(parameter.annotation), required=parameter.required)
+            StepInput(name=parameter.name, type=text_of(parameter.annotation), required=parameter.required)
             for parameter in self.parameters.values()
         )
 
@@ -180,7 +180,7 @@ def _scope(function: Any) -> Mapping[str, Any]:
     return names
 
 
-def _outputs(returns: Any, owner: str, where: str) -> tuple[tuple[Output, ...], tuple[Any, ...], bool]:
+def _outputs(returns: Any, owner: str, where: str) -> tuple[tuple[StepOutput, ...], tuple[Any, ...], bool]:
     """Names and types of the outputs that a return annotation declares, and whether a tuple of them is returned."""
     if returns is None or returns is type(None):
         return (), (), False
@@ -194,7 +194,7 @@ def _outputs(returns: Any, owner: str, where: str) -> tuple[tuple[Output, ...], 
             raise GraphError(f"{owner}: an output has an empty name", where=where, fix='write Annotated[…, "name"]')
         if name in names[:index]:
             raise GraphError(f"{owner}: two outputs are called '{name}'", where=where, fix="give one another name")
-    return tuple(Output(name=name, type=text_of(one)) for name, one in zip(names, types)), tuple(types), several
+    return tuple(StepOutput(name=name, type=text_of(one)) for name, one in zip(names, types)), tuple(types), several
 
 
 def _name(annotation: Any) -> str:

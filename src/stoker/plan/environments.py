@@ -29,7 +29,7 @@ NO_ENVIRONMENT: Final = "STK115"
 
 def environment_name(packages: PackageSettings | None) -> str:
     """The name of a step's own environment on this machine; empty for the driver's."""
-    if packages is None or not packages.own or not any(differences(packages)):
+    if packages is None or not packages.makes_environment or not any(differences(packages)):
         return ""
     machine = f"{sys.platform}-{platform.machine()}"
     return digest(packages, python=VERSION, platform=machine, more=project_lines(packages))
@@ -95,7 +95,7 @@ def findings(step: StepPlan, backend: RunningBackend) -> Iterable[Finding]:
     missing = list(differences(packages))
     if not missing:
         return
-    if packages.own and place == "environment":
+    if packages.makes_environment and place == "environment":
         yield from _environment_findings(step, packages)
         return
     parts = [
@@ -108,7 +108,7 @@ def findings(step: StepPlan, backend: RunningBackend) -> Iterable[Finding]:
         "an environment of its own, by --environment=pypi of a flow or --set packages.environment="
         f"{_package_manager(packages)}"
     )
-    if packages.own:
+    if packages.makes_environment:
         alternative = f"a backend that makes environments or images; '{backend.name}' has only the driver's own"
     yield Finding(
         code=MISSING,

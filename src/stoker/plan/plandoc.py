@@ -9,12 +9,12 @@ import attrs
 
 from stoker.core.codec import from_json, to_json
 from stoker.core.errors import StoreError
-from stoker.core.graph import Output
+from stoker.core.graph import StepOutput
 from stoker.core.plan import PLAN_VERSION, Plan, StepPlan
 from stoker.core.settings import StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 
-_SHARED: Final = {"settings": StepSettings, "source": Source, "origins": None, "outputs": None}
+_SHARED: Final = {"settings": StepSettings, "source": FunctionSource, "origins": None, "outputs": None}
 """Fields that all calls of a step share, kept in tables."""
 _PLAIN: Final = ("key", "name", "unpack", "backend", "code", "position", "where")
 _RARE: Final = ("mapped", "after", "split", "hooks", "image", "environment", "runner")
@@ -65,7 +65,7 @@ def load(text: str) -> Plan:
 
 def _parse_shared(name: str, item: Any) -> Any:
     if name == "outputs":
-        return tuple(from_json(Output, output, strict=False) for output in item)
+        return tuple(from_json(StepOutput, output, strict=False) for output in item)
     kind = _SHARED[name]
     return item if kind is None else from_json(kind, item, strict=False)
 
@@ -77,5 +77,5 @@ def _parse_step(row: dict[str, Any], tables: dict[str, list[Any]], known: set[st
     for name in ("mapped", "after", "split"):
         fields[name] = tuple(fields.get(name, ()))
     hooks = fields.get("hooks", {})
-    fields["hooks"] = {name: from_json(Source, hook, strict=False) for name, hook in hooks.items()}
+    fields["hooks"] = {name: from_json(FunctionSource, hook, strict=False) for name, hook in hooks.items()}
     return StepPlan(**fields)

@@ -28,7 +28,7 @@ from stoker.core.ladder import Halve
 from stoker.core.launch import Launch
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.settings import FailureMode, Layer, StepSettings, fields_given
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.plan import source as sources
 from stoker.plan.layers import check_whole_run, resolve, resolve_pipeline
 from stoker.settings.options import OPTIONS
@@ -69,7 +69,7 @@ class Planner:
         self._overrides = overrides or Overrides()
         self._settings: dict[tuple[int, ...], tuple[StepSettings, dict[str, str]]] = {}
         self._layers_alive: list[tuple[Layer, ...]] = []
-        self._sources: dict[int, tuple[Source, str]] = {}
+        self._sources: dict[int, tuple[FunctionSource, str]] = {}
         self._position = 0
         self._backend_options: Mapping[str, Mapping[str, Any]] | None = None
 
@@ -126,7 +126,7 @@ class Planner:
             self._backend_options = resolve_pipeline(layers, self._stack)[0].backend
         return self._backend_options
 
-    def _locate(self, function: Callable[..., Any], where: str) -> tuple[Source, str]:
+    def _locate(self, function: Callable[..., Any], where: str) -> tuple[FunctionSource, str]:
         located = self._sources.get(id(function))
         if located is None:
             source = sources.locate(function, where)
@@ -135,14 +135,14 @@ class Planner:
             located = self._sources[id(function)] = (source, sources.code_digest(function))
         return located
 
-    def _hooks(self, spec: StepSpec, node: Node) -> dict[str, Source]:
+    def _hooks(self, spec: StepSpec, node: Node) -> dict[str, FunctionSource]:
         return self.hooks({**self._step_hooks, **spec.hooks, **node.hooks}, spec.where)
 
-    def source_of(self, function: Callable[..., Any], where: str) -> Source:
+    def source_of(self, function: Callable[..., Any], where: str) -> FunctionSource:
         """Where a worker, or a driver that resumes the run, finds a function."""
         return self._locate(function, where)[0]
 
-    def hooks(self, functions: Mapping[str, Callable[..., Any]], where: str) -> dict[str, Source]:
+    def hooks(self, functions: Mapping[str, Callable[..., Any]], where: str) -> dict[str, FunctionSource]:
         """Where a worker finds each hook."""
         return {name: self._locate(hook, where)[0] for name, hook in functions.items()}
 
@@ -191,7 +191,7 @@ def plan(
     *,
     stack: str,
     failure_mode: FailureMode,
-    source: Source | None = None,
+    source: FunctionSource | None = None,
 ) -> Plan:
     """The plan of a traced pipeline, with the backends' findings; errors among them do not raise here.
 

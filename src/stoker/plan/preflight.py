@@ -21,7 +21,7 @@ from stoker.core.docker import DockerSettings
 from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
 from stoker.core.imagefacts import ImageFacts
-from stoker.core.imagenames import merged
+from stoker.core.imagenames import merge_facts
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.plugins import Registry
 from stoker.core.units import UNSET, value_or
@@ -134,7 +134,7 @@ def findings_without_images(
 
 def third_party_rules() -> tuple[Rule, ...]:
     """The rules of other distributions."""
-    return tuple(rule for _, rule in RULES.offered())
+    return tuple(rule for _, rule in RULES.third_party_parts())
 
 
 def _distinct(steps: Iterable[StepPlan]) -> Iterator[StepPlan]:
@@ -167,7 +167,7 @@ def _image_facts(
     default = _default_parent(docker, client)
     reference = _reference(step, docker, default)
     known_facts = image_facts(reference) if reference else None
-    image = merged(known_facts, reference)
+    image = merge_facts(known_facts, reference)
     builds = docker.skip_build is UNSET or not docker.skip_build
     claim = claim_of(step.settings.resources)
     devices = _fitting_devices(claim, inventory)

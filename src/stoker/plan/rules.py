@@ -12,7 +12,7 @@ import attrs
 from stoker.core.docker import DockerSettings
 from stoker.core.findings import Finding
 from stoker.core.imagefacts import ImageFacts
-from stoker.core.imagenames import parse, plain
+from stoker.core.imagenames import is_plain, parse
 from stoker.core.plan import StepPlan
 from stoker.plan.packages import FrameworkPackage
 from stoker.plan.requirements import Release, Requirements, numbers
@@ -87,7 +87,7 @@ class PlanFacts:
     @property
     def bare(self) -> bool:
         """Whether the image is known to have nothing but an operating system and Python."""
-        return plain(self.reference)
+        return is_plain(self.reference)
 
     def package(self, framework: str) -> FrameworkPackage | None:
         """A framework as the step will find it; None if it is not known to be there."""

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Callable, Final
 
 from stoker.core.errors import SourceError
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.plan.digest import code_digest, code_parts
 
 __all__ = ["code_digest", "code_parts", "locate", "pickled", "script_module"]
@@ -20,7 +20,7 @@ __all__ = ["code_digest", "code_parts", "locate", "pickled", "script_module"]
 _FIX: Final = "define it with def at module level and hand over what it needs as parameters"
 
 
-def locate(function: Callable[..., Any], where: str) -> Source:
+def locate(function: Callable[..., Any], where: str) -> FunctionSource:
     """How a worker finds a function; a `SourceError` says what to change if it could not."""
     function = _unwrap(function)
     module_name = getattr(function, "__module__", None) or ""
@@ -31,7 +31,7 @@ def locate(function: Callable[..., Any], where: str) -> Source:
         )
     module = sys.modules.get(module_name)
     if module_name == "__main__" and _is_interactive(module, function):
-        return Source(kind="pickled", module="__main__", qualname=qualname)
+        return FunctionSource(kind="pickled", module="__main__", qualname=qualname)
     if "<lambda>" in qualname:
         raise SourceError("a lambda has no name by which a worker could find it", where=where, fix=_FIX)
     if "<locals>" in qualname:
@@ -94,7 +94,7 @@ def _check_findable(function: Any, module: ModuleType, qualname: str, where: str
     )
 
 
-def _source(module: ModuleType, name: str, qualname: str, where: str) -> Source:
+def _source(module: ModuleType, name: str, qualname: str, where: str) -> FunctionSource:
     file = getattr(module, "__file__", None)
     path = os.path.abspath(file) if file else ""
     spec = getattr(module, "__spec__", None)
@@ -102,19 +102,19 @@ def _source(module: ModuleType, name: str, qualname: str, where: str) -> Source:
         # `python -m package.module` is importable under its real name; `python folder` has no such name.
         real = getattr(spec, "name", "__main__")
         if real == "__main__":
-            return Source(
+            return FunctionSource(
                 kind="script", module=script_module(path), qualname=qualname, path=path, root=os.path.dirname(path)
             )
         name = real
     if not path:
         if spec is None and name not in sys.builtin_module_names:
             raise SourceError(f"module '{name}' was not imported from a file", where=where, fix="put it into a file")
-        return Source(kind="module", module=name, qualname=qualname)
+        return FunctionSource(kind="module", module=name, qualname=qualname)
     root = _root(name, path)
     if root is None:
         # Loaded from its path under another name, as some tools do.
-        return Source(kind="script", module=name, qualname=qualname, path=path, root=os.path.dirname(path))
-    return Source(kind="module", module=name, qualname=qualname, path=path, root=root)
+        return FunctionSource(kind="script", module=name, qualname=qualname, path=path, root=os.path.dirname(path))
+    return FunctionSource(kind="module", module=name, qualname=qualname, path=path, root=root)
 
 
 def _root(name: str, path: str) -> str | None:

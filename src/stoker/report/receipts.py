@@ -91,7 +91,7 @@ def _numbered_once(name: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]
 
 
 def _mean_and_peak(mean: float | None, peak: float | None, words_of: Callable[[float], str]) -> str:
-    parts = [("mean", words.known(mean, words_of)), ("peak", words.known(peak, words_of))]
+    parts = [("mean", words.text_or_empty(mean, words_of)), ("peak", words.text_or_empty(peak, words_of))]
     return ", ".join(f"{name} {text}" for name, text in parts if text)
 
 
@@ -112,17 +112,17 @@ _ROWS: Final[Sequence[tuple[str, Callable[[Use], str]]]] = (
     ("utilisation", lambda use: words.percent_text(use.utilization_mean)),
     ("  peak", lambda use: words.percent_text(use.utilization_peak)),
     ("idle", lambda use: words.percent_text(None if use.idle is None else use.idle * 100)),
-    ("first use", lambda use: words.known(use.first_use, time_text)),
-    ("longest idle", lambda use: words.known(use.longest_idle, time_text)),
+    ("first use", lambda use: words.text_or_empty(use.first_use, time_text)),
+    ("longest idle", lambda use: words.text_or_empty(use.longest_idle, time_text)),
     ("memory", lambda use: memory_text(use.memory) if use.memory else ""),
-    ("  mean", lambda use: words.known(use.memory_mean, memory_text)),
-    ("  peak", lambda use: words.known(use.memory_peak, memory_text)),
-    ("  own peak", lambda use: words.known(use.own_memory_peak, memory_text)),
+    ("  mean", lambda use: words.text_or_empty(use.memory_mean, memory_text)),
+    ("  peak", lambda use: words.text_or_empty(use.memory_peak, memory_text)),
+    ("  own peak", lambda use: words.text_or_empty(use.own_memory_peak, memory_text)),
     ("power", lambda use: words.power_text(use.power_mean)),
     ("  peak", lambda use: words.power_text(use.power_peak)),
     ("energy", lambda use: words.energy_text(use.energy)),
-    ("temperature", lambda use: words.known(use.temperature_peak, "{:.0f} °C".format)),
-    ("clock", lambda use: words.known(use.clock_mean, "{:.0f} MHz".format)),
+    ("temperature", lambda use: words.text_or_empty(use.temperature_peak, "{:.0f} °C".format)),
+    ("clock", lambda use: words.text_or_empty(use.clock_mean, "{:.0f} MHz".format)),
     ("PCIe in", lambda use: words.rate_text(use.pcie_received)),
     ("PCIe out", lambda use: words.rate_text(use.pcie_sent)),
     ("held back", lambda use: words.throttled_text(use).partition(", ")[0]),

@@ -16,7 +16,7 @@ import attrs
 from stoker.core.codec import to_json
 from stoker.core.errors import UsageError
 from stoker.core.plan import Code, StepPlan
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.core.words import time_text
 from stoker.images import context, engine
 from stoker.images.build import image_for
@@ -77,7 +77,7 @@ class Builder:
             self._said(f"built the image of step '{step.name}' in {time_text(built.seconds)}: {built.tag}")
         return built.reference
 
-    def code(self, sources: Sequence[Source], steps: Iterable[StepPlan], blobs: Blobs, home: Path) -> Code:
+    def code(self, sources: Sequence[FunctionSource], steps: Iterable[StepPlan], blobs: Blobs, home: Path) -> Code:
         """The user's code in the artifact store, and a worker for the images and machines that lack one."""
         steps = list(steps)
         used = [step.settings.docker for step in steps if step.backend in self.hosts]
@@ -97,7 +97,7 @@ class Builder:
         return Code(package=made.digest, root=str(made.root), bundle=bundle)
 
 
-def code_root(sources: Iterable[Source], loaded: Mapping[str, Any] | None = None) -> str:
+def code_root(sources: Iterable[FunctionSource], loaded: Mapping[str, Any] | None = None) -> str:
     """The folder that holds all code of the user's own that the steps' modules have imported; empty without any.
 
     What is installed does not count: it is the image's affair. Nor does what this process alone was started from.

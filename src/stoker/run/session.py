@@ -17,7 +17,7 @@ from stoker.core.findings import Finding
 from stoker.core.plan import Code, Plan, Site, StepPlan
 from stoker.core.request import RunRequest
 from stoker.core.settings import PipelineSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.plan.layers import RunFile, assignments, resolve_pipeline, run_file
 from stoker.plan.planner import ORCHESTRATOR, Overrides
 from stoker.run.attached import attached
@@ -84,7 +84,7 @@ class Session:
         found.update(self.request.parameters)
         return found
 
-    def site(self, sources: Sequence[Source]) -> Site:
+    def site(self, sources: Sequence[FunctionSource]) -> Site:
         """Where this machine's workers find things."""
         return Site(
             artifacts=self.store.blobs.uri,
@@ -140,7 +140,7 @@ class Session:
 
     def _housed(self, step: StepPlan) -> StepPlan:
         packages = step.settings.packages
-        if packages is None or not packages.own or step.settings.docker is not None:
+        if packages is None or not packages.makes_environment or step.settings.docker is not None:
             return step
         from stoker.plan.environments import environment_name, project_lines
 
@@ -228,9 +228,9 @@ class Session:
         return Leasing(self.devices, process=process, scratch=site.scratch, limits=limits)
 
 
-def _modules_of(steps: Sequence[StepPlan]) -> list[Source]:
+def _modules_of(steps: Sequence[StepPlan]) -> list[FunctionSource]:
     """The modules that a worker should have imported before its first step."""
-    found: dict[tuple[str, str], Source] = {}
+    found: dict[tuple[str, str], FunctionSource] = {}
     for step in steps:
         if step.source.kind != "pickled":
             found.setdefault((step.source.module, step.source.path), step.source)

@@ -44,7 +44,9 @@ def _fields_of(kind: type, *, short: str = "") -> Option:
             return fields_given(kind(**parse_mapping(value) or {}))
         if short and not attrs.has(type(value)):
             return fields_given(kind(**{short: value}))
-        raise SettingsError(f"{_shown(value)} is not {kind.__name__}", fix=f"write {kind.__name__}(…) or its fields")
+        raise SettingsError(
+            f"{_value_text(value)} is not {kind.__name__}", fix=f"write {kind.__name__}(…) or its fields"
+        )
 
     return Option(parse=parse, kind=kind)
 
@@ -85,7 +87,7 @@ def _operator(value: Any) -> Any:
     if isinstance(value, str) and value:
         return value
     fix = 'write step_operator="name" and settings={"step_operator": …}'
-    raise SettingsError(f"{_shown(value)} is not the name of a step operator", fix=fix)
+    raise SettingsError(f"{_value_text(value)} is not the name of a step operator", fix=fix)
 
 
 def _launch(value: Any) -> Any:
@@ -130,7 +132,7 @@ def layer_of(
     """The layer of a decorator from its `settings` and its keywords; an option that is `UNSET` was not given."""
     raw: Any = settings
     if raw is not None and not isinstance(raw, Mapping):
-        raise SettingsError(f"settings={_shown(raw)} is not a mapping", where=origin, fix='write {"resources": …}')
+        raise SettingsError(f"settings={_value_text(raw)} is not a mapping", where=origin, fix='write {"resources": …}')
     return layer_from(origin, (raw or {}, options), level=level)
 
 
@@ -151,12 +153,12 @@ def layer_from(
                 continue
             where = places.get(str(key), origin)
             try:
-                for name, plain in _parsed(key, value, level, also):
+                for name, plain in _entries(key, value, level, also):
                     if name in values:
                         raise SettingsError(f"{key} is given twice", fix="remove one of the two")
                     values[name] = plain
             except SettingsError as error:
-                raise _placed(error, str(key), where, places) from None
+                raise _with_location(error, str(key), where, places) from None
     return Layer(origin=origin, values=values, origins=dict(places), level=level)
 
 
@@ -176,12 +178,12 @@ def check_flavor(flavor: str) -> None:
         raise SettingsError(f"there is no backend called '{flavor}'{nearest(flavor, BACKENDS.names())}")
 
 
-def check_level(key: str, flavor: str, level: Level, given: Iterable[str] = ()) -> None:
+def check_level(key: str, flavor: str, level: Level, names: Iterable[str] = ()) -> None:
     """Refuse for one step what a backend can only honour for a whole run: all that it has, or single fields of it."""
     kind = settings_class(flavor)
     of_run = whole_run_fields(kind) if level == "step" else ()
     everything = bool(of_run) and len(of_run) == len(attrs.fields(kind))
-    refused = [name for name in given if name in of_run]
+    refused = [name for name in names if name in of_run]
     if everything or refused:
         what = f"'{key}'" if everything else f"'{key}': {refused[0]}"
         raise SettingsError(f"{what} is for a whole run, not for one step", fix="give it to @pipeline or to the stack")
@@ -190,29 +192,29 @@ def check_level(key: str, flavor: str, level: Level, given: Iterable[str] = ()) 
 def step_settings(values: Mapping[str, Any], backend: Mapping[str, Any] | None = None) -> StepSettings:
     """The resolved settings of a step from merged plain values; None in a field means that nothing is asked."""
     plain = {name: value for name, value in values.items() if name in OPTIONS and OPTIONS[name].level == "step"}
-    resources = ResourceSettings(**_kept(plain.pop("resources", None)))
+    resources = ResourceSettings(**_without_none(plain.pop("resources", None)))
     check_complete(resources)
     docker, packages = plain.pop("docker", None), plain.pop("packages", None)
-    retry = _kept(plain.pop("retry", None))
-    monitor = _kept(plain.pop("monitor", None))
+    retry = _without_none(plain.pop("retry", None))
+    monitor = _without_none(plain.pop("monitor", None))
     if retry.get("on_oom") and "times" not in retry:
         retry["times"] = len(single(Retry(on_oom=retry["on_oom"]).on_oom))
     if "on" in retry and "times" not in retry:
         raise SettingsError("retry: it says after what, but not how often", fix="give times, such as Retry(3, on=…)")
     return StepSettings(
         resources=resources,
-        docker=None if docker is None else DockerSettings(**_kept(docker)),
-        packages=None if packages is None else PackageSettings(**_kept(packages)),
+        docker=None if docker is None else DockerSettings(**_without_none(docker)),
+        packages=None if packages is None else PackageSettings(**_without_none(packages)),
         retry=attrs.evolve(NO_RETRY, **retry),
         monitor=attrs.evolve(WATCHED, **monitor),
-        environment=_kept(plain.pop("environment", None)),
+        environment=_without_none(plain.pop("environment", None)),
         launch=_resolved_launch(plain.pop("launch", None)),
         backend=backend or {},
         **plain,
     )
 
 
-def _parsed(key: Any, value: Any, level: Level, also: Iterable[str]) -> Iterable[tuple[str, Any]]:
+def _entries(key: Any, value: Any, level: Level, also: Iterable[str]) -> Iterable[tuple[str, Any]]:
     """The entries of a layer that one key makes."""
     component, _, flavor = str(key).partition(".")
     option = OPTIONS.get(str(key))
@@ -220,11 +222,11 @@ def _parsed(key: Any, value: Any, level: Level, also: Iterable[str]) -> Iterable
         yield from _component(component, flavor, value, level)
         return
     if option is None:
-        known = [*OPTIONS, *also, *COMPONENTS, *(f"{part}.{name}" for part in COMPONENTS for name in BACKENDS.names())]
-        raise SettingsError(f"there is no setting '{key}'{nearest(str(key), known)}")
+        keys = [*OPTIONS, *also, *COMPONENTS, *(f"{part}.{name}" for part in COMPONENTS for name in BACKENDS.names())]
+        raise SettingsError(f"there is no setting '{key}'{nearest(str(key), keys)}")
     if level == "step" and option.level == "pipeline":
         raise SettingsError(f"{key} is for a whole pipeline, not for one step", fix=f"give {key} to @pipeline")
-    _refuse_stranger(str(key), value)
+    _refuse_misplaced(str(key), value)
     yield str(key), option.parse(value)
 
 
@@ -236,11 +238,13 @@ def _component(component: str, flavor: str, value: Any, level: Level) -> Iterabl
     if flavor:
         check_flavor(flavor)
     key = f"{component}.{flavor}" if flavor else component
-    _refuse_stranger(key, value)
+    _refuse_misplaced(key, value)
     if not isinstance(value, Mapping):
         owner = flavor_of(value)
         if owner is None or (flavor and owner != flavor):
-            raise SettingsError(f"{_shown(value)} holds no settings for '{key}'", fix="give a mapping of its fields")
+            raise SettingsError(
+                f"{_value_text(value)} holds no settings for '{key}'", fix="give a mapping of its fields"
+            )
         flavor, value = owner, _fields_stated(value)
     plain = dict(parse_mapping(value) or {})
     if not flavor:
@@ -265,10 +269,10 @@ def flavor_of(value: Any) -> str | None:
 def _backends_near(module: str) -> list[str]:
     """Backends registered in the folder that a module lies in, or by its distribution: others are not imported."""
     folders = {name: target.partition(":")[0].rpartition(".")[0] for name, (target, _) in BACKENDS.builtin.items()}
-    own = [name for name, folder in folders.items() if module.startswith(f"{folder}.")]
+    built_in = [name for name, folder in folders.items() if module.startswith(f"{folder}.")]
     package = module.partition(".")[0]
-    if own or package == __name__.partition(".")[0]:
-        return own
+    if built_in or package == __name__.partition(".")[0]:
+        return built_in
     entries = entry_points(BACKENDS.group)
     return [entry.name for entry in entries if entry.value.partition(":")[0].partition(".")[0] == package]
 
@@ -308,24 +312,24 @@ def _fields_stated(value: Any) -> dict[str, Any]:
     return stated
 
 
-def _refuse_stranger(key: str, value: Any) -> None:
+def _refuse_misplaced(key: str, value: Any) -> None:
     """A settings object under another object's key is a mistake that a mapping of fields would hide."""
     part = key.partition(".")[0]
     for name, option in OPTIONS.items():
         if option.kind is not None and isinstance(value, option.kind) and name != key:
-            raise SettingsError(f"{_shown(value)} stands under '{key}'", fix=f"put it under '{name}'")
+            raise SettingsError(f"{_value_text(value)} stands under '{key}'", fix=f"put it under '{name}'")
     owner = flavor_of(value)
     if owner is not None and part not in COMPONENTS:
-        raise SettingsError(f"{_shown(value)} stands under '{key}'", fix=f"put it under 'orchestrator.{owner}'")
+        raise SettingsError(f"{_value_text(value)} stands under '{key}'", fix=f"put it under 'orchestrator.{owner}'")
 
 
-def _placed(error: SettingsError, key: str, where: str, places: Mapping[str, str]) -> SettingsError:
+def _with_location(error: SettingsError, key: str, where: str, places: Mapping[str, str]) -> SettingsError:
     """The same error with the setting's name in front and the finest place that is known."""
     # The field that is meant stands in front of the message, or in quotes in it.
     fields = [error.message.partition(":")[0], *error.message.split("'")[1::2]]
-    place = next((places[at] for field in fields for at in places if _is_field(at, key, field)), where)
+    location = next((places[at] for field in fields for at in places if _is_field(at, key, field)), where)
     message = error.message if error.message.startswith((key, "there is no setting")) else f"{key}: {error.message}"
-    return SettingsError(message, where=error.where or place, fix=error.fix)
+    return SettingsError(message, where=error.where or location, fix=error.fix)
 
 
 def _is_field(dotted: str, key: str, field: str) -> bool:
@@ -334,9 +338,9 @@ def _is_field(dotted: str, key: str, field: str) -> bool:
     return below != dotted and (below == field or (key in COMPONENTS and below.partition(".")[2] == field))
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return type(value).__name__ if attrs.has(type(value)) else repr(value)
 
 
-def _kept(values: Mapping[str, Any] | None) -> dict[str, Any]:
+def _without_none(values: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (values or {}).items() if value is not None}

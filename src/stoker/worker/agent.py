@@ -26,7 +26,7 @@ from stoker.core.codec import from_json, to_json
 from stoker.core.launch import Launch
 from stoker.core.protocol import StepError, StepResult, StepTask, WorkerEvent, WorkerJob
 from stoker.core.status import CANCELLED, GANG_INCOMPLETE, HANG, RENDEZVOUS
-from stoker.core.words import dashed
+from stoker.core.words import dashed_name
 from stoker.launchers.base import LOOPBACK, Argv, Node, Started
 from stoker.launchers.registry import LAUNCHERS
 from stoker.worker import blame, cluster, hang, mpigang, processes
@@ -67,7 +67,7 @@ def run(job: WorkerJob, step: StepTask, blobs: str, *, emit: Emit, notice: Notic
         rank=0 if gang is None else gang.member.node,
         nodes=1 if gang is None else gang.member.nodes,
         port=0 if gang is not None or launcher.finds_port else cluster.free_port(LOOPBACK),
-        rendezvous=dashed(job.job),
+        rendezvous=dashed_name(job.job),
         processes=launcher.processes_per_node(
             launch, nodes=1 if gang is None else gang.member.nodes, devices=len(held), cpu=cpu
         ),

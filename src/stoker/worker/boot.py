@@ -49,7 +49,7 @@ from stoker.core.protocol import (
     WorkerExit,
     WorkerJob,
 )
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.core.status import CAUSES, INPUT_ERROR
 from stoker.store import notes
 from stoker.store.blobs import Blobs
@@ -250,7 +250,7 @@ def moved(spec: BootSpec, here: str) -> BootSpec:
     )
 
 
-def _moved_source(source: Source, root: str, here: str) -> Source:
+def _moved_source(source: FunctionSource, root: str, here: str) -> FunctionSource:
     path, folder = (_moved_path(place, root, here) for place in (source.path, source.root))
     return attrs.evolve(source, path=path or source.path, root=folder or source.root)
 

@@ -16,10 +16,10 @@ from typing import Any, Callable
 
 from stoker.core import request
 from stoker.core.errors import SourceError
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 
 
-def function_of(source: Source, read: Callable[[str], bytes]) -> Callable[..., Any]:
+def function_of(source: FunctionSource, read: Callable[[str], bytes]) -> Callable[..., Any]:
     """The plain function that a source names; `read` fetches an artifact's bytes by digest."""
     if source.kind == "pickled":
         import pickle
@@ -28,7 +28,7 @@ def function_of(source: Source, read: Callable[[str], bytes]) -> Callable[..., A
     return unwrapped(object_of(source))
 
 
-def object_of(source: Source) -> Any:
+def object_of(source: FunctionSource) -> Any:
     """What stands in a module under a source's name: a function, or the `Step` or `Pipeline` around it."""
     found: Any = module_of(source)
     for part in source.qualname.split("."):
@@ -43,7 +43,7 @@ def object_of(source: Source) -> Any:
     return found
 
 
-def module_of(source: Source) -> ModuleType:
+def module_of(source: FunctionSource) -> ModuleType:
     """The user's module, imported once a process."""
     if source.root and source.root not in sys.path:
         sys.path.insert(0, source.root)

@@ -19,7 +19,7 @@ from stoker.core.artifact import Artifact, from_wire
 from stoker.core.errors import SerializationError, StokerError
 from stoker.core.plugins import resolve
 from stoker.core.protocol import StepResult, StepTask, WorkerEvent, WorkerJob
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.core.status import (
     CANCELLED,
     CAUSES,
@@ -64,7 +64,7 @@ class Worker:
         """Sends on what the ranks of a distributed step say while they run; put in by whoever has the way."""
         self._functions: dict[tuple[str, ...], Callable[..., Any]] = {}
 
-    def function(self, source: Source) -> Callable[..., Any]:
+    def function(self, source: FunctionSource) -> Callable[..., Any]:
         """The function of a source, found once."""
         name = (source.module, source.qualname, source.path, source.digest)
         found = self._functions.get(name)

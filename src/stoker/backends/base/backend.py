@@ -24,7 +24,7 @@ from typing import (
 
 import attrs
 
-from stoker.core.checks import Check
+from stoker.core.findings import Check
 
 if TYPE_CHECKING:
     from stoker.backends.base.leasing import Leasing

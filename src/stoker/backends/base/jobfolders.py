@@ -8,7 +8,7 @@ from typing import Collection, Final, Iterable, Sequence
 from stoker.backends.base.backend import Leftover, Sweep
 from stoker.backends.base.logins import Login, login
 from stoker.core.errors import StokerError
-from stoker.core.words import dashed
+from stoker.core.words import dashed_name
 
 AGE: Final = 86400.0
 """Seconds for which the files of a run that broke off stay: `stoker resume` takes over what its jobs have done."""
@@ -48,8 +48,8 @@ def unneeded(
     options = ["-mindepth", "3", "-maxdepth", "3", "-name", "jobs.json"]
     old = _runs(login.run(["find", folder, *options, "-mmin", minutes]).out)
     fresh = _runs(login.run(["find", folder, *options, "!", "-mmin", minutes]).out)
-    needed = {dashed(run) for run in running} | fresh
-    mine = None if ours is None else {dashed(run) for run in ours}
+    needed = {dashed_name(run) for run in running} | fresh
+    mine = None if ours is None else {dashed_name(run) for run in ours}
     return [f"{folder}/{run}" for run in sorted(old - needed) if mine is None or run in mine]
 
 

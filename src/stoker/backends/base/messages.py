@@ -14,7 +14,7 @@ from stoker.core.codec import to_json
 from stoker.core.launch import DEFAULTS
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.protocol import GangTask, StepTask, WorkerJob
-from stoker.core.words import dashed
+from stoker.core.words import dashed_name
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
@@ -53,7 +53,7 @@ def gang_task(job: Job, folder: str, topology: str = "stoker", *, token: str | N
     launch = job.step.settings.launch
     return GangTask(
         topology=topology,
-        note=os.path.join(folder, f"gang-{dashed(job.name)}.json"),
+        note=os.path.join(folder, f"gang-{dashed_name(job.name)}.json"),
         token=os.urandom(16).hex() if token is None else token,
         timeout=DEFAULTS.gang_timeout if launch is None else launch.gang_timeout,
     )

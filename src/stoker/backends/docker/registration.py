@@ -10,7 +10,7 @@ from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.backends.base.backend import Backend, Leftover, RunningBackend, Services, Sweep
 from stoker.backends.docker.settings import ContainerSettings
-from stoker.core.checks import Check
+from stoker.core.findings import Check
 from stoker.core.plan import Site
 
 ENGINES: Final = ("docker", "podman", "buildah")

@@ -7,7 +7,7 @@ from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.backends.base.backend import Backend, FlowDecorator, Leftover, RunningBackend, Services, Sweep
 from stoker.backends.ray.settings import RaySettings
-from stoker.core.checks import Check
+from stoker.core.findings import Check
 from stoker.core.plan import Site
 
 

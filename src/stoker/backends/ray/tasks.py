@@ -20,7 +20,7 @@ from stoker.core.accelerators import MODELS, Accelerator
 from stoker.core.codec import to_json
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.resources import describe
-from stoker.core.words import dashed
+from stoker.core.words import dashed_name
 
 VERSION: Final = 1
 DOCUMENT: Final = "jobs.json"
@@ -174,7 +174,7 @@ def token_of(jobs: Sequence[Job]) -> str:
 def submission_id(run: str, token: str, again: int) -> str:
     """The Ray job's own name; `again` counts those of the same jobs that are over already."""
     # https://docs.ray.io/en/latest/cluster/running-applications/job-submission/api.html
-    return f"stoker-{dashed(run)}-{token}" + (f"-{again}" if again else "")
+    return f"stoker-{dashed_name(run)}-{token}" + (f"-{again}" if again else "")
 
 
 def request(

@@ -32,7 +32,7 @@ from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.status import REFUSED
-from stoker.core.words import dashed
+from stoker.core.words import dashed_name
 
 log = logging.getLogger(__name__)
 
@@ -241,7 +241,7 @@ class SlurmPlatform:
         for path in () if self._settings.shares else task.samples():
             data = self._login.read(path)
             if data is not None:
-                here = os.path.join(self._site.scratch, f"samples-{dashed(path)[-200:]}")
+                here = os.path.join(self._site.scratch, f"samples-{dashed_name(path)[-200:]}")
                 Here().write({here: data})
                 found[path] = here
         return found

@@ -8,7 +8,7 @@ from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.backends.base.backend import Backend, FlowDecorator, Leftover, RunningBackend, Services, Sweep
 from stoker.backends.slurm.settings import SlurmSettings
-from stoker.core.checks import Check
+from stoker.core.findings import Check
 from stoker.core.plan import Site
 
 

@@ -30,7 +30,7 @@ from stoker.core.bootspec import BootSpec
 from stoker.core.codec import to_json
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.resources import ResourceSettings
-from stoker.core.words import dashed
+from stoker.core.words import dashed_name
 from stoker.vendors.registry import USUAL, VENDORS
 
 SCRIPT: Final = "script.sh"
@@ -86,7 +86,7 @@ def group(job: Job, settings: SlurmSettings) -> str:
 
 def place(folder: str, run: str, token: str, index: int | None = None) -> str:
     """The folder of a submission, or of one of its jobs."""
-    whole = f"{folder.rstrip('/')}/{dashed(run)}/{token}"
+    whole = f"{folder.rstrip('/')}/{dashed_name(run)}/{token}"
     return whole if index is None else f"{whole}/{index}"
 
 
@@ -186,7 +186,7 @@ def arguments(jobs: Sequence[Job], settings: SlurmSettings, *, folder: str, toke
 def job_name(job: Job) -> str:
     """What the queue shows."""
     plain = f"stoker-{job.run}-{job.step.name}" + ("-hook" if job.kind == "hook" else "")
-    return "".join(letter if letter.isascii() else "-" for letter in dashed(plain))[:_LONGEST_NAME]
+    return "".join(letter if letter.isascii() else "-" for letter in dashed_name(plain))[:_LONGEST_NAME]
 
 
 def time_limit(job: Job, settings: SlurmSettings) -> float | None:

@@ -104,7 +104,7 @@ def serializer_named(name: str) -> Serializer:
         built_in: Serializer = plugins.resolve(BUILT_IN[name][0])
         _loaded[name] = built_in
         return built_in
-    for _, serializer in OFFERED.offered():
+    for _, serializer in OFFERED.third_party_parts():
         if serializer.name == name:
             _loaded[name] = serializer
             return serializer
