@@ -9,8 +9,7 @@ import pytest
 
 from stoker.core.accelerators import Accelerator
 from stoker.core.devices import Claim, Device, Holder
-from stoker.devices.choosing import SLACK, Ticket, Use, decide, impossible
-from stoker.devices.linking import best
+from stoker.devices.choosing import SLACK, Occupant, Ticket, best, decide, impossible
 from stoker.devices.simulate import simulated
 
 GB = 10**9
@@ -31,7 +30,7 @@ class Line:
     def __init__(self, devices: tuple[Device, ...]) -> None:
         self.devices = devices
         self.tickets: list[Ticket] = []
-        self.uses: list[Use] = []
+        self.uses: list[Occupant] = []
 
     def holds(self, run: str, *numbers: int, memory: int = 0) -> Line:
         uuids = tuple(self.devices[number].uuid for number in numbers)
@@ -42,7 +41,7 @@ class Line:
 
     def used(self, number: int, pid: int, memory: int, *family: int, seen: bool = True) -> Line:
         pids = frozenset((pid, *family)) if seen else frozenset()
-        self.uses.append(Use(uuid=self.devices[number].uuid, pid=pid, memory=memory, family=pids))
+        self.uses.append(Occupant(uuid=self.devices[number].uuid, pid=pid, memory=memory, family=pids))
         return self
 
     def _add(

@@ -22,7 +22,6 @@ import attrs
 from stoker.core.accelerators import MODELS, Accelerator
 from stoker.core.devices import Claim, Device, Holder
 from stoker.core.words import count_text, memory_text
-from stoker.devices.linking import best
 from stoker.vendors.registry import VENDORS
 
 SLACK: Final = 2**30
@@ -47,7 +46,7 @@ class Ticket:
 
 
 @attrs.frozen(kw_only=True)
-class Use:
+class Occupant:
     """A process's memory on a device, 0 where the driver does not tell.
 
     `family` are the pids of the process and its ancestors; empty for one that cannot be seen from here, as in a
@@ -78,7 +77,7 @@ def impossible(claim: Claim, devices: Sequence[Device]) -> str:
     return text
 
 
-def decide(tickets: Sequence[Ticket], uses: Iterable[Use]) -> dict[str, tuple[Device, ...] | str]:
+def decide(tickets: Sequence[Ticket], uses: Iterable[Occupant]) -> dict[str, tuple[Device, ...] | str]:
     """For each ticket that waits, in the order of the line: the devices that it may take now, or why none yet."""
     board = _Board.of(tickets, uses)
     found: dict[str, tuple[Device, ...] | str] = {}
@@ -183,17 +182,17 @@ class _Board:
     """Who has what while a decision is made: it changes as those in the line are given devices or keep them."""
 
     parents: Mapping[str, str]
-    uses: Mapping[str, Sequence[Use]]
+    uses: Mapping[str, Sequence[Occupant]]
     holders: dict[str, list[Ticket]] = attrs.field(factory=dict)
     kept: dict[str, Ticket] = attrs.field(factory=dict)
 
     @classmethod
-    def of(cls, tickets: Sequence[Ticket], uses: Iterable[Use]) -> _Board:
+    def of(cls, tickets: Sequence[Ticket], uses: Iterable[Occupant]) -> _Board:
         parents: dict[str, str] = {}
         # Most tickets share one view, which is one object.
         for view in {id(ticket.view): ticket.view for ticket in tickets}.values():
             parents.update((device.uuid, device.parent) for device in view if device.parent)
-        on: dict[str, list[Use]] = {}
+        on: dict[str, list[Occupant]] = {}
         for use in uses:
             on.setdefault(use.uuid, []).append(use)
         board = cls(parents=parents, uses=on)
@@ -215,7 +214,7 @@ class _Board:
             return found + whole
         return found
 
-    def strangers(self, device: Device, ticket: Ticket) -> list[Use]:
+    def strangers(self, device: Device, ticket: Ticket) -> list[Occupant]:
         """The processes on a device that belong neither to those who hold it nor to the one who asks."""
         uses = self.uses.get(device.uuid)
         if not uses:
@@ -245,7 +244,7 @@ def _obstacle(board: _Board, device: Device, ticket: Ticket, claim: Claim) -> st
     return f"kept for {whose}, which came first"
 
 
-def _is_filled(device: Device, claim: Claim, strangers: Sequence[Use]) -> bool:
+def _is_filled(device: Device, claim: Claim, strangers: Sequence[Occupant]) -> bool:
     """Whether strangers leave less of a device than a claim asks for, were it leased to nobody."""
     if not all(use.memory for use in strangers):
         return True
@@ -255,7 +254,7 @@ def _is_filled(device: Device, claim: Claim, strangers: Sequence[Use]) -> bool:
     return taken > min(SLACK, SLACK_PART * (_memory(device) or SLACK / SLACK_PART))
 
 
-def _left(device: Device, holders: Iterable[Ticket], strangers: Iterable[Use]) -> int:
+def _left(device: Device, holders: Iterable[Ticket], strangers: Iterable[Occupant]) -> int:
     """Bytes of a device that is shared or free."""
     return _memory(device) - sum(one.memory for one in holders) - sum(use.memory for use in strangers)
 
@@ -328,8 +327,68 @@ def _leased(holders: Iterable[Ticket], ticket: Ticket) -> str:
     return "leased to " + " and ".join("this run" if run == ticket.holder.run else f"run {run}" for run in runs)
 
 
-def _used(strangers: Sequence[Use]) -> str:
+def _used(strangers: Sequence[Occupant]) -> str:
     pids = sorted({use.pid for use in strangers})
     memory = sum(use.memory for use in strangers)
     told = f" ({memory_text(memory)})" if memory else ""
     return f"in use by pid{'' if len(pids) == 1 else 's'} {', '.join(map(str, pids))}{told}"
+
+
+SEEDS: Final = 32
+"""Devices from which sets are grown to find linked ones; real machines have 16 at most."""
+
+
+def best(devices: Sequence[Device], count: int, *, tight: bool = False) -> tuple[Device, ...]:
+    """So many of some free devices: of one model, with the most links among them, and the fewest cut.
+
+    `tight`: rather those with less memory, for a claim that says how much it needs. The first in order if all else is
+    the same. At least one kind must have so many.
+    """
+    groups: dict[str, list[Device]] = {}
+    for device in devices:
+        groups.setdefault(f"{device.kind} {device.model} {device.slice}", []).append(device)
+    if max(map(len, groups.values())) < count:
+        groups = {}
+        for device in devices:
+            groups.setdefault(device.kind, []).append(device)
+    place = {device.uuid: number for number, device in enumerate(devices)}
+    chosen: tuple[tuple[float, ...], list[Device]] | None = None
+    for group in groups.values():
+        if len(group) < count:
+            continue
+        inside, found = _linked(sorted(group, key=lambda one: one.memory) if tight else group, count)
+        key = (-inside, sum(one.memory for one in found) if tight else 0, min(place[one.uuid] for one in found))
+        if chosen is None or key < chosen[0]:
+            chosen = (key, found)
+    assert chosen is not None  # one kind has enough
+    return tuple(sorted(chosen[1], key=lambda one: place[one.uuid]))
+
+
+def _linked(devices: Sequence[Device], count: int) -> tuple[int, list[Device]]:
+    """(pairs that are linked, the devices): sets grown from each device, the best of them.
+
+    Begins with those that have the fewest free neighbours, so that what is left stays together.
+    """
+    free = {device.uuid for device in devices}
+    links = {device.uuid: free.intersection(device.links) - {device.uuid} for device in devices}
+    order = sorted(devices, key=lambda device: len(links[device.uuid]))
+    degrees = sorted((min(len(found), count - 1) for found in links.values()), reverse=True)
+    most = sum(degrees[:count]) // 2
+    chosen: tuple[int, list[Device]] = (-1, [])
+    for seed in order[:SEEDS]:
+        found, inside = [seed], 0
+        ties = {device.uuid: int(device.uuid in links[seed.uuid]) for device in order if device is not seed}
+        rest = {device.uuid: device for device in order if device is not seed}
+        while len(found) < count:
+            # max takes the first of equals: the one with the fewest free neighbours.
+            nearest = max(rest, key=lambda uuid: ties[uuid])
+            inside += ties[nearest]
+            found.append(rest.pop(nearest))
+            for uuid in links[nearest]:
+                if uuid in rest:
+                    ties[uuid] += 1
+        if inside > chosen[0]:
+            chosen = (inside, found)
+        if inside >= most:
+            break
+    return chosen

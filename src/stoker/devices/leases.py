@@ -1,8 +1,7 @@
 """The ledger of devices: who on this machine holds which, and who waits, for every Stoker process on it.
 
 There is no server: whoever asks makes the changes, in one transaction on a file that all share. Each transaction first
-takes away the tickets of processes that died. Who gets what is decided in `choosing`, how the file is kept in
-`ledgerfile`.
+takes away the tickets of processes that died. Who gets what is decided in `choosing`.
 
 Simulated devices are in a file for each set of them, real ones in one. Processes in a container whose pids are its own
 have files of their own too, where they share the folder with others: nobody there can tell whether these live.
@@ -10,8 +9,11 @@ have files of their own too, where they share the folder with others: nobody the
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
+import logging
 import os
 import secrets
 import sqlite3
@@ -19,15 +21,15 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Final, Iterable, Mapping, Sequence
+from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence, TypeVar
 
 import attrs
 
 from stoker.core.codec import from_json, to_json
 from stoker.core.devices import Claim, Device, Entry, Holder, Inventory, Lease, Process
 from stoker.core.errors import BackendError, SettingsError
-from stoker.devices import choosing, ledgerfile
-from stoker.devices.choosing import Ticket, Use
+from stoker.devices import choosing
+from stoker.devices.choosing import Occupant, Ticket
 from stoker.devices.liveness import birth_of, family, lives, namespace
 
 LOOK_SECONDS: Final = 2.0
@@ -70,7 +72,7 @@ class Ledger:
         self._mine: dict[str, Ticket] = {}
         self._views: dict[str, tuple[Device, ...]] = {}
         self._claims: dict[str, Claim | None] = {}
-        self._uses: tuple[float, tuple[Use, ...]] = (0.0, ())
+        self._uses: tuple[float, tuple[Occupant, ...]] = (0.0, ())
         self._last: _Look | None = None
 
     def inventory(self) -> Inventory:
@@ -86,7 +88,7 @@ class Ledger:
         """The file of this machine's ledger, whether or not it is there yet."""
         folder = self._folder
         if folder is None:
-            named = os.environ.get(ledgerfile.VARIABLE, "")
+            named = os.environ.get(VARIABLE, "")
             folder = Path(named).expanduser() if named else Path(tempfile.gettempdir(), "stoker-leases")
         self.inventory()
         return (folder / self._name).absolute()
@@ -102,7 +104,7 @@ class Ledger:
             raise BackendError(reason, fix="ask for what `stoker devices` shows, or run the step on another stack")
         ticket = Ticket(id=secrets.token_hex(8), holder=holder, claim=claim, view=self.inventory().devices)
         with self._lock:
-            ledgerfile.change(self.path, lambda connection: _join(connection, ticket))
+            transact(self.path, lambda connection: _join(connection, ticket))
             self._mine[ticket.id] = ticket
         return ticket.id
 
@@ -119,7 +121,7 @@ class Ledger:
             if told:
                 return told
             uses = self._strangers()
-            answered = ledgerfile.change(self.path, lambda connection: self._answered(connection, ticket, uses))
+            answered = transact(self.path, lambda connection: self._answered(connection, ticket, uses))
             if isinstance(answered, str):
                 return answered
             if mine is not None:
@@ -131,7 +133,7 @@ class Ledger:
         with self._lock:
             self._mine.pop(ticket, None)
             if self.path.exists():
-                ledgerfile.change(self.path, lambda connection: _leave(connection, (ticket,)))
+                transact(self.path, lambda connection: _leave(connection, (ticket,)))
 
     def hand_over(self, ticket: str, pid: int) -> bool:
         """Let the lease live as long as another process; False if that one is gone, or not to be seen from here."""
@@ -153,14 +155,14 @@ class Ledger:
                 )
                 return bool(changed.rowcount)
 
-            return ledgerfile.change(self.path, change)
+            return transact(self.path, change)
 
     def holds(self, ticket: str) -> bool:
         """Whether a ticket is in the ledger with its devices: also one that another process had asked for."""
         with self._lock:
             if not self.path.exists():
                 return False
-            tickets = ledgerfile.change(self.path, self._tickets)
+            tickets = transact(self.path, self._tickets)
             return any(one.id == ticket and one.devices for one in tickets)
 
     def entries(self) -> Sequence[Entry]:
@@ -169,9 +171,9 @@ class Ledger:
             if not self.path.exists():
                 return ()
             # The first look learns what others see; what strangers do there is asked then.
-            ledgerfile.change(self.path, self._tickets)
+            transact(self.path, self._tickets)
             uses = self._strangers()
-            tickets = ledgerfile.change(self.path, self._tickets)
+            tickets = transact(self.path, self._tickets)
         found = choosing.decide(tickets, uses)
         holders = [_entry(ticket, "") for ticket in tickets if ticket.devices]
         return holders + [_entry(ticket, found[ticket.id]) for ticket in tickets if not ticket.devices]
@@ -191,7 +193,7 @@ class Ledger:
         told = self._last.found.get(ticket)
         return told if isinstance(told, str) else ""
 
-    def _strangers(self) -> tuple[Use, ...]:
+    def _strangers(self) -> tuple[Occupant, ...]:
         """Who computes on the devices that anybody in the ledger sees, asked every few moments."""
         until, uses = self._uses
         if until >= time.monotonic():
@@ -200,11 +202,13 @@ class Ledger:
         seen.update((device.uuid, device) for device in self.inventory().devices)
         running = self._processes(attrs.evolve(self.inventory(), devices=tuple(seen.values())))
         families = {pid: family(pid) for pid in {process.pid for process in running}}
-        uses = tuple(Use(uuid=one.uuid, pid=one.pid, memory=one.memory, family=families[one.pid]) for one in running)
+        uses = tuple(
+            Occupant(uuid=one.uuid, pid=one.pid, memory=one.memory, family=families[one.pid]) for one in running
+        )
         self._uses = (time.monotonic() + LOOK_SECONDS, uses)
         return uses
 
-    def _answered(self, connection: sqlite3.Connection, name: str, uses: Sequence[Use]) -> Ticket | str:
+    def _answered(self, connection: sqlite3.Connection, name: str, uses: Sequence[Occupant]) -> Ticket | str:
         """In a transaction: the ticket with its devices if it has or gets some, else why it waits."""
         tickets = self._tickets(connection)
         ticket = next((one for one in tickets if one.id == name), None)
@@ -336,3 +340,169 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     except OSError:
         return (0, 0, 0)
     return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+T = TypeVar("T")
+
+VARIABLE: Final = "STOKER_LEASES"
+VERSION: Final = 1
+"""Of the tables. A Stoker that knows another one must not guess, and refuses."""
+
+BUSY_SECONDS: Final = 30.0
+"""How long a writer waits for others; a transaction takes a millisecond, so this is met when one was stopped inside."""
+
+_TABLES: Final = (
+    """CREATE TABLE tickets (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, ticket TEXT NOT NULL UNIQUE, claim TEXT NOT NULL, view TEXT NOT NULL,
+        memory INTEGER NOT NULL, run TEXT NOT NULL, key TEXT NOT NULL, attempt INTEGER NOT NULL, pid INTEGER NOT NULL,
+        started REAL NOT NULL, birth TEXT NOT NULL, devices TEXT NOT NULL,
+        CHECK (typeof(memory) || typeof(attempt) || typeof(pid) || typeof(started) = 'integerintegerintegerreal'),
+        CHECK (typeof(ticket) || typeof(claim) || typeof(birth) || typeof(devices) = 'texttexttexttext'))""",
+    "CREATE TABLE views (view TEXT PRIMARY KEY, devices TEXT NOT NULL CHECK (typeof(devices) = 'text'))",
+    f"PRAGMA user_version = {VERSION}",
+)
+"""`devices` of a ticket: UUIDs, none while it waits. A view: the devices that a ticket's holder sees, as JSON. The
+checks keep out what a damaged file may tell."""
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+def transact(path: Path, work: Callable[[sqlite3.Connection], T]) -> T:
+    """What some work in a transaction of its own returns; a ledger that is missing or damaged is begun anew."""
+    with _explained(path):
+        try:
+            return _transaction(path, work)
+        except (FileNotFoundError, sqlite3.DatabaseError) as error:
+            if not _is_damage(error):
+                raise
+            _mend(path)
+        return _transaction(path, work)
+
+
+def _transaction(path: Path, work: Callable[[sqlite3.Connection], T]) -> T:
+    """What some work returns, all of it kept or nothing. One connection each time: none to lose by a fork."""
+    if not path.exists():
+        raise FileNotFoundError(path)
+    # mode=rw: SQLite would make a missing file, for this user alone.
+    with contextlib.closing(_opened(path)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            raise sqlite3.DatabaseError("the file has no tables")
+        if version != VERSION:
+            raise BackendError(
+                f"the ledger of devices {path} has version {version}; this Stoker knows version {VERSION}",
+                fix=f"use one version of Stoker on this machine, or set {VARIABLE} to another folder: "
+                "the two will then not know of each other's devices",
+            )
+        result = work(connection)
+        connection.execute("COMMIT")
+        return result
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+    # Nothing here need survive the machine's end: no holder does. The death of processes is survived without syncing.
+    connection.execute("PRAGMA synchronous = OFF")
+    return connection
+
+
+def _is_damage(error: Exception) -> bool:
+    # SQLite's own word for it is the plain class; its subclasses are locks, rights and full disks.
+    return isinstance(error, FileNotFoundError) or type(error) is sqlite3.DatabaseError
+
+
+def _mend(path: Path) -> None:
+    """Make the ledger where it is missing; move a damaged one aside and begin anew with what it still tells.
+
+    Nobody waits for a person: whatever can be read of living holders goes along, and what cannot be read was at most
+    the lease of a step whose processes are on its devices, which are passed over as somebody else's until it ends.
+    """
+    _make_folder(path.parent)
+    with _alone(path.parent):
+        if path.exists() and _is_sound(path):
+            return
+        found = _salvaged(path) if path.exists() else []
+        descriptor, fresh = tempfile.mkstemp(dir=path.parent, prefix="new-")
+        os.fchmod(descriptor, 0o666)
+        os.close(descriptor)
+        with contextlib.closing(_opened(Path(fresh))) as connection:
+            for statement in _TABLES:
+                connection.execute(statement)
+            for table, row in found:
+                connection.execute(f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+        if path.exists():
+            aside = path.with_suffix(".damaged")
+            # Its journal belongs to it: SQLite must not play it into the new one.
+            for end in ("-journal", ""):
+                with contextlib.suppress(FileNotFoundError):
+                    os.replace(f"{path}{end}", f"{aside}{end}")
+            _LOG.warning("the ledger of devices %s was damaged; %s rows were saved, see %s", path, len(found), aside)
+        os.replace(fresh, path)
+
+
+def _make_folder(folder: Path) -> None:
+    """The folder, writable for everyone from the first moment; one that somebody has made stays as it is.
+
+    It is not sticky. In a sticky one SQLite cannot take away the journal that another user's crashed process left
+    (tried: "disk I/O error" for everyone until that user comes back), and Linux with `fs.protected_regular` lets nobody
+    open another user's files for creating, as SQLite opens journals. Whoever may write a ledger that all users share
+    can spoil it in either case.
+    """
+    if folder.is_dir():
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = tempfile.mkdtemp(dir=folder.parent, prefix=folder.name)
+    os.chmod(fresh, 0o777)
+    try:
+        os.rename(fresh, folder)
+    except OSError:
+        os.rmdir(fresh)
+        if not folder.is_dir():
+            raise
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time makes or mends; the lock goes with the process."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_sound(path: Path) -> bool:
+    try:
+        found = _transaction(path, lambda connection: connection.execute("PRAGMA quick_check(1)").fetchone())
+    except sqlite3.DatabaseError as error:
+        if _is_damage(error):
+            return False
+        raise
+    return bool(found == ("ok",))
+
+
+def _salvaged(path: Path) -> list[tuple[str, tuple[Any, ...]]]:
+    """(table, row) of whatever a damaged ledger still tells."""
+    found: list[tuple[str, tuple[Any, ...]]] = []
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(_opened(path)) as connection:
+        for table in ("views", "tickets"):
+            with contextlib.suppress(sqlite3.Error):
+                for row in connection.execute(f"SELECT * FROM {table}"):
+                    found.append((table, row))
+    return found
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        text = " ".join(str(error).split())
+        fix = f"set {VARIABLE} to a folder that every user of this machine may write to"
+        if "locked" in text:
+            fix = "another process has held it for half a minute: end it, it may be stopped inside a transaction"
+        elif "full" in text or "No space" in text:
+            fix = f"free space on its disk, or set {VARIABLE} to a folder on another one"
+        raise BackendError(f"the ledger of devices {path} cannot be used: {text}", fix=fix) from error

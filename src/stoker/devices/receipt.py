@@ -6,14 +6,15 @@ A verdict says only what the driver told. What was not measured is None, or `unk
 
 from __future__ import annotations
 
-from typing import Final, Iterator, Mapping, Sequence
+from typing import Final, Iterable, Iterator, Mapping, Sequence, TypeVar
 
+import attrs
+
+from stoker.core.accelerators import MODELS
 from stoker.core.receipt import Receipt, Use, Verdict
 from stoker.core.resources import ResourceSettings
-from stoker.devices.advice import PEAK_WINDOW, advice, gigabytes, label
-from stoker.devices.idleness import sentence, span
-from stoker.devices.samples import Samples, cores, read, tracks
-from stoker.devices.usage import longest_idle, processes_on, use_of
+from stoker.devices.idleness import sentence, span, worked
+from stoker.devices.samples import Samples, cores, longest_idle, processes_on, read, tracks, use_of
 
 __all__ = ["Samples", "read", "receipt_of", "tracks"]
 
@@ -168,3 +169,137 @@ def _memory_peak(samples: Samples) -> int | None:
 def _memory_mean(samples: Samples) -> float | None:
     told = [float(moment["rss"]) for moment in samples.moments if moment.get("rss") is not None]
     return sum(told) / len(told) if told else None
+
+
+SHORTEST: Final = 10.0
+"""Seconds that a step must have run: of one that was over sooner, start-up is most of what was seen."""
+
+PEAK_WINDOW: Final = 1.0
+"""Seconds over which the highest use of CPUs is a mean: the kernel counts it in hundredths of a second."""
+
+# Thresholds of our own: less than half used is worth a word, and a GPU's memory only where a much smaller one would do.
+HALF: Final = 0.5
+QUARTER: Final = 0.25
+BUSY: Final = 0.85
+SLOWED: Final = 0.1
+GIGABYTE: Final = 10**9
+LARGE: Final = 16 * GIGABYTE
+"""Of a device that has less, there is hardly a smaller one to ask for."""
+
+
+def advice(
+    samples: Samples,
+    uses: Sequence[Use],
+    resources: ResourceSettings | None,
+    cpus: tuple[float | None, float | None],
+    memory: int | None,
+) -> tuple[str, ...]:
+    """Sentences on CPUs, memory, the devices' memory, waiting for data, and heat. `cpus`: cores, mean and highest."""
+    if samples.seconds < SHORTEST:
+        return ()
+    measured = [use for use in uses if not use.simulated]
+    return (
+        *_cpu_advice(resources, *cpus),
+        *_memory_advice(resources, memory),
+        *(sentence for use in measured for sentence in _device_advice(use, resources)),
+        *_starved(samples, measured, resources),
+    )
+
+
+def label(use: Use) -> str:
+    """A device for a person: "A100-80GB 0"."""
+    return f"{use.model or use.kind} {use.index}"
+
+
+def gigabytes(size: float) -> str:
+    """Bytes for a person: "9.1 GB"; decimal, as vendors count."""
+    text = f"{size / GIGABYTE:.1f}" if size >= GIGABYTE / 20 else f"{size / GIGABYTE:.3f}"
+    return f"{text} GB"
+
+
+def _cpu_advice(resources: ResourceSettings | None, mean: float | None, highest: float | None) -> Iterator[str]:
+    asked = resources.get("cpu_count") if resources is not None else None
+    if asked is None or mean is None or highest is None:
+        return
+    if highest <= HALF * asked and asked - highest >= 1:
+        yield f"asked for {asked:g} CPUs, used {mean:.1f} on average, {highest:.1f} at most"
+
+
+def _memory_advice(resources: ResourceSettings | None, highest: int | None) -> Iterator[str]:
+    asked = resources.get("memory") if resources is not None else None
+    if asked and highest is not None and highest <= HALF * asked and asked - highest >= GIGABYTE:
+        yield f"asked for {asked / GIGABYTE:.3g} GB of memory, peak {gigabytes(highest)}"
+
+
+def _device_advice(use: Use, resources: ResourceSettings | None) -> Iterator[str]:
+    part = resources.get("gpu_memory") if resources is not None and resources.get("share") else None
+    highest = use.own_memory_peak if use.own_memory_peak is not None or part else use.memory_peak
+    if part and highest is not None and highest <= HALF * part:
+        yield f"asked for {part / GIGABYTE:.3g} GB of {label(use)}, peak {gigabytes(highest)}"
+    elif not part and use.memory >= LARGE and highest is not None and highest <= QUARTER * use.memory:
+        size = _as_sold(use)
+        article = "an" if str(size)[0] == "8" else "a"
+        yield f"asked for {article} {size} GB GPU ({label(use)}), peak {gigabytes(highest)}"
+    for reason in ("thermal", "hardware slowdown", "power brake"):
+        if (share := use.throttled.get(reason, 0.0)) >= SLOWED:
+            why = "heat" if reason == "thermal" else f"its hardware ({reason})"
+            hot = f", at up to {use.temperature_peak:.0f} °C" if use.temperature_peak is not None else ""
+            yield f"{label(use)} was slowed down by {why} in {share:.0%} of the samples{hot}"
+
+
+def _starved(samples: Samples, uses: Sequence[Use], resources: ResourceSettings | None) -> Iterator[str]:
+    """Devices that wait while all CPUs work: the data comes too slowly."""
+    asked = resources.get("cpu_count") if resources is not None else None
+    limit = asked or samples.header.get("cpus")
+    taken = dict(cores(samples.moments, PEAK_WINDOW))
+    for use in uses:
+        if not limit or use.idle is None or use.idle < HALF:
+            continue
+        rows = [(t, row) for t, span, row in samples.of(use.uuid) if span and row is not None and t in taken]
+        waiting = [taken[t] for t, row in rows if worked(row, samples.idle_below) is False]
+        if waiting and (mean := sum(waiting) / len(waiting)) >= BUSY * limit:
+            yield (
+                f"{label(use)} was idle {use.idle:.0%} of the time while {mean:.1f} of {limit:g} CPUs worked: it seems "
+                "to wait for data; ask for more CPUs, or prepare the data in a step before"
+            )
+
+
+def _as_sold(use: Use) -> int:
+    """The GB by which a GPU is known: an H100 of 80 GB has 85.5 GB less what its driver keeps."""
+    known = MODELS[use.model].memory if use.model in MODELS else ()
+    near = [size for size in known if abs(size - use.memory) <= 0.15 * use.memory]
+    return round((near[0] if near else use.memory) / GIGABYTE)
+
+
+Number = TypeVar("Number", int, float)
+
+WORST_FIRST: Final[tuple[Verdict, ...]] = ("wrong-device", "idle", "cpu-fallback", "unknown", "used")
+
+
+def together(receipts: Sequence[Receipt]) -> Receipt:
+    """One receipt for all nodes, the head's first. A sum of which one node lacks its part is None."""
+    head = receipts[0]
+    if len(receipts) == 1:
+        return head
+    return attrs.evolve(
+        head,
+        verdict=min((receipt.verdict for receipt in receipts), key=WORST_FIRST.index),
+        evidence=tuple(f"node {node}: {text}" for node, one in enumerate(receipts) for text in one.evidence),
+        devices=tuple(use for receipt in receipts for use in receipt.devices),
+        cpus_mean=_sum(receipt.cpus_mean for receipt in receipts),
+        cpus_peak=_sum(receipt.cpus_peak for receipt in receipts),
+        memory_mean=_sum(receipt.memory_mean for receipt in receipts),
+        memory_peak=_sum(receipt.memory_peak for receipt in receipts),
+        energy=_sum(receipt.energy for receipt in receipts),
+        advice=tuple(dict.fromkeys(text for receipt in receipts for text in receipt.advice)),
+        fallback=next((receipt.fallback for receipt in receipts if receipt.fallback), ""),
+        stopped=next((receipt.stopped for receipt in receipts if receipt.stopped), ""),
+        left_idle=next((receipt.left_idle for receipt in receipts if receipt.left_idle), ""),
+        whole=all(receipt.whole for receipt in receipts),
+    )
+
+
+def _sum(parts: Iterable[Number | None]) -> Number | None:
+    known = list(parts)
+    told = [part for part in known if part is not None]
+    return sum(told[1:], told[0]) if told and len(told) == len(known) else None

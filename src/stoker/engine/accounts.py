@@ -58,8 +58,7 @@ class Accounts:
             _advise_asking(step, facts)
             return
         from stoker.core import receipt_words  # only for steps with devices
-        from stoker.devices import nodes
-        from stoker.devices.receipt import receipt_of, tracks
+        from stoker.devices.receipt import receipt_of, together, tracks
 
         lease, result = status.lease, status.result
         leases = [lease, *lease.others]
@@ -76,10 +75,17 @@ class Accounts:
             )
             for one in samples
         ]
-        receipt = nodes.together(receipts)
+<<<<<<< HEAD
+        receipt = together(receipts)
         device_tracks = [track for one in samples for track in tracks(one) if track.uuid or one is samples[0]]
         self._recorder.record_receipt(key, facts["attempt"], receipt, tuple(device_tracks))
         for one in leases:
+=======
+        receipt = together(receipts)
+        shown = [track for one in samples for track in tracks(one) if track.uuid or one is samples[0]]
+        self._recorder.record_receipt(key, facts["attempt"], receipt, tuple(shown))
+        for held in leases:
+>>>>>>> b7fc59c (Devices: files that were only read together are one)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(one.samples)
         facts["pretended"] = receipt.simulated or bool(receipt.fallback)
