@@ -19,7 +19,14 @@ from stoker.devices.processtree import Tree, alive, stat_of
 from stoker.devices.receipt import Samples, read, receipt_of
 
 DEADLINE = 60.0
-GPU = {"kind": "nvidia", "index": 0, "uuid": "GPU-0", "name": "NVIDIA H100 80GB HBM3", "model": "H100", "memory": 85 * 10**9}
+GPU = {
+    "kind": "nvidia",
+    "index": 0,
+    "uuid": "GPU-0",
+    "name": "NVIDIA H100 80GB HBM3",
+    "model": "H100",
+    "memory": 85 * 10**9,
+}
 SLEEP = "import time; time.sleep(600)"
 
 
