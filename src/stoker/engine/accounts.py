@@ -75,17 +75,10 @@ class Accounts:
             )
             for one in samples
         ]
-<<<<<<< HEAD
         receipt = together(receipts)
         device_tracks = [track for one in samples for track in tracks(one) if track.uuid or one is samples[0]]
         self._recorder.record_receipt(key, facts["attempt"], receipt, tuple(device_tracks))
         for one in leases:
-=======
-        receipt = together(receipts)
-        shown = [track for one in samples for track in tracks(one) if track.uuid or one is samples[0]]
-        self._recorder.record_receipt(key, facts["attempt"], receipt, tuple(shown))
-        for held in leases:
->>>>>>> b7fc59c (Devices: files that were only read together are one)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(one.samples)
         facts["pretended"] = receipt.simulated or bool(receipt.fallback)
