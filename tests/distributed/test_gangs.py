@@ -13,10 +13,16 @@ import attrs
 import pytest
 
 from stoker.backends.base import messages
+from stoker.backends.base.messages import gang_task
 from stoker.core import wire
+from stoker.core.codec import from_json, to_json
 from stoker.core.launch import DEFAULTS, plain
+from stoker.core.plan import Job, StepPlan
+from stoker.core.protocol import GangTask, Topology
+from stoker.core.settings import StepSettings
+from stoker.core.source import Source
 from stoker.worker import agent
-from stoker.worker.cluster import TOPOLOGIES, Gang, GangIncomplete, Member, member_of
+from stoker.worker.cluster import TOPOLOGIES, Gang, GangIncomplete, Member, gang_of, member_of
 
 SCRIPT = """
     import os, sys, time
@@ -305,6 +311,21 @@ def test_strangers_and_ghosts_are_turned_away(tmp_path: Path) -> None:
     assert not head.hear(head.connections()[0])
     assert head.lost == [1] and head.failed
     head.close()
+
+
+def test_a_backend_names_the_variables_of_its_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(kind="module", module="train", qualname="train")
+    step = StepPlan(
+        key="train", name="train", source=source, outputs=(), unpack=False, inputs={}, settings=StepSettings(),
+        backend="x", code="",
+    )  # fmt: skip
+    job = Job(name="r/train/1", run="r", key="train", attempt=1, step=step, inputs={})
+    document = gang_task(job, "/shared", Topology(node="THEIR_NODE", nodes="THEIR_NODES", hosts="THEIR_HOSTS"))
+    monkeypatch.setenv("THEIR_NODE", "1")
+    monkeypatch.setenv("THEIR_NODES", "2")
+    monkeypatch.setenv("THEIR_HOSTS", "first\nsecond")
+    member = gang_of(from_json(GangTask, json.loads(json.dumps(to_json(document))), strict=False)).member
+    assert (member.node, member.nodes, member.head) == (1, 2, "first")
 
 
 def test_every_topology_reads_its_variables() -> None:

@@ -200,15 +200,3 @@ class Capacity:
     memory: int
     slots: int
     devices: int | None = None
-
-
-@attrs.frozen(kw_only=True)
-class Topology:
-    """The variables by which a platform tells a node its place in a gang: its number, how many there are, where the
-    first one and this one are reached, or all of them in their order. Empty where it does not say."""
-
-    node: str
-    nodes: str
-    head: str = ""
-    address: str = ""
-    hosts: str = ""

@@ -46,14 +46,32 @@ class StepTask:
 
 
 @attrs.frozen(kw_only=True)
+class Topology:
+    """The variables by which a platform tells a node its place in a gang: its number, how many there are, where the
+    first one and this one are reached, or all of them in their order. Empty where it does not say."""
+
+    COMPACT: ClassVar = True
+    node: str
+    nodes: str
+    head: str = ""
+    address: str = ""
+    hosts: str = ""
+
+
+@attrs.frozen(kw_only=True)
 class GangTask:
-    """How the nodes of an attempt find each other (`worker.cluster`): the same for all of them."""
+    """How the nodes of an attempt find each other (`worker.cluster`): the same for all of them.
+
+    `topology` names a platform of `worker.cluster.TOPOLOGIES`; of another one, `variables` are those by which it tells
+    a node its place.
+    """
 
     COMPACT: ClassVar = True
     topology: str
     note: str
     token: str
     timeout: float | None
+    variables: Topology | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
 def node_of(spec: BootSpec) -> int:
     """Which node of its gang this is; 0 for a job of one node."""
     gang = spec.job.gang
-    return 0 if gang is None else cluster.member_of(cluster.TOPOLOGIES[gang.topology], os.environ).node
+    return 0 if gang is None else cluster.member_of(cluster.topology_of(gang), os.environ).node
 
 
 def of_node(name: str, node: int) -> str:

@@ -24,8 +24,7 @@ import attrs
 
 from stoker.core import wire
 from stoker.core.codec import from_json, to_json
-from stoker.core.plan import Topology
-from stoker.core.protocol import GangTask, StepResult
+from stoker.core.protocol import GangTask, StepResult, Topology
 from stoker.store import notes
 
 TOPOLOGIES: Final[Mapping[str, Topology]] = {
@@ -75,6 +74,11 @@ class Member:
     """Where the platform says that the head is; empty where it does not."""
     address: str = ""
     """Where other nodes reach this one; empty where the platform does not say."""
+
+
+def topology_of(task: GangTask) -> Topology:
+    """The variables by which a node of this gang learns its place: its backend's, or those of a platform by name."""
+    return TOPOLOGIES[task.topology] if task.variables is None else task.variables
 
 
 def member_of(topology: Topology, environment: Mapping[str, str]) -> Member:
@@ -301,5 +305,5 @@ def _first(connection: socket.socket, patience: float | None) -> dict[str, Any] 
 
 def gang_of(task: GangTask) -> Gang:
     """This node's gang, as a job tells it and the platform's variables."""
-    member = member_of(TOPOLOGIES[task.topology], os.environ)
+    member = member_of(topology_of(task), os.environ)
     return Gang(member, note=task.note, token=task.token, timeout=task.timeout)

@@ -13,7 +13,7 @@ from stoker.core.bootspec import BootSpec
 from stoker.core.codec import to_json
 from stoker.core.launch import DEFAULTS
 from stoker.core.plan import Job, Site, StepPlan
-from stoker.core.protocol import GangTask, StepTask, WorkerJob
+from stoker.core.protocol import GangTask, StepTask, Topology, WorkerJob
 from stoker.core.words import dashed_name
 
 if TYPE_CHECKING:
@@ -48,11 +48,16 @@ def nodes_of(job: Job) -> int:
     return int(job.step.settings.resources.get("nodes", 1)) if job.kind == "step" else 1
 
 
-def gang_task(job: Job, folder: str, topology: str = "stoker", *, token: str | None = None) -> GangTask:
-    """How the nodes of an attempt find each other (`worker.cluster`): the same document for all of them."""
+def gang_task(job: Job, folder: str, topology: str | Topology = "stoker", *, token: str | None = None) -> GangTask:
+    """How the nodes of an attempt find each other (`worker.cluster`): the same document for all of them.
+
+    `topology` is a platform of `worker.cluster.TOPOLOGIES`, or the variables by which another one tells a node its
+    place.
+    """
     launch = job.step.settings.launch
     return GangTask(
-        topology=topology,
+        topology=topology if isinstance(topology, str) else "",
+        variables=None if isinstance(topology, str) else topology,
         note=os.path.join(folder, f"gang-{dashed_name(job.name)}.json"),
         token=os.urandom(16).hex() if token is None else token,
         timeout=DEFAULTS.gang_timeout if launch is None else launch.gang_timeout,
