@@ -167,15 +167,19 @@ def test_clearing_the_cache(written: Any) -> None:
 
 def test_run_with_accelerate(written: Any) -> None:
     project = written(ACCELERATE)
-    more = ("--set", "steps.training_step.resources.gpu_count=4") if written.renamed else ()
-    shown = project.stoker("plan", "train.py", *FOUR, *more, "--explain").stdout
+    shown = project.stoker("plan", "train.py", *FOUR, "--explain").stdout
     assert "launch.num_processes = 4" in shown and "launch.arguments.multi_gpu = true" in shown
 
 
-def test_what_is_said_where_nobody_asks_for_the_gpus(project: Any) -> None:
+def test_processes_that_each_have_a_gpu_get_one(project: Any) -> None:
     project.write({"train.py": ACCELERATE.replace("from zenml", "from stoker")})
-    refused = project.stoker("plan", "train.py", *FOUR, code=3)
-    assert "STK132" in refused.stdout and "ask for resources.gpu_count" in refused.stdout
+    shown = project.stoker("plan", "train.py", *FOUR, "--explain").stdout
+    assert "gpu_count = 4" in shown and "one for each process, by multi_gpu=True of train.py" in shown
+    assert "STK148 translated" in shown and "gets 4 GPUs on each node" in shown
+    fewer = project.stoker("plan", "train.py", *FOUR, "--set", "steps.training_step.resources.gpu_count=2", code=3)
+    assert "STK130" in fewer.stdout
+    refused = project.stoker("plan", "train.py", code=3)
+    assert "STK103" in refused.stdout
 
 
 def test_a_port_as_the_troubleshooting_tells(written: Any) -> None:

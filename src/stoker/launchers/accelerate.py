@@ -375,6 +375,7 @@ LAUNCHER: Final = Launcher(
     port="main_process_port",
     finds_port=True,
     on_cpus="cpu",
+    devices="multi_gpu",
     restarts="max_restarts",
     flow=FlowWords(current="accelerate", title="accelerate launch"),
 )

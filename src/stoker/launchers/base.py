@@ -237,6 +237,9 @@ class Launcher:
     """Whether it finds a free port by itself on a single node, without a moment in which another may take it."""
     on_cpus: str = ""
     """The argument that puts ranks on CPUs; empty for none."""
+    devices: str = ""
+    """The argument by which a person says that each rank has a GPU of its own, so that the step asks for as many where
+    its resources name no accelerator; empty for none."""
     restarts: str = ""
     """The argument that says how often it starts failed ranks again; empty where it never does."""
     crowded: bool = False
@@ -268,6 +271,12 @@ class Launcher:
     def uses_cpus(self, launch: Launch) -> bool:
         """Whether a launch says that its ranks compute on CPUs."""
         return bool(self.on_cpus and (launch.arguments or {}).get(self.on_cpus))
+
+    def implied_devices(self, launch: Launch, *, nodes: int) -> int:
+        """The GPUs of each node that a launch's own arguments ask for; 0 where they ask for none."""
+        if not self.devices or not (launch.arguments or {}).get(self.devices):
+            return 0
+        return launch.processes_per_node or (launch.num_processes or 0) // nodes
 
     def processes_per_node(self, launch: Launch, *, nodes: int, devices: int, cpu: bool = False) -> int:
         """The ranks of each node: as asked for, else one for each device, else one.

@@ -50,6 +50,10 @@ class RunFile:
     """Layers for single steps, by name or key."""
 
 
+IMPLIED_BY: Final = "one for each process, by "
+"""How the origin of a number of GPUs begins that a launch asks for."""
+
+
 def resolve(layers: Sequence[Layer], stack: Stack) -> tuple[StepSettings, dict[str, str]]:
     """A step's settings, and for each dotted field its origin with the origins that it overrides.
 
@@ -73,7 +77,25 @@ def resolve(layers: Sequence[Layer], stack: Stack) -> tuple[StepSettings, dict[s
         settings = step_settings({**values, "step_operator": name}, {part: backend} if backend else {})
     except SettingsError as error:
         raise _with_origins(error, origins) from None
-    return settings, origins
+    return _with_implied_devices(settings, origins)
+
+
+def _with_implied_devices(settings: StepSettings, origins: dict[str, str]) -> tuple[StepSettings, dict[str, str]]:
+    """The settings with the GPUs that the launch asks for, where the resources name no accelerator."""
+    launch, resources = settings.launch, settings.resources
+    if launch is None or not launch.arguments or resources.gpus_per_node or resources.get("gpu_count") is not None:
+        return settings, origins
+    from stoker.launchers.registry import launcher_named
+
+    launcher = launcher_named(launch.launcher)
+    count = launcher.implied_devices(launch, nodes=resources.get("nodes", 1))
+    if not count:
+        return settings, origins
+    origin = (
+        f"{IMPLIED_BY}{launcher.devices}=True of {origins.get(f'launch.arguments.{launcher.devices}', 'its launch')}"
+    )
+    settings = attrs.evolve(settings, resources=attrs.evolve(resources, gpu_count=count))
+    return settings, {**origins, "resources.gpu_count": origin}
 
 
 def resolve_pipeline(

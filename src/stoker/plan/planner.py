@@ -26,11 +26,12 @@ from stoker.core.findings import Finding
 from stoker.core.graph import Binding, Constant, FromStep, Graph, Many, Node, StepSpec
 from stoker.core.ladder import Halve
 from stoker.core.launch import Launch
-from stoker.core.plan import Plan, StepPlan
+from stoker.core.plan import Plan, StepPlan, reporter_of
 from stoker.core.settings import FailureMode, Layer, StepSettings, fields_given
 from stoker.core.source import FunctionSource
+from stoker.core.words import count_text
 from stoker.plan import source as sources
-from stoker.plan.layers import check_whole_run, resolve, resolve_pipeline
+from stoker.plan.layers import IMPLIED_BY, check_whole_run, resolve, resolve_pipeline
 from stoker.settings.options import OPTIONS
 from stoker.stacks import Stack
 from stoker.store import artifacts
@@ -296,12 +297,20 @@ def _package_findings(step: StepPlan, backend: RunningBackend) -> Iterable[Findi
     return findings(step, backend)
 
 
-def _launch_findings(launch: Launch, step: StepPlan) -> Iterable[Finding]:
+def _launch_findings(launch: Launch, step: StepPlan) -> Iterator[Finding]:
     """The launcher's findings about a distributed step; the modules are imported only if there is one."""
     from stoker.launchers.check import check
+
+    origin = step.origins.get("resources.gpu_count", "")
+    if origin.startswith(IMPLIED_BY):
+        yield reporter_of(step).translated(
+            "STK148",
+            f"gets {count_text(step.settings.resources.gpus_per_node, 'GPU')} on each node, {origin}",
+            "its resources name no accelerator",
+        )
     from stoker.vendors.nvidia.chips import capability
 
-    return check(launch, step.settings.resources, where=f"{step.where} step '{step.name}'", capability=capability)
+    yield from check(launch, step.settings.resources, where=f"{step.where} step '{step.name}'", capability=capability)
 
 
 def refuse(plan: Plan) -> None:
