@@ -24,3 +24,14 @@ def test_a_rule(follow: Follow) -> None:
     lab.run("stoker", "run", "forecast.py", "--simulate", "1xL4", "--set", "steps.predict.timeout=2h")
     assert "a step with GPUs has no timeout" in lab.run("stoker", "explain", "WEA101")
     assert "WEA101" in lab.run("stoker", "explain")
+
+
+def test_a_cause(follow: Follow) -> None:
+    lab = follow("cause")
+    lab.run("simulate.py")
+    first, second = lab["forecast"].steps["simulate"].attempts
+    assert (first.failure.cause, first.failure.retryable) == ("license-taken", "here")
+    assert first.failure.why == "every license of weathersim is taken"
+    assert "weathersim licenses" in first.failure.advice
+    assert first.failure.evidence == "simulate.LicenseError: no license of weathersim is free"
+    assert second.status == "succeeded"

@@ -12,9 +12,7 @@ import yaml
 from stoker.core.protocol import StepError
 from stoker.core.status import CAUSES, RETRIED_IF_NAMED, RETRYABLE
 from stoker.worker.failure import Ending, explained
-from stoker.worker.signature import Signature
-from stoker.worker.signatures import GENERAL, ROWS, general, known, raised_in
-from stoker.worker.xid import XIDS, of_kernel_log, of_number
+from stoker.worker.signatures import GENERAL, ROWS, XIDS, Signature, general, known, of_xid, raised_in, xid_in
 
 WORDS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("failures.yaml").read_text(encoding="utf-8"))
 RAISED: dict[str, list[str]] = WORDS["raised"]
@@ -126,7 +124,7 @@ def test_the_exception_that_a_process_printed_is_found() -> None:
 
 @pytest.mark.parametrize("number", XIDS)
 def test_every_xid_is_a_row(number: int) -> None:
-    row = of_number(number)
+    row = of_xid(number)
     assert row is not None and row.cause in ("gpu-hardware", "illegal-memory-access")
     assert row.seen_in(f"[ 12.3] NVRM: Xid (PCI:0000:05:00): {number}, pid=1234, name=python, Ch 00000008")
     assert not row.seen_in(f"NVRM: Xid (PCI:0000:05:00): {number}9, pid=1234")
@@ -138,9 +136,9 @@ def test_the_gravest_xid_is_told() -> None:
         "NVRM: Xid (PCI:0000:05:00): 63, Row Remapper: new row marked for remapping",
         "NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
     ]
-    found = of_kernel_log(lines)
+    found = xid_in(lines)
     assert found is not None and found[0].name == "xid-79" and found[1] == lines[2]
-    assert of_kernel_log(lines[1:2]) is None
+    assert xid_in(lines[1:2]) is None
 
 
 def test_patterns_are_compiled_when_they_are_needed() -> None:

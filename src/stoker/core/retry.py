@@ -9,6 +9,7 @@ import attrs
 from stoker.core import units
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.ladder import Rung, parse_ladder
+from stoker.core.plugins import entry_points
 from stoker.core.status import CAUSES, NEVER_RETRIED
 from stoker.core.units import UNSET, parse_texts, strict
 
@@ -33,7 +34,10 @@ def parse_causes(value: str | Iterable[str]) -> tuple[str, ...]:
     causes = parse_texts([raw] if isinstance(raw, str) else raw) or ()
     for cause in causes:
         if cause not in CAUSES:
-            raise SettingsError(f"there is no cause '{cause}'{nearest(cause, CAUSES)}")
+            # A cause of another distribution is called as its entry point.
+            others = [entry.name for entry in entry_points("stoker.causes")]
+            if cause not in others:
+                raise SettingsError(f"there is no cause '{cause}'{nearest(cause, [*CAUSES, *others])}")
         if cause in NEVER_RETRIED:
             raise SettingsError(f"'{cause}' is never tried again: trying again cannot help", fix="remove it")
     return causes

@@ -12,7 +12,7 @@ import attrs
 from stoker.core.codec import to_json
 from stoker.core.plan import JobStatus, StepPlan
 from stoker.core.protocol import HookFacts, StepError
-from stoker.core.status import CANCELLED, KILLED, NEVER_RETRIED, RETRIED_IF_NAMED, TIMED_OUT, StepStatus
+from stoker.core.status import CANCELLED, CAUSES, KILLED, NEVER_RETRIED, RETRIED_IF_NAMED, TIMED_OUT, StepStatus
 from stoker.core.words import time_text
 from stoker.engine.events import TaskSpec
 from stoker.engine.execution import StepExecution
@@ -43,8 +43,17 @@ def retry_delay(task: TaskSpec, failures: int) -> float:
 def retries_after(cause: str, task: TaskSpec) -> bool:
     """Whether a task is retried after this cause, if it has retries left."""
     named_only = bool(task.retry_on) or cause in task.climbs
-    allowed = cause in task.retry_on if named_only else cause not in RETRIED_IF_NAMED
+    allowed = cause in task.retry_on if named_only else not _needs_naming(cause)
     return allowed and cause not in NEVER_RETRIED
+
+
+def _needs_naming(cause: str) -> bool:
+    """Whether another attempt meets the same code and the same environment: only made where a retry names the cause."""
+    if not cause or cause in CAUSES:
+        return cause in RETRIED_IF_NAMED
+    from stoker.worker import signatures  # read when something failed: the table costs a start 2 ms
+
+    return signatures.retryable_of(cause) == "never"
 
 
 class Witness:

@@ -24,7 +24,6 @@ from stoker.core.status import (
     IMPORT_ERROR,
     INPUT_ERROR,
     KILLED,
-    RETRYABLE,
     UNSERIALIZABLE,
     USER_ERROR,
     WORKER_LOST,
@@ -152,7 +151,7 @@ def explained(error: StepError, lines: Sequence[str], ending: Ending) -> Explana
 
     What the kernel knows outweighs what was raised, and that outweighs what was printed.
     """
-    from stoker.worker import signatures, xid  # read when something failed: the table costs a start 2 ms
+    from stoker.worker import signatures  # read when something failed: the table costs a start 2 ms
 
     number = ending.signal if ending.signal is not None else _signal_behind(ending.code)
     cause, sentence = ending.cause, ending.message
@@ -175,7 +174,7 @@ def explained(error: StepError, lines: Sequence[str], ending: Ending) -> Explana
     if ending.oom and found.cause == KILLED and (number == signal.SIGKILL or row is not None):
         kernel = [line for line in ending.kernel if "Killed process" in line]
         return _explanation(HOST_OOM, *signatures.general(HOST_OOM), "; ".join([ending.oom, *kernel[-1:]]))
-    if found.cause in (GPU_HARDWARE, ILLEGAL_MEMORY_ACCESS) and (event := xid.of_kernel_log(ending.kernel)):
+    if found.cause in (GPU_HARDWARE, ILLEGAL_MEMORY_ACCESS) and (event := signatures.xid_in(ending.kernel)):
         return _explanation(event[0].cause, event[0].why, event[0].advice, event[1])
     return found
 
@@ -186,7 +185,9 @@ def asks_the_log(error: StepError, cause: str) -> bool:
 
 
 def _explanation(cause: str, sentence: str, advice: str, evidence: str) -> Explanation:
-    retryable = RETRYABLE.get(cause, "here")
+    from stoker.worker import signatures
+
+    retryable = signatures.retryable_of(cause)
     return Explanation(cause=cause, sentence=sentence, advice=advice, retryable=retryable, evidence=evidence)
 
 

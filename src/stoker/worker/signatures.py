@@ -1,30 +1,585 @@
 """The table of failures: what is known of each, from the most telling row to the least, and what is said of the rest.
 
-The first row that is seen decides. Hardware stands first, because it makes everything else fail as well; ranks that
-lost each other stand last, because that is mostly a consequence.
+The first row that is seen decides. Rows of other distributions stand first, since they are the most specific; then
+hardware, because it makes everything else fail as well. Ranks that lost each other stand last, because that is mostly a
+consequence. The module is imported when something failed: the table would cost a start 2 ms.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import re
 from typing import Final, Iterable, Iterator, Mapping, Sequence
 
+import attrs
+
 from stoker.core import status
-from stoker.worker import signatures_gpu, signatures_host, signatures_imports, signatures_ranks
-from stoker.worker.signature import Signature
+from stoker.core.errors import UsageError
+from stoker.core.plugins import Registry
+from stoker.core.status import RETRYABLE, Retryable
+
+log = logging.getLogger(__name__)
+
+_LONGEST: Final = 240
+"""Characters of a line that are shown as evidence; torch's out-of-memory message has some 600, the facts come first."""
+
+
+@attrs.frozen(kw_only=True)
+class Signature:
+    """How a known failure looks, what it means, and what to do about it: one row of the table."""
+
+    name: str
+    cause: str
+    """A word of `core.status`, or of another distribution's own: then it is the name of the row's entry point."""
+    why: str
+    advice: str
+    pattern: str
+    """Searched in "type: message" of what was raised, lines and all."""
+    printed: bool = False
+    """Whether the pattern is searched in any line, too, that a process wrote before it died. Only for what nobody
+    prints and survives: on a machine without a GPU, frameworks log that they found no driver, and go on."""
+    retryable: Retryable = "here"
+    """Where another attempt may succeed after a cause of another distribution; of Stoker's own causes
+    `core.status.RETRYABLE` says it."""
+
+    def seen_in(self, text: str) -> str:
+        """The line that shows this failure, empty if none does."""
+        # Compiled when the first failure is explained, not when a worker starts: sixty patterns take 20 ms.
+        found = re.search(self.pattern, text, re.MULTILINE)
+        if found is None:
+            return ""
+        start, end = text.rfind("\n", 0, found.start()) + 1, text.find("\n", found.start())
+        line = text[start : end if end >= 0 else len(text)].strip()
+        return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+
+
+# Failures of a GPU: its memory, its driver, the framework's build for it, its kernels, its hardware. CUDA's own words
+# are `cudaGetErrorString`'s, and the same in every framework. HIP's differ in the first word only.
+
+_OTHER_GPU: Final = (
+    "run the step on another GPU or machine; have this one drained and reset, and replaced if it fails again"
+)
+
+HARDWARE: Final = (
+    Signature(
+        name="ecc",
+        cause=status.GPU_HARDWARE,
+        why="the GPU met a memory or link error that its hardware could not correct",
+        advice=_OTHER_GPU,
+        pattern=r"uncorrectable (?:ECC|NVLink) error",
+        printed=True,
+    ),
+    Signature(
+        name="gpu-lost",
+        cause=status.GPU_HARDWARE,
+        why="the driver lost contact with the GPU",
+        advice=_OTHER_GPU,
+        pattern=(
+            r"GPU is lost|GPU has fallen off the bus|GPU requires reset"
+            r"|Unable to determine the device handle for GPU"
+        ),
+        printed=True,
+    ),
+)
+
+GPU_MEMORY: Final = (
+    Signature(
+        name="torch-gpu-oom-shared",
+        cause=status.GPU_OOM,
+        why="the GPU's memory was full, and another process held a part of it",
+        advice="end or move the other process (`nvidia-smi` shows it), or give the step a GPU of its own",
+        pattern=r"(?:CUDA|HIP|XPU) out of memory\.[^\n]* Process \d+ has [\d.]+ \w+ memory in use",
+    ),
+    Signature(
+        name="torch-gpu-oom-fraction",
+        cause=status.GPU_OOM,
+        why="the step reached the share of the GPU's memory that it allowed itself",
+        advice="raise torch.cuda.set_per_process_memory_fraction, or use a smaller batch",
+        pattern=r"would exceed (?:the )?per_process_memory_fraction",
+    ),
+    Signature(
+        name="torch-gpu-oom",
+        cause=status.GPU_OOM,
+        why="the GPU had less memory left than the step asked for",
+        advice=(
+            "use a smaller batch or shorter sequences with gradient accumulation, shard the model, or ask for "
+            "a GPU with more memory (resources.gpu_memory); if the message names much memory as reserved but "
+            "unallocated, set PYTORCH_ALLOC_CONF=expandable_segments:True (before torch 2.9: "
+            "PYTORCH_CUDA_ALLOC_CONF)"
+        ),
+        pattern=(
+            r"(?:CUDA|HIP|XPU"
+            r"|MPS backend) out of memory\b(?![^\n]* Process \d+ has )(?![^\n]*per_process_memory_fraction)"
+        ),
+    ),
+    Signature(
+        name="cuda-api-oom",
+        cause=status.GPU_OOM,
+        why="the GPU had less memory left than a library asked for",
+        advice="use less of the GPU's memory in the step, or ask for a GPU with more (resources.gpu_memory)",
+        # cuBLAS and cuDNN need memory of their own, and say so in their own words.
+        pattern=(
+            r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory|(?:CUDA|HIP) error: out of memory"
+            r"|CU(?:BLAS|DNN|SOLVER)_STATUS_ALLOC_FAILED"
+        ),
+    ),
+    Signature(
+        name="jax-gpu-oom",
+        cause=status.GPU_OOM,
+        why="the accelerator had less memory left than jax asked for",
+        advice=(
+            "use a smaller batch, shard the arrays or rematerialise (jax.checkpoint); if another process "
+            "shares the GPU, set XLA_PYTHON_CLIENT_MEM_FRACTION or XLA_PYTHON_CLIENT_PREALLOCATE=false"
+        ),
+        pattern=(
+            r"RESOURCE_EXHAUSTED: [^\n]*(?:[Oo]ut of memory while trying to allocate|on device ordinal \d+"
+            r"|memory space hbm|[Hh]bm usage)"
+        ),
+    ),
+    Signature(
+        name="tensorflow-gpu-oom",
+        cause=status.GPU_OOM,
+        why="the GPU had less memory left than TensorFlow asked for",
+        advice=(
+            "use a smaller batch; if another process shares the GPU, call tf.config.experimental.set_memory_growth; "
+            "against fragmentation set TF_GPU_ALLOCATOR=cuda_malloc_async"
+        ),
+        pattern=r"OOM when allocating tensor with shape\s*\[[\d,]*\][^\n]*device:GPU:\d",
+    ),
+    Signature(
+        name="cupy-gpu-oom",
+        cause=status.GPU_OOM,
+        why="the GPU had less memory left than CuPy asked for",
+        advice=(
+            "work on smaller pieces, and free CuPy's pool between them: "
+            "cupy.get_default_memory_pool().free_all_blocks()"
+        ),
+        pattern=r"Out of memory allocating [\d,]+ bytes \(allocated so far: [\d,]+ bytes",
+    ),
+)
+
+DRIVER: Final = (
+    Signature(
+        name="forward-compat",
+        cause=status.FORWARD_COMPAT,
+        why="the image brings CUDA's forward-compatibility libraries, which only data centre GPUs support",
+        advice=(
+            "take /usr/local/cuda/compat out of LD_LIBRARY_PATH, or use an image whose CUDA the machine's "
+            "driver supports"
+        ),
+        pattern=r"forward compatibility was attempted on non supported HW",
+    ),
+    Signature(
+        name="driver-too-old",
+        cause=status.DRIVER_TOO_OLD,
+        why="the machine's GPU driver is older than the CUDA that the framework was built with",
+        advice=(
+            "use a framework build or an image for an older CUDA, or a machine with a newer driver; "
+            "a version such as 12080 in the message means that the driver knows CUDA up to 12.8"
+        ),
+        pattern=(
+            r"NVIDIA driver on your system is too old|CUDA driver version is insufficient for CUDA runtime version"
+            r"|API call is not supported in the installed CUDA driver|PTX was compiled with an unsupported toolchain"
+        ),
+    ),
+    Signature(
+        name="container-needs-newer-driver",
+        cause=status.DRIVER_TOO_OLD,
+        why="the container was not started: its image asks for a newer driver than the machine has",
+        advice="use an image for an older CUDA, or a machine with a newer driver",
+        pattern=r"nvidia-container-cli: requirement error: unsatisfied condition: (?:cuda|driver)",
+        printed=True,
+    ),
+    Signature(
+        name="driver-broken",
+        cause=status.DRIVER_BROKEN,
+        why="the machine's GPU driver is installed but does not work",
+        advice=(
+            "run the step on another machine; this one needs a reboot after a driver upgrade, "
+            "or its fabric manager started (NVSwitch), or its nvidia-uvm module loaded"
+        ),
+        pattern=(
+            r"Driver/library version mismatch|unsupported display driver / cuda driver combination"
+            r"|system not yet initialized|Failed to initialize NVML: Unknown Error"
+            r"|CUDA unknown error - this may be due to an incorrectly set up environment"
+        ),
+    ),
+    Signature(
+        name="no-driver",
+        cause=status.NO_DRIVER,
+        why="there is no GPU driver where the step ran",
+        advice=(
+            "ask for a GPU (resources.gpu_count=1), so that the step is placed where one is and its container "
+            "is given it; or run the step's code on the CPU"
+        ),
+        pattern=(
+            r"Found no NVIDIA driver on your system|NVML Shared Library Not Found|lib(?:cuda"
+            r"|nvidia-ml)\.so(?:\.1)?: cannot open shared object file"
+        ),
+    ),
+    Signature(
+        name="no-gpu",
+        cause=status.NO_GPU,
+        why="the GPU that the step reached for is not among those that it sees",
+        advice=(
+            "ask for as many GPUs as the step uses (resources.gpu_count), start no more processes than that, and leave "
+            "CUDA_VISIBLE_DEVICES alone"
+        ),
+        pattern=(
+            r"No CUDA GPUs are available|no CUDA-capable device is detected|invalid device ordinal"
+            r"|No HIP GPUs are available"
+        ),
+    ),
+    Signature(
+        name="gpu-busy",
+        cause=status.GPU_BUSY,
+        why="another process holds the device",
+        advice=(
+            "wait for it or end it; if the GPU is in exclusive mode (`nvidia-smi -q -d COMPUTE`), only one "
+            "process may use it"
+        ),
+        pattern=(
+            r"CUDA-capable device\(s\) is/are busy or unavailable|exclusive-thread device already in use"
+            r"|The TPU is already in use by"
+        ),
+    ),
+)
+
+BUILD: Final = (
+    Signature(
+        name="no-gpu-build",
+        cause=status.NO_GPU_BUILD,
+        why="the framework in the step's environment was built for the CPU only",
+        advice="install its CUDA or ROCm build: for torch a wheel whose version ends in +cu… or +rocm…",
+        pattern=r"Torch not compiled with CUDA enabled",
+    ),
+    Signature(
+        name="no-kernel-image",
+        cause=status.NO_KERNEL_IMAGE,
+        why="the framework was built without code for this kind of GPU",
+        advice=(
+            "install a build that names the GPU's architecture (torch.cuda.get_arch_list() shows a build's), "
+            "or ask for a GPU that it was built for (resources.accelerators)"
+        ),
+        pattern=(
+            r"no kernel image is available for execution on the device|(?:CUDA|HIP) error: invalid device function"
+            r"|device kernel image is invalid"
+        ),
+    ),
+)
+
+KERNELS: Final = (
+    Signature(
+        name="device-assert",
+        cause=status.ILLEGAL_MEMORY_ACCESS,
+        why="an assertion in a GPU kernel failed; mostly an index or a label is out of range",
+        advice=(
+            "run the step once on the CPU, or with CUDA_LAUNCH_BLOCKING=1 in its environment: then the "
+            "traceback ends where it happened"
+        ),
+        pattern=r"device-side assert triggered",
+        printed=True,
+    ),
+    Signature(
+        name="illegal-memory-access",
+        cause=status.ILLEGAL_MEMORY_ACCESS,
+        why="a GPU kernel touched memory that is not its own, or could not be executed",
+        advice=(
+            "set CUDA_LAUNCH_BLOCKING=1 in the step's environment, so that the traceback ends where it "
+            "happened, or use compute-sanitizer; if it only ever happens on one GPU, suspect that one"
+        ),
+        pattern=(
+            r"an illegal memory access was encountered|(?:CUDA|HIP) error: (?:misaligned address"
+            r"|an illegal instruction was encountered|unspecified launch failure|invalid program counter)"
+            r"|CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_LAUNCH_FAILED|Memory access fault by GPU"
+        ),
+        printed=True,
+    ),
+)
+
+# How failures of the machine around a step look: memory, shared memory, disk, quotas, and the place being taken away.
+
+MORE_MEMORY: Final = (
+    "work on smaller pieces or with fewer loader workers, ask for what the step needs "
+    "(resources.memory), so that fewer steps share the machine, or use a machine with more memory"
+)
+
+HOST_MEMORY: Final = (
+    Signature(
+        name="shm-too-small",
+        cause=status.SHM_TOO_SMALL,
+        why="/dev/shm was full: processes that share data, such as a DataLoader's workers, keep it there",
+        advice=(
+            "give the container more (resources.shared_memory; docker run --shm-size; a container has 64 MB by "
+            "default), or use fewer workers"
+        ),
+        pattern=(
+            r"DataLoader worker \(pid[^)]*\) is killed by signal: Bus error|insufficient shared memory \(shm\)"
+            r"|creating shared memory segment /dev/shm/nccl-|</torch_\w+>: No space left on device"
+            r"|No space left on device[^\n]*/dev/shm/"
+        ),
+        printed=True,
+    ),
+    Signature(
+        name="python-memory-error",
+        cause=status.HOST_OOM,
+        why="the machine, or a limit on the process, had no memory left for what the step asked for",
+        advice=MORE_MEMORY,
+        # RMM raises MemoryError for the GPU's memory.
+        pattern=(
+            r"\A(?:\w+\.)*(?:MemoryError|_ArrayMemoryError)\b(?![^\n]*CUDA)|\[Errno 12\] Cannot allocate memory"
+            r"|DefaultCPUAllocator: (?:can't allocate|not enough) memory"
+        ),
+    ),
+    Signature(
+        name="framework-host-oom",
+        cause=status.HOST_OOM,
+        why="the machine had less memory left than the framework asked for on the CPU",
+        advice=MORE_MEMORY,
+        # jax on a CPU; on a GPU it says "Out of memory while trying to allocate".
+        pattern=(
+            r"OOM when allocating tensor with shape[^\n]*device:CPU:"
+            r"|RESOURCE_EXHAUSTED: Out of memory allocating \d+ bytes"
+        ),
+    ),
+    Signature(
+        name="platform-oom",
+        cause=status.HOST_OOM,
+        why="the platform ended the job because it used more memory than its limit",
+        advice="raise the job's limit (resources.memory), or let the step use less",
+        pattern=(
+            r"\bOOMKilled\b|Detected \d+ oom[-_]kill event|exceeded (?:job |step )?memory limit"
+            r"|The node was low on resource: memory|OutOfMemoryError: Container killed due to memory usage"
+        ),
+        printed=True,
+    ),
+    Signature(
+        name="child-killed",
+        cause=status.KILLED,
+        why="a process that the step had started was killed by SIGKILL; out of memory is the most frequent reason",
+        advice="look at the memory that the step and its children use; the kernel's log (`dmesg`) names what it killed",
+        pattern=(
+            r"DataLoader worker \(pid[^)]*\) is killed by signal: Killed|died with <Signals\.SIGKILL: 9>"
+            r"|Signal 9 \(SIGKILL\) received by PID"
+        ),
+    ),
+)
+
+DISK: Final = (
+    Signature(
+        name="disk-full",
+        cause=status.DISK_FULL,
+        why="a disk was full",
+        advice="free space, write to another disk, or ask for more (resources.disk); `df -h` shows which one is full",
+        pattern=(
+            r"^(?![^\n]*(?:shared memory|/dev/shm|</torch_))[^\n]*No space left on device"
+            r"|database or disk is full|the disk is full"
+        ),
+        printed=True,
+    ),
+    Signature(
+        name="platform-disk-full",
+        cause=status.DISK_FULL,
+        why="the platform ended the job because it, or its node, used too much local disk",
+        advice="ask for more local disk (resources.disk), or write large files to a mounted volume",
+        pattern=r"ephemeral local storage usage exceeds|The node was low on resource: ephemeral-storage",
+    ),
+    Signature(
+        name="disk-quota",
+        cause=status.QUOTA,
+        why="the user's quota on a disk is used up",
+        advice="remove what is not needed (`quota -s` shows the limits), or write elsewhere",
+        pattern=r"Disk quota exceeded",
+        printed=True,
+    ),
+    Signature(
+        name="platform-quota",
+        cause=status.QUOTA,
+        why="the account's or the namespace's quota does not allow what the job asks for",
+        advice="wait until other jobs end, ask for less, use another region, or have the quota raised",
+        pattern=(
+            r"forbidden: exceeded quota: |VcpuLimitExceeded|more vCPU capacity than your current vCPU limit"
+            r"|MaxSpotInstanceCountExceeded|Quota '\w+' exceeded|QUOTA_EXCEEDED"
+        ),
+    ),
+)
+
+PLACE: Final = (
+    Signature(
+        name="preempted",
+        cause=status.PREEMPTED,
+        why="the platform took the machine away for somebody else",
+        advice=(
+            "try again (`Retry(…, on=['preempted'])`) and go on from checkpoints; or ask for a place that is "
+            "not taken away (resources.spot=false, a higher priority)"
+        ),
+        pattern=(
+            r"CANCELLED AT \S+ DUE TO PREEMPTION|preempting to accommodate a higher priority pod"
+            r"|Host EC2 \(instance [^)]*\) terminated|Instance was preempted"
+        ),
+        printed=True,
+    ),
+    Signature(
+        name="node-lost",
+        cause=status.NODE_LOST,
+        why="the machine that ran the step failed, was shut down or stopped answering",
+        advice="try again, on another machine; keep checkpoints outside the machine",
+        pattern=(
+            r"CANCELLED AT \S+ DUE TO NODE FAILURE|terminated in response to imminent node shutdown"
+            r"|Node \S+ which was running pod \S+ is unresponsive"
+        ),
+        printed=True,
+    ),
+    Signature(
+        name="platform-time-limit",
+        cause=status.TIMED_OUT,
+        why="the job ran longer than the platform allows it to",
+        advice="ask for more time, use a partition or queue with a longer limit, or go on from checkpoints",
+        pattern=r"CANCELLED AT \S+ DUE TO TIME LIMIT|active on the node longer than the specified deadline",
+        printed=True,
+    ),
+)
+
+# How it looks when a module cannot be imported: it, or something below it, is missing in the step's environment.
+
+IMPORTS: Final = (
+    Signature(
+        name="module-missing",
+        cause=status.IMPORT_ERROR,
+        why="a module is not installed in the step's environment",
+        advice=(
+            "install it where the step runs (a container: DockerSettings(requirements=[…])); if it is a file of yours, "
+            "it must lie beside the pipeline's file or in a package on sys.path"
+        ),
+        pattern=r"\A(?:ModuleNotFoundError|ImportError): No module named ",
+    ),
+    Signature(
+        name="library-missing",
+        cause=status.IMPORT_ERROR,
+        why="a shared library that a Python package needs is not in the step's environment",
+        advice=(
+            "install the system package that has it (DockerSettings(apt_packages=[…])); a library of CUDA "
+            "(libcudart, libcublas, libcudnn, …) comes with the framework's own CUDA build or an image with "
+            "CUDA"
+        ),
+        # The driver's own libraries are no package's business: see `no-driver`.
+        pattern=(
+            r"^(?!.*\blib(?:cuda|nvidia-ml)\.so)(?:ImportError|OSError): \S+\.so\S*: cannot open shared object file"
+        ),
+    ),
+    Signature(
+        name="library-mismatch",
+        cause=status.IMPORT_ERROR,
+        why="a compiled package does not fit the libraries that it found",
+        advice="reinstall it for this image and framework version: it was built against other ones",
+        pattern=(
+            r"\A(?:ImportError|OSError): [^\n]*(?:undefined symbol: |version `\w+_[\d.]+' not found)"
+            r"|A module that was compiled using NumPy 1\.x cannot be run in|numpy\.dtype size changed"
+        ),
+    ),
+    Signature(
+        name="name-missing",
+        cause=status.IMPORT_ERROR,
+        why="a module has no such name: it is another version than the code expects, or another module of that name",
+        advice=(
+            "compare the installed version with the one that the code was written for; look for a file that hides it"
+        ),
+        pattern=r"\AImportError: cannot import name ",
+    ),
+)
+
+# How it looks when processes that compute together lose each other: NCCL, gloo, torch's rendezvous. Mostly one rank
+# fails and all others complain of it.
+
+RANKS: Final = (
+    Signature(
+        name="collective-timeout",
+        cause=status.NCCL_TIMEOUT,
+        why="a collective operation gave up waiting: at least one rank did not come to it",
+        advice=(
+            "look at the rank that did not report this: it failed, still loaded data, or took another branch; "
+            "every rank must call the same collectives in the same order. Only if a rank is slow for good "
+            "reason, raise the timeout of init_process_group"
+        ),
+        pattern=(
+            r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv"
+            r"|send) operation to complete"
+        ),
+        printed=True,
+    ),
+    Signature(
+        name="remote-peer",
+        cause=status.NCCL_REMOTE_PEER,
+        why="another rank's process or machine went away in the middle of a collective operation",
+        advice="look at the log of the rank that ended first: its failure is the cause, this one a consequence",
+        pattern=(
+            r"remote process exited or there was a network error|ncclRemoteError"
+            r"|gloo/transport/tcp/[^\n]*Connection (?:closed|reset) by peer"
+        ),
+        printed=True,
+    ),
+    Signature(
+        name="duplicate-gpu",
+        cause=status.NO_GPU,
+        why="two ranks took the same GPU",
+        advice=(
+            "call torch.cuda.set_device(local_rank) before the process group is made, and start no more ranks "
+            "on a machine than it has GPUs"
+        ),
+        pattern=r"Duplicate GPU detected : rank \d+ and rank \d+",
+        printed=True,
+    ),
+    Signature(
+        name="nccl-error",
+        cause=status.NCCL_ERROR,
+        why="NCCL could not do what the ranks asked of it",
+        advice=(
+            "run once with NCCL_DEBUG=WARN in the step's environment: it then prints the reason (network "
+            "interface, /dev/shm, limits on open files or locked memory)"
+        ),
+        # The reason stands in the same message, after "Last error:": where a row above knows it, that row decides.
+        pattern=(
+            r"\bnccl(?:SystemError|UnhandledCudaError|InternalError|InvalidUsage)\b(?![\s\S]*(?:Duplicate GPU"
+            r"|/dev/shm/nccl))"
+        ),
+    ),
+    Signature(
+        name="rendezvous",
+        cause=status.RENDEZVOUS,
+        why="the ranks did not find each other in time",
+        advice=(
+            "check that every node started, that MASTER_ADDR and MASTER_PORT name rank 0's machine, and that "
+            "no firewall stands between them"
+        ),
+        pattern=(
+            r"Timed out after \d+ seconds waiting for clients\. \d+/\d+ clients joined|RendezvousTimeoutError"
+            r"|RendezvousConnectionError|The client socket has timed out after \w+ while trying to connect to"
+        ),
+    ),
+    Signature(
+        name="port-in-use",
+        cause=status.PORT_IN_USE,
+        why="the port that the step wanted to listen on is taken",
+        advice="let the launcher choose a free port (port 0), or end the process that listens there",
+        pattern=r"EADDRINUSE|\[Errno 98\] Address already in use",
+    ),
+)
 
 ROWS: Final[tuple[Signature, ...]] = (
-    *signatures_gpu.HARDWARE,
-    *signatures_host.PLACE,
-    *signatures_gpu.MEMORY,
-    *signatures_host.MEMORY,
-    *signatures_host.DISK,
-    *signatures_gpu.DRIVER,
-    *signatures_gpu.BUILD,
-    *signatures_imports.IMPORTS,
-    *signatures_gpu.KERNELS,
-    *signatures_ranks.RANKS,
+    *HARDWARE,
+    *PLACE,
+    *GPU_MEMORY,
+    *HOST_MEMORY,
+    *DISK,
+    *DRIVER,
+    *BUILD,
+    *IMPORTS,
+    *KERNELS,
+    *RANKS,
 )
+CAUSES: Final[Registry[Signature]] = Registry(group="stoker.causes", noun="cause", kind=Signature, builtin={})
+"""Rows of other distributions, each under the cause that it gives."""
 
 _LOOK: Final = "the last lines of `stoker logs` may say more"
 GENERAL: Final[Mapping[str, tuple[str, str]]] = {
@@ -57,7 +612,7 @@ GENERAL: Final[Mapping[str, tuple[str, str]]] = {
     ),
     status.HOST_OOM: (
         "the kernel ended the step's process by SIGKILL, because memory was used up",
-        signatures_host.MORE_MEMORY,
+        MORE_MEMORY,
     ),
     status.HANG: (
         "the ranks of the step wait for each other, and no longer get on",
@@ -85,6 +640,48 @@ GENERAL: Final[Mapping[str, tuple[str, str]]] = {
 }
 """cause → (why, advice), where no row says more; causes that only rows or platforms give are found among the rows."""
 
+# What the NVIDIA driver's XID numbers in the kernel's log mean for a step. The numbers and what to do first:
+# docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html. Left out are those that only announce another one (45,
+# 63, 154 on its own) or that no step feels.
+
+_XID_LINE: Final = re.compile(r"NVRM: Xid \(([^)]*)\): (\d+)\b")
+
+_RESET: Final = (
+    "run the step on another GPU; this one has to be reset (`nvidia-smi --gpu-reset`), replaced if it recurs"
+)
+_REBOOT: Final = "run the step on another machine; this one has to be restarted, and the GPU replaced if it recurs"
+_LINK: Final = "run the step on another machine; have the NVLink connections of this one checked"
+_AGAIN: Final = "run the step again; if the number comes back on this GPU, have it tested"
+_CODE: Final = (
+    "look for the kernel's fault with compute-sanitizer; if it only ever happens on one GPU, have that one tested"
+)
+
+XIDS: Final[Mapping[int, tuple[str, str, str]]] = {
+    13: (status.ILLEGAL_MEMORY_ACCESS, "a kernel made the GPU's engine fail: an illegal address or instruction", _CODE),
+    31: (status.ILLEGAL_MEMORY_ACCESS, "a kernel touched GPU memory that is not mapped", _CODE),
+    43: (status.ILLEGAL_MEMORY_ACCESS, "the driver stopped the step's work on the GPU after a fault in it", _CODE),
+    46: (status.GPU_HARDWARE, "the GPU stopped processing", _RESET),
+    48: (status.GPU_HARDWARE, "the GPU's memory had an error of two bits, which cannot be corrected", _RESET),
+    62: (status.GPU_HARDWARE, "the GPU's own controller stopped", _RESET),
+    64: (status.GPU_HARDWARE, "the GPU could not put a good row of memory in a bad one's place", _RESET),
+    74: (status.GPU_HARDWARE, "the NVLink connection of the GPU failed", _LINK),
+    79: (status.GPU_HARDWARE, "the GPU fell off the bus", _REBOOT),
+    92: (status.GPU_HARDWARE, "the GPU's memory needs correcting unusually often", _RESET),
+    94: (status.GPU_HARDWARE, "the GPU's memory had an error that was kept within this step", _AGAIN),
+    95: (status.GPU_HARDWARE, "the GPU's memory had an error that may have touched others too", _RESET),
+    109: (status.GPU_HARDWARE, "the GPU did not change from one program to another in time", _RESET),
+    119: (status.GPU_HARDWARE, "the GPU's system processor no longer answered the driver", _RESET),
+    120: (status.GPU_HARDWARE, "the GPU's system processor failed", _RESET),
+    136: (status.GPU_HARDWARE, "an NVLink connection could not be set up", _LINK),
+    140: (status.GPU_HARDWARE, "the GPU's memory had an error that was not corrected", _RESET),
+    143: (status.GPU_HARDWARE, "the GPU could not be started", _RESET),
+    **dict.fromkeys(range(144, 151), (status.GPU_HARDWARE, "the NVLink connection of the GPU failed", _LINK)),
+    158: (status.GPU_HARDWARE, "the GPU did not come back from an operation", _RESET),
+    171: (status.GPU_HARDWARE, "the GPU's memory had an error that cannot be corrected", _RESET),
+    172: (status.GPU_HARDWARE, "the GPU's caches had an error that cannot be corrected", _RESET),
+}
+"""number → (cause, what it says, what to do)"""
+
 _RAISED: Final = re.compile(
     # An exception that a process died of, as Python prints it, also with a rank before it; or as C++ does.
     r"^(?:\[[^\]]*\]:? *)*(?:((?:\w+\.)*\w*(?:Error|Exception)\w*)(?::? *(.*))?|\s*what\(\): +(.*))$"
@@ -95,9 +692,34 @@ TERMINATED: Final = f"look who asked for its end: a person, or a platform that t
 """The advice after SIGTERM, which the OOM killer never sends."""
 
 
+@functools.cache
+def offered() -> tuple[Signature, ...]:
+    """The rows of other distributions, read once a process. One that cannot be loaded is passed over with a warning:
+    the failure that is to be explained is the one that counts."""
+    rows = []
+    for name in CAUSES.names():
+        try:
+            row = CAUSES.load(name)
+        except UsageError as error:
+            log.warning("%s", error)
+            continue
+        if row.cause in status.CAUSES or row.cause == name:
+            rows.append(row)
+        else:
+            log.warning("the row '%s' gives the cause '%s': its entry point must be called so", name, row.cause)
+    return tuple(rows)
+
+
+def retryable_of(cause: str) -> Retryable:
+    """Where another attempt may succeed after a cause."""
+    if cause in RETRYABLE:
+        return RETRYABLE[cause]
+    return next((row.retryable for row in offered() if row.cause == cause), "here")
+
+
 def known(raised: Sequence[str], printed: str) -> tuple[Signature, str] | None:
     """The first row seen in what was raised (each "type: message") or printed, and the line that shows it."""
-    for row in ROWS:
+    for row in (*offered(), *ROWS):
         for text in raised:
             if line := row.seen_in(text):
                 return row, line
@@ -120,5 +742,25 @@ def general(cause: str) -> tuple[str, str]:
     if cause in GENERAL:
         return GENERAL[cause]
     # Of several rows the last is the plainest.
-    row = next((row for row in reversed(ROWS) if row.cause == cause), None)
+    row = next((row for row in reversed((*ROWS, *offered())) if row.cause == cause), None)
     return (row.why, row.advice) if row is not None else ("", "")
+
+
+def xid_in(lines: Iterable[str]) -> tuple[Signature, str] | None:
+    """The row of the gravest XID among lines of the kernel's log, and its line: hardware before a program's fault."""
+    found: list[tuple[Signature, str]] = []
+    for line in lines:
+        match = _XID_LINE.search(line)
+        if match is not None and (row := of_xid(int(match[2]))) is not None:
+            found.append((row, line[match.start() :]))
+    return min(found, key=lambda pair: pair[0].cause != status.GPU_HARDWARE, default=None)
+
+
+def of_xid(number: int) -> Signature | None:
+    """The row of an XID, if it is one that ends steps."""
+    if number not in XIDS:
+        return None
+    cause, why, advice = XIDS[number]
+    return Signature(
+        name=f"xid-{number}", cause=cause, why=why, advice=advice, pattern=rf"NVRM: Xid \([^)]*\): {number}\b"
+    )
