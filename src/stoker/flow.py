@@ -11,9 +11,17 @@ if TYPE_CHECKING:
     from stoker.core.cards import Artifact, Image, Markdown, Table
     from stoker.core.flow import CaughtFailure
     from stoker.flows.checkpoint import Checkpoint
-    from stoker.flows.client import Flow, Metaflow, Run
-    from stoker.flows.client_tasks import DataArtifact, Step, Task
-    from stoker.flows.config import Config, ConfigValue, config_expr
+    from stoker.flows.client import (
+        DataArtifact,
+        Flow,
+        Metaflow,
+        Run,
+        Step,
+        Task,
+        default_namespace,
+        get_namespace,
+        namespace,
+    )
     from stoker.flows.current import current
     from stoker.flows.decorators import (
         accelerate,
@@ -41,10 +49,16 @@ if TYPE_CHECKING:
         uv,
     )
     from stoker.flows.instance import step
-    from stoker.flows.mutable import MutableFlow, MutableStep
-    from stoker.flows.mutators import FlowMutator, StepMutator
-    from stoker.flows.namespaces import default_namespace, get_namespace, namespace
-    from stoker.flows.parameters import IncludeFile, JSONType, JSONTypeClass, Parameter
+    from stoker.flows.mutators import FlowMutator, MutableFlow, MutableStep, StepMutator
+    from stoker.flows.parameters import (
+        Config,
+        ConfigValue,
+        IncludeFile,
+        JSONType,
+        JSONTypeClass,
+        Parameter,
+        config_expr,
+    )
     from stoker.flows.runner import ExecutingRun, Runner
     from stoker.flows.spec import FlowSpec
     from stoker.flows.user_decorators import USER_SKIP_STEP, UserStepDecorator, user_step_decorator
@@ -123,9 +137,9 @@ _HOMES = {
     "Artifact": "stoker.core.cards",
     "CaughtFailure": "stoker.core.flow",
     "Checkpoint": "stoker.flows.checkpoint",
-    "Config": "stoker.flows.config",
-    "ConfigValue": "stoker.flows.config",
-    "DataArtifact": "stoker.flows.client_tasks",
+    "Config": "stoker.flows.parameters",
+    "ConfigValue": "stoker.flows.parameters",
+    "DataArtifact": "stoker.flows.client",
     "ExecutingRun": "stoker.flows.runner",
     "Flow": "stoker.flows.client",
     "FlowMutator": "stoker.flows.mutators",
@@ -136,15 +150,15 @@ _HOMES = {
     "JSONTypeClass": "stoker.flows.parameters",
     "Markdown": "stoker.core.cards",
     "Metaflow": "stoker.flows.client",
-    "MutableFlow": "stoker.flows.mutable",
-    "MutableStep": "stoker.flows.mutable",
+    "MutableFlow": "stoker.flows.mutators",
+    "MutableStep": "stoker.flows.mutators",
     "Parameter": "stoker.flows.parameters",
     "Run": "stoker.flows.client",
     "Runner": "stoker.flows.runner",
-    "Step": "stoker.flows.client_tasks",
+    "Step": "stoker.flows.client",
     "StepMutator": "stoker.flows.mutators",
     "Table": "stoker.core.cards",
-    "Task": "stoker.flows.client_tasks",
+    "Task": "stoker.flows.client",
     "UserStepDecorator": "stoker.flows.user_decorators",
     "accelerate": "stoker.flows.decorators",
     "cache": "stoker.flows.decorators",
@@ -153,15 +167,15 @@ _HOMES = {
     "checkpoint": "stoker.flows.decorators",
     "conda": "stoker.flows.decorators",
     "conda_base": "stoker.flows.decorators",
-    "config_expr": "stoker.flows.config",
+    "config_expr": "stoker.flows.parameters",
     "current": "stoker.flows.current",
     "deepspeed": "stoker.flows.decorators",
-    "default_namespace": "stoker.flows.namespaces",
+    "default_namespace": "stoker.flows.client",
     "environment": "stoker.flows.decorators",
-    "get_namespace": "stoker.flows.namespaces",
+    "get_namespace": "stoker.flows.client",
     "gpu_profile": "stoker.flows.decorators",
     "mpi": "stoker.flows.decorators",
-    "namespace": "stoker.flows.namespaces",
+    "namespace": "stoker.flows.client",
     "parallel": "stoker.flows.decorators",
     "project": "stoker.flows.decorators",
     "pypi": "stoker.flows.decorators",

@@ -12,7 +12,7 @@ import pytest
 
 from stoker.core.errors import NotFound, UsageError
 from stoker.flow import DataArtifact, Flow, Metaflow, Run, Runner, Step, Task, get_namespace, namespace
-from stoker.flows import namespaces as flowspaces
+from stoker.flows import client as flowspaces
 
 FLOW = """
 import sys

@@ -15,7 +15,7 @@ import pytest
 
 from stoker.core.errors import NotFound
 from stoker.flow import Flow, Runner, Step, Task, namespace
-from stoker.flows import namespaces as flowspaces
+from stoker.flows import client as flowspaces
 
 FLOW = """
 import os

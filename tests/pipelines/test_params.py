@@ -16,8 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.errors import ParameterError
-from stoker.pipelines.annotations import Unknown, incompatible, resolved, text_of
-from stoker.pipelines.params import LOOKED_AT, check, converted, from_document, parse, shown
+from stoker.pipelines.params import (
+    LOOKED_AT,
+    Unknown,
+    check,
+    converted,
+    from_document,
+    incompatible,
+    parse,
+    resolved,
+    shown,
+    text_of,
+)
 
 T = TypeVar("T")
 N = TypeVar("N", bound=int)

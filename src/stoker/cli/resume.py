@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any, Final
 
 import click
 
@@ -12,41 +13,35 @@ from stoker.client import Client
 from stoker.core.errors import NotFound
 from stoker.core.request import RunRequest
 from stoker.run import detaching, driver
+from stoker.run.commandline import RUN_OPTIONS, applied
+
+_OPTIONS: Final = tuple(
+    option
+    for option in RUN_OPTIONS
+    if option.name in ("stack", "config", "set", "no-cache", "debug", "simulate", "quiet")
+)
+"""The options of every run that a run takes which goes on."""
+
+
+def _run_options(command: Any) -> Any:
+    for option in reversed(_OPTIONS):
+        help = f"{option.help[:1].upper()}{option.help[1:]}{'; may be given again' if option.many else ''}."
+        command = click.option(
+            option.flag, metavar=option.value or None, is_flag=not option.value, multiple=option.many, help=help
+        )(command)
+    return command
 
 
 @click.command("resume")
 @run_argument
-@click.option("--stack", metavar="NAME", help="Whose store to look into, and where to run.")
-@click.option("--config", "run_file", metavar="FILE", help="A YAML file with settings.")
-@click.option("--set", "assignments", metavar="KEY=VALUE", multiple=True, help="A setting; may be given again.")
-@click.option("--no-cache", is_flag=True, help="Run every step that is left, also those whose results are known.")
-@click.option("--debug", is_flag=True, help="Run every step in this process, one by one.")
-@click.option("--simulate", metavar="DEVICES", help='Pretend that this machine has "4xH100-80GB,1xA10", for example.')
-@click.option("--quiet", is_flag=True, help="Show the summary only.")
-def command(
-    *,
-    run_id: str,
-    stack: str | None,
-    run_file: str | None,
-    assignments: tuple[str, ...],
-    no_cache: bool,
-    debug: bool,
-    simulate: str | None,
-    quiet: bool,
-) -> None:
+@_run_options
+def command(*, run_id: str, **given: Any) -> None:
     """Go on with a run where it stopped, with the code as it is now."""
-    request = RunRequest(
-        stack=stack,
-        run_file=run_file,
-        assignments=assignments,
-        cache=False if no_cache else None,
-        debug=debug,
-        simulate=simulate,
-        quiet=quiet,
-    )
+    options = {name.replace("_", "-"): value for name, value in given.items() if value}
+    request = applied(_OPTIONS, options, RunRequest())
     token = os.environ.pop(detaching.TOKEN, "")  # nobody whom this process starts is a run's driver
     try:
-        run = driver.resume(Client(stack).run(run_id).id, request, token=token)
+        run = driver.resume(Client(request.stack).run(run_id).id, request, token=token)
     except NotFound:
         if not token:
             raise

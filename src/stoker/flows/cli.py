@@ -138,7 +138,7 @@ def _start(flow: FlowDefinition, name: str, words: list[str]) -> int:
     request = commandline.applied(known, options, RunRequest())
     if name == "resume":
         return _resume(flow, request, options.get("origin-run-id"), rest)
-    from stoker.flows import cli_spin  # nearly all there is to import
+    from stoker.flows import spin as cli_spin  # nearly all there is to import
 
     return cli_spin.command(flow, rest, options, request, [option.flag for option in known])
 

@@ -13,8 +13,7 @@ from stoker.core.errors import NotFound, UsageError, nearest
 from stoker.core.flow import FlowStep
 from stoker.core.words import count_text
 from stoker.flows import client as flows
-from stoker.flows import namespaces as flowspaces
-from stoker.flows.client_tasks import Task
+from stoker.flows.client import Task
 from stoker.flows.definition import FlowDefinition
 
 _WORDS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
@@ -34,7 +33,7 @@ def command(name: str, flow: FlowDefinition, words: list[str]) -> int:
     """Run one of them."""
     flags, options, rest = _taken_apart(name, words)
     if options.get("namespace") is not None:
-        flowspaces.namespace(options["namespace"] or None)
+        flows.namespace(options["namespace"] or None)
     _COMMANDS[name](flow, rest, flags, options)
     return 0
 

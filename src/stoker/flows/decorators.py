@@ -1,26 +1,31 @@
 """The decorators of steps and flows by their names in Metaflow: what each takes, read and checked where it stands.
 
-A decorator only notes what it was given; what that means for a step is `flowsettings`. A value that makes no sense is
-an error at the decorator's line, not later on a cluster.
+A decorator only notes what it was given; what that means for a step is `flows.settings`. A value that makes no sense is
+an error at the decorator's line, not later on a cluster. Decorators of platforms (`@slurm`) and of launchers
+(`@torchrun`) are described by the values that register these.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Final, Iterable, Iterator, Mapping
+import json
+import os
+from typing import Any, Callable, Final, Iterable, Iterator, Mapping, NamedTuple
 
 import attrs
 
 from stoker.backends.base.backend import ACCELERATORS, RESOURCES, FlowDecorator
+from stoker.backends.registry import BACKENDS, planned_decorators
 from stoker.core.errors import SettingsError, UsageError, nearest
+from stoker.core.packages import CHANNELS, PackageSettings
 from stoker.core.resources import ResourceSettings
+from stoker.core.settings import Layer, fields_given
 from stoker.core.units import UNSET, whole_run_fields
-from stoker.flows import platforms
-from stoker.flows.config import filled, waits
-from stoker.flows.packages import WORDS, fields
+from stoker.flows.parameters import filled, waits
 from stoker.launchers.registry import LAUNCHERS
 from stoker.pipelines.places import caller
 from stoker.run.attached import resource_words
+from stoker.settings.options import layer_from
 
 NOTES: Final = "__stoker_flow_notes__"
 """The attribute in which a method or a class has what its decorators noted."""
@@ -112,6 +117,195 @@ def decorator(name: str) -> Callable[..., Any]:
     return decorate
 
 
+# Packages, platforms and secrets
+
+
+FIELDS: Final[Mapping[str, str]] = {"pypi": "pypi", "uv": "pypi", "conda": "conda"}
+"""decorator → the field that has its packages"""
+BASES: Final[Mapping[str, str]] = {"pypi_base": "pypi", "conda_base": "conda"}
+"""decorator of a class → the one of a step that it stands for"""
+WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "pypi": ("packages", "python", "disabled", "index_url", "extra_indices", "sources"),
+    "conda": ("packages", "libraries", "python", "disabled", "channels", "sources"),
+}
+"""field → the words that its decorators take"""
+
+
+class PackageWords(NamedTuple):
+    """What one decorator says: its name, its words, and its place."""
+
+    name: str
+    words: Mapping[str, Any]
+    where: str
+
+
+def package_fields(name: str, words: Mapping[str, Any]) -> dict[str, Any]:
+    """A decorator's words as fields of `PackageSettings`, checked; what was not given is not there."""
+    field = FIELDS[BASES.get(name, name)]
+    given: dict[str, Any] = {word: words[word] for word in ("python", "disabled") if words.get(word) is not None}
+    packages = {**_mapping(words, "libraries"), **_mapping(words, "packages")}
+    if packages:
+        given[field] = packages
+    if field == "conda":
+        channels = [*_texts(words, "channels"), *_texts(words, "sources")]
+        if channels:
+            given["channels"] = [*channels, *(name for name in CHANNELS if name not in channels)]
+    else:
+        more = [*_texts(words, "extra_indices"), *_texts(words, "sources")]
+        if more:
+            given["extra_index_urls"] = more
+        if words.get("index_url") is not None:
+            given["index_url"] = words["index_url"]
+    return fields_given(PackageSettings(**given))
+
+
+def packages_layer(step: str, said: Iterable[PackageWords]) -> Layer | None:
+    """What a step's decorators come to, weakest first; None where it has none of them.
+
+    A step is without packages of its own where any kind of them is disabled. A Python is that of all kinds.
+    """
+    merged: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    pythons: dict[str, tuple[str, str]] = {}
+    disabled: dict[str, bool] = {}
+    known = list(said)
+    for one in known:
+        field, place = FIELDS[BASES.get(one.name, one.name)], f"{one.where} @{one.name}"
+        found = package_fields(one.name, one.words)
+        if "python" in found:
+            pythons[field] = (found.pop("python"), place)
+        disabled[field] = found.pop("disabled", disabled.get(field, False))
+        for name, value in found.items():
+            if isinstance(value, Mapping):
+                merged[name] = {**merged.get(name, {}), **value}
+                places.update({f"packages.{name}.{package}": place for package in value})
+            else:
+                merged[name], places[f"packages.{name}"] = value, place
+    if not known:
+        return None
+    _take_python(step, pythons, merged, places)
+    if any(disabled.values()):
+        merged["disabled"] = True
+    if merged.get("conda") and "channels" not in merged and os.environ.get("CONDA_CHANNELS"):
+        merged["channels"] = [text.strip() for text in os.environ["CONDA_CHANNELS"].split(",") if text.strip()]
+        places["packages.channels"] = "CONDA_CHANNELS"
+    last = known[-1]
+    return layer_from(f"{last.where} @{last.name}", ({"packages": merged},), level="step", origins=places)
+
+
+def _take_python(
+    step: str, pythons: Mapping[str, tuple[str, str]], merged: dict[str, Any], places: dict[str, str]
+) -> None:
+    if len({version for version, _ in pythons.values()}) > 1:
+        told = " and ".join(f"{version} at {place}" for version, place in pythons.values())
+        raise SettingsError(f"step '{step}': python is {told}", fix="say it once")
+    for version, place in pythons.values():
+        merged["python"], places["packages.python"] = version, place
+
+
+def _mapping(words: Mapping[str, Any], word: str) -> dict[str, Any]:
+    given = words.get(word, UNSET)
+    if given is UNSET or given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise SettingsError(f"{word}={given!r} does not map packages to versions", fix='write {"numpy": "1.26.4"}')
+    return dict(given)
+
+
+def _texts(words: Mapping[str, Any], word: str) -> list[str]:
+    given = words.get(word, UNSET)
+    if given is UNSET or given is None:
+        return []
+    if isinstance(given, str) or not isinstance(given, (list, tuple)):
+        raise SettingsError(f"{word}={given!r} is not a list of texts", fix=f"write {word}=[{given!r}]")
+    return list(given)
+
+
+@functools.cache
+def planned_platforms() -> Mapping[str, FlowDecorator]:
+    """The decorators of platforms without a backend."""
+    return {decorator.name: decorator for decorator in planned_decorators()}
+
+
+@functools.cache
+def built_in_platforms() -> Mapping[str, FlowDecorator]:
+    """Stoker's own, by name: of platforms without a backend, then of backends."""
+    decorators = (BACKENDS.load(name).decorator for name in BACKENDS.builtin)
+    return {**planned_platforms(), **{decorator.name: decorator for decorator in decorators if decorator is not None}}
+
+
+def platform(name: str) -> FlowDecorator | None:
+    """The decorator of this name, if it is a platform's; looks at other distributions where Stoker has none."""
+    own = built_in_platforms().get(name)
+    if own is not None:
+        return own
+    return BACKENDS.load(name).decorator if name not in BACKENDS.builtin and name in BACKENDS else None
+
+
+def platform_names() -> Iterator[str]:
+    """The names of all of them, those of other distributions too."""
+    yield from built_in_platforms()
+    for name, backend in BACKENDS.third_party_parts():
+        if backend.decorator is not None:
+            yield name
+
+
+_FIX: Final = "write 'env:NAME' or 'file:PATH'"
+
+
+def check_secrets(sources: Any) -> None:
+    """Refuse what is no source."""
+    if isinstance(sources, (str, Mapping)) or not isinstance(sources, Iterable):
+        raise SettingsError(f"sources={sources!r} is not a list", fix=_FIX)
+    for source in sources:
+        if isinstance(source, Mapping) and source.get("type") == "inline":
+            if not isinstance(source.get("options", {}).get("env_vars"), Mapping):
+                raise SettingsError("an inline source has options={'env_vars': {…}}", fix=_FIX)
+            continue
+        kind = str(source).partition(":")[0] if isinstance(source, str) else ""
+        if kind not in ("env", "file") or not str(source).partition(":")[2]:
+            raise SettingsError(f"{source!r} is no source of secrets here", fix=_FIX)
+
+
+def read_secrets(sources: Iterable[Any]) -> dict[str, str]:
+    """The variables of all sources; one that two of them give is an error."""
+    found: dict[str, str] = {}
+    for source in sources:
+        for name, value in _one(source).items():
+            if found.get(name, value) != value:
+                raise SettingsError(f"two sources of secrets give {name}", fix="remove one of them")
+            found[name] = value
+    return found
+
+
+def _one(source: Any) -> dict[str, str]:
+    if isinstance(source, Mapping):
+        return {str(name): str(value) for name, value in source["options"]["env_vars"].items()}
+    kind, _, rest = str(source).partition(":")
+    if kind == "file":
+        return _file(rest)
+    missing = [name for name in rest.split(",") if name not in os.environ]
+    if missing:
+        raise SettingsError(f"the secret {missing[0]} is not set where the step runs", fix=f"export {missing[0]}=…")
+    return {name: os.environ[name] for name in rest.split(",")}
+
+
+def _file(path: str) -> dict[str, str]:
+    try:
+        with open(os.path.expanduser(path), encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the secrets of {path} cannot be read: {error}", fix="name another file") from None
+    if text.lstrip().startswith("{"):
+        try:
+            return {str(name): str(value) for name, value in json.loads(text).items()}
+        except ValueError:
+            raise SettingsError(f"{path} is not JSON", fix='write {"NAME": "value"}') from None
+    lines = [line.strip() for line in text.splitlines()]
+    pairs = [line.removeprefix("export ").partition("=") for line in lines if line and not line.startswith("#")]
+    return {name.strip(): value.strip().strip("\"'") for name, equals, value in pairs if equals}
+
+
 # Checks
 
 
@@ -153,17 +347,15 @@ def _catch(values: Mapping[str, Any]) -> None:
 
 
 def _pypi(values: Mapping[str, Any]) -> None:
-    fields("pypi", values)
+    package_fields("pypi", values)
 
 
 def _conda(values: Mapping[str, Any]) -> None:
-    fields("conda", values)
+    package_fields("conda", values)
 
 
 def _secrets(values: Mapping[str, Any]) -> None:
-    from stoker.flows.secrets import check
-
-    check(values.get("sources") or ())
+    check_secrets(values.get("sources") or ())
 
 
 def _project(values: Mapping[str, Any]) -> None:
@@ -342,13 +534,13 @@ class _Kinds(Mapping[str, Kind]):
         kind = _OWN.get(name)
         if kind is not None:
             return kind
-        decorator = platforms.platform(name)
+        decorator = platform(name)
         if decorator is None:
             raise KeyError(name)
         return _of_platform(decorator)
 
     def __iter__(self) -> Iterator[str]:
-        yield from platforms.names()
+        yield from platform_names()
         yield from _OWN
 
     def __len__(self) -> int:
@@ -358,7 +550,7 @@ class _Kinds(Mapping[str, Kind]):
 KINDS: Final[Mapping[str, Kind]] = _Kinds()
 FOR_WORKER: Final = frozenset(name for name, kind in _OWN.items() if kind.for_worker)
 """Decorators whose words the worker looks at."""
-BUILT_IN: Final = frozenset({*_OWN, *platforms.built_in()})
+BUILT_IN: Final = frozenset({*_OWN, *built_in_platforms()})
 """The names of Stoker's own decorators."""
 
 resources = decorator("resources")

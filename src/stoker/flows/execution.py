@@ -1,12 +1,13 @@
 """Runs a flow: when a task ends, what it says of its way on decides which tasks come next.
 
 No thread and no process of its own: everything happens in the runner's loop, when it says that a task has settled. What
-follows from a task's end is `flows.joins`'s to say; here it is done.
+follows from a task's end is `flows.joins`'s to say; here it is done. Here are also the artifacts that the driver makes
+of a task: what `@catch` keeps of a failure, and `@gpu_profile` of a receipt.
 """
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence
+from typing import Any, Final, Mapping, Sequence
 
 import attrs
 
@@ -14,19 +15,18 @@ from stoker.backends.base.backend import RunningBackend
 from stoker.core import findings as checks
 from stoker.core.admission import DEFAULT_CPUS
 from stoker.core.errors import PreflightError
-from stoker.core.flow import TRANSITION, FlowGraph
+from stoker.core.flow import TRANSITION, CaughtFailure, FlowGraph
 from stoker.core.launch import DEFAULTS
 from stoker.core.plan import Capacity, StepPlan
 from stoker.core.status import STEP_GOOD, StepStatus
 from stoker.engine import events as ev
 from stoker.engine.growth import Growth
 from stoker.engine.runner import RunLoop
-from stoker.flows.catching import failure_wire
 from stoker.flows.joins import Next, Split, Task, Ways, Wire
-from stoker.flows.profile import profile
 from stoker.plan.planner import backend_findings
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
+from stoker.store.receipts import ReceiptRow
 
 
 @attrs.frozen(kw_only=True)
@@ -216,3 +216,48 @@ def gang_of(step: StepPlan, nodes: int, room: Capacity | None) -> StepPlan:
         launch=attrs.evolve(DEFAULTS, outputs="all"),
     )
     return attrs.evolve(step, settings=settings)
+
+
+_MIB: Final = 2**20
+_TRACKS: Final = {"utilization": ("gpu_utilization", 1), "memory": ("memory_used", _MIB)}
+"""The receipt's quantity → what it is called here, and in which unit."""
+
+
+def profile(row: ReceiptRow | None, prefix: str, blobs: Blobs) -> dict[str, Mapping[str, Any]]:
+    """The artifacts `<prefix>num_gpus` and `<prefix>data`."""
+    data: dict[str, Any] = {"error": None, "driver_version": None, "cuda_version": None, "devices": [], "profile": {}}
+    if row is None:
+        data["error"] = "the step asked for no accelerator"
+    else:
+        receipt = row.receipt
+        data["error"] = receipt.fallback or None
+        data["verdict"] = receipt.verdict
+        data["driver_version"] = receipt.proved.get("driver")
+        data["cuda_version"] = receipt.proved.get("cuda")
+        for use in receipt.devices:
+            memory = use.memory // _MIB
+            data["devices"].append({"name": use.model, "device_id": use.uuid, "memory": memory})
+            own = {track.name: track for track in row.tracks if track.uuid == use.uuid and track.name in _TRACKS}
+            times = next((list(track.times) for track in own.values()), [])
+            shown: dict[str, Any] = {"timestamp": times, "memory_total": [memory] * len(times)}
+            for name, (word, unit) in _TRACKS.items():
+                track = own.get(name)
+                known = {} if track is None else dict(zip(track.times, track.values))
+                found = [known.get(time) for time in times]
+                shown[word] = [None if value is None else value / unit for value in found]
+            data["profile"][use.uuid] = shown
+    kept = {f"{prefix}num_gpus": len(data["devices"]), f"{prefix}data": data}
+    return {name: artifacts.save(value, blobs).wire() for name, value in kept.items()}
+
+
+def failure_wire(facts: Mapping[str, Any], step: str, blobs: Blobs) -> Mapping[str, Any]:
+    """The artifact of a task's failure."""
+    error = facts.get("error") or {}
+    caught = CaughtFailure(
+        step=step,
+        cause=str(facts.get("cause", "")),
+        type=str(error.get("type", "")),
+        message=str(facts.get("message") or error.get("message", "")),
+        traceback=str(error.get("traceback", "")),
+    )
+    return artifacts.save(caught, blobs).wire()

@@ -17,15 +17,310 @@ from __future__ import annotations
 
 import functools
 import traceback
-from typing import Any, Callable, ClassVar, Final, Mapping, Sequence
+from typing import Any, Callable, ClassVar, Final, Iterator, Literal, Mapping, Sequence
 
-from stoker.core.errors import StokerError, UsageError
-from stoker.flows.decorators import WHOLE, notes_of
-from stoker.flows.instance import FlowInstance
-from stoker.flows.mutable import FLOW_MUTATORS, STEP_MUTATORS, MutableFlow, MutableStep, Phase
-from stoker.flows.transitions import steps_of
-from stoker.flows.user_decorators import Decorating
-from stoker.pipelines.places import place
+from stoker.core.errors import StokerError, UsageError, nearest
+from stoker.flows import decorators as flowdecorators
+from stoker.flows.decorators import KINDS, NOTES, WHOLE, Note, noted, notes_of
+from stoker.flows.instance import FlowInstance, parameters_of
+from stoker.flows.parameters import Parameter
+from stoker.flows.transitions import is_step, steps_of
+from stoker.flows.user_decorators import USERS, Decorating, named, near
+from stoker.pipelines.places import caller, place
+from stoker.run.attached import words_of
+
+Phase = Literal["early", "late"]
+"""`pre_mutate`, where everything may change, and `mutate`, where only steps' decorators may."""
+Spec = tuple[str, str, list[Any], dict[str, Any]]
+"""A decorator: name, name with its module, arguments, words."""
+
+FLOW_MUTATORS: Final = "__stoker_flow_mutators__"
+"""The attribute in which a class has its mutators, the one nearest to it first."""
+STEP_MUTATORS: Final = "__stoker_step_mutators__"
+"""The same of a step."""
+_MARKS: Final = (USERS, STEP_MUTATORS)
+
+
+class _Mutable:
+    """What both have: how decorators are named, added and told apart. `by` is the mutator that changes something."""
+
+    IGNORE: Final = 1
+    ERROR: Final = 2
+    OVERRIDE: Final = 3
+
+    def __init__(self, kind: Any, configs: Mapping[str, Any], by: Any, phase: Phase) -> None:
+        self._kind = kind
+        self._configs = configs
+        self._by = by
+        self._phase = phase
+
+    @property
+    def decorator_specs(self) -> Iterator[Spec]:
+        """Every decorator: its name, its name with its module, its arguments and its words."""
+        for note in self._notes():
+            yield note.name, f"{flowdecorators.__name__}.{note.name}", [], dict(note.values)
+        for found in self._own():
+            yield type(found).__name__, found.decorator_name, list(found._args), dict(found._kwargs)
+
+    def has_decorator(self, name: str) -> bool:
+        """Whether there is a decorator of that name; one with a dot is a name with its module."""
+        return bool(self.get_decorator_specs(name))
+
+    def get_decorator_specs(self, name: str) -> list[Spec]:
+        """The decorators of that name."""
+        return [spec for spec in self.decorator_specs if name == spec["." in name]]
+
+    @property
+    def _at(self) -> str:
+        """Where the mutator asks for it; the command line has no line."""
+        return "--with" if self._by is None else caller()
+
+    def _notes(self) -> list[Note]:
+        raise NotImplementedError
+
+    def _own(self) -> list[Any]:
+        raise NotImplementedError
+
+    def _early(self, what: str) -> None:
+        if self._phase == "late":
+            raise UsageError(f"{what} is for pre_mutate, and too late in mutate", where=self._at, fix="move it there")
+
+    def _wanted(
+        self, deco_type: Any, args: Sequence[Any] | None, words: Mapping[str, Any] | None
+    ) -> tuple[str | type[Decorating], list[Any], dict[str, Any]]:
+        """What is to be added: a decorator's name or one's own class, its arguments, and its words."""
+        args, words = list(args or ()), dict(words or {})
+        kind: str | type[Decorating] | None
+        if isinstance(deco_type, str):
+            name, colon, rest = deco_type.partition(":")
+            if colon and (args or words):
+                raise UsageError(f"{deco_type!r} has words, and deco_args or deco_kwargs has more", where=self._at)
+            words = words_of(name, rest, self._at) if colon else words
+            kind = name if name in KINDS else named(name)
+            if kind is None:
+                raise UsageError(f"there is no decorator '{name}'{near(name, KINDS)}", where=self._at)
+        elif isinstance(deco_type, type) and issubclass(deco_type, Decorating):
+            kind = deco_type
+        else:
+            kind = next((name for name in KINDS if flowdecorators.decorator(name) is deco_type), None)
+            if kind is None:
+                raise UsageError(
+                    f"{deco_type!r} is no decorator", where=self._at, fix="hand over a decorator, or its name as a text"
+                )
+        if isinstance(kind, str) and args:
+            raise UsageError(f"@{kind} takes words with names only", where=self._at, fix="write deco_kwargs={…}")
+        return kind, args, words
+
+    def _goes_in(self, name: str, there: Sequence[Any], duplicates: int) -> bool:
+        """Whether one more is added, by what is to become of a second one."""
+        if duplicates not in (self.IGNORE, self.ERROR, self.OVERRIDE):
+            raise UsageError(f"duplicates={duplicates!r}", where=self._at, fix="write MutableStep.OVERRIDE")
+        if there and duplicates == self.ERROR and (self._by is None or self._by.statically_defined):
+            raise UsageError(f"@{name} is there already", where=self._at, fix="write duplicates=MutableStep.OVERRIDE")
+        return not there or duplicates == self.OVERRIDE
+
+    def _made(self, kind: type[Decorating], args: Sequence[Any], words: Mapping[str, Any]) -> Any:
+        made = kind(*args, **words)
+        made.where = self._at
+        made.statically_defined = self._by is not None and self._by.statically_defined
+        made.inserted_by = () if self._by is None else (self._by.decorator_name, *self._by.inserted_by)
+        return made.ready(self._configs)
+
+
+class MutableFlow(_Mutable):
+    """A flow that a mutator may change; its steps, parameters and configs are attributes: `mutable_flow.start`."""
+
+    @property
+    def configs(self) -> Iterator[tuple[str, Any]]:
+        """The flow's configs, with their values."""
+        yield from self._configs.items()
+
+    @property
+    def parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """The flow's parameters by attribute."""
+        for name, found in parameters_of(self._kind).items():
+            if name not in self._configs:
+                yield name, found
+
+    @property
+    def steps(self) -> Iterator[tuple[str, MutableStep]]:
+        """The flow's steps by name."""
+        for name in steps_of(self._kind):
+            yield name, MutableStep(self._kind, name, self._configs, self._by, self._phase)
+
+    def add_parameter(self, name: str, value: Parameter, overwrite: bool = False) -> None:
+        """Let the flow have one more parameter, in `pre_mutate`; `overwrite` lets it replace what is there."""
+        self._early(f"add_parameter('{name}')")
+        given: object = value
+        if not isinstance(given, Parameter) or hasattr(type(given), "is_flow_config"):
+            raise UsageError(f"{value!r} is no Parameter", where=self._at, fix="write Parameter(…) or IncludeFile(…)")
+        if hasattr(self._kind, name) and not overwrite:
+            raise UsageError(
+                f"flow {self._kind.__name__} has '{name}' already", where=self._at, fix="write overwrite=True"
+            )
+        setattr(self._kind, name, value)
+        value.__set_name__(self._kind, name)
+
+    def remove_parameter(self, parameter_name: str) -> bool:
+        """Let the flow be without a parameter, in `pre_mutate`; whether it had one of that name."""
+        self._early(f"remove_parameter('{parameter_name}')")
+        for name, found in self.parameters:
+            if found.name == parameter_name:
+                setattr(self._kind, name, _Removed())
+                return True
+        return False
+
+    def add_decorator(
+        self,
+        deco_type: Any,
+        deco_args: Sequence[Any] | None = None,
+        deco_kwargs: Mapping[str, Any] | None = None,
+        duplicates: int = _Mutable.IGNORE,
+    ) -> Any:
+        """Put a flow's decorator or a `FlowMutator` on it, in `pre_mutate`; what was added, None for nothing."""
+        self._early(f"add_decorator({_shown(deco_type)})")
+        kind, args, words = self._wanted(deco_type, deco_args, deco_kwargs)
+        if isinstance(kind, str):
+            if not KINDS[kind].of_flow:
+                raise UsageError(f"@{kind} belongs on a step", where=self._at, fix="mutable_flow.start.add_decorator")
+            notes: list[Note] = vars(self._kind)[WHOLE]
+            if not self._goes_in(kind, [note for note in notes if note.name == kind], duplicates):
+                return None
+            note = noted(kind, words, self._at)
+            notes[:] = [note, *(other for other in notes if other.name != kind)]
+            return note
+        mutators = self._own()
+        if kind.mark != FLOW_MUTATORS:
+            raise UsageError(f"@{kind.__name__} belongs on {kind.target}", where=self._at)
+        if not self._goes_in(kind.__name__, [one for one in mutators if type(one) is kind], duplicates):
+            return None
+        made = self._made(kind, args, words)
+        mutators[:] = [*(one for one in mutators if type(one) is not kind), made]
+        return made
+
+    def remove_decorator(
+        self, deco_name: str, deco_args: Sequence[Any] | None = None, deco_kwargs: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Take a flow's decorator off, in `pre_mutate`; without words all of the name. Whether there was one."""
+        self._early(f"remove_decorator('{deco_name}')")
+        if any(deco_name in (type(found).__name__, found.decorator_name) for found in self._own()):
+            raise UsageError(f"{deco_name} is a FlowMutator, which runs already", where=self._at, fix="leave it")
+        notes: list[Note] = vars(self._kind)[WHOLE]
+        kept = [note for note in notes if not _is_meant(note, deco_name, deco_args, deco_kwargs)]
+        removed = len(kept) < len(notes)
+        notes[:] = kept
+        return removed
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._configs:
+            return self._configs[name]
+        found = None if name.startswith("_") else getattr(self._kind, name, None)
+        if is_step(found):
+            return MutableStep(self._kind, name, self._configs, self._by, self._phase)
+        if isinstance(found, Parameter):
+            return found
+        known = [*steps_of(self._kind), *parameters_of(self._kind)]
+        raise AttributeError(f"flow {self._kind.__name__} has no step or parameter '{name}'{nearest(name, known)}")
+
+    def _notes(self) -> list[Note]:
+        return list(vars(self._kind)[WHOLE])
+
+    def _own(self) -> list[Any]:
+        found: list[Any] = vars(self._kind)[FLOW_MUTATORS]
+        return found
+
+
+class MutableStep(_Mutable):
+    """A step that a mutator may change; `name` is its name, `flow` the flow that it belongs to."""
+
+    def __init__(self, kind: Any, name: str, configs: Mapping[str, Any], by: Any, phase: Phase) -> None:
+        super().__init__(kind, configs, by, phase)
+        self.name = name
+        self._step = steps_of(kind)[name]
+
+    @property
+    def flow(self) -> MutableFlow:
+        """The flow that the step belongs to."""
+        return MutableFlow(self._kind, self._configs, self._by, self._phase)
+
+    def add_decorator(
+        self,
+        deco_type: Any,
+        deco_args: Sequence[Any] | None = None,
+        deco_kwargs: Mapping[str, Any] | None = None,
+        duplicates: int = _Mutable.IGNORE,
+    ) -> Any:
+        """Put a decorator on the step: `retry`, `"retry:times=3"`, a class of your own. What was added, or None."""
+        kind, args, words = self._wanted(deco_type, deco_args, deco_kwargs)
+        if isinstance(kind, str):
+            if KINDS[kind].of_flow:
+                raise UsageError(f"@{kind} belongs on a flow's class", where=self._at, fix="use mutable_step.flow")
+            there = [] if KINDS[kind].many else [note for note in self._notes() if note.name == kind]
+            if not self._goes_in(kind, there, duplicates):
+                return None
+            note = noted(kind, words, self._at)
+            setattr(self._step, NOTES, (note, *(other for other in self._notes() if other not in there)))
+            return note
+        if kind.mark not in _MARKS:
+            raise UsageError(f"@{kind.__name__} belongs on {kind.target}", where=self._at)
+        if hasattr(kind, "mutate"):
+            self._early(f"add_decorator({kind.__name__}), a StepMutator,")
+        if not self._goes_in(kind.__name__, [one for one in self._own() if type(one) is kind], duplicates):
+            return None
+        self._take_off(lambda one: type(one) is kind)
+        made = self._made(kind, args, words)
+        made._put(self._step)
+        return made
+
+    def remove_decorator(
+        self, deco_name: str, deco_args: Sequence[Any] | None = None, deco_kwargs: Mapping[str, Any] | None = None
+    ) -> bool:
+        """Take a decorator off; without arguments or words all of that name. Whether there was one."""
+        every = deco_args is None and deco_kwargs is None
+
+        def meant(found: Any) -> bool:
+            if deco_name not in (type(found).__name__, found.decorator_name):
+                return False
+            return every or (list(found._args), dict(found._kwargs)) == (list(deco_args or ()), dict(deco_kwargs or {}))
+
+        if any(meant(found) and hasattr(found, "mutate") for found in self._own()):
+            self._early(f"remove_decorator('{deco_name}'), of a StepMutator,")
+        removed = self._take_off(meant)
+        notes = self._notes()
+        kept = tuple(note for note in notes if not _is_meant(note, deco_name, deco_args, deco_kwargs))
+        setattr(self._step, NOTES, kept)
+        return removed or len(kept) < len(notes)
+
+    def _notes(self) -> list[Note]:
+        return list(notes_of(self._step))
+
+    def _own(self) -> list[Any]:
+        found = {id(one): one for mark in _MARKS for one in getattr(self._step, mark, ())}
+        return list(found.values())
+
+    def _take_off(self, meant: Any) -> bool:
+        before = len(self._own())
+        for mark in _MARKS:
+            setattr(self._step, mark, tuple(one for one in getattr(self._step, mark, ()) if not meant(one)))
+        return len(self._own()) < before
+
+
+class _Removed:
+    """In the place of a parameter that a mutator removed: the flow's class has no such attribute."""
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        raise AttributeError("a mutator removed this parameter")
+
+
+def _is_meant(note: Note, name: str, args: Sequence[Any] | None, words: Mapping[str, Any] | None) -> bool:
+    if name not in (note.name, f"{flowdecorators.__name__}.{note.name}"):
+        return False
+    return (args is None and words is None) or (not args and dict(note.values) == dict(words or {}))
+
+
+def _shown(deco_type: Any) -> str:
+    return repr(deco_type) if isinstance(deco_type, str) else str(getattr(deco_type, "__name__", deco_type))
+
 
 _PHASES: Final[Mapping[Phase, str]] = {"early": "pre_mutate", "late": "mutate"}
 

@@ -17,7 +17,7 @@ from typing import Any, AsyncIterator, Final, Mapping, Sequence
 
 from stoker.core.errors import NotFound, RunFailed, UsageError
 from stoker.flows import client as flows
-from stoker.flows.client_tasks import Task
+from stoker.flows.client import Task
 
 _LOOK: Final = 0.05
 """Seconds between looks at a process, or at what it wrote."""

@@ -16,10 +16,20 @@ from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Layer, fields_given
 from stoker.core.units import size_text
 from stoker.core.words import memory_text
-from stoker.flows import packages as flowpackages
-from stoker.flows.decorators import KINDS, Note, noted, notes_of, seconds_of, told
-from stoker.flows.packages import BASES
-from stoker.flows.platforms import planned, platform
+from stoker.flows.decorators import (
+    BASES,
+    FIELDS,
+    KINDS,
+    Note,
+    PackageWords,
+    noted,
+    notes_of,
+    packages_layer,
+    planned_platforms,
+    platform,
+    seconds_of,
+    told,
+)
 from stoker.flows.user_decorators import near
 from stoker.run.attached import HARDWARE, SHORT, no_backend, resource_words, words_of
 from stoker.settings.options import component_settings, layer_from
@@ -71,7 +81,7 @@ def of_step(
             where=placed[-1].where,
             fix="keep one of the two decorators",
         )
-    remote = [note for note in placed if note.name in planned()]
+    remote = [note for note in placed if note.name in planned_platforms()]
     above = [told(note, configs or {}) for note in notes_of(kind) if note.name in BASES]
     above = [note for note in reversed(above) if not {note.name, BASES[note.name]} & set(without)]
     layers = tuple(
@@ -132,7 +142,7 @@ def attached_note(text: str) -> Note:
 def not_here(step: str, options: StepOptions) -> Finding:
     """That the platform of a step's decorator is not here yet."""
     return no_backend(
-        planned()[options.remote],
+        planned_platforms()[options.remote],
         f"{options.remote_at} step '{step}'",
         said=f"@{options.remote}",
         fix=f"run --without {options.remote}, or remove the decorator",
@@ -220,19 +230,19 @@ def _resources(step: str, notes: Sequence[Note]) -> Layer | None:
 
 def _packages(step: str, notes: Sequence[Note]) -> Layer | None:
     """The packages that a step and its class ask for, the class's first."""
-    return flowpackages.layer_of(
+    return packages_layer(
         step,
         (
-            flowpackages.Said(note.name, note.values, note.where)
+            PackageWords(note.name, note.values, note.where)
             for note in notes
-            if note.name in BASES or note.name in flowpackages.FIELDS
+            if note.name in BASES or note.name in FIELDS
         ),
     )
 
 
 def _layer(note: Note) -> Layer | None:
     """The settings of one decorator that is not about resources."""
-    if note.name not in planned() and platform(note.name) is not None:
+    if note.name not in planned_platforms() and platform(note.name) is not None:
         settings = component_settings(note.name, _own(note))
         return Layer(origin=f"{note.where} @{note.name}", values={f"platform.{note.name}": settings}, level="step")
     values = _SETTINGS[note.name](note.values) if note.name in _SETTINGS else {}

@@ -1,28 +1,57 @@
 """One task of an earlier run once more, on its own: `python flow.py spin train`.
 
 What the task is given is found by following that run: it is the same flow, whose tasks are asked for what they kept
-instead of being started. Nothing of the earlier run is changed.
+instead of being started. Nothing of the earlier run is changed. The task runs on this machine, with the code as it is
+now. What it makes is in a temporary store, unless it is to be kept: then it is a run of its own in the store of the
+stack, of `Train.spin` where the flow is `Train`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import time
 from collections import deque
-from typing import Any, Final, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ContextManager, Final, Iterator, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.base.backend import RunningBackend
+from stoker.backends.registry import BACKENDS
+from stoker.client import Client, Run
 from stoker.core.artifact import from_wire
-from stoker.core.errors import GraphError, NotFound, UsageError, nearest
+from stoker.core.errors import GraphError, NotFound, RunCancelled, RunFailed, UsageError, nearest
 from stoker.core.flow import OWN
 from stoker.core.plan import Plan, StepPlan
+from stoker.core.request import RunRequest
 from stoker.core.retry import NO_RETRY
+from stoker.core.settings import PipelineSettings
 from stoker.core.status import STEP_GOOD
+from stoker.core.words import time_text
+from stoker.flows import client as flows
+from stoker.flows.decorators import KINDS, notes_of, platform_names
+from stoker.flows.definition import FlowDefinition, task_options, templates
+from stoker.flows.execution import template_of
+from stoker.flows.instance import parameters_of
 from stoker.flows.joins import Task, Trees, Ways, Wire
-from stoker.plan.planner import ORCHESTRATOR
+from stoker.flows.transitions import steps_of
+from stoker.plan import plandoc
+from stoker.plan.layers import resolve_pipeline
+from stoker.plan.planner import ORCHESTRATOR, Planner, check_names, refuse
+from stoker.report.terminal import Terminal
+from stoker.run import driver
+from stoker.run.driver import Drive
+from stoker.run.session import Session
+from stoker.stacks import THIS_MACHINE, Component, Stack
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
+from stoker.store.borrowed import Borrowed, borrowing
 from stoker.store.records import Records
-from stoker.store.rows import StepRow
+from stoker.store.rows import RunRow, StepRow
+from stoker.store.store import Store
+from stoker.worker import spare
+from stoker.worker.identity import this_process
 
 LEFT_OUT: Final = ("retry", "cache")
 """Decorators that a task on its own does not have, beside those of platforms: it is tried once, computed anew, and runs
@@ -127,3 +156,297 @@ def alone(made: Plan, step: StepPlan, key: str, trees: Trees) -> Plan:
     settings = attrs.evolve(step.settings, retry=NO_RETRY, cache=False, docker=None, step_operator=None)
     one = attrs.evolve(step, key=key, inputs=trees, after=(), settings=settings, backend=ORCHESTRATOR)
     return attrs.evolve(made, steps=(one,), dynamic=False, source=None)
+
+
+_FOLDER: Final = "spins"
+"""Below the home: stores for the moment. On the disk of the artifacts, so that theirs are borrowed without a copy."""
+_SHAPES: Final = "write spin STEP, RUN/STEP or RUN/STEP/TASK"
+
+
+@attrs.frozen(kw_only=True)
+class Wish:
+    """What is to be run: a step, maybe of a certain run, maybe a certain task of it; and how."""
+
+    run: str
+    step: str
+    task: str
+    keep: bool
+    bare: bool
+    artifacts: Mapping[str, Any]
+
+
+def command(
+    flow: FlowDefinition, words: Sequence[str], options: Mapping[str, Any], request: RunRequest, flags: Sequence[str]
+) -> int:
+    """Run the task; 0, or the error that says how it went. `flags` are the options that it takes."""
+    if not request.debug:
+        spare.start()
+    try:
+        wish = _wish(flow, words, options, flags)
+        session = Session(attrs.evolve(request, cache=False))
+        space = options["namespace"] or None if "namespace" in options else flows.get_namespace()
+        origin = _origin(flow, wish, Client(store=session.store), space)
+        _spin(session, flow, wish, origin)
+    finally:
+        spare.discard()
+    return 0
+
+
+# What is asked for
+
+
+def _wish(flow: FlowDefinition, words: Sequence[str], options: Mapping[str, Any], flags: Sequence[str]) -> Wish:
+    stray = next((word for word in words if word.startswith("--")), None)
+    if stray is not None:
+        raise UsageError(
+            f"spin has no option {stray}{nearest(stray, flags)}",
+            fix="parameters are those of the earlier run; --artifacts-module FILE has other values",
+        )
+    if len(words) != 1:
+        raise UsageError(f"spin takes one step, not {len(words)}", fix=_SHAPES)
+    run, step, task = _named(flow, words[0])
+    file = options.get("artifacts-module")
+    return Wish(
+        run=run,
+        step=step,
+        task=task,
+        keep=_chosen(options, "persist"),
+        bare=_chosen(options, "skip-decorators"),
+        artifacts={} if file is None else _artifacts_of(Path(file)),
+    )
+
+
+def _chosen(options: Mapping[str, Any], name: str) -> bool:
+    if options.get(name) and options.get(f"no-{name}"):
+        raise UsageError(f"--{name} and --no-{name} are both given", fix="leave one out")
+    return bool(options.get(name))
+
+
+def _named(flow: FlowDefinition, text: str) -> tuple[str, str, str]:
+    """Run, step and task of a path; empty is the newest, or the first."""
+    steps = flow.graph.steps
+    parts = text.split("/")
+    if len(parts) > 1 and parts[0] == flow.name:
+        parts = parts[1:]
+    run = parts.pop(0) if len(parts) > 1 and parts[0] not in steps else ""
+    step = _step_of(parts[0])
+    if step not in steps:
+        raise UsageError(f"flow {flow.name} has no step '{step}'{nearest(step, steps)}", fix=_SHAPES)
+    task = parts[-1] if parts[-1] != step or len(parts) > 1 else ""
+    if len(parts) > 2 or _step_of(parts[-1]) != step:
+        raise UsageError(f"'{text}' names no task of step '{step}'", fix=_SHAPES)
+    return run, step, task
+
+
+def _step_of(key: str) -> str:
+    return key.partition("[")[0].partition("#")[0]
+
+
+def _artifacts_of(file: Path) -> Mapping[str, Any]:
+    """The artifacts of a module: its dict ARTIFACTS."""
+    fix = 'write a Python file with ARTIFACTS = {"name": value}'
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise UsageError(f"--artifacts-module {file}: there is no such Python file", fix=fix)
+    driver.alias_main()
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the person's module
+        raise UsageError(
+            f"--artifacts-module {file}: {type(error).__name__}: {error}", fix="mend the module"
+        ) from error
+    found = getattr(module, "ARTIFACTS", None)
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        raise UsageError(f"--artifacts-module {file}: it has no dict ARTIFACTS of values by name", fix=fix)
+    return found
+
+
+def _origin(flow: FlowDefinition, wish: Wish, client: Client, space: str | None) -> Run:
+    """The run that is named, or the newest in the namespace."""
+    if not wish.run:
+        found = client.runs(pipeline=flow.name, tag=space, limit=1)
+        if not found:
+            where = f" in namespace '{space}'" if space else ""
+            raise NotFound(
+                f"flow {flow.name} has not been run yet{where}: a task is given what an earlier run gave it",
+                fix="`run` the flow once" + ("; --namespace= looks at everybody's runs" if space else ""),
+            )
+        return found[0]
+    run = client.run(wish.run)
+    if run.pipeline == flow.name + flows.SPUN:
+        raise UsageError(f"run {run.id} is a spin itself, of one task", fix="name the run of a whole flow")
+    if run.pipeline != flow.name:
+        raise UsageError(f"run {run.id} is of '{run.pipeline}', not of '{flow.name}'", fix="name one of this flow")
+    return run
+
+
+# Running it
+
+
+def _spin(session: Session, flow: FlowDefinition, wish: Wish, origin: Run) -> None:
+    lender, home = session.store, session.stack.home
+    moment: ContextManager[Store] = contextlib.nullcontext(lender) if wish.keep else borrowing(lender, home / _FOLDER)
+    with moment as store:
+        elsewhere = BACKENDS.load(session.stack.orchestrator.flavor).room is None
+        session.stack, session.store = _here(session.stack), store
+        made, task = _plan(session, flow, wish, lender, origin)
+        id = driver.new_id(time.time())
+        observer = _Shown(f"{flow.name}/{id}/{task.step}/{task.key}" if wish.keep else "", session.request.quiet)
+        observer.said(f"{flow.name}: {task.key} on its own, as run {origin.id} reached it")
+        for line in _said(flow, wish):
+            observer.said(line)
+        if elsewhere:
+            observer.said(f"{task.step}: runs here, in no image")
+        _drive(session, flow, made, observer, id=id, origin=origin)
+
+
+def _here(stack: Stack) -> Stack:
+    """The stack with this machine in the place of all platforms."""
+    local = Component(flavor=THIS_MACHINE)
+    operators = dict.fromkeys(stack.step_operators, local)
+    if BACKENDS.load(stack.orchestrator.flavor).room is not None:
+        return attrs.evolve(stack, step_operators=operators)
+    return attrs.evolve(stack, orchestrator=local, step_operators=operators)
+
+
+def _plan(session: Session, flow: FlowDefinition, wish: Wish, lender: Store, origin: Run) -> tuple[Plan, Task]:
+    """The plan of the one task: code, decorators and settings as they are now, what it is given as it was."""
+    driver.alias_main()
+    text = lender.records.plan(origin.id)
+    if not text:
+        raise NotFound(f"run {origin.id} has no plan, so nobody knows what its tasks were given", fix="run it again")
+    earlier = plandoc.load(text)
+    flow.recall(earlier, lender.blobs)
+    flow.attach(_left(flow, wish))
+    session.hint(flow)
+    graph, overrides = flow.outline({}), session.overrides()
+    layers = (session.stack.layer, *graph.layers, *overrides.every)
+    settings, _ = resolve_pipeline(layers, session.stack)
+    planner = Planner(session.stack, session.store.blobs, layers=graph.layers, overrides=overrides)
+    steps = tuple(planner.step_plan(node) for node in graph.nodes)
+    check_names(overrides, steps)
+    parameters = _parameters(flow, earlier.parameters, session.store)
+    task, trees = _reached(flow, wish, origin, lender, parameters=parameters, store=session.store)
+    plans = templates(flow, steps, planner, tags=origin.tags, origin=origin.id)
+    blank = Plan(
+        pipeline=flow.name + flows.SPUN,
+        steps=(),
+        parameters=parameters,
+        failure_mode="fail_fast",
+        stack=session.stack.name,
+        settings=settings,
+        where=flow.where,
+    )
+    made = alone(blank, _template(session, plans[task.step], task, settings), task.key, trees)
+    return attrs.evolve(made, findings=driver.findings_again(session, made.steps, settings)), task
+
+
+def _left(flow: FlowDefinition, wish: Wish) -> dict[str, list[str]]:
+    """What the command line, this one or the run's, says of decorators, without those that a spin does not have."""
+    said = flow.command_line
+    every = [name for name, kind in KINDS.items() if not kind.of_flow]
+    out = {*said.get("without", ()), *(every if wish.bare else (*LEFT_OUT, *platform_names()))}
+    attached = [text for text in said.get("with", ()) if not wish.bare and text.partition(":")[0] not in out]
+    return {"with": attached, "without": sorted(out)}
+
+
+def _parameters(flow: FlowDefinition, were: Mapping[str, Any], store: Store) -> dict[str, Any]:
+    """The parameters as they were; one that the flow did not have then has its default."""
+    found = dict(were)
+    for parameter in parameters_of(flow.kind).values():
+        if parameter.name not in found and not parameter.required:
+            value = parameter.resolved(flow.name)
+            found[parameter.name] = artifacts.save(value, store.blobs).wire()
+    return found
+
+
+def _reached(
+    flow: FlowDefinition, wish: Wish, origin: Run, lender: Store, *, parameters: Mapping[str, Any], store: Store
+) -> tuple[Task, Trees]:
+    """The task as the earlier run reached it, with what it is given."""
+    notes = {name: found.notes for name, found in task_options(flow).items()}
+    ways = Ways(flow.graph, parameters, store.blobs, notes=notes)
+    before = flow.graph.before()
+    ancestors = list(before[wish.step])
+    for name in ancestors:
+        ancestors += [other for other in before[name] if other not in ancestors]
+    earlier = Earlier(origin.id, lender.records, ways)
+    task, trees = earlier.given(wish.step, wish.task, ancestors=frozenset(ancestors))
+    if wish.artifacts:
+        trees = with_artifacts(trees, wish.artifacts, store.blobs)
+    if isinstance(store.blobs, Borrowed):
+        store.blobs.borrow_all(dict(trees))
+        store.blobs.borrow_all(joined(trees, store.blobs))
+    return task, trees
+
+
+def _template(session: Session, template: StepPlan, task: Task, settings: PipelineSettings) -> StepPlan:
+    backends: dict[str, RunningBackend] = session.backends((), settings)
+    try:
+        return template_of(template, task, backends)
+    finally:
+        for backend in set(backends.values()):
+            backend.close()
+
+
+def _said(flow: FlowDefinition, wish: Wish) -> list[str]:
+    """What is to be said of the step beforehand: requests that are hints, and decorators that do not count."""
+    said = [line for line in flow.said if line.startswith(f"{wish.step}: ")]
+    has = {note.name for note in notes_of(steps_of(flow.kind)[wish.step])}
+    left_out = KINDS if wish.bare else (*platform_names(), *LEFT_OUT)
+    out = [f"@{name}" for name in left_out if name in has]
+    if out:
+        said.append(f"{wish.step}: without {', '.join(out)}")
+    if "catch" in has and not wish.bare:
+        said.append(f"{wish.step}: @catch catches nothing here, so that a failure is seen")
+    return said
+
+
+def _drive(session: Session, flow: FlowDefinition, made: Plan, observer: _Shown, *, id: str, origin: Run) -> None:
+    refuse(made)
+    builder = session.builder(made.settings, observer.said)
+    if builder is not None:
+        made = session.stage(made, builder)
+    made = session.prepare(made)
+    now, token = time.time(), driver.new_token()
+    row = RunRow(
+        id=id,
+        pipeline=made.pipeline,
+        created=now,
+        started=now,
+        parameters=origin.parameters,
+        tags=(flow.namespace,),
+        source=made.where,
+        stack=made.stack,
+        failure_mode=made.failure_mode,
+        driver=this_process(),
+        token=token,
+        heartbeat=now,
+    )
+    session.store.records.create_run(row, plan=plandoc.dump(made))
+    if session.request.began is not None:
+        session.request.began(id)
+    try:
+        Drive(session, made, made.settings, observer, id=id, token=token, body=None).go()
+    except RunCancelled:
+        raise RunCancelled(f"the spin of {made.steps[0].key} was stopped", fix="spin it again") from None
+    except RunFailed as error:
+        told = error.message.partition(": ")[2]
+        raise RunFailed(told, fix=f"mend it, and spin it again: spin {origin.id}/{made.steps[0].key}") from None
+
+
+class _Shown(Terminal):
+    """A run of one task in the terminal; `kept` is the task's path, empty where nothing is kept."""
+
+    def __init__(self, kept: str, quiet: bool) -> None:
+        super().__init__(verbose=not quiet)
+        self._kept = kept
+
+    def _closing_lines(self, status: str) -> list[str]:
+        took = time_text(time.monotonic() - self._started)
+        lines = ["", f"{self._mark(status)} {self._pipeline} {status} in {took}"]
+        if not self._kept:
+            return [*lines, "  nothing of it was kept; --persist keeps artifacts, log and card"]
+        path = self._kept.partition("/")[2]
+        return [*lines, f"  look: dump {path} · card view {path} · in Python: Task('{self._kept}')"]

@@ -24,16 +24,16 @@ from stoker.core.protocol import StepTask, WorkerJob
 from stoker.core.units import UNSET
 from stoker.flows import current as flowcurrent
 from stoker.flows import mutators as flowmutators
-from stoker.flows import secrets as flowsecrets
 from stoker.flows import transitions
 from stoker.flows import user_decorators as flowusers
+from stoker.flows.decorators import read_secrets
 from stoker.flows.instance import TASK, Transition, parameters_of
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 from stoker.worker import modules
 
 if TYPE_CHECKING:
-    from stoker.flows.card import TaskCard
+    from stoker.flows.current import TaskCard
 
 Wire = Mapping[str, Any]
 _FIXED: Final = frozenset({int, float, complex, bool, str, bytes, type(None), frozenset, range})
@@ -91,7 +91,7 @@ class FlowTask:
         method: Callable[..., Any] = getattr(self.flow, self.place["step"])
         secrets = self.note("secrets")
         if secrets is not None:
-            os.environ.update(flowsecrets.read(secrets["sources"]))
+            os.environ.update(read_secrets(secrets["sources"]))
         inputs = None
         if self._joined is not None:
             inputs = Inputs(artifacts.load(from_wire(self._joined["value"]), self.blobs), self.blobs)

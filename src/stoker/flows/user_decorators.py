@@ -12,7 +12,7 @@ from typing import Any, Callable, ClassVar, Final, Iterator, Mapping
 
 from stoker.core.errors import StokerError, UsageError, nearest
 from stoker.core.flow import STEP_MARK
-from stoker.flows.config import filled
+from stoker.flows.parameters import filled
 from stoker.pipelines.places import caller
 
 USERS: Final = "__stoker_flow_users__"

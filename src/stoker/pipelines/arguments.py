@@ -12,7 +12,7 @@ from typing import Any, Final, Sequence
 from stoker.core.errors import ParameterError, nearest
 from stoker.core.units import UNSET
 from stoker.pipelines import params
-from stoker.pipelines.annotations import UNIONS, bare, element_of, text_of
+from stoker.pipelines.params import UNIONS, bare, element_of, text_of
 from stoker.pipelines.signature import Parameter, Signature
 
 _MANY: Final = (abc.Sequence, abc.Set)

@@ -7,9 +7,8 @@ from typing import Any, Iterable, Mapping
 
 from stoker.core.errors import GraphError, ParameterError
 from stoker.core.graph import Binding, Constant, Entries, Many
-from stoker.pipelines.annotations import element_of, incompatible, is_iterable, text_of, value_of
 from stoker.pipelines.handles import Each, Future, Handle, Handles, Origin, origins_of
-from stoker.pipelines.params import check, shown
+from stoker.pipelines.params import check, element_of, incompatible, is_iterable, shown, text_of, value_of
 from stoker.pipelines.signature import Signature
 
 _HANDLES = (Handle, Future, Each)

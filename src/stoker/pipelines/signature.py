@@ -10,8 +10,7 @@ import attrs
 from stoker.core.errors import GraphError, ParameterError, UsageError, nearest
 from stoker.core.graph import StepInput, StepOutput
 from stoker.core.units import UNSET
-from stoker.pipelines.annotations import is_unknown, resolved, text_of
-from stoker.pipelines.params import converted
+from stoker.pipelines.params import converted, is_unknown, resolved, text_of
 
 OUTPUT: Final = "output"
 """The name of a step's only output, where it has none of its own."""

@@ -28,18 +28,18 @@ from stoker.store.blobs import Blobs
 class Builder:
     """Images of one session, made when they are first asked for.
 
-    `folder` is one of Stoker's own, for wheels; `said` is told how a build goes. `hosts` are the engines' addresses by
-    the names under which steps call their backends; only those that run steps in images are in it. `far` are the names
-    of those that run them on other machines, with a worker that is brought along.
+    `folder` is one of Stoker's own, for wheels; `report` takes lines about how a build goes. `hosts` are the engines'
+    addresses by the names under which steps call their backends; only those that run steps in images are in it. `far`
+    are the names of those that run them on other machines, with a worker that is brought along.
     """
 
     def __init__(
-        self, *, hosts: Mapping[str, str], folder: Path, said: Callable[[str], None], far: Collection[str] = ()
+        self, *, hosts: Mapping[str, str], folder: Path, report: Callable[[str], None], far: Collection[str] = ()
     ) -> None:
         self.hosts = hosts
         self._far = far
         self._folder = folder
-        self._said = said
+        self._report = report
         self._images: dict[str, str] = {}
         self._engines: dict[str, engine.Engine] = {}
 
@@ -71,10 +71,10 @@ class Builder:
             root=root,
             folder=self._folder,
             engine=self._engines[host],
-            progress=self._said,
+            progress=self._report,
         )
         if not built.reused:
-            self._said(f"built the image of step '{step.name}' in {time_text(built.seconds)}: {built.tag}")
+            self._report(f"built the image of step '{step.name}' in {time_text(built.seconds)}: {built.tag}")
         return built.reference
 
     def code(self, sources: Sequence[FunctionSource], steps: Iterable[StepPlan], blobs: Blobs, home: Path) -> Code:
@@ -93,7 +93,7 @@ class Builder:
             with blobs.writer() as writer:
                 context.write(made, cast("BinaryIO", writer))
         for left in made.left_out:
-            self._said(f"stays behind: {left}")
+            self._report(f"stays behind: {left}")
         return Code(package=made.digest, root=str(made.root), bundle=bundle)
 
 

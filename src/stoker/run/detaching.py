@@ -54,25 +54,25 @@ class Start:
 
     def completed(self, request: RunRequest) -> RunRequest:
         """A request of who begins the run, over that of who started it."""
-        had = self.request
+        earlier = self.request
         return attrs.evolve(
             request,
-            stack=request.stack or had.stack,
-            cache=had.cache if request.cache is None else request.cache,
-            simulate=request.simulate or had.simulate,
-            run_file=request.run_file or had.run_file,
-            assignments=(*had.assignments, *request.assignments),
-            attached=request.attached or had.attached,
-            environment=request.environment or had.environment,
-            tags=request.tags or had.tags,
+            stack=request.stack or earlier.stack,
+            cache=earlier.cache if request.cache is None else request.cache,
+            simulate=request.simulate or earlier.simulate,
+            run_file=request.run_file or earlier.run_file,
+            assignments=(*earlier.assignments, *request.assignments),
+            attached=request.attached or earlier.attached,
+            environment=request.environment or earlier.environment,
+            tags=request.tags or earlier.tags,
         )
 
 
-def check(session: Session, made: Plan, settings: PipelineSettings) -> None:
+def check(session: Session, plan: Plan, settings: PipelineSettings) -> None:
     """`UsageError` where the run could not go on without this process, or not where its stack would have it."""
-    if made.dynamic and (made.source is None or made.source.kind == "pickled"):
+    if plan.dynamic and (plan.source is None or plan.source.kind == "pickled"):
         raise UsageError(
-            f"'{made.pipeline}' is dynamic and in no file, where another process could find it: --detach cannot run it",
+            f"'{plan.pipeline}' is dynamic and in no file, where another process could find it: --detach cannot run it",
             fix="put it into a file",
         )
     with _orchestrator(session, settings) as backend:
@@ -81,14 +81,14 @@ def check(session: Session, made: Plan, settings: PipelineSettings) -> None:
             platform.may_detach()
 
 
-def started(session: Session, row: RunRow, made: Plan, settings: PipelineSettings) -> None:
+def start(session: Session, row: RunRow, plan: Plan, settings: PipelineSettings) -> None:
     """Write the run down, and have it driven elsewhere; what refuses that leaves nothing behind."""
     store, output = session.store, _output(session.store, row.id)
     output.parent.mkdir(parents=True, exist_ok=True)
     start = _start_document(session, output.parent)
     here = {**this_process(), PLACE: "it is being started", _START: start}
     row = attrs.evolve(row, driver=here, started=None, sessions=0)
-    store.records.create_run(row, plan=plandoc.dump(made))
+    store.records.create_run(row, plan=plandoc.dump(plan))
     try:
         where = _begun(session, settings, row, output)
     except BaseException:  # also an interrupt: nobody drives it
@@ -100,7 +100,7 @@ def started(session: Session, row: RunRow, made: Plan, settings: PipelineSetting
     store.records.set_run(row.id, row.token, driver=waiting, heartbeat=time.time())
 
 
-def told(run: str, place: str) -> str:
+def whereabouts(run: str, place: str) -> str:
     """Where a run goes on, and how to look at it."""
     where = f"run {run} goes on by itself: {place}" if place else f"run {run} goes on by itself"
     return f"{where}\n  look: stoker show {run} · stoker logs {run} --follow\n  stop: stoker cancel {run}"
@@ -127,7 +127,7 @@ def start_of(row: RunRow) -> Start | None:
 
 
 @contextlib.contextmanager
-def answerable(records: Records, run: str, token: str) -> Iterator[None]:
+def record_failure(records: Records, run: str, token: str) -> Iterator[None]:
     """While inside, a failure ends a run that still has the token of its detached driver: nobody else would tell."""
     try:
         yield

@@ -54,8 +54,8 @@ class Session:
         self.store: Store = open_store(self.stack.database, self.stack.artifact_store, str(self.stack.home))
         self.code = Code()
         """What travels to steps in images; known once their images are."""
-        self.said: Callable[[str], None] = lambda text: None
-        """Who is told how it goes to make what steps need."""
+        self.report: Callable[[str], None] = lambda text: None
+        """Takes a line for the person about images and environments that are being made."""
         self._ledger: Devices | None = None
         self._environments: Environments | None = None
         self._builder: Builder | None = None
@@ -100,9 +100,9 @@ class Session:
             simulate=self.request.simulate or os.environ.get(SIMULATE, ""),
         )
 
-    def builder(self, settings: PipelineSettings, said: Callable[[str], None]) -> Builder | None:
-        """Who makes ready what is sent along with this session's steps; None where all run beside the driver."""
-        self.said = said
+    def builder(self, settings: PipelineSettings, report: Callable[[str], None]) -> Builder | None:
+        """What builds images and packages code for this session's steps; None where all run beside the driver."""
+        self.report = report
         hosts, far = {}, []
         for name, (flavor, options) in self._flavors(settings).items():
             if self.request.debug:
@@ -116,29 +116,29 @@ class Session:
             return None
         from stoker.run.building import Builder
 
-        self._builder = Builder(hosts=hosts, folder=self.stack.home / "wheels", said=said, far=far)
+        self._builder = Builder(hosts=hosts, folder=self.stack.home / "wheels", report=report, far=far)
         return self._builder
 
-    def furnished(self, made: Plan, builder: Builder) -> Plan:
-        """The plan with its images, which are there then; the user's code is where steps elsewhere find it."""
-        if not made.dynamic and not builder.needed(made.steps):
-            return made
-        sources = _modules_of(made.steps)
-        if made.source is not None and made.source.kind != "pickled":
-            sources.append(made.source)
-        steps = builder.ready(made.steps)
+    def stage(self, plan: Plan, builder: Builder) -> Plan:
+        """Build what the steps' images lack and send the user's code along; the plan that names both."""
+        if not plan.dynamic and not builder.needed(plan.steps):
+            return plan
+        sources = _modules_of(plan.steps)
+        if plan.source is not None and plan.source.kind != "pickled":
+            sources.append(plan.source)
+        steps = builder.ready(plan.steps)
         self.code = builder.code(sources, steps, self.store.blobs, self.stack.home)
-        return attrs.evolve(made, steps=steps, package=self.code.package)
+        return attrs.evolve(plan, steps=steps, package=self.code.package)
 
-    def housed(self, made: Plan) -> Plan:
-        """The plan with what its steps still lack: images, and environments of their own on this machine."""
-        return attrs.evolve(made, steps=tuple(map(self.ready, made.steps)))
+    def prepare(self, plan: Plan) -> Plan:
+        """Make what the steps still lack, images and Python environments; the plan that names them."""
+        return attrs.evolve(plan, steps=tuple(map(self.prepare_step, plan.steps)))
 
-    def ready(self, step: StepPlan) -> StepPlan:
-        """A step with its image or its environment, which is there then."""
-        return self._housed(step if self._builder is None or step.image else self._builder.one(step))
+    def prepare_step(self, step: StepPlan) -> StepPlan:
+        """Make a step's image or its Python environment; the step that names it."""
+        return self._with_environment(step if self._builder is None or step.image else self._builder.one(step))
 
-    def _housed(self, step: StepPlan) -> StepPlan:
+    def _with_environment(self, step: StepPlan) -> StepPlan:
         packages = step.settings.packages
         if packages is None or not packages.makes_environment or step.settings.docker is not None:
             return step
@@ -146,45 +146,45 @@ class Session:
 
         name = environment_name(packages)  # again: what is installed here may be another since the step was planned
         if name:
-            self._houses().ready(name, packages, step=step.name, more=project_lines(packages))
+            self._all_environments().ready(name, packages, step=step.name, more=project_lines(packages))
         return step if name == step.environment else attrs.evolve(step, environment=name)
 
-    def _houses(self) -> Environments:
+    def _all_environments(self) -> Environments:
         if self._environments is None:
             from stoker.images.environments import Environments
 
             self._environments = Environments(self.stack.home)
-        self._environments.report = self.said
+        self._environments.report = self.report
         return self._environments
 
     def _interpreter(self, name: str) -> Interpreter:
-        return self._houses().interpreter(name)
+        return self._all_environments().interpreter(name)
 
-    def proofs(self, made: Plan, settings: PipelineSettings) -> tuple[Finding, ...]:
+    def proofs(self, plan: Plan, settings: PipelineSettings) -> tuple[Finding, ...]:
         """The findings of all rules: wheels, drivers and chips of images, and what other distributions look for."""
-        in_images = self._image_proofs(made, settings)
+        in_images = self._image_proofs(plan, settings)
         if not plugins.entry_points("stoker.rules"):
             return in_images
         from stoker.plan.preflight import findings_without_images
 
         hosts = self._builder.hosts if self._builder is not None else {}
-        others = [step for step in made.steps if step.backend not in hosts]
-        return (*in_images, *findings_without_images(made, others, inventory=lambda: self.devices().inventory()))
+        others = [step for step in plan.steps if step.backend not in hosts]
+        return (*in_images, *findings_without_images(plan, others, inventory=lambda: self.devices().inventory()))
 
-    def _image_proofs(self, made: Plan, settings: PipelineSettings) -> tuple[Finding, ...]:
+    def _image_proofs(self, plan: Plan, settings: PipelineSettings) -> tuple[Finding, ...]:
         builder = self.builder(settings, lambda text: None)
-        if builder is None or not builder.hosts or not builder.needed(made.steps):
+        if builder is None or not builder.hosts or not builder.needed(plan.steps):
             return ()
         from functools import partial
 
         from stoker.images import engine, registry
         from stoker.plan.preflight import findings
 
-        steps = [step for step in made.steps if step.backend in builder.hosts]
+        steps = [step for step in plan.steps if step.backend in builder.hosts]
         host = next(iter(builder.hosts.values()))
         environ = {**os.environ, "DOCKER_HOST": host} if host else dict(os.environ)
         read = partial(registry.image_facts, engine=engine.find(environ))
-        return tuple(findings(made, inventory=self.devices().inventory(), image_facts=read, steps=steps))
+        return tuple(findings(plan, inventory=self.devices().inventory(), image_facts=read, steps=steps))
 
     def devices(self) -> Devices:
         """This machine's accelerators, or the pretended ones; opened when somebody asks: to find them takes a while."""
