@@ -20,7 +20,7 @@ from stoker.core.launch import DEFAULTS, plain
 from stoker.core.plan import Job, StepPlan
 from stoker.core.protocol import GangTask, Topology
 from stoker.core.settings import StepSettings
-from stoker.core.source import Source
+from stoker.core.source import FunctionSource
 from stoker.worker import agent
 from stoker.worker.cluster import TOPOLOGIES, Gang, GangIncomplete, Member, gang_of, member_of
 
@@ -314,7 +314,7 @@ def test_strangers_and_ghosts_are_turned_away(tmp_path: Path) -> None:
 
 
 def test_a_backend_names_the_variables_of_its_platform(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Source(kind="module", module="train", qualname="train")
+    source = FunctionSource(kind="module", module="train", qualname="train")
     step = StepPlan(
         key="train", name="train", source=source, outputs=(), unpack=False, inputs={}, settings=StepSettings(),
         backend="x", code="",
