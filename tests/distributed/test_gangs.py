@@ -16,9 +16,9 @@ from stoker.backends.base import messages
 from stoker.backends.base.messages import gang_task
 from stoker.core import wire
 from stoker.core.codec import from_json, to_json
-from stoker.core.launch import DEFAULTS, plain
+from stoker.core.launch import DEFAULTS
 from stoker.core.plan import Job, StepPlan
-from stoker.core.protocol import GangTask, Topology
+from stoker.core.protocol import GangTask, StepTask, Topology, WorkerJob
 from stoker.core.settings import StepSettings
 from stoker.core.source import FunctionSource
 from stoker.worker import agent
@@ -264,14 +264,18 @@ def test_a_node_that_is_missing_is_named(tmp_path: Path) -> None:
 def test_a_gang_that_is_not_complete_starts_no_user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in messages.node_environment(0, 2).items():
         monkeypatch.setenv(name, value)
-    job = {
-        "job": "run/train/1",
-        "launch": plain(attrs.evolve(DEFAULTS, launcher="single")),
-        "gang": {"topology": "stoker", "note": str(tmp_path / "note"), "token": "t", "timeout": 0.3},
-    }
-    result = agent.run(job, {}, str(tmp_path), emit=pytest.fail, notice=None)
-    assert (result["ok"], result["cause"]) == (False, "gang-incomplete")
-    assert "node 1 of 2 did not come up within 0.3 s" in result["error"]["message"]
+    job = WorkerJob(
+        job="run/train/1",
+        step=0,
+        inputs={},
+        launch=attrs.evolve(DEFAULTS, launcher="single"),
+        gang=GangTask(topology="stoker", note=str(tmp_path / "note"), token="t", timeout=0.3),
+    )
+    source = FunctionSource(kind="module", module="steps", qualname="train")
+    step = StepTask(name="train", source=source, outputs=(), unpack=False, split=(), environment={})
+    result = agent.run(job, step, str(tmp_path), emit=lambda event: pytest.fail(str(event)), notice=None)
+    assert (result.ok, result.cause) == (False, "gang-incomplete")
+    assert result.error is not None and "node 1 of 2 did not come up within 0.3 s" in result.error.message
 
 
 def test_a_node_without_a_head_gives_up(tmp_path: Path) -> None:

@@ -60,8 +60,9 @@ def test_a_batch_is_one_ray_job(bench: Bench, tmp_path: Path) -> None:
 
     assert bench.output(found["add"]) == 3
     assert "adding 1 2" in bench.texts(good) and "to stderr" in bench.texts(good, "stderr")
-    assert found["fails"].cause == USER_ERROR and found["fails"].result is not None
-    assert "no such thing" in found["fails"].result["error"]["traceback"]
+    failure = found["fails"].result
+    assert found["fails"].cause == USER_ERROR and failure is not None and failure.error is not None
+    assert "no such thing" in failure.error.traceback
     assert found["leaves"].exit_code == 7 and found["leaves"].cause in ("", EXITED)
     assert found["kills_the_task"].cause == WORKER_LOST, found["kills_the_task"]
     gone = [int(word) for word in (tmp_path / "pids").read_text().split()]
