@@ -1,4 +1,4 @@
-"""The floors: `lint-imports` decides on our own modules, a table on other people's."""
+"""The layers: `lint-imports` decides on our own modules, a table on third parties'."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ THIRD_PARTIES: dict[str, tuple[str, ...]] = {
     "urllib3": ("stoker.backends.docker.engines",),
     "yaml": ("stoker.plan",),
 }
-"""Every package that Stoker may import, also inside functions, and the rooms that may. A new row is a decision: what
+"""Every package that Stoker may import, also inside functions, and the folders that may. A new row is a decision: what
 the package saves in lines, and what it costs in milliseconds, megabytes and pins inside somebody's image."""
 
 
@@ -48,7 +48,7 @@ def graph() -> grimp.ImportGraph:
     return grimp.build_graph("stoker", include_external_packages=True, cache_dir=None)
 
 
-def test_floors(repository: Path) -> None:
+def test_layers(repository: Path) -> None:
     finished = subprocess.run(
         [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"],
         cwd=repository,
@@ -70,13 +70,13 @@ def test_third_parties_are_imported_where_they_may_be(graph: grimp.ImportGraph) 
         for importer in sorted(graph.find_modules_that_directly_import(module)):
             if package not in THIRD_PARTIES:
                 wrong.append(f"{importer} imports {package}, which THIRD_PARTIES does not list")
-            elif not any(importer == room or importer.startswith(room + ".") for room in THIRD_PARTIES[package]):
+            elif not any(importer == folder or importer.startswith(folder + ".") for folder in THIRD_PARTIES[package]):
                 wrong.append(f"{importer} imports {package}, which only {', '.join(THIRD_PARTIES[package])} may")
     assert not wrong, "\n".join(wrong)
 
 
 def test_core_is_pure(graph: grimp.ImportGraph) -> None:
-    """Floor 1 travels into other people's images: standard library and attrs only."""
+    """Core travels into other people's images: standard library and attrs only."""
     allowed = {"stoker", "attr", "attrs", *STANDARD}
     wrong = [
         f"{module} imports {imported}"
@@ -89,7 +89,7 @@ def test_core_is_pure(graph: grimp.ImportGraph) -> None:
 
 
 def test_nobody_below_imports_the_public_face(graph: grimp.ImportGraph) -> None:
-    """`stoker/__init__.py` names modules of every floor: importing it from one of them closes a circle."""
+    """`stoker/__init__.py` names modules of every layer: importing it from one of them closes a circle."""
     importers = graph.find_modules_that_directly_import("stoker")
     inside = [name for name in sorted(importers) if not name.startswith(("stoker.integrations", "stoker.cli"))]
     assert not inside, f"import the module that defines the name: {inside}"

@@ -1,4 +1,4 @@
-"""Formatting, ruff's rules, and the two house rules about `except` that no linter knows."""
+"""Formatting, ruff's rules, and our two rules about `except` that no linter knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step counts for while it runs, where a backend has room for so much and no more."""
+"""How much of a backend's capacity a running step takes."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ import attrs
 from stoker.core.settings import StepSettings
 
 DEFAULT_CPUS: Final = 1.0
-"""What a step counts for where it does not say: one core, so that a machine is filled but not overrun. One that must
-have accelerators counts for none: these are fewer than cores, and decide how many such steps run."""
+"""Cores of a step that names none: a machine is then filled but not overrun. A step that must have accelerators takes
+none: there are fewer of them than cores, so that they decide how many such steps run."""
 
 
 @attrs.frozen(kw_only=True)
 class Demand:
-    """Of each node of a step: cores, bytes of memory, and the accelerators that it takes whole."""
+    """What each node of a step takes."""
 
     cpus: float
+    """Cores."""
     memory: int
+    """Bytes."""
     devices: int
+    """Accelerators that it takes whole."""
 
 
 def demand(settings: StepSettings) -> Demand:
-    """What each node of a step counts for."""
+    """What each node of a step takes of its backend's capacity."""
     resources = settings.resources
     devices = resources.gpus_per_node
     must_have = devices and settings.accelerator_policy == "require"

@@ -22,9 +22,9 @@ ELEMENTS: Final = "_elements"
 GANG: Final = "_gang"
 """The output of each node of a `num_parallel`: all its artifacts, which need not be the same on all nodes."""
 CARD: Final = "_card_components"
-"""The output that has what a task put on its card, as documents of `core.cards`."""
+"""The output with the components of a task's card, as documents of `core.cards`."""
 OWN: Final = frozenset({TRANSITION, ELEMENTS, GANG, CARD})
-"""Outputs of a task that are not its user's."""
+"""Outputs of a task that Stoker writes, not its user."""
 
 
 @attrs.frozen(kw_only=True)
@@ -51,19 +51,22 @@ class CaughtFailure:
 
 @attrs.frozen(kw_only=True)
 class FlowStep:
-    """One step method. `join`: it takes `inputs`. `name_of` is the attribute that a foreach or a switch reads.
-
-    `cases` maps a switch's values, as text, to steps. `where` is the method's place, `next_at` that of its `self.next`.
-    """
+    """One step method."""
 
     name: str
     kind: StepKind
     targets: tuple[str, ...] = ()
+    """The steps that `self.next` names."""
     join: bool = False
+    """Whether it takes `inputs`."""
     name_of: str = ""
+    """The attribute that a foreach or a switch reads."""
     cases: Mapping[str, str] = attrs.field(factory=dict)
+    """A switch's values, as text → steps."""
     where: str = ""
+    """The method's file and line."""
     next_at: str = ""
+    """The file and line of its `self.next`."""
     doc: str = ""
 
 
@@ -79,7 +82,7 @@ class FlowGraph:
     doc: str = ""
 
     def order(self) -> list[str]:
-        """The steps, each behind those that it comes from, ways back aside; what is never reached comes last."""
+        """The steps in topological order, loops aside; unreachable ones come last."""
         done: list[str] = []
         visited: set[str] = set()
         line = [(self.start, False)]
@@ -94,7 +97,7 @@ class FlowGraph:
         return done[::-1] + [name for name in self.steps if name not in visited]
 
     def before(self) -> dict[str, list[str]]:
-        """For each step the steps that go to it."""
+        """Each step → the steps that go to it."""
         predecessors: dict[str, list[str]] = {name: [] for name in self.steps}
         for step in self.steps.values():
             for target in step.targets:

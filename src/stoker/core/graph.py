@@ -1,4 +1,4 @@
-"""The one representation that every way of writing a pipeline becomes: nodes, their inputs, fan-outs.
+"""The graph that every way of writing a pipeline becomes: nodes, their inputs, fan-outs.
 
 A graph is what the user wrote, with Python values in it. `plan.planner` turns it into a `Plan`, which is JSON.
 """
@@ -32,20 +32,21 @@ class StepOutput:
 
 @attrs.frozen(kw_only=True, eq=False)
 class StepSpec:
-    """A step as its author defined it, once for all its calls. `function` stays in the driver's process.
-
-    `unpack`: the function returns a tuple with one element for each of `outputs`, not one value. `hooks`: functions
-    under "on_success" and "on_failure".
-    """
+    """A step as its author defined it, once for all its calls."""
 
     name: str
     function: Callable[..., Any]
+    """It never leaves the driver's process."""
     inputs: tuple[StepInput, ...]
     outputs: tuple[StepOutput, ...]
     unpack: bool
+    """Whether the function returns a tuple with one element for each output, not one value."""
     where: str
+    """The function's file and line."""
     layers: tuple[Layer, ...] = ()
+    """Its settings, weakest first."""
     hooks: Mapping[str, Callable[..., Any]] = attrs.field(factory=dict)
+    """Functions under "on_success" and "on_failure"."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -82,13 +83,16 @@ Binding = Constant | FromStep | Many | Entries
 
 @attrs.frozen(kw_only=True, eq=False)
 class Node:
-    """One call of a step. `mapped` names the inputs that are iterated over: the node is then a fan-out."""
+    """One call of a step."""
 
     key: str
     step: StepSpec
     bindings: Mapping[str, Binding]
+    """Parameter → what the call binds to it."""
     after: tuple[str, ...] = ()
+    """Keys of nodes that must succeed first, beside those that it takes outputs of."""
     mapped: tuple[str, ...] = ()
+    """The inputs that are iterated over; with any, the node is a fan-out."""
     layers: tuple[Layer, ...] = ()
     hooks: Mapping[str, Callable[..., Any]] = attrs.field(factory=dict)
     where: str = ""
@@ -108,7 +112,7 @@ class Graph:
 
 
 def sources_of(binding: Binding) -> list[FromStep]:
-    """Every step output that a binding draws from, in order."""
+    """Every step output that a binding takes values from, in order."""
     if isinstance(binding, FromStep):
         return [binding]
     if isinstance(binding, Many):

@@ -1,7 +1,6 @@
-"""What is known of a container image, as far as it is known: read by `images.registry`, judged by `plan.preflight`.
+"""The facts of a container image: `images.registry` reads them, `plan.preflight` checks them.
 
-An empty field means that it is not known, never that the image lacks it. What was looked for and could not be told is
-named in `unknown`.
+An empty field means that a fact is not known, never that the image lacks something.
 """
 
 from __future__ import annotations
@@ -13,35 +12,36 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class ImageFacts:
-    """An image's configuration in the words of the checks.
-
-    `reference` is as a person wrote it, `digest` ("sha256:…") that of the manifest or index behind it now.
-    `architectures` are as registries write them ("amd64", "arm64"); of an index all that it has. `cuda`, `cudnn`,
-    `python`, `rocm` and `neuron` are versions ("12.4.1"), "?" for one that is there and not told. `frameworks` maps a
-    distribution's name to its version, with a local part where it is known (`{"torch": "2.4.0+cu124"}`). `env` is the
-    configuration's environment. `size` is that of the compressed layers in bytes. `base` says what the configuration is
-    made from: "registry", "engine", or "name" where only the reference's words are known. `unreadable` is why neither
-    could be read; `refused` means that the registry answered so (there is no such image, or it may not be read), rather
-    than that it was not reached.
-    """
+    """An image's configuration in the words of the checks."""
 
     reference: str
+    """As a person wrote it."""
     digest: str = ""
+    """"sha256:…" of the manifest or index behind the reference now."""
     architectures: tuple[str, ...] = ()
+    """As registries write them ("amd64", "arm64"); of an index all that it has."""
     os: str = ""
     cuda: str = ""
+    """A version ("12.4.1"), as of `cudnn`, `python`, `rocm` and `neuron`; "?" for one of unknown version."""
     cudnn: str = ""
     python: str = ""
     frameworks: Mapping[str, str] = attrs.field(factory=dict)
+    """Distribution → version, with a local part where it is known: `{"torch": "2.4.0+cu124"}`."""
     env: Mapping[str, str] = attrs.field(factory=dict)
+    """The configuration's environment."""
     labels: Mapping[str, str] = attrs.field(factory=dict)
     rocm: str = ""
     neuron: str = ""
     size: int | None = None
+    """Bytes of the compressed layers."""
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     user: str = ""
     base: str = "registry"
+    """Where the facts come from: "registry", "engine", or "name" where only the reference's own words are known."""
     unreadable: str = ""
+    """Why neither registry nor engine could be read."""
     refused: bool = False
+    """The registry answered that there is no such image or that it may not be read; else it was not reached."""
     unknown: tuple[str, ...] = ()
+    """Facts that were looked for and could not be determined."""

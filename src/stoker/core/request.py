@@ -1,4 +1,4 @@
-"""What is asked of one run beside the pipeline itself, and the marks by which a called pipeline knows where it is.
+"""What is asked of one run beside the pipeline itself, and the marks that tell a called pipeline where it is.
 
 `stoker run` sets `REQUEST`, a worker sets `WORKER`; a pipeline looks at both when it is called.
 """
@@ -13,32 +13,33 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class RunRequest:
-    """What the command line, or whoever starts a run, says about it; None and empty leave it to weaker places.
-
-    `simulate` describes accelerators to pretend (`devices.simulate`). `parameters` override the arguments of the
-    pipeline's call, and the driver applies them; texts are parsed as the command line's are. `assignments` are the
-    texts of `--set`, `attached` those of `--with`, `environment` is that of `--environment`, `run_file` is the path of
-    `--config`. `again` names steps that a resumed run is to run once more,
-    also where they went well. `began` is called with the run's id when the run begins. `detach`: the run goes on by
-    itself, with a driver elsewhere.
-    """
+    """What the command line, or another caller, asks of one run; None and empty values leave it to weaker layers."""
 
     stack: str | None = None
     parameters: Mapping[str, Any] = attrs.field(factory=dict)
+    """Arguments that replace those of the pipeline's call; texts are parsed as on the command line."""
     cache: bool | None = None
     debug: bool = False
     simulate: str | None = None
+    """Accelerators to simulate (`devices.simulate`)."""
     quiet: bool = False
     run_file: str | None = None
+    """The path of `--config`."""
     assignments: tuple[str, ...] = ()
+    """The texts of `--set`."""
     attached: tuple[str, ...] = ()
+    """The texts of `--with`."""
     environment: str | None = None
+    """The text of `--environment`."""
     tags: tuple[str, ...] = ()
     name: str | None = None
     only_plan: bool = False
     again: tuple[str, ...] = ()
+    """Steps that a resumed run executes once more, also those that succeeded."""
     detach: bool = False
+    """Whether the run goes on with a driver elsewhere."""
     began: Callable[[str], None] | None = None
+    """Called with the run's id when the run begins."""
 
 
 @attrs.frozen(kw_only=True)
@@ -54,7 +55,7 @@ class RunOption:
     many: bool = False
     """Whether it may be given again; its value is a list then."""
     apply: Callable[[RunRequest, Any], RunRequest] | None = None
-    """What it makes of a request; None where whoever offers the option looks at it itself."""
+    """Changes a request by the option's value; None where the command that has the option reads it."""
     pair: Callable[[str], bool] | None = None
     """Whether a second word follows this first one: `--config NAME FILE` is then the same as `--config NAME=FILE`."""
 
