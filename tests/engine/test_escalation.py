@@ -421,7 +421,7 @@ class Spoken:
     def __init__(self) -> None:
         self.said_: list[str] = []
 
-    def said(self, text: str) -> None:
+    def message(self, text: str) -> None:
         self.said_.append(text)
 
 

@@ -12,7 +12,7 @@ from stoker.core.graph import StepOutput
 from stoker.core.plan import Capacity, StepPlan
 from stoker.core.settings import StepSettings
 from stoker.core.source import FunctionSource
-from stoker.engine.inputs import Bindings, UnequalLengths, tree_digest
+from stoker.engine.inputs import StepBindings, UnequalLengths, tree_digest
 from stoker.engine.pace import LONGEST_LINE, Pace
 from stoker.engine.tasks import element_task, lines_up, step_task
 from stoker.store import artifacts
@@ -41,7 +41,7 @@ def step(key: str = "f", **fields: Any) -> StepPlan:
 class Desk:
     def __init__(self, folder: Path) -> None:
         self.blobs = Blobs(str(folder))
-        self.inputs = Bindings(self.blobs)
+        self.inputs = StepBindings(self.blobs)
 
     def wire(self, value: Any) -> dict[str, Any]:
         return artifacts.save(value, self.blobs).wire()

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.core import plugins
-from stoker.core.artifact import INLINE_LIMIT, Artifact, from_wire
+from stoker.core.artifact import INLINE_LIMIT, StoredArtifact, from_wire
 from stoker.core.errors import MissingPackage, SerializationError, StoreError
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
@@ -76,7 +76,7 @@ class BadLoad:
         raise ValueError("from another age")
 
 
-def round_trip(value: Any, blobs: Blobs) -> tuple[Any, Artifact]:
+def round_trip(value: Any, blobs: Blobs) -> tuple[Any, StoredArtifact]:
     """The value as another process gets it: through the wire."""
     saved = artifacts.save(value, blobs)
     document = json.loads(json.dumps(saved.wire()))
@@ -303,7 +303,7 @@ def test_a_missing_module_of_the_user_is_explained(blobs: Blobs, tmp_path: Path)
 def test_a_missing_library_is_named(
     blobs: Blobs, monkeypatch: pytest.MonkeyPatch, serializer: str, package: str, distribution: str
 ) -> None:
-    saved = Artifact(digest=blobs.put(b"x"), serializer=serializer, type="some.Type", size=1)
+    saved = StoredArtifact(digest=blobs.put(b"x"), serializer=serializer, type="some.Type", size=1)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingPackage, match=f"needs the package '{distribution}'") as caught:
         artifacts.load(saved, blobs)
@@ -312,7 +312,7 @@ def test_a_missing_library_is_named(
 
 def test_a_pickle_of_a_missing_library_is_named(blobs: Blobs) -> None:
     data = pickle.dumps(Point(1), protocol=5).replace(__name__.encode(), b"x" * len(__name__))
-    saved = Artifact(
+    saved = StoredArtifact(
         digest=blobs.put(data),
         serializer="pickle",
         type="xgboost.core.Booster",
@@ -336,12 +336,12 @@ def test_another_version_is_named(blobs: Blobs) -> None:
 def test_a_missing_blob_stays_a_store_error(blobs: Blobs) -> None:
     for serializer in ("json", "pickle", "numpy", "list"):
         with pytest.raises(StoreError, match="f" * 64):
-            artifacts.load(Artifact(digest="f" * 64, serializer=serializer, type="x", size=1), blobs)
+            artifacts.load(StoredArtifact(digest="f" * 64, serializer=serializer, type="x", size=1), blobs)
 
 
 def test_an_unknown_serializer_is_explained(blobs: Blobs) -> None:
     with pytest.raises(SerializationError, match="no serializer 'numpi' here, did you mean 'numpy'"):
-        artifacts.load(Artifact(digest="f" * 64, serializer="numpi", type="x", size=1), blobs)
+        artifacts.load(StoredArtifact(digest="f" * 64, serializer="numpi", type="x", size=1), blobs)
 
 
 # Lists of artifacts

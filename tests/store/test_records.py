@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.core.artifact import Artifact
+from stoker.core.artifact import StoredArtifact
 from stoker.core.errors import NotFound, StoreError, UsageError
 from stoker.store import rows
 from stoker.store.records import Batch, Records, RunFilter
@@ -25,9 +25,9 @@ def run_row(id: str = "r1", **fields: Any) -> RunRow:
     return RunRow(**{"id": id, "pipeline": "train", "created": 1.0, "token": "t1", **fields})
 
 
-def artifact(number: int = 1, **fields: Any) -> Artifact:
+def artifact(number: int = 1, **fields: Any) -> StoredArtifact:
     digest = f"{number:064x}"
-    return Artifact(**{"digest": digest, "serializer": "json", "type": "builtins.int", "size": 1, **fields})
+    return StoredArtifact(**{"digest": digest, "serializer": "json", "type": "builtins.int", "size": 1, **fields})
 
 
 def write(records: Records, *written: Any) -> None:

@@ -18,13 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from stoker.core.artifact import Artifact, from_wire
+from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 from stoker.store.serializers.pickles import PROTOCOL
 
 
-def round_trip(value: Any, blobs: Blobs) -> tuple[Any, Artifact]:
+def round_trip(value: Any, blobs: Blobs) -> tuple[Any, StoredArtifact]:
     saved = artifacts.save(value, blobs)
     return artifacts.load(from_wire(json.loads(json.dumps(saved.wire()))), blobs), saved
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stoker.core.artifact import Artifact
+from stoker.core.artifact import StoredArtifact
 from stoker.core.errors import SerializationError, StoreError
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
@@ -206,14 +206,14 @@ def test_the_copy_goes_with_its_blob(blobs: Blobs, folder: Path) -> None:
     assert not loaded.exists()
 
 
-def evil(blobs: Blobs, *entries: tarfile.TarInfo) -> Artifact:
+def evil(blobs: Blobs, *entries: tarfile.TarInfo) -> StoredArtifact:
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:
         for entry in entries:
             tar.addfile(entry, io.BytesIO(b"x" * entry.size))
     data = content.getvalue()
     meta = {"name": "m", "kind": "folder"}
-    return Artifact(digest=blobs.put(data), serializer="path", type="pathlib.Path", size=len(data), meta=meta)
+    return StoredArtifact(digest=blobs.put(data), serializer="path", type="pathlib.Path", size=len(data), meta=meta)
 
 
 def entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0) -> tarfile.TarInfo:
@@ -245,7 +245,7 @@ def test_a_tar_that_leads_out_is_refused(blobs: Blobs, entries: list[tarfile.Tar
 
 @pytest.mark.parametrize("name", ["../x", "", "..", "a/b"])
 def test_a_name_that_leads_out_is_refused(blobs: Blobs, name: str) -> None:
-    saved = Artifact(
+    saved = StoredArtifact(
         digest="0" * 64, serializer="path", type="p", size=1, meta={"name": name, "kind": "file"}, inline=b"x"
     )
     with pytest.raises(StoreError, match="a name that is none"):

@@ -14,12 +14,12 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from stoker.core.artifact import Artifact, from_wire
+from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
 
-def round_trip(value: Any, blobs: Blobs) -> tuple[Any, Artifact]:
+def round_trip(value: Any, blobs: Blobs) -> tuple[Any, StoredArtifact]:
     saved = artifacts.save(value, blobs)
     return artifacts.load(from_wire(json.loads(json.dumps(saved.wire()))), blobs), saved
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.core.artifact import Artifact
+from stoker.core.artifact import StoredArtifact
 from stoker.store import artifacts
 from stoker.store.records import Batch
 from stoker.store.rows import CacheRow, OutputRow, RunRow, StepRow
@@ -20,7 +20,7 @@ from stoker.store.sweep import sweep, unreferenced
 LATER = 10_000.0
 
 
-def blob(store: Store, number: int) -> Artifact:
+def blob(store: Store, number: int) -> StoredArtifact:
     return artifacts.save(np.full(10_000, number), store.blobs)
 
 
@@ -29,7 +29,7 @@ def run(store: Store, id: str = "r1", **fields: Any) -> None:
     store.records.create_run(RunRow(id=id, pipeline="p", created=1.0, **fields), plan=plan)
 
 
-def output(store: Store, artifact: Artifact, key: str = "a") -> None:
+def output(store: Store, artifact: StoredArtifact, key: str = "a") -> None:
     batch = Batch()
     batch.step(StepRow(run_id="r1", key=key, name="a"))
     batch.output(OutputRow(run_id="r1", key=key, name="output", artifact=artifact))
@@ -109,7 +109,7 @@ def test_the_elements_of_a_list_stay_wherever_it_is_named(store: Store, count: i
 
 def test_a_list_that_is_gone_needs_nothing(store: Store) -> None:
     run(store)
-    output(store, Artifact(digest="f" * 64, serializer="list", type="builtins.list", size=99))
+    output(store, StoredArtifact(digest="f" * 64, serializer="list", type="builtins.list", size=99))
     lost = blob(store, 1)
     assert unreferenced(store) == [lost.digest]
 

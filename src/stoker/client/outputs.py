@@ -6,7 +6,7 @@ import sys
 from typing import Any, Callable, Iterable, Iterator, Mapping
 
 from stoker.client.missing import NoSuchKey
-from stoker.core.artifact import Artifact
+from stoker.core.artifact import StoredArtifact
 from stoker.core.words import memory_text
 from stoker.store import artifacts
 from stoker.store.rows import OutputRow
@@ -126,7 +126,7 @@ class Outputs(Mapping[str, Output]):
         return list(self)
 
 
-def gathered(store: Store, run_id: str, key: str, name: str, parts: Iterable[Artifact]) -> Output:
+def gathered(store: Store, run_id: str, key: str, name: str, parts: Iterable[StoredArtifact]) -> Output:
     """A fan-out's output: one that loads as the list of its elements' values. Nothing is written."""
     whole = artifacts.gather(parts, store.blobs, inline_limit=sys.maxsize)
     return Output(store, OutputRow(run_id=run_id, key=key, name=name, artifact=whole))

@@ -1,6 +1,6 @@
-"""An artifact as a value: what its bytes are called, how they are read, and the bytes themselves when they are few.
+"""The description of a stored value, which rows and messages carry; the bytes of a small value are part of it.
 
-The bytes live in `store`; a job's message and a row carry this description. Small values travel inside it.
+The other values' bytes are in `store`, under their digest.
 """
 
 from __future__ import annotations
@@ -19,15 +19,21 @@ TEXT_SERIALIZERS: Final = frozenset({"json", "str"})
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class Artifact:
-    """A stored value: the SHA-256 of its bytes, the serializer that reads them, its Python type, size and shape."""
+class StoredArtifact:
+    """The description of a stored value."""
 
     digest: str
+    """The SHA-256 of its bytes."""
     serializer: str
+    """The name of the serializer that reads them."""
     type: str
+    """The value's Python type, such as "builtins.int"."""
     size: int
+    """How many bytes."""
     meta: Mapping[str, Any] = attrs.field(factory=dict)
+    """What the serializer says of the value, such as its shape."""
     inline: bytes | None = None
+    """The bytes themselves, up to `INLINE_LIMIT`; None where only the store has them."""
 
     def wire(self) -> dict[str, Any]:
         """The JSON form, inline bytes included."""
@@ -40,13 +46,13 @@ class Artifact:
         return document
 
 
-def from_wire(document: Mapping[str, Any]) -> Artifact:
+def from_wire(document: Mapping[str, Any]) -> StoredArtifact:
     """The artifact of a JSON form; keys that a newer version added are ignored."""
     inline = document.get("i")
     data: bytes | None = None
     if inline is not None:
         data = inline.encode() if document["s"] in TEXT_SERIALIZERS else base64.b64decode(inline)
-    return Artifact(
+    return StoredArtifact(
         digest=document["d"],
         serializer=document["s"],
         type=document["t"],

@@ -33,7 +33,7 @@ https://www.w3.org/Graphics/GIF/spec-gif89a.txt)."""
 Document = dict[str, Any]
 
 
-class Component(Protocol):
+class CardComponent(Protocol):
     """Something that stands on a card."""
 
     def document(self) -> Document:

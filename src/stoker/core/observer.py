@@ -25,8 +25,8 @@ class Observer(Protocol):
     def wrote(self, key: str, attempt: int, lines: Sequence[LogLine]) -> None:
         """A step wrote lines."""
 
-    def said(self, text: str) -> None:
-        """Something about the run as a whole."""
+    def message(self, text: str) -> None:
+        """A line about the run as a whole."""
 
     def tick(self) -> None:
         """About a second went by: a live view may show that time passes."""

@@ -166,8 +166,8 @@ class WorkerExit:
 
 @attrs.frozen(kw_only=True)
 class StepResult:
-    """How a job went. `outputs` are artifacts by name, as `core.artifact.Artifact.wire` has them; `cpu` in seconds,
-    `peak` in bytes, 0 where it is not known of this job alone.
+    """How a job went. `outputs` are artifacts by name, as `core.artifact.StoredArtifact.wire` has them; `cpu` in
+    seconds, `peak` in bytes, 0 where it is not known of this job alone.
 
     Of a step that holds devices: what the gate `proved` of them, and why it ran on the CPU (`fallback`). `left` counts
     the processes that the step left behind; a worker that is `retired` takes no further job. `exited`: the worker died,

@@ -14,7 +14,7 @@ import attrs
 
 from stoker.backends.base.backend import RunningBackend
 from stoker.core import ladder
-from stoker.core.artifact import Artifact
+from stoker.core.artifact import StoredArtifact
 from stoker.core.codec import to_json
 from stoker.core.findings import errors
 from stoker.core.ladder import Change, Halve, Rung
@@ -114,7 +114,7 @@ class Escalation:
             self._announced.add(request_digest)
             changed = ", ".join(map(str, ladder.net(request.changes)))
             how = "--no-cache starts with what it asks for"
-            self._observer.said(f"{parent or key}: {changed}, which worked in run {run}; {how}")
+            self._observer.message(f"{parent or key}: {changed}, which worked in run {run}; {how}")
         return escalated_task(request.step, key, parent)
 
     def _recall(self, request_digest: str) -> tuple[str, tuple[int, ...]]:
@@ -155,7 +155,7 @@ class Escalation:
         facts = {"cause": cause, "attempt": attempt, "passed": [one.as_dict() for one in skipped]}
         self._recorder.record_event("ladder-ended", key, facts)
         why = "; ".join(map(str, skipped)) or "all were used"
-        self._observer.said(f"{key}: no rung of on_oom is left after {cause}: {why}")
+        self._observer.message(f"{key}: no rung of on_oom is left after {cause}: {why}")
         return None
 
     def accept(self, key: str, attempt: int, cause: str) -> tuple[Change, StepRequest] | None:
@@ -238,4 +238,4 @@ def number_wire(number: int) -> dict[str, Any]:
     """The number as `store.artifacts.save` writes it, so that a step that asks for it itself has equal inputs."""
     data = str(number).encode()
     digest = hashlib.sha256(data).hexdigest()
-    return Artifact(digest=digest, serializer="json", type="builtins.int", size=len(data), inline=data).wire()
+    return StoredArtifact(digest=digest, serializer="json", type="builtins.int", size=len(data), inline=data).wire()

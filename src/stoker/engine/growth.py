@@ -17,7 +17,7 @@ from stoker.core.plan import StepPlan
 from stoker.core.status import StepStatus
 from stoker.engine import events as ev
 from stoker.engine.execution import StepExecution
-from stoker.engine.inputs import Bindings, Wire
+from stoker.engine.inputs import StepBindings, Wire
 from stoker.engine.recorder import Recorder
 from stoker.engine.tasks import element_task
 from stoker.store import artifacts
@@ -31,7 +31,7 @@ class Growth:
     def __init__(
         self,
         recorder: Recorder,
-        inputs: Bindings,
+        inputs: StepBindings,
         observer: Observer,
         members: dict[str, tuple[StepPlan, int]],
         executions: dict[str, StepExecution],
@@ -106,7 +106,7 @@ class Growth:
 
     def say(self, line: str) -> None:
         """Show a line to the run's observer."""
-        self._observer.said(line)
+        self._observer.message(line)
 
     def accept_failure(self, key: str, outputs: Mapping[str, Wire], execution: StepExecution, message: str) -> None:
         """Count a failed task whose failure was caught as succeeded, with these outputs."""
@@ -117,4 +117,4 @@ class Growth:
         # The cache must not give these outputs to a later run.
         step = attrs.evolve(step, settings=attrs.evolve(step.settings, cache=False))
         self._recorder.record_settled(key, step, "succeeded", facts, execution, parent=parent, index=index)
-        self._observer.said(f"{key}: {message}")
+        self._observer.message(f"{key}: {message}")

@@ -46,5 +46,5 @@ class Hooks:
             error = None if update.status.result is None else update.status.result.error
             message = (error.message if error else "") or update.status.message or "its process ended"
             self._recorder.record_event("hook-failed", update.key, {"hook": update.hook, "message": message})
-            self._observer.said(f"{update.key or 'pipeline'}: its {update.hook} hook failed: {message}")
+            self._observer.message(f"{update.key or 'pipeline'}: its {update.hook} hook failed: {message}")
         return True

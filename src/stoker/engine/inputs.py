@@ -21,7 +21,7 @@ class UnequalLengths(StokerError):
     """The lists that a fan-out iterates over together do not have the same length."""
 
 
-class Bindings:
+class StepBindings:
     """The outputs of finished steps, and the inputs of the next ones."""
 
     def __init__(self, blobs: Blobs) -> None:

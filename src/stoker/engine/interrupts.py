@@ -35,7 +35,7 @@ def interrupts(runner: Stoppable, observer: Observer, *, computing: Callable[[],
         nonlocal count
         count += 1
         text = "stopping: steps that run are asked to end (again: at once)" if count == 1 else "stopping at once"
-        runner.post(lambda: observer.said(text))
+        runner.post(lambda: observer.message(text))
         runner.stop()
         if count > 1 and computing():
             raise KeyboardInterrupt

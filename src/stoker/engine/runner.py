@@ -21,7 +21,7 @@ from stoker.engine.escalation import Escalation
 from stoker.engine.execution import Policy, StepExecution
 from stoker.engine.growth import Growth
 from stoker.engine.hooks import Hooks
-from stoker.engine.inputs import Bindings, result_key
+from stoker.engine.inputs import StepBindings, result_key
 from stoker.engine.jobs import JobUpdate, RunJobs
 from stoker.engine.machine import Machine
 from stoker.engine.outcomes import Witness, attempt_facts, observed_facts
@@ -40,7 +40,7 @@ class RunLoop:
         *,
         run: str,
         recorder: Recorder,
-        inputs: Bindings,
+        inputs: StepBindings,
         backends: Mapping[str, RunningBackend],
         observer: Observer,
         policy: Policy,
@@ -189,7 +189,7 @@ class RunLoop:
     def _beat(self) -> None:
         request = self._recorder.beat()
         if request and self._stops < (2 if request == "now" else 1):
-            self._observer.said(f"run {self._run} is being cancelled")
+            self._observer.message(f"run {self._run} is being cancelled")
             self._stops = 1 if request == "now" else 0
             self.stop()
         self._observer.tick()

@@ -15,7 +15,7 @@ from typing import Any, Final, Iterable, Iterator, Mapping
 from stoker.client.client import Client
 from stoker.client.runs import Run as StoredRun
 from stoker.client.times import local, moment
-from stoker.core.artifact import Artifact, from_wire
+from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import NotFound, UsageError, nearest
 from stoker.core.flow import GANG, CaughtFailure
 from stoker.core.status import STEP_DONE, STEP_GOOD
@@ -436,10 +436,10 @@ class Task:
 class DataArtifact:
     """One artifact of a task."""
 
-    def __init__(self, pathspec: str, *, _of: tuple[Task, str, Artifact] | None = None) -> None:
+    def __init__(self, pathspec: str, *, _of: tuple[Task, str, StoredArtifact] | None = None) -> None:
         self._task: Task
         self.id: str
-        self._artifact: Artifact
+        self._artifact: StoredArtifact
         if _of is None:
             flow, run, step, task, name = parts_of(pathspec, 5, "DataArtifact")
             found = Task(f"{flow}/{run}/{step}/{task}")[name]
@@ -559,7 +559,7 @@ def rows_by_step(run: StoredRun) -> dict[str, list[StepRow]]:
     return dict(sorted(rows.items(), key=lambda item: (item[1][0].position, item[0])))
 
 
-def constants_of(run: StoredRun) -> Mapping[str, Artifact]:
+def constants_of(run: StoredRun) -> Mapping[str, StoredArtifact]:
     """A run's parameters, which every task has."""
     text = run._store.records.plan(run.id)
     found = json.loads(text).get("parameters", {}) if text else {}

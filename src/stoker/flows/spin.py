@@ -293,11 +293,11 @@ def _spin(session: Session, flow: FlowDefinition, wish: Wish, origin: Run) -> No
         made, task = _plan(session, flow, wish, lender, origin)
         id = driver.new_id(time.time())
         observer = _Shown(f"{flow.name}/{id}/{task.step}/{task.key}" if wish.keep else "", session.request.quiet)
-        observer.said(f"{flow.name}: {task.key} on its own, as run {origin.id} reached it")
+        observer.message(f"{flow.name}: {task.key} on its own, as run {origin.id} reached it")
         for line in _said(flow, wish):
-            observer.said(line)
+            observer.message(line)
         if elsewhere:
-            observer.said(f"{task.step}: runs here, in no image")
+            observer.message(f"{task.step}: runs here, in no image")
         _drive(session, flow, made, observer, id=id, origin=origin)
 
 
@@ -405,7 +405,7 @@ def _said(flow: FlowDefinition, wish: Wish) -> list[str]:
 
 def _drive(session: Session, flow: FlowDefinition, made: Plan, observer: _Shown, *, id: str, origin: Run) -> None:
     refuse(made)
-    builder = session.builder(made.settings, observer.said)
+    builder = session.builder(made.settings, observer.message)
     if builder is not None:
         made = session.stage(made, builder)
     made = session.prepare(made)

@@ -151,7 +151,7 @@ class Terminal:
         heads = {rank: head + self._paint(f"[{rank}] ", "2") for rank in {line.rank for line in lines} if rank}
         self._line("\n".join(heads.get(line.rank or 0, head) + line.text.rpartition("\r")[2] for line in lines))
 
-    def said(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """Show a message."""
         self._line(text)
 

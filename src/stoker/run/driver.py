@@ -24,7 +24,7 @@ from stoker.core.request import RunRequest
 from stoker.core.settings import Layer, PipelineSettings
 from stoker.engine.dynamic import Body
 from stoker.engine.execution import Policy
-from stoker.engine.inputs import Bindings
+from stoker.engine.inputs import StepBindings
 from stoker.engine.interrupts import interrupts
 from stoker.engine.recorder import Recorder
 from stoker.engine.runner import RunLoop
@@ -117,7 +117,7 @@ def run(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> 
     plan = attrs.evolve(plan, hooks=planner.hooks(program.hooks, plan.where))
     bound = _bind(session, program, arguments)
     observer = Terminal(verbose=not request.quiet)
-    builder = session.builder(settings, observer.said)
+    builder = session.builder(settings, observer.message)
     if builder is not None:
         plan = session.stage(plan, builder)
     plan = session.prepare(plan)
@@ -156,7 +156,7 @@ def _detach(session: Session, row: RunRow, plan: Plan, settings: PipelineSetting
     sys.stdout.write(f"{row.id}\n")
     sys.stdout.flush()
     if not session.request.quiet:
-        Terminal().said(detaching.whereabouts(row.id, run.awaits))
+        Terminal().message(detaching.whereabouts(row.id, run.awaits))
     return run
 
 
@@ -204,7 +204,7 @@ def _drive(session: Session, row: RunRow, start: Start | None, *, program: Progr
     observer = Terminal(verbose=not session.request.quiet)
     if start is not None and token and not plan.dynamic:
         session.code = start.code
-        plan = session.prepare(_with_code_of_now(plan, session, session.builder(settings, observer.said)))
+        plan = session.prepare(_with_code_of_now(plan, session, session.builder(settings, observer.message)))
     else:
         plan = _plan_again(plan, session, settings, observer)
     before, body = plan.program, None
@@ -232,7 +232,7 @@ def _plan_again(plan: Plan, session: Session, settings: PipelineSettings, observ
     findings = findings_again(session, plan.steps, settings) if not templates else ()
     plan = attrs.evolve(plan, settings=settings, failure_mode=settings.failure_mode, findings=findings)
     refuse(plan)
-    builder = session.builder(settings, observer.said)
+    builder = session.builder(settings, observer.message)
     if builder is not None:
         plan = session.stage(plan, builder)
     return plan if templates else session.prepare(plan)
@@ -364,7 +364,7 @@ class Drive:
             runner = RunLoop(
                 run=self._id,
                 recorder=recorder,
-                inputs=Bindings(store.blobs),
+                inputs=StepBindings(store.blobs),
                 backends=backends,
                 observer=self._observer,
                 policy=Policy(

@@ -1,7 +1,7 @@
 """Saves Python values and loads them: the one way in and out of the store for what steps take and return.
 
 Numbers, texts and plain containers are JSON where JSON gives back exactly the same; everything else goes to the
-serializer of its type. Small values travel inside their `Artifact`, larger ones become blobs.
+serializer of its type. Small values travel inside their `StoredArtifact`, larger ones become blobs.
 
 JSON here is Python's: NaN and the infinities are allowed, and come back as such (a NaN's payload does not). A list that
 occurs twice in a value comes back as two equal lists. Tuples, sets, keys that are not texts, and subclasses of any of
@@ -16,7 +16,7 @@ import sys
 from hashlib import sha256
 from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 
-from stoker.core.artifact import INLINE_LIMIT, Artifact, from_wire
+from stoker.core.artifact import INLINE_LIMIT, StoredArtifact, from_wire
 from stoker.core.errors import MissingPackage, SerializationError, StokerError
 from stoker.store.blobs import Blobs, Writer
 from stoker.store.serializers import registry
@@ -34,7 +34,7 @@ _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), che
 _decode: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
-def save(value: Any, blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> Artifact:
+def save(value: Any, blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> StoredArtifact:
     """Keep a value; one of at most `inline_limit` bytes lives in the artifact itself."""
     kind = type(value)
     data: bytes | None = None
@@ -53,11 +53,11 @@ def save(value: Any, blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> Artif
         return _saved(value, registry.serializer_for(value), blobs, inline_limit)
     size = len(data)
     if size > inline_limit:
-        return Artifact(digest=blobs.put(data), serializer=name, type=_NAMES[kind], size=size)
-    return Artifact(digest=sha256(data).hexdigest(), serializer=name, type=_NAMES[kind], size=size, inline=data)
+        return StoredArtifact(digest=blobs.put(data), serializer=name, type=_NAMES[kind], size=size)
+    return StoredArtifact(digest=sha256(data).hexdigest(), serializer=name, type=_NAMES[kind], size=size, inline=data)
 
 
-def load(artifact: Artifact, blobs: Blobs) -> Any:
+def load(artifact: StoredArtifact, blobs: Blobs) -> Any:
     """The value again. Big arrays are mapped into memory, not read: changes to them stay in this process."""
     name = artifact.serializer
     data = artifact.inline
@@ -81,7 +81,7 @@ def load(artifact: Artifact, blobs: Blobs) -> Any:
         ) from error
 
 
-def save_split(values: Iterable[Any], blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> Artifact:
+def save_split(values: Iterable[Any], blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> StoredArtifact:
     """Keep each element as an artifact of its own, for a fan-out; loaded as one value it is a list."""
     if isinstance(values, (str, bytes, Mapping)) or not hasattr(type(values), "__iter__"):
         raise SerializationError(
@@ -91,18 +91,18 @@ def save_split(values: Iterable[Any], blobs: Blobs, *, inline_limit: int = INLIN
     return gather((save(value, blobs, inline_limit=inline_limit) for value in values), blobs, inline_limit=inline_limit)
 
 
-def gather(parts: Iterable[Artifact], blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> Artifact:
+def gather(parts: Iterable[StoredArtifact], blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> StoredArtifact:
     """Artifacts as one artifact that loads as the list of their values; nothing is copied but what is inline."""
     documents = [part.wire() for part in parts]
     data = _encode({"items": documents}).encode("utf-8", "surrogatepass")
     meta = {"count": len(documents)}
     if len(data) > inline_limit:
-        return Artifact(digest=blobs.put(data), serializer="list", type=_NAMES[list], size=len(data), meta=meta)
+        return StoredArtifact(digest=blobs.put(data), serializer="list", type=_NAMES[list], size=len(data), meta=meta)
     digest = sha256(data).hexdigest()
-    return Artifact(digest=digest, serializer="list", type=_NAMES[list], size=len(data), meta=meta, inline=data)
+    return StoredArtifact(digest=digest, serializer="list", type=_NAMES[list], size=len(data), meta=meta, inline=data)
 
 
-def items(artifact: Artifact, blobs: Blobs) -> list[Artifact]:
+def items(artifact: StoredArtifact, blobs: Blobs) -> list[StoredArtifact]:
     """The elements of what `save_split` or `gather` made, or of a list that was saved whole as JSON."""
     if artifact.serializer == "list":
         data = artifact.inline
@@ -172,21 +172,21 @@ class _Sink(io.RawIOBase):
             self._writer.write(self._small)
         return self._writer.write(data)
 
-    def artifact(self, serializer: str, kind: str, meta: Mapping[str, Any]) -> Artifact:
+    def artifact(self, serializer: str, kind: str, meta: Mapping[str, Any]) -> StoredArtifact:
         """Keep what was written."""
         if self._writer is not None:
             digest = self._writer.commit()
-            return Artifact(digest=digest, serializer=serializer, type=kind, size=self._writer.size, meta=meta)
+            return StoredArtifact(digest=digest, serializer=serializer, type=kind, size=self._writer.size, meta=meta)
         data = bytes(self._small)
         digest = sha256(data).hexdigest()
-        return Artifact(digest=digest, serializer=serializer, type=kind, size=len(data), meta=meta, inline=data)
+        return StoredArtifact(digest=digest, serializer=serializer, type=kind, size=len(data), meta=meta, inline=data)
 
     def abort(self) -> None:
         if self._writer is not None:
             self._writer.abort()
 
 
-def _saved(value: Any, serializer: Serializer, blobs: Blobs, inline_limit: int) -> Artifact:
+def _saved(value: Any, serializer: Serializer, blobs: Blobs, inline_limit: int) -> StoredArtifact:
     sink = _Sink(blobs, inline_limit)
     try:
         meta = serializer.save(value, sink)  # type: ignore[arg-type]
@@ -212,7 +212,7 @@ _READERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
 }
 
 
-def _missing(artifact: Artifact, error: ModuleNotFoundError) -> StokerError:
+def _missing(artifact: StoredArtifact, error: ModuleNotFoundError) -> StokerError:
     """A module is not here: a library that can be installed, or the user's own."""
     module = (error.name or "").partition(".")[0]
     package = BUILT_IN.get(artifact.serializer, ("", ""))[1]
@@ -228,11 +228,11 @@ def _missing(artifact: Artifact, error: ModuleNotFoundError) -> StokerError:
     )
 
 
-def _libraries(artifact: Artifact, package: str) -> Sequence[str]:
+def _libraries(artifact: StoredArtifact, package: str) -> Sequence[str]:
     return [name for name in (package, artifact.meta.get("package"), "pyarrow" if package == "pandas" else "") if name]
 
 
-def _versions(artifact: Artifact) -> str:
+def _versions(artifact: StoredArtifact) -> str:
     """`" (saved with x 1.0, here is 2.0)"` where that is known and differs."""
     package, version = artifact.meta.get("package"), artifact.meta.get("version")
     here = getattr(sys.modules.get(package or ""), "__version__", None)

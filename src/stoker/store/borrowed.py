@@ -13,7 +13,7 @@ from typing import Any, Final, Iterator
 
 import attrs
 
-from stoker.core.artifact import Artifact, from_wire
+from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs, remove_tree
 from stoker.store.store import Store, open_store
@@ -59,7 +59,7 @@ class Borrowed(Blobs):
         for part in document.values() if isinstance(document, dict) else document if isinstance(document, list) else ():
             self.borrow_all(part)
 
-    def _borrow_artifact(self, artifact: Artifact) -> None:
+    def _borrow_artifact(self, artifact: StoredArtifact) -> None:
         if artifact.inline is None:
             self.borrow(artifact.digest, artifact.size)
         if artifact.serializer == "list":

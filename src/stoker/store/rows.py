@@ -11,7 +11,7 @@ from typing import Any, Callable, Final, Generic, Mapping, Sequence, TypeVar
 
 import attrs
 
-from stoker.core.artifact import Artifact
+from stoker.core.artifact import StoredArtifact
 from stoker.core.status import RunStatus, StepStatus
 
 Row = TypeVar("Row")
@@ -92,7 +92,7 @@ class OutputRow:
     run_id: str
     key: str
     name: str
-    artifact: Artifact
+    artifact: StoredArtifact
     place: int = 0
 
 
@@ -118,7 +118,7 @@ class AttemptRow:
 
 @attrs.frozen(kw_only=True, slots=True)
 class CacheRow:
-    """A step's results under the digest of all that they depend on; `outputs` are `Artifact.wire` documents."""
+    """A step's results under the digest of all that they depend on; `outputs` are `StoredArtifact.wire` documents."""
 
     key: str
     run_id: str
@@ -242,7 +242,7 @@ def output_row(values: Sequence[Any]) -> OutputRow:
         key=key,
         name=name,
         place=place,
-        artifact=Artifact(
+        artifact=StoredArtifact(
             digest=digest,
             serializer=serializer,
             type=kind,

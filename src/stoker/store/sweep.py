@@ -13,7 +13,7 @@ from typing import Any, Final, Iterator
 
 import attrs
 
-from stoker.core.artifact import Artifact, from_wire
+from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import StoreError
 from stoker.store import artifacts
 from stoker.store.store import Store
@@ -56,7 +56,7 @@ def sweep(store: Store, *, older_than: float = GRACE, now: float | None = None) 
 def _needed(store: Store) -> set[str]:
     """Every digest that anything names: too many do no harm, so that whatever looks like one counts."""
     needed: set[str] = set()
-    lists: list[Artifact] = [row.artifact for row in store.records.manifests()]
+    lists: list[StoredArtifact] = [row.artifact for row in store.records.manifests()]
     for text in store.records.references():
         needed.update(_DIGEST.findall(text))
         if '"list"' in text:
@@ -77,7 +77,7 @@ def _needed(store: Store) -> set[str]:
     return needed
 
 
-def _lists(document: Any) -> Iterator[Artifact]:
+def _lists(document: Any) -> Iterator[StoredArtifact]:
     """The lists of artifacts that a JSON document names."""
     if isinstance(document, dict):
         if document.get("s") == "list" and isinstance(document.get("d"), str):

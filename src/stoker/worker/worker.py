@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, Protocol
 
 import attrs
 
-from stoker.core.artifact import Artifact, from_wire
+from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import SerializationError, StokerError
 from stoker.core.plugins import resolve
 from stoker.core.protocol import StepResult, StepTask, WorkerEvent, WorkerJob
@@ -192,7 +192,7 @@ class Worker:
             )
         return {name: self._artifact(name, value, step).wire() for name, value in zip(names, returned)}
 
-    def _artifact(self, name: str, value: Any, step: StepTask) -> Artifact:
+    def _artifact(self, name: str, value: Any, step: StepTask) -> StoredArtifact:
         try:
             if name in step.split:
                 return artifacts.save_split(value, self.blobs)

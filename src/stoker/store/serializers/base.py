@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, Mapping, Protocol, runtime_checkable
 
 import attrs
 
-from stoker.core.artifact import Artifact
+from stoker.core.artifact import StoredArtifact
 from stoker.store.blobs import Blobs
 
 
@@ -15,7 +15,7 @@ from stoker.store.blobs import Blobs
 class Stored:
     """A saved value's bytes, as `Serializer.load` gets them."""
 
-    artifact: Artifact
+    artifact: StoredArtifact
     blobs: Blobs
 
     @property
