@@ -22,6 +22,7 @@ class BootSpec:
     A lease among the job's that names no devices is filled in with those that the platform gave.
     """
 
+    version: int = VERSION
     job: WorkerJob
     step: StepTask
     blobs: str
@@ -34,4 +35,3 @@ class BootSpec:
     simulate: str = ""
     grace: float = 0.0
     warning: float = 0.0
-    version: int = VERSION
