@@ -12,15 +12,16 @@ import json
 import os
 from collections import deque
 from pathlib import Path
-from typing import Any, Final, Iterable, Literal, Mapping, Sequence
+from typing import Any, Final, Iterable, Iterator, Literal, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.base.adoption import EarlierJob, EarlierJobs
 from stoker.backends.base.backend import NO_SERVICES, Services
 from stoker.backends.base.channel import Channel
 from stoker.backends.base.leasing import claim_document
 from stoker.backends.base.machine import room
-from stoker.backends.base.messages import nodes_of, request_digest
+from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.statuses import failed
 from stoker.backends.docker import requests as containers
 from stoker.backends.docker.attempt import Attempt, Order
@@ -70,7 +71,7 @@ class DockerBackend:
         self._attempts: dict[str, Attempt] = {}
         self._behind: deque[str] = deque()
         self._leaving: list[Attempt] = []
-        self._orphans: dict[str, list[Mapping[str, Any]]] | None = None
+        self._earlier: EarlierJobs[list[Mapping[str, Any]]] | None = None
         self._channel = Channel(over=self._forget)
 
     # Deciding
@@ -194,31 +195,23 @@ class DockerBackend:
 
     def _orphans_of(self, job: Job) -> list[Mapping[str, Any]]:
         """Containers of this very job that a driver that is gone had made, one a node, if they can be taken over."""
-        if self._orphans is None:
+        if self._earlier is None:
             said = " ".join(map(str, self._engine.info().get("SecurityOptions") or ()))
             self._facts = attrs.evolve(self._facts, rootless="rootless" in said, selinux="selinux" in said)
-            self._orphans = {}
-            for one in self._engine.find({f"{LABEL}.run": job.run}):
-                self._orphans.setdefault(_identity(one["Labels"]), []).append(one)
-        found = self._orphans.pop(_identity(containers.labels(job)), [])
-        if not found:
-            return []
-        found.sort(key=lambda one: (-int(one["Labels"][f"{LABEL}.attempt"]), int(one["Labels"][f"{LABEL}.node"])))
-        latest = [one for one in found if one["Labels"][f"{LABEL}.attempt"] == found[0]["Labels"][f"{LABEL}.attempt"]]
-        alike = all(one["Labels"].get(f"{LABEL}.request") == request_digest(job) for one in latest)
-        whole = len(latest) == nodes_of(job)
-        if alike and whole and self._worth_taking(latest[0]):
-            rest = [one for one in found if one not in latest]
-        else:
-            rest, latest = found, []
-        for one in rest:
-            self._engine.remove(one["Id"])
-        return latest
+            self._earlier = EarlierJobs()
+            self._earlier.add(_earlier(self._engine.find({f"{LABEL}.run": job.run})))
+        adopted, others = self._earlier.adopt(job, lambda nodes: self._worth_taking(job, nodes))
+        for nodes in others:
+            for one in nodes:
+                self._engine.remove(one["Id"])
+        return adopted or []
 
-    def _worth_taking(self, orphan: Mapping[str, Any]) -> bool:
-        """Whether it still runs, or went well; one that failed is tried again instead."""
-        end = self._engine.end(orphan["Id"])
-        return end is not None and orphan["State"] != "created" and (end.running or end.code == 0)
+    def _worth_taking(self, job: Job, nodes: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether all of a job's containers are there, and the first one still runs or went well."""
+        if len(nodes) != nodes_of(job) or nodes[0]["State"] == "created":
+            return False
+        end = self._engine.end(nodes[0]["Id"])
+        return end is not None and (end.running or end.code == 0)
 
     # News
 
@@ -271,8 +264,8 @@ class DockerBackend:
         for attempt in (*attempts, *self._leaving):
             attempt.thread.join(_LEAVE)
         with contextlib.suppress(BackendError):
-            for orphans in (self._orphans or {}).values():
-                for one in orphans:
+            for nodes in [] if self._earlier is None else self._earlier.take_left():
+                for one in nodes:
                     self._engine.remove(one["Id"])
         if self._leasing is not None:
             self._leasing.release_all()
@@ -280,8 +273,14 @@ class DockerBackend:
         self._channel.close()
 
 
-def _identity(labels: Mapping[str, str]) -> str:
-    return f"{labels.get(f'{LABEL}.key', '')} {labels.get(f'{LABEL}.kind', '')}"
+def _earlier(containers: Iterable[Mapping[str, Any]]) -> Iterator[EarlierJob[list[Mapping[str, Any]]]]:
+    """Jobs by the labels of their containers, each with those of its nodes in their order."""
+    jobs: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for one in sorted(containers, key=lambda one: int(one["Labels"][f"{LABEL}.node"])):
+        marks = [one["Labels"].get(f"{LABEL}.{name}", "") for name in ("run", "key", "kind", "attempt", "request")]
+        jobs.setdefault(tuple(marks), []).append(one)
+    for (run, key, kind, attempt, digest), nodes in jobs.items():
+        yield EarlierJob(run=run, key=key, kind=kind, attempt=int(attempt), digest=digest, handle=nodes)
 
 
 def _place(orphan: Mapping[str, Any]) -> str:

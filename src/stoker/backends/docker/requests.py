@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.base.adoption import job_kind
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest
 from stoker.backends.base.mounts import Mount
 from stoker.backends.docker.settings import RUN_OPTIONS, SHARED_MEMORY, ContainerSettings
@@ -134,7 +135,7 @@ def labels(job: Job, node: int = 0) -> dict[str, str]:
         LABEL: "step",
         f"{LABEL}.run": job.run,
         f"{LABEL}.key": job.key,
-        f"{LABEL}.kind": job.hook.qualname if job.kind == "hook" and job.hook is not None else job.kind,
+        f"{LABEL}.kind": job_kind(job),
         f"{LABEL}.attempt": str(job.attempt),
         f"{LABEL}.node": str(node),
         f"{LABEL}.job": job.name,

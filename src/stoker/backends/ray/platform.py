@@ -19,7 +19,7 @@ from typing import Any, Final, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.base.messages import request_digest
+from stoker.backends.base.adoption import EarlierJob, EarlierJobs
 from stoker.backends.base.platforms import Away, Seen
 from stoker.backends.base.statuses import failed, of_boot
 from stoker.backends.ray import tasks as raytasks
@@ -91,7 +91,7 @@ class RayPlatform:
         self._jobs = jobs
         self._shares = shares
         self._batches: list[Batch] = []
-        self._orphans: dict[str, list[tuple[Batch, Mapping[str, Any]]]] = {}
+        self._earlier: EarlierJobs[tuple[Batch, int]] = EarlierJobs()
         self._looked: set[str] = set()
         self._unsent: Order | None = None
         self._package = ""
@@ -107,15 +107,12 @@ class RayPlatform:
             self._looked.add(run)
         found = {}
         for job in jobs:
-            digest = request_digest(job)
-            for batch, one in self._orphans.pop(_identity(job.run, job.key, raytasks.kind_name(job)), ()):
-                alike = one["digest"] == digest and job.name not in found
-                over = batch.overs.get(one["number"])
-                well = over is not None and bool((over.get("result") or {}).get("ok"))
-                if alike and (well or (over is None and batch.state not in OVER)):
-                    found[job.name] = self._held(batch, one["number"], job)
-                elif over is None and batch.state not in OVER:
-                    self._end_in(batch, {one["number"]: 0.0})
+            adopted, others = self._earlier.adopt(job, lambda one: _is_worth(*one))
+            if adopted is not None:
+                found[job.name] = self._held(*adopted, job)
+            for batch, number in others:
+                if number not in batch.overs and batch.state not in OVER:
+                    self._end_in(batch, {number: 0.0})
         return found
 
     def _load(self, run: str) -> None:
@@ -137,9 +134,17 @@ class RayPlatform:
             found.append((batch, steps))
         for batch, steps in found:
             self._batches.append(batch)
-            for number, step in enumerate(steps):
-                known = self._orphans.setdefault(_identity(run, step["key"], step["kind"]), [])
-                known.append((batch, {**step, "number": number}))
+            self._earlier.add(
+                EarlierJob(
+                    run=run,
+                    key=step["key"],
+                    kind=step["kind"],
+                    attempt=step["attempt"],
+                    digest=step["digest"],
+                    handle=(batch, number),
+                )
+                for number, step in enumerate(steps)
+            )
 
     def _batch(self, id: str, folder: str, names: list[str]) -> Batch:
         source: Source = File(f"{folder}/journal") if self._shares else Log(self._jobs, id)
@@ -339,10 +344,9 @@ class RayPlatform:
     def close(self) -> None:
         """End what nobody took over, and let go of connections."""
         with contextlib.suppress(BackendError):
-            for known in self._orphans.values():
-                for batch, one in known:
-                    if one["number"] not in batch.overs and batch.state not in OVER:
-                        self._end_in(batch, {one["number"]: 0.0})
+            for batch, number in self._earlier.take_left():
+                if number not in batch.overs and batch.state not in OVER:
+                    self._end_in(batch, {number: 0.0})
         for batch in list(self._batches):
             batch.source.close()
             if batch.state in OVER or _all_end(batch):
@@ -367,8 +371,10 @@ def _status(over: Mapping[str, Any], handle: Handle) -> JobStatus:
     return attrs.evolve(failed(cause, f"Stoker's worker ended without a result: {why}"), exit_code=code)
 
 
-def _identity(run: str, key: str, kind: str) -> str:
-    return f"{run}/{key} {kind}"
+def _is_worth(batch: Batch, number: int) -> bool:
+    """Whether a job of an earlier driver went well, or may still."""
+    over = batch.overs.get(number)
+    return batch.state not in OVER if over is None else bool((over.get("result") or {}).get("ok"))
 
 
 def _zipped(folder: Path) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any, Final, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.base.adoption import job_kind
 from stoker.backends.base.leasing import requested_lease
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest
 from stoker.backends.ray.settings import KINDS, Kind, RaySettings, kind_of
@@ -119,7 +120,7 @@ def entry(job: Job, site: Site, settings: RaySettings, *, folder: str, shares: b
     return {
         "name": job.name,
         "key": job.key,
-        "kind": kind_name(job),
+        "kind": job_kind(job),
         "attempt": job.attempt,
         "digest": request_digest(job),
         "nodes": nodes,
@@ -130,11 +131,6 @@ def entry(job: Job, site: Site, settings: RaySettings, *, folder: str, shares: b
         "runtime_env": runtime_env(settings, ""),
         "spec": to_json(spec),
     }
-
-
-def kind_name(job: Job) -> str:
-    """What keeps a step and its hooks apart."""
-    return job.hook.qualname if job.kind == "hook" and job.hook is not None else job.kind
 
 
 def document(

@@ -8,6 +8,7 @@ from typing import Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.base.adoption import EarlierJob, EarlierJobs, job_kind
 from stoker.backends.base.logins import Login
 from stoker.backends.base.messages import request_digest
 from stoker.backends.slurm import script as slurmscript
@@ -24,11 +25,8 @@ LOOK: Final = 0.5
 
 @attrs.define(kw_only=True)
 class _Orphan:
-    """`identity` is whose it is, `attempt` the latest wins."""
+    """A job by its place in a submission."""
 
-    identity: str
-    attempt: int
-    digest: str
     index: int
     count: int
     folder: str
@@ -50,7 +48,7 @@ def jobs_document(jobs: Sequence[Job]) -> dict[str, Any]:
     return {
         "jobs": [job.name for job in jobs],
         "digests": [request_digest(job) for job in jobs],
-        "keys": [[job.key, _kind(job), job.attempt] for job in jobs],
+        "keys": [[job.key, job_kind(job), job.attempt] for job in jobs],
     }
 
 
@@ -60,8 +58,10 @@ class Orphans:
     def __init__(self, login: Login, controller: Controller, home: str, run: str) -> None:
         self._login = login
         self._controller = controller
+        self._name = run
         self._run = slurmscript.place(home, run, "").rstrip("/")
-        self._left: list[_Orphan] | None = None
+        self._left: EarlierJobs[_Orphan] = EarlierJobs()
+        self._looked = False
         self._rows: dict[str, Row] = {}
         self._doubtful: list[str] = []
         self._ending: set[str] = set()
@@ -78,32 +78,25 @@ class Orphans:
     def taken(self, jobs: Sequence[Job], options: Mapping[str, Any]) -> dict[str, Task]:
         """By name, those jobs that are worth taking over. What has become of others of the same steps is ended."""
         self._look()
-        assert self._left is not None
-        wanted = {_identity(job.key, _kind(job)): job for job in jobs}
-        mine = [orphan for orphan in self._left if orphan.identity in wanted]
-        if not mine:
-            return {}
-        self._left = [orphan for orphan in self._left if orphan.identity not in wanted]
-        mine.sort(key=lambda orphan: -orphan.attempt)
+        results = self._login.tails(
+            {f"{one.place}/{RESULT}": 0 for job in jobs for one in self._left.of(job)}, limit=1 << 24
+        )
         found: dict[str, Task] = {}
-        rest = []
-        results = self._login.tails({f"{one.place}/{RESULT}": 0 for one in mine}, limit=1 << 24)
-        for orphan in mine:
-            job = wanted[orphan.identity]
-            result = results.get(f"{orphan.place}/{RESULT}")
-            if job.name not in found and orphan.digest == request_digest(job) and self._worth(orphan, result):
+        rest: list[_Orphan] = []
+        for job in jobs:
+            one, others = self._left.adopt(job, lambda one: self._worth(one, results.get(f"{one.place}/{RESULT}")))
+            rest += others
+            if one is not None:
                 settings = slurmscript.settings_of(job, options)
-                found[job.name] = task_of(orphan.folder, orphan.id, orphan.index, orphan.count, job, settings)
-            else:
-                rest.append(orphan)
+                found[job.name] = task_of(one.folder, one.id, one.index, one.count, job, settings)
         self._end(rest)
-        taken = {task.folder for task in found.values()} | {one.folder for one in self._left}
+        taken = {task.folder for task in found.values()} | {one.folder for one in self._left.left()}
         self._ended.update(dict.fromkeys(one.place if one.folder in taken else one.folder for one in rest))
         return found
 
     def end(self) -> None:
         """Nobody took these over: they end, and their files go."""
-        left, self._left = self._left or [], []
+        left = self._left.take_left()
         self._end(left)
         self._ended.update(dict.fromkeys(one.folder for one in left))
         if not self._ended:
@@ -120,15 +113,16 @@ class Orphans:
 
     def _look(self) -> None:
         tokens = list(self._doubtful)
-        if self._left is None:
+        if not self._looked:
+            self._looked = True
             ran = self._login.run(["ls", "-1", self._run])
             tokens += ran.out.split() if ran.code == 0 else []
         found = self._read(dict.fromkeys(tokens)) if tokens else []
-        self._rows.update(self._controller.rows({one.id for one in found}) if found else {})
-        self._left = [*(self._left or []), *found]
+        self._rows.update(self._controller.rows({one.handle.id for one in found}) if found else {})
+        self._left.add(found)
         self._doubtful = []
 
-    def _read(self, tokens: Iterable[str]) -> list[_Orphan]:
+    def _read(self, tokens: Iterable[str]) -> list[EarlierJob[_Orphan]]:
         folders = {token: f"{self._run}/{token}" for token in tokens}
         wanted = [f"{folder}/{name}" for folder in folders.values() for name in ("jobs.json", "submitted")]
         files = self._login.tails(dict.fromkeys(wanted, 0), limit=1 << 26)
@@ -144,7 +138,7 @@ class Orphans:
                 # Slurm does not know it. Should it come all the same, it finds nothing to do.
                 gone.append(folder)
                 continue
-            found += _orphans(json.loads(document), folder, ids[token].partition(";")[0])
+            found += _earlier(json.loads(document), self._name, folder, ids[token].partition(";")[0])
         if gone:
             self._login.remove(gone)
         return found
@@ -167,25 +161,16 @@ class Orphans:
             self._ending.update(ids)
 
 
-def _orphans(document: Mapping[str, Any], folder: str, id: str) -> list[_Orphan]:
+def _earlier(document: Mapping[str, Any], run: str, folder: str, id: str) -> list[EarlierJob[_Orphan]]:
     rows = list(zip(document["keys"], document["digests"]))
     return [
-        _Orphan(
-            identity=_identity(key, kind),
+        EarlierJob(
+            run=run,
+            key=key,
+            kind=kind,
             attempt=attempt,
             digest=digest,
-            index=index,
-            count=len(rows),
-            folder=folder,
-            id=id,
+            handle=_Orphan(index=index, count=len(rows), folder=folder, id=id),
         )
         for index, ((key, kind, attempt), digest) in enumerate(rows)
     ]
-
-
-def _kind(job: Job) -> str:
-    return job.hook.qualname if job.kind == "hook" and job.hook is not None else job.kind
-
-
-def _identity(key: str, kind: str) -> str:
-    return f"{key} {kind}"
