@@ -162,3 +162,33 @@ def test_devices_of_the_vendor_are_leased_shown_and_accounted_for(plugin: Instal
     assert "did you mean 'Anvil'" in plugin.run(
         "anvils.py", "--set", "steps.forge.resources.accelerators=Anvl:2", code=2
     )
+
+
+def test_the_cause_explains_a_failure_and_says_that_it_is_tried_again(plugin: Installed) -> None:
+    plugin.write(
+        "tokens.py",
+        """
+        from stoker import context, pipeline, step
+        from stoker.config import Retry
+
+        class AcmeError(Exception):
+            pass
+
+        @step(retry=Retry(1, on="tokens-spent", delay=0), cache=False)
+        def simulate() -> int:
+            if context.attempt == 1:
+                raise AcmeError("no token is left")
+            return context.attempt
+
+        @pipeline(stack="local")
+        def simulating():
+            simulate()
+
+        if __name__ == "__main__":
+            run = simulating()
+            failure = run.steps["simulate"].attempts[0].failure
+            print(run.steps["simulate"].output.load(), failure.cause, failure.why)
+        """,
+    )
+    shown = plugin.run("tokens.py").splitlines()[-1]
+    assert shown == "2 tokens-spent every token of Acme's simulator is in use"

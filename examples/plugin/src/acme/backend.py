@@ -16,17 +16,17 @@ from typing import Any, Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from stoker.backends.base.backend import Backend, FlowDecorator, RunningBackend, Services
-from stoker.backends.base.messages import boot_document
+from stoker.backends.base.messages import boot_spec
 from stoker.backends.base.platforms import Seen
 from stoker.backends.base.statuses import failed, of_boot
 from stoker.backends.base.watched import Watched
-from stoker.core.checks import Check
+from stoker.core.codec import from_json, to_json
 from stoker.core.errors import SettingsError
-from stoker.core.findings import Finding
+from stoker.core.findings import Check, Finding
 from stoker.core.plan import Job, JobStatus, Site, StepPlan, reporter_of
+from stoker.core.protocol import RESULT, StepResult
 from stoker.core.status import WORKER_LOST
 from stoker.core.units import UNSET, count, strict, value_or
-from stoker.worker.protocol import RESULT
 
 FEWEST = 64
 SHELL = "/bin/sh"
@@ -86,7 +86,8 @@ def command(job: Job, options: Mapping[str, Any], spec: str) -> list[str]:
 
 def document(job: Job, site: Site) -> dict[str, Any]:
     """All that a job is told."""
-    return boot_document(job, site, checkpoints=site.checkpoints, grace=5.0)
+    spec: dict[str, Any] = to_json(boot_spec(job, site, checkpoints=site.checkpoints, grace=5.0))
+    return spec
 
 
 @attrs.define
@@ -115,7 +116,8 @@ class Handle:
         result = self.folder / RESULT
         if not result.exists():
             return failed(WORKER_LOST, f"the process ended with {self.process.returncode} and left no result")
-        return of_boot(json.loads(result.read_text()), None, memory=self.job.step.settings.resources.get("memory", 0))
+        document = from_json(StepResult, json.loads(result.read_text()), strict=False)
+        return of_boot(document, None, memory=self.job.step.settings.resources.get("memory", 0))
 
 
 class AcmePlatform:
