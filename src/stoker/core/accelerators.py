@@ -175,14 +175,14 @@ class Accelerator:
         match = _TEXT.fullmatch(str(text).strip())
         if match is None:
             raise SettingsError(f"{text!r} is not an accelerator", fix='write a name and a count, such as "H100:8"')
-        found = model(match["name"], text)
-        asked = match["count"]
+        kind = model(match["name"], text)
+        count = match["count"]
         try:
-            amount = None if asked is None else whole_number(asked.strip(), least=1)
+            amount = None if count is None else whole_number(count.strip(), least=1)
         except SettingsError as error:
-            message = f"{text!r} asks for {asked!r} accelerators: {error.message}"
-            raise SettingsError(message, fix=f'write a count, such as "{found.name}:2"') from None
-        return cls(name=found.name, count=amount, slice=_slice(match["slice"], found, text))
+            message = f"{text!r} asks for {count!r} accelerators: {error.message}"
+            raise SettingsError(message, fix=f'write a count, such as "{kind.name}:2"') from None
+        return cls(name=kind.name, count=amount, slice=_slice(match["slice"], kind, text))
 
     def __str__(self) -> str:
         name = f"{self.name}/{self.slice}" if self.slice else self.name
@@ -221,20 +221,20 @@ def model(name: str, text: str = "") -> Model:
     others = _of_other_distributions()
     if plain in others:
         return others[plain]
-    shown = text or name
-    turned = _TURNED.fullmatch(shown.strip())
+    written = text or name
+    turned = _TURNED.fullmatch(written.strip())
     if turned is not None and _plain(turned[2]) in _SPELLINGS:
-        raise SettingsError(f"{shown!r} is not an accelerator", fix=f'write "{turned[2]}:{turned[1]}"')
+        raise SettingsError(f"{written!r} is not an accelerator", fix=f'write "{turned[2]}:{turned[1]}"')
     tpu = _TPU_TYPE.fullmatch(name.strip())
     if tpu is not None and _plain(tpu[1]) in _SPELLINGS:
         chips = max(1, int(tpu[2]) // 2) if tpu[1].lower() in _TPU_CORES else int(tpu[2])
         counts = "cores" if tpu[1].lower() in _TPU_CORES else "chips"
         kind = _SPELLINGS[_plain(tpu[1])]
-        raise SettingsError(f"{shown!r} is a TPU type, whose number counts {counts}", fix=f'write "{kind}:{chips}"')
-    raise SettingsError(f"there is no accelerator called '{name.strip()}'{nearest(name, known())}")
+        raise SettingsError(f"{written!r} is a TPU type, whose number counts {counts}", fix=f'write "{kind}:{chips}"')
+    raise SettingsError(f"there is no accelerator called '{name.strip()}'{nearest(name, model_names())}")
 
 
-def known() -> tuple[str, ...]:
+def model_names() -> tuple[str, ...]:
     """The names of all models."""
     return (*MODELS, *dict.fromkeys(model.name for model in _of_other_distributions().values()))
 

@@ -42,7 +42,7 @@ def to_json(value: Any) -> Any:
 
     A value that occurs many times (the steps of a plan share their settings) is one object in the result, too.
     """
-    return _encoded(value, {})
+    return _encode(value, {})
 
 
 def from_json(cls: type[T], data: Any, *, strict: bool, where: str = "") -> T:
@@ -56,35 +56,35 @@ def from_json(cls: type[T], data: Any, *, strict: bool, where: str = "") -> T:
 # Writing
 
 
-def _encoded(value: Any, seen: dict[int, Any]) -> Any:
+def _encode(value: Any, documents: dict[int, Any]) -> Any:
     kind = type(value)
     if kind in _PLAIN:
         return value
     fields = _FIELDS.get(kind)
     if fields is not None:
-        document = seen.get(id(value))
+        document = documents.get(id(value))
         if document is None:
             names, read, defaults = fields
-            document = seen[id(value)] = {}
+            document = documents[id(value)] = {}
             if defaults is None:
                 for name, item in zip(names, read(value)):
                     if type(item) in _PLAIN:
                         document[name] = item
                     elif item is not UNSET:
-                        document[name] = _encoded(item, seen)
+                        document[name] = _encode(item, documents)
             else:
                 for name, item, default in zip(names, read(value), defaults):
                     if item is not default and item != default:
-                        document[name] = item if type(item) in _PLAIN else _encoded(item, seen)
+                        document[name] = item if type(item) in _PLAIN else _encode(item, documents)
         return document
     if kind is tuple or kind is list:
-        return [_encoded(item, seen) for item in value]
+        return [_encode(item, documents) for item in value]
     if kind is dict:
-        return {_key(name): item if type(item) in _PLAIN else _encoded(item, seen) for name, item in value.items()}
-    return _rare(value, kind, seen)
+        return {_key(name): item if type(item) in _PLAIN else _encode(item, documents) for name, item in value.items()}
+    return _encode_other(value, kind, documents)
 
 
-def _rare(value: Any, kind: type, seen: dict[int, Any]) -> Any:
+def _encode_other(value: Any, kind: type, documents: dict[int, Any]) -> Any:
     if getattr(kind, "AS_TEXT", False):
         return str(value)
     if attrs.has(kind):
@@ -92,13 +92,13 @@ def _rare(value: Any, kind: type, seen: dict[int, Any]) -> Any:
         read = operator.attrgetter(*names) if len(names) > 1 else _one_by_one(names)
         compact = getattr(kind, "COMPACT", False)
         _FIELDS[kind] = (names, read, tuple(map(_default, attrs.fields(kind))) if compact else None)
-        return _encoded(value, seen)
+        return _encode(value, documents)
     if isinstance(value, Mapping):
-        return {_key(name): _encoded(item, seen) for name, item in value.items()}
+        return {_key(name): _encode(item, documents) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_encoded(item, seen) for item in value]
+        return [_encode(item, documents) for item in value]
     if isinstance(value, frozenset):
-        return sorted(_encoded(item, seen) for item in value)
+        return sorted(_encode(item, documents) for item in value)
     raise TypeError(f"{kind.__name__} has no JSON form")
 
 
@@ -126,10 +126,10 @@ def _key(name: Any) -> str:
 class _Misfit(Exception):
     """An error inside a document: where, and what it was."""
 
-    def __init__(self, place: str, error: Exception) -> None:
-        super().__init__(place)
+    def __init__(self, position: str, error: Exception) -> None:
+        super().__init__(position)
         inner = error if isinstance(error, _Misfit) else None
-        self.place: str = place + (inner.place if inner else "")
+        self.position: str = position + (inner.position if inner else "")
         self.error: Exception = inner.error if inner else error
 
 
@@ -148,7 +148,7 @@ def _decoder(annotation: Any, strict: bool) -> Decode:
     if origin in (Union, types.UnionType):
         return _union_decoder(arguments, strict)
     if origin is tuple and arguments[-1:] != (Ellipsis,):
-        return _fixed(tuple(_decoder(argument, strict) for argument in arguments))
+        return _fixed_tuple(tuple(_decoder(argument, strict) for argument in arguments))
     if origin in (tuple, list, frozenset, AbstractSequence):
         return _items(frozenset if origin is frozenset else list if origin is list else tuple, arguments[0], strict)
     if origin in (dict, AbstractMapping):
@@ -160,7 +160,7 @@ def _class_decoder(cls: type, strict: bool) -> Decode:
     attributes = {field.name: field for field in attrs.fields(cls)}
     fields: dict[str, tuple[str, Decode | None]] = {}
 
-    def met(key: str) -> tuple[str, Decode | None] | None:
+    def field_decoder(key: str) -> tuple[str, Decode | None] | None:
         """How a field is read; worked out when it is first met, since its type may be one that is imported late."""
         field = attributes.get(key)
         if field is None:
@@ -169,18 +169,18 @@ def _class_decoder(cls: type, strict: bool) -> Decode:
             return None
         # A converter parses what a person writes and takes its own results as well.
         decode = None if field.converter is not None else _decoder(_annotation(cls, field.name), strict)
-        fields[key] = known = (field.alias or key, None if decode is _as_it_is else decode)
-        return known
+        fields[key] = entry = (field.alias or key, None if decode is _as_it_is else decode)
+        return entry
 
     def read(data: Any) -> Any:
         if not isinstance(data, Mapping):
             raise SettingsError(f"{data!r} is no {cls.__name__}")
         values = {}
         for key, item in data.items():
-            known = fields.get(key) or met(key)
-            if known is None:
+            entry = fields.get(key) or field_decoder(key)
+            if entry is None:
                 continue
-            alias, decode = known
+            alias, decode = entry
             try:
                 values[alias] = item if decode is None else decode(item)
             except Exception as error:  # whatever a converter below raises
@@ -271,7 +271,7 @@ def _items(make: Callable[[list[Any]], Any], argument: Any, strict: bool) -> Dec
     return read
 
 
-def _fixed(decoders: tuple[Decode, ...]) -> Decode:
+def _fixed_tuple(decoders: tuple[Decode, ...]) -> Decode:
     def read(data: Any) -> Any:
         if not isinstance(data, (list, tuple)) or len(data) != len(decoders):
             raise SettingsError(f"{data!r} is not a list of {len(decoders)}")
@@ -304,8 +304,8 @@ def _as_it_is(data: Any) -> Any:
 
 
 def _refusal(error: Exception, where: str) -> SettingsError:
-    cause, place = (error.error, error.place.strip(".")) if isinstance(error, _Misfit) else (error, "")
+    cause, position = (error.error, error.position.strip(".")) if isinstance(error, _Misfit) else (error, "")
     message, fix = str(cause) or type(cause).__name__, ""
     if isinstance(cause, SettingsError):
         message, fix = cause.message, cause.fix
-    return SettingsError(f"{place}: {message}" if place else message, where=where, fix=fix)
+    return SettingsError(f"{position}: {message}" if position else message, where=where, fix=fix)

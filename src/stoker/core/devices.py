@@ -196,10 +196,10 @@ def claim_of(resources: ResourceSettings) -> Claim | None:
     count = resources.gpus_per_node
     if not count:
         return None
-    named: Iterable[Accelerator] = resources.get("accelerators", ())
+    accelerators: Iterable[Accelerator] = resources.get("accelerators", ())
     return Claim(
         count=count,
-        choices=tuple(attrs.evolve(choice, count=choice.count or count) for choice in named),
+        choices=tuple(attrs.evolve(choice, count=choice.count or count) for choice in accelerators),
         memory=resources.get("gpu_memory", 0),
         share=bool(resources.get("share")),
         vendor=resources.get("gpu_vendor", ""),

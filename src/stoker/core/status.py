@@ -1,6 +1,6 @@
-"""The words for where a run, a step and an attempt stand, and why an attempt ended.
+"""The statuses of runs, steps and jobs, and the causes for which attempts end: strings on the wire and in the store.
 
-Strings on the wire and in the store; nothing here knows how they change: that is `engine.machine`.
+How they change is decided by `engine.machine`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ StepStatus = Literal["pending", "running", "succeeded", "cached", "failed", "ski
 """`skipped`: something upstream failed, or the run stopped before the step began."""
 
 Retryable = Literal["here", "elsewhere", "never"]
-"""Where another attempt may fare better: in the same place, only in another one, or nowhere without a change."""
+"""Where another attempt may succeed: in the same place, only in another one, or nowhere without a change."""
 
 JobState = Literal["queued", "running", "succeeded", "failed", "unknown"]
 """What a platform says of a job. What it does not mention is `unknown`, never `succeeded`."""
@@ -61,9 +61,9 @@ HANG: Final = "hang"  # ranks wait for each other and no longer get on
 GANG_INCOMPLETE: Final = "gang-incomplete"  # not all nodes of a gang came up in time
 PORT_IN_USE: Final = "port-in-use"  # the address to listen on was taken
 # The place:
-PREEMPTED: Final = "preempted"  # the platform took the place away for somebody else
+PREEMPTED: Final = "preempted"  # the platform needed the place for another job
 NODE_LOST: Final = "node-lost"  # the machine failed, was shut down or stopped answering
-WORKER_LOST: Final = "worker-lost"  # the machinery that held the worker went away
+WORKER_LOST: Final = "worker-lost"  # the fork server or agent of the worker went away
 REFUSED: Final = "refused"  # the backend would not take the job
 
 RETRYABLE: Final[Mapping[str, Retryable]] = {
@@ -107,6 +107,6 @@ RETRYABLE: Final[Mapping[str, Retryable]] = {
 """Where the same job may succeed after a cause, with nothing changed but the place."""
 CAUSES: Final = frozenset(RETRYABLE)
 NEVER_RETRIED: Final = frozenset({CANCELLED, REFUSED})
-"""Trying again cannot help: a person stopped it, or the same request meets the same refusal."""
+"""Another attempt cannot help: a person stopped it, or the same request meets the same refusal."""
 RETRIED_IF_NAMED: Final = frozenset(cause for cause in CAUSES if RETRYABLE[cause] == "never") - NEVER_RETRIED
 """Another attempt meets the same code and the same environment: only made where a retry's `on` names the cause."""
