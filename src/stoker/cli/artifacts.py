@@ -1,4 +1,4 @@
-"""`stoker artifacts`: what a run's steps made, and the other way round: who made an artifact."""
+"""`stoker artifacts`: the outputs of a run's steps, or the steps that produced an artifact."""
 
 from __future__ import annotations
 
@@ -23,28 +23,30 @@ DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 def command(*, which: str, step: str | None, client: Client, as_json: bool) -> None:
     """List what a run's steps made, or who made the artifact with a digest."""
     produced_by = DIGEST.fullmatch(which) is not None and step is None
-    found = client.artifact(which).producers if produced_by else list(_made_by(client, which, step))
+    outputs = client.artifact(which).producers if produced_by else list(_outputs(client, which, step))
     if as_json:
-        print_json([output.as_dict() for output in found])
+        print_json([output.as_dict() for output in outputs])
         return
-    if not found:
+    if not outputs:
         say("no artifacts")
         return
     if produced_by:
-        made = [(output.run_id, output.step, output.name, output.type, memory_text(output.size)) for output in found]
-        click.echo(table(("run", "step", "output", "type", "size"), made, right=("size",)))
+        producers = [
+            (output.run_id, output.step, output.name, output.type, memory_text(output.size)) for output in outputs
+        ]
+        click.echo(table(("run", "step", "output", "type", "size"), producers, right=("size",)))
         return
     rows = [
         (output.step, output.name, output.type, _shape(output), memory_text(output.size), output.digest)
-        for output in found
+        for output in outputs
     ]
     click.echo(table(("step", "output", "type", "shape", "size", "digest"), rows, right=("size",)))
 
 
-def _made_by(client: Client, run_id: str, step: str | None) -> Iterator[Output]:
+def _outputs(client: Client, run_id: str, step: str | None) -> Iterator[Output]:
     run = client.run(run_id)
-    for one in [run.steps[step]] if step is not None else run.steps.values():
-        yield from one.outputs.values()
+    for selected in [run.steps[step]] if step is not None else run.steps.values():
+        yield from selected.outputs.values()
 
 
 def _shape(output: Output) -> str:

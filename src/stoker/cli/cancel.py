@@ -1,4 +1,4 @@
-"""`stoker cancel RUN`: asks the run's driver, wherever it is, to end it."""
+"""`stoker cancel RUN`: ask the run's driver, on whichever machine it is, to stop the run."""
 
 from __future__ import annotations
 

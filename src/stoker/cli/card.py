@@ -1,4 +1,4 @@
-"""`stoker card RUN STEP`: one step of a run as a page that can be sent and kept, as `python flow.py card` makes it."""
+"""`stoker card RUN STEP`: a self-contained HTML page about one step; `python flow.py card` makes the same."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final, Mapping
 import click
 
 from stoker.cli.options import run_argument, stack_option
-from stoker.cli.receipts import newest, of_run
+from stoker.cli.receipts import newest_receipt, run_receipts
 from stoker.client import Client, Run, Step
 from stoker.client.logs import last_attempt
 from stoker.client.order import element_of
@@ -26,7 +26,7 @@ from stoker.store import artifacts
 from stoker.store.store import Store
 
 LINES: Final = 200
-"""Lines of a step's log that a page shows; `stoker logs` has all of them."""
+"""Lines of a step's log on a page; `stoker logs` prints all of them."""
 STDOUT: Final = "-"
 _UNSAFE: Final = re.compile(r"[^\w.\[\]#-]+")
 
@@ -49,56 +49,56 @@ def command(*, run_id: str, step: str, output: str | None, client: Client) -> No
 def page(store: Store, run: Run, key: str, *, node: int | None = None) -> str:
     """The page of a step, or of one node of a `num_parallel`."""
     step = run.steps[key]
-    shown = newest(store, step)
+    step_receipt = newest_receipt(store, step)
     return cards.page(
         cards.Card(
             run=run.as_dict(steps=False),
             step=step.as_dict() if node is None else {**step.as_dict(), "key": f"{key}[{node}]"},
             components=components(store, run.id, key, node=node),
             lines=_lines(store, run.id, step, node),
-            receipt=None if shown is None else shown.receipt,
-            tracks=() if shown is None else shown.tracks,
-            running=shown is not None and shown.running,
-            remark=_together(store, run, step),
+            receipt=None if step_receipt is None else step_receipt.receipt,
+            tracks=() if step_receipt is None else step_receipt.tracks,
+            running=step_receipt is not None and step_receipt.running,
+            remark=_fan_out_remark(store, run, step),
         )
     )
 
 
 def components(store: Store, run: str, key: str, *, node: int | None = None) -> list[Mapping[str, Any]]:
-    """What a task put on its card; of a `num_parallel` as a whole what each node did."""
-    kept = {row.name: row.artifact for row in store.records.outputs(run, key)}
-    if GANG not in kept:
-        return list(artifacts.load(kept[CARD], store.blobs)) if CARD in kept else []
-    gang = kept[GANG]
+    """The components that a task put on its card; for a whole `num_parallel`, those of every node."""
+    outputs = {row.name: row.artifact for row in store.records.outputs(run, key)}
+    if GANG not in outputs:
+        return list(artifacts.load(outputs[CARD], store.blobs)) if CARD in outputs else []
+    gang = outputs[GANG]
     parts = artifacts.items(gang, store.blobs) if gang.serializer == "list" else [gang]
-    found: list[Mapping[str, Any]] = []
-    for place, part in enumerate(parts):
-        wire = artifacts.load(part, store.blobs).get(CARD) if node in (None, place) else None
+    card_parts: list[Mapping[str, Any]] = []
+    for index, part in enumerate(parts):
+        wire = artifacts.load(part, store.blobs).get(CARD) if node in (None, index) else None
         if wire is not None:
             if node is None:
-                found.append({"kind": "heading", "text": f"node {place}"})
-            found += artifacts.load(from_wire(wire), store.blobs)
-    return found
+                card_parts.append({"kind": "heading", "text": f"node {index}"})
+            card_parts += artifacts.load(from_wire(wire), store.blobs)
+    return card_parts
 
 
 def file_name(run: Run, key: str) -> str:
-    """What a page is called whose name nobody said."""
+    """The default name of a page's file."""
     return _UNSAFE.sub("-", f"{run.pipeline}-{run.id}-{key}.html")
 
 
 def write(text: str, output: str | None, *, name: str) -> None:
-    """Write a page to a file, whole or not at all, and print its path; or print the page."""
+    """Write a page to a file, atomically, and print its path; or print the page if `output` is "-"."""
     if output == STDOUT:
         sys.stdout.write(text)
         return
     path = Path(output or name)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
         raise UsageError(
             f"the page cannot be written to {path}: {error.strerror}", fix="name another: --output FILE"
         ) from error
@@ -111,9 +111,11 @@ def _lines(store: Store, run: str, step: Step, node: int | None) -> list[LogLine
     return list(store.logs.lines(run, step.key, last_attempt(store, run, step.key), rank=node, tail=LINES))
 
 
-def _together(store: Store, run: Run, step: Step) -> str:
-    """What the elements of a fan-out did with their accelerators."""
+def _fan_out_remark(store: Store, run: Run, step: Step) -> str:
+    """A summary of what a fan-out's elements did with their accelerators; empty if there is none."""
     if step.count is None:
         return ""
-    receipts = [shown.receipt for shown in of_run(store, run) if element_of(shown.key)[0] == step.key]
+    receipts = [
+        step_receipt.receipt for step_receipt in run_receipts(store, run) if element_of(step_receipt.key)[0] == step.key
+    ]
     return f"accelerators: {words.summary_of(receipts)}" if receipts else ""

@@ -1,4 +1,4 @@
-"""`stoker gpu RUN [STEP]`: what steps did with their accelerators: the receipts, also of steps that still run."""
+"""`stoker gpu RUN [STEP]`: the receipts of steps, what they did with their accelerators; also of running steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from stoker.cli.options import json_option, run_argument, stack_option
 from stoker.cli.output import paint, print_json, table
-from stoker.cli.receipts import Shown, asked_for, newest, of_attempt, of_run
+from stoker.cli.receipts import StepReceipt, accelerator_request, attempt_receipt, newest_receipt, run_receipts
 from stoker.client import Client, Run, Step
 from stoker.client.order import element_of
 from stoker.core import receipt_words as words
@@ -34,12 +34,12 @@ HEADERS: Final = (
     "took",
 )
 RIGHT: Final = HEADERS[3:]
-_EXPLAINED: Final = 10
-"""Reasons that are told below the table; STEP shows that of any step."""
-_NAMED: Final = 5
-"""Steps that are named for one reason."""
-_PLAIN: Final[Mapping[int, str]] = str.maketrans({"×": "x", "…": "...", "°": "", "·": "-", "–": "-", "µ": "u"})
-"""Our own words where the output is ASCII."""
+_REASONS_SHOWN: Final = 10
+"""Reasons that are printed below the table; `stoker gpu RUN STEP` prints that of any step."""
+_STEPS_NAMED: Final = 5
+"""Steps that are named for one reason; the others are a count."""
+_ASCII: Final[Mapping[int, str]] = str.maketrans({"×": "x", "…": "...", "°": "", "·": "-", "–": "-", "µ": "u"})
+"""Replacements of our own characters for ASCII output."""
 
 
 @click.command("gpu")
@@ -61,130 +61,148 @@ def command(
     if step is None:
         if attempt is not None:
             raise UsageError("an attempt is one of a step", fix=f"stoker gpu {run_id} STEP --attempt {attempt}")
-        _many(run, of_run(client.store, run), elements=elements, as_json=as_json)
+        _print_overview(run, run_receipts(client.store, run), elements=elements, as_json=as_json)
         return
-    one = run.steps[step]
-    if one.count is None:
-        _one(client, run, one, attempt, as_json=as_json)
+    selected = run.steps[step]
+    if selected.count is None:
+        _print_receipt(client, run, selected, attempt, as_json=as_json)
         return
     if attempt is not None:
         raise UsageError(f"'{step}' is a fan-out: its elements have attempts", fix=f'stoker gpu {run_id} "{step}[0]" …')
-    inside = [shown for shown in of_run(client.store, run) if element_of(shown.key)[0] == step]
-    _many(run, inside, elements=True, as_json=as_json, nothing=f"no element of '{step}' held accelerators")
+    receipts = [
+        element_receipt
+        for element_receipt in run_receipts(client.store, run)
+        if element_of(element_receipt.key)[0] == step
+    ]
+    _print_overview(run, receipts, elements=True, as_json=as_json, nothing=f"no element of '{step}' held accelerators")
 
 
-def _many(
-    run: Run, found: Sequence[Shown], *, elements: bool, as_json: bool, nothing: str = "no step held accelerators"
+def _print_overview(
+    run: Run,
+    receipts: Sequence[StepReceipt],
+    *,
+    elements: bool,
+    as_json: bool,
+    nothing: str = "no step held accelerators",
 ) -> None:
     if as_json:
-        print_json({"run": run.id, "steps": [document(shown) for shown in found]})
-    elif found:
-        echo(overview(found, elements=elements))
+        print_json({"run": run.id, "steps": [document(receipt) for receipt in receipts]})
+    elif receipts:
+        echo(overview(receipts, elements=elements))
     else:
         echo([f"{nothing} in run {run.id}"])
 
 
-def _one(client: Client, run: Run, step: Step, number: int | None, *, as_json: bool) -> None:
-    found = newest(client.store, step) if number is None else of_attempt(client.store, step, number)
-    why = "" if found is not None else why_none(step, number, asked_for(client.store, step))
+def _print_receipt(client: Client, run: Run, step: Step, number: int | None, *, as_json: bool) -> None:
+    receipt = newest_receipt(client.store, step) if number is None else attempt_receipt(client.store, step, number)
+    why = "" if receipt is not None else missing_reason(step, number, accelerator_request(client.store, step))
     if as_json:
         empty: dict[str, Any] = {"step": step.key, "attempt": number, "running": False, "receipt": None, "tracks": []}
-        told = empty if found is None else {**document(found), "tracks": to_json(found.tracks)}
-        print_json({"run": run.id, **told, "why": why})
-    elif found is None:
+        details = empty if receipt is None else {**document(receipt), "tracks": to_json(receipt.tracks)}
+        print_json({"run": run.id, **details, "why": why})
+    elif receipt is None:
         echo([why])
     else:
-        echo(full(run.id, found, width=shutil.get_terminal_size().columns))
+        echo(full_lines(run.id, receipt, width=shutil.get_terminal_size().columns))
 
 
-def document(shown: Shown) -> dict[str, Any]:
+def document(step_receipt: StepReceipt) -> dict[str, Any]:
     """A step's receipt as JSON, without its tracks."""
     return {
-        "step": shown.key,
-        "attempt": shown.number,
-        "running": shown.running,
-        "receipt": to_json(shown.receipt),
+        "step": step_receipt.key,
+        "attempt": step_receipt.number,
+        "running": step_receipt.running,
+        "receipt": to_json(step_receipt.receipt),
     }
 
 
-def overview(found: Sequence[Shown], *, elements: bool) -> Iterator[str]:
-    """A line for each step, all elements of a fan-out together unless they are wanted, and what is worth a look."""
-    groups: dict[str, list[Shown]] = {}
-    for shown in found:
-        groups.setdefault(shown.key if elements else element_of(shown.key)[0], []).append(shown)
+def overview(receipts: Sequence[StepReceipt], *, elements: bool) -> Iterator[str]:
+    """A line for each step, a fan-out's elements in one line unless `elements` is set, and remarks."""
+    groups: dict[str, list[StepReceipt]] = {}
+    for receipt in receipts:
+        groups.setdefault(receipt.key if elements else element_of(receipt.key)[0], []).append(receipt)
     rows = [_row(key, group) for key, group in groups.items()]
-    # A column in which nothing stands is left out.
-    kept = [place for place in range(len(HEADERS)) if any(row[place] for row in rows)]
-    yield table([HEADERS[place] for place in kept], [[row[place] for place in kept] for row in rows], right=RIGHT)
-    if len(found) > 1:
-        yield "together: " + together([shown.receipt for shown in found])
-    yield from remarks(found)
+    # Empty columns are left out.
+    columns = [column for column in range(len(HEADERS)) if any(row[column] for row in rows)]
+    yield table(
+        [HEADERS[column] for column in columns], [[row[column] for column in columns] for row in rows], right=RIGHT
+    )
+    if len(receipts) > 1:
+        yield "together: " + total_text([receipt.receipt for receipt in receipts])
+    yield from remarks(receipts)
 
 
-def remarks(found: Sequence[Shown]) -> Iterator[str]:
-    """Why a verdict is not the one that everybody wants; steps of which the same is to be said have one line."""
-    said: dict[tuple[str, str], list[str]] = {}
-    for shown in found:
-        receipt = shown.receipt
+def remarks(receipts: Sequence[StepReceipt]) -> Iterator[str]:
+    """The reasons of verdicts other than "used"; steps with the same reason share a line."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for step_receipt in receipts:
+        receipt = step_receipt.receipt
         if receipt.verdict != "used":
             facts = (*(receipt.evidence[:1] or (receipt.fallback,)), receipt.stopped or receipt.left_idle)
-            told = "; ".join(filter(None, facts)) or "nothing is known"
-            said.setdefault((receipt.verdict, told), []).append(shown.key)
-    for (verdict, told), keys in [*said.items()][:_EXPLAINED]:
-        named = ", ".join(keys[:_NAMED]) + (f", … {len(keys) - _NAMED:,} more" if len(keys) > _NAMED else "")
-        yield f"{named}: {paint(verdict, COLOURS.get(verdict, ''))}: {told}"
-    if len(said) > _EXPLAINED:
-        yield f"… and {sum(map(len, [*said.values()][_EXPLAINED:])):,} more that did not use theirs"
+            reason = "; ".join(filter(None, facts)) or "nothing is known"
+            reasons.setdefault((receipt.verdict, reason), []).append(step_receipt.key)
+    for (verdict, reason), keys in [*reasons.items()][:_REASONS_SHOWN]:
+        names = ", ".join(keys[:_STEPS_NAMED]) + (
+            f", … {len(keys) - _STEPS_NAMED:,} more" if len(keys) > _STEPS_NAMED else ""
+        )
+        yield f"{names}: {paint(verdict, COLOURS.get(verdict, ''))}: {reason}"
+    if len(reasons) > _REASONS_SHOWN:
+        yield f"… and {sum(map(len, [*reasons.values()][_REASONS_SHOWN:])):,} more that did not use theirs"
 
 
-def together(receipts: Sequence[Receipt]) -> str:
-    """How much of the accelerators was taken: devices times time, and energy."""
-    held = sum(receipt.seconds * len(receipt.devices) for receipt in receipts)
+def total_text(receipts: Sequence[Receipt]) -> str:
+    """The totals of receipts: devices times time, and energy."""
+    device_seconds = sum(receipt.seconds * len(receipt.devices) for receipt in receipts)
     energy = words.energy_text(words.totals(receipts).energy)
     simulated = all(receipt.simulated for receipt in receipts)
-    facts = [f"{time_text(held)} of accelerator time", energy, "simulated" if simulated else ""]
+    facts = [f"{time_text(device_seconds)} of accelerator time", energy, "simulated" if simulated else ""]
     return ", ".join(fact for fact in facts if fact)
 
 
-def full(run_id: str, shown: Shown, *, width: int) -> Iterator[str]:
-    """One receipt with everything in it."""
-    state = "  so far" if shown.running else ""
-    yield f"{paint(shown.key, '1')}  run {run_id}  attempt {shown.number}{state}"
+def full_lines(run_id: str, step_receipt: StepReceipt, *, width: int) -> Iterator[str]:
+    """One receipt in full."""
+    state = "  so far" if step_receipt.running else ""
+    yield f"{paint(step_receipt.key, '1')}  run {run_id}  attempt {step_receipt.number}{state}"
     glyphs = glyphs_for(sys.stdout.encoding)
     yield from receipt_lines(
-        shown.receipt, shown.tracks, width=min(width, MAX_WIDTH), running=shown.running, glyphs=glyphs, paint=paint
+        step_receipt.receipt,
+        step_receipt.tracks,
+        width=min(width, MAX_WIDTH),
+        running=step_receipt.running,
+        glyphs=glyphs,
+        paint=paint,
     )
 
 
-def why_none(step: Step, number: int | None, asked: str | None) -> str:
-    """Why there is no receipt of a step, or of one attempt; `asked` is what it asked for, None where nobody knows."""
+def missing_reason(step: Step, number: int | None, asked: str | None) -> str:
+    """Why a step or an attempt has no receipt; `asked` is its request in words, None if it is not known."""
     if step.status == "cached":
         origin, _, key = step.cached_from.partition("/")
         return f"step '{step.key}' did not run: its result is from {step.cached_from}; `stoker gpu {origin} {key}`"
     if asked == "":
         return f"step '{step.key}' asked for no accelerators"
-    wanted = f"it asked for {asked}" if asked else "it held no accelerators"
+    request = f"it asked for {asked}" if asked else "it held no accelerators"
     if step.status in ("pending", "running"):
-        return f"step '{step.key}' is {step.status} and holds no accelerators yet" + (f": {wanted}" if asked else "")
+        return f"step '{step.key}' is {step.status} and holds no accelerators yet" + (f": {request}" if asked else "")
     if not step.attempts:
-        return f"step '{step.key}' is {step.status} and has not run" + (f": {wanted}" if asked else "")
-    which = f"attempt {number or step.attempts[-1].number} of step '{step.key}'"
-    others = [str(one.number) for one in step.attempts if one.receipt is not None]
-    more = f"; attempt {', '.join(others)} left one: --attempt {others[-1]}" if others else ""
-    return f"{which} left no receipt: {wanted}{more}"
+        return f"step '{step.key}' is {step.status} and has not run" + (f": {request}" if asked else "")
+    attempt = f"attempt {number or step.attempts[-1].number} of step '{step.key}'"
+    numbers = [str(other.number) for other in step.attempts if other.receipt is not None]
+    hint = f"; attempt {', '.join(numbers)} left one: --attempt {numbers[-1]}" if numbers else ""
+    return f"{attempt} left no receipt: {request}{hint}"
 
 
 def echo(lines: Iterable[str]) -> None:
-    """Print, also where the output knows no other letters than ASCII."""
+    """Print lines, with ASCII characters only if the output has no others."""
     encoding = sys.stdout.encoding or "ascii"
     for line in lines:
         plain = glyphs_for(encoding) is not BLOCKS
-        click.echo(line.translate(_PLAIN).encode(encoding, "replace").decode(encoding) if plain else line)
+        click.echo(line.translate(_ASCII).encode(encoding, "replace").decode(encoding) if plain else line)
 
 
-def _row(key: str, group: Sequence[Shown]) -> tuple[str, ...]:
+def _row(key: str, group: Sequence[StepReceipt]) -> tuple[str, ...]:
     receipts = [shown.receipt for shown in group]
-    known = words.totals(receipts)
+    totals = words.totals(receipts)
     single = group[0].key == key and len(group) == 1
     running = sum(shown.running for shown in group)
     verdict = words.verdicts_text(receipts)
@@ -195,11 +213,11 @@ def _row(key: str, group: Sequence[Shown]) -> tuple[str, ...]:
         key if single else f"{key} ×{len(group)}",
         verdict,
         devices or "none",
-        words.percent_text(known.utilization_mean),
-        words.percent_text(known.utilization_peak),
-        words.memory_of_text(known.memory_peak, known.memory),
-        words.energy_text(known.energy),
-        words.text_or_empty(known.first_use, time_text),
-        words.text_or_empty(known.longest_idle, time_text),
-        time_text(known.seconds),
+        words.percent_text(totals.utilization_mean),
+        words.percent_text(totals.utilization_peak),
+        words.memory_of_text(totals.memory_peak, totals.memory),
+        words.energy_text(totals.energy),
+        words.text_or_empty(totals.first_use, time_text),
+        words.text_or_empty(totals.longest_idle, time_text),
+        time_text(totals.seconds),
     )

@@ -1,4 +1,4 @@
-"""`stoker image inspect REF`: what is in an image as far as it can be known without pulling it."""
+"""`stoker image inspect REF`: the contents of an image, as far as they are known without pulling it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stoker.images.facts import VERSION_FACTS, ImageInspection
 from stoker.images.registry import examine
 
 NAMES: Final = {"cuda": "CUDA", "cudnn": "cuDNN", "rocm": "ROCm", "neuron": "Neuron", "python": "Python"}
-"""fact → how it is written"""
+"""Fact → its spelling."""
 SOURCES: Final = {"registry": "its configuration at the registry", "engine": "this machine's engine"}
 
 
@@ -33,56 +33,59 @@ def command() -> None:
 def inspect(*, reference: str, as_json: bool, platform: str, remote: bool) -> None:
     """Show what is in an image: CUDA, cuDNN, Python, frameworks, architecture, size. No layer is pulled."""
     engine = None if remote or platform else engines.find()
-    found = examine(reference, engine=engine, platform=platform)
-    unpacked = engine.size(reference) if engine is not None and found.facts.base == "engine" else None
+    inspection = examine(reference, engine=engine, platform=platform)
+    unpacked = engine.size(reference) if engine is not None and inspection.facts.base == "engine" else None
     if as_json:
-        print_json({**document(found), "unpacked": unpacked})
+        print_json({**document(inspection), "unpacked": unpacked})
     else:
-        click.echo("\n".join(lines(found, unpacked)))
+        click.echo("\n".join(lines(inspection, unpacked)))
 
 
-def document(found: ImageInspection) -> dict[str, Any]:
-    """All that is known, as JSON: the facts, and where each was read."""
-    facts: dict[str, Any] = to_json(found.facts)
-    rest: dict[str, Any] = to_json(found)
-    return {**facts, **{name: value for name, value in rest.items() if name != "facts"}}
+def document(inspection: ImageInspection) -> dict[str, Any]:
+    """The facts and their sources as JSON."""
+    facts: dict[str, Any] = to_json(inspection.facts)
+    other: dict[str, Any] = to_json(inspection)
+    return {**facts, **{name: value for name, value in other.items() if name != "facts"}}
 
 
-def lines(found: ImageInspection, unpacked: int | None = None) -> Iterator[str]:
-    """All that is worth knowing, for a person."""
-    facts = found.facts
+def lines(inspection: ImageInspection, unpacked: int | None = None) -> Iterator[str]:
+    """The facts of an image as text."""
+    facts = inspection.facts
     yield paint(facts.reference, "1") + f"  read from {SOURCES.get(facts.base, facts.base)}"
-    rows = [("digest", facts.digest), ("made", found.created.partition(".")[0].replace("T", " ").removesuffix("Z"))]
-    rows += [("platform", platform_text(found)), ("size", size_text(facts, unpacked))]
+    rows = [
+        ("digest", facts.digest),
+        ("made", inspection.created.partition(".")[0].replace("T", " ").removesuffix("Z")),
+    ]
+    rows += [("platform", platform_text(inspection)), ("size", size_text(facts, unpacked))]
     for name in VERSION_FACTS:
         value = getattr(facts, name)
-        # Few images are for AMD's or Amazon's chips: that one is not is worth no line.
+        # Few images are for AMD's or Amazon's chips: only those have a line about it.
         if value or name not in ("rocm", "neuron"):
-            rows.append((NAMES[name], told(value, found.sources.get(name, ""))))
+            rows.append((NAMES[name], fact_text(value, inspection.sources.get(name, ""))))
     for package, version in facts.frameworks.items():
-        rows.append((package, told(version, found.sources.get(package, ""))))
+        rows.append((package, fact_text(version, inspection.sources.get(package, ""))))
     rows.append(("driver", facts.env.get("NVIDIA_REQUIRE_CUDA", "").replace(" ", " or ")))
-    rows += [("user", facts.user), ("folder", found.folder)]
+    rows += [("user", facts.user), ("folder", inspection.folder)]
     rows += [("entrypoint", " ".join(facts.entrypoint)), ("command", " ".join(facts.command))]
     yield from (f"  {name:<11} {value}" for name, value in rows if value)
     if not facts.frameworks:
         yield f"  {'frameworks':<11} unknown: what was installed without being named cannot be read without running it"
 
 
-def told(value: str, source: str) -> str:
-    """A fact with where it was read, or that it is not known."""
+def fact_text(value: str, source: str) -> str:
+    """A fact with its source, or "unknown"."""
     return f"{value}  ({source})" if value and source else value or "unknown"
 
 
-def platform_text(found: ImageInspection) -> str:
-    """`linux/amd64`, and what else there is."""
-    others = [name for name in found.facts.architectures if name != found.architecture]
-    this = f"{found.facts.os or 'unknown'}/{found.architecture or 'unknown'}"
-    return f"{this}  (also {', '.join(others)})" if others else this
+def platform_text(inspection: ImageInspection) -> str:
+    """The platform, such as linux/amd64, and the others of the image."""
+    others = [name for name in inspection.facts.architectures if name != inspection.architecture]
+    platform = f"{inspection.facts.os or 'unknown'}/{inspection.architecture or 'unknown'}"
+    return f"{platform}  (also {', '.join(others)})" if others else platform
 
 
 def size_text(facts: ImageFacts, unpacked: int | None) -> str:
-    """What is pulled, or what lies here."""
+    """The size to pull, or the size on this machine."""
     if unpacked is not None:
         return f"{memory_text(unpacked)} here"
     return f"{memory_text(facts.size)} to pull" if facts.size else "unknown"

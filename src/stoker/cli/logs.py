@@ -1,4 +1,4 @@
-"""`stoker logs RUN [STEP]`: what steps wrote."""
+"""`stoker logs RUN [STEP]`: the output of steps."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from stoker.core.plan import LogLine
 from stoker.store.logs import LAUNCHER, Rank
 from stoker.store.store import Store
 
-LOOK: Final = 0.3
-"""Seconds between two looks at the logs of a run that is followed."""
+POLL: Final = 0.3
+"""Seconds between two reads of the logs of a followed run."""
 
 Lines = Iterator[tuple[str, LogLine]]
 
 
 def ranks_option(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> list[Rank] | None:
-    """What `--rank` says, each time that it is given: a number, several behind commas, or "launcher"."""
-    found: list[Rank] = []
+    """Parse the values of `--rank`: a number, several separated by commas, or "launcher"."""
+    ranks: list[Rank] = []
     for word in (word.strip() for value in values for word in value.split(",")):
         if word == LAUNCHER:
-            found.append(LAUNCHER)
+            ranks.append(LAUNCHER)
         elif word.isdecimal():
-            found.append(int(word))
+            ranks.append(int(word))
         else:
             raise click.BadParameter(f"'{word}' is no rank; write a number, several as in 0,3, or {LAUNCHER}")
-    return found or None
+    return ranks or None
 
 
 @click.command("logs")
@@ -81,74 +81,74 @@ def command(
     run = client.run(run_id)
     if step is None and attempt is not None:
         raise UsageError("an attempt is one of a step", fix=f"stoker logs {run_id} STEP --attempt {attempt}")
-    one = step is not None and run.steps[step].count is None
+    single = step is not None and run.steps[step].count is None
     lines: Lines
-    if step is not None and one:
-        found = run.steps[step].logs(attempt, stream=stream, rank=ranks, follow=follow, tail=tail)
-        lines = ((step, line) for line in found)
+    if step is not None and single:
+        log_lines = run.steps[step].logs(attempt, stream=stream, rank=ranks, follow=follow, tail=tail)
+        lines = ((step, line) for line in log_lines)
     elif attempt is not None:
         raise UsageError(
             f"'{step}' is a fan-out: its elements have attempts", fix=f'stoker logs {run_id} "{step}[0]" …'
         )
     else:
-        lines = _of_many(client.store, run, step, which=Which.parse(stream, ranks), follow=follow, tail=tail)
+        lines = _many_lines(client.store, run, step, which=Which.parse(stream, ranks), follow=follow, tail=tail)
     several = ranks is None or len(set(ranks)) > 1
-    _print(lines, named=not one, ranked=several, timestamps=timestamps, as_json=as_json, at_once=follow)
+    _print(lines, named=not single, ranked=several, timestamps=timestamps, as_json=as_json, at_once=follow)
 
 
-def followed(
+def follow_lines(
     store: Store,
     run: Run,
     step: str | None,
     *,
     tail: int | None = None,
-    wanted: Callable[[LogLine], bool] = lambda line: True,
+    accepts: Callable[[LogLine], bool] = lambda line: True,
 ) -> Lines:
-    """The lines of many steps as they come, until the run is over."""
-    seen: dict[str, int] = {}
+    """The lines of many steps as they are written, until the run is over."""
+    sizes: dict[str, int] = {}
     counts: dict[str, int] = {}
     first = True
     while True:
-        over = run.refresh().status != "running"
-        news = (pair for pair in _news(store, run, step, seen, counts) if wanted(pair[1]))
-        ordered = sorted(news, key=lambda pair: pair[1].time)
+        finished = run.refresh().status != "running"
+        new_lines = (pair for pair in _new_lines(store, run, step, sizes, counts) if accepts(pair[1]))
+        ordered = sorted(new_lines, key=lambda pair: pair[1].time)
         yield from ordered if tail is None or not first else deque(ordered, maxlen=tail)
         first = False
-        if over:
+        if finished:
             return
-        time.sleep(LOOK)
+        time.sleep(POLL)
 
 
-def _of_many(store: Store, run: Run, step: str | None, *, which: Which, follow: bool, tail: int | None) -> Lines:
+def _many_lines(store: Store, run: Run, step: str | None, *, which: Which, follow: bool, tail: int | None) -> Lines:
     if not follow or run.status != "running":  # a rank that wrote nothing yet may still
         logs = ((key, attempt) for key in _keys(run, step) for attempt in store.logs.attempts(run.id, key))
         require_ranks(store, run.id, logs, which, where=f"run {run.id}" if step is None else f"step '{step}'")
     if follow:
-        return followed(store, run, step, tail=tail, wanted=which.takes)
+        return follow_lines(store, run, step, tail=tail, accepts=which.takes)
     lines = ((key, line) for key, line in run.logs(step) if which.takes(line))
     return lines if tail is None else iter(deque(lines, maxlen=tail))
 
 
-def _news(store: Store, run: Run, step: str | None, seen: dict[str, int], counts: dict[str, int]) -> Lines:
-    """What was written since the last look; a file that did not grow is not read."""
+def _new_lines(store: Store, run: Run, step: str | None, sizes: dict[str, int], counts: dict[str, int]) -> Lines:
+    """The lines since the last read; a file that did not grow is not read."""
     for key in _keys(run, step):
         for attempt in store.logs.attempts(run.id, key):
             path = store.logs.path(run.id, key, attempt)
             size = os.stat(path).st_size
-            if size <= seen.get(path, 0):
+            if size <= sizes.get(path, 0):
                 continue
-            seen[path] = size
+            sizes[path] = size
             for line in itertools.islice(store.logs.lines(run.id, key, attempt), counts.get(path, 0), None):
                 counts[path] = counts.get(path, 0) + 1
                 yield key, line
 
 
 def _keys(run: Run, step: str | None) -> Iterator[str]:
-    for one in [run.steps[step]] if step is not None else run.steps.values():
-        if one.count is None:
-            yield one.key
+    for selected in [run.steps[step]] if step is not None else run.steps.values():
+        if selected.count is None:
+            yield selected.key
         else:
-            yield from (f"{one.key}[{index}]" for index in range(one.count))
+            yield from (f"{selected.key}[{index}]" for index in range(selected.count))
 
 
 def _print(

@@ -1,4 +1,4 @@
-"""Options that several commands have, each written once."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def json_option(command: F) -> F:
 
 
 def stack_option(command: F) -> F:
-    """`--stack`, and with it a `client` of the stack's store."""
+    """`--stack`; the command gets a `client` of the stack's store."""
 
     def client(ctx: click.Context, param: click.Parameter, value: str | None) -> Client:
         return Client(value)
 
-    told = "Whose store to look into; the current stack's if not given."
-    return click.option("--stack", "client", metavar="NAME", callback=client, help=told)(command)
+    help_text = "Whose store to look into; the current stack's if not given."
+    return click.option("--stack", "client", metavar="NAME", callback=client, help=help_text)(command)
 
 
 def run_argument(command: F) -> F:
-    """RUN: an id, the beginning of one, or "latest" and "last" for the newest one."""
+    """RUN: a run's id, the beginning of one, or "latest" or "last" for the newest run."""
     return click.argument("run_id", metavar="RUN")(command)

@@ -1,4 +1,4 @@
-"""How commands print: JSON, aligned tables, times. Colours only on a terminal that wants them."""
+"""How commands print: JSON, aligned tables, times; colours only on a terminal that supports them."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ COLOURS: Final[Mapping[str, str]] = {
     "skipped": "2",
     "pending": "2",
 }
-"""status → its colour on a terminal"""
+"""Status → its ANSI colour."""
 
 
 class ScriptFailed(click.ClickException):
-    """The user's file raised an error of its own; the message is what Python would have shown."""
+    """The user's file raised an error; the message is Python's traceback."""
 
     exit_code = EXIT_FAILED
 
 
 def print_json(document: Any) -> None:
-    """A document and nothing else."""
+    """Print a document as JSON on stdout."""
     print(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
 def say(text: str) -> None:
-    """A sentence for the person, which is no result."""
+    """Print a message that is no result on stderr."""
     sys.stderr.write(text + "\n")
 
 
@@ -48,7 +48,7 @@ def coloured() -> bool:
 
 
 def paint(text: str, colour: str) -> str:
-    """The text in an ANSI colour, where there are colours."""
+    """The text in an ANSI colour, if stdout shows colours."""
     return f"\x1b[{colour}m{text}\x1b[0m" if colour and coloured() else text
 
 
@@ -58,7 +58,7 @@ def status_text(status: str) -> str:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), indent: str = "") -> str:
-    """Aligned columns; a cell that is a status is coloured. Lines are cut at the edge of a terminal, and only there."""
+    """Aligned columns; cells with a status are coloured. On a terminal, lines are cut at its width."""
     widths = [max(len(cell) for cell in column) for column in zip(headers, *rows)]
     edge = shutil.get_terminal_size().columns - len(indent) if sys.stdout.isatty() else sys.maxsize
     lines = []
@@ -75,7 +75,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Seque
 
 
 def when(moment: float | None) -> str:
-    """A time as the local clock shows it: "2025-06-01 12:03:11"."""
+    """A time in the local time zone: "2025-06-01 12:03:11"; empty for None."""
     if moment is None:
         return ""
     return datetime.fromtimestamp(moment, tz=timezone.utc).astimezone().strftime("%Y-%m-%d %H:%M:%S")

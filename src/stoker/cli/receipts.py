@@ -1,7 +1,7 @@
-"""Receipts that the store has, and those of steps that still run, from what their samplers have written so far.
+"""Receipts of a run's steps: from the store, and for running steps from the samples that were written so far.
 
-When a step gets its devices, its run has an event `leased` that says which, and where on which machine samples of them
-are written. A receipt is only kept when the attempt is over.
+When a step gets its devices, an event `leased` records them and the file of their samples. The receipt itself is stored
+when the attempt ends.
 """
 
 from __future__ import annotations
@@ -28,62 +28,66 @@ from stoker.store.store import Store
 log = logging.getLogger(__name__)
 
 LEASED: Final = "leased"
-"""The kind of the event; its data are a `Lease` and the number `attempt`."""
-_ASKED: Final = ("gpu_count", "accelerators", "gpu_memory", "gpu_vendor", "share")
+"""The kind of the event; its data is a `Lease` with the number of the attempt as `attempt`."""
+_ACCELERATOR_FIELDS: Final = ("gpu_count", "accelerators", "gpu_memory", "gpu_vendor", "share")
 
 
 @attrs.frozen(kw_only=True)
-class Shown:
-    """The receipt of one attempt at a step; of one that still runs as far as it has come."""
+class StepReceipt:
+    """The receipt of one attempt at a step."""
 
     key: str
+    """The step's key."""
     number: int
+    """The attempt's number."""
     receipt: Receipt
     tracks: tuple[Track, ...] = ()
+    """The samples over time."""
     running: bool = False
+    """Whether the attempt still runs; the receipt covers the time until now."""
 
 
-def of_run(store: Store, run: Run) -> list[Shown]:
-    """The receipt of each step's last attempt, without tracks, in the order of the pipeline."""
+def run_receipts(store: Store, run: Run) -> list[StepReceipt]:
+    """The receipt of each step's newest attempt, without tracks, in the pipeline's order."""
     last = store.records.attempt_numbers(run.id)
-    found = {
-        row.key: Shown(key=row.key, number=row.number, receipt=row.receipt)
+    receipts = {
+        row.key: StepReceipt(key=row.key, number=row.number, receipt=row.receipt)
         for row in store.records.receipts(run.id)
         if last.get(row.key) == row.number
     }
-    done = {row.key for row in store.records.all_steps(run.id) if row.status in STEP_DONE}
+    finished = {row.key for row in store.records.all_steps(run.id) if row.status in STEP_DONE}
     leases = {event.key: event for event in store.records.events(run.id) if event.kind == LEASED}
     for key, event in leases.items():
-        if key not in done and _number(event) > last.get(key, 0):
-            found[key] = so_far(event)
-    return [found[key] for key in in_order(found, run.steps)]
+        if key not in finished and _attempt_number(event) > last.get(key, 0):
+            receipts[key] = running_receipt(event)
+    return [receipts[key] for key in in_order(receipts, run.steps)]
 
 
-def newest(store: Store, step: Step) -> Shown | None:
-    """The receipt of a step's newest attempt, the one that runs if one does."""
-    running = _running(store, step)
-    if running is not None:
-        return running
-    return of_attempt(store, step, step.attempts[-1].number) if step.attempts else None
+def newest_receipt(store: Store, step: Step) -> StepReceipt | None:
+    """The receipt of a step's newest attempt, which may still run; None if it has none."""
+    current = _current_receipt(store, step)
+    if current is not None:
+        return current
+    return attempt_receipt(store, step, step.attempts[-1].number) if step.attempts else None
 
 
-def of_attempt(store: Store, step: Step, number: int) -> Shown | None:
-    """The receipt of one attempt at a step; an attempt that never was is an error."""
+def attempt_receipt(store: Store, step: Step, number: int) -> StepReceipt | None:
+    """The receipt of one attempt at a step; None if it has none. An unknown attempt is an error."""
     for attempt in step.attempts:
         if attempt.number == number:
             receipt = attempt.receipt
             if receipt is None:
                 return None
-            return Shown(key=step.key, number=number, receipt=receipt, tracks=attempt.tracks)
-    running = _running(store, step)
-    if running is not None and running.number == number:
-        return running
-    last = step.attempts[-1].number if step.attempts else 0
-    raise NotFound(f"step '{step.key}' has no attempt {number}: its last one is {last}")
+            return StepReceipt(key=step.key, number=number, receipt=receipt, tracks=attempt.tracks)
+    current = _current_receipt(store, step)
+    if current is not None and current.number == number:
+        return current
+    newest_number = step.attempts[-1].number if step.attempts else 0
+    raise NotFound(f"step '{step.key}' has no attempt {number}: its last one is {newest_number}")
 
 
-def asked_for(store: Store, step: Step) -> str | None:
-    """The accelerators that a step asked for, in words; empty for none, None where the plan does not say."""
+def accelerator_request(store: Store, step: Step) -> str | None:
+    """The accelerators that a step asked for, in words; empty for none, None if the plan cannot be read."""
     text = store.records.plan(step.run_id)
     if not text:
         return None
@@ -93,59 +97,65 @@ def asked_for(store: Store, step: Step) -> str | None:
         log.debug("the plan of run %s cannot be read: %s", step.run_id, error)
         return None
     parent = element_of(step.key)[0]
-    for planned in steps:
-        if planned.key in (step.key, parent):
-            resources: ResourceSettings = planned.settings.resources
+    for step_plan in steps:
+        if step_plan.key in (step.key, parent):
+            resources: ResourceSettings = step_plan.settings.resources
             if claim_of(resources) is None:
                 return ""
-            return describe(ResourceSettings(**{name: resources.get(name) for name in _ASKED if resources.get(name)}))
+            return describe(
+                ResourceSettings(**{name: resources.get(name) for name in _ACCELERATOR_FIELDS if resources.get(name)})
+            )
     return None
 
 
-def so_far(event: EventRow, *, now: float | None = None) -> Shown:
-    """The receipt of an attempt that runs, from the samples that are on this machine."""
+def running_receipt(event: EventRow, *, now: float | None = None) -> StepReceipt:
+    """The receipt of a running attempt, from its samples if they are on this machine."""
     lease = from_json(Lease, event.data, strict=False)
-    path, asked, fallback = lease.samples, lease.asked, lease.fallback
-    number = _number(event)
-    there = bool(path) and os.path.exists(path)
-    if there:
-        from stoker.devices import receipt as measured
+    path, request, fallback = lease.samples, lease.asked, lease.fallback
+    number = _attempt_number(event)
+    has_samples = bool(path) and os.path.exists(path)
+    if has_samples:
+        from stoker.devices import receipt as sampling
 
-        samples = measured.read(path)
+        samples = sampling.read(path)
         if samples.header:
-            # Advice is for a step that is over: what is still to come may change it.
-            receipt = measured.receipt_of(samples, asked=asked, status="running", fallback=fallback)
+            # No advice yet: the rest of the step may change it.
+            receipt = sampling.receipt_of(samples, asked=request, status="running", fallback=fallback)
             receipt = attrs.evolve(receipt, whole=False)
-            return Shown(key=event.key, number=number, receipt=receipt, tracks=measured.tracks(samples), running=True)
+            return StepReceipt(
+                key=event.key, number=number, receipt=receipt, tracks=sampling.tracks(samples), running=True
+            )
     moment = time.time() if now is None else now
     receipt = Receipt(
         verdict="cpu-fallback" if fallback else "unknown",
-        evidence=() if fallback else ("there are no samples yet" if there else "its samples are not on this machine",),
-        asked=asked,
+        evidence=()
+        if fallback
+        else ("there are no samples yet" if has_samples else "its samples are not on this machine",),
+        asked=request,
         started=event.time,
         seconds=max(0.0, moment - event.time),
-        devices=tuple(_use(device) for device in lease.held),
+        devices=tuple(_unmeasured_use(device) for device in lease.held),
         fallback=fallback,
         whole=False,
     )
-    return Shown(key=event.key, number=number, receipt=receipt, running=True)
+    return StepReceipt(key=event.key, number=number, receipt=receipt, running=True)
 
 
-def _running(store: Store, step: Step) -> Shown | None:
+def _current_receipt(store: Store, step: Step) -> StepReceipt | None:
     if step.status in STEP_DONE:
         return None
     events = [row for row in store.records.events(step.run_id) if row.kind == LEASED and row.key == step.key]
-    last = step.attempts[-1].number if step.attempts else 0
-    return so_far(events[-1]) if events and _number(events[-1]) > last else None
+    newest_number = step.attempts[-1].number if step.attempts else 0
+    return running_receipt(events[-1]) if events and _attempt_number(events[-1]) > newest_number else None
 
 
-def _number(event: EventRow) -> int:
-    """Which attempt got the devices; it runs until its row is there."""
+def _attempt_number(event: EventRow) -> int:
+    """The number of the attempt that got the devices; it runs until the store has its row."""
     return int(event.data.get("attempt") or 0)
 
 
-def _use(device: Device) -> Use:
-    """A device of which nothing has been measured."""
+def _unmeasured_use(device: Device) -> Use:
+    """The use of a device without measurements."""
     return Use(
         uuid=device.uuid,
         kind=device.kind,

@@ -1,4 +1,4 @@
-"""`stoker runs`: what ran, newest first."""
+"""`stoker runs`: the runs, newest first."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def command(
 
     RUN of other commands is an id, the beginning of one, or "latest", or "last".
     """
-    found = client.runs(pipeline=pipeline, status=status, tag=tag, since=since, limit=limit or None)
+    runs = client.runs(pipeline=pipeline, status=status, tag=tag, since=since, limit=limit or None)
     if as_json:
-        print_json([run.as_dict(steps=False) for run in found])
+        print_json([run.as_dict(steps=False) for run in runs])
         return
-    if not found:
+    if not runs:
         say("no runs" + (" like that" if pipeline or status or tag or since else " yet"))
         return
     headers = ("run", "pipeline", "status", "created", "took", "stack", "tags")
-    click.echo(table(headers, [_row(run) for run in found], right=("took",)))
+    click.echo(table(headers, [_row(run) for run in runs], right=("took",)))
 
 
 def _row(run: Run) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`stoker show RUN`: how it went, step by step; why it failed; what it made."""
+"""`stoker show RUN`: a run's steps, why it failed, and its outputs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from stoker.core.receipt import Receipt
 from stoker.core.receipt_words import summary_of
 from stoker.core.status import STEP_GOOD
 from stoker.core.words import count_text, memory_text, time_text
-from stoker.worker.failure import shown
+from stoker.worker.failure import shown as failure_text
 
-Held = Mapping[str, Sequence[Receipt]]
+Receipts = Mapping[str, Sequence[Receipt]]
 
-_CHANGES: Final = 20
-"""Changes of requests that are shown; a fan-out's elements may have made thousands."""
-_FAILURES: Final = 10
-"""Failed steps that are shown with their tracebacks; of a thousand the rest is a count."""
+_CHANGES_SHOWN: Final = 20
+"""Changes of requests that are printed; a fan-out's elements may have thousands."""
+_FAILURES_SHOWN: Final = 10
+"""Failed steps that are printed with their tracebacks; the others are a count."""
 
 
 @click.command("show")
@@ -43,7 +43,7 @@ def command(*, run_id: str, elements: bool, stacks: bool, client: Client, as_jso
 
 
 def run_document(run: Run, *, elements: bool) -> dict[str, Any]:
-    """The run as JSON, with attempts and outputs of its steps."""
+    """The run as JSON, with the attempts and outputs of its steps."""
     document = run.as_dict(steps=False)
     steps = [step.as_dict() for step in run.steps.values()]
     for step in steps if not elements else ():
@@ -53,7 +53,7 @@ def run_document(run: Run, *, elements: bool) -> dict[str, Any]:
 
 
 def run_lines(run: Run, *, elements: bool, stacks: bool = False) -> Iterator[str]:
-    """The run as a person reads it."""
+    """The run as text."""
     steps = list(run.steps.values())
     yield f"{paint(run.id, '1')}  {run.pipeline}  {status_text(run.status)}"
     yield from (f"  {name:<10} {text}" for name, text in _facts(run) if text)
@@ -61,21 +61,21 @@ def run_lines(run: Run, *, elements: bool, stacks: bool = False) -> Iterator[str
         yield "\nparameters"
         yield from (f"  {name} = {_value(value)}" for name, value in run.parameters.items())
     if steps:
-        held = _held(run)
-        rows = [row for step in steps for row in _rows(step, held, elements=elements)]
+        receipts = _receipts_by_step(run)
+        rows = [row for step in steps for row in _rows(step, receipts, elements=elements)]
         headers = ("step", "status", "took", "cpu", "peak", "attempts", "")
         yield "\n" + table(headers, rows, right=("took", "cpu", "peak", "attempts"), indent="  ")
     changes = list(_changes(run))
     if changes:
         titles = ("step", "attempt", "after", "changed", "rung")
-        yield "\n" + table(titles, changes[:_CHANGES], right=("attempt",), indent="  ")
-    if len(changes) > _CHANGES:
-        yield f"  … and {count_text(len(changes) - _CHANGES, 'change')} more"
+        yield "\n" + table(titles, changes[:_CHANGES_SHOWN], right=("attempt",), indent="  ")
+    if len(changes) > _CHANGES_SHOWN:
+        yield f"  … and {count_text(len(changes) - _CHANGES_SHOWN, 'change')} more"
     failed = [step for step in steps if step.status == "failed"]
-    for step in failed[:_FAILURES]:
+    for step in failed[:_FAILURES_SHOWN]:
         yield from _failure(step, stacks=stacks)
-    if len(failed) > _FAILURES:
-        yield f"\n… and {count_text(len(failed) - _FAILURES, 'step')} more failed"
+    if len(failed) > _FAILURES_SHOWN:
+        yield f"\n… and {count_text(len(failed) - _FAILURES_SHOWN, 'step')} more failed"
     outputs = [row for step in steps for row in _outputs(step)]
     if outputs:
         yield "\n" + table(("output", "type", "shape", "size"), outputs, right=("size",), indent="  ")
@@ -88,36 +88,36 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "stack", run.stack
     yield "tags", ", ".join(run.tags)
     yield "sessions", str(run.sessions) if run.sessions > 1 else ""
-    yield "driver", _awaited(run)
+    yield "driver", _driver_text(run)
     yield "error", run.error
     if run.status in ("failed", "cancelled", "interrupted"):
         yield "go on", f"stoker resume {run.id}"
 
 
-def _awaited(run: Run) -> str:
-    """What is to be said of a driver that has not begun."""
-    told = {"running": "has not begun yet", "interrupted": "ended before it began"}.get(run.status, "never began")
-    return f"{told}: {run.awaits}" if run.awaits else ""
+def _driver_text(run: Run) -> str:
+    """The state of a driver that has not started; empty if it has."""
+    state = {"running": "has not begun yet", "interrupted": "ended before it began"}.get(run.status, "never began")
+    return f"{state}: {run.awaits}" if run.awaits else ""
 
 
-def _held(run: Run) -> Held:
-    """The receipts of each step and each element; a fan-out has those of its elements."""
-    found: dict[str, list[Receipt]] = {}
+def _receipts_by_step(run: Run) -> Receipts:
+    """The receipts of each step and each element; those of a fan-out are its elements'."""
+    receipts: dict[str, list[Receipt]] = {}
     for key, receipt in run.receipts.items():
         for name in {key, element_of(key)[0]}:
-            found.setdefault(name, []).append(receipt)
-    return found
+            receipts.setdefault(name, []).append(receipt)
+    return receipts
 
 
-def _rows(step: Step, held: Held, *, elements: bool) -> Iterator[tuple[str, ...]]:
+def _rows(step: Step, receipts: Receipts, *, elements: bool) -> Iterator[tuple[str, ...]]:
     title = step.key if step.count is None else f"{step.key} ×{step.count}"
-    yield _row(step, title, held)
+    yield _row(step, title, receipts)
     if elements and step.count:
         for element in step:
-            yield _row(element, f"  {element.key}", held)
+            yield _row(element, f"  {element.key}", receipts)
 
 
-def _row(step: Step, title: str, held: Held) -> tuple[str, ...]:
+def _row(step: Step, title: str, receipts: Receipts) -> tuple[str, ...]:
     usage = step.usage
     return (
         title,
@@ -126,14 +126,12 @@ def _row(step: Step, title: str, held: Held) -> tuple[str, ...]:
         time_text(usage.cpu) if usage.cpu is not None else "",
         memory_text(usage.peak_memory) if usage.peak_memory else "",
         str(step.attempt_count) if step.attempt_count > 1 else "",
-        _remark(step, held.get(step.key, ())),
+        _remark(step, receipts.get(step.key, ())),
     )
 
 
 def _remark(step: Step, receipts: Sequence[Receipt]) -> str:
-    """What else is worth a word: how a fan-out's elements stand, where a cached result is from, what the accelerators
-    did, why a step failed.
-    """
+    """A step's remark: the states of a fan-out's elements, a cached result's origin, the accelerators, the cause."""
     words = []
     if step.count:
         tally = Counter(element.status for element in step)
@@ -149,7 +147,7 @@ def _remark(step: Step, receipts: Sequence[Receipt]) -> str:
 
 
 def _changes(run: Run) -> Iterator[tuple[str, ...]]:
-    """What was changed of requests that ran out of memory: for which attempt, and why."""
+    """The changes of requests that ran out of memory: for which attempt, and why."""
     for event in run.events:
         if event.kind != "escalated":
             continue
@@ -165,11 +163,11 @@ def _failure(step: Step, *, stacks: bool) -> Iterator[str]:
     if failure is None:
         return
     where = f" on {failure.where}" if failure.where else ""
-    at = f" at {failure.place}" if failure.place else ""
-    yield "\n" + paint(f"{step.key} failed{where}{at}: {failure.cause}", "1;31")
+    position = f" at {failure.place}" if failure.place else ""
+    yield "\n" + paint(f"{step.key} failed{where}{position}: {failure.cause}", "1;31")
     body = (failure.traceback or failure.message).rstrip()
     yield body
-    yield from shown(why=failure.why, advice=failure.advice, evidence=failure.evidence, body=body).splitlines()
+    yield from failure_text(why=failure.why, advice=failure.advice, evidence=failure.evidence, body=body).splitlines()
     if failure.stacks and not stacks:
         yield f"  stacks: of {count_text(len(failure.stacks), 'rank')}: stoker show {step.run_id} --stacks"
     for rank, text in failure.stacks.items() if stacks else ():
@@ -180,9 +178,9 @@ def _failure(step: Step, *, stacks: bool) -> Iterator[str]:
 def _outputs(step: Step) -> Iterator[tuple[str, ...]]:
     if step.status not in STEP_GOOD or step.count == 0:
         return
-    # Of a fan-out the first element stands for all: putting their lists together is for who asks for them.
-    shown = step if step.count is None else step[0]
-    for output in shown.outputs.values():
+    # The first element of a fan-out is the example: assembling the list of all is expensive.
+    example = step if step.count is None else step[0]
+    for output in example.outputs.values():
         shape = "×".join(map(str, output.shape)) if output.shape is not None else ""
         title = f"{step.key}.{output.name}" + ("" if step.count is None else f" ×{step.count}")
         yield title, output.type, f"{shape} {output.dtype or ''}".strip(), memory_text(output.size)

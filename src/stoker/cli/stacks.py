@@ -1,4 +1,4 @@
-"""`stoker stacks`: where runs can run and where things are kept."""
+"""`stoker stacks`: the stacks, where runs can run and where things are kept."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def command(*, as_json: bool) -> None:
 
 
 def stack_document(stack: stacks.Stack, *, current: str) -> dict[str, Any]:
-    """A stack as JSON, without its passwords."""
+    """A stack as JSON, without passwords."""
     return {
         "name": stack.name,
         "current": stack.name == current,
