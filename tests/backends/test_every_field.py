@@ -33,7 +33,7 @@ from tests.backends.fields import (
 from stoker.backends.base.backend import LeasesDevices, Services, capability
 from stoker.backends.base.leasing import Leasing
 from stoker.backends.registry import BACKENDS
-from stoker.cli.rendering import promised
+from stoker.cli.rendering import placeholder_leases
 from stoker.core.codec import to_json
 from stoker.core.devices import Inventory
 from stoker.core.docker import DockerSettings
@@ -110,7 +110,7 @@ def tell(inventory: Inventory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
                 found["dockerfile"] = written(settings.docker, tmp_path)
             leases = capability(backend, LeasesDevices)
             if leases is not None and leasing.wants(job):
-                found["request"] = to_json(leases.render_leased(job, promised(inventory, job)))
+                found["request"] = to_json(leases.render_leased(job, placeholder_leases(inventory, job)))
             else:
                 found["request"] = to_json(backend.render(job))
             return Told(frozenset(lines_of(found)), findings)

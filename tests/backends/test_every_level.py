@@ -22,7 +22,7 @@ from stoker.backends.local.backend import LocalBackend
 from stoker.backends.ray.backend import RayBackend
 from stoker.backends.slurm.backend import SlurmBackend
 from stoker.cli import build, rendering
-from stoker.cli.plan import explained
+from stoker.cli.plan import setting_lines
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError, RunFailed, SettingsError
 from stoker.core.plan import Capacity, Job, StepPlan
@@ -123,7 +123,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> Submitted:
             plain(self, site, options, *services)
 
         def submit(self: Any, job: Job) -> str:
-            seen.requests.append(promised(self, job))
+            seen.requests.append(placeholder_leases(self, job))
             raise BackendError("nothing is submitted here")
 
         monkeypatch.setattr(kind, "__init__", made)
@@ -133,12 +133,12 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> Submitted:
     return seen
 
 
-def promised(backend: Any, job: Job) -> Any:
+def placeholder_leases(backend: Any, job: Job) -> Any:
     """The request of a job, with devices as `--render` names them."""
     leases = capability(backend, LeasesDevices) if job.step.settings.resources.gpus_per_node else None
     if leases is None:
         return to_json(backend.render(job))
-    return to_json(leases.render_leased(job, rendering.promised(simulated(MACHINE), job)))
+    return to_json(leases.render_leased(job, rendering.placeholder_leases(simulated(MACHINE), job)))
 
 
 def stack_of(case: Case, folder: Path) -> config.Stack:
@@ -207,12 +207,12 @@ def seen_of(case: Case, folder: Path, submitted: Submitted, monkeypatch: pytest.
         driver.run(called_pipeline, {}, request)
     run = failed.value.run.id
     assert options_of(case, submitted) == rendered_with
-    text = next((line for line in explained(one) if line.startswith(f"{case.part}.{case.name}")), "")
+    text = next((line for line in setting_lines(one) if line.startswith(f"{case.part}.{case.name}")), "")
     return Seen(
         value=value_of(one, case),
         text=text,
         rendered=lines_of_all(rendered.request, "RUN"),
-        submitted=lines_of_all(rendering.hidden(submitted.requests[0], ()), run),
+        submitted=lines_of_all(rendering.mask_secrets(submitted.requests[0], ()), run),
         options=rendered_with,
     )
 

@@ -78,7 +78,7 @@ def test_a_command_of_another_package(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_command_of_the_table_needs_no_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     plugins.entry_points.cache_clear()
     monkeypatch.setattr(metadata, "entry_points", lambda **_: pytest.fail("the distributions were scanned"))
-    monkeypatch.setattr(cli, "offered", lambda: pytest.fail("the distributions were listed"))
+    monkeypatch.setattr(cli, "third_party_commands", lambda: pytest.fail("the distributions were listed"))
     assert invoke(["runs", "--help"]) == 0
 
 

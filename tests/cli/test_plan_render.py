@@ -12,7 +12,7 @@ import pytest
 
 from stoker.backends.docker import requests as containers
 from stoker.backends.docker.settings import ContainerSettings
-from stoker.cli.rendering import STARS, hidden, promised
+from stoker.cli.rendering import MASK, mask_secrets, placeholder_leases
 from stoker.core.devices import Device, Inventory
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.resources import ResourceSettings
@@ -123,7 +123,7 @@ def test_no_secret_is_shown(box: Any) -> None:
         assert rendered
         for secret in SECRETS:
             assert secret not in rendered, secret
-        assert f"HF_TOKEN={STARS}" in rendered and "EPOCHS=3" in rendered
+        assert f"HF_TOKEN={MASK}" in rendered and "EPOCHS=3" in rendered
         assert "wandb" in rendered, "which secrets there are is none"
 
 
@@ -163,11 +163,11 @@ def test_devices_of_a_lease_that_is_still_to_come() -> None:
         code="",
     )  # fmt: skip
     job = Job(name="RUN/train/1", run="RUN", key="train", attempt=1, step=step, inputs={})
-    first, second = promised(Inventory(devices=(card,)), job)
+    first, second = placeholder_leases(Inventory(devices=(card,)), job)
     assert [device.uuid for device in first.held] == ["<device 1 of the lease>", "<device 2 of the lease>"]
     assert [device.uuid for device in second.held] == ["<device 3 of the lease>", "<device 4 of the lease>"]
     assert all(device.kind == "nvidia" and device.links == () for device in (*first.held, *second.held))
-    assert promised(Inventory(), job) == []
+    assert placeholder_leases(Inventory(), job) == []
     parts = containers.parts(
         job, site=Site(artifacts="/a", scratch="/s"), settings=ContainerSettings(), facts=containers.Facts(),
         leases=[first, second],
@@ -179,18 +179,18 @@ def test_devices_of_a_lease_that_is_still_to_come() -> None:
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        ("API_KEY=a b c", f"API_KEY={STARS}"),
+        ("API_KEY=a b c", f"API_KEY={MASK}"),
         ("PATH=/bin", "PATH=/bin"),
-        ("RUN curl -H x --token=abc y", f"RUN curl -H x --token={STARS} y"),
-        ("FROM x\nENV DB_PASSWORD hunter2\nUSER y", f"FROM x\nENV DB_PASSWORD {STARS}\nUSER y"),
-        ("FROM x\nENV A=1 HF_TOKEN='a b' B=2", f"FROM x\nENV A=1 HF_TOKEN={STARS} B=2"),
+        ("RUN curl -H x --token=abc y", f"RUN curl -H x --token={MASK} y"),
+        ("FROM x\nENV DB_PASSWORD hunter2\nUSER y", f"FROM x\nENV DB_PASSWORD {MASK}\nUSER y"),
+        ("FROM x\nENV A=1 HF_TOKEN='a b' B=2", f"FROM x\nENV A=1 HF_TOKEN={MASK} B=2"),
         ("postgresql://me:pw@db/x", "postgresql://me:***@db/x"),
-        ({"hub_token": "x", "tokens": "3"}, {"hub_token": STARS, "tokens": "3"}),
-        ({"api_key": {"value": {"i": "x"}}}, {"api_key": STARS}),
+        ({"hub_token": "x", "tokens": "3"}, {"hub_token": MASK, "tokens": "3"}),
+        ({"api_key": {"value": {"i": "x"}}}, {"api_key": MASK}),
         ({"api_key": {"step": "load", "output": "output"}}, {"api_key": {"step": "load", "output": "output"}}),
         ({"secret": "", "n": None}, {"secret": "", "n": None}),
-        (["a known-value b"], [f"a {STARS} b"]),
+        (["a known-value b"], [f"a {MASK} b"]),
     ],
 )  # fmt: skip
 def test_what_is_hidden(value: Any, shown: Any) -> None:
-    assert json.loads(json.dumps(hidden(value, ["known-value"]))) == shown
+    assert json.loads(json.dumps(mask_secrets(value, ["known-value"]))) == shown

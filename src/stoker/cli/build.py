@@ -1,4 +1,4 @@
-"""`stoker build FILE`: the images in which a pipeline's steps would run, built and pushed without running them."""
+"""`stoker build FILE`: build and push the images of a pipeline's steps, without running them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from stoker import stacks
 from stoker.backends.registry import BACKENDS
 from stoker.cli.output import paint, print_json, say, table
-from stoker.cli.plan import planned
+from stoker.cli.plan import plan_first_call
 from stoker.cli.run import OPTIONS, Unparsed, command_line, help_for
 from stoker.core.codec import to_json
 from stoker.core.docker import DockerSettings
@@ -28,29 +28,29 @@ BUILD_OPTIONS: Final = (
     RunOption(name="push", value="REPOSITORY", help="push them there, such as ghcr.io/team/images"),
     RunOption(name="json", help="only JSON on stdout"),
 )
-TOLD: Final = (
+SUMMARY: Final = (
     "Builds the images in which a pipeline's steps run. What was built from the same before is not built again."
 )
-Wanted = tuple[str, str, DockerSettings | None]
-"""The engine that builds an image ("" for this machine's), the folder of the user's code, and the settings."""
+ImageRequest = tuple[str, str, DockerSettings | None]
+"""(the engine's address, "" for this machine's; the folder of the user's code; the docker settings)."""
 HEADERS: Final = ("steps", "", "time", "image")
 
 
 @click.command("build", cls=Unparsed, add_help_option=False)
 def command(words: list[str]) -> int:
     """Build the images in which a pipeline's steps run."""
-    found, line, options = command_line(words, BUILD_OPTIONS)
-    if found is None or options.get("help"):
-        click.echo(help_for(found, "build", BUILD_OPTIONS, TOLD))
+    target, line, options = command_line(words, BUILD_OPTIONS)
+    if target is None or options.get("help"):
+        click.echo(help_for(target, "build", BUILD_OPTIONS, SUMMARY))
         return 0
     push, as_json = str(options.get("push") or ""), bool(options.get("json"))
-    made = planned(found, line)
-    refuse(made)
-    wanted = distinct(made.steps, addresses(stacks.load(made.stack), made.settings))
-    if not wanted:
-        say(f"no step of {made.pipeline} runs in an image on stack '{made.stack}'")
-    home = stacks.load(made.stack).home
-    built = [
+    plan = plan_first_call(target, line)
+    refuse(plan)
+    requests = distinct(plan.steps, addresses(stacks.load(plan.stack), plan.settings))
+    if not requests:
+        say(f"no step of {plan.pipeline} runs in an image on stack '{plan.stack}'")
+    home = stacks.load(plan.stack).home
+    images = [
         (
             [step.name for step in steps],
             image_for(
@@ -62,39 +62,39 @@ def command(words: list[str]) -> int:
                 push=push,
             ),
         )
-        for (address, root, settings), steps in wanted
+        for (address, root, settings), steps in requests
     ]
     if as_json:
-        print_json([document(names, image) for names, image in built])
-    elif built:
-        rows = [row(names, image) for names, image in built]
+        print_json([document(names, image) for names, image in images])
+    elif images:
+        rows = [row(names, image) for names, image in images]
         click.echo(table(HEADERS, rows, right=("time",)))
     return 0
 
 
 def addresses(stack: stacks.Stack, settings: PipelineSettings) -> dict[str, str]:
-    """The engines of a run, by the names of the stack's backends that run steps in images."""
-    found = {}
+    """The addresses of a run's engines, by the names of the backends that run steps in images."""
+    by_backend = {}
     for name, component in {ORCHESTRATOR: stack.orchestrator, **stack.step_operators}.items():
         engine_of = BACKENDS.load(component.flavor).image_engine
         if engine_of is not None:
-            found[name] = engine_of(settings.backend.get(name, component.options))
-    return found
+            by_backend[name] = engine_of(settings.backend.get(name, component.options))
+    return by_backend
 
 
-def distinct(steps: Iterable[StepPlan], engines_of: Mapping[str, str]) -> list[tuple[Wanted, list[StepPlan]]]:
-    """What different images there are, each with its steps; steps that run in no image are left out."""
-    found: list[tuple[Wanted, list[StepPlan]]] = []
+def distinct(steps: Iterable[StepPlan], engines_of: Mapping[str, str]) -> list[tuple[ImageRequest, list[StepPlan]]]:
+    """The distinct images, each with its steps; steps that run in no image are left out."""
+    requests: list[tuple[ImageRequest, list[StepPlan]]] = []
     for step in steps:
         if step.backend not in engines_of:
             continue
-        wanted = (engines_of[step.backend], step.source.root or os.getcwd(), step.settings.docker)
-        together = next((together for known, together in found if known == wanted), None)
-        if together is None:
-            found.append((wanted, [step]))
+        request = (engines_of[step.backend], step.source.root or os.getcwd(), step.settings.docker)
+        sharing = next((sharing for other, sharing in requests if other == request), None)
+        if sharing is None:
+            requests.append((request, [step]))
         else:
-            together.append(step)
-    return found
+            sharing.append(step)
+    return requests
 
 
 def _engine(address: str) -> engines.Engine | None:
@@ -102,12 +102,12 @@ def _engine(address: str) -> engines.Engine | None:
 
 
 def row(names: list[str], image: BuiltImage) -> tuple[str, ...]:
-    """An image as a line of the table."""
+    """An image as a row of the table."""
     unique = list(dict.fromkeys(names))
-    shown = (
+    titles = (
         ", ".join(unique) if len(unique) <= 4 else f"{', '.join(unique[:3])} and {count_text(len(unique) - 3, 'more')}"
     )
-    return shown, "was there" if image.reused else "built", time_text(image.seconds), image.tag
+    return titles, "was there" if image.reused else "built", time_text(image.seconds), image.tag
 
 
 def document(names: list[str], image: BuiltImage) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`stoker devices`: this machine's accelerators as steps could get them, who has them, and what is wrong with them."""
+"""`stoker devices`: this machine's accelerators, their leases and processes, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stoker.devices.probe import probe, processes
 from stoker.devices.simulate import VARIABLE, simulated
 
 HEADERS = ("index", "model", "slice", "memory", "capability", "links", "leased to", "used by", "uuid", "name")
-"""The longest last, which is what a narrow terminal cuts off."""
+"""The longest last, since a narrow terminal cuts lines off."""
 
 
 @click.command("devices")
@@ -43,7 +43,7 @@ def command(*, as_json: bool, simulate: str | None) -> int:
 
 
 def entries(inventory: Inventory) -> Sequence[Entry]:
-    """The ledger of these devices; one that cannot be read is said to be, and the devices are shown all the same."""
+    """The leases of these devices; if the ledger cannot be read, a message says so and there are none."""
     try:
         return Ledger(lambda: inventory, processes).entries()
     except BackendError as error:
@@ -52,7 +52,7 @@ def entries(inventory: Inventory) -> Sequence[Entry]:
 
 
 def by_device(found: Iterable[Process]) -> dict[str, list[Process]]:
-    """uuid → the processes that use it."""
+    """Device's uuid → the processes that use it."""
     users: dict[str, list[Process]] = {}
     for process in found:
         users.setdefault(process.uuid, []).append(process)
@@ -91,13 +91,13 @@ def document(inventory: Inventory, users: Mapping[str, Sequence[Process]], ledge
 
 
 def lines(inventory: Inventory, users: Mapping[str, Sequence[Process]], ledger: Sequence[Entry]) -> Iterable[str]:
-    """The inventory as a person reads it: the devices, then the driver, who waits, and what is wrong."""
+    """The inventory as text: the devices, the driver, who waits, and the findings."""
     if inventory.devices:
         rows = [_row(device, inventory, users.get(device.uuid, ()), ledger) for device in inventory.devices]
-        # A column in which nothing stands is left out.
-        shown = [number for number in range(len(HEADERS)) if any(row[number] for row in rows)]
-        headers = [HEADERS[number] for number in shown]
-        yield table(headers, [[row[number] for number in shown] for row in rows], right=("index", "memory"))
+        # Empty columns are left out.
+        columns = [number for number in range(len(HEADERS)) if any(row[number] for row in rows)]
+        headers = [HEADERS[number] for number in columns]
+        yield table(headers, [[row[number] for number in columns] for row in rows], right=("index", "memory"))
     else:
         yield "no accelerators"
     facts = [

@@ -1,4 +1,4 @@
-"""`stoker doctor`: what of machine, configuration and store is as it should be, and how to mend the rest."""
+"""`stoker doctor`: check this machine, the configuration and the store, with a fix for each problem."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from stoker.vendors.registry import VENDORS, unfit
 
 NEEDED: Final = ("attrs", "click", "cloudpickle", "fsspec", "nvidia-ml-py", "psutil", "pyyaml")
 OPTIONAL: Final = ("numpy", "pandas", "polars", "pyarrow", "scipy", "scikit-learn", "matplotlib", "psycopg")
-"""Packages whose values Stoker keeps in their own formats, or that an extra brings."""
-NETWORK: Final = frozenset(
+"""Packages whose values have serializers, or that an extra brings."""
+NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs"}
 )
 """File systems on which SQLite's write-ahead log does not work: it shares memory between processes of one machine."""
-LITTLE: Final = 10**9
-"""Bytes. With less free space, the next large artifact may be the one that does not fit."""
+MIN_FREE: Final = 10**9
+"""Bytes. With less free space, the next large artifact may not fit."""
 OLDEST_SQLITE: Final = (3, 24)
-"""The first that knows INSERT … ON CONFLICT DO UPDATE."""
+"""The first version with INSERT … ON CONFLICT DO UPDATE."""
 
 
 @click.command("doctor")
@@ -71,17 +71,17 @@ def stoker_version() -> str:
 
 
 def machine() -> Iterator[Check]:
-    """Python and what it runs on."""
+    """Checks of Python and the operating system."""
     import sqlite3
 
     yield Check(name="stoker", found=stoker_version())
     yield Check(name="python", found=f"{platform.python_version()} at {sys.executable}")
-    known = sys.platform in ("linux", "darwin")
+    supported = sys.platform in ("linux", "darwin")
     yield Check(
         name="platform",
         found=platform.platform(),
-        problem="" if known else f"Stoker does not know {sys.platform}",
-        fix="" if known else "use Linux or macOS; on Windows, WSL",
+        problem="" if supported else f"Stoker does not know {sys.platform}",
+        fix="" if supported else "use Linux or macOS; on Windows, WSL",
     )
     enough = sqlite3.sqlite_version_info >= OLDEST_SQLITE
     yield Check(
@@ -93,11 +93,11 @@ def machine() -> Iterator[Check]:
 
 
 def accelerators() -> Iterator[Check]:
-    """What there is of them, the driver, and whether the frameworks that are installed can use them."""
+    """Checks of the accelerators, the driver, and whether installed frameworks can use them."""
     try:
         inventory = probe()
     except StokerError as error:
-        yield Check(name="devices", found="", problem=_told(error), fix=error.fix)
+        yield Check(name="devices", found="", problem=_error_text(error), fix=error.fix)
         inventory = Inventory()
     else:
         counted = Counter(device.model + (f"/{device.slice}" if device.slice else "") for device in inventory.devices)
@@ -119,9 +119,9 @@ def accelerators() -> Iterator[Check]:
 
 
 def frameworks(inventory: Inventory) -> Iterator[Check]:
-    """For what each was built, and whether that fits the driver and the devices; none is imported."""
+    """The build of each framework, and whether it fits the driver and the devices; none is imported."""
     installed = {build.framework: build for build in builds.builds()}
-    sides = {
+    targets = {
         kind: held(devices, driver=inventory.driver, cuda=inventory.cuda, machine=platform.machine())
         for kind in dict.fromkeys(device.kind for device in inventory.devices)
         if not inventory.simulated and (devices := [one for one in inventory.devices if one.kind == kind])
@@ -131,60 +131,60 @@ def frameworks(inventory: Inventory) -> Iterator[Check]:
         if build is None:
             yield Check(name=name, found="not installed (optional)")
             continue
-        problems = [unfit(build, side) for side in sides.values()]
+        problems = [unfit(build, target) for target in targets.values()]
         problem = problems[0] if problems and all(problems) else None
-        said, fix = (problem.sentence, problem.fix) if problem is not None else ("", "")
-        vendor = next((one for one in map(VENDORS.load, sides) if one.runtime_title), None)
+        problem_text, fix = (problem.sentence, problem.fix) if problem is not None else ("", "")
+        vendor = next((one for one in map(VENDORS.load, targets) if one.runtime_title), None)
         if problem is not None and problem.cause == NO_GPU_BUILD and vendor is not None:
-            said = f"this {name} cannot use the {vendor.title} devices"
+            problem_text = f"this {name} cannot use the {vendor.title} devices"
             fix = f"install {name} again, in a build for {vendor.runtime_title}"
-        yield Check(name=name, found=builds.words(build), problem=said, fix=fix)
+        yield Check(name=name, found=builds.words(build), problem=problem_text, fix=fix)
 
 
 def configuration() -> Iterator[Check]:
-    """The stacks, and the store of the current one."""
+    """Checks of the stacks, and of the current stack's store."""
     try:
-        known = stacks.stacks()
+        all_stacks = stacks.stacks()
         current = stacks.load()
     except StokerError as error:
-        yield Check(name="stacks", found="", problem=_told(error), fix=error.fix or "correct the file")
+        yield Check(name="stacks", found="", problem=_error_text(error), fix=error.fix or "correct the file")
         return
-    names = ", ".join(f"{stack.name} (current)" if stack.name == current.name else stack.name for stack in known)
+    names = ", ".join(f"{stack.name} (current)" if stack.name == current.name else stack.name for stack in all_stacks)
     yield Check(name="stacks", found=names)
-    shown = stacks.masked(current.database)
+    database = stacks.masked(current.database)
     file = _sqlite_file(current.database)
     if file is not None and not file.exists():
-        yield Check(name="database", found=f"{shown}, made by the first run")
+        yield Check(name="database", found=f"{database}, made by the first run")
         return
     try:
         store = open_store(current.database, current.artifact_store, str(current.home))
         store.records.runs(RunFilter(limit=1))
         store.close()
     except StokerError as error:
-        yield Check(name="database", found=shown, problem=_told(error), fix=error.fix or "see the message")
+        yield Check(name="database", found=database, problem=_error_text(error), fix=error.fix or "see the message")
         return
-    yield Check(name="database", found=f"{shown}, version {len(MIGRATIONS)}")
+    yield Check(name="database", found=f"{database}, version {len(MIGRATIONS)}")
 
 
 def home() -> Iterator[Check]:
-    """The folder where things are kept: writable, with space, on a disk of this machine."""
+    """Checks of Stoker's home: writable, with free space, on a local disk."""
     folder = stacks.home()
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         fix = "set STOKER_HOME to a folder of yours, or change the permissions"
-        yield Check(name="home", found=str(folder), problem=f"{there} cannot be written to", fix=fix)
+        yield Check(name="home", found=str(folder), problem=f"{existing} cannot be written to", fix=fix)
         return
-    yield Check(name="home", found=str(folder) + ("" if there == folder else ", made when it is needed"))
-    free = shutil.disk_usage(there).free
-    low = free < LITTLE
+    yield Check(name="home", found=str(folder) + ("" if existing == folder else ", made when it is needed"))
+    free = shutil.disk_usage(existing).free
+    low = free < MIN_FREE
     yield Check(
         name="disk",
         found=f"{memory_text(free)} free",
         problem="there is little space left" if low else "",
         fix="`stoker gc --older-than 30d`, or set STOKER_HOME to another disk" if low else "",
     )
-    kind = file_system(there)
-    remote = kind in NETWORK
+    kind = file_system(existing)
+    remote = kind in NETWORK_FILE_SYSTEMS
     yield Check(
         name="file system",
         found=kind or "unknown",
@@ -194,7 +194,7 @@ def home() -> Iterator[Check]:
 
 
 def packages() -> Iterator[Check]:
-    """What Stoker needs, and what it makes use of."""
+    """Checks of required and optional packages."""
     for name in NEEDED:
         version = _version(name)
         missing = "" if version else "it is not installed"
@@ -204,49 +204,49 @@ def packages() -> Iterator[Check]:
 
 
 def platforms() -> Iterator[Check]:
-    """What each backend says of its platform, those of other distributions too."""
+    """The checks of each backend, those of other distributions too."""
     for name in BACKENDS.names():
         try:
             backend = BACKENDS.load(name)
         except StokerError as error:
-            yield Check(name=name, found="", problem=_told(error), fix=error.fix)
+            yield Check(name=name, found="", problem=_error_text(error), fix=error.fix)
             continue
         yield from backend.doctor()
 
 
 def clouds() -> Iterator[Check]:
-    """Platforms without a backend, by what has been left here to reach them; no secret is read."""
+    """Platforms without a backend, by their configuration on this machine; no secret is read."""
     folder = Path.home()
     config_files = (os.environ.get("KUBECONFIG") or str(folder / ".kube/config")).split(os.pathsep)
     signs = {
-        "kubernetes": [*filter(os.path.exists, config_files), *_named("KUBERNETES_SERVICE_HOST")],
+        "kubernetes": [*filter(os.path.exists, config_files), *_set_variables("KUBERNETES_SERVICE_HOST")],
         "aws": [
             *(str(path) for name in ("credentials", "config") if (path := folder / ".aws" / name).exists()),
-            *_named("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+            *_set_variables("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"),
         ],
         "skypilot": [str(folder / ".sky")] if (folder / ".sky").exists() else [],
     }
-    for name, found in signs.items():
-        yield Check(name=name, found=", ".join(found) or "nothing to reach it with (optional)")
+    for name, evidence in signs.items():
+        yield Check(name=name, found=", ".join(evidence) or "nothing to reach it with (optional)")
 
 
 def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
-    """The type of the file system that a path lies on, such as "ext4"; empty where that cannot be found out."""
+    """The type of a path's file system, such as "ext4"; empty if it is not known."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
-    found, longest = "", -1
-    whole = path.resolve()
+    name, longest = "", -1
+    resolved = path.resolve()
     for line in lines:
         fields = line.split(" ")
         if len(fields) < 3:
             continue
         # Blanks in mount points are written as octal numbers.
         mounted = Path(fields[1].replace("\\040", " "))
-        if len(mounted.parts) >= longest and (mounted == whole or mounted in whole.parents):
-            found, longest = fields[2], len(mounted.parts)
-    return found
+        if len(mounted.parts) >= longest and (mounted == resolved or mounted in resolved.parents):
+            name, longest = fields[2], len(mounted.parts)
+    return name
 
 
 def _sqlite_file(database: str) -> Path | None:
@@ -261,9 +261,9 @@ def _version(name: str) -> str:
         return ""
 
 
-def _named(*variables: str) -> list[str]:
+def _set_variables(*variables: str) -> list[str]:
     return [name for name in variables if os.environ.get(name)]
 
 
-def _told(error: StokerError) -> str:
+def _error_text(error: StokerError) -> str:
     return f"{error.where}: {error.message}" if error.where else error.message

@@ -1,4 +1,4 @@
-"""`stoker gc`: old runs go if somebody says so, and then what nothing needs any more."""
+"""`stoker gc`: delete old runs if asked to, and then everything that no run needs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from stoker.store.rows import RunRow
 from stoker.store.store import Store
 
 PAGE: Final = 500
-"""Runs that are read at once."""
+"""Runs that are read in one query."""
 _DIGEST: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 SCRATCH_AGE: Final = 86400.0
-"""Seconds after which a scratch file of a driver that is gone is surely of no use."""
+"""Seconds after which a scratch file of a dead driver is deleted."""
 
 
 @click.command("gc")
@@ -57,7 +57,7 @@ def command(*, older_than: str | None, keep: int | None, dry_run: bool, client: 
         document.update(artifacts=len(blobs), bytes=sum(map(store.blobs.size, blobs)) + checkpoints)
     else:
         for run in old:
-            # First: what is interrupted here leaves a run that the next time finds again.
+            # Checkpoints first: an interruption leaves a run that the next call finds again.
             store.checkpoints.delete(run.id)
             store.records.delete_run(run.id)
             store.logs.delete(run.id)
@@ -71,7 +71,7 @@ def command(*, older_than: str | None, keep: int | None, dry_run: bool, client: 
     unused, size = environments.sweep(Path(store.home), before=before, dry_run=dry_run)
     document.update(environments=unused, environment_bytes=size)
     gone = set(document["runs"])
-    swept = leftovers(
+    swept = sweep_platforms(
         Sweep(
             scratch=str(Path(store.home) / "scratch"),
             running={run.id for run in runs if shown_status(run) == "running"},
@@ -93,12 +93,12 @@ def command(*, older_than: str | None, keep: int | None, dry_run: bool, client: 
 
 def all_runs(store: Store) -> list[RunRow]:
     """Every run, newest first."""
-    found: list[RunRow] = []
+    runs: list[RunRow] = []
     while True:
-        page = store.records.runs(RunFilter(limit=PAGE, offset=len(found)))
-        found += page
+        page = store.records.runs(RunFilter(limit=PAGE, offset=len(runs)))
+        runs += page
         if len(page) < PAGE:
-            return found
+            return runs
 
 
 def old_runs(
@@ -108,17 +108,17 @@ def old_runs(
     keep: int | None,
     status: Callable[[RunRow], str] = shown_status,
 ) -> list[RunRow]:
-    """Those of the runs, newest first, that may go: ended before a time, and not among the newest of their pipeline."""
-    seen: dict[str, int] = {}
-    found = []
+    """The runs to delete, of runs that are newest first: ended before a time, and not the `keep` newest of a pipeline."""
+    counts: dict[str, int] = {}
+    old = []
     for run in runs:
-        seen[run.pipeline] = seen.get(run.pipeline, 0) + 1
-        # A run whose driver died has no end; its last heartbeat is when it was seen last.
+        counts[run.pipeline] = counts.get(run.pipeline, 0) + 1
+        # A run whose driver died has no end; its last heartbeat counts.
         ended = run.ended or run.heartbeat or run.created
         is_old = before is None or ended < before
-        if is_old and (keep is None or seen[run.pipeline] > keep) and status(run) != "running":
-            found.append(run)
-    return found
+        if is_old and (keep is None or counts[run.pipeline] > keep) and status(run) != "running":
+            old.append(run)
+    return old
 
 
 def stale_scratch(folder: Path, before: float) -> list[Path]:
@@ -132,8 +132,8 @@ def stale_scratch(folder: Path, before: float) -> list[Path]:
     ]
 
 
-def leftovers(sweep: Sweep) -> list[Leftover]:
-    """What backends removed of what earlier runs left on their platforms, or would remove, by kind."""
+def sweep_platforms(sweep: Sweep) -> list[Leftover]:
+    """Remove what earlier runs left on the backends' platforms; returns what was removed, by kind."""
     options: dict[str, list[Mapping[str, Any]]] = {}
     for stack in stacks.stacks():
         for component in (stack.orchestrator, *stack.step_operators.values()):
@@ -141,19 +141,19 @@ def leftovers(sweep: Sweep) -> list[Leftover]:
     kinds: dict[str, Leftover] = {}
     for name, backend in BACKENDS.parts():
         for one in () if backend.leftovers is None else backend.leftovers(options.get(name, []), sweep):
-            before = kinds.get(one.kind, attrs.evolve(one, count=0, size=None))
-            size = one.size if before.size is None else before.size + (one.size or 0)
-            kinds[one.kind] = attrs.evolve(one, count=before.count + one.count, size=size)
+            total = kinds.get(one.kind, attrs.evolve(one, count=0, size=None))
+            size = one.size if total.size is None else total.size + (one.size or 0)
+            kinds[one.kind] = attrs.evolve(one, count=total.count + one.count, size=size)
     return list(kinds.values())
 
 
 def summary(document: Mapping[str, Any], swept: Sequence[Leftover]) -> str:
-    """What went, in a sentence or two."""
+    """What was deleted, as text."""
     runs, artifacts, checkpoints = len(document["runs"]), document["artifacts"], document["checkpoint_bytes"]
     if not document["dry_run"]:
         size = memory_text(document["bytes"])
         text = f"deleted {count_text(runs, 'run')} and {count_text(artifacts, 'artifact')}: {size} are free again"
-        return "\n".join([text, *_of_environments(document, "deleted"), *_of_platforms(swept, "deleted")])
+        return "\n".join([text, *_environment_lines(document, "deleted"), *_platform_lines(swept, "deleted")])
     size = memory_text(document["bytes"] - checkpoints)
     lines = [f"would delete {count_text(runs, 'run')}"]
     lines += [f"  {id}" for id in document["runs"]]
@@ -162,17 +162,17 @@ def summary(document: Mapping[str, Any], swept: Sequence[Leftover]) -> str:
         f"would delete {count_text(artifacts, 'artifact')} that no run needs, {size}, unless put within the hour"
     )
     lines += ["and those that only these runs need"] if runs else []
-    return "\n".join([*lines, *_of_environments(document, "would delete"), *_of_platforms(swept, "would delete")])
+    return "\n".join([*lines, *_environment_lines(document, "would delete"), *_platform_lines(swept, "would delete")])
 
 
-def _of_environments(document: Mapping[str, Any], verb: str) -> list[str]:
-    """What of steps' own environments went; nothing where none is old."""
+def _environment_lines(document: Mapping[str, Any], verb: str) -> list[str]:
+    """A line about deleted environments of steps; none if there are none."""
     count, size = len(document["environments"]), memory_text(document["environment_bytes"])
     return [f"{verb} {count_text(count, 'environment')} that no step used since, {size}"] if count else []
 
 
-def _of_platforms(swept: Sequence[Leftover], verb: str) -> list[str]:
-    """What of platforms went; nothing where there is none."""
+def _platform_lines(swept: Sequence[Leftover], verb: str) -> list[str]:
+    """Lines about what was removed from platforms."""
     return [
         f"{verb} {count_text(one.count, one.noun)} {one.rest}"
         + ("" if one.size is None else f", {memory_text(one.size)} with what they share")

@@ -1,8 +1,8 @@
-"""`stoker`: finds the command that is called, and turns what it raises into a message and an exit code.
+"""`stoker`: run the named command, and turn its errors into a message and an exit code.
 
-A command is a line in `COMMANDS` and a file beside this one, which is loaded only when the command is called: `stoker
---help` knows no other module of ours. Other distributions offer commands as entry points of "stoker.commands"; they are
-looked for when a name is not in the table, and listed by `--help`. Results go to stdout, everything else to stderr.
+A command is a row in `COMMANDS` and a module beside this one, which is imported only when the command is called:
+`stoker --help` imports no other command. Other distributions register commands as entry points of "stoker.commands",
+which are read if a name is not in the table, and by `--help`. Results go to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "migrate": ("stoker.cli.migrate:command", "rewrite a file from ZenML or Metaflow to Stoker"),
     "gc": ("stoker.cli.gc:command", "remove old runs and what nothing needs any more"),
 }
-"""name → (where it is, what it does)"""
+"""Name → (its location, what it does)."""
 PARTS: Final[Registry[click.Command]] = Registry(
     group="stoker.commands",
     noun="command",
@@ -46,7 +46,7 @@ PARTS: Final[Registry[click.Command]] = Registry(
     builtin={name: (where, "") for name, (where, _) in COMMANDS.items()},
 )
 EXIT_PIPE: Final = 141
-"""128 + SIGPIPE: what a shell reports for a program whose reader went away, as in `stoker logs … | head`."""
+"""128 + SIGPIPE: a shell's exit code for a closed pipe, as in `stoker logs … | head`."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def invoke(argv: Sequence[str]) -> int:
-    """Run a command; its exit code."""
+    """Run a command and return its exit code."""
     arguments, traced = _without_traceback_option(argv)
     try:
         result = group.main(args=arguments, prog_name="stoker", standalone_mode=False)
@@ -75,7 +75,7 @@ def invoke(argv: Sequence[str]) -> int:
             traceback.print_exc()
         _say(error.message if isinstance(error, ScriptFailed) else f"error: {_message(error)}")
         return error.exit_code
-    except Exception as error:  # a defect of ours, whatever it is: the person gets an exit code that says so
+    except Exception as error:  # a defect of Stoker: it has its own exit code
         import traceback
 
         traceback.print_exc()
@@ -84,7 +84,7 @@ def invoke(argv: Sequence[str]) -> int:
 
 
 class ReaderGone(Exception):
-    """Who read our output does so no more; not an OSError, which click would take for exit code 1, a failed step."""
+    """The reader of stdout is gone; not an OSError, which click turns into exit code 1, that of a failed step."""
 
 
 class Commands(click.Group):
@@ -92,17 +92,17 @@ class Commands(click.Group):
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Read the options; `--help` prints here."""
-        with _reader():
+        with _detect_closed_pipe():
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
-        with _reader():
+        with _detect_closed_pipe():
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Their names, in the order of the table."""
-        return [*COMMANDS, *(name for name, _ in offered())]
+        """The commands' names, in the order of the table."""
+        return [*COMMANDS, *(name for name, _ in third_party_commands())]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load a command."""
@@ -111,7 +111,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that the first argument names; an unknown one is answered with the nearest."""
+        """The command that the first argument names; the error for an unknown one suggests the nearest."""
         if args and args[0].startswith("-"):
             raise click.NoSuchOption(args[0], possibilities=None, ctx=ctx)
         if args and args[0] not in PARTS:
@@ -119,30 +119,30 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table, without loading the commands."""
+        """Print the table, without importing the commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
-        more = [(name, f"of the package {package}") for name, package in offered()]
+        more = [(name, f"of the package {package}") for name, package in third_party_commands()]
         if more:
             with formatter.section("Commands of other packages"):
                 formatter.write_dl(more)
 
 
-def offered() -> list[tuple[str, str]]:
-    """The commands of other distributions by name, each with its distribution; none of them is loaded.
+def third_party_commands() -> list[tuple[str, str]]:
+    """(name, distribution) of the commands of other distributions; none is imported.
 
-    Reads the files of entry points itself: importing what reads them properly takes as long as all of `stoker --help`.
+    The files of entry points are read directly: importing `importlib.metadata` takes as long as all of `stoker --help`.
     """
-    found: dict[str, str] = {}
+    packages: dict[str, str] = {}
     for folder in dict.fromkeys(entry or "." for entry in sys.path):
         try:
-            installed = [entry for entry in os.scandir(folder) if entry.name.endswith((".dist-info", ".egg-info"))]
+            distributions = [entry for entry in os.scandir(folder) if entry.name.endswith((".dist-info", ".egg-info"))]
         except OSError:
             continue  # a zip file, or no folder
-        for info in installed:
-            for name in _entry_points(os.path.join(info.path, "entry_points.txt"), PARTS.group):
-                found.setdefault(name, info.name.partition("-")[0])
-    return sorted((name, package) for name, package in found.items() if name not in COMMANDS)
+        for distribution in distributions:
+            for name in _entry_points(os.path.join(distribution.path, "entry_points.txt"), PARTS.group):
+                packages.setdefault(name, distribution.name.partition("-")[0])
+    return sorted((name, package) for name, package in packages.items() if name not in COMMANDS)
 
 
 def _entry_points(path: str, group: str) -> Iterator[str]:
@@ -152,11 +152,11 @@ def _entry_points(path: str, group: str) -> Iterator[str]:
             text = file.read()
     except (OSError, UnicodeDecodeError):
         return
-    inside = False
+    in_group = False
     for line in text.splitlines() if f"[{group}]" in text else ():
         if line.startswith("["):
-            inside = line.strip() == f"[{group}]"
-        elif inside and "=" in line and not line.lstrip().startswith(("#", ";")):
+            in_group = line.strip() == f"[{group}]"
+        elif in_group and "=" in line and not line.lstrip().startswith(("#", ";")):
             yield line.partition("=")[0].strip()
 
 
@@ -183,7 +183,7 @@ def group(ctx: click.Context, *, version: bool, traceback: bool) -> None:
 
 
 @contextlib.contextmanager
-def _reader() -> Iterator[None]:
+def _detect_closed_pipe() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
@@ -191,9 +191,9 @@ def _reader() -> Iterator[None]:
 
 
 def _without_traceback_option(argv: Sequence[str]) -> tuple[list[str], bool]:
-    given = "--traceback" in argv
-    wanted = given or os.environ.get("STOKER_TRACEBACK", "") not in ("", "0")
-    return [argument for argument in argv if argument != "--traceback"], wanted
+    flag = "--traceback" in argv
+    traced = flag or os.environ.get("STOKER_TRACEBACK", "") not in ("", "0")
+    return [argument for argument in argv if argument != "--traceback"], traced
 
 
 def _message(error: StokerError | click.ClickException) -> str:

@@ -1,4 +1,4 @@
-"""`stoker plan FILE`: everything that is decided before a run, without running it."""
+"""`stoker plan FILE`: print everything that is decided before a run, without running it."""
 
 from __future__ import annotations
 
@@ -34,90 +34,94 @@ PLAN_OPTIONS: Final = (
     RunOption(name="render", help="also what would be sent for each step: Dockerfiles, requests, messages"),
     RunOption(name="json", help="the plan as JSON on stdout"),
 )
-TOLD: Final = "Shows what a run would do: each step's settings, backend and inputs, and what the backends say of them."
-_SHOWN: Final = 60
-"""Characters of a constant that are shown; of a longer one its type."""
-_WORDS: Final[Mapping[str, Callable[[Any], str]]] = {
+SUMMARY: Final = (
+    "Shows what a run would do: each step's settings, backend and inputs, and what the backends say of them."
+)
+_LONGEST: Final = 60
+"""Characters of the longest constant that is printed; a longer one is shown by its type."""
+_UNITS: Final[Mapping[str, Callable[[Any], str]]] = {
     **dict.fromkeys(("memory", "gpu_memory", "shared_memory", "disk"), size_text),
     **dict.fromkeys(("timeout", "cache_expires", "delay", "max_delay"), duration_text),
 }
-"""Settings that are kept as bytes or seconds."""
+"""Settings in bytes or seconds → their formatter."""
 
 
 @click.command("plan", cls=Unparsed, add_help_option=False)
 def command(words: list[str]) -> int:
     """Show what a run would do, and with which settings, without running it."""
-    found, line, options = command_line(words, PLAN_OPTIONS)
-    if found is None or options.get("help"):
-        click.echo(help_for(found, "plan", PLAN_OPTIONS, TOLD))
+    target, line, options = command_line(words, PLAN_OPTIONS)
+    if target is None or options.get("help"):
+        click.echo(help_for(target, "plan", PLAN_OPTIONS, SUMMARY))
         return 0
     as_json = bool(options.get("json"))
-    with _first_call(found, line) as (pipeline, given, request):
-        made = driver.plan(pipeline, given, request)
+    with _first_call(target, line) as (pipeline, arguments, request):
+        plan = driver.plan(pipeline, arguments, request)
         if not as_json:
-            stack = stacks.load(made.stack)
+            stack = stacks.load(plan.stack)
             flavors = {ORCHESTRATOR: stack.orchestrator, **stack.step_operators}
-            where = {name: f"{name} ({component.flavor})" for name, component in flavors.items()}
-            click.echo("\n".join(plan_lines(made, where, explain=bool(options.get("explain")))))
-        document = to_json(made)
+            backends = {name: f"{name} ({component.flavor})" for name, component in flavors.items()}
+            click.echo("\n".join(plan_lines(plan, backends, explain=bool(options.get("explain")))))
+        document = to_json(plan)
         if options.get("render"):
-            rendering: Any = importlib.import_module("stoker.cli.rendering")  # it brings all that images need
-            sent = rendering.rendered(made, Session(request, stack=pipeline.stack))
-            document["rendered"] = to_json(sent)
-            if not as_json and sent:
-                click.echo("\n".join(rendering.lines(sent)))
+            rendering: Any = importlib.import_module("stoker.cli.rendering")  # imports everything that images need
+            requests = rendering.render_plan(plan, Session(request, stack=pipeline.stack))
+            document["rendered"] = to_json(requests)
+            if not as_json and requests:
+                click.echo("\n".join(rendering.lines(requests)))
         if as_json:
             print_json(document)
-    return EXIT_PREFLIGHT if checks.errors(made.findings) else 0
+    return EXIT_PREFLIGHT if checks.errors(plan.findings) else 0
 
 
-def planned(found: targets.Target, line: CommandLine) -> Plan:
-    """The plan of the pipeline that running the file would call first, with the arguments of that call."""
-    with _first_call(found, line) as (pipeline, given, request):
-        return driver.plan(pipeline, given, request)
+def plan_first_call(target: targets.ProgramFile, line: CommandLine) -> Plan:
+    """The plan of the first call of a pipeline in a file, with the arguments of that call."""
+    with _first_call(target, line) as (pipeline, arguments, request):
+        return driver.plan(pipeline, arguments, request)
 
 
 @contextlib.contextmanager
-def _first_call(found: targets.Target, line: CommandLine) -> Iterator[tuple[Program, Mapping[str, Any], RunRequest]]:
-    """The pipeline, its arguments and the request of the call, while the file still is the program."""
+def _first_call(
+    target: targets.ProgramFile, line: CommandLine
+) -> Iterator[tuple[Program, Mapping[str, Any], RunRequest]]:
+    """The pipeline, its arguments and the run's request of the first call, while the file is `__main__`."""
     line.planning = True
-    with targets.executed(found, line) as main:
-        program, given = line.calls[0] if line.calls else (targets.choose(main, found), {})
+    with targets.execute(target, line) as main:
+        program, arguments = line.calls[0] if line.calls else (targets.choose(main, target), {})
         program, request = commandline.read(program, line.words)
-        yield program, given, request
+        yield program, arguments, request
 
 
-def plan_lines(made: Plan, where: Mapping[str, str], *, explain: bool) -> Iterator[str]:
-    """The plan as a person reads it; `where` has words for each backend."""
-    steps = "dynamic" if made.dynamic else count_text(len(made.steps), "step")
-    head = f"{made.pipeline}: {steps} on stack '{made.stack}'"
-    yield paint(head, "1") + (f"  {made.where}" if made.where else "")
-    if made.dynamic:
+def plan_lines(plan: Plan, backends: Mapping[str, str], *, explain: bool) -> Iterator[str]:
+    """The plan as text; `backends` has the description of each backend."""
+    steps = "dynamic" if plan.dynamic else count_text(len(plan.steps), "step")
+    head = f"{plan.pipeline}: {steps} on stack '{plan.stack}'"
+    yield paint(head, "1") + (f"  {plan.where}" if plan.where else "")
+    if plan.dynamic:
         yield "  its body decides while it runs which steps there are; they cannot be shown before"
-    if made.failure_mode != "fail_fast":
-        yield f"  failure_mode {made.failure_mode}"
-    for step in made.steps:
+    if plan.failure_mode != "fail_fast":
+        yield f"  failure_mode {plan.failure_mode}"
+    for step in plan.steps:
         yield ""
         yield f"{paint(step.key, '1')}  {step.where}"
-        rows = [*step_facts(step, where.get(step.backend, step.backend))]
+        rows = [*step_facts(step, backends.get(step.backend, step.backend))]
         yield from (f"  {name:<9} {text}" for name, text in rows)
         if explain:
-            yield from (f"    {line}" for line in explained(step))
-    for finding in made.findings:
+            yield from (f"    {line}" for line in setting_lines(step))
+    for finding in plan.findings:
         yield ""
         yield paint(finding.text(), "31" if finding.level == "error" else "")
 
 
-def step_facts(step: StepPlan, where: str) -> Iterator[tuple[str, str]]:
-    """What a step needs, where it runs and what it gets; only what is not the usual."""
+def step_facts(step: StepPlan, backend: str) -> Iterator[tuple[str, str]]:
+    """(title, text) of a step's needs, backend, settings and inputs; default settings are left out."""
     settings = step.settings
     yield "needs", describe(settings.resources)
-    yield "on", where + ("" if settings.isolation == "warm" else f", {settings.isolation} process")
+    yield "on", backend + ("" if settings.isolation == "warm" else f", {settings.isolation} process")
     if settings.docker is not None:
         yield "image", _image(settings)
     elif settings.packages is not None and not settings.packages.empty:
-        place = f"in environment {step.environment}" if step.environment else "of this Python"
-        yield "packages", f"{settings.packages.text}, {place}"
+        location = f"in environment {step.environment}" if step.environment else "of this Python"
+        yield "packages", f"{settings.packages.text}, {location}"
     if settings.retry.times:
         yield "retry", _retry_text(settings.retry)
     if settings.timeout is not None:
@@ -131,23 +135,23 @@ def step_facts(step: StepPlan, where: str) -> Iterator[tuple[str, str]]:
         yield "after", ", ".join(step.after)
 
 
-def explained(step: StepPlan) -> Iterator[str]:
-    """Every setting that somebody gave: `resources.gpu_count = 2   train.py:14 @step  (over stoker.toml:7)`."""
+def setting_lines(step: StepPlan) -> Iterator[str]:
+    """A line for each given setting: `resources.gpu_count = 2   train.py:14 @step  (over stoker.toml:7)`."""
     values: Mapping[str, Any] = to_json(step.settings)
-    rows = [(path, _value_text(path, _at(values, path)), place) for path, place in sorted(step.origins.items())]
+    rows = [(path, _value_text(path, _setting(values, path)), origin) for path, origin in sorted(step.origins.items())]
     if not rows:
         yield "no setting was given"
     width = max((len(f"{path} = {value}") for path, value, _ in rows), default=0)
-    for path, value, place in rows:
-        yield f"{f'{path} = {value}':<{width}}   {place}"
+    for path, value, origin in rows:
+        yield f"{f'{path} = {value}':<{width}}   {origin}"
 
 
 def _image(settings: StepSettings) -> str:
     docker = to_json(settings.docker)
-    named = docker.get("parent_image") or docker.get("dockerfile")
+    source = docker.get("parent_image") or docker.get("dockerfile")
     requirements = docker.get("requirements") or ()
     also = f" with {', '.join(requirements)}" if isinstance(requirements, list) and requirements else ""
-    return f"{named or 'built for the step'}{also}"
+    return f"{source or 'built for the step'}{also}"
 
 
 def _retry_text(retry: Retry) -> str:
@@ -179,33 +183,33 @@ def _tree_text(tree: Mapping[str, Any]) -> str:
     if "dict" in tree:
         return "{" + ", ".join(f"{key}: {_tree_text(item)}" for key, item in tree["dict"].items()) + "}"
     wire = tree["value"]
-    inline = wire.get("i")
-    if wire["s"] == "str" and inline is not None:
-        inline = repr(inline)
-    if wire["s"] in ("json", "str") and inline is not None and len(inline) <= _SHOWN:
-        return str(inline)
+    text = wire.get("i")
+    if wire["s"] == "str" and text is not None:
+        text = repr(text)
+    if wire["s"] in ("json", "str") and text is not None and len(text) <= _LONGEST:
+        return str(text)
     return str(wire["t"])
 
 
-def _at(values: Mapping[str, Any], path: str) -> Any:
-    """The value of a dotted field; a part of the stack has its settings under "backend"."""
-    found: Any = values
+def _setting(values: Mapping[str, Any], path: str) -> Any:
+    """The value of a dotted field; settings of a stack's component are under "backend"."""
+    value: Any = values
     head, _, rest = path.partition(".")
     keys = ["backend", head] if rest and head in values.get("backend", {}) else [head]
     for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    while rest and isinstance(found, Mapping):
-        if rest in found:
-            return found[rest]
+        value = value.get(key) if isinstance(value, Mapping) else None
+    while rest and isinstance(value, Mapping):
+        if rest in value:
+            return value[rest]
         head, _, rest = rest.partition(".")
-        found = found.get(head)
-    return found
+        value = value.get(head)
+    return value
 
 
 def _value_text(path: str, value: Any) -> str:
     import json
 
-    words = _WORDS.get(path.rpartition(".")[2])
-    if words is not None and isinstance(value, (int, float)):
-        return words(value)
+    format_value = _UNITS.get(path.rpartition(".")[2])
+    if format_value is not None and isinstance(value, (int, float)):
+        return format_value(value)
     return json.dumps(value, ensure_ascii=False)

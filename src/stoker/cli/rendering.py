@@ -1,8 +1,8 @@
-"""`stoker plan FILE --render`: what would be sent for each step, to the letter, without anything being sent or built.
+"""`stoker plan FILE --render`: the exact requests of all steps, without sending or building anything.
 
-What is only known when a run begins is told as such: `RUN` stands for the run's id, words in angle brackets for the
-image that would be built and for the devices that would be leased. An input that another step makes is shown as that
-step's output. Whatever looks like a secret is starred.
+Values that are known only when a run starts have placeholders: `RUN` for the run's id, words in angle brackets for an
+image that would be built and for devices that would be leased. An input from another step is shown as that step's
+output. What looks like a secret is masked.
 """
 
 from __future__ import annotations
@@ -28,38 +28,40 @@ from stoker.images.wheel import worker_bundle
 from stoker.run.building import Builder, code_root
 from stoker.run.session import Session
 
-RUN: Final = "RUN"
-"""Stands for the id of the run."""
-BUILT: Final = "<built from the Dockerfile>"
-"""Stands for an image whose tag is the digest of all that goes in, its parent's too, which only an engine knows."""
-STARS: Final = "***"
-# Names as in https://12factor.net/config: the end says what it is. "key" alone is any dictionary's.
+RUN_PLACEHOLDER: Final = "RUN"
+"""Placeholder of the run's id."""
+IMAGE_PLACEHOLDER: Final = "<built from the Dockerfile>"
+"""Placeholder of an image that would be built: its tag depends on its parent's digest, which needs an engine."""
+MASK: Final = "***"
+# Names as in https://12factor.net/config, recognized by their end. "key" alone is too common.
 _SECRET: Final = r"(?:\w*_)?(?:token|password|passwd|secret|credentials?|(?:secret|api|access|private)_key)"
-_NAMED: Final = re.compile(_SECRET, re.IGNORECASE)
-_ASSIGNED: Final = re.compile(rf"(?<!\w)({_SECRET})=(?:\"[^\"]*\"|'[^']*'|[^\s,;&]+)", re.IGNORECASE)
-_WHOLE: Final = re.compile(rf"({_SECRET})=.*", re.IGNORECASE | re.DOTALL)
-_INSTRUCTION: Final = re.compile(rf"^(\s*ENV\s+{_SECRET})[ \t]+.*$", re.IGNORECASE | re.MULTILINE)
+_SECRET_NAME: Final = re.compile(_SECRET, re.IGNORECASE)
+_ASSIGNMENT: Final = re.compile(rf"(?<!\w)({_SECRET})=(?:\"[^\"]*\"|'[^']*'|[^\s,;&]+)", re.IGNORECASE)
+_WHOLE_ASSIGNMENT: Final = re.compile(rf"({_SECRET})=.*", re.IGNORECASE | re.DOTALL)
+_ENV_INSTRUCTION: Final = re.compile(rf"^(\s*ENV\s+{_SECRET})[ \t]+.*$", re.IGNORECASE | re.MULTILINE)
 _SHORTEST: Final = 6
-"""Characters. A shorter value of a secret variable may be any word, and to star it everywhere would hide the rest."""
+"""Characters. A shorter value of a secret variable may be a common word, which is not masked everywhere."""
 
 
 @attrs.frozen(kw_only=True)
-class Rendered:
-    """What a step's backend would be sent. `dockerfile` is empty for a step whose image is used as it is, and for one
-    that runs in none; `image` is empty for the latter. `files` are the lists of requirements that the Dockerfile
-    copies. `times`: it is sent once for each element of these inputs."""
+class RenderedStep:
+    """What a step's backend would be sent."""
 
     step: str
     backend: str
     request: Mapping[str, Any]
     image: str = ""
+    """Empty for a step that runs in no image."""
     dockerfile: str = ""
+    """Empty for a step without an image, and for an image that is used as it is."""
     files: Mapping[str, str] = attrs.field(factory=dict)
+    """The requirement files that the Dockerfile copies, by name."""
     times: tuple[str, ...] = ()
+    """The inputs over which the step fans out: the request is sent once for each element."""
 
 
-def rendered(made: Plan, session: Session) -> tuple[Rendered, ...]:
-    """What would be sent for each step of a plan that this session made. Nothing is started."""
+def render_plan(made: Plan, session: Session) -> tuple[RenderedStep, ...]:
+    """The requests of all steps of a plan that this session made. Nothing is started."""
     builder = session.builder(made.settings, lambda text: None)
     steps = list(made.steps)
     images: dict[str, _Image] = {}
@@ -68,11 +70,11 @@ def rendered(made: Plan, session: Session) -> tuple[Rendered, ...]:
         session.code = _code(steps, builder, session.stack.home)
     backends = session.backends(steps, made.settings)
     try:
-        found = []
+        requests = []
         for step in steps:
             image = images.get(step.key, _Image())
             request = _request(attrs.evolve(step, image=image.name), backends[step.backend], session)
-            one = Rendered(
+            rendered_request = RenderedStep(
                 step=step.key,
                 backend=step.backend,
                 request=request,
@@ -81,66 +83,68 @@ def rendered(made: Plan, session: Session) -> tuple[Rendered, ...]:
                 files=image.files,
                 times=step.mapped,
             )
-            found.append(_without_secrets(one, os.environ))
-        return tuple(found)
+            requests.append(_mask(rendered_request, os.environ))
+        return tuple(requests)
     finally:
         for backend in set(backends.values()):
             backend.close()
 
 
-def lines(found: Sequence[Rendered]) -> Iterator[str]:
-    """The same as a person reads it; a Dockerfile that several steps share is written out once."""
-    shown: dict[tuple[str, ...], str] = {}
-    for one in found:
+def lines(requests: Sequence[RenderedStep]) -> Iterator[str]:
+    """The requests as text; a Dockerfile that several steps share is printed once."""
+    dockerfiles: dict[tuple[str, ...], str] = {}
+    for request in requests:
         yield ""
-        each = f"  once for each of {', '.join(one.times)}" if one.times else ""
-        yield f"{paint(one.step, '1')}  would be sent to {one.backend}{each}"
-        if one.dockerfile:
-            texts = {"Dockerfile": one.dockerfile, **one.files}
-            first = shown.setdefault((*texts, *texts.values()), one.step)
-            if first != one.step:
+        each = f"  once for each of {', '.join(request.times)}" if request.times else ""
+        yield f"{paint(request.step, '1')}  would be sent to {request.backend}{each}"
+        if request.dockerfile:
+            texts = {"Dockerfile": request.dockerfile, **request.files}
+            first = dockerfiles.setdefault((*texts, *texts.values()), request.step)
+            if first != request.step:
                 yield f"  Dockerfile: that of {first}"
                 texts = {}
             for name, text in texts.items():
                 yield f"  {name}"
                 yield from (f"    {line}".rstrip() for line in text.rstrip().splitlines())
-        elif one.image:
-            yield f"  no Dockerfile: {one.image} is used as it is"
+        elif request.image:
+            yield f"  no Dockerfile: {request.image} is used as it is"
         yield "  request"
-        text = json.dumps(to_json(one.request), indent=2, ensure_ascii=False)
+        text = json.dumps(to_json(request.request), indent=2, ensure_ascii=False)
         yield from (f"    {line}" for line in text.splitlines())
 
 
-def hidden(value: Any, secrets: Sequence[str] = ()) -> Any:
-    """A document without what looks like a secret by its name, or holds one of `secrets`."""
+def mask_secrets(value: Any, secrets: Sequence[str] = ()) -> Any:
+    """A document with masked secrets: values whose name looks like one, and the texts in `secrets`."""
     if isinstance(value, Mapping):
-        return {name: STARS if _tells(name, inner) else hidden(inner, secrets) for name, inner in value.items()}
+        return {
+            name: MASK if _is_secret(name, inner) else mask_secrets(inner, secrets) for name, inner in value.items()
+        }
     if isinstance(value, (list, tuple)):
-        return [hidden(inner, secrets) for inner in value]
+        return [mask_secrets(inner, secrets) for inner in value]
     if not isinstance(value, str):
         return value
-    whole = _WHOLE.fullmatch(value)
+    whole = _WHOLE_ASSIGNMENT.fullmatch(value)
     if whole is not None:
-        return f"{whole[1]}={STARS}"
+        return f"{whole[1]}={MASK}"
     for secret in secrets:
-        value = value.replace(secret, STARS)
-    return stacks.masked(_INSTRUCTION.sub(rf"\1 {STARS}", _ASSIGNED.sub(rf"\1={STARS}", value)))
+        value = value.replace(secret, MASK)
+    return stacks.masked(_ENV_INSTRUCTION.sub(rf"\1 {MASK}", _ASSIGNMENT.sub(rf"\1={MASK}", value)))
 
 
-def promised(inventory: Inventory, job: Job) -> list[Lease]:
-    """Devices as a lease would name them, one a node; nobody is asked for any.
+def placeholder_leases(inventory: Inventory, job: Job) -> list[Lease]:
+    """Leases with placeholders of devices, one for each node; no device is leased.
 
-    There are none on a machine without devices, where the step is refused or runs without.
+    A machine without devices has none: there the step is refused or runs without.
     """
     if not inventory.devices:
         return []
-    each = job.step.settings.resources.gpus_per_node
-    like = attrs.evolve(inventory.devices[0], links=())
+    per_node = job.step.settings.resources.gpus_per_node
+    example = attrs.evolve(inventory.devices[0], links=())
     return [
         Lease(
             devices=tuple(
-                attrs.evolve(like, index=number, uuid=f"<device {node * each + number + 1} of the lease>")
-                for number in range(each)
+                attrs.evolve(example, index=number, uuid=f"<device {node * per_node + number + 1} of the lease>")
+                for number in range(per_node)
             )
         )
         for node in range(job.step.settings.resources.get("nodes", 1))
@@ -148,74 +152,78 @@ def promised(inventory: Inventory, job: Job) -> list[Lease]:
 
 
 def _request(step: StepPlan, backend: RunningBackend, session: Session) -> Mapping[str, Any]:
-    """What the backend would be sent for a step's first attempt, with promised devices where it asks for some."""
+    """The request of a step's first attempt, with placeholders for the devices that it asks for."""
     key = f"{step.key}[0]" if step.mapped else step.key
-    job = Job(name=f"{RUN}/{key}/1", run=RUN, key=key, attempt=1, step=step, inputs=step.inputs)
+    job = Job(name=f"{RUN_PLACEHOLDER}/{key}/1", run=RUN_PLACEHOLDER, key=key, attempt=1, step=step, inputs=step.inputs)
     leases = capability(backend, LeasesDevices) if step.settings.resources.gpus_per_node else None
     if leases is None:
         return backend.render(job)
-    return leases.render_leased(job, promised(session.devices().inventory(), job))
+    return leases.render_leased(job, placeholder_leases(session.devices().inventory(), job))
 
 
 @attrs.frozen(kw_only=True)
 class _Image:
-    """The reference under which a step is given its image, the Dockerfile, and what that copies of our making."""
+    """The image of a step."""
 
     name: str = ""
+    """Its reference; empty for none."""
     text: str = ""
+    """The Dockerfile; empty for an image that is used as it is."""
     files: Mapping[str, str] = attrs.field(factory=dict)
+    """The requirement files that the Dockerfile copies, by name."""
 
 
 def _images(steps: Sequence[StepPlan], builder: Builder, home: Path) -> dict[str, _Image]:
-    """The images of those steps that run in one; each different one is made up once."""
-    known: dict[str, _Image] = {}
-    found = {}
+    """The images of the steps that run in one, by step; equal settings share an image."""
+    built: dict[str, _Image] = {}
+    by_step = {}
     for step in steps:
         host = builder.hosts.get(step.backend)
         if host is None:
             continue
         root = step.source.root or os.getcwd()
-        same = f"{host} {root} {to_json(step.settings.docker)}"
-        if same not in known:
+        signature = f"{host} {root} {to_json(step.settings.docker)}"
+        if signature not in built:
             environ: dict[str, str] = {**os.environ, "DOCKER_HOST": host} if host else dict(os.environ)
-            near = engine.find(environ)
-            spec, _ = image_spec(step.settings.docker, root=Path(root), folder=home / "wheels", engine=near)
-            known[same] = _Image(name=spec.parent) if spec.skip_build else _built(spec)
-        found[step.key] = known[same]
-    return found
+            local_engine = engine.find(environ)
+            spec, _ = image_spec(step.settings.docker, root=Path(root), folder=home / "wheels", engine=local_engine)
+            built[signature] = _Image(name=spec.parent) if spec.skip_build else _image_to_build(spec)
+        by_step[step.key] = built[signature]
+    return by_step
 
 
-def _built(spec: ImageSpec) -> _Image:
+def _image_to_build(spec: ImageSpec) -> _Image:
     files = {name: data.decode("utf-8", "replace") for name, data in requirement_files(spec).items()}
-    return _Image(name=BUILT, text=dockerfile(spec), files=files)
+    return _Image(name=IMAGE_PLACEHOLDER, text=dockerfile(spec), files=files)
 
 
 def _code(steps: Sequence[StepPlan], builder: Builder, home: Path) -> Code:
-    """What would travel beside the images: the package's digest is known without anybody being given it."""
-    inside = [step for step in steps if step.backend in builder.hosts]
-    lacks = any(step.settings.docker is not None and step.settings.docker.skip_build is True for step in inside)
-    bundle = str(worker_bundle(home / "wheels")) if lacks else ""
+    """The code package and the worker that would travel beside the images; nothing is sent."""
+    containerized = [step for step in steps if step.backend in builder.hosts]
+    settings = [step.settings.docker for step in containerized]
+    without_worker = any(docker is not None and docker.skip_build is True for docker in settings)
+    bundle = str(worker_bundle(home / "wheels")) if without_worker else ""
     sources = [step.source for step in steps if step.source.kind != "pickled"]
     root = code_root(sources)
     if not root:
         return Code(bundle=bundle)
-    below = f"{root.rstrip('/')}/"
-    files = [Path(source.path) for source in sources if os.path.realpath(source.path or "/").startswith(below)]
+    prefix = f"{root.rstrip('/')}/"
+    files = [Path(source.path) for source in sources if os.path.realpath(source.path or "/").startswith(prefix)]
     package = context.package(Path(root), files, home=home)
     return Code(package=package.digest, root=str(package.root), bundle=bundle)
 
 
-def _without_secrets(one: Rendered, environ: Mapping[str, str]) -> Rendered:
-    values = [text for name, text in environ.items() if _NAMED.fullmatch(name) and len(text) >= _SHORTEST]
+def _mask(one: RenderedStep, environ: Mapping[str, str]) -> RenderedStep:
+    values = [text for name, text in environ.items() if _SECRET_NAME.fullmatch(name) and len(text) >= _SHORTEST]
     secrets = sorted(values, key=len, reverse=True)
-    request = cast("Mapping[str, Any]", hidden(to_json(one.request), secrets))
+    request = cast("Mapping[str, Any]", mask_secrets(to_json(one.request), secrets))
     return attrs.evolve(
-        one, request=request, dockerfile=hidden(one.dockerfile, secrets), files=hidden(one.files, secrets)
+        one, request=request, dockerfile=mask_secrets(one.dockerfile, secrets), files=mask_secrets(one.files, secrets)
     )
 
 
-def _tells(name: Any, value: Any) -> bool:
-    """Whether a value under this name is a secret; where one comes from, and the absence of one, is none."""
-    if not isinstance(name, str) or not _NAMED.fullmatch(name) or not value:
+def _is_secret(name: Any, value: Any) -> bool:
+    """Whether a named value is a secret; an empty value, a list, and a reference to a step are none."""
+    if not isinstance(name, str) or not _SECRET_NAME.fullmatch(name) or not value:
         return False
     return not (isinstance(value, Mapping) and "step" in value) and not isinstance(value, list)

@@ -1,4 +1,4 @@
-"""`stoker resume RUN`: what the run finished is kept, the rest runs."""
+"""`stoker resume RUN`: run the steps that a run has not finished."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`stoker run FILE`: the file is run as `python FILE` would, and what the command line says goes to its pipeline."""
+"""`stoker run FILE`: run the file as `python FILE` does, with the command line for its pipeline."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ USAGE: Final = "[OPTIONS] FILE[:PIPELINE] [PARAMETERS]"
 
 
 class Unparsed(click.Command):
-    """A command that gets its words as they were written: which are options, the pipeline's signature decides."""
+    """A command whose words are not parsed by click: the pipeline's signature decides which are options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Leave them."""
+        """Keep the words unparsed."""
         ctx.params["words"] = list(args)
         ctx.args = []
         return []
@@ -28,42 +28,42 @@ class Unparsed(click.Command):
 
 def command_line(
     words: list[str], extra: tuple[RunOption, ...]
-) -> tuple[targets.Target | None, CommandLine, dict[str, Any]]:
-    """The file that is named, if one is, the words for its program, and the options of the command itself."""
+) -> tuple[targets.ProgramFile | None, CommandLine, dict[str, Any]]:
+    """(the file, None if none is named; the command line for its program; the command's own options)."""
     options, rest = commandline.split(words, (*extra, HELP))
     before, rest = _before_the_file(rest)
     if rest and rest[0].startswith("-"):
-        named = next((word for word in rest if word.endswith(".py")), "FILE")
-        raise UsageError(f"{rest[0]} stands before the file", fix=f"write {named} {rest[0]} …")
-    named = options.get("pipeline", "")
+        pipeline = next((word for word in rest if word.endswith(".py")), "FILE")
+        raise UsageError(f"{rest[0]} stands before the file", fix=f"write {pipeline} {rest[0]} …")
+    pipeline = options.get("pipeline", "")
     if not rest:
-        if named or not options.get("help"):
+        if pipeline or not options.get("help"):
             raise UsageError("no file is named", fix="write `stoker run train.py`, for example")
         return None, CommandLine(), options
-    target = targets.parse(rest[0], named)
+    target = targets.parse(rest[0], pipeline)
     return target, CommandLine(words=[*before, *rest[1:]], wanted=target.pipeline), options
 
 
 def _before_the_file(words: list[str]) -> tuple[list[str], list[str]]:
-    """Options of every run that stand before the file, and what follows them."""
-    known = {option.flag: option for option in RUN_OPTIONS}
-    place = 0
-    while place < len(words):
-        flag, equals, _ = words[place].partition("=")
-        option = known.get(flag.replace("_", "-"))
+    """Split the words into the run's options before the file, and the rest."""
+    options = {option.flag: option for option in RUN_OPTIONS}
+    position = 0
+    while position < len(words):
+        flag, equals, _ = words[position].partition("=")
+        option = options.get(flag.replace("_", "-"))
         if option is None:
             break
-        place += 2 if option.value and not equals else 1
-    return words[:place], words[place:]
+        position += 2 if option.value and not equals else 1
+    return words[:position], words[position:]
 
 
-def help_for(target: targets.Target | None, verb: str, extra: tuple[RunOption, ...], summary: str) -> str:
-    """The help of a command that takes a file; with a file also that of its pipeline."""
+def help_for(target: targets.ProgramFile | None, verb: str, extra: tuple[RunOption, ...], summary: str) -> str:
+    """The help of a command that takes a file; with a file, also the help of its pipeline."""
     if target is None:
         options = commandline.options_text((*extra, *RUN_OPTIONS, HELP))
         return "\n".join([f"Usage: stoker {verb} {USAGE}", "", f"  {summary}", "", options])
     program = targets.choose(targets.load(target), target)
-    return commandline.help_text(program, f"stoker {verb} {target.shown}", extra)
+    return commandline.help_text(program, f"stoker {verb} {target.text}", extra)
 
 
 @click.command("run", cls=Unparsed, add_help_option=False)
@@ -74,7 +74,7 @@ def command(words: list[str]) -> None:
         summary = "Runs a pipeline; `stoker run FILE --help` lists its parameters."
         click.echo(help_for(target, "run", OPTIONS, summary))
         return
-    with targets.executed(target, line) as main:
+    with targets.execute(target, line) as main:
         if not line.calls:
             program, request = commandline.read(targets.choose(main, target), line.words)
             start.run(program, {}, request)

@@ -1,4 +1,4 @@
-"""FILE[:PIPELINE] on a command line: found, looked into without running it, and run as `python FILE` would."""
+"""FILE[:PIPELINE] on a command line: parse it, load the file without running it, and run it as `python FILE` does."""
 
 from __future__ import annotations
 
@@ -26,70 +26,71 @@ _INIT: Final = "__init__.py"
 
 
 @attrs.frozen(kw_only=True)
-class Target:
-    """A Python file.
-
-    `root` goes on `sys.path`. `module` is its dotted name if it runs as part of a package. `package_root` is the folder
-    from which a script may import the package that it lies in; Python itself would not find it there.
-    """
+class ProgramFile:
+    """A Python file with a program."""
 
     path: str
     root: str
+    """The folder that is put on `sys.path`."""
     module: str = ""
+    """The dotted name of the file if it runs as part of a package."""
     package_root: str = ""
+    """The folder from which a script may import its own package, which Python alone does not find."""
     pipeline: str = ""
-    shown: str = ""
+    """The name of the pipeline that is meant; empty for the only one."""
+    text: str = ""
+    """The file as the command line names it."""
 
     @property
     def stem(self) -> str:
-        """The name under which the file is imported, when it is not the program."""
+        """The name under which the file is imported if it is not the program."""
         return self.module or Path(self.path).stem
 
 
-def parse(text: str, pipeline: str = "") -> Target:
-    """The file that a text such as "train.py", "train.py:training" or "package.train" names."""
+def parse(text: str, pipeline: str = "") -> ProgramFile:
+    """Find the file that a text such as "train.py", "train.py:training" or "package.train" names."""
     name, colon, after = text.rpartition(":")
     if colon and after.isidentifier():
         if pipeline and pipeline != after:
             raise UsageError(f"two pipelines are named, '{after}' and '{pipeline}'", fix="name one")
         text, pipeline = name, after
     if text.endswith(".py") or os.sep in text or os.path.exists(text):
-        found = _file(text)
+        target = _parse_file(text)
     else:
-        found = _dotted(text)
-    return attrs.evolve(found, pipeline=pipeline, shown=text)
+        target = _parse_module(text)
+    return attrs.evolve(target, pipeline=pipeline, text=text)
 
 
-def load(target: Target) -> ModuleType:
-    """The file's module, imported under a name of its own: its main block stays quiet, and no pipeline runs."""
+def load(target: ProgramFile) -> ModuleType:
+    """Import the file under another name than `__main__`: its main block does not run, and no pipeline either."""
     _target_on_path(target)
     name = target.stem
-    known = sys.modules.get(name)
-    if known is not None and not _same_file(known, target.path):
-        name = f"{name}_"  # a script that is called like a module that others need
+    loaded = sys.modules.get(name)
+    if loaded is not None and not _same_file(loaded, target.path):
+        name = f"{name}_"  # a script with the name of a module that is already imported
     spec = importlib.util.spec_from_file_location(name, target.path)
     if spec is None or spec.loader is None:
-        raise UsageError(f"{target.shown} is not a Python file")
+        raise UsageError(f"{target.text} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    was, request.WORKER = request.WORKER, True
+    was_worker, request.WORKER = request.WORKER, True
     sys.modules[name] = module
     try:
-        with _users_errors():
+        with _report_user_errors():
             if target.module:
                 importlib.import_module(target.module.rpartition(".")[0])
             spec.loader.exec_module(module)
     except NotTheDriver:
-        pass  # a pipeline is called outside a main block: what stands above is all there is
+        pass  # a pipeline is called outside a main block: the module is complete up to there
     finally:
-        request.WORKER = was
+        request.WORKER = was_worker
     return module
 
 
 @contextlib.contextmanager
-def executed(target: Target, line: CommandLine) -> Iterator[ModuleType]:
+def execute(target: ProgramFile, line: CommandLine) -> Iterator[ModuleType]:
     """Run the file as the program, with a command line for the pipeline that it calls.
 
-    Inside the context it still is `__main__`. Everything is put back afterwards.
+    Inside the context the file is `__main__`; afterwards the process is as before.
     """
     main = ModuleType("__main__")
     argv, path, before = sys.argv, list(sys.path), sys.modules.get("__main__")
@@ -107,7 +108,7 @@ def executed(target: Target, line: CommandLine) -> Iterator[ModuleType]:
     sys.modules["__main__"] = main
     token = COMMAND_LINE.set(line)
     try:
-        with _users_errors():
+        with _report_user_errors():
             try:
                 exec(_code(target.path), main.__dict__)
             except NotTheDriver:
@@ -120,58 +121,58 @@ def executed(target: Target, line: CommandLine) -> Iterator[ModuleType]:
             sys.modules["__main__"] = before
 
 
-def choose(module: ModuleType, target: Target) -> Program:
-    """The pipeline or the flow that is meant: the one that is named, or the only one."""
-    everything = programs_of(vars(module))
-    own = {name: one for name, one in everything.items() if one.function.__module__ == module.__name__}
+def choose(module: ModuleType, target: ProgramFile) -> Program:
+    """The pipeline or flow that the command line names, or the only one of the file."""
+    programs = programs_of(vars(module))
+    own_programs = {name: one for name, one in programs.items() if one.function.__module__ == module.__name__}
     if target.pipeline:
-        for name, program in {**everything, **{one.name: one for one in everything.values()}}.items():
+        for name, program in {**programs, **{one.name: one for one in programs.values()}}.items():
             if name == target.pipeline:
                 return program
-        raise UsageError(f"{target.shown} has no pipeline '{target.pipeline}'{nearest(target.pipeline, everything)}")
-    names = {program.function: name for name, program in (own or everything).items()}
+        raise UsageError(f"{target.text} has no pipeline '{target.pipeline}'{nearest(target.pipeline, programs)}")
+    names = {program.function: name for name, program in (own_programs or programs).items()}
     if len(names) == 1:
-        return everything[next(iter(names.values()))]
+        return programs[next(iter(names.values()))]
     if not names:
-        raise UsageError(f"{target.shown} has no pipeline", fix="put @pipeline on a function that calls steps")
-    shown = sorted(names.values())
-    nouns = " and ".join(sorted({f"{program.noun}s" for program in (own or everything).values()}, reverse=True))
+        raise UsageError(f"{target.text} has no pipeline", fix="put @pipeline on a function that calls steps")
+    named = sorted(names.values())
+    nouns = " and ".join(sorted({f"{program.noun}s" for program in (own_programs or programs).values()}, reverse=True))
     raise UsageError(
-        f"{target.shown} has several {nouns}: {', '.join(shown)}", fix=f"name one: {target.shown}:{shown[0]}"
+        f"{target.text} has several {nouns}: {', '.join(named)}", fix=f"name one: {target.text}:{named[0]}"
     )
 
 
-def _file(text: str) -> Target:
+def _parse_file(text: str) -> ProgramFile:
     path = Path(os.path.abspath(os.path.expanduser(text)))
     if path.is_dir():
         raise UsageError(f"{text} is a folder", fix="name a Python file in it")
     if not path.is_file():
-        there = [entry.name for entry in path.parent.glob("*.py")] if path.parent.is_dir() else []
-        raise UsageError(f"there is no file {text}{nearest(path.name, there)}")
+        scripts = [entry.name for entry in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        raise UsageError(f"there is no file {text}{nearest(path.name, scripts)}")
     root, parts = path.parent, [path.stem]
     while (root / _INIT).is_file() and root.name.isidentifier():
         parts.insert(0, root.name)
         root = root.parent
     if len(parts) == 1 or path.name == _INIT:
-        return Target(path=str(path), root=str(root))
+        return ProgramFile(path=str(path), root=str(root))
     if _imports_relatively(path):
-        return Target(path=str(path), root=str(root), module=".".join(parts))
+        return ProgramFile(path=str(path), root=str(root), module=".".join(parts))
     # `python FILE` looks at no __init__.py beside FILE: modules are found from FILE's own folder.
-    return Target(path=str(path), root=str(path.parent), package_root=str(root))
+    return ProgramFile(path=str(path), root=str(path.parent), package_root=str(root))
 
 
 def _imports_relatively(path: Path) -> bool:
-    """Whether a file has a `from .module import …`, which only works in a package."""
+    """Whether a file has a `from .module import …`, which works only in a package."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
-        return False  # told where it is executed
+        return False  # executing the file reports it
     return any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree))
 
 
-def _dotted(text: str) -> Target:
+def _parse_module(text: str) -> ProgramFile:
     _on_path(os.getcwd())
-    with _users_errors():
+    with _report_user_errors():
         try:
             spec = importlib.util.find_spec(text)
             if spec is not None and spec.submodule_search_locations is not None:
@@ -179,21 +180,21 @@ def _dotted(text: str) -> Target:
         except (ModuleNotFoundError, ValueError):
             spec = None
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
-        there = [entry.name for entry in Path().glob("*.py")]
-        raise UsageError(f"there is no file and no module {text}{nearest(f'{text}.py', there)}")
+        scripts = [entry.name for entry in Path().glob("*.py")]
+        raise UsageError(f"there is no file and no module {text}{nearest(f'{text}.py', scripts)}")
     root = Path(spec.origin).parents[spec.name.count(".")]
-    return Target(path=spec.origin, root=str(root), module=spec.name if "." in spec.name else "")
+    return ProgramFile(path=spec.origin, root=str(root), module=spec.name if "." in spec.name else "")
 
 
-def _target_on_path(target: Target) -> None:
-    """Let the file's imports be found: from its root first, and then from the folder of its package."""
+def _target_on_path(target: ProgramFile) -> None:
+    """Put the file's root, and then the folder of its package, on `sys.path`."""
     _on_path(target.root)
     if target.package_root and target.package_root not in sys.path:
         sys.path.insert(1, target.package_root)
 
 
 def _on_path(folder: str) -> None:
-    """Let imports find what lies in the folder first; it takes the place of the folder of `stoker` itself."""
+    """Put a folder first on `sys.path`, in place of the folder of the `stoker` program."""
     if sys.path[:1] == [folder]:
         return
     command = os.path.dirname(os.path.abspath(sys.argv[0])) if sys.argv[:1] != [""] else ""
@@ -203,10 +204,10 @@ def _on_path(folder: str) -> None:
         sys.path.insert(0, folder)
 
 
-def _spec(target: Target) -> ModuleSpec | None:
+def _spec(target: ProgramFile) -> ModuleSpec | None:
     if not target.module:
         return None
-    with _users_errors():
+    with _report_user_errors():
         return importlib.util.find_spec(target.module)
 
 
@@ -221,23 +222,23 @@ def _same_file(module: ModuleType, path: str) -> bool:
 
 
 @contextlib.contextmanager
-def _users_errors() -> Iterator[None]:
-    """Turn what the user's code raises into `ScriptFailed`, with the traceback that `python FILE` would have shown."""
+def _report_user_errors() -> Iterator[None]:
+    """Turn errors of the user's code into `ScriptFailed`, with the traceback that `python FILE` shows."""
     try:
         yield
     except StokerError:
         raise
     except Exception as error:  # the user's file
-        text = "".join(traceback.format_exception(type(error), error, _users(error.__traceback__)))
+        text = "".join(traceback.format_exception(type(error), error, _user_traceback(error.__traceback__)))
         raise ScriptFailed(text.rstrip()) from error
 
 
-def _users(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame that is neither ours nor the import system's."""
-    here = trace
-    while here is not None:
-        name = str(here.tb_frame.f_globals.get("__name__", ""))
+def _user_traceback(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame that is neither Stoker's nor the import system's."""
+    frame = trace
+    while frame is not None:
+        name = str(frame.tb_frame.f_globals.get("__name__", ""))
         if name.partition(".")[0] not in ("stoker", "importlib", "contextlib") and "_bootstrap" not in name:
-            return here
-        here = here.tb_next
+            return frame
+        frame = frame.tb_next
     return None
