@@ -199,7 +199,7 @@ def seen_of(case: Case, folder: Path, submitted: Submitted, monkeypatch: pytest.
     made = driver.plan(called_pipeline, {}, request)
     (one,) = made.steps
     submitted.options.clear()
-    (rendered,) = rendering.rendered(made, Session(request))
+    (rendered,) = rendering.render_plan(made, Session(request))
     rendered_with = options_of(case, submitted)
     submitted.requests.clear()
     submitted.options.clear()

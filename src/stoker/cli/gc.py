@@ -108,7 +108,7 @@ def old_runs(
     keep: int | None,
     status: Callable[[RunRow], str] = shown_status,
 ) -> list[RunRow]:
-    """The runs to delete, of runs that are newest first: ended before a time, and not the `keep` newest of a pipeline."""
+    """The runs to delete: ended before a time, and not the `keep` newest of a pipeline; `runs` is newest first."""
     counts: dict[str, int] = {}
     old = []
     for run in runs:
