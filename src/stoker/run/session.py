@@ -204,9 +204,10 @@ class Session:
         site = self.site(_modules_of(steps))
         flavors = self._flavors(settings)
         if self.request.debug:
+            from stoker.worker.serving import distribute
             from stoker.worker.worker import Worker
 
-            execute = Worker(self.store.blobs, checkpoints=site.checkpoints).run
+            execute = Worker(self.store.blobs, checkpoints=site.checkpoints, distribute=distribute).run
             services = Services(leasing=self._leasing(site, steps), execute=execute)
             return dict.fromkeys(flavors, BACKENDS.load(DEBUGGED).open(site, flavors[ORCHESTRATOR][1], services))
         opened = {}

@@ -111,9 +111,9 @@ def _rank(address: str, place: Place, launcher: Launcher) -> None:
     from stoker.core.codec import from_json, to_json
     from stoker.core.protocol import StepTask, WorkerJob
     from stoker.store.blobs import Blobs
-    from stoker.worker import gate, serving
+    from stoker.worker import gate
     from stoker.worker.notice import Notice
-    from stoker.worker.worker import Worker, failed
+    from stoker.worker.worker import Worker, failed, prepare
 
     connection = connected(address, {"op": "begin", "rank": place.rank})
     spec = _received(connection)
@@ -121,7 +121,7 @@ def _rank(address: str, place: Place, launcher: Launcher) -> None:
     os.chdir(spec["cwd"])
     stacks = open(stacks_file(spec["folder"], place.rank), "wb", buffering=0)  # noqa: SIM115  as long as the process
     faulthandler.register(STACKS, file=stacks, all_threads=True)
-    serving.prepare()
+    prepare()
     notice = Notice(spec["grace"])
     notice.listen()
     job, step = from_json(WorkerJob, spec["job"], strict=False), from_json(StepTask, spec["step"], strict=False)

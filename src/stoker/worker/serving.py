@@ -6,28 +6,35 @@ processes left behind.
 
 from __future__ import annotations
 
-import logging
 import os
-import random
 import resource
 import signal
 import socket
 import sys
 import time
-from typing import Any, Final
+from typing import Any, Callable, Final
 
 import attrs
 
 from stoker.core import wire
 from stoker.core.codec import from_json, to_json
-from stoker.core.protocol import StepTask, WorkerEvent, WorkerJob
+from stoker.core.protocol import StepResult, StepTask, WorkerEvent, WorkerJob
 from stoker.store.blobs import Blobs
 from stoker.worker.notice import Notice
 from stoker.worker.processes import children
-from stoker.worker.worker import Worker
+from stoker.worker.worker import Worker, prepare
 
 _LEFTOVER_GRACE: Final = 2.0
 """Seconds that processes left behind by a step get between SIGTERM and SIGKILL."""
+
+
+def distribute(
+    job: WorkerJob, step: StepTask, blobs: str, *, emit: Callable[[WorkerEvent], None], notice: Notice | None
+) -> StepResult:
+    """Run a distributed step by its agent, which is imported for the first of them."""
+    from stoker.worker import agent
+
+    return agent.run(job, step, blobs, emit=emit, notice=notice)
 
 
 def serve(
@@ -43,7 +50,7 @@ def serve(
     """Run jobs until there are none; `libc` flushes C's own buffers so that a step's output stays with the step."""
     notice.listen()
     prepare()
-    worker = Worker(Blobs(blobs_uri), checkpoints=checkpoints, notice=notice)
+    worker = Worker(Blobs(blobs_uri), checkpoints=checkpoints, notice=notice, distribute=distribute)
     worker.emit = lambda event: results.sendall(wire.framed(to_json(event)))
     steps: dict[int, StepTask] = {}
     home, environment, own = os.getcwd(), dict(os.environ), os.getpid()
@@ -83,44 +90,6 @@ def serve(
         if retired:
             _flush(libc)
             return
-
-
-def prepare() -> None:
-    """What a process that runs steps needs of Python itself."""
-    _fresh_randomness()
-    _logging_is_captured()
-
-
-def _fresh_randomness() -> None:
-    """Forked processes would all draw the same random numbers otherwise."""
-    random.seed()
-    # By the submodule's name: numpy imports numpy.random lazily, and importing it here would cost every fork 10 ms.
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.seed()
-
-
-class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to whatever `sys.stderr` is at the time of the record."""
-
-    def __init__(self) -> None:
-        super().__init__(stream=sys.stderr)
-        self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-
-
-def _logging_is_captured() -> None:
-    """Records of INFO and above reach the step's log unless the user's own handlers take them.
-
-    `lastResort` is asked only while no handler is set, so that a step's `logging.basicConfig` keeps its meaning.
-    """
-    logging.lastResort = _Stderr()
-    logging.lastResort.setLevel(logging.INFO)
-    root = logging.getLogger()
-    if not root.handlers and root.level == logging.WARNING:
-        root.setLevel(logging.INFO)
 
 
 def _flush(libc: Any) -> None:

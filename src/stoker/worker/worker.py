@@ -8,8 +8,11 @@ It must not know which backend it is in, nor talk to the database.
 
 from __future__ import annotations
 
+import logging
 import os
+import random
 import resource
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Protocol
 
@@ -50,16 +53,41 @@ class TaskRunner(Protocol):
         """The artifacts that the task has made, by name."""
 
 
+class Distribute(Protocol):
+    """Runs a step in the ranks of a launcher: `agent.run`, which a rank itself has no use for."""
+
+    def __call__(
+        self,
+        job: WorkerJob,
+        step: StepTask,
+        blobs: str,
+        /,
+        *,
+        emit: Callable[[WorkerEvent], None],
+        notice: Notice | None,
+    ) -> StepResult:
+        """The result of all ranks of this node."""
+
+
 class Worker:
     """What stays warm between jobs: the steps' functions and the way to the artifacts.
 
     `checkpoints` is the folder below which steps keep theirs, `notice` where they see that they should stop.
+    `distribute` runs the steps that have a launcher; a rank's worker gets none of those.
     """
 
-    def __init__(self, blobs: Blobs, *, checkpoints: str = "", notice: Notice | None = None) -> None:
+    def __init__(
+        self,
+        blobs: Blobs,
+        *,
+        checkpoints: str = "",
+        notice: Notice | None = None,
+        distribute: Distribute | None = None,
+    ) -> None:
         self.blobs = blobs
         self._checkpoints = checkpoints
         self._notice = notice
+        self._distribute = distribute
         self.emit: Callable[[WorkerEvent], None] = _unheard
         """Sends on what the ranks of a distributed step say while they run; put in by whoever has the way."""
         self._functions: dict[tuple[str, ...], Callable[..., Any]] = {}
@@ -116,11 +144,11 @@ class Worker:
         """The step in this process, or in the ranks of a launcher."""
         if job.launch is None:
             return self._step(job, step)
-        from stoker.worker import agent
-
+        if self._distribute is None:
+            raise ValueError(f"job {job.job} is distributed, and this worker runs single processes")
         document = document_of(job, self._checkpoints)
         job = attrs.evolve(job, context=document)
-        return agent.run(job, step, self.blobs.uri, emit=self.emit, notice=self._notice)
+        return self._distribute(job, step, self.blobs.uri, emit=self.emit, notice=self._notice)
 
     def _step(self, job: WorkerJob, step: StepTask) -> StepResult:
         try:
@@ -233,3 +261,41 @@ def _cpu() -> float:
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def prepare() -> None:
+    """What a process that runs steps needs of Python itself."""
+    _fresh_randomness()
+    _logging_is_captured()
+
+
+def _fresh_randomness() -> None:
+    """Forked processes would all draw the same random numbers otherwise."""
+    random.seed()
+    # By the submodule's name: numpy imports numpy.random lazily, and importing it here would cost every fork 10 ms.
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.seed()
+
+
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to whatever `sys.stderr` is at the time of the record."""
+
+    def __init__(self) -> None:
+        super().__init__(stream=sys.stderr)
+        self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+
+
+def _logging_is_captured() -> None:
+    """Records of INFO and above reach the step's log unless the user's own handlers take them.
+
+    `lastResort` is asked only while no handler is set, so that a step's `logging.basicConfig` keeps its meaning.
+    """
+    logging.lastResort = _Stderr()
+    logging.lastResort.setLevel(logging.INFO)
+    root = logging.getLogger()
+    if not root.handlers and root.level == logging.WARNING:
+        root.setLevel(logging.INFO)
