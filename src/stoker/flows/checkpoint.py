@@ -63,7 +63,7 @@ class Saved:
 
 
 @attrs.frozen(kw_only=True)
-class Place:
+class CheckpointPlace:
     """A task as far as its checkpoints go. `same` is one for its like in all runs that share checkpoints.
 
     `nodes` keep and find theirs together.
@@ -90,7 +90,7 @@ class Place:
         """Those of its like in all runs, the newest first."""
         found = []
         for run, key in self._others():
-            found += Place(root=self.root, run=run, key=key).saved()
+            found += CheckpointPlace(root=self.root, run=run, key=key).saved()
         return sorted(found, key=lambda one: (one.created_on, one.version_id), reverse=True)
 
     def announce(self) -> None:
@@ -112,11 +112,13 @@ class Place:
                 yield run, key
 
 
-def place_of(folder: Path, pathspec: str, *, attempt: int, scope: str, elements: list[str], nodes: int = 1) -> Place:
+def place_of(
+    folder: Path, pathspec: str, *, attempt: int, scope: str, elements: list[str], nodes: int = 1
+) -> CheckpointPlace:
     """The place of a task whose checkpoints are in a folder; `elements` are digests of the foreach's around it."""
     flow, _, step, _ = pathspec.split("/", 3)
     same = sha256("\n".join([scope, flow, step, *elements]).encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return Place(
+    return CheckpointPlace(
         root=str(folder.parent.parent),
         run=folder.parent.name,
         key=folder.name,
@@ -136,7 +138,7 @@ class Checkpoint:
     def __init__(self, temp_dir_root: str | None = None, init_dir: bool = False) -> None:
         self._parent = temp_dir_root
         self._directory: str | None = _folder(temp_dir_root) if init_dir else None
-        self._place: Place | None = None
+        self._place: CheckpointPlace | None = None
 
     @property
     def directory(self) -> str | None:
@@ -193,7 +195,7 @@ class Checkpoint:
             raise UsageError("the checkpoint has no folder", fix="name a path, or write `with Checkpoint() as found:`")
         return str(self._directory if path is None else os.fspath(path))
 
-    def _task(self) -> Place:
+    def _task(self) -> CheckpointPlace:
         place = self._place or _here()
         if place is None:
             raise UsageError(
@@ -206,9 +208,9 @@ class Checkpoint:
 class CurrentCheckpoint(Checkpoint):
     """The checkpoints of the task that runs. `directory` begins with what the latest one has, if `is_loaded`."""
 
-    def __init__(self, place: Place, policy: str, temp_dir_root: str | None = None) -> None:
+    def __init__(self, place: CheckpointPlace, policy: str, temp_dir_root: str | None = None) -> None:
         super().__init__(temp_dir_root, init_dir=True)
-        self._place: Place = place
+        self._place: CheckpointPlace = place
         found = [] if policy == "none" else list(filter(self._begins_with, place.saved()))
         if not found and policy == "eager":
             found = list(filter(self._begins_with, place.everywhere()))
@@ -250,12 +252,12 @@ def _folder(parent: str | None) -> str:
     return tempfile.mkdtemp(prefix="stoker-checkpoint-", dir=parent)
 
 
-def _here() -> Place | None:
+def _here() -> CheckpointPlace | None:
     text = os.environ.get(VARIABLE)
-    return None if not text else Place(**json.loads(text))
+    return None if not text else CheckpointPlace(**json.loads(text))
 
 
-def _of_task(task: Any) -> Place:
+def _of_task(task: Any) -> CheckpointPlace:
     """The place of another task: a client's `Task`, or "Flow/run/step/task"."""
     pathspec = task if isinstance(task, str) else str(task.pathspec)
     parts = pathspec.split("/")
@@ -273,11 +275,11 @@ def _of_task(task: Any) -> Place:
     key = parts[3]
     if not Path(root, file_name(parts[1]), file_name(key)).is_dir():
         key = key.rpartition("[")[0] or key  # a node of a gang, whose checkpoints are those of all its nodes
-    return Place(root=root, run=file_name(parts[1]), key=file_name(key), pathspec=pathspec)
+    return CheckpointPlace(root=root, run=file_name(parts[1]), key=file_name(key), pathspec=pathspec)
 
 
 def _save(
-    place: Place, source: Path, name: str, metadata: Mapping[str, Any], latest: bool, storage_format: str
+    place: CheckpointPlace, source: Path, name: str, metadata: Mapping[str, Any], latest: bool, storage_format: str
 ) -> Saved:
     if not source.exists():
         raise NotFound(f"there is nothing at {source} to be kept as a checkpoint")
@@ -334,7 +336,7 @@ def _in(folder: Path, prefix: str) -> list[Saved]:
     return sorted(found, key=lambda one: (one.version_id, one.created_on), reverse=True)
 
 
-def _meant(place: Place | None, reference: Any) -> Saved:
+def _meant(place: CheckpointPlace | None, reference: Any) -> Saved:
     """The checkpoint that somebody names."""
     if isinstance(reference, Saved):
         reference = reference.key
@@ -343,7 +345,7 @@ def _meant(place: Place | None, reference: Any) -> Saved:
     if isinstance(reference, str) and reference.count("/") == 2:
         run, key, _ = reference.split("/")
         root = place.root if place is not None else _of_task(f"flow/{run}/step/{key}").root
-        found = [one for one in Place(root=root, run=run, key=key).saved() if one.key == reference]
+        found = [one for one in CheckpointPlace(root=root, run=run, key=key).saved() if one.key == reference]
     elif reference is None or isinstance(reference, str):
         mine = [] if place is None else place.saved()
         found = [one for one in mine if reference in (None, one.name)]
@@ -354,5 +356,5 @@ def _meant(place: Place | None, reference: Any) -> Saved:
     return found[0]
 
 
-def _load(place: Place | None, reference: Any, target: str) -> None:
+def _load(place: CheckpointPlace | None, reference: Any, target: str) -> None:
     shutil.copytree(_meant(place, reference).url, target, dirs_exist_ok=True, symlinks=True)

@@ -43,14 +43,14 @@ class Note:
 
 
 @attrs.frozen(kw_only=True)
-class Kind:
+class DecoratorKind:
     """What a decorator takes: words with their defaults, `UNSET` for none, and a check of all of them together."""
 
     words: Mapping[str, Any]
     of_flow: bool = False
     many: bool = False
     check: Callable[[Mapping[str, Any]], None] | None = None
-    told: str = ""
+    help: str = ""
     for_worker: bool = False
     """Whether the worker looks at its words."""
 
@@ -113,7 +113,7 @@ def decorator(name: str) -> Callable[..., Any]:
         return lambda decorated: put(decorated, note)
 
     decorate.__name__ = decorate.__qualname__ = name
-    decorate.__doc__ = KINDS[name].told
+    decorate.__doc__ = KINDS[name].help
     return decorate
 
 
@@ -410,112 +410,118 @@ def _unset(words: Iterable[str]) -> dict[str, Any]:
 
 _SETTINGS: Final = tuple(field.name for field in attrs.fields(ResourceSettings))
 
-_OWN: Final[Mapping[str, Kind]] = {
-    "resources": Kind(
+_OWN: Final[Mapping[str, DecoratorKind]] = {
+    "resources": DecoratorKind(
         words=_unset((*RESOURCES, *ACCELERATORS, *_SETTINGS)),
         check=_resources,
-        told="Ask for hardware: `@resources(cpu=4, gpu=1, memory=32000)`; a number of memory is MB, texts name theirs.",
+        help="Ask for hardware: `@resources(cpu=4, gpu=1, memory=32000)`; a number of memory is MB, texts name theirs.",
     ),
-    "retry": Kind(
+    "retry": DecoratorKind(
         words={"times": 3, "minutes_between_retries": UNSET},
         check=_retry,
-        told="Try the step again when it fails, `times` times; it waits only where `minutes_between_retries` is given.",
+        help="Try the step again when it fails, `times` times; it waits only where `minutes_between_retries` is given.",
     ),
-    "catch": Kind(
+    "catch": DecoratorKind(
         words={"var": None, "print_exception": True},
         for_worker=True,
         check=_catch,
-        told="Go on when the step has failed for good, with the failure in the attribute `var`; however it failed.",
+        help="Go on when the step has failed for good, with the failure in the attribute `var`; however it failed.",
     ),
-    "timeout": Kind(
+    "timeout": DecoratorKind(
         words=_unset(("seconds", "minutes", "hours")),
         check=_timeout,
-        told="End the step when it takes longer, whatever it is doing.",
+        help="End the step when it takes longer, whatever it is doing.",
     ),
-    "environment": Kind(words={"vars": {}}, check=_environment, told="Environment variables for the step."),
-    "secrets": Kind(
+    "environment": DecoratorKind(words={"vars": {}}, check=_environment, help="Environment variables for the step."),
+    "secrets": DecoratorKind(
         words={"sources": (), "role": None, "allow_override": False},
         for_worker=True,
         check=_secrets,
-        told="Secrets as environment variables, read where the step runs: `sources=['env:TOKEN', 'file:.env']`.",
+        help="Secrets as environment variables, read where the step runs: `sources=['env:TOKEN', 'file:.env']`.",
     ),
-    "card": Kind(
+    "card": DecoratorKind(
         words={"type": "default", "id": None, "options": {}, "timeout": 45, "save_errors": True, "customize": False},
         for_worker=True,
         many=True,
         check=_card,
-        told="Put parts of your own on the step's page: `current.card.append(Markdown('…'))`; every step has a page.",
+        help="Put parts of your own on the step's page: `current.card.append(Markdown('…'))`; every step has a page.",
     ),
-    "parallel": Kind(words={}, told="The step runs on the nodes of a `num_parallel`; it says nothing that is new."),
-    "pytorch_parallel": Kind(words={}, told="The same as `@parallel`: nodes get torch's variables in any case."),
-    "pypi": Kind(
+    "parallel": DecoratorKind(
+        words={}, help="The step runs on the nodes of a `num_parallel`; it says nothing that is new."
+    ),
+    "pytorch_parallel": DecoratorKind(
+        words={}, help="The same as `@parallel`: nodes get torch's variables in any case."
+    ),
+    "pypi": DecoratorKind(
         words=_unset(WORDS["pypi"]),
         check=_pypi,
-        told="Packages that the step needs: in its image, or with `--environment=pypi` in an environment made here.",
+        help="Packages that the step needs: in its image, or with `--environment=pypi` in an environment made here.",
     ),
-    "conda": Kind(
+    "conda": DecoratorKind(
         words=_unset(WORDS["conda"]),
         check=_conda,
-        told="Packages that the step needs: in its image, or with `--environment=conda` in an environment made here.",
+        help="Packages that the step needs: in its image, or with `--environment=conda` in an environment made here.",
     ),
-    "uv": Kind(
+    "uv": DecoratorKind(
         words=_unset(WORDS["pypi"]),
         check=_pypi,
-        told="Packages that the step needs: in its image, or with `--environment=uv` in an environment made here.",
+        help="Packages that the step needs: in its image, or with `--environment=uv` in an environment made here.",
     ),
-    "checkpoint": Kind(
+    "checkpoint": DecoratorKind(
         words={"load_policy": "fresh", "temp_dir_root": None, "show_card": True},
         for_worker=True,
         check=_checkpoint,
-        told="A folder that every attempt of the task gets again, with `load_policy='eager'` also other runs.",
+        help="A folder that every attempt of the task gets again, with `load_policy='eager'` also other runs.",
     ),
-    "gpu_profile": Kind(
+    "gpu_profile": DecoratorKind(
         words={"interval": 1, "include_artifacts": True, "artifact_prefix": "gpu_profile_", "with_card": True},
         check=_profile,
-        told="Sample the step's own devices and keep what they did, also of a step that was killed.",
+        help="Sample the step's own devices and keep what they did, also of a step that was killed.",
     ),
     **{
-        launcher.name: Kind(
+        launcher.name: DecoratorKind(
             words={"nproc_per_node": UNSET, "all_nodes_started_timeout": UNSET},
             check=_ranks,
             for_worker=True,
-            told=f"Ranks by {launcher.flow.title} in the step, on each node of a `num_parallel`: "
+            help=f"Ranks by {launcher.flow.title} in the step, on each node of a `num_parallel`: "
             f"`current.{launcher.flow.current}.run('train.py')`.",
         )
         for _, launcher in LAUNCHERS.parts()
         if launcher.flow is not None
     },
-    "cache": Kind(words={}, told="Keep the step's results and find them again while code and inputs are the same."),
-    "project": Kind(
+    "cache": DecoratorKind(
+        words={}, help="Keep the step's results and find them again while code and inputs are the same."
+    ),
+    "project": DecoratorKind(
         words={"name": UNSET, "branch": None, "production": False},
         of_flow=True,
         check=_project,
-        told="Name the project that the flow belongs to; its runs are tagged with it.",
+        help="Name the project that the flow belongs to; its runs are tagged with it.",
     ),
-    "schedule": Kind(
+    "schedule": DecoratorKind(
         words={"hourly": False, "daily": False, "weekly": False, "cron": None, "timezone": None},
         of_flow=True,
         check=_schedule,
-        told="When the flow should run: kept with the flow for whoever deploys it; nothing here starts runs by itself.",
+        help="When the flow should run: kept with the flow for whoever deploys it; nothing here starts runs by itself.",
     ),
-    "pypi_base": Kind(
+    "pypi_base": DecoratorKind(
         words=_unset(WORDS["pypi"]),
         of_flow=True,
         check=_pypi,
-        told="`@pypi` for every step of the flow.",
+        help="`@pypi` for every step of the flow.",
     ),
-    "conda_base": Kind(
+    "conda_base": DecoratorKind(
         words=_unset(WORDS["conda"]),
         of_flow=True,
         check=_conda,
-        told="`@conda` for every step of the flow.",
+        help="`@conda` for every step of the flow.",
     ),
 }
 """The decorators that are no platform's, by name."""
 
 
 @functools.cache
-def _of_platform(decorator: FlowDecorator) -> Kind:
+def _of_platform(decorator: FlowDecorator) -> DecoratorKind:
     """What a platform's decorator takes: words for resources, and settings of its own that one step may have."""
     whole_run = whole_run_fields(decorator.settings)
     own = [field.name for field in attrs.fields(decorator.settings) if field.name not in whole_run]
@@ -524,13 +530,13 @@ def _of_platform(decorator: FlowDecorator) -> Kind:
         _resources({word: value for word, value in values.items() if word in decorator.resources})
         decorator.settings(**{word: value for word, value in values.items() if word not in decorator.resources})
 
-    return Kind(words=_unset((*decorator.resources, *own)), check=check, told=decorator.help)
+    return DecoratorKind(words=_unset((*decorator.resources, *own)), check=check, help=decorator.help)
 
 
-class _Kinds(Mapping[str, Kind]):
+class _Kinds(Mapping[str, DecoratorKind]):
     """Every decorator by its name: those above, and those of platforms, of other distributions' too."""
 
-    def __getitem__(self, name: str) -> Kind:
+    def __getitem__(self, name: str) -> DecoratorKind:
         kind = _OWN.get(name)
         if kind is not None:
             return kind
@@ -547,7 +553,7 @@ class _Kinds(Mapping[str, Kind]):
         return sum(1 for _ in self)
 
 
-KINDS: Final[Mapping[str, Kind]] = _Kinds()
+KINDS: Final[Mapping[str, DecoratorKind]] = _Kinds()
 FOR_WORKER: Final = frozenset(name for name, kind in _OWN.items() if kind.for_worker)
 """Decorators whose words the worker looks at."""
 BUILT_IN: Final = frozenset({*_OWN, *built_in_platforms()})

@@ -213,7 +213,7 @@ class FlowDefinition:
         return self.graph.where
 
     @functools.cached_property
-    def options(self) -> Mapping[str, flowsettings.StepOptions]:
+    def options(self) -> Mapping[str, flowsettings.FlowStepOptions]:
         """What each step's decorators, those of the class and those of `--with` ask for."""
         kind, attached = self.kind, self._attached
         if self._has_mutators or any(flowusers.named(text.partition(":")[0]) for text in attached):
@@ -422,7 +422,7 @@ def is_flow(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, FlowInstance) and bool(transitions.steps_of(value))
 
 
-def _options(found: flowsettings.StepOptions) -> TaskOptions:
+def _options(found: flowsettings.FlowStepOptions) -> TaskOptions:
     """A step's options as far as the engine and the worker look at them."""
     profile = found.note("gpu_profile")
     notes = {note.name: dict(note.values) for note in found.notes if note.name in FOR_WORKER}

@@ -22,7 +22,7 @@ from stoker.core.status import STEP_GOOD, StepStatus
 from stoker.engine import events as ev
 from stoker.engine.growth import Growth
 from stoker.engine.runner import RunLoop
-from stoker.flows.joins import Next, Split, Task, Ways, Wire
+from stoker.flows.joins import Next, Split, TaskState, Ways, Wire
 from stoker.plan.planner import backend_findings
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
@@ -69,7 +69,7 @@ class FlowBody:
         self._said = said
         notes = {name: found.notes for name, found in options.items()}
         self._ways = Ways(graph, parameters, blobs, notes=notes)
-        self._tasks: dict[str, Task] = {}
+        self._tasks: dict[str, TaskState] = {}
         self._groups: dict[Split, dict[str, StepPlan]] = {}
         self._runner: RunLoop | None = None
         self._backends: Mapping[str, RunningBackend] = {}
@@ -111,7 +111,7 @@ class FlowBody:
                 self._end_groups(split)
             self._close(failed=False)
 
-    def _has_failed(self, task: Task, more: Mapping[str, Wire]) -> None:
+    def _has_failed(self, task: TaskState, more: Mapping[str, Wire]) -> None:
         var = self._options[task.step].catch
         if var is not None and self._runner is not None and not self._closed:
             self._catch(task, var, more)
@@ -120,7 +120,7 @@ class FlowBody:
         if self._fail_fast:
             self._close(failed=True)
 
-    def _catch(self, task: Task, var: str, more: Mapping[str, Wire]) -> None:
+    def _catch(self, task: TaskState, var: str, more: Mapping[str, Wire]) -> None:
         """Go on as if the task had done nothing but keep its failure."""
         assert self._runner is not None
         runner = self._runner
@@ -146,7 +146,7 @@ class FlowBody:
 
     # What follows
 
-    def _go_on(self, task: Task, outputs: Mapping[str, Wire]) -> None:
+    def _go_on(self, task: TaskState, outputs: Mapping[str, Wire]) -> None:
         self._growth.forget(task.key)
         found = self._ways.after(task, outputs)
         if found.by_node:
@@ -159,7 +159,7 @@ class FlowBody:
         """Start tasks; the elements of a foreach all at once: ten thousand are one event."""
         assert self._runner is not None
         elements: dict[str, dict[int, Mapping[str, Any]]] = {}
-        firsts: dict[str, tuple[Task, Split]] = {}
+        firsts: dict[str, tuple[TaskState, Split]] = {}
         for task, inputs in found.tasks:
             self._tasks[task.key] = task
             frame = task.element
@@ -172,11 +172,11 @@ class FlowBody:
         for group, given in elements.items():
             self._growth.add(self._group(*firsts[group]), given)
 
-    def _template(self, task: Task) -> StepPlan:
+    def _template(self, task: TaskState) -> StepPlan:
         """The plan of a task's step, on as many nodes as it has."""
         return template_of(self._templates[task.step], task, self._backends)
 
-    def _group(self, task: Task, split: Split) -> StepPlan:
+    def _group(self, task: TaskState, split: Split) -> StepPlan:
         groups = self._groups.setdefault(split, {})
         step = groups.get(task.group)
         if step is None:
@@ -190,7 +190,7 @@ class FlowBody:
             self._growth.settle(step, self._bad.get(key, "succeeded"), split.count)
 
 
-def template_of(template: StepPlan, task: Task, backends: Mapping[str, RunningBackend]) -> StepPlan:
+def template_of(template: StepPlan, task: TaskState, backends: Mapping[str, RunningBackend]) -> StepPlan:
     """The plan of a task's step; of a `num_parallel` a gang's, which is refused here if it cannot be."""
     if task.nodes < 2:
         return template

@@ -1,6 +1,6 @@
 """What the steps of a flow see as `self`, and `@step`, which marks them: artifacts are attributes of the instance.
 
-In the driver a flow is only looked at. Where a task runs, `flows.task` makes an instance and puts a `Task` into
+In the driver a flow is only looked at. Where a task runs, `flows.task` makes an instance and puts a `RunningTask` into
 it: attributes come from there, and what the method leaves behind is kept from there.
 """
 
@@ -18,10 +18,10 @@ from stoker.pipelines.places import caller
 F = TypeVar("F", bound=Callable[..., Any])
 
 TASK: Final = "_stoker_task"
-"""The attribute in which an instance has its `Task`; it is no artifact."""
+"""The attribute in which an instance has its `RunningTask`; it is no artifact."""
 
 
-class Task(Protocol):
+class RunningTask(Protocol):
     """What a running task gives its instance. `transition` is what its `self.next(…)` asked for."""
 
     transition: Transition | None
@@ -132,7 +132,7 @@ class FlowInstance:
         task = self._running("merge_artifacts")
         _merge(task, list(inputs), _names(include, "include"), _names(exclude, "exclude"), include is not None)
 
-    def _running(self, what: str) -> Task:
+    def _running(self, what: str) -> RunningTask:
         task = self.__dict__.get(TASK)
         if task is None:
             raise UsageError(f"self.{what} is asked for where no task runs", where=caller(), fix="use it in a step")

@@ -48,7 +48,7 @@ class Frame:
 
 
 @attrs.frozen(slots=True)
-class Task:
+class TaskState:
     """A task on its way: its step, the ways of splits that it is on, and what it was given.
 
     `group` is the key of the elements of a foreach that it is one of; `nodes` is 0 for what is no `num_parallel`.
@@ -74,7 +74,7 @@ class Next:
     `met` is a split whose ways have all come to their join. `by_node` has the artifacts of each node of a gang.
     """
 
-    tasks: Sequence[tuple[Task, Trees]] = ()
+    tasks: Sequence[tuple[TaskState, Trees]] = ()
     met: Split | None = None
     by_node: Sequence[Mapping[str, Wire]] = ()
 
@@ -101,7 +101,7 @@ class Ways:
         """The first task."""
         return Next(tasks=[self._start(self._graph.start, (), _NOTHING)])
 
-    def after(self, task: Task, outputs: Mapping[str, Wire]) -> Next:
+    def after(self, task: TaskState, outputs: Mapping[str, Wire]) -> Next:
         """What follows a task that made this; `GraphError` where the flow does not have what the task asked for."""
         if task.nodes:
             return self._after_gang(task, outputs)
@@ -127,7 +127,7 @@ class Ways:
             return Next(tasks=[self._start(targets[0], own, made) for own in frames])
         return Next()
 
-    def _check(self, task: Task, targets: Sequence[str]) -> None:
+    def _check(self, task: TaskState, targets: Sequence[str]) -> None:
         """A run that goes on, or is followed, may have gone where the flow of today does not."""
         for target in targets:
             if target not in self._graph.steps:
@@ -141,7 +141,7 @@ class Ways:
         """The same artifact as the same object, however many tasks have it."""
         return self._interned.setdefault((name, f"{wire['s']}:{wire['d']}"), wire)
 
-    def _reach(self, target: str, task: Task, made: Mapping[str, Wire]) -> Next:
+    def _reach(self, target: str, task: TaskState, made: Mapping[str, Wire]) -> Next:
         step = self._graph.steps[target]
         if not step.join:
             return Next(tasks=[self._start(target, task.frames, made)])
@@ -167,7 +167,7 @@ class Ways:
         split.arrived.clear()
         return Next(tasks=[self._start(target, split.frames, _NOTHING, joined=joined)], met=split)
 
-    def _after_gang(self, task: Task, outputs: Mapping[str, Wire]) -> Next:
+    def _after_gang(self, task: TaskState, outputs: Mapping[str, Wire]) -> Next:
         """All nodes of a `num_parallel` are done: their join gets the artifacts of each."""
         word = outputs.get(GANG)
         if word is None:  # caught: no node made anything
@@ -200,15 +200,15 @@ class Ways:
         *,
         joined: Wire | None = None,
         nodes: int = 0,
-    ) -> tuple[Task, Trees]:
+    ) -> tuple[TaskState, Trees]:
         """A task with a key of its own: a switch may go back, and reach a step again with the same indices."""
         indices = "".join(f"[{frame.place}]" for frame in frames if frame.split.kind != "split")
         visit = self._visits[name, indices] = self._visits.get((name, indices), 0) + 1
         key = (name if visit == 1 else f"{name}#{visit}") + indices
-        task = Task(key, name, frames, given, key.rpartition("[")[0], nodes)
+        task = TaskState(key, name, frames, given, key.rpartition("[")[0], nodes)
         return task, self._inputs(task, joined)
 
-    def _inputs(self, task: Task, joined: Wire | None) -> dict[str, Any]:
+    def _inputs(self, task: TaskState, joined: Wire | None) -> dict[str, Any]:
         """The trees of what a task is given."""
         spread = [frame for frame in task.frames if frame.split.kind != "split"]
         stack = [[frame.place, frame.split.count] for frame in spread if frame.split.elements is not None]

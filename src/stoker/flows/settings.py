@@ -38,7 +38,7 @@ _LARGEST: Final = ("cpu_count", "gpu_count", "memory", "disk", "shared_memory", 
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class StepOptions:
+class FlowStepOptions:
     """What a step's decorators ask for. `catch` is the attribute for a failure, "" where it is only to go on.
 
     `placed`: a decorator names the platform on which the step is to run. `remote` is its name where there is no backend
@@ -66,7 +66,7 @@ def of_step(
     attached: Sequence[str] = (),
     without: Iterable[str] = (),
     configs: Mapping[str, Any] | None = None,
-) -> StepOptions:
+) -> FlowStepOptions:
     """A step's options from its own decorators, those of the class that count for it, and those of `--with`."""
     notes = [told(note, configs or {}) for note in notes_of(function) if note.name not in without]
     have = {note.name for note in notes}
@@ -90,7 +90,7 @@ def of_step(
         if layer is not None
     )
     catch = next((note for note in notes if note.name == "catch"), None)
-    return StepOptions(
+    return FlowStepOptions(
         layers=layers,
         notes=tuple(notes),
         catch=None if catch is None else catch.values.get("var") or "",
@@ -139,7 +139,7 @@ def attached_note(text: str) -> Note:
     return noted(name, words_of(name, rest, where) if colon else {}, where)
 
 
-def not_here(step: str, options: StepOptions) -> Finding:
+def not_here(step: str, options: FlowStepOptions) -> Finding:
     """That the platform of a step's decorator is not here yet."""
     return no_backend(
         planned_platforms()[options.remote],
@@ -149,7 +149,7 @@ def not_here(step: str, options: StepOptions) -> Finding:
     )
 
 
-def hinted(options: StepOptions, step: str, cpus: float, memory: int) -> tuple[StepOptions, tuple[str, ...]]:
+def hinted(options: FlowStepOptions, step: str, cpus: float, memory: int) -> tuple[FlowStepOptions, tuple[str, ...]]:
     """The options for a run on this machine, where `@resources` asks for no more than there is; and what to say of it.
 
     A GPU that the machine has is leased. One that it lacks makes the step run on the CPU, and its receipt says so.

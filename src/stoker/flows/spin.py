@@ -34,7 +34,7 @@ from stoker.flows.decorators import KINDS, notes_of, platform_names
 from stoker.flows.definition import FlowDefinition, task_options, templates
 from stoker.flows.execution import template_of
 from stoker.flows.instance import parameters_of
-from stoker.flows.joins import Task, Trees, Ways, Wire
+from stoker.flows.joins import TaskState, Trees, Ways, Wire
 from stoker.flows.transitions import steps_of
 from stoker.plan import plandoc
 from stoker.plan.layers import resolve_pipeline
@@ -69,10 +69,10 @@ class Earlier:
         self._ways = ways
         self._rows: Mapping[str, StepRow] = {row.key: row for row in records.all_steps(run)}
         self._seen: list[str] = []
-        self._open: list[tuple[Task, str]] = []
+        self._open: list[tuple[TaskState, str]] = []
         self._astray: list[GraphError] = []
 
-    def given(self, step: str, key: str = "", *, ancestors: frozenset[str]) -> tuple[Task, Trees]:
+    def given(self, step: str, key: str = "", *, ancestors: frozenset[str]) -> tuple[TaskState, Trees]:
         """A task of a step, its first one if no key is named, and what it is given.
 
         `ancestors` are the steps from which the step can be reached. `NotFound` where the run did not come so far.
@@ -90,7 +90,7 @@ class Earlier:
             self._seen.append(task.key)
         raise self._not_found(step, key, ancestors)
 
-    def _tasks(self) -> Iterator[tuple[Task, Trees]]:
+    def _tasks(self) -> Iterator[tuple[TaskState, Trees]]:
         """Every task that was started, or could have been, in the order in which they follow each other."""
         line = deque(self._ways.begin().tasks)
         while line:
@@ -310,7 +310,7 @@ def _here(stack: Stack) -> Stack:
     return attrs.evolve(stack, orchestrator=local, step_operators=operators)
 
 
-def _plan(session: Session, flow: FlowDefinition, wish: Wish, lender: Store, origin: Run) -> tuple[Plan, Task]:
+def _plan(session: Session, flow: FlowDefinition, wish: Wish, lender: Store, origin: Run) -> tuple[Plan, TaskState]:
     """The plan of the one task: code, decorators and settings as they are now, what it is given as it was."""
     driver.alias_main()
     text = lender.records.plan(origin.id)
@@ -363,7 +363,7 @@ def _parameters(flow: FlowDefinition, were: Mapping[str, Any], store: Store) -> 
 
 def _reached(
     flow: FlowDefinition, wish: Wish, origin: Run, lender: Store, *, parameters: Mapping[str, Any], store: Store
-) -> tuple[Task, Trees]:
+) -> tuple[TaskState, Trees]:
     """The task as the earlier run reached it, with what it is given."""
     notes = {name: found.notes for name, found in task_options(flow).items()}
     ways = Ways(flow.graph, parameters, store.blobs, notes=notes)
@@ -381,7 +381,7 @@ def _reached(
     return task, trees
 
 
-def _template(session: Session, template: StepPlan, task: Task, settings: PipelineSettings) -> StepPlan:
+def _template(session: Session, template: StepPlan, task: TaskState, settings: PipelineSettings) -> StepPlan:
     backends: dict[str, RunningBackend] = session.backends((), settings)
     try:
         return template_of(template, task, backends)

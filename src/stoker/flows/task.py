@@ -45,7 +45,7 @@ _MADE: Final[dict[type, tuple[str, Any]]] = {}
 
 
 class FlowTask:
-    """One task; what `flows.instance.FlowInstance` asks of its `Task`."""
+    """One task; what `flows.instance.FlowInstance` asks of its `RunningTask`."""
 
     def __init__(self, job: WorkerJob, step: StepTask, blobs: Blobs) -> None:
         inputs = job.inputs

@@ -7,11 +7,11 @@ from typing import Any, Iterable, Mapping
 
 from stoker.core.errors import GraphError, ParameterError
 from stoker.core.graph import Binding, Constant, Entries, Many
-from stoker.pipelines.handles import Each, Future, Handle, Handles, Origin, origins_of
+from stoker.pipelines.handles import Each, Future, Handles, Origin, StepHandle, origins_of
 from stoker.pipelines.params import check, element_of, incompatible, is_iterable, shown, text_of, value_of
 from stoker.pipelines.signature import Signature
 
-_HANDLES = (Handle, Future, Each)
+_HANDLES = (StepHandle, Future, Each)
 _DEEP = 50
 """Containers inside containers beyond which nobody looks for outputs: also what ends a list that holds itself."""
 

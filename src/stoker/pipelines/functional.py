@@ -38,7 +38,7 @@ from stoker.pipelines.options import CallOptions, Hook, PipelineOptions, StepOpt
 from stoker.pipelines.params import check, from_document
 from stoker.pipelines.places import caller, place_of
 from stoker.pipelines.signature import Parameter, Signature
-from stoker.pipelines.tracing import ACTIVE, Call, Session, Trace, checked_name, inside
+from stoker.pipelines.tracing import ACTIVE, BodySession, Call, Trace, checked_name, inside
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -48,7 +48,7 @@ R = TypeVar("R")
 OnCall = Callable[["Pipeline[...]", Mapping[str, Any]], Any]
 """What a call of a pipeline does: it is given the pipeline and the arguments."""
 
-__all__ = ["Future", "Pipeline", "Session", "Step", "each", "pipeline_of", "step"]
+__all__ = ["BodySession", "Future", "Pipeline", "Step", "each", "pipeline_of", "step"]
 
 
 class CallStart(Protocol):
@@ -305,7 +305,7 @@ class Pipeline(Generic[P]):
         """The run of a dynamic pipeline's body with real values; every step that it calls goes to a session."""
         return start.calls(lambda session: self.run_body(start.arguments, session))
 
-    def run_body(self, arguments: Mapping[str, Any], session: Session) -> Any:
+    def run_body(self, arguments: Mapping[str, Any], session: BodySession) -> Any:
         """Run the body with real values; every step that it calls goes to the session."""
         with inside(Trace(self.name, session)):
             return self._body(arguments)

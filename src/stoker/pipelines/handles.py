@@ -35,7 +35,7 @@ class Origin:
         return f"output '{self.output}' of step '{self.key}'" if self.output else f"the end of step '{self.key}'"
 
 
-class Handle:
+class StepHandle:
     """One output of a step in a pipeline that is traced: goes into other steps, and has no value yet."""
 
     __slots__ = ("_origin",)
@@ -62,16 +62,16 @@ class Handle:
         raise _refusal(self, "cannot be put inside an object: only lists, tuples and dicts of outputs are understood")
 
 
-class Handles(tuple[Handle, ...]):
+class Handles(tuple[StepHandle, ...]):
     """The outputs of a step that has several: unpacked, or taken by position or by name."""
 
     __slots__ = ()
 
     @overload  # type: ignore[override]
-    def __getitem__(self, which: int | str) -> Handle: ...
+    def __getitem__(self, which: int | str) -> StepHandle: ...
     @overload
-    def __getitem__(self, which: slice) -> tuple[Handle, ...]: ...
-    def __getitem__(self, which: int | str | slice) -> Handle | tuple[Handle, ...]:
+    def __getitem__(self, which: slice) -> tuple[StepHandle, ...]: ...
+    def __getitem__(self, which: int | str | slice) -> StepHandle | tuple[StepHandle, ...]:
         if isinstance(which, str):
             return tuple.__getitem__(
                 self, _index(which, [handle._origin.output for handle in self], self[0]._origin.key)
@@ -79,7 +79,7 @@ class Handles(tuple[Handle, ...]):
         return tuple.__getitem__(self, which)
 
 
-class Loader(Protocol):
+class ValueLoader(Protocol):
     """Where a future's values come from."""
 
     def load(self, origin: Origin) -> Any:
@@ -89,7 +89,7 @@ class Loader(Protocol):
 class Future(Generic[R_co]):
     """A step that runs in a dynamic pipeline: `result()` waits for its value; other steps take it as it is."""
 
-    def __init__(self, origins: tuple[Origin, ...], loader: Loader, *, several: bool) -> None:
+    def __init__(self, origins: tuple[Origin, ...], loader: ValueLoader, *, several: bool) -> None:
         self._origins = origins
         self._loader = loader
         self._several = several
@@ -133,7 +133,7 @@ def each(items: Any) -> Any:
 
 def origins_of(value: Any) -> tuple[Origin, ...]:
     """The outputs that a value stands for: none for a plain value, several for a step with several."""
-    if isinstance(value, Handle):
+    if isinstance(value, StepHandle):
         return (value._origin,)
     if isinstance(value, Handles):
         return tuple(handle._origin for handle in value)
@@ -175,13 +175,13 @@ _REFUSED: Final[Mapping[str, str]] = {
 
 
 def _refused(what: str) -> Callable[..., NoReturn]:
-    def refuse(self: Handle, *args: object) -> NoReturn:
+    def refuse(self: StepHandle, *args: object) -> NoReturn:
         raise _refusal(self, what)
 
     return refuse
 
 
-def _refusal(handle: Handle, what: str) -> GraphError:
+def _refusal(handle: StepHandle, what: str) -> GraphError:
     return GraphError(
         f"{handle._origin.words} {what}: its value is not known while the pipeline is traced",
         where=caller(),
@@ -190,4 +190,4 @@ def _refusal(handle: Handle, what: str) -> GraphError:
 
 
 for _name, _what in _REFUSED.items():
-    setattr(Handle, _name, _refused(_what))
+    setattr(StepHandle, _name, _refused(_what))

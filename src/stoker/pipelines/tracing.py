@@ -1,8 +1,8 @@
 """The body of a pipeline while it runs: its steps' calls become nodes of a graph, or go to a session at once.
 
 `ACTIVE` says in which trace a step is called. A static pipeline's trace gathers nodes and gives handles back; a dynamic
-one hands every node to its `Session` and gives real values back. Keys follow the order of calls only, so that a dynamic
-body that runs again, on resume, finds its steps under the same keys.
+one hands every node to its `BodySession` and gives real values back. Keys follow the order of calls only, so that a
+dynamic body that runs again, on resume, finds its steps under the same keys.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stoker.core.errors import GraphError, ParameterError, UsageError
 from stoker.core.graph import Node, StepSpec
 from stoker.core.settings import Layer
 from stoker.pipelines.bindings import Binder
-from stoker.pipelines.handles import Each, Future, Handle, Handles, Origin, origins_of
+from stoker.pipelines.handles import Each, Future, Handles, Origin, StepHandle, origins_of
 from stoker.pipelines.places import caller
 from stoker.pipelines.signature import Signature
 from stoker.settings.options import OPTIONS
@@ -29,7 +29,7 @@ NESTED: Final = 50
 _NAME: Final = re.compile(r"\w[\w -]*")
 
 
-class Session(Protocol):
+class BodySession(Protocol):
     """Runs the steps of a dynamic pipeline's body."""
 
     def submit(self, node: Node) -> None:
@@ -82,7 +82,7 @@ class _Keys:
 class Trace:
     """The calls of one pipeline's body, in order."""
 
-    def __init__(self, pipeline: str, session: Session | None = None) -> None:
+    def __init__(self, pipeline: str, session: BodySession | None = None) -> None:
         self.pipeline = pipeline
         self.session = session
         self.nodes: list[Node] = []
@@ -284,8 +284,8 @@ def checked_name(name: Any, what: str, where: str) -> str:
     return name
 
 
-def _handles(origins: tuple[Origin, ...], call: Call) -> Handle | Handles:
-    return Handles(map(Handle, origins)) if call.step.unpack else Handle(origins[0])
+def _handles(origins: tuple[Origin, ...], call: Call) -> StepHandle | Handles:
+    return Handles(map(StepHandle, origins)) if call.step.unpack else StepHandle(origins[0])
 
 
 def _for_steps(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from stoker.core.errors import UsageError
 from stoker.core.launch import Launch
 from stoker.launchers.accelerate import Accelerate
 from stoker.pipelines.functional import Pipeline, Step
-from stoker.pipelines.handles import Future, Handle, Handles
+from stoker.pipelines.handles import Future, Handles, StepHandle
 from stoker.pipelines.options import LAUNCH_MARK
 from stoker.pipelines.places import caller
 from stoker.pipelines.tracing import ACTIVE
@@ -63,7 +63,7 @@ def run_with_accelerate(step: Any = None, /, **arguments: Any) -> Any:
 
 
 def _launched(step: Any, launch: Launch, arguments: Mapping[str, Any]) -> Any:
-    if isinstance(step, (Handle, Handles, Future)):
+    if isinstance(step, (StepHandle, Handles, Future)):
         raise _misuse(f"was given {step!r}: the step has been called already, and this stands for its result.")
     if ACTIVE.get() is not None and not _at_module_level():
         name = getattr(step, "__name__", repr(step))
