@@ -143,7 +143,7 @@ class FlowDefinition:
         )
 
     def _config_names(self) -> list[str]:
-        return [found.name for found in parameters_of(self.written).values() if hasattr(type(found), "is_flow_config")]
+        return [found.name for found in parameters_of(self.written).values() if isinstance(found, flowparams.Config)]
 
     def _config_texts(self, options: Mapping[str, Any]) -> Iterator[tuple[str, ConfigText]]:
         """Configs by name, each with how its content is found."""
@@ -250,7 +250,7 @@ class FlowDefinition:
         """The content of every `Config` by attribute: as the command line says, else its default."""
         found = {}
         for attribute, config in parameters_of(self.written).items():
-            if getattr(type(config), "is_flow_config", False):
+            if isinstance(config, flowparams.Config):
                 given = self._configs.get(config.name)
                 value = config.resolved(self.name) if given is None else given(config)
                 if value is None and config.required and self._has_mutators:

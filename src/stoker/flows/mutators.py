@@ -23,7 +23,7 @@ from stoker.core.errors import StokerError, UsageError, nearest
 from stoker.flows import decorators as flowdecorators
 from stoker.flows.decorators import KINDS, NOTES, WHOLE, Note, noted, notes_of
 from stoker.flows.instance import FlowInstance, parameters_of
-from stoker.flows.parameters import Parameter
+from stoker.flows.parameters import Config, Parameter
 from stoker.flows.transitions import is_step, steps_of
 from stoker.flows.user_decorators import USERS, Decorating, named, near
 from stoker.pipelines.places import caller, place
@@ -152,7 +152,7 @@ class MutableFlow(_Mutable):
         """Let the flow have one more parameter, in `pre_mutate`; `overwrite` lets it replace what is there."""
         self._early(f"add_parameter('{name}')")
         given: object = value
-        if not isinstance(given, Parameter) or hasattr(type(given), "is_flow_config"):
+        if not isinstance(given, Parameter) or isinstance(given, Config):
             raise UsageError(f"{value!r} is no Parameter", where=self._at, fix="write Parameter(…) or IncludeFile(…)")
         if hasattr(self._kind, name) and not overwrite:
             raise UsageError(

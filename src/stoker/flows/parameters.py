@@ -235,7 +235,7 @@ def username() -> str:
 
 def missing(flow: str, parameter: Parameter) -> ParameterError:
     """That a parameter without a default was not given."""
-    flag = "--config" if hasattr(type(parameter), "is_flow_config") else f"--{parameter.name}"
+    flag = "--config" if isinstance(parameter, Config) else f"--{parameter.name}"
     more = f"{parameter.name} FILE" if flag == "--config" else "…"
     return ParameterError(
         f"flow {flow}: parameter '{parameter.name}' is missing", where=parameter.where, fix=f"add {flag} {more}"
@@ -373,8 +373,6 @@ class Later:
 
 class Config(Parameter):
     """A parameter whose value is a file's content, known before the flow runs; `--config NAME FILE` names another."""
-
-    is_flow_config = True
 
     def __init__(
         self,

@@ -28,6 +28,7 @@ from stoker.flows import transitions
 from stoker.flows import user_decorators as flowusers
 from stoker.flows.decorators import read_secrets
 from stoker.flows.instance import TASK, Transition, parameters_of
+from stoker.flows.parameters import Config
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 from stoker.worker import modules
@@ -73,7 +74,7 @@ class FlowTask:
     def _as_run(self, written: Any) -> Any:
         """The flow's class as its mutators and the command line make it, with the configs that the run has."""
         for attribute, config in parameters_of(written).items():
-            if hasattr(type(config), "is_flow_config"):
+            if isinstance(config, Config):
                 content = self.parameter(config.name)
                 self._configs[attribute] = config.value_for_step(None if content is UNSET else content)
         attached = json.loads(os.environ.get(flowcurrent.VARIABLE, "{}")).get("with", ())
