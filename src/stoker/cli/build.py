@@ -97,7 +97,7 @@ def distinct(steps: Iterable[StepPlan], engines_of: Mapping[str, str]) -> list[t
     return requests
 
 
-def _engine(address: str) -> engines.Engine | None:
+def _engine(address: str) -> engines.ImageEngine | None:
     return engines.find({**os.environ, "DOCKER_HOST": address} if address else None)
 
 

@@ -25,7 +25,7 @@ from stoker.core.docker import DockerSettings
 from stoker.core.errors import BackendError, SettingsError, UsageError, nearest
 from stoker.images import registry
 from stoker.images.dockerfile import ImageSpec, base_images, dockerfile, pin_images
-from stoker.images.engine import Engine, need
+from stoker.images.engine import ImageEngine, need
 from stoker.images.reference import parse
 from stoker.images.registry import image_facts
 from stoker.images.spec import context_files, spec_of
@@ -79,7 +79,7 @@ def image_for(
     *,
     root: Path,
     folder: Path,
-    engine: Engine | None,
+    engine: ImageEngine | None,
     progress: Progress,
     push: str = "",
 ) -> BuiltImage:
@@ -95,7 +95,7 @@ def image_for(
 
 
 def image_spec(
-    settings: DockerSettings | None, *, root: Path, folder: Path, engine: Engine | None
+    settings: DockerSettings | None, *, root: Path, folder: Path, engine: ImageEngine | None
 ) -> tuple[ImageSpec, Path | None]:
     """What the image is made of, and Stoker's wheel for it; no wheel if the parent is used as it is."""
     spec = spec_of(settings, root=root, python=PYTHON)
@@ -119,7 +119,7 @@ def build_image(
     text: str,
     files: Mapping[str, bytes | Path],
     *,
-    engine: Engine | None,
+    engine: ImageEngine | None,
     progress: Progress,
     push: str = "",
 ) -> BuiltImage:
@@ -159,7 +159,7 @@ def build_image(
     return BuiltImage(reference=reference, tag=tag, inputs=inputs, reused=False, seconds=time.monotonic() - started)
 
 
-def push_image(tag: str, *, engine: Engine, progress: Progress) -> str:
+def push_image(tag: str, *, engine: ImageEngine, progress: Progress) -> str:
     """Push an image of the engine; returns its name with the digest that the registry has."""
     name = parse(tag)
     progress(f"pushing {tag}")
@@ -221,7 +221,7 @@ def option_words(options: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def _use_parent(spec: ImageSpec, engine: Engine | None, started: float) -> BuiltImage:
+def _use_parent(spec: ImageSpec, engine: ImageEngine | None, started: float) -> BuiltImage:
     """The parent image as it is: by the registry's digest, or by its id if no registry has it."""
     local = engine.has(spec.parent) if engine is not None else None
     name = parse(spec.parent)
@@ -240,7 +240,7 @@ def _use_parent(spec: ImageSpec, engine: Engine | None, started: float) -> Built
     )
 
 
-def _base_digest(name: str, spec: ImageSpec, engine: Engine | None, progress: Progress) -> tuple[str, str]:
+def _base_digest(name: str, spec: ImageSpec, engine: ImageEngine | None, progress: Progress) -> tuple[str, str]:
     """(the digest of a base image, the name to write into the Dockerfile for it; "" for its own name).
 
     The engine's builder uses the engine's image, unless the options ask it to pull.
@@ -267,7 +267,7 @@ def _base_digest(name: str, spec: ImageSpec, engine: Engine | None, progress: Pr
     return engine.has(name) or "", ""
 
 
-def _registry_digest(name: str, local: str, engine: Engine) -> str:
+def _registry_digest(name: str, local: str, engine: ImageEngine) -> str:
     """One digest of an image with several in the engine: the registry's, which was used before the pull."""
     digests = engine.digests(name)
     if len(digests) < 2:
@@ -279,14 +279,14 @@ def _registry_digest(name: str, local: str, engine: Engine) -> str:
     return digest if digest in digests else local
 
 
-def _engine_text(spec: ImageSpec, text: str, engine: Engine, pins: Mapping[str, str]) -> str:
+def _engine_text(spec: ImageSpec, text: str, engine: ImageEngine, pins: Mapping[str, str]) -> str:
     """The Dockerfile for an engine: without cache mounts if it has none, and with its base images pinned."""
     if not engine.mounts and text == dockerfile(spec):
         text = dockerfile(spec, cache_mounts=False)
     return pin_images(text, pins, _arguments(spec))
 
 
-def _find_built(tag: str, engine: Engine | None, *, pushed: bool) -> str | None:
+def _find_built(tag: str, engine: ImageEngine | None, *, pushed: bool) -> str | None:
     if not pushed:
         return engine.id(tag) if engine is not None else None
     try:
@@ -298,7 +298,7 @@ def _find_built(tag: str, engine: Engine | None, *, pushed: bool) -> str | None:
     return parse(tag).at(digest_) if digest_ else None
 
 
-def _add_tag(spec: ImageSpec, tag: str, engine: Engine | None, progress: Progress, *, pushed: bool) -> None:
+def _add_tag(spec: ImageSpec, tag: str, engine: ImageEngine | None, progress: Progress, *, pushed: bool) -> None:
     """Give the image the tag of the settings (`image_tag`) beside its own."""
     if not spec.image_tag or engine is None or engine.id(tag) is None:
         return
@@ -316,7 +316,7 @@ def _build(
     text: str,
     context: Mapping[str, bytes | Path],
     *,
-    engine: Engine,
+    engine: ImageEngine,
     tag: str,
     inputs: str,
     say: Progress,
@@ -349,7 +349,7 @@ def _build(
             raise _build_failure(transcript, tag, engine) from error
 
 
-def _build_failure(transcript: Transcript, tag: str, engine: Engine) -> BuildFailed:
+def _build_failure(transcript: Transcript, tag: str, engine: ImageEngine) -> BuildFailed:
     instruction, output = transcript.failure()
     lines = [f"{engine.kind} could not build the image"]
     if instruction:
@@ -359,7 +359,7 @@ def _build_failure(transcript: Transcript, tag: str, engine: Engine) -> BuildFai
     return BuildFailed("\n".join(lines), instruction=instruction, output=output, where=tag, fix=fix)
 
 
-def _tls_flags(names: Iterable[str], engine: Engine) -> list[str]:
+def _tls_flags(names: Iterable[str], engine: ImageEngine) -> list[str]:
     """The flag for registries on this machine, which have no TLS; docker needs none.
 
     The flag applies to every registry of a command, and is given only if all of them are on this machine.
@@ -385,7 +385,7 @@ def _write_context(folder: Path, context: Mapping[str, bytes | Path]) -> None:
                 shutil.copy2(content, path)
 
 
-def _environ(engine: Engine | None) -> Mapping[str, str] | None:
+def _environ(engine: ImageEngine | None) -> Mapping[str, str] | None:
     """The environment to find logins in: the engine's, so that both use the same login."""
     return None if engine is None else engine.environ
 
@@ -396,7 +396,7 @@ def _arguments(spec: ImageSpec) -> dict[str, str]:
     return {name: str(value) for name, value in values.items()}
 
 
-def _run_engine(engine: Engine, arguments: Sequence[str], transcript: list[str]) -> Iterator[str]:
+def _run_engine(engine: ImageEngine, arguments: Sequence[str], transcript: list[str]) -> Iterator[str]:
     """The output of an engine's command, line by line, also appended to `transcript`; raises if the command fails."""
     process = subprocess.Popen(
         [*engine.program, *arguments],

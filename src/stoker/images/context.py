@@ -65,7 +65,7 @@ class CodePackage:
     """Links that lead to folders outside `root`, each with the reason why it is not in the package."""
 
 
-class _File(NamedTuple):
+class _PackedFile(NamedTuple):
     """One file: its name in the package, the path of its bytes, its status, and the target if it is a link."""
 
     name: str
@@ -244,9 +244,9 @@ def _entry_names(root: Path, path: Path) -> Iterator[str]:
         yield below
 
 
-def _entries(root: Path, names: Iterable[str]) -> tuple[list[_File], tuple[str, ...]]:
+def _entries(root: Path, names: Iterable[str]) -> tuple[list[_PackedFile], tuple[str, ...]]:
     """The files that exist now, and the links that are left out, each with the reason."""
-    entries: list[_File] = []
+    entries: list[_PackedFile] = []
     left_out: list[str] = []
     top = os.fspath(root)
     for name in names:
@@ -256,13 +256,13 @@ def _entries(root: Path, names: Iterable[str]) -> tuple[list[_File], tuple[str, 
         except (FileNotFoundError, NotADirectoryError):
             continue  # git still tracks what was deleted
         if stat.S_ISREG(status.st_mode):
-            entries.append(_File(name, path, status))
+            entries.append(_PackedFile(name, path, status))
         elif stat.S_ISLNK(status.st_mode):
             link = _link_target(root, name, path)
             if link:
-                entries.append(_File(name, path, status, link))
+                entries.append(_PackedFile(name, path, status, link))
             elif os.path.isfile(path):
-                entries.append(_File(name, os.path.realpath(path), os.stat(path)))
+                entries.append(_PackedFile(name, os.path.realpath(path), os.stat(path)))
             else:
                 left_out.append(f"{name}: the link leads to {os.readlink(path)}, which is outside {root}")
     return entries, tuple(left_out)
@@ -281,7 +281,7 @@ def _link_target(root: Path, name: str, path: str) -> str:
     return os.path.relpath(real, os.path.join(root, folder))
 
 
-def _check_size(entries: Iterable[_File], root: Path, limit: int) -> None:
+def _check_size(entries: Iterable[_PackedFile], root: Path, limit: int) -> None:
     by_size = sorted(entries, key=lambda one: -one.size)
     total = sum(entry.size for entry in by_size)
     if total <= limit:
@@ -302,7 +302,7 @@ def _size_text(size: int) -> str:
     return f"{size / 10**6:.1f} MB" if size >= 10**5 else size_text(size)
 
 
-def _write_tar(entries: Iterable[_File], sink: BinaryIO | None) -> str:
+def _write_tar(entries: Iterable[_PackedFile], sink: BinaryIO | None) -> str:
     """Write the tar file of the entries and return its digest."""
     tee = _DigestWriter(sink)
     # No time and no owner: the bytes depend on the files alone. PAX takes names of any length.
@@ -344,7 +344,7 @@ class _DigestWriter:
         return self._at
 
 
-def _fingerprint(entries: Iterable[_File]) -> str:
+def _fingerprint(entries: Iterable[_PackedFile]) -> str:
     """A digest of the files' status, which changes when a file does; no file is read."""
     stamps = [entry.stamp for entry in entries]
     return hashlib.sha256(repr((_FORMAT, stamps)).encode("utf-8", "surrogatepass")).hexdigest()
@@ -361,7 +361,9 @@ def _cached_digest(cache_file: Path | None, fingerprint: str) -> str:
     return str(document.get("digest", "")) if same else ""
 
 
-def _cache_digest(cache_file: Path, fingerprint: str, digest: str, entries: Iterable[_File], started: int) -> None:
+def _cache_digest(
+    cache_file: Path, fingerprint: str, digest: str, entries: Iterable[_PackedFile], started: int
+) -> None:
     for entry in entries:
         latest = max(entry.status.st_mtime_ns, entry.status.st_ctime_ns)
         coarse = latest % 10**9 == 0

@@ -26,7 +26,7 @@ SECONDS: Final = 60.0
 MACHINES: Final[Mapping[str, str]] = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 
 
-class Engine:
+class ImageEngine:
     """A container engine that answers."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Engine:
         self.environ = dict(os.environ if environ is None else environ)
 
     def __repr__(self) -> str:
-        return f"Engine({self.kind} {self.version}, {self.platform})"
+        return f"ImageEngine({self.kind} {self.version}, {self.platform})"
 
     @property
     def mounts(self) -> bool:
@@ -121,19 +121,19 @@ class Engine:
             ) from None
 
 
-def find(environ: Mapping[str, str] | None = None) -> Engine | None:
+def find(environ: Mapping[str, str] | None = None) -> ImageEngine | None:
     """The engine to build with: docker if it answers, else podman, else buildah; None if none answers.
 
     With DOCKER_HOST only the engine at that address counts.
     """
-    return next((candidate for _, candidate in _candidates(environ) if isinstance(candidate, Engine)), None)
+    return next((candidate for _, candidate in _candidates(environ) if isinstance(candidate, ImageEngine)), None)
 
 
-def need(environ: Mapping[str, str] | None = None) -> Engine:
+def need(environ: Mapping[str, str] | None = None) -> ImageEngine:
     """`find`, or an error with the reason for each engine."""
     reasons = []
     for kind, candidate in _candidates(environ):
-        if isinstance(candidate, Engine):
+        if isinstance(candidate, ImageEngine):
             return candidate
         reasons.append(f"{kind}: {candidate}")
     raise BackendError(
@@ -142,7 +142,7 @@ def need(environ: Mapping[str, str] | None = None) -> Engine:
     )
 
 
-def _candidates(environ: Mapping[str, str] | None) -> Iterator[tuple[EngineKind, Engine | str]]:
+def _candidates(environ: Mapping[str, str] | None) -> Iterator[tuple[EngineKind, ImageEngine | str]]:
     environ = dict(os.environ if environ is None else environ)
     host = environ.get("DOCKER_HOST", "")
     for kind in ENGINE_KINDS:
@@ -158,8 +158,8 @@ def _candidates(environ: Mapping[str, str] | None) -> Iterator[tuple[EngineKind,
             yield kind, _podman_or_buildah(kind, [program, *remote], environ)
 
 
-def _docker(program: str, environ: dict[str, str]) -> Engine | str:
-    engine = Engine("docker", [program], version="", platform="", environ=environ)
+def _docker(program: str, environ: dict[str, str]) -> ImageEngine | str:
+    engine = ImageEngine("docker", [program], version="", platform="", environ=environ)
     result = engine.ask("version", "--format", "{{json .}}")
     try:
         document = json.loads(result.stdout)
@@ -168,7 +168,7 @@ def _docker(program: str, environ: dict[str, str]) -> Engine | str:
     except (ValueError, KeyError, TypeError):
         return _last_line(result.stderr or result.stdout) or "it answers without a version"
     buildkit = _has_buildkit(engine, str(client.get("Version", "")), server)
-    return Engine(
+    return ImageEngine(
         "docker",
         [program],
         version=str(server["Version"]),
@@ -185,7 +185,7 @@ def _is_podman(server: Mapping[str, Any]) -> bool:
     return "podman" in json.dumps(server.get("Components") or "").lower()
 
 
-def _has_buildkit(engine: Engine, client: str, server: Mapping[str, Any]) -> bool:
+def _has_buildkit(engine: ImageEngine, client: str, server: Mapping[str, Any]) -> bool:
     """Whether `docker build` can use BuildKit: up to 22 it is in the command line, since 23 it is the plugin buildx.
 
     https://docs.docker.com/engine/release-notes/23.0/
@@ -198,8 +198,8 @@ def _has_buildkit(engine: Engine, client: str, server: Mapping[str, Any]) -> boo
     return engine.ask("buildx", "version").returncode == 0
 
 
-def _podman_or_buildah(kind: EngineKind, program: list[str], environ: dict[str, str]) -> Engine | str:
-    engine = Engine(kind, program, version="", platform="", environ=environ)
+def _podman_or_buildah(kind: EngineKind, program: list[str], environ: dict[str, str]) -> ImageEngine | str:
+    engine = ImageEngine(kind, program, version="", platform="", environ=environ)
     result = engine.ask("info", *(("--format", "json") if kind == "podman" else ()))
     try:
         document = json.loads(result.stdout)
@@ -211,7 +211,7 @@ def _podman_or_buildah(kind: EngineKind, program: list[str], environ: dict[str, 
     if not version:
         match = re.search(r"version (\S+)", engine.ask("--version").stdout)
         version = match[1] if match else ""
-    return Engine(
+    return ImageEngine(
         kind, program, version=version, platform=f"{host['os']}/{MACHINES.get(machine, machine)}", environ=environ
     )
 

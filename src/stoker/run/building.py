@@ -41,7 +41,7 @@ class Builder:
         self._folder = folder
         self._report = report
         self._images: dict[str, str] = {}
-        self._engines: dict[str, engine.Engine] = {}
+        self._engines: dict[str, engine.ImageEngine] = {}
 
     def needed(self, steps: Iterable[StepPlan]) -> bool:
         """Whether one of these steps needs anything to be sent along."""
