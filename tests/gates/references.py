@@ -14,11 +14,20 @@ DOTTED = re.compile(r"stoker(?:\.\w+)+(?::\w+)?")
 IN_USERS_CODE = ("stoker.migrate",)
 """Their texts are names that are written into somebody's code, and never imported here."""
 
+GROUPS = frozenset(
+    f"stoker.{kind}" for kind in ("backends", "launchers", "vendors", "serializers", "rules", "causes", "commands")
+)
+"""Names of groups of entry points, some of which are also names of folders."""
+LABELS = frozenset({"stoker.run"})
+"""Keys of a platform's labels, which are also names of folders."""
+
 
 def referred_to(path: Path, modules: frozenset[str]) -> Iterator[str]:
     """The modules that a file names in texts."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and DOTTED.fullmatch(node.value):
+            if node.value in GROUPS | LABELS:
+                continue
             name = node.value.partition(":")[0]
             while name not in modules:
                 name = name.rpartition(".")[0]

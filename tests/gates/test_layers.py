@@ -8,6 +8,12 @@ from pathlib import Path
 
 import grimp
 import pytest
+from tests.gates.references import all_references, circles
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 STANDARD = sys.stdlib_module_names | {"tomllib"}
 """Python 3.10 has no tomllib; `stoker.stacks` takes tomli there."""
@@ -57,6 +63,35 @@ def test_layers(repository: Path) -> None:
         check=False,
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+@pytest.fixture(scope="module")
+def references(repository: Path) -> dict[str, set[str]]:
+    return all_references(repository / "src")
+
+
+def test_a_name_in_a_text_is_an_import(repository: Path, references: dict[str, set[str]]) -> None:
+    """`"stoker.launchers.mpi:LAUNCHER"` ties two folders together as an import does, and the linter does not see it."""
+    layer = {name: number for number, row in enumerate(reversed(layers(repository))) for name in row}
+    wrong = []
+    for module, others in references.items():
+        for other in others - {module}:
+            if "." not in module:
+                continue  # the public faces name what users import
+            here, there = module.split(".")[1], other.split(".")[1]
+            if here not in (there, "__main__") and layer[here] <= layer[there]:
+                wrong.append(f"{module} refers to {other}, which is not below it")
+    assert not wrong, "\n".join(sorted(wrong))
+
+
+def test_no_circle_counting_names_in_texts(references: dict[str, set[str]]) -> None:
+    assert circles(references) == []
+
+
+def layers(repository: Path) -> list[list[str]]:
+    """The folders of each layer as pyproject.toml has them, the highest first."""
+    contracts = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    return [[name.strip() for name in row.split("|")] for row in contracts["contracts"][0]["layers"]]
 
 
 def test_third_parties_are_imported_where_they_may_be(graph: grimp.ImportGraph) -> None:
