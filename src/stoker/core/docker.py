@@ -74,36 +74,53 @@ def parse_python(value: str | None) -> str | None:
 @strict
 @attrs.frozen(kw_only=True)
 class DockerSettings:
-    """The image in which a step runs. A field that is not given is `UNSET`; `None` takes back what weaker layers say.
-
-    `requirements` is the path of a file or a list. `python_package_installer_args` maps flags to values; None is a bare
-    flag: `{"system": None}` is `--system`. `environment` is set before packages are installed, `runtime_environment`
-    after. `accelerator` is what the image is for, such as "cuda12.4": it picks the official parent image where none is
-    given (`images.parents`), and torch's wheels. `python_version` is that of the image's Python, the driver's where
-    none is given. `conda_packages` are installed by micromamba from `conda_channels`, conda-forge where none are given.
-    """
+    """The image in which a step runs. What is not given is `UNSET`; `None` takes back what weaker layers say."""
 
     parent_image: str | None = attrs.field(default=UNSET, converter=parse_text)
+    """The image to start from; without one, an official one for `accelerator` (`images.parents`)."""
     python_version: str | None = attrs.field(default=UNSET, converter=parse_python)
+    """Of the image's Python; the driver's where none is given."""
     dockerfile: str | None = attrs.field(default=UNSET, converter=parse_text)
+    """The path of a Dockerfile that makes the parent image."""
     build_context_root: str | None = attrs.field(default=UNSET, converter=parse_text)
+    """The folder whose files that Dockerfile, or `local_project_install_command`, may use."""
     requirements: str | tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_requirements)
+    """The path of a requirements file, or a list of requirements."""
     pyproject_path: str | None = attrs.field(default=UNSET, converter=parse_text)
+    """The project whose dependencies are installed."""
     required_extras: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_texts)
+    """Extras of that project."""
     replicate_local_python_environment: bool | None = attrs.field(default=UNSET, converter=parse_flag)
+    """Whether the packages of the driver's environment are installed."""
     apt_packages: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_texts)
+    """Packages of the distribution."""
     conda_packages: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_texts)
+    """Packages that micromamba installs from `conda_channels`."""
     conda_channels: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_texts)
+    """Conda-forge where none is given."""
     environment: Mapping[str, str | None] | None = attrs.field(default=UNSET, converter=parse_environment)
+    """Variables that are set before packages are installed."""
     runtime_environment: Mapping[str, str | None] | None = attrs.field(default=UNSET, converter=parse_environment)
+    """Variables that are set after packages are installed."""
     user: str | None = attrs.field(default=UNSET, converter=parse_text)
+    """The user of the image's processes, such as "1000:1000"."""
     skip_build: bool | None = attrs.field(default=UNSET, converter=parse_flag)
+    """Whether the parent image is used as it is."""
     prevent_build_reuse: bool | None = attrs.field(default=UNSET, converter=parse_flag)
+    """Whether an image is built even if an equal one exists."""
     target_repository: str | None = attrs.field(default=UNSET, converter=parse_text)
+    """The repository that the image is pushed to."""
     image_tag: str | None = attrs.field(default=UNSET, converter=parse_text)
+    """The tag of the image."""
     build_config: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_build_config)
+    """The build's options and its ignore file."""
     python_package_installer: Installer | None = attrs.field(default=UNSET, converter=parse_installer)
+    """Uv unless given."""
     python_package_installer_args: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_mapping)
+    """Flag → value; None is a bare flag: `{"system": None}` is `--system`."""
     local_project_install_command: str | None = attrs.field(default=UNSET, converter=parse_text)
+    """The command that installs the local project."""
     platform: str | None = attrs.field(default=UNSET, converter=parse_text)
+    """Such as "linux/amd64"."""
     accelerator: str | None = attrs.field(default=UNSET, converter=parse_text)
+    """What the image is for, such as "cuda12.4": it picks the parent image and torch's wheels."""

@@ -56,14 +56,15 @@ def parse_window(value: float | str | timedelta) -> float:
 class Monitor:
     """`Monitor(0.5)`: a sample of the step's devices every half a second.
 
-    A device works in a sample whose utilisation is `idle_below` percent or more. `idle_for` is how long none of a
-    step's devices may work until `on_idle_gpu="stop"` ends it. What is not given is `UNSET` until the layers are
-    merged; then it is what `WATCHED` has.
+    What is not given is `UNSET` until the layers are merged; then it is what `WATCHED` has.
     """
 
     interval: float = attrs.field(default=UNSET, converter=parse_interval)
+    """Seconds between two samples."""
     idle_below: float = attrs.field(default=UNSET, converter=parse_percent, kw_only=True)
+    """Percent of utilisation; a device with less is idle in that sample."""
     idle_for: float = attrs.field(default=UNSET, converter=parse_window, kw_only=True)
+    """Seconds during which all of a step's devices are idle until `on_idle_gpu="stop"` ends it."""
 
 
 # Ten minutes: loading data and compiling kernels take minutes; who pays by the second says less.

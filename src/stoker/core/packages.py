@@ -86,24 +86,25 @@ def parse_index_urls(value: Iterable[str] | None) -> tuple[str, ...] | None:
 @attrs.frozen(kw_only=True)
 class PackageSettings:
     """The Python packages that a step needs. A field that is not given is `UNSET`; `None` takes back what weaker layers
-    say, also of a single package.
-
-    `pypi` and `conda` map packages to versions: "1.26.4" is that one, ">=1.26,<2" a range, "" any. `channels` are
-    conda's, conda-forge where none is given. `python` is the version of Python, the driver's where none is given.
-    `index_url` stands in place of the installer's own index, `extra_index_urls` beside it. `environment` says what
-    becomes of it on this machine: "local" compares it with the driver's packages and refuses what differs; "pypi",
-    "conda" and "uv" make an environment for a step whose packages differ from the driver's, "uv" always by uv.
-    `disabled`: the step needs nothing of all this.
-    """
+    say, also of a single package."""
 
     pypi: Mapping[str, str | None] | None = attrs.field(default=UNSET, converter=parse_pypi)
+    """Package → version: "1.26.4" is that one, ">=1.26,<2" a range, "" any."""
     conda: Mapping[str, str | None] | None = attrs.field(default=UNSET, converter=parse_conda)
+    """The same for conda's packages; a key may name a channel: "channel::name"."""
     channels: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_texts)
+    """Conda's channels; conda-forge where none is given."""
     python: str | None = attrs.field(default=UNSET, converter=parse_python)
+    """The version of Python; the driver's where none is given."""
     index_url: str | None = attrs.field(default=UNSET, converter=parse_index_url)
+    """The index in place of the installer's own."""
     extra_index_urls: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_index_urls)
+    """Indexes beside it."""
     environment: Kind | None = attrs.field(default=UNSET, converter=parse_kind)
+    """What happens on this machine: "local" compares the packages with the driver's and refuses differences; "pypi",
+    "conda" and "uv" make an environment for a step whose packages differ from the driver's, "uv" always by uv."""
     disabled: bool | None = attrs.field(default=UNSET, converter=parse_flag)
+    """Whether the step needs none of these packages."""
 
     @property
     def makes_environment(self) -> bool:

@@ -68,23 +68,33 @@ def parse_extended(value: Mapping[str, float | str] | None) -> Mapping[str, floa
 class ResourceSettings:
     """What one node of a step gets. A field that is not given is `UNSET`; `None` takes back what weaker layers say.
 
-    Sizes take "16GB", "16GiB", "16Gi", "1.5 GB" or bytes. `accelerators` is "H100:8", a MIG slice
-    "A100-80GB/1g.10gb:2", or a list of ordered alternatives. `share` lets other steps use the same GPU, of which
-    `gpu_memory` is this step's part. `nodes` nodes, each with all of this, start together.
+    Sizes are "16GB", "16GiB", "16Gi", "1.5 GB" or a number of bytes.
     """
 
     cpu_count: float | None = attrs.field(default=UNSET, converter=parse_number)
+    """Cores; a part of one is a number such as 0.5."""
     gpu_count: int | None = attrs.field(default=UNSET, converter=parse_gpu_count)
+    """Accelerators of any model."""
     memory: int | None = attrs.field(default=UNSET, converter=parse_size)
+    """Bytes."""
     accelerators: tuple[Accelerator, ...] | None = attrs.field(default=UNSET, converter=parse_accelerators)
+    """"H100:8", a MIG slice "A100-80GB/1g.10gb:2", or a list of alternatives in order."""
     gpu_memory: int | None = attrs.field(default=UNSET, converter=parse_size)
+    """Bytes that each GPU must have at least; with `share` the step's part of one."""
     share: bool | None = attrs.field(default=UNSET, converter=parse_flag)
+    """Whether other steps may use the same GPU."""
     gpu_vendor: str | None = attrs.field(default=UNSET, converter=parse_vendor)
+    """A name of `vendors.registry`."""
     shared_memory: int | None = attrs.field(default=UNSET, converter=parse_size)
+    """The size of `/dev/shm` in bytes."""
     disk: int | None = attrs.field(default=UNSET, converter=parse_size)
+    """Bytes of free disk."""
     nodes: int | None = attrs.field(default=UNSET, converter=parse_positive_count)
+    """Nodes that start together, each with all of this."""
     spot: bool | None = attrs.field(default=UNSET, converter=parse_flag)
+    """Whether the machine may be one that the platform can take away."""
     extended: Mapping[str, float] | None = attrs.field(default=UNSET, converter=parse_extended)
+    """A platform's own countable resources: `{"example.com/fpga": 1}`."""
 
     def __attrs_post_init__(self) -> None:
         _check(self)

@@ -70,23 +70,26 @@ def parse_jitter(value: float) -> float:
 @strict
 @attrs.frozen
 class Retry:
-    """`Retry(3)`: up to 3 more attempts; `on` names the causes after which, none is any that another attempt may cure.
+    """`Retry(3)`: up to 3 more attempts after a failure.
 
-    The n-th wait is `delay * backoff ** (n - 1)`, at most `max_delay`, longer or shorter by up to `jitter` of it. What
-    is not given is `UNSET` until the layers are merged; then it is what `NO_RETRY` has.
-
-    `on_oom` is a ladder: after an attempt that ran out of memory the next rung that can help is taken, and the request
-    stays as it was changed. Where none is left, another attempt is made only if `on` names the cause. Without `times`
-    there are as many attempts more as the ladder has rungs.
+    What is not given is `UNSET` until the layers are merged; then it is what `NO_RETRY` has.
     """
 
     times: int = attrs.field(default=UNSET, converter=parse_times)
+    """How many attempts may follow the first one. Not given, it is the number of rungs of `on_oom`."""
     on: tuple[str, ...] = attrs.field(default=UNSET, converter=parse_causes, kw_only=True)
+    """The causes after which another attempt is made; none is any that another attempt may cure."""
     delay: float = attrs.field(default=UNSET, converter=parse_delay, kw_only=True)
+    """Seconds of the first wait."""
     backoff: float = attrs.field(default=UNSET, converter=parse_backoff, kw_only=True)
+    """The n-th wait is `delay * backoff ** (n - 1)`."""
     max_delay: float = attrs.field(default=UNSET, converter=parse_delay, kw_only=True)
+    """Seconds of the longest wait."""
     jitter: float = attrs.field(default=UNSET, converter=parse_jitter, kw_only=True)
+    """The part of a wait by which it may be longer or shorter, from 0 to 1."""
     on_oom: tuple[Rung, ...] = attrs.field(default=UNSET, converter=parse_ladder, kw_only=True)
+    """A ladder: after an attempt that ran out of memory the next rung that can help is taken, and the request stays
+    changed. Where none is left, another attempt is made only if `on` names the cause."""
 
 
 # No delay by default: on one machine a failure is rarely cured by waiting, and who retries a network says how long.

@@ -47,17 +47,17 @@ COMPONENTS: Final = ("orchestrator", "step_operator")
 
 @attrs.frozen(kw_only=True)
 class Layer:
-    """What one place asks for: only what was given there, as plain values by option name.
-
-    Settings of a part of the stack stand under "orchestrator.local", or "orchestrator.*" where no flavor was named.
-    `origins` has finer places for single dotted keys, such as lines of a file. `level` is "step" where one step is
-    addressed: what cannot hold for one step is refused there.
-    """
+    """What one place asks for: only what was given there, as plain values."""
 
     origin: str
+    """The place, such as a file and its line."""
     values: Mapping[str, Any] = attrs.field(factory=dict)
+    """Option → value. Settings of a part of the stack stand under "orchestrator.local", or "orchestrator.*" where no
+    flavor was named."""
     origins: Mapping[str, str] = attrs.field(factory=dict)
+    """Dotted key → a finer place, such as a line of a file."""
     level: Level = "pipeline"
+    """"step" where one step is addressed: what cannot hold for one step is refused there."""
 
 
 ANYTHING: Final = ResourceSettings()
@@ -65,41 +65,43 @@ ANYTHING: Final = ResourceSettings()
 
 @attrs.frozen(kw_only=True)
 class StepSettings:
-    """Everything asked for one step, all layers merged.
-
-    `timeout` and `cache_expires` are seconds, None is no limit. `backend` has the settings of the part of the stack on
-    which the step runs, by part: `{"orchestrator": {"max_workers": 4}}`.
-    """
+    """Everything asked for one step, all layers merged."""
 
     resources: ResourceSettings = ANYTHING
     docker: DockerSettings | None = None
     packages: PackageSettings | None = None
     retry: Retry = NO_RETRY
     timeout: float | None = None
+    """Seconds of one attempt; None is no limit."""
     cache: bool = True
     cache_key: Any = None
+    """A JSON value that is part of the cache key."""
     cache_expires: float | None = None
+    """Seconds for which the result is taken from the cache; None is no limit."""
     isolation: Isolation = "warm"
+    """"fresh" runs the step in a new process, "warm" in one that may have run others."""
     accelerator_policy: AcceleratorPolicy = "require"
     on_idle_gpu: OnIdle = "warn"
     monitor: Monitor = WATCHED
     environment: Mapping[str, str] = attrs.field(factory=dict)
+    """Variables of the step's process."""
     launch: Launch | None = None
     step_operator: str | None = None
+    """The name of the backend that runs this step in place of the orchestrator."""
     backend: Mapping[str, Any] = attrs.field(factory=dict)
+    """Settings of the part of the stack on which the step runs: `{"orchestrator": {"max_workers": 4}}`."""
 
 
 @attrs.frozen(kw_only=True)
 class PipelineSettings:
-    """Everything asked for a run as a whole, all layers merged.
-
-    `backend` has the options that each of the run's backends is made with, by the name under which steps call it:
-    "orchestrator", or that of a step operator.
-    """
+    """Everything asked for a run as a whole, all layers merged."""
 
     failure_mode: FailureMode = "fail_fast"
     max_parallel: int | None = None
+    """How many steps run at once on each backend; None is as many as fit."""
     backend: Mapping[str, Any] = attrs.field(factory=dict)
+    """The options of each of the run's backends, by the name under which steps call it: "orchestrator", or that of a
+    step operator."""
 
 
 def fields_given(value: Any) -> dict[str, Any]:
