@@ -35,7 +35,7 @@ bench: $(VENV)/.bench  ## measure what Stoker costs, a step and a start at a tim
 bench-peers: $(VENV)/.bench  ## measure flows beside Metaflow's, where that is installed
 	@$(BIN)/python -m benchmarks --peers
 
-lint: $(VENV)/.test  ## formatting, style, types and floors, without the tests
+lint: $(VENV)/.test  ## formatting, style, types and imports, without the tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/python -m mypy
