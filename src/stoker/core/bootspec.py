@@ -1,4 +1,4 @@
-"""SPEC: everything that the program of a job elsewhere (`worker.boot`) is told."""
+"""SPEC: everything that the program of a job elsewhere (`worker.boot`) gets."""
 
 from __future__ import annotations
 

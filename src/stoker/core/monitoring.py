@@ -17,7 +17,7 @@ AcceleratorPolicy = Literal["require", "prefer"]
 """`require`: without its accelerators a step is refused. `prefer`: it runs on the CPU, and its receipt says so."""
 
 OnIdle = Literal["warn", "fail", "stop", "ignore"]
-"""What becomes of a step whose devices stay idle: it is told, it fails at its end, or it is ended at once."""
+"""What happens to a step whose devices stay idle: a warning, a failure at its end, an end at once, or nothing."""
 
 SHORTEST: Final = 0.05
 """Seconds between two samples. NVML's own utilisation is a mean over 1/6 s to 1 s, so that less tells nothing more."""

@@ -26,12 +26,12 @@ CREDENTIALS: Final = "/run/stoker/environment.json"
 """Inside a container: variables that neither the engine nor the image may show."""
 
 
-# What a worker is told
+# What a worker gets
 
 
 @attrs.frozen(kw_only=True)
 class StepTask:
-    """What a worker is told of a step, once. `runner` names what runs a task of the function, as "module:attribute";
+    """What a worker gets of a step, once. `runner` names what runs a task of the function, as "module:attribute";
     empty where it is called with its inputs. `discards`: what the function returns is kept by another rank."""
 
     COMPACT: ClassVar = True
@@ -76,7 +76,7 @@ class GangTask:
 
 @attrs.frozen(kw_only=True)
 class HookFacts:
-    """What a hook is told of a step that is over, or, without a step, of a run."""
+    """What a hook gets of a step that is over, or, without a step, of a run."""
 
     run: str
     pipeline: str
@@ -90,7 +90,7 @@ class HookFacts:
 
 @attrs.frozen(kw_only=True)
 class WorkerJob:
-    """What a worker is told of a job.
+    """What a worker gets of a job.
 
     `step` is the number of a step that it knows, or that is among `steps`. `inputs` are trees as in
     `core.plan.StepPlan`, with values only. `mark`: others may stand in line behind it, so that the worker marks where
@@ -171,8 +171,8 @@ class StepResult:
 
     Of a step that holds devices: what the gate `proved` of them, and why it ran on the CPU (`fallback`). `left` counts
     the processes that the step left behind; a worker that is `retired` takes no further job. `exited`: the worker died,
-    and somebody else says so. Of one node of a gang: `failed_at` in seconds since the epoch, and whether its failure is
-    only the `echo` of another's.
+    and another process says so. Of one node of a gang: `failed_at` in seconds since the epoch, and whether its failure
+    is only the `echo` of another's.
     """
 
     COMPACT: ClassVar = True

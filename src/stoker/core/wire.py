@@ -44,7 +44,7 @@ class Wakeup:
         self._closed = False
 
     def set(self) -> None:
-        """Wake whoever waits, now or at the next wait."""
+        """End the present wait, or the next one."""
         with self._lock:
             if not self._closed:
                 with contextlib.suppress(BlockingIOError):  # it is full: the next wait ends at once anyway

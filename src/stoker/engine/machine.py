@@ -47,7 +47,7 @@ LOST_LIMIT: Final = 3
 process that imports it would otherwise be tried for ever."""
 
 
-class TaskState:
+class ScheduledTask:
     """A task and its status: pending → preparing → ready → running (→ waiting → ready …) → a final status."""
 
     __slots__ = (
@@ -85,8 +85,8 @@ class Machine:
     """The state of one run. `capacities` are by pool; None is a pool whose platform keeps its own queue."""
 
     def __init__(self, capacities: Mapping[str, Capacity | None], *, fail_fast: bool = True) -> None:
-        self._tasks: dict[str, TaskState] = {}
-        self._followers: dict[str, list[TaskState]] = {}
+        self._tasks: dict[str, ScheduledTask] = {}
+        self._followers: dict[str, list[ScheduledTask]] = {}
         self._pools = {name: Pool(capacity) for name, capacity in capacities.items()}
         self._fail_fast = fail_fast
         self._open = True
@@ -134,7 +134,7 @@ class Machine:
         return self._alarms[0][0] if self._alarms else None
 
     def status(self, key: str) -> str:
-        """A task's status: one of `TaskState`'s, or a final one."""
+        """A task's status: one of `ScheduledTask`'s, or a final one."""
         return self._tasks[key].status
 
     def attempt(self, key: str) -> int:
@@ -155,14 +155,14 @@ class Machine:
         for task in tasks:
             if task.key in self._tasks:
                 raise ValueError(f"task '{task.key}' was added twice")
-            state = TaskState(task)
+            state = ScheduledTask(task)
             self._tasks[task.key] = state
             self._unsettled += 1
             states.append(state)
         for state in states:
             self._link(state)
 
-    def _link(self, state: TaskState) -> None:
+    def _link(self, state: ScheduledTask) -> None:
         doomed = bool(self._stopping)
         for requirement in state.task.requires:
             met = self._is_met(requirement)
@@ -199,12 +199,12 @@ class Machine:
 
     # From preparation to submission
 
-    def _prepare(self, state: TaskState) -> None:
+    def _prepare(self, state: ScheduledTask) -> None:
         state.status = "preparing"
         key = state.task.key
         self._actions.append(Expand(key=key) if state.task.fanout else Prepare(key=key))
 
-    def _find(self, key: str, status: str) -> TaskState | None:
+    def _find(self, key: str, status: str) -> ScheduledTask | None:
         state = self._tasks.get(key)
         return state if state is not None and state.status == status else None
 
@@ -253,7 +253,7 @@ class Machine:
 
     # Attempts
 
-    def _find_running(self, key: str, attempt: int) -> TaskState | None:
+    def _find_running(self, key: str, attempt: int) -> ScheduledTask | None:
         state = self._find(key, "running")
         return state if state is not None and state.attempt == attempt and not state.task.fanout else None
 
@@ -297,11 +297,11 @@ class Machine:
         else:
             self._settle(state, "failed", cause)
 
-    def _may_retry(self, state: TaskState, cause: str, escalated: TaskSpec | None) -> bool:
+    def _may_retry(self, state: ScheduledTask, cause: str, escalated: TaskSpec | None) -> bool:
         worthwhile = escalated is not None or retries_after(cause, state.task)
         return worthwhile and state.failures < state.task.retries and not self._stopping
 
-    def _retry_later(self, state: TaskState, cause: str, now: float) -> None:
+    def _retry_later(self, state: ScheduledTask, cause: str, now: float) -> None:
         state.failures += 1
         state.cancelled = ""
         state.status = "waiting"
@@ -330,9 +330,9 @@ class Machine:
 
     # Final statuses
 
-    def _settle(self, state: TaskState, status: StepStatus, cause: str = "") -> None:
+    def _settle(self, state: ScheduledTask, status: StepStatus, cause: str = "") -> None:
         """Give a task its final status, and then every task whose status follows from it; a loop: chains are long."""
-        unsettled: list[tuple[TaskState, StepStatus, str]] = [(state, status, cause)]
+        unsettled: list[tuple[ScheduledTask, StepStatus, str]] = [(state, status, cause)]
         while unsettled:
             state, status, cause = unsettled.pop()
             if state.status in STEP_DONE:
@@ -357,9 +357,9 @@ class Machine:
                 if self._fail_fast and not self._stopping:
                     self._halt("failing", hard=False)
 
-    def _release(self, requirement: str, *, good: bool) -> list[tuple[TaskState, StepStatus, str]]:
+    def _release(self, requirement: str, *, good: bool) -> list[tuple[ScheduledTask, StepStatus, str]]:
         """Start the tasks of which this was the last requirement; those that can never start are returned, to skip."""
-        skipped: list[tuple[TaskState, StepStatus, str]] = []
+        skipped: list[tuple[ScheduledTask, StepStatus, str]] = []
         for follower in self._followers.pop(requirement, ()):
             if follower.status != "pending":
                 continue
@@ -372,7 +372,11 @@ class Machine:
         return skipped
 
     def _count_child(
-        self, parent: TaskState, child: TaskState, cause: str, unsettled: list[tuple[TaskState, StepStatus, str]]
+        self,
+        parent: ScheduledTask,
+        child: ScheduledTask,
+        cause: str,
+        unsettled: list[tuple[ScheduledTask, StepStatus, str]],
     ) -> None:
         parent.children -= 1
         parent.causes.setdefault(child.status, cause)
@@ -404,7 +408,7 @@ class Machine:
             elif state.status not in STEP_DONE:
                 self._settle(state, "skipped")
 
-    def _cancel(self, state: TaskState, cause: str, *, hard: bool = False) -> None:
+    def _cancel(self, state: ScheduledTask, cause: str, *, hard: bool = False) -> None:
         if state.cancelled and not hard:
             return
         state.cancelled = state.cancelled or cause

@@ -155,7 +155,7 @@ def observed_facts(facts: Mapping[str, Any], *, parent: str, index: int | None) 
 
 
 def hook_facts(run: str, pipeline: str, key: str, status: str, facts: Mapping[str, Any]) -> HookFacts:
-    """What a hook is told of a step that is over, or, without a key, of a run."""
+    """What a hook gets of a settled step, or, without a key, of a run."""
     error = facts.get("error") or {}
     return HookFacts(
         run=run,
