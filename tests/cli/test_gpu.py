@@ -24,7 +24,7 @@ from stoker.core.settings import StepSettings
 from stoker.core.source import FunctionSource
 from stoker.plan import plandoc
 from stoker.store.receipts import ReceiptRow
-from stoker.store.records import Batch
+from stoker.store.records import RowBatch
 from stoker.store.rows import AttemptRow, EventRow, RunRow, StepRow
 from stoker.store.store import Store, open_store
 
@@ -127,7 +127,7 @@ class Told:
     def step(self, key: str, *receipts: Receipt | None, status: Any = "succeeded", **fields: Any) -> None:
         """A step with attempts, each with its receipt or without."""
         self._place += 1
-        batch = Batch()
+        batch = RowBatch()
         known = {"name": key, "position": self._place, "attempts": len(receipts), "status": status}
         batch.step(StepRow(run_id=RUN, key=key, **{**known, **fields}))
         for number, receipt in enumerate(receipts, start=1):
@@ -140,7 +140,7 @@ class Told:
 
     def leased(self, key: str, at: float, **data: Any) -> None:
         """The event of a step that got its devices."""
-        batch = Batch()
+        batch = RowBatch()
         seq = self.store.records.next_seq(RUN)
         batch.event(
             EventRow(

@@ -15,7 +15,7 @@ import pytest
 from stoker.client import Client
 from stoker.core.plan import LogLine
 from stoker.store import artifacts
-from stoker.store.records import Batch
+from stoker.store.records import RowBatch
 from stoker.store.rows import AttemptRow, EventRow, OutputRow, RunRow, StepRow
 from stoker.store.store import Store, open_store
 
@@ -44,7 +44,7 @@ class Book:
 
     def write(self, *rows: Any) -> None:
         """Rows of any kind."""
-        batch = Batch()
+        batch = RowBatch()
         adding = {StepRow: batch.step, AttemptRow: batch.attempt, OutputRow: batch.output, EventRow: batch.event}
         for row in rows:
             adding[type(row)](row)

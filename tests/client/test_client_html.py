@@ -9,7 +9,7 @@ import pytest
 
 from stoker.client import html
 from stoker.core.words import count_text, memory_text, time_text
-from stoker.store.records import Batch
+from stoker.store.records import RowBatch
 from stoker.store.rows import AttemptRow, StepRow
 
 EVIL = '<script>alert("x")</script>'
@@ -101,7 +101,7 @@ def test_outputs_and_elements_of_a_step(book: Any) -> None:
 
 def test_a_long_table_shows_what_failed(book: Any) -> None:
     id = book.run(status="failed")
-    batch = Batch()
+    batch = RowBatch()
     for number in range(1000):
         status = "failed" if number == 900 else "succeeded"
         batch.step(StepRow(run_id=id, key=f"s{number}", name="s", position=number, status=status))  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import pytest
 
 from stoker.core.errors import NotFound, StokerError, UsageError
 from stoker.store import artifacts
-from stoker.store.records import Batch
+from stoker.store.records import RowBatch
 from stoker.store.rows import AttemptRow, StepRow
 
 ERROR = {"type": "ValueError", "message": "no", "traceback": "Traceback …\nValueError: no\n", "place": "train.py:3"}
@@ -314,7 +314,7 @@ def test_a_plain_step_has_no_elements(book: Any) -> None:
 
 def test_ten_thousand_steps_are_one_query(book: Any) -> None:
     id = book.run()
-    batch = Batch()
+    batch = RowBatch()
     for number in range(10_000):
         batch.step(StepRow(run_id=id, key=f"s{number}", name="s", position=number, status="succeeded"))
     book.store.records.write(batch)
@@ -332,11 +332,11 @@ def test_ten_thousand_steps_are_one_query(book: Any) -> None:
 def test_ten_thousand_elements_are_a_few_queries(book: Any) -> None:
     id = book.run()
     parts = range(10_000)
-    batch = Batch()
+    batch = RowBatch()
     batch.step(StepRow(run_id=id, key="f", name="f", status="succeeded", count=len(parts)))
     book.store.records.write(batch)
     book.fan_out(id, "f", [0])
-    batch = Batch()
+    batch = RowBatch()
     row = book.store.records.outputs(id, "f[0]")[0]
     batch.step(StepRow(run_id=id, key="f", name="f", status="succeeded", count=len(parts)))
     for index in parts:

@@ -10,7 +10,7 @@ import pytest
 
 from stoker.core.receipt import Receipt, Track, Use
 from stoker.store.receipts import ReceiptRow
-from stoker.store.records import Batch
+from stoker.store.records import RowBatch
 from stoker.store.rows import AttemptRow
 
 USE = Use(
@@ -32,7 +32,7 @@ TRACKS = (Track(name="utilization", uuid="GPU-1", times=(0.5, 1.5), values=(0.0,
 
 def attempted(book: Any, run: str, key: str, *receipts: Receipt | None) -> None:
     """Attempts at a step, each with its receipt or without one."""
-    batch = Batch()
+    batch = RowBatch()
     for number, receipt in enumerate(receipts, start=1):
         status = "succeeded" if number == len(receipts) else "failed"
         batch.attempt(AttemptRow(run_id=run, key=key, number=number, status=status, started=1.0, ended=61.0))

@@ -11,7 +11,7 @@ import pytest
 from stoker.core.errors import StoreError
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
-from stoker.store.borrowed import Borrowed, borrowing
+from stoker.store.borrowed import BorrowedBlobs, temporary_store
 from stoker.store.store import open_store
 
 LARGE = b"x" * 10_000
@@ -26,8 +26,8 @@ def test_lists_and_values_are_borrowed(tmp_path: Path, monkeypatch: pytest.Monke
     nested = artifacts.gather([parts, artifacts.save(b"z" * 9_000, lender.blobs)], lender.blobs, inline_limit=0)
     document = {"artifacts": {"dict": {"d": {"value": nested.wire()}, "s": {"value": parts.wire()}}}}
     before = sorted(lender.blobs.digests())
-    with borrowing(lender, tmp_path / "moments") as store:
-        assert isinstance(store.blobs, Borrowed)
+    with temporary_store(lender, tmp_path / "moments") as store:
+        assert isinstance(store.blobs, BorrowedBlobs)
         store.blobs.borrow_all(document)
         # As a worker opens it, which knows nothing of the lender.
         there = Blobs(store.artifact_uri)
@@ -42,7 +42,7 @@ def test_lists_and_values_are_borrowed(tmp_path: Path, monkeypatch: pytest.Monke
 def test_what_is_asked_for_is_borrowed_then(tmp_path: Path) -> None:
     lender = Blobs(str(tmp_path / "lender"))
     digest = lender.put(LARGE)
-    borrowed = Borrowed(str(tmp_path / "own"), lender)
+    borrowed = BorrowedBlobs(str(tmp_path / "own"), lender)
     assert borrowed.read(digest, len(LARGE)) == LARGE and borrowed.read(digest) == LARGE
     with pytest.raises(StoreError, match="is not in"):
         borrowed.read("0" * 64)
@@ -55,7 +55,7 @@ def test_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     lender = Blobs(str(tmp_path / "lender"))
     digest = lender.put(LARGE)
     monkeypatch.setattr(os, "link", refused)
-    borrowed = Borrowed(str(tmp_path / "own"), lender)
+    borrowed = BorrowedBlobs(str(tmp_path / "own"), lender)
     assert borrowed.read(digest) == LARGE
     borrowed.put(LARGE)
     borrowed.delete(digest)
@@ -67,9 +67,9 @@ def test_only_what_nobody_uses_is_cleared_away(tmp_path: Path) -> None:
     left = tmp_path / "moments" / "1-left"
     left.mkdir(parents=True)
     (left / "held").touch()
-    with borrowing(lender, tmp_path / "moments") as first:
+    with temporary_store(lender, tmp_path / "moments") as first:
         assert not left.exists()
-        with borrowing(lender, tmp_path / "moments") as second:
+        with temporary_store(lender, tmp_path / "moments") as second:
             assert Path(first.home).exists() and first.home != second.home
             with open(Path(second.home) / "held", encoding="utf-8") as held, pytest.raises(BlockingIOError):
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

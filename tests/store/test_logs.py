@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stoker.core.errors import StoreError
 from stoker.core.plan import LogLine
-from stoker.store.logs import LONGEST, Logs, file_name
+from stoker.store.logs import MAX_LINE_BYTES, Logs, file_name
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_the_last_drawing_of_each_line_is_kept(logs: Logs, text: str, found: lis
 
 
 def test_long_lines_are_split_and_marked(logs: Logs) -> None:
-    long = "ä" * LONGEST + "end"
+    long = "ä" * MAX_LINE_BYTES + "end"
     logs.append("r", "k", 1, [line("before"), line(long), line("after")])
     found = texts(logs)
     assert (found[0], found[-1]) == ("before", "after")
@@ -112,7 +112,7 @@ def test_long_lines_are_split_and_marked(logs: Logs) -> None:
     assert len(parts) > 2
     assert all(part.endswith("…") for part in parts[:-1])
     assert "".join(part.removesuffix("…") for part in parts) == long
-    assert all(len(part.encode()) <= LONGEST for part in parts)
+    assert all(len(part.encode()) <= MAX_LINE_BYTES for part in parts)
 
 
 def test_a_long_progress_bar_is_one_line(logs: Logs) -> None:
@@ -250,9 +250,9 @@ def test_a_torn_line_of_a_rank(logs: Logs) -> None:
 
 
 def test_a_ranks_lines_of_a_line_are_the_ranks(logs: Logs) -> None:
-    logs.append("r", "k", 1, [line("a\nb", rank=5), line("ä" * LONGEST, rank=6)])
+    logs.append("r", "k", 1, [line("a\nb", rank=5), line("ä" * MAX_LINE_BYTES, rank=6)])
     assert texts(logs, rank=5) == ["a", "b"]
-    assert "".join(text.removesuffix("…") for text in texts(logs, rank=6)) == "ä" * LONGEST
+    assert "".join(text.removesuffix("…") for text in texts(logs, rank=6)) == "ä" * MAX_LINE_BYTES
 
 
 def test_which_ranks_wrote(logs: Logs) -> None:

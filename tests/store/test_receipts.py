@@ -17,7 +17,7 @@ from stoker.store import database as module
 from stoker.store import receipts
 from stoker.store.database import Database
 from stoker.store.receipts import ReceiptRow
-from stoker.store.records import Batch, Records
+from stoker.store.records import Records, RowBatch
 from stoker.store.rows import RunRow, StepRow
 from stoker.store.schema import MIGRATIONS
 
@@ -58,7 +58,7 @@ def receipt_row(run: str = "r1", key: str = "train", number: int = 1, **fields: 
 
 
 def write(records: Records, *written: ReceiptRow, token: str = "") -> bool:
-    batch = Batch()
+    batch = RowBatch()
     for row in written:
         batch.receipt(row)
     assert len(batch) == len(written)
@@ -105,7 +105,7 @@ def test_a_driver_that_lost_the_run_writes_no_receipt(held: Records) -> None:
 
 
 def test_a_receipt_is_written_with_its_step_or_not_at_all(held: Records) -> None:
-    batch = Batch()
+    batch = RowBatch()
     batch.step(StepRow(run_id="r1", key="train", name="train"))
     batch.receipt(receipt_row())
     assert not held.write(batch, run_id="r1", token="t0")
@@ -121,7 +121,7 @@ def test_receipts_go_with_their_run(held: Records) -> None:
 
 
 def test_a_new_run_brings_receipts_with_its_first_rows(records: Records) -> None:
-    batch = Batch()
+    batch = RowBatch()
     batch.receipt(receipt_row())
     records.create_run(RunRow(id="r1", pipeline="train", created=1.0), batch=batch)
     assert records.receipt("r1", "train", 1) == receipt_row()

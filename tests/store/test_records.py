@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stoker.core.artifact import StoredArtifact
 from stoker.core.errors import NotFound, StoreError, UsageError
 from stoker.store import rows
-from stoker.store.records import Batch, Records, RunFilter
+from stoker.store.records import Records, RowBatch, RunFilter
 from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, RunRow, StepProgress, StepRow
 from stoker.store.store import Store, open_store
 
@@ -31,7 +31,7 @@ def artifact(number: int = 1, **fields: Any) -> StoredArtifact:
 
 
 def write(records: Records, *written: Any) -> None:
-    batch = Batch()
+    batch = RowBatch()
     add = {
         StepRow: batch.step,
         StepProgress: batch.change,
@@ -67,7 +67,7 @@ def test_a_run_comes_back_as_it_was_written(records: Records) -> None:
 
 
 def test_a_run_and_its_first_rows_are_one_transaction(records: Records) -> None:
-    batch = Batch()
+    batch = RowBatch()
     batch.step(StepRow(run_id="r1", key="a", name="a"))
     records.create_run(run_row(), batch=batch)
     assert [row.key for row in records.steps("r1")] == ["a"]
@@ -138,7 +138,7 @@ def test_a_driver_that_lost_the_run_writes_nothing(records: Records) -> None:
     assert not records.take_over("r1", expected="t1", token="t3", driver={})
     row = records.run("r1")
     assert (row.token, row.sessions, row.status, row.error, row.ended) == ("t2", 2, "running", "", None)
-    batch = Batch()
+    batch = RowBatch()
     batch.step(StepRow(run_id="r1", key="a", name="a"))
     assert not records.write(batch, run_id="r1", token="t1")
     assert records.steps("r1") == []
@@ -167,7 +167,7 @@ def test_a_run_is_not_taken_over_between_the_look_at_its_token_and_the_write(
     )
     waiting = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'UPDATE runs SET token%' AND wait_event_type = 'Lock'"
     with psycopg.connect(postgres_uri, autocommit=True) as other, records.database.transaction() as cursor:
-        cursor.execute(records._sql["held"], ("r1", "t1"))
+        cursor.execute(records._sql["is_holder"], ("r1", "t1"))
         assert cursor.fetchone() == (1,)
         taker.start()
         while other.execute(waiting).fetchone() is None:
@@ -181,13 +181,13 @@ def test_a_run_is_not_taken_over_between_the_look_at_its_token_and_the_write(
 
 def test_a_wish_reaches_the_driver_with_its_heartbeat(records: Records) -> None:
     records.create_run(run_row())
-    assert records.asked("r1", "t1", 5.0) == ""
-    assert records.ask("r1", "cancel")
-    assert records.asked("r1", "t1", 6.0) == "cancel"
-    assert records.asked("r1", "lost", 7.0) is None
+    assert records.heartbeat("r1", "t1", 5.0) == ""
+    assert records.request_end("r1", "cancel")
+    assert records.heartbeat("r1", "t1", 6.0) == "cancel"
+    assert records.heartbeat("r1", "lost", 7.0) is None
     assert records.run("r1").heartbeat == 6.0
     records.set_run("r1", "t1", status="cancelled")
-    assert not records.ask("r1", "now")
+    assert not records.request_end("r1", "now")
 
 
 def test_of_many_that_take_a_run_over_one_succeeds(records: Records) -> None:
@@ -272,7 +272,7 @@ def test_progress_changes_what_moves_and_keeps_the_rest(records: Records) -> Non
 
 
 def test_steps_are_in_the_order_of_the_pipeline_and_elements_by_index(records: Records) -> None:
-    batch = Batch()
+    batch = RowBatch()
     for position, key in enumerate(["z", "fan", "a"]):
         batch.step(StepRow(run_id="r1", key=key, name=key, position=position, count=20 if key == "fan" else None))
     for index in reversed(range(20)):
@@ -425,8 +425,8 @@ def test_a_server_that_closed_the_connection_is_asked_again(records: Records, po
 
 def test_rows_know_their_columns() -> None:
     assert rows.STEPS.columns[:4] == ("run_id", "key", "name", "position")
-    assert rows.text({}) == ""
-    assert rows.text({"a": 1}) == '{"a":1}'
+    assert rows.json_text({}) == ""
+    assert rows.json_text({"a": 1}) == '{"a":1}'
 
 
 # Many writers
@@ -434,11 +434,11 @@ def test_rows_know_their_columns() -> None:
 WRITE = """
 import sys
 from stoker.store.store import open_store
-from stoker.store.records import Batch
+from stoker.store.records import RowBatch
 from stoker.store.rows import EventRow, StepRow
 store = open_store(home=sys.argv[1])
 for number in range(100):
-    batch = Batch()
+    batch = RowBatch()
     batch.step(StepRow(run_id=sys.argv[2], key=f"s{number}", name="s", position=number))
     batch.event(EventRow(run_id=sys.argv[2], seq=number, time=1.0, kind="k"))
     assert store.records.write(batch)

@@ -12,7 +12,7 @@ import pytest
 
 from stoker.core.artifact import StoredArtifact
 from stoker.store import artifacts
-from stoker.store.records import Batch
+from stoker.store.records import RowBatch
 from stoker.store.rows import CacheRow, OutputRow, RunRow, StepRow
 from stoker.store.store import Store, open_store
 from stoker.store.sweep import sweep, unreferenced
@@ -30,7 +30,7 @@ def run(store: Store, id: str = "r1", **fields: Any) -> None:
 
 
 def output(store: Store, artifact: StoredArtifact, key: str = "a") -> None:
-    batch = Batch()
+    batch = RowBatch()
     batch.step(StepRow(run_id="r1", key=key, name="a"))
     batch.output(OutputRow(run_id="r1", key=key, name="output", artifact=artifact))
     store.records.write(batch)
@@ -68,7 +68,7 @@ def test_what_is_put_again_is_young_again(store: Store) -> None:
 def test_what_a_plan_an_input_or_the_cache_names_stays(store: Store) -> None:
     in_plan, in_input, in_wire, in_cache, lost = (blob(store, number) for number in range(5))
     run(store, plan=json.dumps({"steps": [{"inputs": {"x": {"value": in_plan.wire()}}}]}))
-    batch = Batch()
+    batch = RowBatch()
     batch.step(StepRow(run_id="r1", key="a", name="a", inputs={"x": f"numpy:{in_input.digest}", "y": in_wire.wire()}))
     batch.remember(CacheRow(key="k", run_id="gone", step_key="a", created=1.0, outputs={"o": in_cache.wire()}))
     store.records.write(batch)
@@ -77,7 +77,7 @@ def test_what_a_plan_an_input_or_the_cache_names_stays(store: Store) -> None:
 
 def test_what_only_an_expired_entry_of_the_cache_names_goes(store: Store) -> None:
     expired = blob(store, 1)
-    batch = Batch()
+    batch = RowBatch()
     batch.remember(
         CacheRow(key="k", run_id="r", step_key="a", created=1.0, expires=time.time() + 5, outputs={"o": expired.wire()})
     )
@@ -101,7 +101,7 @@ def test_the_elements_of_a_list_stay_wherever_it_is_named(store: Store, count: i
     elif where == "plan":
         run(store, plan=json.dumps({"inputs": [{"value": whole.wire()}]}))
     else:
-        batch = Batch()
+        batch = RowBatch()
         batch.remember(CacheRow(key="k", run_id="r", step_key="a", created=1.0, outputs={"o": whole.wire()}))
         store.records.write(batch)
     assert unreferenced(store) == [lost.digest]

@@ -14,8 +14,8 @@ import click
 from stoker.cli.options import run_argument, stack_option
 from stoker.cli.receipts import newest_receipt, run_receipts
 from stoker.client import Client, Run, Step
+from stoker.client.keys import element_of
 from stoker.client.logs import last_attempt
-from stoker.client.order import element_of
 from stoker.core import receipt_words as words
 from stoker.core.artifact import from_wire
 from stoker.core.errors import UsageError

@@ -16,7 +16,7 @@ import click
 from stoker.cli.options import json_option, run_argument, stack_option
 from stoker.cli.output import paint
 from stoker.client import Client, Run
-from stoker.client.logs import STREAMS, Which, require_ranks
+from stoker.client.logs import STREAMS, LogFilter, require_ranks
 from stoker.core.errors import UsageError
 from stoker.core.plan import LogLine
 from stoker.store.logs import LAUNCHER, Rank
@@ -91,7 +91,9 @@ def command(
             f"'{step}' is a fan-out: its elements have attempts", fix=f'stoker logs {run_id} "{step}[0]" …'
         )
     else:
-        lines = _many_lines(client.store, run, step, which=Which.parse(stream, ranks), follow=follow, tail=tail)
+        lines = _many_lines(
+            client.store, run, step, log_filter=LogFilter.parse(stream, ranks), follow=follow, tail=tail
+        )
     several = ranks is None or len(set(ranks)) > 1
     _print(lines, named=not single, ranked=several, timestamps=timestamps, as_json=as_json, at_once=follow)
 
@@ -119,13 +121,15 @@ def follow_lines(
         time.sleep(POLL)
 
 
-def _many_lines(store: Store, run: Run, step: str | None, *, which: Which, follow: bool, tail: int | None) -> Lines:
+def _many_lines(
+    store: Store, run: Run, step: str | None, *, log_filter: LogFilter, follow: bool, tail: int | None
+) -> Lines:
     if not follow or run.status != "running":  # a rank that wrote nothing yet may still
         logs = ((key, attempt) for key in _keys(run, step) for attempt in store.logs.attempts(run.id, key))
-        require_ranks(store, run.id, logs, which, where=f"run {run.id}" if step is None else f"step '{step}'")
+        require_ranks(store, run.id, logs, log_filter, where=f"run {run.id}" if step is None else f"step '{step}'")
     if follow:
-        return follow_lines(store, run, step, tail=tail, accepts=which.takes)
-    lines = ((key, line) for key, line in run.logs(step) if which.takes(line))
+        return follow_lines(store, run, step, tail=tail, accepts=log_filter.matches)
+    lines = ((key, line) for key, line in run.logs(step) if log_filter.matches(line))
     return lines if tail is None else iter(deque(lines, maxlen=tail))
 
 

@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 
 from stoker.client import Run, Step
-from stoker.client.order import element_of, in_order
+from stoker.client.keys import element_of, sort_keys
 from stoker.core.codec import from_json
 from stoker.core.devices import Device, Lease, claim_of
 from stoker.core.errors import NotFound, StokerError
@@ -60,7 +60,7 @@ def run_receipts(store: Store, run: Run) -> list[StepReceipt]:
     for key, event in leases.items():
         if key not in finished and _attempt_number(event) > last.get(key, 0):
             receipts[key] = running_receipt(event)
-    return [receipts[key] for key in in_order(receipts, run.steps)]
+    return [receipts[key] for key in sort_keys(receipts, run.steps)]
 
 
 def newest_receipt(store: Store, step: Step) -> StepReceipt | None:

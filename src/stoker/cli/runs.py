@@ -7,13 +7,13 @@ import click
 from stoker.cli.options import json_option, stack_option
 from stoker.cli.output import print_json, say, table
 from stoker.client import Client, Run
-from stoker.client.liveness import SHOWN
+from stoker.client.liveness import SHOWN_STATUSES
 from stoker.core.words import time_text
 
 
 @click.command("runs")
 @click.option("--pipeline", metavar="NAME", help="Only runs of this pipeline.")
-@click.option("--status", metavar="STATUS", help=f"Only runs that stand so: {', '.join(SHOWN)}.")
+@click.option("--status", metavar="STATUS", help=f"Only runs that stand so: {', '.join(SHOWN_STATUSES)}.")
 @click.option("--tag", metavar="TAG", help="Only runs with this tag.")
 @click.option("--since", metavar="TIME", help="Only runs of the last while, such as 2h or 7d.")
 @click.option("--limit", type=click.IntRange(min=0), default=20, show_default=True, help="How many; 0 is all.")

@@ -11,7 +11,7 @@ import click
 from stoker.cli.options import json_option, run_argument, stack_option
 from stoker.cli.output import paint, print_json, short, status_text, table
 from stoker.client import Client, Run, Step
-from stoker.client.order import element_of
+from stoker.client.keys import element_of
 from stoker.core.ladder import Change
 from stoker.core.receipt import Receipt
 from stoker.core.receipt_words import summary_of

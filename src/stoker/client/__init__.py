@@ -3,8 +3,8 @@
     run = Client().run("latest")
     run.steps["train"].outputs["model"].load()
 
-A `Run` and its steps are as the store had them when they were read; `Run.refresh` reads them again. Knows the store and
-where it is, nothing of how a run is made to happen.
+A `Run` and its steps show the store at the time when they were read; `Run.refresh` reads them again. This folder knows
+the store and its address, nothing of how runs are executed.
 """
 
 from stoker.client.attempts import Attempt, Failure

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Mapping
 
 import attrs
 
-from stoker.client.times import between, iso, moment
-from stoker.client.usage import usage
+from stoker.client.times import iso_text, optional_time, seconds_between
+from stoker.client.usage import usage_of
 from stoker.core.codec import to_json
 from stoker.core.ladder import Change
 from stoker.core.status import RETRYABLE
@@ -23,33 +23,37 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class Failure:
-    """Why something failed: the classified cause, and the exception where the step's code raised one.
-
-    `place` is the line of yours that raised it, `exit_code` is that of a process that died (negative: by that signal).
-    `why` says what the message means, where that is known, `evidence` what shows it, `advice` what to do. `retryable`
-    is where the same job may succeed: "here", "elsewhere", or "never" without a change. Of a distributed step `rank` is
-    the process that failed first, of `world_size`; `failed_ranks` are all that failed before they were ended. `stacks`
-    has the text of each rank's stacks where they hung.
-    """
+    """Why something failed: the classified cause, and the exception if the step's code raised one."""
 
     cause: str
     message: str = ""
     type: str = ""
+    """The type of the exception."""
     traceback: str = attrs.field(default="", repr=False)
     place: str = ""
+    """The line of your code that raised the exception."""
     exit_code: int | None = None
+    """The exit code of a process that died; negative for a signal."""
     why: str = ""
+    """What the message means; empty if that is unknown."""
     advice: str = attrs.field(default="", repr=False)
+    """What to do."""
     evidence: str = attrs.field(default="", repr=False)
+    """The text that shows the cause."""
     retryable: str = ""
+    """Where the same job may succeed: "here", "elsewhere", or "never" without a change."""
     rank: int | None = None
+    """The process of a distributed step that failed first."""
     world_size: int | None = None
+    """The processes of a distributed step."""
     failed_ranks: tuple[int, ...] = ()
+    """All ranks that failed before the others were ended."""
     stacks: Mapping[int, str] = attrs.field(factory=dict, repr=False)
+    """Rank → the text of its stacks, if the step hung."""
 
     @property
     def where(self) -> str:
-        """Which of several processes failed: "rank 1 of 3"; empty for a step that was one."""
+        """The process that failed, of several: "rank 1 of 3"; empty for a step that was one."""
         return "" if self.rank is None else f"rank {self.rank} of {self.world_size}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -63,36 +67,36 @@ class Failure:
 class Attempt:
     """One try at a step.
 
-    `changes`: what of its request was not as asked, since an attempt had run out of memory; each has `what`, `old` (as
-    asked) and `new`.
+    `changes` are the differences from the step's request after an attempt ran out of memory; each has `what`, `old` (as
+    requested) and `new`.
     """
 
     def __init__(self, row: AttemptRow, records: Records) -> None:
         self._row = row
         self._records = records
-        self._accelerators: ReceiptRow | None = None
-        self._looked = False
+        self._receipt: ReceiptRow | None = None
+        self._receipt_was_read = False
         self.number = row.number
         self.status = row.status
         self.backend = row.backend
-        self.started: datetime | None = moment(row.started)
-        self.ended: datetime | None = moment(row.ended)
-        self.seconds = between(row.started, row.ended)
-        self.usage = usage(row.usage)
+        self.started: datetime | None = optional_time(row.started)
+        self.ended: datetime | None = optional_time(row.ended)
+        self.seconds = seconds_between(row.started, row.ended)
+        self.usage = usage_of(row.usage)
         self.changes = [Change(what=one["what"], old=one["old"], new=one["new"]) for one in row.changes]
         self.failure = _failure(row)
 
     @property
     def receipt(self) -> Receipt | None:
-        """What it did with its accelerators; None for one that asked for none."""
-        found = self._receipt_row()
-        return None if found is None else found.receipt
+        """What it did with its accelerators; None if it requested none."""
+        row = self._receipt_row()
+        return None if row is None else row.receipt
 
     @property
     def tracks(self) -> tuple[Track, ...]:
-        """What was measured over its time, for charts: of each device, and of its processes (`uuid` empty)."""
-        found = self._receipt_row()
-        return () if found is None else found.tracks
+        """Measurements over time, for charts: of each device, and of its processes (`uuid` empty)."""
+        row = self._receipt_row()
+        return () if row is None else row.tracks
 
     def as_dict(self) -> dict[str, Any]:
         """The attempt as JSON, without its tracks."""
@@ -100,8 +104,8 @@ class Attempt:
             "number": self.number,
             "status": self.status,
             "backend": self.backend,
-            "started": iso(self.started),
-            "ended": iso(self.ended),
+            "started": iso_text(self.started),
+            "ended": iso_text(self.ended),
             "seconds": self.seconds,
             "failure": None if self.failure is None else self.failure.as_dict(),
             "usage": self.usage.as_dict(),
@@ -110,10 +114,10 @@ class Attempt:
         }
 
     def __repr__(self) -> str:
-        took = "" if self.seconds is None else f" after {time_text(self.seconds)}"
+        duration = "" if self.seconds is None else f" after {time_text(self.seconds)}"
         changed = f" with {', '.join(map(str, self.changes))}" if self.changes else ""
         why = "" if self.failure is None else f": {self.failure}"
-        return f"<Attempt {self.number} {self.status}{took}{changed}{why}>"
+        return f"<Attempt {self.number} {self.status}{duration}{changed}{why}>"
 
     def _repr_html_(self) -> str:
         from stoker.client import html
@@ -121,10 +125,10 @@ class Attempt:
         return html.attempt(self.as_dict())
 
     def _receipt_row(self) -> ReceiptRow | None:
-        if not self._looked:
-            self._accelerators = self._records.receipt(self._row.run_id, self._row.key, self.number)
-            self._looked = True
-        return self._accelerators
+        if not self._receipt_was_read:
+            self._receipt = self._records.receipt(self._row.run_id, self._row.key, self.number)
+            self._receipt_was_read = True
+        return self._receipt
 
 
 def _failure(row: AttemptRow) -> Failure | None:

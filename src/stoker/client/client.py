@@ -1,4 +1,4 @@
-"""The way into a store: runs by filter, one run, one artifact; and removing a run."""
+"""The entry to a store: list runs, read one run or one artifact, delete a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, Iterator
 import attrs
 
 from stoker import stacks
-from stoker.client.liveness import SHOWN
+from stoker.client.liveness import SHOWN_STATUSES
 from stoker.client.outputs import Output
 from stoker.client.runs import Run
 from stoker.core.errors import NotFound, UsageError, nearest
@@ -19,22 +19,22 @@ from stoker.store.records import RunFilter
 from stoker.store.store import Store, open_store
 
 LATEST: Final = ("latest", "last")
-"""Instead of an id: the newest run. Ids are written without the letter l, so none begins like it."""
+"""Names of the newest run. Ids have no letter l, so that none of them begins like these."""
 _EVERYTHING: Final = 2**31 - 1
 _DIGEST: Final = 64
 _PAGE: Final = 200
-"""Rows read at a time where the database alone cannot say which are meant."""
+"""Rows that are read at a time where the database alone cannot apply the filter."""
 
 
 class Client:
-    """The store of a stack, of the one that is meant when nobody says, or a store that is open already."""
+    """Reads the store of a stack (by default the active one), or a store that is open already."""
 
     def __init__(self, stack: str | None = None, *, store: Store | None = None) -> None:
         if stack is not None and store is not None:
             raise UsageError("a client takes a stack or a store, not both", fix=f"Client({stack!r})")
         self._stack = stack
         self._opened = store
-        self._given = store is not None
+        self._owns_store = store is None
 
     @property
     def store(self) -> Store:
@@ -55,24 +55,24 @@ class Client:
         offset: int = 0,
     ) -> list[Run]:
         """Runs, newest first. `since`: a time, or how long ago, in seconds or as "2h"; `limit=None`: all of them."""
-        if status is not None and status not in SHOWN:
-            raise UsageError(f"no run is ever '{status}'{nearest(status, SHOWN)}")
+        if status is not None and status not in SHOWN_STATUSES:
+            raise UsageError(f"no run is ever '{status}'{nearest(status, SHOWN_STATUSES)}")
         for name, value in (("limit", limit), ("offset", offset)):
             if value is not None and value < 0:
                 raise UsageError(f"{name}={value} is not a number of runs", fix="write 0 or more")
-        alive_matters = status in ("running", "interrupted")
-        which = RunFilter(
+        needs_liveness = status in ("running", "interrupted")
+        run_filter = RunFilter(
             pipeline=pipeline or "",
-            status="running" if alive_matters else status or "",
+            status="running" if needs_liveness else status or "",
             tag=tag or "",
-            since=_moment(since),
+            since=_time_of(since),
             limit=_EVERYTHING if limit is None else limit,
             offset=offset,
         )
-        if not alive_matters:
-            return [Run(self.store, row) for row in self.store.records.runs(which)]
-        found = (run for run in self._pages(which) if run.status == status)
-        return list(islice(found, which.offset, which.offset + which.limit))
+        if not needs_liveness:
+            return [Run(self.store, row) for row in self.store.records.runs(run_filter)]
+        matches = (run for run in self._all_runs(run_filter) if run.status == status)
+        return list(islice(matches, run_filter.offset, run_filter.offset + run_filter.limit))
 
     def run(self, id: str) -> Run:
         """The run with this id, the only one whose id begins so, or the newest for "latest" and "last"."""
@@ -85,13 +85,13 @@ class Client:
 
     def artifact(self, digest: str) -> Output:
         """The oldest output with these bytes, by their digest or its beginning; its `producers` are all of them."""
-        found = self._digests(digest.lower())
-        if not found:
+        digests = self._digests(digest.lower())
+        if not digests:
             raise NotFound(f"there is no output with the digest '{digest}'", fix="digests are in step.outputs")
-        if len(found) > 1:
-            shown = ", ".join(name[:16] for name in found[:5]) + (", …" if len(found) > 5 else "")
-            raise NotFound(f"'{digest}' begins several digests: {shown}", fix="write more of the digest")
-        return Output(self.store, self.store.records.lineage(found[0])[0])
+        if len(digests) > 1:
+            listed = ", ".join(name[:16] for name in digests[:5]) + (", …" if len(digests) > 5 else "")
+            raise NotFound(f"'{digest}' begins several digests: {listed}", fix="write more of the digest")
+        return Output(self.store, self.store.records.lineage(digests[0])[0])
 
     def delete(self, run: Run | str) -> None:
         """Remove a run with its steps, logs, checkpoints and entries of the cache; a `Run` that is gone is fine.
@@ -100,45 +100,45 @@ class Client:
         """
         id = run.id if isinstance(run, Run) else run
         try:
-            found = self.run(id)
+            target = self.run(id)
         except NotFound:
             if isinstance(run, Run):
                 return
             raise
-        if found.status == "running":
-            raise UsageError(f"run {found.id} is running", fix=f"stoker cancel {found.id} first")
-        # Files first: what is interrupted here leaves a run that can be deleted again.
-        self.store.checkpoints.delete(found.id)
-        self.store.records.delete_run(found.id)
-        self.store.logs.delete(found.id)
+        if target.status == "running":
+            raise UsageError(f"run {target.id} is running", fix=f"stoker cancel {target.id} first")
+        # Checkpoints first: if this is interrupted, the run still has its row and can be deleted again.
+        self.store.checkpoints.delete(target.id)
+        self.store.records.delete_run(target.id)
+        self.store.logs.delete(target.id)
 
     def close(self) -> None:
-        """Close what this client opened; it opens again when it is used again."""
-        if self._opened is not None and not self._given:
+        """Close the store if this client opened it; the next use opens it again."""
+        if self._opened is not None and self._owns_store:
             self._opened.close()
 
     def __repr__(self) -> str:
         return f"<Client of {self._opened.home}>" if self._opened is not None else "<Client>"
 
-    def _pages(self, which: RunFilter) -> Iterator[Run]:
-        """Every run that the filter means, whatever its limit."""
+    def _all_runs(self, run_filter: RunFilter) -> Iterator[Run]:
+        """Every run that matches the filter, read in pages; the filter's own limit and offset do not apply."""
         for offset in count(0, _PAGE):
-            rows = self.store.records.runs(attrs.evolve(which, limit=_PAGE, offset=offset))
+            rows = self.store.records.runs(attrs.evolve(run_filter, limit=_PAGE, offset=offset))
             for row in rows:
                 yield Run(self.store, row)
             if len(rows) < _PAGE:
                 return
 
-    def _digests(self, begun: str) -> list[str]:
-        """The digests that begin so, six at most; one that is whole is the only one."""
-        if len(begun) == _DIGEST:
-            return [begun] if self.store.records.lineage(begun) else []
+    def _digests(self, prefix: str) -> list[str]:
+        """The digests with this prefix, six at most; for a whole digest itself, if an output has it."""
+        if len(prefix) == _DIGEST:
+            return [prefix] if self.store.records.lineage(prefix) else []
         database = self.store.records.database
         statement = "SELECT DISTINCT digest FROM outputs WHERE substr(digest, 1, ?) = ? ORDER BY digest LIMIT 6"
-        return [str(row[0]) for row in database.rows(database.sql(statement), (len(begun), begun))] if begun else []
+        return [str(row[0]) for row in database.rows(database.sql(statement), (len(prefix), prefix))] if prefix else []
 
 
-def _moment(since: datetime | timedelta | float | str | None) -> float | None:
+def _time_of(since: datetime | timedelta | float | str | None) -> float | None:
     if since is None:
         return None
     return since.timestamp() if isinstance(since, datetime) else time.time() - duration(since)

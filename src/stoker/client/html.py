@@ -1,4 +1,4 @@
-"""Runs, steps and outputs as tables for a notebook, made from their JSON. Self-contained, for light and dark."""
+"""Renders runs, steps and outputs as HTML tables for notebooks, from their JSON. Self-contained, for light and dark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stoker.core.receipt import Receipt
 from stoker.core.words import count_text, memory_text, time_text
 
 ROWS: Final = 200
-"""Rows of a table. Beyond that a page gets slow and nobody reads; what failed is always shown first."""
+"""Rows of a table: with more, a page gets slow. Steps that failed are always among them."""
 _COLOURS: Final[Mapping[str, str]] = {
     "succeeded": "#2e8b57",
     "cached": "#3f87a6",
@@ -91,13 +91,13 @@ def attempt(document: Mapping[str, Any]) -> str:
         "on": document["backend"],
         "used": _used(document["usage"]),
     }
-    held = "" if document["receipt"] is None else receipt(document["receipt"])
-    return _page(f"attempt <b>{document['number']}</b> {_status(document)}", facts, _failure(document), held)
+    accelerators = "" if document["receipt"] is None else receipt(document["receipt"])
+    return _page(f"attempt <b>{document['number']}</b> {_status(document)}", facts, _failure(document), accelerators)
 
 
 def receipt(document: Mapping[str, Any]) -> str:
     """What an attempt did with its accelerators, from the receipt's JSON: verdict, evidence, devices, advice."""
-    found = from_json(Receipt, document, strict=False)
+    parsed = from_json(Receipt, document, strict=False)
     rows = [
         (
             escape(words.device_name(use)),
@@ -110,16 +110,16 @@ def receipt(document: Mapping[str, Any]) -> str:
             words.text_or_empty(use.first_use, time_text),
             words.text_or_empty(use.longest_idle, time_text),
         )
-        for use in found.devices
+        for use in parsed.devices
     ]
     headers = ("", "model", "utilisation", "peak", "memory", "power", "energy", "first use", "longest idle")
-    kept = [place for place in range(len(headers)) if not rows or any(row[place] for row in rows)]
-    colour = _VERDICTS.get(found.verdict, _OTHER_COLOUR)
-    verdict = f'<span style="color:{colour};font-weight:600">{escape(found.verdict)}</span>'
-    facts = {"asked for": found.asked, "no devices": found.fallback, "stopped": found.stopped or found.left_idle}
-    told = "".join(f"<div>{escape(text)}</div>" for text in (*found.evidence, *found.advice))
-    table = _table([headers[place] for place in kept], [[row[place] for place in kept] for row in rows])
-    return _page(f"accelerators {verdict}", facts, told, table)
+    columns = [index for index in range(len(headers)) if not rows or any(row[index] for row in rows)]
+    colour = _VERDICTS.get(parsed.verdict, _OTHER_COLOUR)
+    verdict = f'<span style="color:{colour};font-weight:600">{escape(parsed.verdict)}</span>'
+    facts = {"asked for": parsed.asked, "no devices": parsed.fallback, "stopped": parsed.stopped or parsed.left_idle}
+    sentences = "".join(f"<div>{escape(text)}</div>" for text in (*parsed.evidence, *parsed.advice))
+    table = _table([headers[index] for index in columns], [[row[index] for index in columns] for row in rows])
+    return _page(f"accelerators {verdict}", facts, sentences, table)
 
 
 def output(document: Mapping[str, Any]) -> str:
@@ -129,12 +129,12 @@ def output(document: Mapping[str, Any]) -> str:
 
 
 def _page(title: str, facts: Mapping[str, str], *parts: str) -> str:
-    known = [(f"<i>{name}</i>", escape(value)) for name, value in facts.items() if value]
-    return f"<div><div>{title}</div>{_table((), known)}{''.join(parts)}</div>"
+    rows = [(f"<i>{name}</i>", escape(value)) for name, value in facts.items() if value]
+    return f"<div><div>{title}</div>{_table((), rows)}{''.join(parts)}</div>"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Cells are HTML already; no rows make no table."""
+    """A table; cells are HTML already. Without rows it is empty."""
     if not rows:
         return ""
     top = "".join(f'<th style="{_CELL}">{name}</th>' for name in head)
@@ -142,8 +142,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f'<table style="{_TABLE}">{f"<thead><tr>{top}</tr></thead>" if head else ""}<tbody>{body}</tbody></table>'
 
 
-def _step_table(steps: Sequence[Mapping[str, Any]], what: str) -> str:
-    shown = _most_telling(steps)
+def _step_table(steps: Sequence[Mapping[str, Any]], noun: str) -> str:
+    listed = _rows_to_show(steps)
     rows = [
         (
             escape(one["key"]) + ("" if one["count"] is None else f" × {one['count']:,}"),
@@ -153,19 +153,19 @@ def _step_table(steps: Sequence[Mapping[str, Any]], what: str) -> str:
             escape(_used(one["usage"])),
             escape(_why(one)),
         )
-        for one in shown
+        for one in listed
     ]
-    left = len(steps) - len(shown)
-    more = f"<div><i>… and {count_text(left, 'more ' + what)}</i></div>" if left else ""
-    return _table((what, "status", "took", "attempts", "used", ""), rows) + more
+    hidden = len(steps) - len(listed)
+    more = f"<div><i>… and {count_text(hidden, 'more ' + noun)}</i></div>" if hidden else ""
+    return _table((noun, "status", "took", "attempts", "used", ""), rows) + more
 
 
-def _most_telling(steps: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """As many as a table takes, in their order: those that failed, then the first of the others."""
+def _rows_to_show(steps: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The steps that fit into a table, in their order: those that failed, then the first of the others."""
     if len(steps) <= ROWS:
         return steps
-    by_weight = sorted(range(len(steps)), key=lambda place: (steps[place]["status"] != "failed", place))
-    return [steps[place] for place in sorted(by_weight[:ROWS])]
+    failed_first = sorted(range(len(steps)), key=lambda index: (steps[index]["status"] != "failed", index))
+    return [steps[index] for index in sorted(failed_first[:ROWS])]
 
 
 def _output_cells(document: Mapping[str, Any]) -> Sequence[str]:
@@ -185,10 +185,10 @@ def _failure(attempt: Mapping[str, Any]) -> str:
     failure = attempt["failure"]
     if failure is None:
         return ""
-    told = escape(f"{failure['cause']}: {failure['message']}".rstrip(": "))
+    summary = escape(f"{failure['cause']}: {failure['message']}".rstrip(": "))
     if not failure["traceback"]:
-        return told
-    return f'<details><summary>{told}</summary><pre style="{_PRE}">{escape(failure["traceback"])}</pre></details>'
+        return summary
+    return f'<details><summary>{summary}</summary><pre style="{_PRE}">{escape(failure["traceback"])}</pre></details>'
 
 
 def _why(document: Mapping[str, Any]) -> str:

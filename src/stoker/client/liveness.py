@@ -1,4 +1,4 @@
-"""Whether a run that says that it is running has a driver that still lives."""
+"""Finds out whether the driver of a run with the status "running" is still alive."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import socket
 import time
 from typing import Any, Final, Literal, Mapping
 
-from stoker.store.rows import RunRow
-from stoker.store.unbegun import OUTPUT, PLACE
+from stoker.store.rows import DRIVER_OUTPUT, DRIVER_PLACE, RunRow
 
 ShownStatus = Literal["running", "succeeded", "failed", "cancelled", "interrupted"]
-"""`interrupted`: the row says "running", and nobody is there any more who makes it so. `stoker resume` goes on."""
+"""`interrupted`: the row says "running", and the driver is dead. `stoker resume` continues the run."""
 
-SHOWN: Final[tuple[ShownStatus, ...]] = ("running", "succeeded", "failed", "cancelled", "interrupted")
+SHOWN_STATUSES: Final[tuple[ShownStatus, ...]] = ("running", "succeeded", "failed", "cancelled", "interrupted")
 SILENCE: Final = 60.0
-"""Seconds. A driver shows every second that it lives; a minute forgives a machine that swaps and clocks that differ."""
-_JUST_BEATEN: Final = 5.0
-"""Seconds within which a heartbeat is believed over a start time that differs: the start time is counted from the
-kernel's idea of when it booted, which moves when somebody sets the clock, as after a virtual machine was paused."""
+"""Seconds without a heartbeat after which a driver counts as dead. Drivers write one every second; a minute allows for
+machines that swap and clocks that differ."""
+_RECENT: Final = 5.0
+"""Seconds within which a heartbeat outweighs a different start time: the kernel counts start times from its boot, and
+that moment moves when the clock is set, as after a virtual machine was paused."""
 _SAME_START: Final = 2.0
-"""Seconds by which two readings of one process's start may differ; a pid is not given out again that fast."""
+"""Seconds by which two readings of one process's start may differ; a pid is not reused that fast."""
 
 
 def shown_status(row: RunRow) -> ShownStatus:
-    """The run's status, "interrupted" where its row says "running" and its driver is dead."""
+    """The run's status: "interrupted" if its row says "running" and its driver is dead."""
     if row.status != "running":
         return row.status
-    return "running" if _lives(row.driver, time.time() - (row.heartbeat or 0.0)) else "interrupted"
+    return "running" if _is_alive(row.driver, time.time() - (row.heartbeat or 0.0)) else "interrupted"
 
 
-def awaited(row: RunRow) -> str:
-    """Where the run's driver is to begin, such as "Slurm job 123"; empty once one has."""
-    place, output = str(row.driver.get(PLACE, "")), row.driver.get(OUTPUT)
-    return f"{place}, which writes to {output}" if place and output else place
+def awaited_place(row: RunRow) -> str:
+    """What will start the run's driver, such as "Slurm job 123"; empty once a driver has begun."""
+    platform, output = str(row.driver.get(DRIVER_PLACE, "")), row.driver.get(DRIVER_OUTPUT)
+    return f"{platform}, which writes to {output}" if platform and output else platform
 
 
-def _lives(driver: Mapping[str, Any], silent: float) -> bool:
+def _is_alive(driver: Mapping[str, Any], silent: float) -> bool:
     pid = driver.get("pid")
-    if pid is None and driver.get(PLACE):
-        return True  # a platform has it, and lets it wait for as long as it takes
+    if pid is None and driver.get(DRIVER_PLACE):
+        return True  # it waits in a platform's queue, for any time
     if not isinstance(pid, int) or driver.get("host") != socket.gethostname():
         return silent <= SILENCE
     import psutil
@@ -47,12 +47,12 @@ def _lives(driver: Mapping[str, Any], silent: float) -> bool:
         process = psutil.Process(pid)
         if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
             return False
-        started = process.create_time()
+        start = process.create_time()
     except psutil.NoSuchProcess:
         return False
     except psutil.AccessDenied:
         return silent <= SILENCE
     recorded = driver.get("started")
-    if recorded is None or abs(started - recorded) <= _SAME_START:
+    if recorded is None or abs(start - recorded) <= _SAME_START:
         return True
-    return silent <= _JUST_BEATEN
+    return silent <= _RECENT

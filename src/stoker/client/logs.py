@@ -1,4 +1,4 @@
-"""The lines of a step as they come, and those of many steps in the order of their times."""
+"""Reads the lines of a step, also while it runs, and merges those of many steps by time."""
 
 from __future__ import annotations
 
@@ -20,23 +20,27 @@ STREAMS: Final = ("stdout", "stderr")
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class Source:
-    """A step with lines, none of them older than `start`."""
+class StepLog:
+    """The lines of a step."""
 
     start: float
+    """Seconds since the epoch; no line is older."""
     key: str
+    """The step's key; empty for the pipeline's own hooks."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class Which:
-    """Which lines are asked for: of one stream or of both (""), of some ranks or of everybody (None)."""
+class LogFilter:
+    """Selects lines by stream and rank."""
 
     stream: str = ""
+    """ "stdout" or "stderr"; empty for both."""
     ranks: frozenset[Rank] | None = None
+    """None for all ranks and the launcher."""
 
     @classmethod
-    def parse(cls, stream: str | None, rank: Ranks) -> Which:
-        """What a person asked for; refuses what is no stream and no rank."""
+    def parse(cls, stream: str | None, rank: Ranks) -> LogFilter:
+        """The filter for a user's arguments. Raises `UsageError` for an unknown stream or rank."""
         if stream is not None and stream not in STREAMS:
             raise UsageError(f"there is no stream '{stream}'{nearest(stream, STREAMS)}")
         if rank is None:
@@ -48,35 +52,37 @@ class Which:
                 raise UsageError(f"rank={each!r} is no rank", fix=f"write a number from 0, several, or '{LAUNCHER}'")
         return cls(stream=stream or "", ranks=frozenset(cast("list[Rank]", several)))
 
-    def takes(self, line: LogLine) -> bool:
-        """Whether a line is among them."""
+    def matches(self, line: LogLine) -> bool:
+        """Whether the filter selects a line."""
         rank = LAUNCHER if line.rank is None else line.rank
         return (not self.stream or line.stream == self.stream) and (self.ranks is None or rank in self.ranks)
 
 
-EVERY: Final = Which()
+ALL_LINES: Final = LogFilter()
 
 
 def ranks_of(store: Store, run: str, logs: Iterable[tuple[str, int]], *, enough: Collection[int] = ()) -> list[int]:
-    """The ranks that wrote lines in logs (step and attempt); with `enough`, not looked for once these are found."""
-    found: set[int] = set()
+    """The ranks with lines in logs (step and attempt); with `enough`, reading stops once these ranks were found."""
+    ranks: set[int] = set()
     for key, attempt in logs:
-        missing = set(enough) - found
+        missing = set(enough) - ranks
         if enough and not missing:
             break
-        found.update(store.logs.ranks(run, key, attempt, enough=missing))
-    return sorted(found)
+        ranks.update(store.logs.ranks(run, key, attempt, enough=missing))
+    return sorted(ranks)
 
 
-def require_ranks(store: Store, run: str, logs: Iterable[tuple[str, int]], which: Which, *, where: str) -> None:
-    """Refuse ranks of which there is no line, and name those that wrote."""
-    wanted = sorted(rank for rank in which.ranks or () if isinstance(rank, int))
-    if not wanted:
+def require_ranks(
+    store: Store, run: str, logs: Iterable[tuple[str, int]], log_filter: LogFilter, *, where: str
+) -> None:
+    """Raise `NotFound` if a rank of the filter has no line; the message names the ranks that have."""
+    required = sorted(rank for rank in log_filter.ranks or () if isinstance(rank, int))
+    if not required:
         return
-    found = ranks_of(store, run, logs, enough=wanted)
-    missing = [rank for rank in wanted if rank not in found]
-    if missing and found:
-        raise NotFound(f"{where} has no line of {ranks_text(missing)}: {ranks_text(found)} wrote")
+    present = ranks_of(store, run, logs, enough=required)
+    missing = [rank for rank in required if rank not in present]
+    if missing and present:
+        raise NotFound(f"{where} has no line of {ranks_text(missing)}: {ranks_text(present)} wrote")
     if missing:
         raise NotFound(f"{where} has no line of {ranks_text(missing)}, nor of any other", fix="ask without a rank")
 
@@ -95,79 +101,81 @@ def ranks_text(ranks: Iterable[int]) -> str:
 
 
 def last_attempt(store: Store, run: str, key: str) -> int:
-    """The number of the latest attempt of which anything is known, 1 for a step of which nothing is."""
+    """The number of the latest attempt in the store; 1 for a step without any."""
     row = store.records.step(run, key)
     recorded = [attempt.number for attempt in store.records.attempts(run, key)]
     return max(1, row.attempts if row is not None else 0, *recorded, *store.logs.attempts(run, key))
 
 
-def there(store: Store, run: str, sources: Iterable[Source]) -> Iterator[tuple[str, int]]:
-    """The logs that there are of steps, as step and attempt."""
+def attempts_with_logs(store: Store, run: str, sources: Iterable[StepLog]) -> Iterator[tuple[str, int]]:
+    """The attempts of steps that have a log, as (key, attempt)."""
     for source in sources:
         yield from ((source.key, attempt) for attempt in store.logs.attempts(run, source.key))
 
 
-def so_far(
-    store: Store, run: str, key: str, attempt: int | None, *, which: Which = EVERY, tail: int | None = None
+def recorded_lines(
+    store: Store, run: str, key: str, attempt: int | None, *, log_filter: LogFilter = ALL_LINES, tail: int | None = None
 ) -> Iterator[LogLine]:
-    """The lines that an attempt wrote, without a number the last one."""
+    """The lines so far of an attempt, by default of the last one."""
     last = last_attempt(store, run, key)
     if attempt is not None and not 0 <= attempt <= last:
         raise NotFound(f"step '{key}' has no attempt {attempt}: its last one is {last}")
     number = last if attempt is None else attempt
-    require_ranks(store, run, [(key, number)], which, where=f"attempt {number} of step '{key}'")
-    return store.logs.lines(run, key, number, stream=which.stream, rank=which.ranks, tail=tail)
+    require_ranks(store, run, [(key, number)], log_filter, where=f"attempt {number} of step '{key}'")
+    return store.logs.lines(run, key, number, stream=log_filter.stream, rank=log_filter.ranks, tail=tail)
 
 
-def followed(
-    store: Store, run: str, key: str, attempt: int | None, *, which: Which = EVERY, tail: int | None = None
+def follow_lines(
+    store: Store, run: str, key: str, attempt: int | None, *, log_filter: LogFilter = ALL_LINES, tail: int | None = None
 ) -> Iterator[LogLine]:
-    """An attempt's lines as they come until it is over; without a number, until the step is, whatever its attempts."""
+    """An attempt's lines as they come, until it ends; without a number, those of all attempts until the step ends."""
     number = last_attempt(store, run, key) if attempt is None else attempt
     skipped = 0
     if tail is not None:
-        there = sum(1 for _ in store.logs.lines(run, key, number, stream=which.stream, rank=which.ranks))
-        skipped = max(0, there - tail)
+        count = sum(1 for _ in store.logs.lines(run, key, number, stream=log_filter.stream, rank=log_filter.ranks))
+        skipped = max(0, count - tail)
     while True:
-        over = partial(_is_over, store, run, key, number)
-        lines = store.logs.follow(run, key, number, stream=which.stream, rank=which.ranks, done=over)
+        has_ended = partial(_attempt_has_ended, store, run, key, number)
+        lines = store.logs.follow(run, key, number, stream=log_filter.stream, rank=log_filter.ranks, done=has_ended)
         yield from itertools.islice(lines, skipped, None)
-        if attempt is not None or (_step_is_over(store, run, key) and last_attempt(store, run, key) <= number):
+        if attempt is not None or (_step_has_ended(store, run, key) and last_attempt(store, run, key) <= number):
             return
         number, skipped = number + 1, 0
 
 
-def _is_over(store: Store, run: str, key: str, attempt: int) -> bool:
-    """Whether an attempt writes nothing more: its row, or that of a later one, is written when it has ended."""
-    ended = any(row.number >= attempt for row in store.records.attempts(run, key))
-    return ended or _step_is_over(store, run, key)
+def _attempt_has_ended(store: Store, run: str, key: str, attempt: int) -> bool:
+    """Whether an attempt has ended: then its row, or that of a later attempt, is in the store."""
+    has_row = any(row.number >= attempt for row in store.records.attempts(run, key))
+    return has_row or _step_has_ended(store, run, key)
 
 
-def _step_is_over(store: Store, run: str, key: str) -> bool:
+def _step_has_ended(store: Store, run: str, key: str) -> bool:
     row = store.records.step(run, key)
     if row is not None and row.status in STEP_DONE:
         return True
     try:
         return shown_status(store.records.run(run)) != "running"
     except NotFound:
-        return True  # it was deleted meanwhile
+        return True  # the run was deleted meanwhile
 
 
-def whole(store: Store, run: str, key: str, *, which: Which = EVERY) -> Iterator[LogLine]:
-    """All lines of a step: its attempts, first to last, and then what its hooks wrote, which is attempt 0."""
+def step_lines(store: Store, run: str, key: str, *, log_filter: LogFilter = ALL_LINES) -> Iterator[LogLine]:
+    """All lines of a step: its attempts, first to last, then attempt 0, the output of its hooks."""
     for attempt in sorted(store.logs.attempts(run, key), key=lambda number: (number == 0, number)):
-        yield from store.logs.lines(run, key, attempt, stream=which.stream, rank=which.ranks)
+        yield from store.logs.lines(run, key, attempt, stream=log_filter.stream, rank=log_filter.ranks)
 
 
-def merged(store: Store, run: str, sources: Iterable[Source], *, which: Which = EVERY) -> Iterator[tuple[str, LogLine]]:
-    """The lines of many steps by time. A log is opened when its turn comes: no more are open than ran at once."""
+def merge_by_time(
+    store: Store, run: str, sources: Iterable[StepLog], *, log_filter: LogFilter = ALL_LINES
+) -> Iterator[tuple[str, LogLine]]:
+    """The lines of many steps by time. Logs are opened at their steps' starts: as many at once as steps ran at once."""
     waiting = sorted(sources, key=lambda source: source.start, reverse=True)
     running: list[tuple[float, int, str, LogLine, Iterator[LogLine]]] = []
     ticket = itertools.count()
     while waiting or running:
         while waiting and (not running or waiting[-1].start <= running[0][0]):
             source = waiting.pop()
-            lines = whole(store, run, source.key, which=which)
+            lines = step_lines(store, run, source.key, log_filter=log_filter)
             first = next(lines, None)
             if first is not None:
                 heapq.heappush(running, (first.time, next(ticket), source.key, first, lines))

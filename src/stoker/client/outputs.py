@@ -1,11 +1,11 @@
-"""A named result of a step, and all results of one."""
+"""The results of a step: one, and all of them by name."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any, Callable, Iterable, Iterator, Mapping
 
-from stoker.client.missing import NoSuchKey
+from stoker.client.keys import NoSuchKey
 from stoker.core.artifact import StoredArtifact
 from stoker.core.words import memory_text
 from stoker.store import artifacts
@@ -14,7 +14,7 @@ from stoker.store.store import Store
 
 
 class Output:
-    """A result of a step: what is known of it without loading it, and `load()`."""
+    """A result of a step: its type and size without loading it, and `load()`."""
 
     def __init__(self, store: Store, row: OutputRow) -> None:
         self._store = store
@@ -40,28 +40,28 @@ class Output:
 
     @property
     def serializer(self) -> str:
-        """How the bytes are read."""
+        """The serializer that reads the bytes."""
         return self._artifact.serializer
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """Of an array or a table."""
+        """The shape of an array or a table; None for other values."""
         shape = self._artifact.meta.get("shape")
         return None if shape is None else tuple(shape)
 
     @property
     def dtype(self) -> str | None:
-        """Of an array."""
+        """The dtype of an array; None for other values."""
         dtype = self._artifact.meta.get("dtype")
         return None if dtype is None else str(dtype)
 
     def load(self) -> Any:
-        """The value. A class of yours must be importable here, by the name that it had there."""
+        """The value. A class of yours must be importable under the name that it had in the step."""
         return artifacts.load(self._artifact, self._store.blobs)
 
     @property
     def producers(self) -> list[Output]:
-        """Every output with these bytes, oldest run first: there they were computed, later ones may be cached."""
+        """Every output with these bytes, oldest run first: that run computed them, later ones may have reused them."""
         return [Output(self._store, row) for row in self._store.records.lineage(self.digest)]
 
     def as_dict(self) -> dict[str, Any]:
@@ -92,41 +92,41 @@ class Output:
 
 
 class Outputs(Mapping[str, Output]):
-    """A step's results by name; one that has no name is "output"."""
+    """A step's results by name; a result without a name is "output"."""
 
     def __init__(
         self,
-        found: Iterable[Output],
+        outputs: Iterable[Output],
         *,
         missing: Callable[[str], NoSuchKey],
-        every: Callable[[str], Output] | None = None,
+        default: Callable[[str], Output] | None = None,
     ) -> None:
-        self._found = {output.name: output for output in found}
+        self._outputs = {output.name: output for output in outputs}
         self._missing = missing
-        self._every = every
+        self._default = default
 
     def __getitem__(self, name: str) -> Output:
-        found = self._found.get(name)
-        if found is not None:
-            return found
-        if self._every is not None:
-            return self._every(name)
+        output = self._outputs.get(name)
+        if output is not None:
+            return output
+        if self._default is not None:
+            return self._default(name)
         raise self._missing(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._outputs)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._outputs)
 
     def __repr__(self) -> str:
-        return f"<Outputs {', '.join(map(repr, self._found.values())) or 'none'}>"
+        return f"<Outputs {', '.join(map(repr, self._outputs.values())) or 'none'}>"
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self)
 
 
-def gathered(store: Store, run_id: str, key: str, name: str, parts: Iterable[StoredArtifact]) -> Output:
-    """A fan-out's output: one that loads as the list of its elements' values. Nothing is written."""
-    whole = artifacts.gather(parts, store.blobs, inline_limit=sys.maxsize)
-    return Output(store, OutputRow(run_id=run_id, key=key, name=name, artifact=whole))
+def gather_output(store: Store, run_id: str, key: str, name: str, parts: Iterable[StoredArtifact]) -> Output:
+    """A fan-out's output, which loads as the list of its elements' values. Nothing is written."""
+    combined = artifacts.gather(parts, store.blobs, inline_limit=sys.maxsize)
+    return Output(store, OutputRow(run_id=run_id, key=key, name=name, artifact=combined))

@@ -1,4 +1,4 @@
-"""A step of a run, its attempts, results and lines; a fan-out with its elements; and all steps of a run by key."""
+"""A step of a run with its attempts, results and lines; a fan-out with its elements; all steps of a run by key."""
 
 from __future__ import annotations
 
@@ -10,12 +10,21 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Mapp
 import attrs
 
 from stoker.client.attempts import Attempt, Failure
-from stoker.client.logs import Source, Which, followed, last_attempt, merged, ranks_of, require_ranks, so_far, there
-from stoker.client.missing import NoSuchIndex, NoSuchKey
-from stoker.client.order import element_of
-from stoker.client.outputs import Output, Outputs, gathered
-from stoker.client.times import between, iso, moment
-from stoker.client.usage import Usage, usage, usage_of_all
+from stoker.client.keys import NoSuchIndex, NoSuchKey, element_of
+from stoker.client.logs import (
+    LogFilter,
+    StepLog,
+    attempts_with_logs,
+    follow_lines,
+    last_attempt,
+    merge_by_time,
+    ranks_of,
+    recorded_lines,
+    require_ranks,
+)
+from stoker.client.outputs import Output, Outputs, gather_output
+from stoker.client.times import iso_text, optional_time, seconds_between
+from stoker.client.usage import Usage, total_usage, usage_of
 from stoker.core.errors import UsageError, nearest
 from stoker.core.flow import OWN
 from stoker.core.plan import LogLine
@@ -29,17 +38,17 @@ if TYPE_CHECKING:
     from stoker.core.receipt import Receipt
 
 UNNAMED: Final = "output"
-"""What the one output is called that its step gives no name."""
+"""The name of an only output to which the step gives none."""
 _ONE_VALUE: Final = re.compile(r"\w+:([0-9a-f]{64})")
 
 
 class Step:
     """One step, one fan-out (a sequence of its elements), or one element of a fan-out."""
 
-    def __init__(self, store: Store, row: StepRow, *, run_lives: Callable[[], bool]) -> None:
+    def __init__(self, store: Store, row: StepRow, *, run_is_alive: Callable[[], bool]) -> None:
         self._store = store
         self._row = row
-        self._run_lives = run_lives
+        self._run_is_alive = run_is_alive
         self._elements: list[Step] | None = None
         self._attempts: list[Attempt] | None = None
         self._outputs: Outputs | None = None
@@ -53,29 +62,29 @@ class Step:
         self.index = row.idx
         self.count = row.count
 
-    # How it went
+    # Status
 
     @property
     def status(self) -> str:
-        """Where it stands; "interrupted" if it was running and nobody runs the run any more."""
-        if self._row.status == "running" and not self._run_lives():
+        """Its status; "interrupted" if it was running and the run's driver is dead."""
+        if self._row.status == "running" and not self._run_is_alive():
             return "interrupted"
         return self._row.status
 
     @property
     def started(self) -> datetime | None:
-        """When its last attempt began; of a fan-out its first element."""
-        return moment(self._started())
+        """When its last attempt began; for a fan-out, its first element."""
+        return optional_time(self._started())
 
     @property
     def ended(self) -> datetime | None:
-        """When it was over."""
-        return moment(self._row.ended)
+        """When it ended."""
+        return optional_time(self._row.ended)
 
     @property
     def seconds(self) -> float | None:
-        """How long its last attempt took; None before its end, and for a step that did not run."""
-        return between(self._started(), self._row.ended)
+        """Seconds that its last attempt took; None before its end, and for a step that did not run."""
+        return seconds_between(self._started(), self._row.ended)
 
     @property
     def message(self) -> str:
@@ -87,23 +96,23 @@ class Step:
 
     @property
     def usage(self) -> Usage:
-        """What its last attempt used; of a fan-out the CPU time of all elements and the largest memory of one."""
+        """What its last attempt used; for a fan-out, the CPU time of all elements and the largest memory of one."""
         if self.count and not self._row.usage:
-            return usage_of_all(element.usage for element in self)
-        return usage(self._row.usage)
+            return total_usage(element.usage for element in self)
+        return usage_of(self._row.usage)
 
     @property
     def inputs(self) -> Mapping[str, str]:
-        """Parameter → the digest of what it was bound to; of a list or a dict the digests in their structure."""
-        found = {}
+        """Parameter → the digest of its value; for a list or a dict, the digests in that structure."""
+        digests = {}
         for name, digest in self._row.inputs.items():
             single = _ONE_VALUE.fullmatch(digest)
-            found[name] = single[1] if single else digest
-        return found
+            digests[name] = single[1] if single else digest
+        return digests
 
     @property
     def attempts(self) -> list[Attempt]:
-        """The tries at it that are over, first to last. A fan-out has none of its own: its elements do."""
+        """The attempts that have ended, first to last. A fan-out has none: its elements do."""
         if self._attempts is None:
             records = self._store.records
             self._attempts = [Attempt(row, records) for row in records.attempts(self.run_id, self.key)]
@@ -111,12 +120,12 @@ class Step:
 
     @property
     def receipt(self) -> Receipt | None:
-        """What its last attempt did with its accelerators; None if it asked for none. A fan-out's elements have one."""
+        """The receipt of its last attempt; None if it requested no accelerator. A fan-out's elements have their own."""
         return self.attempts[-1].receipt if self.attempts else None
 
     @property
     def failure(self) -> Failure | None:
-        """Why it failed: of the last attempt, or of a fan-out's first element that failed; None if it did not."""
+        """The failure of the last attempt, or of a fan-out's first element that failed; None if it did not fail."""
         if self._row.status not in ("failed", "cancelled"):
             return None
         if self.count:
@@ -125,17 +134,17 @@ class Step:
         last = self.attempts[-1].failure if self.attempts else None
         if last is None:  # without an attempt: its inputs could not be read
             return Failure(cause=self.cause, message=self._row.message) if self.cause else None
-        # An attempt that was ended knows its signal; only the step knows why.
+        # The attempt's row has the signal that ended it, the step's row the reason.
         return attrs.evolve(last, cause=self.cause or last.cause)
 
-    # What it made
+    # Results
 
     @property
     def outputs(self) -> Outputs:
-        """Its results by name; of a fan-out, once all elements have theirs, as lists."""
+        """Its results by name; those of a fan-out are lists, once all elements have theirs."""
         if self._outputs is None:
-            every = self._nothing_of if self.count == 0 and self._row.status in STEP_GOOD else None
-            self._outputs = Outputs(self._found_outputs(), missing=self._no_output, every=every)
+            default = self._empty_output if self.count == 0 and self._row.status in STEP_GOOD else None
+            self._outputs = Outputs(self._read_outputs(), missing=self._no_such_output, default=default)
         return self._outputs
 
     @property
@@ -144,7 +153,7 @@ class Step:
         if len(self.outputs) == 1:
             return next(iter(self.outputs.values()))
         if not self.outputs:
-            raise self._no_output(UNNAMED)
+            raise self._no_such_output(UNNAMED)
         names = list(self.outputs)
         raise NoSuchKey(
             f"step '{self.key}' has {len(names)} outputs: {', '.join(names)}",
@@ -152,7 +161,7 @@ class Step:
         )
 
     def load(self) -> Any:
-        """The value of its only result; of a fan-out the list of its elements' values."""
+        """The value of its only result; for a fan-out, the list of its elements' values."""
         return self.output.load()
 
     # The elements of a fan-out
@@ -169,7 +178,7 @@ class Step:
         return True
 
     def __iter__(self) -> Iterator[Step]:
-        """The elements by index. One that has not ended yet says "pending", also while it runs."""
+        """The elements by index. An element is "pending" until it ends, also while it runs."""
         count = len(self)
         if self._elements is None:
             rows = {row.idx: row for row in self._store.records.steps(self.run_id, parent=self.key)}
@@ -191,13 +200,13 @@ class Step:
             return self._elements[index]
         return self._element(index, self._store.records.step(self.run_id, f"{self.key}[{index}]"))
 
-    # What it printed
+    # Lines
 
     @property
     def ranks(self) -> list[int]:
-        """Of a distributed step the ranks that wrote lines in its last attempt; of a fan-out, in any attempt."""
+        """The ranks that wrote lines in the last attempt of a distributed step; for a fan-out, in any attempt."""
         if self.count is not None:
-            return ranks_of(self._store, self.run_id, there(self._store, self.run_id, self.log_sources()))
+            return ranks_of(self._store, self.run_id, attempts_with_logs(self._store, self.run_id, self.step_logs()))
         return ranks_of(self._store, self.run_id, [(self.key, last_attempt(self._store, self.run_id, self.key))])
 
     def logs(
@@ -209,30 +218,30 @@ class Step:
         follow: bool = False,
         tail: int | None = None,
     ) -> Iterator[LogLine]:
-        """The lines of its last attempt, or of one by number (0: of its hooks); of a fan-out those of all elements.
+        """The lines of its last attempt, or of one by number (0: its hooks); for a fan-out, those of all elements.
 
-        Of a distributed step, `rank` asks for one process's lines, `[0, 3]` for several, "launcher" for those of none.
-        `follow` goes on with new lines until the step is over, and then into its next attempts unless one was named.
+        For a distributed step, `rank` selects the lines of one process, `[0, 3]` of several, "launcher" those of none.
+        With `follow`, new lines follow until the step ends, also those of its next attempts unless `attempt` is set.
         """
-        which = Which.parse(stream, rank)
+        log_filter = LogFilter.parse(stream, rank)
         if tail is not None and tail < 0:
             raise UsageError(f"tail={tail} is not a number of lines", fix="write 0 or more")
         if self.count is not None:
-            return self._logs_of_elements(attempt, which=which, follow=follow, tail=tail)
-        if follow and self.status not in STEP_DONE:  # a rank that wrote nothing yet may still
-            return followed(self._store, self.run_id, self.key, attempt, which=which, tail=tail)
-        return so_far(self._store, self.run_id, self.key, attempt, which=which, tail=tail)
+            return self._logs_of_elements(attempt, log_filter=log_filter, follow=follow, tail=tail)
+        if follow and self.status not in STEP_DONE:  # a rank without lines may still write some
+            return follow_lines(self._store, self.run_id, self.key, attempt, log_filter=log_filter, tail=tail)
+        return recorded_lines(self._store, self.run_id, self.key, attempt, log_filter=log_filter, tail=tail)
 
-    def log_sources(self) -> Iterator[Source]:
-        """Where lines of it may be: itself, or its elements."""
-        start = self._row.started or 0.0  # an element that still runs has no start yet
+    def step_logs(self) -> Iterator[StepLog]:
+        """The logs of the step, or of its elements."""
+        start = self._row.started or 0.0  # an element gets its start when it ends
         if self.count is None:
-            yield Source(start=start, key=self.key)
+            yield StepLog(start=start, key=self.key)
             return
         for element in self:
-            yield from element.log_sources()
+            yield from element.step_logs()
 
-    # All of it
+    # As a document
 
     def as_dict(self, *, details: bool = True) -> dict[str, Any]:
         """The step as JSON; with details also its attempts, outputs and elements."""
@@ -240,8 +249,8 @@ class Step:
             "key": self.key,
             "name": self.name,
             "status": self.status,
-            "started": iso(self.started),
-            "ended": iso(self.ended),
+            "started": iso_text(self.started),
+            "ended": iso_text(self.ended),
             "seconds": self.seconds,
             "cause": self.cause,
             "message": self.message,
@@ -273,7 +282,7 @@ class Step:
 
         return html.step(self.as_dict())
 
-    # Inside
+    # Helpers
 
     def _started(self) -> float | None:
         if self._row.started is None and self.count and self._row.ended is not None:
@@ -293,9 +302,9 @@ class Step:
                 parent=self.key,
                 idx=index,
             )
-        return Step(self._store, row, run_lives=self._run_lives)
+        return Step(self._store, row, run_is_alive=self._run_is_alive)
 
-    def _found_outputs(self) -> list[Output]:
+    def _read_outputs(self) -> list[Output]:
         records = self._store.records
         if self.count is None:
             rows = records.outputs(self.run_id, self.key)
@@ -303,53 +312,53 @@ class Step:
         if self._row.status not in STEP_GOOD:
             return []
         if not self.count:
-            return [self._nothing_of(UNNAMED)]
-        found = []
+            return [self._empty_output(UNNAMED)]
+        outputs = []
         names = [row.name for row in records.outputs(self.run_id, f"{self.key}[0]") if row.name not in OWN]
         for name in names:
             parts = [row.artifact for row in records.element_outputs(self.run_id, self.key, name)]
             if len(parts) == self.count:
-                found.append(gathered(self._store, self.run_id, self.key, name, parts))
-        return found
+                outputs.append(gather_output(self._store, self.run_id, self.key, name, parts))
+        return outputs
 
-    def _nothing_of(self, name: str) -> Output:
-        """What a fan-out over nothing made, whatever its output is called: no row says that."""
-        return gathered(self._store, self.run_id, self.key, name, ())
+    def _empty_output(self, name: str) -> Output:
+        """The output of a fan-out without elements: an empty list, under any name, because no row has the names."""
+        return gather_output(self._store, self.run_id, self.key, name, ())
 
-    def _no_output(self, name: str) -> NoSuchKey:
+    def _no_such_output(self, name: str) -> NoSuchKey:
         if self._row.status in STEP_GOOD:
-            known = nearest(name, self.outputs) if self.outputs else ": it returns nothing"
-            return NoSuchKey(f"step '{self.key}' has no output '{name}'{known}")
+            hint = nearest(name, self.outputs) if self.outputs else ": it returns nothing"
+            return NoSuchKey(f"step '{self.key}' has no output '{name}'{hint}")
         message = f"step '{self.key}' has no output '{name}': it is {self.status}"
         if self._row.status not in STEP_DONE:
-            fix = "run.wait() until it is there" if self._run_lives() else f"stoker resume {self.run_id}"
+            fix = "run.wait() until it is there" if self._run_is_alive() else f"stoker resume {self.run_id}"
             return NoSuchKey(message, fix=fix)
         if self.count:
             return NoSuchKey(message, fix="elements that succeeded have theirs: step[0].outputs")
         return NoSuchKey(message, fix=f"see step.failure; `stoker resume {self.run_id}` tries it again")
 
     def _logs_of_elements(
-        self, attempt: int | None, *, which: Which, follow: bool, tail: int | None
+        self, attempt: int | None, *, log_filter: LogFilter, follow: bool, tail: int | None
     ) -> Iterator[LogLine]:
         if follow or attempt is not None:
-            what = "follow" if follow else "an attempt"
+            wish = "follow" if follow else "an attempt"
             raise UsageError(
                 f"step '{self.key}' is a fan-out: its elements have the logs",
-                fix=f"ask for {what} of one: step[0].logs(…)",
+                fix=f"ask for {wish} of one: step[0].logs(…)",
             )
-        logs = there(self._store, self.run_id, self.log_sources())
-        require_ranks(self._store, self.run_id, logs, which, where=f"step '{self.key}'")
-        lines = (line for _, line in merged(self._store, self.run_id, self.log_sources(), which=which))
+        logs = attempts_with_logs(self._store, self.run_id, self.step_logs())
+        require_ranks(self._store, self.run_id, logs, log_filter, where=f"step '{self.key}'")
+        lines = (line for _, line in merge_by_time(self._store, self.run_id, self.step_logs(), log_filter=log_filter))
         return lines if tail is None else iter(deque(lines, maxlen=tail))
 
 
 class Steps(Mapping[str, Step]):
-    """A run's steps by key, in the order of the pipeline; elements of fan-outs as "key[3]", too."""
+    """A run's steps by key, in the order of the pipeline; elements of fan-outs are "key[3]"."""
 
-    def __init__(self, store: Store, run_id: str, *, run_lives: Callable[[], bool]) -> None:
+    def __init__(self, store: Store, run_id: str, *, run_is_alive: Callable[[], bool]) -> None:
         self._store = store
         self._run_id = run_id
-        self._run_lives = run_lives
+        self._run_is_alive = run_is_alive
         self._rows = {row.key: row for row in store.records.steps(run_id)}
         self._steps: dict[str, Step] = {}
 
@@ -359,7 +368,7 @@ class Steps(Mapping[str, Step]):
             return step
         row = self._rows.get(key)
         if row is not None:
-            step = self._steps[key] = Step(self._store, row, run_lives=self._run_lives)
+            step = self._steps[key] = Step(self._store, row, run_is_alive=self._run_is_alive)
             return step
         parent, index = element_of(key)
         if index is not None and parent in self._rows and self._rows[parent].count is not None:
@@ -373,13 +382,13 @@ class Steps(Mapping[str, Step]):
         return len(self._rows)
 
     def __repr__(self) -> str:
-        shown = [f"'{row.key}' {self[row.key].status}" for row in _some(self._rows.values())]
-        more = len(self) - len(shown)
-        return f"<Steps {', '.join(shown) or 'none'}{f', … {more:,} more' if more else ''}>"
+        parts = [f"'{row.key}' {self[row.key].status}" for row in _first_rows(self._rows.values())]
+        more = len(self) - len(parts)
+        return f"<Steps {', '.join(parts) or 'none'}{f', … {more:,} more' if more else ''}>"
 
     def _ipython_key_completions_(self) -> list[str]:
         return list(self)
 
 
-def _some(rows: Iterable[StepRow]) -> list[StepRow]:
+def _first_rows(rows: Iterable[StepRow]) -> list[StepRow]:
     return [row for row, _ in zip(rows, range(12))]

@@ -1,25 +1,25 @@
-"""Moments of the store as Python's, and as text."""
+"""Converts the store's times to `datetime` and to text."""
 
 from __future__ import annotations
 
 from datetime import datetime, timezone
 
 
-def local(seconds: float) -> datetime:
-    """A time of the store's, seconds since the epoch, in the local zone."""
+def local_time(seconds: float) -> datetime:
+    """Seconds since the epoch as a time in the local zone."""
     return datetime.fromtimestamp(seconds, timezone.utc).astimezone()
 
 
-def moment(seconds: float | None) -> datetime | None:
-    """The same for one that may not have come."""
-    return None if seconds is None else local(seconds)
+def optional_time(seconds: float | None) -> datetime | None:
+    """The same for a time that may be None."""
+    return None if seconds is None else local_time(seconds)
 
 
-def iso(time: datetime | None) -> str | None:
-    """ISO 8601 with its zone, to the millisecond."""
+def iso_text(time: datetime | None) -> str | None:
+    """A time as ISO 8601 with its zone, to the millisecond."""
     return None if time is None else time.isoformat(timespec="milliseconds")
 
 
-def between(started: float | None, ended: float | None) -> float | None:
-    """Seconds from start to end, where both are known."""
-    return None if started is None or ended is None else max(0.0, ended - started)
+def seconds_between(start: float | None, end: float | None) -> float | None:
+    """Seconds from start to end; None if one of them is unknown."""
+    return None if start is None or end is None else max(0.0, end - start)

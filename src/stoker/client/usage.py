@@ -1,4 +1,4 @@
-"""What steps and attempts used of the machine that they ran on."""
+"""CPU time and memory that steps and attempts used."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from stoker.core.words import memory_text, time_text
 
 @attrs.frozen(kw_only=True)
 class Usage:
-    """What was used, where it was measured: `cpu` in seconds, `peak_memory` in bytes."""
+    """What a step used; None for what was not measured."""
 
     cpu: float | None = None
+    """Seconds of CPU time."""
     peak_memory: int | None = None
+    """Bytes."""
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as JSON."""
@@ -26,15 +28,15 @@ class Usage:
         return ", ".join(facts)
 
 
-def usage(recorded: Mapping[str, Any]) -> Usage:
-    """The figures of a row."""
+def usage_of(recorded: Mapping[str, Any]) -> Usage:
+    """The usage in a row's document."""
     cpu, peak = recorded.get("cpu"), recorded.get("peak")
     return Usage(cpu=None if cpu is None else float(cpu), peak_memory=None if peak is None else int(peak))
 
 
-def usage_of_all(parts: Iterable[Usage]) -> Usage:
-    """The figures of several that may have run side by side: their time together, the largest memory of one."""
-    known = list(parts)
-    times = [part.cpu for part in known if part.cpu is not None]
-    peaks = [part.peak_memory for part in known if part.peak_memory is not None]
+def total_usage(parts: Iterable[Usage]) -> Usage:
+    """The usage of several that may have run at once: the sum of their CPU time, the largest memory of one."""
+    usages = list(parts)
+    times = [part.cpu for part in usages if part.cpu is not None]
+    peaks = [part.peak_memory for part in usages if part.peak_memory is not None]
     return Usage(cpu=sum(times) if times else None, peak_memory=max(peaks, default=None))

@@ -16,9 +16,8 @@ from stoker.core.plan import LogLine, StepPlan
 from stoker.core.status import STEP_GOOD, StepStatus
 from stoker.engine.execution import StepExecution
 from stoker.engine.inputs import Wire, tree_digest
-from stoker.store.records import Batch
+from stoker.store.records import RowBatch
 from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, RungRow, StepProgress, StepRow
-from stoker.store.rungs import Rungs
 from stoker.store.store import Store
 
 if TYPE_CHECKING:
@@ -42,10 +41,9 @@ class Recorder:
 
     def __init__(self, store: Store, *, run: str, token: str) -> None:
         self._store = store
-        self._rungs = Rungs(store.records.database)
         self._run = run
         self._token = token
-        self._batch = Batch()
+        self._batch = RowBatch()
         # Not in the batch until it is written: a step that ends before has its whole row there already.
         self._progress: dict[str, StepProgress] = {}
         self._seq = store.records.next_seq(run)
@@ -200,15 +198,15 @@ class Recorder:
 
     def learned_changes(self, key: str) -> RungRow | None:
         """The changes with which a request worked the last time."""
-        return self._rungs.found(key)
+        return self._store.records.learned_changes(key)
 
     def learn_changes(self, key: str, changes: Mapping[str, Any]) -> None:
         """Remember that a request worked with these changes."""
-        self._rungs.learn(RungRow(key=key, run_id=self._run, created=time.time(), changes=changes))
+        self._store.records.learn_changes(RungRow(key=key, run_id=self._run, created=time.time(), changes=changes))
 
     def forget_changes(self, key: str) -> None:
         """Forget the changes of a request that worked unchanged."""
-        self._rungs.forget(key)
+        self._store.records.forget_changes(key)
 
     def record_receipt(self, key: str, attempt: int, receipt: Receipt, tracks: tuple[Track, ...]) -> None:
         """Record what an attempt did with its accelerators."""
@@ -240,7 +238,7 @@ class Recorder:
         self._progress.clear()
         if not len(self._batch):
             return
-        batch, self._batch = self._batch, Batch()
+        batch, self._batch = self._batch, RowBatch()
         if not self._store.records.write(batch, run_id=self._run, token=self._token):
             raise StoreError(
                 f"run {self._run} was taken over by another driver; this one writes nothing more",
@@ -256,5 +254,5 @@ class Recorder:
     def beat(self) -> str:
         """Record that the driver lives; what a person asks of it: "", "cancel" or "now"."""
         self._beat_at = time.monotonic()
-        request = self._store.records.asked(self._run, self._token, time.time())
+        request = self._store.records.heartbeat(self._run, self._token, time.time())
         return request or ""

@@ -14,7 +14,7 @@ from typing import Any, Final, Iterable, Iterator, Mapping
 
 from stoker.client.client import Client
 from stoker.client.runs import Run as StoredRun
-from stoker.client.times import local, moment
+from stoker.client.times import local_time, optional_time
 from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import NotFound, UsageError, nearest
 from stoker.core.flow import GANG, CaughtFailure
@@ -299,13 +299,13 @@ class Step:
     def finished_at(self) -> datetime | None:
         """When its last task ended."""
         ends = [row.ended for row in self._rows if row.ended is not None]
-        return moment(max(ends)) if ends else None
+        return optional_time(max(ends)) if ends else None
 
     @property
     def created_at(self) -> datetime | None:
         """When its first task began."""
         starts = [row.started for row in self._rows if row.started is not None]
-        return local(min(starts)) if starts else None
+        return local_time(min(starts)) if starts else None
 
     def __repr__(self) -> str:
         return f"Step('{self.pathspec}')"
@@ -348,12 +348,12 @@ class Task:
     @property
     def created_at(self) -> datetime | None:
         """When it began."""
-        return moment(self._row.started)
+        return optional_time(self._row.started)
 
     @property
     def finished_at(self) -> datetime | None:
         """When it ended."""
-        return moment(self._row.ended)
+        return optional_time(self._row.ended)
 
     @property
     def current_attempt(self) -> int:
@@ -382,7 +382,7 @@ class Task:
         attempts = store.logs.attempts(self._row.run_id, self._row.key)
         if attempts:
             found = store.logs.lines(self._row.run_id, self._row.key, max(attempts), rank=self.node)
-            yield from ((local(line.time), line.text) for line in found if line.stream == stream)
+            yield from ((local_time(line.time), line.text) for line in found if line.stream == stream)
 
     def _lines(self, stream: str) -> str:
         return "".join(f"{text}\n" for _, text in self.loglines(stream))

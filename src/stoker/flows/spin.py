@@ -46,7 +46,7 @@ from stoker.run.session import Session
 from stoker.stacks import THIS_MACHINE, Component, Stack
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
-from stoker.store.borrowed import Borrowed, borrowing
+from stoker.store.borrowed import BorrowedBlobs, temporary_store
 from stoker.store.records import Records
 from stoker.store.rows import RunRow, StepRow
 from stoker.store.store import Store
@@ -286,7 +286,9 @@ def _origin(flow: FlowDefinition, wish: Wish, client: Client, space: str | None)
 
 def _spin(session: Session, flow: FlowDefinition, wish: Wish, origin: Run) -> None:
     lender, home = session.store, session.stack.home
-    moment: ContextManager[Store] = contextlib.nullcontext(lender) if wish.keep else borrowing(lender, home / _FOLDER)
+    moment: ContextManager[Store] = (
+        contextlib.nullcontext(lender) if wish.keep else temporary_store(lender, home / _FOLDER)
+    )
     with moment as store:
         elsewhere = BACKENDS.load(session.stack.orchestrator.flavor).room is None
         session.stack, session.store = _here(session.stack), store
@@ -375,7 +377,7 @@ def _reached(
     task, trees = earlier.given(wish.step, wish.task, ancestors=frozenset(ancestors))
     if wish.artifacts:
         trees = with_artifacts(trees, wish.artifacts, store.blobs)
-    if isinstance(store.blobs, Borrowed):
+    if isinstance(store.blobs, BorrowedBlobs):
         store.blobs.borrow_all(dict(trees))
         store.blobs.borrow_all(joined(trees, store.blobs))
     return task, trees

@@ -31,9 +31,8 @@ from stoker.plan.planner import ORCHESTRATOR
 from stoker.run.session import Session
 from stoker.store.logs import file_name
 from stoker.store.records import Records
-from stoker.store.rows import RunRow
+from stoker.store.rows import DRIVER_OUTPUT, DRIVER_PLACE, RunRow
 from stoker.store.store import Store
-from stoker.store.unbegun import OUTPUT, PLACE
 from stoker.worker.identity import process_of, this_process
 
 TOKEN: Final = "STOKER_DETACHED"
@@ -86,7 +85,7 @@ def start(session: Session, row: RunRow, plan: Plan, settings: PipelineSettings)
     store, output = session.store, _output(session.store, row.id)
     output.parent.mkdir(parents=True, exist_ok=True)
     start = _start_document(session, output.parent)
-    here = {**this_process(), PLACE: "it is being started", _START: start}
+    here = {**this_process(), DRIVER_PLACE: "it is being started", _START: start}
     row = attrs.evolve(row, driver=here, started=None, sessions=0)
     store.records.create_run(row, plan=plandoc.dump(plan))
     try:
@@ -95,7 +94,7 @@ def start(session: Session, row: RunRow, plan: Plan, settings: PipelineSettings)
         store.records.delete_run(row.id)
         store.logs.delete(row.id)
         raise
-    waiting = {**where, OUTPUT: str(output), _START: start}
+    waiting = {**where, DRIVER_OUTPUT: str(output), _START: start}
     # Nothing happens where the driver has taken the run over meanwhile.
     store.records.set_run(row.id, row.token, driver=waiting, heartbeat=time.time())
 
@@ -166,7 +165,7 @@ def _begun(session: Session, settings: PipelineSettings, row: RunRow, output: Pa
         if platform is not None:
             # A platform's job may have another environment than this process.
             words = ["env", f"{TOKEN}={row.token}", f"STOKER_HOME={session.stack.home}", *argv]
-            return {PLACE: platform.detach(words, os.getcwd(), f"stoker-driver-{row.id}", output=str(output))}
+            return {DRIVER_PLACE: platform.detach(words, os.getcwd(), f"stoker-driver-{row.id}", output=str(output))}
     return _process(argv, row.token, output)
 
 
@@ -184,7 +183,7 @@ def _process(argv: list[str], token: str, output: Path) -> dict[str, Any]:
     driver = process_of(process.pid)  # also if it is over: nobody has asked for its end yet
     # Where this process lives on, as a notebook does, it is told of the driver's end, so that no zombie stays.
     threading.Thread(target=process.wait, name="stoker-detached", daemon=True).start()
-    return {**driver, PLACE: f"process {process.pid} of {driver['host']}"}
+    return {**driver, DRIVER_PLACE: f"process {process.pid} of {driver['host']}"}
 
 
 def _output(store: Store, run: str) -> Path:

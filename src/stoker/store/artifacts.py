@@ -1,7 +1,7 @@
-"""Saves Python values and loads them: the one way in and out of the store for what steps take and return.
+"""Saves and loads Python values: everything that steps take and return passes through here.
 
-Numbers, texts and plain containers are JSON where JSON gives back exactly the same; everything else goes to the
-serializer of its type. Small values travel inside their `StoredArtifact`, larger ones become blobs.
+Numbers, texts and plain containers are JSON if JSON returns exactly the same value; everything else goes to the
+serializer of its type. Small values are part of their `StoredArtifact`, larger ones become blobs.
 
 JSON here is Python's: NaN and the infinities are allowed, and come back as such (a NaN's payload does not). A list that
 occurs twice in a value comes back as two equal lists. Tuples, sets, keys that are not texts, and subclasses of any of
@@ -23,34 +23,34 @@ from stoker.store.serializers import registry
 from stoker.store.serializers.base import Serializer, Stored, full_name
 from stoker.store.serializers.registry import BUILT_IN
 
-_DEEPEST: Final = 100
-"""Levels of containers in a JSON value; deeper ones are pickled, which has no such limit in its C stack."""
-_LEAVES: Final[frozenset[type]] = frozenset({int, float, bool, str, type(None)})
+_MAX_DEPTH: Final = 100
+"""Levels of containers in a JSON value; deeper values are pickled, because the JSON encoder recurses on the C stack."""
+_SCALARS: Final[frozenset[type]] = frozenset({int, float, bool, str, type(None)})
 _CONTAINERS: Final[frozenset[type]] = frozenset({list, dict})
-_JSON: Final[frozenset[type]] = (_LEAVES | _CONTAINERS) - {str}
-_NAMES: Final = {kind: full_name(kind) for kind in (*_LEAVES, *_CONTAINERS, bytes)}
+_JSON: Final[frozenset[type]] = (_SCALARS | _CONTAINERS) - {str}
+_NAMES: Final = {kind: full_name(kind) for kind in (*_SCALARS, *_CONTAINERS, bytes)}
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
 _decode: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 def save(value: Any, blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> StoredArtifact:
-    """Keep a value; one of at most `inline_limit` bytes lives in the artifact itself."""
+    """Save a value; one of at most `inline_limit` bytes becomes part of the artifact itself."""
     kind = type(value)
     data: bytes | None = None
     name = "json"
     if kind in _JSON:
-        data = _json(value, kind)
+        data = _json_bytes(value, kind)
     elif kind is str:
         name = "str"
         try:
             data = value.encode()
-        except UnicodeEncodeError:  # half a surrogate pair, which UTF-8 cannot say
+        except UnicodeEncodeError:  # half a surrogate pair, which UTF-8 cannot encode
             data = None
     elif kind is bytes:
         name, data = "bytes", value
     if data is None:
-        return _saved(value, registry.serializer_for(value), blobs, inline_limit)
+        return _save_with(value, registry.serializer_for(value), blobs, inline_limit)
     size = len(data)
     if size > inline_limit:
         return StoredArtifact(digest=blobs.put(data), serializer=name, type=_NAMES[kind], size=size)
@@ -58,7 +58,7 @@ def save(value: Any, blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> Store
 
 
 def load(artifact: StoredArtifact, blobs: Blobs) -> Any:
-    """The value again. Big arrays are mapped into memory, not read: changes to them stay in this process."""
+    """Load a value. Big arrays are mapped into memory, not read: changes to them stay in this process."""
     name = artifact.serializer
     data = artifact.inline
     if name == "json" and data is not None:
@@ -71,7 +71,7 @@ def load(artifact: StoredArtifact, blobs: Blobs) -> Any:
     try:
         return registry.serializer_named(name).load(Stored(artifact, blobs))
     except ModuleNotFoundError as error:
-        raise _missing(artifact, error) from error
+        raise _missing_module(artifact, error) from error
     except StokerError:
         raise
     except Exception as error:  # unpickling runs the user's code
@@ -82,7 +82,7 @@ def load(artifact: StoredArtifact, blobs: Blobs) -> Any:
 
 
 def save_split(values: Iterable[Any], blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> StoredArtifact:
-    """Keep each element as an artifact of its own, for a fan-out; loaded as one value it is a list."""
+    """Save each element as its own artifact, for a fan-out; the whole loads as a list."""
     if isinstance(values, (str, bytes, Mapping)) or not hasattr(type(values), "__iter__"):
         raise SerializationError(
             f"a fan-out needs a list of elements, not a value of type {full_name(type(values))}",
@@ -92,7 +92,7 @@ def save_split(values: Iterable[Any], blobs: Blobs, *, inline_limit: int = INLIN
 
 
 def gather(parts: Iterable[StoredArtifact], blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> StoredArtifact:
-    """Artifacts as one artifact that loads as the list of their values; nothing is copied but what is inline."""
+    """Combine artifacts into one that loads as the list of their values; only inline bytes are copied."""
     documents = [part.wire() for part in parts]
     data = _encode({"items": documents}).encode("utf-8", "surrogatepass")
     meta = {"count": len(documents)}
@@ -103,7 +103,7 @@ def gather(parts: Iterable[StoredArtifact], blobs: Blobs, *, inline_limit: int =
 
 
 def items(artifact: StoredArtifact, blobs: Blobs) -> list[StoredArtifact]:
-    """The elements of what `save_split` or `gather` made, or of a list that was saved whole as JSON."""
+    """The elements of an artifact of `save_split` or `gather`, or of a list that was saved as JSON."""
     if artifact.serializer == "list":
         data = artifact.inline
         if data is None:
@@ -121,30 +121,30 @@ def items(artifact: StoredArtifact, blobs: Blobs) -> list[StoredArtifact]:
 register = registry.register
 
 
-def _json(value: Any, kind: type) -> bytes | None:
-    """The value as JSON; None where it would not come back as it was."""
+def _json_bytes(value: Any, kind: type) -> bytes | None:
+    """The value as JSON; None if it would not load as the same value."""
     try:
         if kind is int:
             return str(value).encode()
-        if kind in _CONTAINERS and not _is_json(value, _DEEPEST):
+        if kind in _CONTAINERS and not _is_json_bytes(value, _MAX_DEPTH):
             return None
         return _encode(value).encode()
     except (ValueError, RecursionError):  # an integer too long for a text, or half a surrogate pair
         return None
 
 
-def _is_json(value: Any, levels: int) -> bool:
+def _is_json_bytes(value: Any, levels: int) -> bool:
     inner: Iterable[Any] = value
     if type(value) is dict:
         if value and set(map(type, value)) != {str}:
             return False
         inner = value.values()
-    kinds = set(map(type, inner)) - _LEAVES
+    kinds = set(map(type, inner)) - _SCALARS
     if not kinds:
         return True
     if not kinds <= _CONTAINERS or levels <= 0:
         return False
-    return all(_is_json(item, levels - 1) for item in inner if type(item) in _CONTAINERS)
+    return all(_is_json_bytes(item, levels - 1) for item in inner if type(item) in _CONTAINERS)
 
 
 class _Sink(io.RawIOBase):
@@ -173,7 +173,7 @@ class _Sink(io.RawIOBase):
         return self._writer.write(data)
 
     def artifact(self, serializer: str, kind: str, meta: Mapping[str, Any]) -> StoredArtifact:
-        """Keep what was written."""
+        """Save the bytes that were written."""
         if self._writer is not None:
             digest = self._writer.commit()
             return StoredArtifact(digest=digest, serializer=serializer, type=kind, size=self._writer.size, meta=meta)
@@ -186,7 +186,7 @@ class _Sink(io.RawIOBase):
             self._writer.abort()
 
 
-def _saved(value: Any, serializer: Serializer, blobs: Blobs, inline_limit: int) -> StoredArtifact:
+def _save_with(value: Any, serializer: Serializer, blobs: Blobs, inline_limit: int) -> StoredArtifact:
     sink = _Sink(blobs, inline_limit)
     try:
         meta = serializer.save(value, sink)  # type: ignore[arg-type]
@@ -196,14 +196,17 @@ def _saved(value: Any, serializer: Serializer, blobs: Blobs, inline_limit: int) 
         raise
     except Exception:  # pickling runs the user's code
         sink.abort()
-        return _saved(value, registry.serializer_named(_NEXT.get(serializer.name, "pickle")), blobs, inline_limit)
+        return _save_with(
+            value, registry.serializer_named(_FALLBACKS.get(serializer.name, "pickle")), blobs, inline_limit
+        )
     except BaseException:  # also an interrupt leaves nothing half-written
         sink.abort()
         raise
 
 
-_NEXT: Final = {"pickle": "cloudpickle"}
-"""Who is asked when a serializer fails; cloudpickle, the last, explains in a `SerializationError`."""
+_FALLBACKS: Final = {"pickle": "cloudpickle"}
+"""serializer → the one that is tried when it fails (by default pickle); cloudpickle, the last, raises a
+`SerializationError` that explains."""
 
 _READERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
     "json": lambda data: _decode(data.decode(), 0)[0],
@@ -212,8 +215,8 @@ _READERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
 }
 
 
-def _missing(artifact: StoredArtifact, error: ModuleNotFoundError) -> StokerError:
-    """A module is not here: a library that can be installed, or the user's own."""
+def _missing_module(artifact: StoredArtifact, error: ModuleNotFoundError) -> StokerError:
+    """The error for a module that cannot be imported: a library to install, or the user's own."""
     module = (error.name or "").partition(".")[0]
     package = BUILT_IN.get(artifact.serializer, ("", ""))[1]
     if module in _libraries(artifact, package):
@@ -233,9 +236,9 @@ def _libraries(artifact: StoredArtifact, package: str) -> Sequence[str]:
 
 
 def _versions(artifact: StoredArtifact) -> str:
-    """`" (saved with x 1.0, here is 2.0)"` where that is known and differs."""
+    """`" (saved with x 1.0, here is 2.0)"` if the versions are known and differ."""
     package, version = artifact.meta.get("package"), artifact.meta.get("version")
-    here = getattr(sys.modules.get(package or ""), "__version__", None)
-    if not version or here in (None, version):
+    installed = getattr(sys.modules.get(package or ""), "__version__", None)
+    if not version or installed in (None, version):
         return ""
-    return f" (saved with {package} {version}, here is {here})"
+    return f" (saved with {package} {version}, here is {installed})"

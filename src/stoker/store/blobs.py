@@ -1,8 +1,8 @@
-"""Bytes under the name of their own SHA-256, in a folder, with an object store behind it where there is one.
+"""Stores bytes under the name of their SHA-256, in a folder, optionally in front of an object store.
 
-A blob is whole or absent: it is written beside and renamed. Nothing is synced to the disk: a killed process loses
-nothing that it had finished, and what a power cut truncates is noticed by its size and made again; a sync would cost
-more than most steps take. Knows nothing of what the bytes mean, nor of the database.
+A blob is whole or absent: it is written to a scratch file and renamed. Nothing is synced to the disk: a killed process
+loses nothing that it had finished, and a blob that a power cut truncates is noticed by its size and computed again; a
+sync would take longer than most steps. Knows neither the meaning of the bytes nor the database.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from stoker.store.hashing import CHUNK, Hash
 from stoker.store.remote import Remote, cache_folder
 
 STALE: Final = 3600.0
-"""Seconds after which what a killed process left half-written is removed by `sweep`."""
+"""Seconds after which `sweep` removes scratch files, which killed processes leave."""
 _SMALL: Final = 64 * 1024
-"""Smaller writes are put together: a pickle comes in pieces of a few bytes."""
-_NAMES: Final = itertools.count()
+"""Bytes of a write below which it is buffered: a pickle comes in pieces of a few bytes."""
+_COUNTER: Final = itertools.count()
 
 
 class Blobs:
-    """The blobs at a URI: a path, `file://…`, or anything that fsspec knows, kept in a local folder then.
+    """The blobs at a URI: a path, `file://…`, or an object store that fsspec knows.
 
-    For a remote store the folder is a cache: it may be deleted at any time while nothing runs.
+    For an object store, the local folder is a cache: it may be deleted at any time while nothing runs.
     """
 
     def __init__(self, uri: str) -> None:
@@ -42,42 +42,42 @@ class Blobs:
             # Workers have working directories of their own.
             self.uri = self.folder = os.path.abspath(uri.removeprefix("file://"))
         self._objects = os.path.join(self.folder, "objects") + os.sep
-        self._beside = os.path.join(self.folder, "tmp") + os.sep
+        self._scratch = os.path.join(self.folder, "tmp") + os.sep
 
     # Writing.
 
     def put(self, data: bytes | bytearray | memoryview) -> str:
-        """Keep bytes and return their digest."""
+        """Store bytes and return their digest."""
         view = memoryview(data)
         if view.nbytes <= CHUNK and self._remote is None:
             digest = hashlib.sha256(view).hexdigest()
-            if self._is_here(digest, view.nbytes):
+            if self._renew(digest, view.nbytes):
                 return digest
         with self.writer() as writer:
             writer.write(view)
         return writer.digest
 
     def writer(self) -> Writer:
-        """A file to write a blob into in pieces; `with` keeps it, or nothing if the body raises."""
+        """A file to write a blob to in pieces; `with` commits it, or aborts if the body raises."""
         return Writer(self)
 
-    # Reading. `size`, where it is known, finds a blob that a power cut truncated.
+    # Reading. With `size`, a blob that a power cut truncated is noticed.
 
     def path(self, digest: str, size: int | None = None) -> str:
         """A local file with the blob's bytes, to be read or mapped, never written."""
         path = self._local(digest)
         try:
-            found = os.stat(path).st_size
+            present = os.stat(path).st_size
         except FileNotFoundError:
-            found = -1
-        if found >= 0 and size in (None, found):
+            present = -1
+        if present >= 0 and size in (None, present):
             return path
         if self._remote is not None:
             return self._download(self._remote, digest, size)
-        if found < 0:
-            self._missing(digest)
+        if present < 0:
+            self._raise_missing(digest)
         raise StoreError(
-            f"the artifact {digest} in {self.uri} is damaged: it has {found} bytes, not {size}",
+            f"the artifact {digest} in {self.uri} is damaged: it has {present} bytes, not {size}",
             fix="run the step that made it again, with its cache off",
         )
 
@@ -97,12 +97,12 @@ class Blobs:
         return os.path.exists(self._local(digest))
 
     def size(self, digest: str) -> int:
-        """How many bytes the blob has."""
+        """The number of bytes of the blob."""
         if self._remote is not None:
-            found = self._remote.size(digest)
-            if found is None:
-                self._missing(digest)
-            return found
+            size = self._remote.size(digest)
+            if size is None:
+                self._raise_missing(digest)
+            return size
         return os.stat(self.path(digest)).st_size
 
     def digests(self) -> Iterator[str]:
@@ -121,47 +121,46 @@ class Blobs:
     # Removing.
 
     def delete(self, digest: str) -> None:
-        """Remove a blob and what was made from it; one that is gone is fine."""
+        """Remove a blob and the files that were unpacked from it; one that is gone is fine."""
         if self._remote is not None:
             self._remote.delete(digest)
         _unlink(self._local(digest))
         remove_tree(self.unpacked(digest))
 
     def delete_if_older(self, digest: str, than: float) -> int | None:
-        """Remove a blob that nobody has put since `than`; its size, or None if it stays."""
+        """Remove a blob that was last put before `than`; returns its size, or None if it stays."""
         if self._remote is not None:
             removed = self._remote.delete_if_older(digest, than)
             if removed is not None:
                 _unlink(self._local(digest))
                 remove_tree(self.unpacked(digest))
             return removed
-        path, aside = self._local(digest), self._beside + digest
+        path, aside = self._local(digest), self._scratch + digest
         try:
             if os.stat(path).st_mtime >= than:
                 return None
-            # Moved before it is looked at a last time: a `put` that finds it there renews its time, and one that comes
-            # after the move writes it anew.
-            os.makedirs(self._beside, exist_ok=True)
+            # Moved before the last check: a `put` before the move renews the blob's time, one after it writes it anew.
+            os.makedirs(self._scratch, exist_ok=True)
             os.rename(path, aside)
         except FileNotFoundError:
             return None
-        found = os.stat(aside)
-        if found.st_mtime >= than:
+        status = os.stat(aside)
+        if status.st_mtime >= than:
             os.rename(aside, path)
             return None
         _unlink(aside)
         remove_tree(self.unpacked(digest))
-        return found.st_size
+        return status.st_size
 
     def clean(self, now: float | None = None) -> None:
-        """Remove what processes that were killed left half-written."""
+        """Remove scratch files that killed processes left."""
         limit = (time.time() if now is None else now) - STALE
         try:
-            names = os.listdir(self._beside)
+            names = os.listdir(self._scratch)
         except FileNotFoundError:
             return
         for name in names:
-            path = self._beside + name
+            path = self._scratch + name
             try:
                 if os.lstat(path).st_mtime < limit:
                     if os.path.isdir(path):
@@ -171,86 +170,86 @@ class Blobs:
             except FileNotFoundError:
                 continue
 
-    # Files that are made from a blob (an unpacked folder) live beside the blobs, and go with them.
+    # Files that are unpacked from a blob lie beside the blobs, and are removed with them.
 
     def unpacked(self, digest: str) -> str:
-        """The folder for files made from a blob; it need not exist."""
+        """The folder for files that are unpacked from a blob; it need not exist."""
         return os.path.join(self.folder, "unpacked", digest[:2], digest[2:])
 
     def scratch(self) -> str:
-        """A name for a file or folder that is being made, on the same file system as everything else here."""
-        return f"{self._beside}{os.getpid()}-{next(_NAMES)}-{os.urandom(4).hex()}"
+        """A new name for a scratch file or folder, on the file system of the blobs."""
+        return f"{self._scratch}{os.getpid()}-{next(_COUNTER)}-{os.urandom(4).hex()}"
 
     def _local(self, digest: str) -> str:
         return self._objects + digest[:2] + os.sep + digest[2:]
 
-    def _is_here(self, digest: str, size: int) -> bool:
-        """Whether the blob is there and whole; its time is renewed then, so that `sweep` leaves it alone."""
+    def _renew(self, digest: str, size: int) -> bool:
+        """Renew the time of a whole blob, so that `sweep` leaves it alone; False if it is not there."""
         path = self._local(digest)
         try:
             if os.stat(path).st_size != size:
                 return False
             os.utime(path)
-        except OSError:  # not there, or another person's: it is put again, as one's own
+        except OSError:  # not there, or another user's: it is put again, with this user as its owner
             return False
         return True
 
-    def _new(self) -> tuple[str, int]:
-        """An empty file beside the blobs, open for writing; nobody may write it once it is closed."""
+    def _create_scratch_file(self) -> tuple[str, int]:
+        """An empty scratch file, open for writing; it is read-only once it is closed."""
         path = self.scratch()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             try:
                 return path, os.open(path, flags, 0o444)
             except FileNotFoundError:
-                os.makedirs(self._beside, exist_ok=True)
+                os.makedirs(self._scratch, exist_ok=True)
                 return path, os.open(path, flags, 0o444)
         except OSError as error:
-            raise explained(error, self.folder) from error
+            raise write_error(error, self.folder) from error
 
-    def _keep(self, path: str, digest: str, size: int) -> None:
-        """Give a whole file its name; for a remote store it is there before it is here."""
+    def _commit(self, path: str, digest: str, size: int) -> None:
+        """Give a complete file its name; in an object store first, then in the folder."""
         if self._remote is not None:
             self._remote.put(path, digest)
-        elif self._is_here(digest, size):
+        elif self._renew(digest, size):
             os.unlink(path)
             return
-        self._arrive(path, digest)
+        self._move_into_place(path, digest)
 
-    def _arrive(self, path: str, digest: str) -> str:
-        place = self._local(digest)
+    def _move_into_place(self, path: str, digest: str) -> str:
+        target = self._local(digest)
         try:
             try:
-                os.replace(path, place)
+                os.replace(path, target)
             except FileNotFoundError:
-                os.makedirs(os.path.dirname(place), exist_ok=True)
-                os.replace(path, place)
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                os.replace(path, target)
         except OSError as error:
-            raise explained(error, self.folder) from error
-        return place
+            raise write_error(error, self.folder) from error
+        return target
 
     def _download(self, remote: Remote, digest: str, size: int | None) -> str:
-        """Fetch a blob into the folder, whole or not at all."""
-        path, descriptor = self._new()
+        """Download a blob into the folder, whole or not at all."""
+        path, descriptor = self._create_scratch_file()
         try:
             try:
-                found = remote.get(digest, descriptor)
+                received = remote.get(digest, descriptor)
             finally:
                 os.close(descriptor)
-            if found is None:
-                self._missing(digest)
-            if found != digest or (size is not None and os.stat(path).st_size != size):
+            if received is None:
+                self._raise_missing(digest)
+            if received != digest or (size is not None and os.stat(path).st_size != size):
                 raise StoreError(
-                    f"the artifact {digest} in {self.uri} is damaged: its bytes have the digest {found}",
+                    f"the artifact {digest} in {self.uri} is damaged: its bytes have the digest {received}",
                     fix="run the step that made it again, with its cache off",
                 )
-            return self._arrive(path, digest)
+            return self._move_into_place(path, digest)
         except OSError as error:
-            raise explained(error, self.folder) from error
+            raise write_error(error, self.folder) from error
         finally:
             _unlink(path)
 
-    def _missing(self, digest: str) -> NoReturn:
+    def _raise_missing(self, digest: str) -> NoReturn:
         raise StoreError(
             f"the artifact {digest} is not in {self.uri}",
             fix="run the step that made it again, with its cache off; or check that this is the store it was saved in",
@@ -258,7 +257,7 @@ class Blobs:
 
 
 class Writer(io.RawIOBase):
-    """Takes a blob's bytes in order. `commit` keeps them and says their digest; `abort` leaves nothing."""
+    """Writes a blob in pieces. `commit` stores it and returns its digest; `abort` leaves nothing."""
 
     def __init__(self, blobs: Blobs) -> None:
         self.digest = ""
@@ -266,7 +265,7 @@ class Writer(io.RawIOBase):
         self._blobs = blobs
         self._hash = Hash()
         self._small = bytearray()
-        self._path, self._descriptor = blobs._new()
+        self._path, self._descriptor = blobs._create_scratch_file()
 
     def writable(self) -> bool:
         return True
@@ -275,24 +274,24 @@ class Writer(io.RawIOBase):
         return self.size
 
     def write(self, data: Any) -> int:
-        """Append a bytes-like object, which may change again afterwards."""
+        """Append a bytes-like object, which may change after the call."""
         view = memoryview(data)
         count = view.nbytes
         self.size += count
         if count + len(self._small) < _SMALL:
             self._small += view if view.contiguous else view.tobytes()
             return count
-        self._pour()
+        self._flush()
         self._put(view.cast("B"))
         return count
 
     def commit(self) -> str:
-        """Keep the blob."""
+        """Store the blob and return its digest."""
         try:
-            self._pour()
+            self._flush()
             digest = self._hash.hexdigest()
             self._close()
-            self._blobs._keep(self._path, digest, self.size)
+            self._blobs._commit(self._path, digest, self.size)
         except BaseException:  # also an interrupt leaves nothing half-written
             self.abort()
             raise
@@ -300,7 +299,7 @@ class Writer(io.RawIOBase):
         return digest
 
     def abort(self) -> None:
-        """Leave no trace; a blob that is kept already stays."""
+        """Remove the scratch file; a committed blob stays."""
         self._close()
         _unlink(self._path)
 
@@ -313,7 +312,7 @@ class Writer(io.RawIOBase):
         else:
             self.abort()
 
-    def _pour(self) -> None:
+    def _flush(self) -> None:
         if self._small:
             small, self._small = self._small, bytearray()
             self._put(memoryview(small))
@@ -321,13 +320,13 @@ class Writer(io.RawIOBase):
     def _put(self, view: memoryview) -> None:
         for start in range(0, view.nbytes, CHUNK):
             part = view[start : start + CHUNK]
-            # Both let go of the interpreter's lock: one core hashes a chunk while the other copies it into the kernel.
+            # Both release the interpreter's lock: one core hashes a chunk while the other copies it into the kernel.
             self._hash.update(part)
             try:
                 while part.nbytes:
                     part = part[os.write(self._descriptor, part) :]
             except OSError as error:
-                raise explained(error, self._blobs.folder) from error
+                raise write_error(error, self._blobs.folder) from error
         self._hash.wait()
 
     def _close(self) -> None:
@@ -337,8 +336,8 @@ class Writer(io.RawIOBase):
             self._descriptor = -1
 
 
-def explained(error: OSError, folder: str) -> StoreError:
-    """What an operating system's error means for the store."""
+def write_error(error: OSError, folder: str) -> StoreError:
+    """The store's error for an operating system's error."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreError(
             f"the disk that holds {folder} is full",
@@ -351,12 +350,12 @@ def remove_tree(folder: str) -> None:
     """Remove a folder whose files and folders may be read-only; one that is gone is fine."""
     if not os.path.isdir(folder):
         return
-    for here, folders, files in os.walk(folder, topdown=False):
-        os.chmod(here, 0o700)
+    for parent, folders, files in os.walk(folder, topdown=False):
+        os.chmod(parent, 0o700)
         for name in files:
-            _unlink(os.path.join(here, name))
+            _unlink(os.path.join(parent, name))
         for name in folders:
-            path = os.path.join(here, name)
+            path = os.path.join(parent, name)
             if os.path.islink(path):
                 _unlink(path)
             else:

@@ -1,6 +1,6 @@
-"""A store for a moment: written to as any other, gone when it is left, and reading what another store lends.
+"""A temporary store that reads the blobs of another store, and is removed at the end.
 
-What it borrows is a second name for the lender's file, so that nothing is copied and the lender's own is never written.
+A borrowed blob is a link to the lender's file: nothing is copied, and the lender's files are never written.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from stoker.store import artifacts
 from stoker.store.blobs import Blobs, remove_tree
 from stoker.store.store import Store, open_store
 
-_HELD: Final = "held"
-"""The file that a process locks while its store is in use: where nobody holds it, a killed process left the store."""
-_DOOR: Final = "door"
-"""The file that is locked while stores are made and removed, so that none is taken for a left one in between."""
+_LOCK_FILE: Final = "held"
+"""The file that a process locks while it uses its store; without a lock, a killed process has left the store."""
+_FOLDER_LOCK: Final = "door"
+"""The file that is locked while stores are created and removed, so that none looks abandoned in between."""
 
 
-class Borrowed(Blobs):
-    """Blobs of a folder; one that is not there is borrowed from another store, where that has it."""
+class BorrowedBlobs(Blobs):
+    """The blobs of a folder; missing ones are borrowed from another store."""
 
     def __init__(self, folder: str, lender: Blobs) -> None:
         super().__init__(folder)
@@ -37,22 +37,22 @@ class Borrowed(Blobs):
         return super().path(digest, size)
 
     def borrow(self, digest: str, size: int | None = None) -> None:
-        """Have a blob of the lender's here, too; one that is here already is fine."""
-        place = self._local(digest)
-        if os.path.exists(place):
+        """Link a blob of the lender into this folder; one that is there already is fine."""
+        target = self._local(digest)
+        if os.path.exists(target):
             return
-        lent = self._lender.path(digest, size)
-        os.makedirs(os.path.dirname(place), exist_ok=True)
+        source = self._lender.path(digest, size)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
         with contextlib.suppress(FileExistsError):
             try:
-                os.link(lent, place)
+                os.link(source, target)
             except FileExistsError:
                 raise
-            except OSError:  # another file system, or a file of somebody else's
-                os.symlink(lent, place)
+            except OSError:  # another file system, or another user's file
+                os.symlink(source, target)
 
     def borrow_all(self, document: Any) -> None:
-        """Have here every artifact that a JSON document describes, with the elements of lists."""
+        """Borrow every artifact that a JSON document describes, with the elements of lists."""
         if isinstance(document, dict) and isinstance(document.get("d"), str) and "s" in document:
             self._borrow_artifact(from_wire(document))
             return
@@ -68,38 +68,38 @@ class Borrowed(Blobs):
 
 
 @contextlib.contextmanager
-def borrowing(lender: Store, folder: Path) -> Iterator[Store]:
-    """A store of its own below `folder`, which borrows from another one and is removed at the end.
+def temporary_store(lender: Store, folder: Path) -> Iterator[Store]:
+    """A store in a new folder below `folder`, which borrows from `lender` and is removed at the end.
 
-    Stores that killed processes left below the folder are removed, too.
+    Stores that killed processes left below the folder are removed too.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    own = folder / f"{os.getpid()}-{os.urandom(4).hex()}"
-    with contextlib.ExitStack() as held:
-        with _locked(folder / _DOOR):
-            for found in folder.glob(f"*/{_HELD}"):
-                _remove_left(found)
-            own.mkdir()
-            held.enter_context(_locked(own / _HELD))
-        store = open_store(home=str(own))
+    home = folder / f"{os.getpid()}-{os.urandom(4).hex()}"
+    with contextlib.ExitStack() as locks:
+        with _locked(folder / _FOLDER_LOCK):
+            for lock_file in folder.glob(f"*/{_LOCK_FILE}"):
+                _remove_abandoned(lock_file)
+            home.mkdir()
+            locks.enter_context(_locked(home / _LOCK_FILE))
+        store = open_store(home=str(home))
         try:
-            yield attrs.evolve(store, blobs=Borrowed(store.artifact_uri, lender.blobs))
+            yield attrs.evolve(store, blobs=BorrowedBlobs(store.artifact_uri, lender.blobs))
         finally:
             store.close()
-            with _locked(folder / _DOOR):
-                remove_tree(str(own))
+            with _locked(folder / _FOLDER_LOCK):
+                remove_tree(str(home))
 
 
 @contextlib.contextmanager
-def _locked(path: Path, more: int = 0) -> Iterator[None]:
+def _locked(path: Path, flags: int = 0) -> Iterator[None]:
     with open(path, "w", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | more)
+        fcntl.flock(file, fcntl.LOCK_EX | flags)
         yield
 
 
-def _remove_left(held: Path) -> None:
+def _remove_abandoned(lock_file: Path) -> None:
     try:
-        with _locked(held, fcntl.LOCK_NB):
-            remove_tree(str(held.parent))
+        with _locked(lock_file, fcntl.LOCK_NB):
+            remove_tree(str(lock_file.parent))
     except BlockingIOError:
         return  # in use

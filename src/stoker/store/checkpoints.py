@@ -1,7 +1,6 @@
-"""Folders in which steps keep checkpoints: one for each step of a run, kept until the run is deleted.
+"""Folders for the checkpoints of steps: one for each step of a run, until the run is deleted.
 
-A step on another machine has its folder below that machine's own; whoever runs it there brings the files, and the
-folder's name is the same below both.
+A step on another machine has a folder of the same name there; the backend copies the files.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ class Checkpoints:
         self.folder = folder
 
     def path(self, run: str, key: str) -> Path:
-        """The folder of a step; it exists once the step has asked for it."""
+        """The folder of a step; it need not exist."""
         return Path(self.folder, file_name(run), file_name(key))
 
-    def made(self, run: str, key: str) -> Path:
-        """The folder of a step, made if it is not there."""
+    def create(self, run: str, key: str) -> Path:
+        """The folder of a step, created if it does not exist."""
         path = self.path(run, key)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -37,12 +36,12 @@ class Checkpoints:
         return path
 
     def size(self, run: str) -> int:
-        """Bytes that the files of a run take, as long as they are read; 0 for a run without any."""
+        """The sum of the sizes of a run's files, in bytes; 0 for a run without any."""
         total = 0
-        for here, _, names in os.walk(os.path.join(self.folder, file_name(run))):
+        for parent, _, names in os.walk(os.path.join(self.folder, file_name(run))):
             for name in names:
                 try:
-                    total += os.lstat(os.path.join(here, name)).st_size
+                    total += os.lstat(os.path.join(parent, name)).st_size
                 except FileNotFoundError:
                     continue  # deleted by another process just now
         return total

@@ -1,8 +1,8 @@
-"""A connection for each thread to the one database of a store, SQLite or Postgres, with its schema up to date.
+"""The database of a store, SQLite or Postgres: a connection for each thread, and migrations of the schema.
 
-Statements are written once, with `?` for a value; it must not know what any table means. SQLite runs in WAL mode with
+Statements use `?` for values in both; this module must not know the meaning of any table. SQLite runs in WAL mode with
 `synchronous=NORMAL`: a killed process loses nothing, a power cut at most the last transactions, never the file. WAL
-needs a local disk: a home on a network file system that several machines share wants Postgres instead.
+needs a local disk: a home on a network file system that several machines share needs Postgres instead.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from stoker.core.errors import MissingPackage, StoreError
 from stoker.store.schema import MIGRATIONS
 
 BUSY_SECONDS: Final = 60.0
-"""How long a writer waits for other writers; a transaction here takes microseconds, so this is only ever met when a
-process was stopped inside one."""
+"""How long a writer waits for other writers. Transactions take microseconds: only a process that was stopped inside
+one makes others wait so long."""
 
 _PRAGMAS: Final = {
     "journal_mode": "wal",
     "synchronous": "normal",
     "foreign_keys": "off",
-    # Pages of the log before it is copied into the database. 1000 is SQLite's own; a bigger log means that pages which
-    # change with every step are copied, and synced, four times less often. 16 MB at most.
+    # Pages of the log before it is copied into the database. SQLite's default is 1000; with a bigger log, pages that
+    # change with every step are copied and synced four times less often. 16 MB at most.
     "wal_autocheckpoint": 4000,
     "temp_store": "memory",
 }
@@ -33,8 +33,8 @@ _DIALECTS: Final[Mapping[str, Mapping[str, str]]] = {
     "sqlite": {"{blob}": "blob", "{clustered}": " WITHOUT ROWID", "{locked}": ""},
     "postgresql": {"{blob}": "bytea", "{clustered}": "", "{locked}": " FOR SHARE"},
 }
-"""Words that differ. `{clustered}`: the table is its primary key's index. `{locked}`: the rows of a query stay as they
-are until the transaction ends; in SQLite a transaction that may write is the only one anyway."""
+"""placeholder → its SQL. `{clustered}`: the table is its primary key's index. `{locked}`: the rows of a query do not
+change until the transaction ends; in SQLite, a transaction that may write is the only one anyway."""
 _SCHEMES: Final = {"sqlite": "sqlite", "postgresql": "postgresql", "postgres": "postgresql"}
 _MIGRATION_LOCK: Final = 7_305_801
 """Any number that no other program uses for a Postgres advisory lock."""
@@ -44,16 +44,16 @@ class Database:
     """The store's database, open and migrated; safe to use from any thread and after a fork."""
 
     def __init__(self, uri: str) -> None:
-        scheme, mark, rest = uri.partition("://")
-        if not mark or scheme not in _SCHEMES or not rest or ":memory:" in rest:
+        scheme, mark, address = uri.partition("://")
+        if not mark or scheme not in _SCHEMES or not address or ":memory:" in address:
             raise StoreError(
                 f"'{_without_password(uri)}' is not a database that Stoker can open",
                 fix="write sqlite:///path/to/stoker.db or postgresql://user@host/name",
             )
         self.uri = uri
-        self.shown = _without_password(uri)
+        self.label = _without_password(uri)
         self.dialect = _SCHEMES[scheme]
-        self.path = os.path.abspath(rest) if self.dialect == "sqlite" else ""
+        self.path = os.path.abspath(address) if self.dialect == "sqlite" else ""
         self._lock = threading.Lock()
         self._local = threading.local()
         self._open: list[tuple[threading.Thread, Any]] = []
@@ -67,9 +67,9 @@ class Database:
             raise
 
     def sql(self, statement: str) -> str:
-        """A statement in this database's own words; `?` stands for a value and must not occur otherwise."""
-        for word, meaning in _DIALECTS[self.dialect].items():
-            statement = statement.replace(word, meaning)
+        """A statement in the dialect of this database; `?` stands for a value and must not occur otherwise."""
+        for placeholder, sql in _DIALECTS[self.dialect].items():
+            statement = statement.replace(placeholder, sql)
         return statement if self.dialect == "sqlite" else statement.replace("?", "%s")
 
     def cursor(self) -> Any:
@@ -100,7 +100,7 @@ class Database:
         return row
 
     def change(self, statement: str, values: Sequence[Any] = ()) -> int:
-        """How many rows a statement changed."""
+        """Execute a statement and return the number of rows that it changed."""
         try:
             cursor = self.cursor()
             cursor.execute(statement, values)
@@ -111,7 +111,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """A cursor whose changes happen all or not at all."""
+        """A cursor whose changes are committed all together or not at all."""
         try:
             cursor = self.cursor()
             self.begin(cursor)
@@ -125,7 +125,7 @@ class Database:
             self.fail(error)
 
     def begin(self, cursor: Any) -> None:
-        """Start a transaction that is allowed to write from its first statement on."""
+        """Start a transaction that may write from its first statement on."""
         # SQLite's plain BEGIN takes the write lock late, and a transaction that read before then fails at once.
         cursor.execute("BEGIN IMMEDIATE" if self.dialect == "sqlite" else "BEGIN")
 
@@ -138,18 +138,18 @@ class Database:
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """What the driver raises; hand it to `fail`."""
+        """The exceptions of the driver; pass them to `fail`."""
         return self._errors
 
     def fail(self, error: BaseException) -> NoReturn:
-        """Raise a driver's error as one of ours; a connection that the server has closed is opened again next time."""
+        """Raise a driver's error as a `StoreError`; the next use reopens a connection that the server closed."""
         connection = getattr(self._local, "connection", None)
         if getattr(connection, "closed", False):
             self._local.pid = 0
-        raise self._explained(error) from error
+        raise self._store_error(error) from error
 
     def close(self) -> None:
-        """Close every thread's connection; the database opens again when it is used again."""
+        """Close every thread's connection; the next use opens the database again."""
         with self._lock:
             connections, self._open = [connection for _, connection in self._open], []
             self._local = threading.local()
@@ -157,7 +157,7 @@ class Database:
                 connection.close()
 
     def _driver_errors(self) -> tuple[type[Exception], ...]:
-        """What this database's driver raises. No other driver is imported: psycopg takes 100 ms."""
+        """The exceptions of this database's driver. No other driver is imported: psycopg takes 100 ms."""
         if self.dialect == "sqlite":
             import sqlite3
 
@@ -166,7 +166,7 @@ class Database:
             import psycopg
         except ImportError as error:
             raise MissingPackage(
-                f"{self.shown} needs the package 'psycopg'", fix="pip install 'stoker[postgres]'"
+                f"{self.label} needs the package 'psycopg'", fix="pip install 'stoker[postgres]'"
             ) from error
         return (psycopg.Error,)
 
@@ -183,8 +183,8 @@ class Database:
         with self._lock:
             pid = os.getpid()
             if self._open and getattr(self, "_pid", pid) != pid:
-                # A connection must not cross a fork, not even to be closed: its owner still uses it.
-                _ABANDONED.append(self._open)
+                # A connection must not be used after a fork, not even closed: the parent process still uses it.
+                _FORKED.append(self._open)
                 self._open = []
             self._pid = pid
             in_use: list[tuple[threading.Thread, Any]] = []
@@ -208,7 +208,7 @@ class Database:
             self._local.pid = pid
 
     def _migrate(self) -> None:
-        """Bring the schema to this version, exactly once however many processes try."""
+        """Migrate the schema to this version, exactly once even if many processes try."""
         if self._version() == len(MIGRATIONS):
             return
         with self.transaction() as cursor:
@@ -226,7 +226,7 @@ class Database:
                 cursor.execute(self.sql("INSERT INTO stoker_schema VALUES (?, ?)"), (number, time.time()))
 
     def _version(self) -> int:
-        """The schema's number, 0 for a fresh database; a newer one than ours is refused."""
+        """The version of the schema, 0 for a new database. Raises `StoreError` for one newer than this code."""
         catalog = {
             "sqlite": "SELECT 1 FROM sqlite_master WHERE name = 'stoker_schema'",
             "postgresql": "SELECT 1 WHERE to_regclass('stoker_schema') IS NOT NULL",
@@ -239,25 +239,25 @@ class Database:
         return version
 
     def _refuse_newer(self, version: int) -> None:
-        known = len(MIGRATIONS)
-        if version > known:
+        newest = len(MIGRATIONS)
+        if version > newest:
             raise StoreError(
-                f"the store {self.shown} has schema version {version}; this Stoker knows versions up to {known}",
+                f"the store {self.label} has schema version {version}; this Stoker knows versions up to {newest}",
                 fix="upgrade Stoker here (pip install -U stoker), or set STOKER_HOME to another folder",
             )
 
-    def _explained(self, error: BaseException) -> StoreError:
+    def _store_error(self, error: BaseException) -> StoreError:
         text = " ".join(str(error).split())
-        for words, message, fix in _EXPLANATIONS:
+        for words, message, fix in _ERRORS:
             if words in text:
-                return StoreError(f"{self.shown}: {message} ({text})", fix=fix)
-        return StoreError(f"{self.shown}: {text}")
+                return StoreError(f"{self.label}: {message} ({text})", fix=fix)
+        return StoreError(f"{self.label}: {text}")
 
 
-_ABANDONED: Final[list[Any]] = []
-"""Connections that a fork copied: kept so that they are never closed here."""
+_FORKED: Final[list[Any]] = []
+"""Connections that a fork copied, referenced here so that they are never closed in this process."""
 
-_EXPLANATIONS: Final[Iterable[tuple[str, str, str]]] = (
+_ERRORS: Final[Iterable[tuple[str, str, str]]] = (
     ("not a database", "the file is not a database", "move it away, or set STOKER_HOME to another folder"),
     ("malformed", "the database file is damaged", "restore a copy, or move it away: the next run starts a new one"),
     ("disk is full", "the disk is full", "free space on it, for example with `stoker gc`, and run again"),
@@ -267,11 +267,11 @@ _EXPLANATIONS: Final[Iterable[tuple[str, str, str]]] = (
     ("locked", "another process has held the database for a minute", "end it: it may be stopped inside a transaction"),
     ("connection", "the database server does not answer", "check the address, and that the server runs"),
 )
-"""What a driver says → what it means, and what to do."""
+"""(text in a driver's error, message, fix)"""
 
 
 def _make_folder(path: str) -> None:
-    """Make the folder of a database file."""
+    """Create the folder of a database file."""
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
     except OSError as error:
@@ -295,8 +295,8 @@ def _sqlite_connection(path: str) -> Any:
 
 
 def _without_password(uri: str) -> str:
-    scheme, mark, rest = uri.partition("://")
-    user, at, host = rest.rpartition("@")
+    scheme, mark, address = uri.partition("://")
+    user, at, host = address.rpartition("@")
     if not at:
         return uri
     return f"{scheme}{mark}{user.partition(':')[0]}@{host}"

@@ -1,6 +1,6 @@
-"""A SHA-256 that is computed in a thread of its own while the caller writes the same bytes.
+"""A SHA-256 that is computed in its own thread while the caller writes the same bytes.
 
-`hashlib` lets go of the interpreter's lock, so that a second core does the work; small data is hashed at once.
+`hashlib` releases the interpreter's lock, so that a second core does the work; small data is hashed by the caller.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import threading
 from typing import Final
 
 CHUNK: Final = 8 * 1024 * 1024
-"""Bytes that are hashed and written at a time: large enough that handing them over costs nothing."""
-_AT_ONCE: Final = 1024 * 1024
-"""Less than this is hashed before a thread would have woken up."""
+"""Bytes that are hashed and written at a time: large enough that passing them to a thread costs nothing."""
+_INLINE_BYTES: Final = 1024 * 1024
+"""Bytes below which hashing is faster than waking a thread."""
 
 
 class Hash:
-    """The digest of bytes as they come. `wait` before a buffer changes; `hexdigest` or `stop` at the end."""
+    """Computes the digest of bytes as they come. `wait` before a buffer changes; `hexdigest` or `stop` at the end."""
 
     def __init__(self) -> None:
         self._sha = hashlib.sha256()
@@ -25,9 +25,9 @@ class Hash:
         self._thread: threading.Thread | None = None
 
     def update(self, data: memoryview) -> None:
-        """Take bytes in; they must not change until `wait` has returned."""
+        """Add bytes, which must not change until `wait` has returned."""
         if self._thread is None:
-            if data.nbytes < _AT_ONCE:
+            if data.nbytes < _INLINE_BYTES:
                 self._sha.update(data)
                 return
             self._thread = threading.Thread(target=self._work, name="stoker-hash", daemon=True)
@@ -35,12 +35,12 @@ class Hash:
         self._queue.put(data)
 
     def wait(self) -> None:
-        """Return when everything so far is in the digest."""
+        """Wait until all bytes so far are in the digest."""
         if self._thread is not None:
             self._queue.join()
 
     def hexdigest(self) -> str:
-        """The digest of everything."""
+        """The digest of all bytes."""
         self.stop()
         return self._sha.hexdigest()
 

@@ -1,14 +1,14 @@
-"""What steps print: a file for each attempt, a line for each line, with its time and stream.
+"""Stores the lines that steps write: a file for each attempt, with the time and stream of each line.
 
     1718000000.123456 o loading
     1718000002.654321 o3 epoch 3: loss 0.21
 
-The number behind the stream's letter is the rank of the process that wrote it. Without one, the step is one process, or
-it is its launcher's line.
+The number behind the stream's letter is the rank of the process that wrote the line. Lines without a rank come from a
+step of one process, or from a launcher.
 
-Files are appended to with one write a batch, so that several processes may, and read without loading them. Text is
-UTF-8; bytes that are not are replaced. Of a line drawn over with carriage returns, as progress bars do, the last
-drawing is kept. A line of more than 64 KiB is split, and each part but the last ends in "…".
+Each batch is one write in append mode, so that several processes can share a file; files are read without loading them
+whole. Text is UTF-8; other bytes are replaced. Of a line that is overwritten with carriage returns, as by progress
+bars, the last text is kept. A line of more than 64 KiB is split, and each part but the last ends in "…".
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from stoker.core.errors import StoreError
 from stoker.core.plan import LogLine
 from stoker.store.blobs import remove_tree
 
-LONGEST: Final = 64 * 1024
-"""Bytes of one line. A reader holds one line at a time, and a terminal has no use for more."""
+MAX_LINE_BYTES: Final = 64 * 1024
+"""Bytes of one line, so that a reader needs little memory; a terminal has no use for more."""
 LAUNCHER: Final = "launcher"
-"""Asks for the lines that are of no rank: what started the ranks wrote them, or the only process of the step."""
+"""Selects the lines without a rank: those of the program that started the ranks, or of a step of one process."""
 
 Rank = int | Literal["launcher"]
-"""Who wrote a line."""
+"""The writer of a line."""
 Ranks = Rank | Collection[Rank] | None
-"""Whose lines are asked for; None: everybody's."""
+"""A selection of writers; None for all."""
 
 _BLOCK: Final = 256 * 1024
 _STREAMS: Final[Mapping[bytes, str]] = {b"o": "stdout", b"e": "stderr"}
 _LETTERS: Final[Mapping[str, str]] = {"stdout": "o", "stderr": "e"}
-_MORE: Final = "…".encode()
-_PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.[]")
-_LONGEST_NAME: Final = 200
+_ELLIPSIS: Final = "…".encode()
+_SAFE: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.[]")
+_MAX_NAME_BYTES: Final = 200
 """Bytes of a file name; file systems take 255."""
 
 
@@ -50,11 +50,11 @@ class Logs:
         self.folder = folder
 
     def path(self, run: str, key: str, attempt: int) -> str:
-        """The file of an attempt; it exists once the attempt has printed something."""
+        """The file of an attempt; it exists once the attempt has written something."""
         return os.path.join(self.folder, file_name(run), file_name(key), f"{attempt}.log")
 
     def append(self, run: str, key: str, attempt: int, lines: Iterable[LogLine]) -> None:
-        """Add lines; none makes no file."""
+        """Append lines; without any, no file is created."""
         head, last, stream = "", -1.0, ""
         rank: int | None = None
         parts: list[str] = []
@@ -64,8 +64,8 @@ class Logs:
                 letter = _LETTERS.get(stream, "o")
                 head = f"{last:.6f} {letter} " if rank is None else f"{last:.6f} {letter}{rank} "
             text = line.text
-            if len(text) > LONGEST // 4 or "\n" in text or "\r" in text:
-                text = f"\n{head}".join(_tidy(text))
+            if len(text) > MAX_LINE_BYTES // 4 or "\n" in text or "\r" in text:
+                text = f"\n{head}".join(_clean_lines(text))
             parts.append(head)
             parts.append(text)
             parts.append("\n")
@@ -77,37 +77,37 @@ class Logs:
     ) -> Iterator[LogLine]:
         """The lines so far, or the last `tail` of them, of both streams or one, of all ranks or some.
 
-        Where there is no log there are none.
+        Without a log there are none.
         """
-        asked = _asked(stream, rank)
+        matches = _line_filter(stream, rank)
         try:
             with open(self.path(run, key, attempt), "rb", buffering=_BLOCK) as file:
                 if tail is not None:
-                    yield from map(_line, _last(file.fileno(), tail, asked))
+                    yield from map(_parse_line, _last_lines(file.fileno(), tail, matches))
                     return
                 for raw in file:
-                    if asked is None or asked(raw):
-                        yield _line(raw)
+                    if matches is None or matches(raw):
+                        yield _parse_line(raw)
         except FileNotFoundError:
             return
 
     def ranks(self, run: str, key: str, attempt: int, *, enough: Collection[int] = ()) -> list[int]:
-        """The ranks that wrote lines; with `enough`, it is not read further once these are found."""
-        found: set[int] = set()
+        """The ranks that wrote lines; with `enough`, reading stops once these were found."""
+        ranks: set[int] = set()
         missing = set(enough)
         try:
             with open(self.path(run, key, attempt), "rb", buffering=_BLOCK) as file:
                 for raw in file:
-                    head = _head(raw)
-                    if head is None or head[2] is None or head[2] in found:
+                    head = _parse_head(raw)
+                    if head is None or head[2] is None or head[2] in ranks:
                         continue
-                    found.add(head[2])
+                    ranks.add(head[2])
                     missing.discard(head[2])
                     if enough and not missing:
                         break
         except FileNotFoundError:
             pass
-        return sorted(found)
+        return sorted(ranks)
 
     def follow(
         self,
@@ -121,9 +121,9 @@ class Logs:
         interval: float = 0.2,
         sleep: Callable[[float], None] = time.sleep,
     ) -> Iterator[LogLine]:
-        """The lines so far and then each new one, until `done` says that no more will come."""
-        asked = _asked(stream, rank)
-        offset, rest = 0, b""
+        """The lines so far and then each new one, until `done` returns True: then no more will come."""
+        matches = _line_filter(stream, rank)
+        offset, incomplete = 0, b""
         path = self.path(run, key, attempt)
         while True:
             finished = done()
@@ -132,15 +132,15 @@ class Logs:
                     file.seek(offset)
                     while data := file.read(_BLOCK):
                         offset += len(data)
-                        whole, mark, rest = (rest + data).rpartition(b"\n")
-                        for raw in whole.split(b"\n") if mark else ():
-                            if asked is None or asked(raw):
-                                yield _line(raw)
+                        complete, mark, incomplete = (incomplete + data).rpartition(b"\n")
+                        for raw in complete.split(b"\n") if mark else ():
+                            if matches is None or matches(raw):
+                                yield _parse_line(raw)
             except FileNotFoundError:
                 pass
             if finished:
-                if rest and (asked is None or asked(rest)):
-                    yield _line(rest)
+                if incomplete and (matches is None or matches(incomplete)):
+                    yield _parse_line(incomplete)
                 return
             sleep(interval)
 
@@ -179,95 +179,95 @@ class Logs:
 
 
 def file_name(key: str) -> str:
-    """A run's or step's name as a file name; different names have different ones, and most can be read."""
+    """A run's or step's name as a file name, readable where possible; different names have different ones."""
     raw = key.encode("utf-8", "surrogatepass")
-    name = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
+    name = "".join(chr(byte) if byte in _SAFE else f"%{byte:02X}" for byte in raw)
     if name.startswith("."):
         name = "%2E" + name[1:]
-    if len(name) > _LONGEST_NAME:
+    if len(name) > _MAX_NAME_BYTES:
         import hashlib
 
-        # Cut off; rows know the whole name.
-        name = f"{name[: _LONGEST_NAME - 17]}~{hashlib.sha256(raw).hexdigest()[:16]}"
+        # Truncated; the rows have the whole name.
+        name = f"{name[: _MAX_NAME_BYTES - 17]}~{hashlib.sha256(raw).hexdigest()[:16]}"
     return name
 
 
-def _tidy(text: str) -> Iterator[str]:
-    """The lines of a text, as the file keeps them."""
+def _clean_lines(text: str) -> Iterator[str]:
+    """The lines of a text as they are stored."""
     for line in text.split("\n"):
-        yield from _parts(line.rstrip("\r").rpartition("\r")[2].encode("utf-8", "replace"))
+        yield from _split_line(line.rstrip("\r").rpartition("\r")[2].encode("utf-8", "replace"))
 
 
-def _parts(line: bytes) -> Iterator[str]:
-    while len(line) > LONGEST:
-        end = LONGEST - len(_MORE)
+def _split_line(line: bytes) -> Iterator[str]:
+    while len(line) > MAX_LINE_BYTES:
+        end = MAX_LINE_BYTES - len(_ELLIPSIS)
         while line[end] & 0xC0 == 0x80:  # not inside a character
             end -= 1
-        yield (line[:end] + _MORE).decode()
+        yield (line[:end] + _ELLIPSIS).decode()
         line = line[end:]
     yield line.decode()
 
 
-def _line(raw: bytes) -> LogLine:
-    """A line of the file; one that was written by something else is kept as it is, at time 0."""
+def _parse_line(raw: bytes) -> LogLine:
+    """The line for a line of the file; one in another format is returned as it is, at time 0."""
     raw = raw.rstrip(b"\n")
-    head = _head(raw)
+    head = _parse_head(raw)
     if head is None:
         return LogLine(time=0.0, stream="stdout", text=raw.decode("utf-8", "replace"))
     moment, stream, rank, text = head
     return LogLine(time=moment, stream=stream, text=text.decode("utf-8", "replace"), rank=rank)
 
 
-def _head(raw: bytes) -> tuple[float, str, int | None, bytes] | None:
-    """Time, stream and rank of a line of the file, and its text; None if something else wrote it."""
+def _parse_head(raw: bytes) -> tuple[float, str, int | None, bytes] | None:
+    """Time, stream, rank and text of a line of the file; None if it has another format."""
     try:
         stamp, tag, text = raw.split(b" ", 2)
-        stream, rank = _origin(tag)
+        stream, rank = _parse_tag(tag)
         return float(stamp), stream, rank, text
     except ValueError:
         return None
 
 
 @lru_cache(maxsize=4096)
-def _origin(tag: bytes) -> tuple[str, int | None]:
+def _parse_tag(tag: bytes) -> tuple[str, int | None]:
     stream, digits = _STREAMS.get(tag[:1]), tag[1:]
     if stream is None or not (digits.isdigit() or not digits):
         raise ValueError(tag)
     return stream, int(digits) if digits else None
 
 
-def _asked(stream: str, rank: Ranks) -> Callable[[bytes], bool] | None:
-    """Says of a line of the file whether it is asked for; None: every line is."""
+def _line_filter(stream: str, rank: Ranks) -> Callable[[bytes], bool] | None:
+    """A function that selects lines of the file; None if all are selected."""
     if not stream and rank is None:
         return None
-    several = (rank,) if isinstance(rank, (int, str)) else rank
-    ranks = None if several is None else {None if one == LAUNCHER else one for one in several}
-    # What something else wrote is on stdout and of no rank, as `_line` reads it.
-    others = stream in ("", "stdout") and (ranks is None or None in ranks)
+    selection = (rank,) if isinstance(rank, (int, str)) else rank
+    ranks = None if selection is None else {None if one == LAUNCHER else one for one in selection}
+    # A line in another format counts as stdout without a rank, as in `_parse_line`.
+    selects_unparsed = stream in ("", "stdout") and (ranks is None or None in ranks)
 
-    def asked(raw: bytes) -> bool:
-        head = _head(raw)
+    def matches(raw: bytes) -> bool:
+        head = _parse_head(raw)
         if head is None:
-            return others
+            return selects_unparsed
         return (not stream or head[1] == stream) and (ranks is None or head[2] in ranks)
 
-    return asked
+    return matches
 
 
-def _last(descriptor: int, count: int, asked: Callable[[bytes], bool] | None) -> Iterable[bytes]:
-    """The last lines of a file that are asked for, read from its end."""
-    found: deque[bytes] = deque()
+def _last_lines(descriptor: int, count: int, matches: Callable[[bytes], bool] | None) -> Iterable[bytes]:
+    """The last selected lines of a file, read from its end."""
+    lines: deque[bytes] = deque()
     position = os.fstat(descriptor).st_size
-    rest = b""
-    while position > 0 and len(found) < count:
+    incomplete = b""
+    while position > 0 and len(lines) < count:
         start = max(0, position - _BLOCK)
-        data = os.pread(descriptor, position - start, start) + rest
+        data = os.pread(descriptor, position - start, start) + incomplete
         position = start
-        lines = data.split(b"\n")
-        rest = lines.pop(0) if start else b""
-        for raw in reversed(lines):
-            if len(found) >= count:
+        block = data.split(b"\n")
+        incomplete = block.pop(0) if start else b""
+        for raw in reversed(block):
+            if len(lines) >= count:
                 break
-            if raw and (asked is None or asked(raw)):
-                found.appendleft(raw)
-    return found
+            if raw and (matches is None or matches(raw)):
+                lines.appendleft(raw)
+    return lines

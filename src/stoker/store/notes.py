@@ -1,4 +1,4 @@
-"""Short notes that the nodes of a gang leave where all can read them: a folder they share, or an object store."""
+"""Short notes that the nodes of a gang write for each other, in a shared folder or an object store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tempfile
 
 
 def put(path: str, data: bytes) -> None:
-    """Leave a note, whole or not at all; an earlier one is overwritten."""
+    """Write a note, whole or not at all; an earlier one is overwritten."""
     if "://" in path:
         import fsspec
 
@@ -16,14 +16,14 @@ def put(path: str, data: bytes) -> None:
         return
     folder = os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
-    descriptor, fresh = tempfile.mkstemp(dir=folder, prefix="note-")
+    descriptor, scratch = tempfile.mkstemp(dir=folder, prefix="note-")
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
-    os.replace(fresh, path)
+    os.replace(scratch, path)
 
 
 def get(path: str) -> bytes | None:
-    """A note; None while there is none."""
+    """Read a note; None if there is none."""
     try:
         if "://" in path:
             import fsspec
@@ -37,7 +37,7 @@ def get(path: str) -> bytes | None:
 
 
 def remove(path: str) -> None:
-    """Take a note away; one that is gone is fine."""
+    """Remove a note; one that is gone is fine."""
     try:
         if "://" in path:
             import fsspec

@@ -1,12 +1,13 @@
-"""What happened, as rows: runs, their steps, attempts, outputs, the cache and the events. The only file with queries.
+"""The queries of a store: runs, their steps, attempts, outputs, the cache and the events. The only file with queries.
 
-A driver collects what changed in a `Batch` and writes it in one transaction. A run's rows belong to the driver that
+A driver collects what changed in a `RowBatch` and writes it in one transaction. A run's rows belong to the driver that
 holds its token; every change of a run is an UPDATE that names the token, so that a driver that lost the run writes
 nothing.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Any, Final, Iterable, Mapping, Sequence
 
@@ -15,17 +16,17 @@ import attrs
 from stoker.core.errors import NotFound, StoreError, UsageError, nearest
 from stoker.store import rows
 from stoker.store.database import Database
-from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, RunRow, StepProgress, StepRow
+from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, RungRow, RunRow, StepProgress, StepRow
 
 if TYPE_CHECKING:
     from stoker.store.receipts import ReceiptRow
 
 _ORDER: Final = ("steps", "progress", "outputs", "attempts", "receipts", "cache", "events")
-"""In which a batch's rows are written: a step's row comes before what changes of it."""
+"""The order in which a batch is written: a step's row comes before its progress."""
 
 
-class Batch:
-    """Rows collected for one transaction; a row that is there already is replaced, an event's is not."""
+class RowBatch:
+    """Collects rows for one transaction. A row replaces the one with its key; an event never replaces another."""
 
     __slots__ = ("attempts", "cache", "events", "outputs", "progress", "receipts", "steps")
 
@@ -39,32 +40,32 @@ class Batch:
         self.events: list[Sequence[Any]] = []
 
     def step(self, row: StepRow) -> None:
-        """The whole row of a step."""
+        """Add a step."""
         self.steps.append(rows.STEPS.tuple_of(row))
 
     def change(self, row: StepProgress) -> None:
-        """How far a step is that has its row already, be it in this very batch."""
+        """Add the progress of a step that has a row in the store or in this batch."""
         columns = rows.PROGRESS.tuple_of(row)
         self.progress.append((*columns[2:], *columns[:2]))
 
     def output(self, row: OutputRow) -> None:
-        """A result of a step."""
+        """Add a result of a step."""
         self.outputs.append(rows.output_columns(row))
 
     def attempt(self, row: AttemptRow) -> None:
-        """One try at a step."""
+        """Add an attempt."""
         self.attempts.append(rows.ATTEMPTS.tuple_of(row))
 
     def receipt(self, row: ReceiptRow) -> None:
-        """What an attempt did with its accelerators."""
+        """Add the receipt of an attempt."""
         self.receipts.append(row.columns())
 
     def remember(self, row: CacheRow) -> None:
-        """Results to be found again by what they depend on."""
+        """Add an entry of the cache."""
         self.cache.append(rows.CACHE.tuple_of(row))
 
     def event(self, row: EventRow) -> None:
-        """Something that happened."""
+        """Add an event."""
         self.events.append(rows.EVENTS.tuple_of(row))
 
     def __len__(self) -> int:
@@ -73,18 +74,20 @@ class Batch:
 
 @attrs.frozen(kw_only=True)
 class RunFilter:
-    """Which runs to list, newest first; `since` is a time of creation."""
+    """Selects runs; an empty field selects all of them."""
 
     pipeline: str = ""
     status: str = ""
     tag: str = ""
     since: float | None = None
+    """The earliest time of creation, seconds since the epoch."""
     limit: int = 50
     offset: int = 0
+    """Newest runs to skip."""
 
 
 class Records:
-    """The queries of a store."""
+    """Reads and writes the rows of a store."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -92,27 +95,27 @@ class Records:
 
     # Writing.
 
-    def write(self, batch: Batch, *, run_id: str = "", token: str = "") -> bool:
-        """Write a batch, all or nothing; with a token, only while that driver still holds the run."""
+    def write(self, batch: RowBatch, *, run_id: str = "", token: str = "") -> bool:
+        """Write a batch, all or nothing. With a token that does not hold the run any more, write nothing: False."""
         rows_of = [(self._sql[name], getattr(batch, name)) for name in _ORDER]
         try:
             return self._write(rows_of, run_id, token)
         except (UnicodeEncodeError, StoreError) as error:
             if not isinstance(error, UnicodeEncodeError) and "NUL" not in str(error):
                 raise
-        # A message of the user's code that no database takes: rare enough to be looked for only now.
-        cleaned = [(statement, [list(map(rows.clean, row)) for row in values]) for statement, values in rows_of]
+        # A text of the user's code that no database accepts: too rare to check every text before.
+        cleaned = [(statement, [list(map(rows.clean_text, row)) for row in values]) for statement, values in rows_of]
         return self._write(cleaned, run_id, token)
 
     def _write(self, rows_of: Sequence[tuple[str, Sequence[Sequence[Any]]]], run_id: str, token: str) -> bool:
-        # By hand and not by `transaction`: this is what every step of a run waits for.
+        # Without `transaction`, which is slower: every step of a run waits for this.
         database = self.database
         cursor = database.cursor()
         try:
             database.begin(cursor)
             try:
                 if token:
-                    cursor.execute(self._sql["held"], (run_id, token))
+                    cursor.execute(self._sql["is_holder"], (run_id, token))
                     if cursor.fetchone() is None:
                         database.rollback(cursor)
                         return False
@@ -127,10 +130,10 @@ class Records:
             database.fail(error)
         return True
 
-    def create_run(self, run: RunRow, *, plan: str = "", batch: Batch | None = None) -> None:
-        """A new run with its plan and first rows, in one transaction."""
+    def create_run(self, run: RunRow, *, plan: str = "", batch: RowBatch | None = None) -> None:
+        """Create a run with its plan and first rows, in one transaction."""
         with self.database.transaction() as cursor:
-            cursor.execute(self._sql["runs"], list(map(rows.clean, rows.RUNS.tuple_of(run))))
+            cursor.execute(self._sql["runs"], list(map(rows.clean_text, rows.RUNS.tuple_of(run))))
             if plan:
                 cursor.execute(self._sql["plans"], (run.id, plan))
             for name in _ORDER if batch is not None else ():
@@ -139,41 +142,52 @@ class Records:
                     cursor.executemany(self._sql[name], values)
 
     def set_run(self, id: str, token: str, **fields: Any) -> bool:
-        """Change columns of a run if the token still holds it; False means that another driver took it over."""
+        """Change columns of a run if the token still holds it; False if another driver took it over."""
         for name in fields:
             if name not in _SETTABLE:
                 raise UsageError(f"a run has no column '{name}' that can be set{nearest(name, _SETTABLE)}")
-        values = [rows.text(value) if name in _RUN_JSON else rows.clean(value) for name, value in fields.items()]
+        values = [
+            rows.json_text(value) if name in _RUN_JSON else rows.clean_text(value) for name, value in fields.items()
+        ]
         changes = ", ".join(f"{name} = ?" for name in fields)
         statement = self.database.sql(f"UPDATE runs SET {changes} WHERE id = ? AND token = ?")
         return self.database.change(statement, (*values, id, token)) == 1
 
     def take_over(self, id: str, *, expected: str, token: str, driver: Mapping[str, Any], plan: str = "") -> bool:
-        """Make a run another driver's, with the plan by which it goes on if that differs from the one it had.
+        """Give a run to another driver, with a new plan if `plan` is not empty.
 
         False means that the run's token is not the expected one any more, and that nothing was changed.
         """
-        values = (token, rows.text(driver), time.time(), id, expected)
+        values = (token, rows.json_text(driver), time.time(), id, expected)
         with self.database.transaction() as cursor:
             cursor.execute(self._sql["take_over"], values)
-            taken: bool = cursor.rowcount == 1
-            if taken and plan:
+            is_expected: bool = cursor.rowcount == 1
+            if is_expected and plan:
                 cursor.execute(self._sql["plans"], (id, plan))
-        return taken
+        return is_expected
 
-    def ask(self, id: str, wish: str) -> bool:
-        """Leave a wish, "cancel" or "now", for the driver of a running run; False if it does not run any more."""
-        return self.database.change(self._sql["ask"], (wish, id)) == 1
+    def request_end(self, id: str, request: str) -> bool:
+        """Ask the driver of a running run to end it: "cancel" or "now". False if it does not run any more."""
+        return self.database.change(self._sql["request_end"], (request, id)) == 1
 
-    def asked(self, id: str, token: str, now: float) -> str | None:
-        """Show that the driver lives and read what is wished of it; None if another driver took the run over."""
-        if self.database.change(self._sql["beat"], (now, id, token)) != 1:
+    def cancel_waiting(self, id: str, *, token: str) -> bool:
+        """Cancel a run whose driver has not begun: a driver that starts later finds another token. False if it was
+        faster."""
+        values = (os.urandom(8).hex(), time.time(), id, token)
+        return self.database.change(self._sql["cancel_waiting"], values) == 1
+
+    def heartbeat(self, id: str, token: str, now: float) -> str | None:
+        """Record that the driver is alive, and return the request to end the run: "", "cancel" or "now".
+
+        None means that another driver took the run over.
+        """
+        if self.database.change(self._sql["heartbeat"], (now, id, token)) != 1:
             return None
-        found = self.database.row(self._sql["asked"], (id,))
-        return str(found[0]) if found else None
+        row = self.database.row(self._sql["requested_end"], (id,))
+        return str(row[0]) if row else None
 
     def delete_run(self, id: str) -> None:
-        """Remove a run with everything of it, also what the cache knows from it; a run that is gone is fine."""
+        """Remove a run with all its rows and its entries of the cache; a run that is gone is fine."""
         with self.database.transaction() as cursor:
             for table in ("events", "receipts", "attempts", "outputs", "steps", "cache", "rungs", "plans"):
                 cursor.execute(self.database.sql(f"DELETE FROM {table} WHERE run_id = ?"), (id,))
@@ -185,74 +199,89 @@ class Records:
             cursor.executemany(self.database.sql("DELETE FROM cache WHERE key = ?"), [(key,) for key in keys])
 
     def forget_expired(self, now: float) -> int:
-        """Remove the cache's entries that are past their time; how many."""
+        """Remove the expired entries of the cache; returns their number."""
         return self.database.change(self.database.sql("DELETE FROM cache WHERE expires <= ?"), (now,))
+
+    # What steps that ran out of memory got by with. This is advice, not fact: no driver's token guards these rows.
+
+    def learned_changes(self, key: str) -> RungRow | None:
+        """The changes with which a request worked; None if there are none."""
+        row = self.database.row(self._sql["rung"], (key,))
+        return None if row is None else rows.RUNGS.row_of(row)
+
+    def learn_changes(self, row: RungRow) -> None:
+        """Record the changes with which a request worked, in place of earlier ones."""
+        self.database.change(self._sql["rungs"], rows.RUNGS.tuple_of(row))
+
+    def forget_changes(self, key: str) -> None:
+        """Remove the changes of a request: it worked without any."""
+        self.database.change(self._sql["forget_rung"], (key,))
 
     # Reading.
 
     def run(self, id: str) -> RunRow:
-        """The run with this id, or with the only id that begins so."""
-        found = self.database.row(self._sql["run"], (id,))
-        if found is not None:
-            return rows.RUNS.row_of(found)
-        begun = self.database.rows(self._sql["begun"], (len(id), id)) if id else []
-        if len(begun) == 1:
-            return rows.RUNS.row_of(begun[0])
-        if begun:
-            shown = ", ".join(str(row[0]) for row in begun[:5]) + (", …" if len(begun) > 5 else "")
-            raise NotFound(f"'{id}' begins the ids of several runs: {shown}", fix="write more of the id")
-        known = [row[0] for row in self.database.rows("SELECT id FROM runs ORDER BY created DESC LIMIT 200")]
-        raise NotFound(f"there is no run '{id}'{nearest(id, known)}", fix="`stoker runs` lists them")
+        """The run with this id, or the only one whose id has this prefix."""
+        row = self.database.row(self._sql["run"], (id,))
+        if row is not None:
+            return rows.RUNS.row_of(row)
+        matches = self.database.rows(self._sql["runs_by_prefix"], (len(id), id)) if id else []
+        if len(matches) == 1:
+            return rows.RUNS.row_of(matches[0])
+        if matches:
+            listed = ", ".join(str(match[0]) for match in matches[:5]) + (", …" if len(matches) > 5 else "")
+            raise NotFound(f"'{id}' begins the ids of several runs: {listed}", fix="write more of the id")
+        ids = [newest[0] for newest in self.database.rows("SELECT id FROM runs ORDER BY created DESC LIMIT 200")]
+        raise NotFound(f"there is no run '{id}'{nearest(id, ids)}", fix="`stoker runs` lists them")
 
     def plan(self, id: str) -> str:
         """The plan of a run as JSON; empty for a run without one."""
-        found = self.database.row(self._sql["plan"], (id,))
-        return str(found[0]) if found else ""
+        row = self.database.row(self._sql["plan"], (id,))
+        return str(row[0]) if row else ""
 
-    def runs(self, which: RunFilter | None = None) -> list[RunRow]:
-        """Runs, newest first."""
-        which = which or RunFilter()
+    def runs(self, run_filter: RunFilter | None = None) -> list[RunRow]:
+        """The runs that match, newest first."""
+        run_filter = run_filter or RunFilter()
         conditions: list[tuple[str, Any]] = []
-        if which.pipeline:
-            conditions.append(("pipeline = ?", which.pipeline))
-        if which.status:
-            conditions.append(("status = ?", which.status))
-        if which.tag:
-            # "contains", case and all, in words that both databases have: LIKE ignores case in SQLite.
-            conditions.append(("replace(tags, ?, '') <> tags", rows.text(which.tag)))
-        if which.since is not None:
-            conditions.append(("created >= ?", which.since))
+        if run_filter.pipeline:
+            conditions.append(("pipeline = ?", run_filter.pipeline))
+        if run_filter.status:
+            conditions.append(("status = ?", run_filter.status))
+        if run_filter.tag:
+            # A case-sensitive "contains" that both databases have: LIKE ignores case in SQLite.
+            conditions.append(("replace(tags, ?, '') <> tags", rows.json_text(run_filter.tag)))
+        if run_filter.since is not None:
+            conditions.append(("created >= ?", run_filter.since))
         where = " WHERE " + " AND ".join(condition for condition, _ in conditions) if conditions else ""
         statement = f"{_RUN} {where} ORDER BY created DESC, id DESC LIMIT ? OFFSET ?"
         values = [value for _, value in conditions]
-        found = self.database.rows(self.database.sql(statement), (*values, which.limit, which.offset))
-        return [rows.RUNS.row_of(row) for row in found]
+        page = (run_filter.limit, run_filter.offset)
+        return [rows.RUNS.row_of(row) for row in self.database.rows(self.database.sql(statement), (*values, *page))]
 
     def step(self, run_id: str, key: str) -> StepRow | None:
         """One step."""
-        found = self.database.row(self._sql["step"], (run_id, key))
-        return None if found is None else rows.STEPS.row_of(found)
+        row = self.database.row(self._sql["step"], (run_id, key))
+        return None if row is None else rows.STEPS.row_of(row)
 
     def steps(self, run_id: str, *, parent: str = "", limit: int = -1, offset: int = 0) -> list[StepRow]:
         """A run's steps in the order of the pipeline, or a fan-out's elements by index; `limit` -1 is all of them."""
         page = (2**31 - 1 if limit < 0 else limit, offset)
         if parent:
-            found = self.database.rows(self._sql["elements"], (run_id, parent, *page))
+            values = self.database.rows(self._sql["elements"], (run_id, parent, *page))
         else:
-            found = self.database.rows(self._sql["top"], (run_id, *page))
-        return [rows.STEPS.row_of(row) for row in found]
+            values = self.database.rows(self._sql["top"], (run_id, *page))
+        return [rows.STEPS.row_of(row) for row in values]
 
     def all_steps(self, run_id: str) -> list[StepRow]:
         """Every step and every element of a run, fan-outs before their elements."""
         return [rows.STEPS.row_of(row) for row in self.database.rows(self._sql["all_steps"], (run_id,))]
 
     def counts(self, run_id: str, *, parent: str | None = None) -> dict[str, int]:
-        """How many steps stand at each status: all of a run's, or one level's (`parent=""` is the top)."""
+        """Status → number of steps: of a whole run, or of one level (`parent=""` is the top)."""
         if parent is None:
-            found = self.database.rows(self._sql["counts"], (run_id,))
+            counts = self.database.rows(self._sql["counts"], (run_id,))
         else:
-            found = self.database.rows(self._sql["counts_of"], (run_id, parent))
-        return {str(status): int(count) for status, count in found}
+            counts = self.database.rows(self._sql["counts_of"], (run_id, parent))
+        return {str(status): int(count) for status, count in counts}
 
     def outputs(self, run_id: str, key: str) -> list[OutputRow]:
         """A step's results by name."""
@@ -260,57 +289,57 @@ class Records:
 
     def element_outputs(self, run_id: str, parent: str, name: str) -> list[OutputRow]:
         """One result of every element of a fan-out that has it, by index."""
-        found = self.database.rows(self._sql["element_outputs"], (run_id, parent, name))
-        return [rows.output_row(row) for row in found]
+        values = self.database.rows(self._sql["element_outputs"], (run_id, parent, name))
+        return [rows.output_row(row) for row in values]
 
     def lineage(self, digest: str) -> list[OutputRow]:
-        """Every output with these bytes, oldest run first. For values so small that they are no blob it is slow."""
-        found = self.database.rows(self._sql["lineage"], (digest,)) or self.database.rows(
+        """Every output with these bytes, oldest run first. Slow for values that are small enough to be no blob."""
+        values = self.database.rows(self._sql["lineage"], (digest,)) or self.database.rows(
             self._sql["inline"], (digest,)
         )
-        return [rows.output_row(row) for row in found]
+        return [rows.output_row(row) for row in values]
 
     def attempts(self, run_id: str, key: str) -> list[AttemptRow]:
-        """The tries at a step, first to last."""
+        """The attempts of a step that have ended, first to last."""
         return [rows.ATTEMPTS.row_of(row) for row in self.database.rows(self._sql["attempts_of"], (run_id, key))]
 
     def attempt_numbers(self, run_id: str) -> dict[str, int]:
-        """The number of the last recorded try at each step of a run that has been tried."""
+        """Key of a step of a run → the number of its last attempt that has ended."""
         return {str(key): int(number) for key, number in self.database.rows(self._sql["attempt_numbers"], (run_id,))}
 
     def receipt(self, run_id: str, key: str, number: int) -> ReceiptRow | None:
-        """What one attempt did with its accelerators, with the tracks of its charts."""
-        found = self.database.row(self._sql["receipt"], (run_id, key, number))
+        """The receipt of one attempt, with its tracks."""
+        row = self.database.row(self._sql["receipt"], (run_id, key, number))
         from stoker.store.receipts import receipt_row
 
-        return None if found is None else receipt_row(found)
+        return None if row is None else receipt_row(row)
 
     def receipts(self, run_id: str, *, key: str = "") -> list[ReceiptRow]:
-        """The receipts of a run, or of one step, attempt by attempt and without their tracks, which take most room."""
-        found = self.database.rows(self._sql["receipts_of"], (run_id, key, key))
+        """The receipts of a run or of one step, attempt by attempt; without their tracks, which are large."""
+        values = self.database.rows(self._sql["receipts_of"], (run_id, key, key))
         from stoker.store.receipts import receipt_row
 
-        return [receipt_row((*row, None)) for row in found]
+        return [receipt_row((*row, None)) for row in values]
 
     def events(self, run_id: str, *, after: int = -1) -> list[EventRow]:
-        """What happened in a run, in order, from behind `after`."""
+        """The events of a run with a number above `after`, in order."""
         return [rows.EVENTS.row_of(row) for row in self.database.rows(self._sql["events_of"], (run_id, after))]
 
     def next_seq(self, run_id: str) -> int:
         """The first number that no event of the run has."""
-        found = self.database.row(self._sql["last_seq"], (run_id,))
-        return 0 if found is None or found[0] is None else int(found[0]) + 1
+        row = self.database.row(self._sql["last_seq"], (run_id,))
+        return 0 if row is None or row[0] is None else int(row[0]) + 1
 
     def cached(self, key: str, now: float) -> CacheRow | None:
-        """The results under a key, unless their time is over."""
-        found = self.database.row(self._sql["cached"], (key, now))
-        return None if found is None else rows.CACHE.row_of(found)
+        """The cache's entry for a key, unless it has expired."""
+        row = self.database.row(self._sql["cached"], (key, now))
+        return None if row is None else rows.CACHE.row_of(row)
 
     def references(self) -> Iterable[str]:
-        """Texts in which every digest occurs that a row names; `store.sweep` looks through them."""
+        """Texts that contain every digest that a row names; `store.sweep` searches them."""
         for column, table in _REFERENCES:
-            for (found,) in self.database.rows(f"SELECT {column} FROM {table} WHERE {column} <> ''"):
-                yield str(found)
+            for (text,) in self.database.rows(f"SELECT {column} FROM {table} WHERE {column} <> ''"):
+                yield str(text)
 
     def manifests(self) -> list[OutputRow]:
         """Outputs that are lists of artifacts."""
@@ -351,14 +380,19 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     "cache": _upsert("cache", rows.CACHE.columns, ("key",)),
     "events": f"INSERT INTO events ({', '.join(rows.EVENTS.columns)}) VALUES (?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (run_id, seq) DO NOTHING",
-    "held": "SELECT 1 FROM runs WHERE id = ? AND token = ?{locked}",
+    "is_holder": "SELECT 1 FROM runs WHERE id = ? AND token = ?{locked}",
     "take_over": "UPDATE runs SET token = ?, driver = ?, heartbeat = ?, status = 'running', ended = NULL, error = '', "
     "asked = '', sessions = sessions + 1 WHERE id = ? AND token = ?",
-    "ask": "UPDATE runs SET asked = ? WHERE id = ? AND status = 'running'",
-    "beat": "UPDATE runs SET heartbeat = ? WHERE id = ? AND token = ?",
-    "asked": "SELECT asked FROM runs WHERE id = ?",
+    "request_end": "UPDATE runs SET asked = ? WHERE id = ? AND status = 'running'",
+    "cancel_waiting": "UPDATE runs SET token = ?, status = 'cancelled', ended = ? "
+    "WHERE id = ? AND token = ? AND status = 'running'",
+    "heartbeat": "UPDATE runs SET heartbeat = ? WHERE id = ? AND token = ?",
+    "requested_end": "SELECT asked FROM runs WHERE id = ?",
+    "rungs": _upsert("rungs", rows.RUNGS.columns, ("key",)),
+    "rung": _columns(rows.RUNGS.columns, "rungs") + " WHERE key = ?",
+    "forget_rung": "DELETE FROM rungs WHERE key = ?",
     "run": f"{_RUN} WHERE id = ?",
-    "begun": f"{_RUN} WHERE substr(id, 1, ?) = ? ORDER BY created DESC LIMIT 6",
+    "runs_by_prefix": f"{_RUN} WHERE substr(id, 1, ?) = ? ORDER BY created DESC LIMIT 6",
     "plan": "SELECT plan FROM plans WHERE run_id = ?",
     "step": f"{_STEP} WHERE run_id = ? AND key = ?",
     "top": f"{_STEP} WHERE run_id = ? AND parent = '' ORDER BY position, key LIMIT ? OFFSET ?",

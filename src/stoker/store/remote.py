@@ -1,6 +1,6 @@
-"""Blobs in an object store or on another machine, through fsspec: the only file that knows it.
+"""Blobs in an object store or on another machine, through fsspec; no other module of blobs uses it.
 
-An object appears whole or not at all: by one upload where the platform promises that, else by upload and rename.
+An object appears whole or not at all: by one upload where the platform guarantees that, else by upload and rename.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Final, Iterator
 from stoker.core.errors import MissingPackage, StoreError
 from stoker.store.hashing import CHUNK, Hash
 
-_WHOLE: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory"})
-"""Protocols whose uploads appear when they are complete."""
-_RENEW: Final = 1800.0
-"""An object that is older, or of unknown age, is uploaded again when it is put again: nothing else makes it young, and
-`sweep` removes only what is old."""
+_ATOMIC_UPLOAD: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory"})
+"""Protocols whose uploads appear only when they are complete."""
+_RENEW_AFTER: Final = 1800.0
+"""Seconds after which an object, or one of unknown age, is uploaded again when it is put again: only an upload renews
+its time, and `sweep` removes old objects."""
 
 
 class Remote:
@@ -28,32 +28,32 @@ class Remote:
     def __init__(self, uri: str) -> None:
         self.uri = uri
         self.protocol = uri.partition("://")[0]
-        with self._explained():
+        with self._translated_errors():
             import fsspec
 
             self._files, root = fsspec.core.url_to_fs(uri)
         self._root = root.rstrip("/")
 
     def put(self, path: str, digest: str) -> None:
-        """Upload a local file, unless it is there and young."""
-        with self._explained():
+        """Upload a local file, unless a recent object is there."""
+        with self._translated_errors():
             key = self._key(digest)
             facts = self._info(key)
-            if facts is not None and facts["size"] == os.stat(path).st_size and self._age(key) < _RENEW:
+            if facts is not None and facts["size"] == os.stat(path).st_size and self._age(key) < _RENEW_AFTER:
                 return
             self._files.makedirs(key.rpartition("/")[0], exist_ok=True)
-            if self.protocol in _WHOLE:
+            if self.protocol in _ATOMIC_UPLOAD:
                 self._files.put_file(path, key)
                 return
-            beside = f"{self._root}/tmp/{os.urandom(8).hex()}"
+            scratch = f"{self._root}/tmp/{os.urandom(8).hex()}"
             self._files.makedirs(f"{self._root}/tmp", exist_ok=True)
-            self._files.put_file(path, beside)
-            self._files.mv(beside, key)
+            self._files.put_file(path, scratch)
+            self._files.mv(scratch, key)
 
     def get(self, digest: str, descriptor: int) -> str | None:
-        """Download into an open file; the digest of what came, or None if there is no such blob."""
-        found = Hash()
-        with self._explained():
+        """Download into an open file; returns the digest of the bytes, or None if there is no such blob."""
+        received = Hash()
+        with self._translated_errors():
             try:
                 source = self._files.open(self._key(digest), "rb")
             except FileNotFoundError:
@@ -62,46 +62,46 @@ class Remote:
                 with source:
                     while data := self._read(source):
                         part = memoryview(data)
-                        found.update(part)
+                        received.update(part)
                         while part.nbytes:
                             part = part[os.write(descriptor, part) :]
-                return found.hexdigest()
+                return received.hexdigest()
             finally:
-                found.stop()
+                received.stop()
 
     def _read(self, source: Any) -> bytes:
         data: bytes = source.read(CHUNK)
         return data
 
     def size(self, digest: str) -> int | None:
-        """How many bytes the blob has; None if there is none."""
-        with self._explained():
+        """The number of bytes of the blob; None if there is none."""
+        with self._translated_errors():
             facts = self._info(self._key(digest))
         return None if facts is None else int(facts["size"])
 
     def digests(self) -> Iterator[str]:
         """Every blob."""
-        with self._explained():
+        with self._translated_errors():
             self._files.invalidate_cache()
             try:
                 names = self._files.find(f"{self._root}/objects")
             except FileNotFoundError:
                 names = []
         for name in names:
-            _, folder, rest = name.rsplit("/", 2)
-            yield folder + rest
+            _, folder, file = name.rsplit("/", 2)
+            yield folder + file
 
     def delete(self, digest: str) -> None:
         """Remove a blob; one that is gone is fine."""
-        with self._explained():
+        with self._translated_errors():
             try:
                 self._files.rm_file(self._key(digest))
             except FileNotFoundError:
                 pass
 
     def delete_if_older(self, digest: str, than: float) -> int | None:
-        """Remove a blob last uploaded before `than`; its size, or None if it stays. One of unknown age stays."""
-        with self._explained():
+        """Remove a blob last uploaded before `than`; its size, or None if it stays, as one of unknown age does."""
+        with self._translated_errors():
             key = self._key(digest)
             facts = self._info(key)
             if facts is None or time.time() - self._age(key, unknown=0.0) >= than:
@@ -120,7 +120,7 @@ class Remote:
             return None
         return facts
 
-    def _age(self, key: str, *, unknown: float = _RENEW) -> float:
+    def _age(self, key: str, *, unknown: float = _RENEW_AFTER) -> float:
         """Seconds since the last upload."""
         try:
             modified = self._files.modified(key)
@@ -130,7 +130,7 @@ class Remote:
         return age
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except ImportError as error:
@@ -139,12 +139,12 @@ class Remote:
             ) from error
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise  # the disk here
-            raise self._unanswered(error) from error
-        except Exception as error:  # every file system behind fsspec brings errors of its own
-            raise self._unanswered(error) from error
+                raise  # the local disk is full
+            raise self._remote_error(error) from error
+        except Exception as error:  # every file system behind fsspec has errors of its own
+            raise self._remote_error(error) from error
 
-    def _unanswered(self, error: Exception) -> StoreError:
+    def _remote_error(self, error: Exception) -> StoreError:
         return StoreError(
             f"the artifact store {self.uri} does not answer as it should: {type(error).__name__}: {error}",
             fix="check the address, your credentials for it, and the network",
@@ -152,7 +152,7 @@ class Remote:
 
 
 def cache_folder(uri: str) -> str:
-    """Where this machine keeps what it fetched from a remote store: STOKER_CACHE, ~/.cache, or a private /tmp."""
+    """The folder for downloads from a remote store: below STOKER_CACHE, ~/.cache, or a private folder in /tmp."""
     root = os.environ.get("STOKER_CACHE")
     if not root:
         root = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "stoker")

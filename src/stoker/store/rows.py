@@ -1,4 +1,4 @@
-"""The rows of a store as values, and how each becomes a tuple of columns and back.
+"""The rows of a store as values, and their conversion to tuples of columns and back.
 
 A row's attributes are its table's columns, in order. Knows no SQL and opens nothing.
 """
@@ -15,62 +15,81 @@ from stoker.core.artifact import StoredArtifact
 from stoker.core.status import RunStatus, StepStatus
 
 Row = TypeVar("Row")
-_NOTHING: Final[Mapping[str, Any]] = {}
+_EMPTY: Final[Mapping[str, Any]] = {}
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class RunRow:
-    """One run. `token` belongs to the driver that may change it; `driver` says which process that is.
-
-    `asked`: "cancel" or "now" when somebody else wants the run to end; its driver looks there every second.
-    """
+    """One run."""
 
     id: str
     pipeline: str
     status: RunStatus = "running"
     created: float = 0.0
     started: float | None = None
+    """When the first session began; None before."""
     ended: float | None = None
-    parameters: Mapping[str, Any] = _NOTHING
+    """When the last session ended; None while one runs."""
+    parameters: Mapping[str, Any] = _EMPTY
+    """The pipeline's arguments."""
     tags: Sequence[str] = ()
     source: str = ""
+    """Where the pipeline is defined, as file:line."""
     stack: str = ""
     failure_mode: str = "fail_fast"
     dynamic: int = attrs.field(default=0, converter=int)
-    driver: Mapping[str, Any] = _NOTHING
+    """1 if the pipeline's function decides the graph while it runs."""
+    driver: Mapping[str, Any] = _EMPTY
+    """The process that drives the run (host, pid, start), or `DRIVER_PLACE` if it has not begun."""
     token: str = ""
+    """Held by the driver that may change the run."""
     heartbeat: float | None = None
+    """When the driver was last alive; it writes this every second."""
     error: str = ""
+    """What ended the run, if it was no failure of a step."""
     sessions: int = 1
+    """How many drivers worked on the run."""
     asked: str = ""
+    """A request to end the run, "cancel" or "now"; the driver reads it every second."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class StepRow:
-    """One step, one fan-out (`count` elements), or one element (`idx`) of the fan-out `parent`."""
+    """One step, one fan-out, or one element of a fan-out."""
 
     run_id: str
     key: str
     name: str
     position: int = 0
+    """Its place in the pipeline's order."""
     parent: str = ""
+    """The fan-out's key, for an element."""
     idx: int | None = None
+    """The index, for an element."""
     status: StepStatus = "pending"
     started: float | None = None
+    """When the last attempt began."""
     ended: float | None = None
     cause: str = ""
+    """The class of the failure."""
     message: str = ""
+    """The failure in a sentence."""
     cached_from: str = ""
-    inputs: Mapping[str, Any] = _NOTHING
+    """The run that computed the outputs, if they came from the cache."""
+    inputs: Mapping[str, Any] = _EMPTY
+    """Parameter → digest of its value."""
     cache_key: str = ""
     attempts: int = 0
+    """Number of attempts that have begun."""
     count: int | None = None
-    usage: Mapping[str, Any] = _NOTHING
+    """Number of elements, for a fan-out."""
+    usage: Mapping[str, Any] = _EMPTY
+    """CPU seconds and peak bytes of the last attempt."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class StepProgress:
-    """What changes of a step that has its row: all of these columns are set."""
+    """The columns of a step's row that change while it runs, as in `StepRow`; all of them are written."""
 
     run_id: str
     key: str
@@ -82,105 +101,126 @@ class StepProgress:
     cached_from: str = ""
     attempts: int = 0
     count: int | None = None
-    usage: Mapping[str, Any] = _NOTHING
+    usage: Mapping[str, Any] = _EMPTY
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class OutputRow:
-    """A named result of a step, and its place among them as they were declared."""
+    """A named result of a step."""
 
     run_id: str
     key: str
     name: str
     artifact: StoredArtifact
     place: int = 0
+    """Its position among the step's declared outputs."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class AttemptRow:
-    """One try at a step. `changes`: what of its request was not as asked, as `core.ladder.Change` documents."""
+    """One attempt at a step; the row is written when it has ended."""
 
     run_id: str
     key: str
     number: int
+    """From 1."""
     status: str
     backend: str = ""
     job: str = ""
+    """The backend's name of the job."""
     started: float | None = None
     ended: float | None = None
     cause: str = ""
+    """The class of the failure; empty for a success."""
     message: str = ""
-    error: Mapping[str, Any] = _NOTHING
+    error: Mapping[str, Any] = _EMPTY
+    """The exception and its explanation."""
     exit_code: int | None = None
-    usage: Mapping[str, Any] = _NOTHING
+    """Negative for a signal; None if unknown."""
+    usage: Mapping[str, Any] = _EMPTY
+    """CPU seconds and peak bytes."""
     changes: Sequence[Mapping[str, Any]] = ()
+    """Differences from the step's request, as documents of `core.ladder.Change`."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class CacheRow:
-    """A step's results under the digest of all that they depend on; `outputs` are `StoredArtifact.wire` documents."""
+    """The results of a step, for reuse."""
 
     key: str
+    """The digest of everything that the results depend on."""
     run_id: str
     step_key: str
     created: float
     expires: float | None = None
-    outputs: Mapping[str, Mapping[str, Any]] = _NOTHING
+    """Seconds since the epoch; None for never."""
+    outputs: Mapping[str, Mapping[str, Any]] = _EMPTY
+    """Name of an output → the `StoredArtifact.wire` document."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class RungRow:
-    """The changes with which a step worked that had run out of memory, under the digest of what it had asked for."""
+    """The changes with which a step worked after it had run out of memory."""
 
     key: str
+    """The digest of the request."""
     run_id: str
     created: float
-    changes: Mapping[str, Any] = _NOTHING
+    changes: Mapping[str, Any] = _EMPTY
+    """The rungs that were used, and the changes that they made."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class EventRow:
-    """Something that happened in a run, in the order of `seq`."""
+    """Something that happened in a run."""
 
     run_id: str
     seq: int
+    """Orders the events of a run, from 0."""
     time: float
     kind: str
     key: str = ""
-    data: Mapping[str, Any] = _NOTHING
+    """The step's key; empty for the run."""
+    data: Mapping[str, Any] = _EMPTY
 
+
+DRIVER_PLACE: Final = "place"
+"""Key of `RunRow.driver` for a run whose driver has not begun: what will start it, in words. A driver that begins
+replaces the document by one without this key."""
+DRIVER_OUTPUT: Final = "output"
+"""Key of `RunRow.driver` beside `DRIVER_PLACE`: the file that the driver will write to."""
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
-def text(value: Any) -> str:
-    """JSON for a column; the empty text for nothing."""
+def json_text(value: Any) -> str:
+    """JSON for a column; empty for an empty value."""
     if not value:
         return ""
-    written = _encode(value)
-    if not written.isascii():
+    document = _encode(value)
+    if not document.isascii():
         try:
-            written.encode()
+            document.encode()
         except UnicodeEncodeError:  # half a surrogate pair, as in the name of a file that is not UTF-8
             return json.dumps(value, separators=(",", ":"))
-    return written
+    return document
 
 
-def clean(value: Any) -> Any:
-    """A column that every database takes: no half of a surrogate pair and no NUL in a text."""
+def clean_text(value: Any) -> Any:
+    """A value that every database accepts: without halves of surrogate pairs and NULs in a text."""
     if not isinstance(value, str):
         return value
     return value.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
-def parsed(column: str) -> dict[str, Any]:
+def parse_object(column: str) -> dict[str, Any]:
     """The object of a JSON column."""
     value: dict[str, Any] = json.loads(column) if column else {}
     return value
 
 
-class Table(Generic[Row]):
-    """How rows of one kind are laid out."""
+class TableSchema(Generic[Row]):
+    """Converts rows of one kind to tuples of columns and back."""
 
     def __init__(self, kind: type[Row], *, json_columns: Sequence[str] = (), lists: Sequence[str] = ()) -> None:
         fields: Any = kind
@@ -193,32 +233,34 @@ class Table(Generic[Row]):
     def tuple_of(self, row: Row) -> list[Any]:
         """The columns of a row."""
         values = list(self._get(row))
-        for place in self._json:
-            values[place] = text(values[place])
+        for index in self._json:
+            values[index] = json_text(values[index])
         return values
 
     def row_of(self, values: Sequence[Any]) -> Row:
-        """The row of columns, as a query returned them."""
-        filled = list(values)
-        for place in self._json:
-            column = filled[place]
-            filled[place] = tuple(json.loads(column) if column else ()) if place in self._lists else parsed(column)
-        return self._kind(**dict(zip(self.columns, filled)))
+        """The row for the columns that a query returned."""
+        fields = list(values)
+        for index in self._json:
+            column = fields[index]
+            fields[index] = (
+                tuple(json.loads(column) if column else ()) if index in self._lists else parse_object(column)
+            )
+        return self._kind(**dict(zip(self.columns, fields)))
 
 
-RUNS: Final = Table(RunRow, json_columns=("parameters", "driver"), lists=("tags",))
-STEPS: Final = Table(StepRow, json_columns=("inputs", "usage"))
-PROGRESS: Final = Table(StepProgress, json_columns=("usage",))
-ATTEMPTS: Final = Table(AttemptRow, json_columns=("error", "usage"), lists=("changes",))
-CACHE: Final = Table(CacheRow, json_columns=("outputs",))
-RUNGS: Final = Table(RungRow, json_columns=("changes",))
-EVENTS: Final = Table(EventRow, json_columns=("data",))
+RUNS: Final = TableSchema(RunRow, json_columns=("parameters", "driver"), lists=("tags",))
+STEPS: Final = TableSchema(StepRow, json_columns=("inputs", "usage"))
+PROGRESS: Final = TableSchema(StepProgress, json_columns=("usage",))
+ATTEMPTS: Final = TableSchema(AttemptRow, json_columns=("error", "usage"), lists=("changes",))
+CACHE: Final = TableSchema(CacheRow, json_columns=("outputs",))
+RUNGS: Final = TableSchema(RungRow, json_columns=("changes",))
+EVENTS: Final = TableSchema(EventRow, json_columns=("data",))
 
 OUTPUT_COLUMNS: Final = ("run_id", "key", "name", "digest", "serializer", "type", "size", "meta", "inline", "place")
 
 
 def output_columns(row: OutputRow) -> tuple[Any, ...]:
-    """The columns of an output; its artifact is spread over them."""
+    """The columns of an output, among them the fields of its artifact."""
     artifact = row.artifact
     return (
         row.run_id,
@@ -228,14 +270,14 @@ def output_columns(row: OutputRow) -> tuple[Any, ...]:
         artifact.serializer,
         artifact.type,
         artifact.size,
-        text(artifact.meta),
+        json_text(artifact.meta),
         artifact.inline,
         row.place,
     )
 
 
 def output_row(values: Sequence[Any]) -> OutputRow:
-    """The output of columns, as a query returned them."""
+    """The output for the columns that a query returned."""
     run_id, key, name, digest, serializer, kind, size, meta, inline, place = values
     return OutputRow(
         run_id=run_id,
@@ -247,7 +289,7 @@ def output_row(values: Sequence[Any]) -> OutputRow:
             serializer=serializer,
             type=kind,
             size=size,
-            meta=parsed(meta),
+            meta=parse_object(meta),
             inline=None if inline is None else bytes(inline),
         ),
     )

@@ -1,7 +1,8 @@
 """The tables, as numbered migrations: entry N brings a database from version N to N + 1 and never changes again.
 
-Times are seconds since the epoch. JSON is text, empty for "nothing". The plan has a table of its own because a run's
-row changes every few seconds and a plan may be megabytes. `{blob}` and `{clustered}` are words of `store.database`.
+Times are seconds since the epoch. JSON is text; an empty value is an empty text. The plan has a table of its own
+because a run's row changes every few seconds and a plan may be megabytes. `store.database` replaces `{blob}` and
+`{clustered}`.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             started double precision, ended double precision, cause text NOT NULL, message text NOT NULL,
             cached_from text NOT NULL, inputs text NOT NULL, cache_key text NOT NULL, attempts integer NOT NULL,
             count integer, usage text NOT NULL, PRIMARY KEY (run_id, key)){clustered}""",
-        # Elements only: a row that is written alone, as in a chain, is dearer by a third for every index.
+        # Elements only: every index makes a row that is written alone, as in a chain, a third more expensive.
         "CREATE INDEX elements ON steps (run_id, parent, idx) WHERE parent <> ''",
         """CREATE TABLE outputs (
             run_id text NOT NULL, key text NOT NULL, name text NOT NULL, digest text NOT NULL, serializer text NOT NULL,
             type text NOT NULL, size bigint NOT NULL, meta text NOT NULL, inline {blob}, place integer NOT NULL,
             PRIMARY KEY (run_id, key, name)){clustered}""",
-        # Blobs only: nobody looks for all the places where a step returned 3.
+        # Blobs only: queries by digest are for large values.
         "CREATE INDEX outputs_by_digest ON outputs (digest) WHERE inline IS NULL",
         """CREATE TABLE attempts (
             run_id text NOT NULL, key text NOT NULL, number integer NOT NULL, status text NOT NULL,
@@ -46,13 +47,13 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             key text NOT NULL, data text NOT NULL, PRIMARY KEY (run_id, seq)){clustered}""",
     ),
     (
-        # A receipt's tracks, compressed JSON, are for whoever looks at one: a list of receipts leaves them unread.
+        # A receipt's tracks are compressed JSON; a list of receipts does not read them.
         """CREATE TABLE receipts (
             run_id text NOT NULL, key text NOT NULL, number integer NOT NULL, verdict text NOT NULL,
             receipt text NOT NULL, tracks {blob} NOT NULL, PRIMARY KEY (run_id, key, number))""",
     ),
     (
-        # What steps that ran out of memory got by with. An attempt knows how its request differed from what was asked.
+        # The changes with which steps worked that had run out of memory; each attempt has its own changes.
         """CREATE TABLE rungs (
             key text PRIMARY KEY, run_id text NOT NULL, created double precision NOT NULL,
             changes text NOT NULL){clustered}""",

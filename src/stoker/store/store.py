@@ -1,4 +1,4 @@
-"""All that a home keeps, as one value: rows, blobs, logs and checkpoints."""
+"""A store as one value: rows, blobs, logs and checkpoints."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from stoker.store.records import Records
 
 @attrs.frozen(kw_only=True)
 class Store:
-    """An open store. `database_uri` and `artifact_uri` are what another process needs to open it too."""
+    """An open store."""
 
     home: str
+    """The folder of logs, checkpoints, and by default of everything else."""
     database_uri: str
+    """With `artifact_uri` and `home`, another process opens the same store."""
     artifact_uri: str
     records: Records
     blobs: Blobs
@@ -26,15 +28,15 @@ class Store:
     checkpoints: Checkpoints
 
     def close(self) -> None:
-        """Close the database; what is left to do opens it again."""
+        """Close the database; the next use opens it again."""
         self.records.database.close()
 
 
 def open_store(database_uri: str = "", artifact_uri: str = "", home: str = "") -> Store:
-    """The store of these addresses; what is not given lies in `home`. Logs are in `home` wherever the artifacts are.
+    """Open the store at these addresses; both default to folders in `home`.
 
-    They are appended to line by line, which object stores cannot do. Checkpoints are there too: steps write them as
-    files.
+    Logs are always in `home`, because object stores cannot append lines, and so are checkpoints, because steps write
+    them as files.
     """
     home = os.path.abspath(home or ".stoker")
     database_uri = database_uri or f"sqlite://{home}/stoker.db"

@@ -1,7 +1,7 @@
-"""Removes bytes that nothing needs any more.
+"""Removes blobs that nothing references.
 
-A blob is needed while a row, a plan, an entry of the cache or a list of artifacts names it. What a running step has
-just put is named by nothing yet: nothing is removed that was put within the grace period.
+Rows, plans, entries of the cache and lists of artifacts reference blobs. The blobs of a running step are not referenced
+yet: blobs that were put within the grace period stay.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from stoker.store import artifacts
 from stoker.store.store import Store
 
 GRACE: Final = 3600.0
-"""Seconds. A result is put when its step ends and named by a row moments later; an hour forgives a stopped driver."""
+"""Seconds. A result is put when its step ends, and its row follows at once; an hour allows for a stopped driver."""
 _DIGEST: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
 @attrs.frozen(kw_only=True)
-class Swept:
-    """What was removed."""
+class SweepResult:
+    """The number of blobs that were removed, and their size."""
 
     blobs: int
     bytes: int
 
 
 def unreferenced(store: Store) -> list[str]:
-    """Blobs that nothing names."""
-    # The blobs first: one that is put afterwards, and named by a row that comes too late to be seen, is not among them.
-    there = list(store.blobs.digests())
-    needed = _needed(store) if there else set()
-    return [digest for digest in there if digest not in needed]
+    """The digests of blobs that nothing references."""
+    # The blobs are listed first: one that is put later, with a row that the queries miss, is not among them.
+    digests = list(store.blobs.digests())
+    referenced = _referenced(store) if digests else set()
+    return [digest for digest in digests if digest not in referenced]
 
 
-def sweep(store: Store, *, older_than: float = GRACE, now: float | None = None) -> Swept:
-    """Remove unreferenced blobs that were last put `older_than` seconds ago, and what killed processes left."""
+def sweep(store: Store, *, older_than: float = GRACE, now: float | None = None) -> SweepResult:
+    """Remove unreferenced blobs that were last put `older_than` seconds ago, and scratch files of killed processes."""
     moment = time.time() if now is None else now
     store.records.forget_expired(moment)
     blobs = size = 0
@@ -50,35 +50,35 @@ def sweep(store: Store, *, older_than: float = GRACE, now: float | None = None) 
             blobs += 1
             size += removed
     store.blobs.clean(moment)
-    return Swept(blobs=blobs, bytes=size)
+    return SweepResult(blobs=blobs, bytes=size)
 
 
-def _needed(store: Store) -> set[str]:
-    """Every digest that anything names: too many do no harm, so that whatever looks like one counts."""
-    needed: set[str] = set()
+def _referenced(store: Store) -> set[str]:
+    """Every digest that is referenced. Texts that only look like one are included: too many do no harm."""
+    referenced: set[str] = set()
     lists: list[StoredArtifact] = [row.artifact for row in store.records.manifests()]
     for text in store.records.references():
-        needed.update(_DIGEST.findall(text))
+        referenced.update(_DIGEST.findall(text))
         if '"list"' in text:
             lists.extend(_lists(json.loads(text)))
-    seen: set[str] = set()
+    visited: set[str] = set()
     while lists:
-        found = lists.pop()
-        if found.digest in seen:
+        artifact = lists.pop()
+        if artifact.digest in visited:
             continue
-        seen.add(found.digest)
-        needed.add(found.digest)
+        visited.add(artifact.digest)
+        referenced.add(artifact.digest)
         try:
-            parts = artifacts.items(found, store.blobs)
+            parts = artifacts.items(artifact, store.blobs)
         except StoreError:
-            continue  # it is gone: it needs nothing
-        needed.update(part.digest for part in parts)
+            continue  # the list itself is gone
+        referenced.update(part.digest for part in parts)
         lists.extend(part for part in parts if part.serializer == "list")
-    return needed
+    return referenced
 
 
 def _lists(document: Any) -> Iterator[StoredArtifact]:
-    """The lists of artifacts that a JSON document names."""
+    """The lists of artifacts in a JSON document."""
     if isinstance(document, dict):
         if document.get("s") == "list" and isinstance(document.get("d"), str):
             yield from_wire(document)

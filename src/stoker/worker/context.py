@@ -141,7 +141,7 @@ class Context:
                 where=f"step '{document['key']}'",
                 fix="run it in a pipeline, or enter a document with a folder under 'checkpoints'",
             )
-        return Checkpoints(document["checkpoints"]).made(document["run"], document["key"])
+        return Checkpoints(document["checkpoints"]).create(document["run"], document["key"])
 
     @property
     def should_stop(self) -> bool:

@@ -1,4 +1,4 @@
-"""Names for Hugging Face's libraries; `steps` is the module that ZenML's users import from."""
+"""Integrations for Hugging Face's libraries; `steps` has the module path that ZenML's users import from."""
 
 from stoker.integrations.huggingface.steps import run_with_accelerate
 

@@ -1,10 +1,10 @@
-"""`run_with_accelerate`: a step whose ranks `accelerate launch` starts.
+"""`run_with_accelerate`: a decorator for steps whose ranks `accelerate launch` starts.
 
     @run_with_accelerate(num_processes=4, mixed_precision="bf16")
     @step
     def train(...): ...
 
-It says no more than `@step(launch=Accelerate(num_processes=4, mixed_precision="bf16"))`. Accelerate itself is needed
+It is the same as `@step(launch=Accelerate(num_processes=4, mixed_precision="bf16"))`. Accelerate must be installed
 where the step runs, not where the pipeline is written.
 """
 
@@ -26,7 +26,7 @@ __all__ = ["DecoratorMisused", "run_with_accelerate"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-RIGHT: Final = """
+_RIGHT_FORM: Final = """
 Write it above or below @step, where the step is defined:
 
     @run_with_accelerate(num_processes=4, multi_gpu=True)
@@ -43,7 +43,7 @@ and call the step in the pipeline as it is:
 
 
 class DecoratorMisused(UsageError, RuntimeError):
-    """`run_with_accelerate` stands where it cannot; the message shows the right form."""
+    """`run_with_accelerate` was used in a wrong place; the message shows the right form."""
 
 
 @overload
@@ -58,22 +58,22 @@ def run_with_accelerate(step: Any = None, /, **arguments: Any) -> Any:
     if step is None:
         # Checked here, so that an error's traceback ends at the decorator.
         launch = Accelerate(**arguments)
-        return lambda decorated: _launched(decorated, launch, arguments)
-    return _launched(step, Accelerate(**arguments), arguments)
+        return lambda decorated: _with_launch(decorated, launch, arguments)
+    return _with_launch(step, Accelerate(**arguments), arguments)
 
 
-def _launched(step: Any, launch: Launch, arguments: Mapping[str, Any]) -> Any:
+def _with_launch(step: Any, launch: Launch, arguments: Mapping[str, Any]) -> Any:
     if isinstance(step, (StepHandle, Handles, Future)):
         raise _misuse(f"was given {step!r}: the step has been called already, and this stands for its result.")
     if ACTIVE.get() is not None and not _at_module_level():
         name = getattr(step, "__name__", repr(step))
-        shown = ", ".join(f"{argument}={value!r}" for argument, value in arguments.items())
-        more = f"To launch only this call so, write {name}.with_options(launch=Accelerate({shown}))(…)\n"
-        raise _misuse(f"was used as a function inside a pipeline, on {name}.", more)
+        keywords = ", ".join(f"{argument}={value!r}" for argument, value in arguments.items())
+        hint = f"To launch only this call so, write {name}.with_options(launch=Accelerate({keywords}))(…)\n"
+        raise _misuse(f"was used as a function inside a pipeline, on {name}.", hint)
     if isinstance(step, Pipeline):
         raise _misuse(f"stands on {step!r}: it is for a step.")
     if isinstance(step, Step):
-        if _decorated(step):
+        if _has_launch(step):
             raise _misuse(f"stands on {step!r}, which has a launcher already: keep one of the two.")
         return step.with_options(launch=launch)
     if not callable(step) or isinstance(step, type):
@@ -84,22 +84,22 @@ def _launched(step: Any, launch: Launch, arguments: Mapping[str, Any]) -> Any:
     return step
 
 
-def _misuse(what: str, more: str = "") -> DecoratorMisused:
+def _misuse(problem: str, hint: str = "") -> DecoratorMisused:
     from stoker.pipelines.scripts import watch_script
 
-    watch_script()  # no pipeline has been called yet that would have a script end with a message instead of a traceback
-    return DecoratorMisused(f"run_with_accelerate {what}\n{RIGHT}{more}", where=caller())
+    watch_script()  # a called pipeline would do this: it makes a script end with the message instead of a traceback
+    return DecoratorMisused(f"run_with_accelerate {problem}\n{_RIGHT_FORM}{hint}", where=caller())
 
 
 def _at_module_level() -> bool:
-    """Whether a module is being imported that defines steps, maybe by an import inside a pipeline."""
+    """Whether the caller is a module that is being imported, possibly by an import inside a pipeline."""
     frame = sys._getframe(1)
     while frame.f_globals is globals() and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code.co_name == "<module>"
 
 
-def _decorated(step: Step[..., Any]) -> bool:
-    """Whether a launch stands on a step already, by either way."""
+def _has_launch(step: Step[..., Any]) -> bool:
+    """Whether a step has a launcher already, from either decorator."""
     layers = (*step.spec.layers, *step._options.get("layers", ()))
     return any("launch" in layer.values for layer in layers)

@@ -1,7 +1,7 @@
-"""Arrays and tensors: never copied to be saved, mapped and not read to be loaded.
+"""Serializers of arrays and tensors: saved without a copy, mapped instead of read.
 
-A mapped array is private: changes to it stay in the process and never reach the stored bytes. Tensors come back on the
-CPU, whatever device they were on. Imports a library only when a value of it is there.
+A mapped array is private: changes to it stay in the process and never reach the stored bytes. Tensors load on the CPU,
+whatever device they were on. A library is imported only for a value of it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, BinaryIO, Final, Iterable, Iterator, Mapping
 from stoker.store.serializers.base import Stored
 
 _MAPPED: Final = 256 * 1024
-"""Bytes from which mapping a file is cheaper than reading it."""
+"""Bytes from which on mapping a file is faster than reading it."""
 _LEVELS: Final = 12
-"""Levels of containers in which tensors are looked for."""
+"""Levels of containers that are searched for tensors."""
 
 
 class Numpy:
-    """NumPy arrays as .npy; those that hold Python objects, and subclasses such as masked arrays, are pickled."""
+    """NumPy arrays as .npy; arrays of Python objects, and subclasses such as masked arrays, are pickled."""
 
     name: Final = "numpy"
 
@@ -34,7 +34,7 @@ class Numpy:
         straight = array if array.flags.c_contiguous else array.T
         if straight.flags.c_contiguous and array.nbytes:
             np.lib.format.write_array_header_2_0(file, np.lib.format.header_data_from_array_1_0(array))
-            # As plain bytes: dates and records have no buffer of their own.
+            # As plain bytes: arrays of dates and records do not export a buffer.
             file.write(straight.reshape(-1).view(np.uint8).data)
         else:
             np.lib.format.write_array(file, array, version=(2, 0), allow_pickle=False)
@@ -45,14 +45,14 @@ class Numpy:
 
         path = stored.path()
         if path is not None and stored.artifact.size >= _MAPPED:
-            # `asarray`: an ordinary array, which keeps the mapping alive.
+            # `asarray` returns an ordinary array, which keeps the mapping alive.
             return np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
         with stored.open() as file:
             return np.load(file, allow_pickle=False)
 
 
 class Torch:
-    """Tensors, modules, optimizers, and containers that hold tensors, as torch's own zip."""
+    """Tensors, modules, optimizers, and containers with tensors, as torch's own zip."""
 
     name: Final = "torch"
 
@@ -60,7 +60,7 @@ class Torch:
         torch = sys.modules["torch"]
         if not hasattr(torch, "nn"):  # still being imported
             return False
-        if _inner(value) is None:
+        if _elements_of(value) is None:
             return isinstance(value, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer))
         return any(issubclass(kind, (torch.Tensor, torch.nn.Module)) for kind in _leaf_types(value))
 
@@ -68,9 +68,9 @@ class Torch:
         import torch
 
         kinds = _leaf_types(value)
-        # Loaded without running pickled code where torch can do that; a user's own classes need the code.
+        # torch loads plain values without running pickled code; a user's own classes need the code.
         plain = all(kind in _PLAIN or kind in (torch.Tensor, torch.nn.Parameter, torch.Size) for kind in kinds)
-        torch.save(_trimmed(value), file, pickle_protocol=2 if plain else 5)
+        torch.save(_without_unused_storage(value), file, pickle_protocol=2 if plain else 5)
         meta: dict[str, Any] = {"plain": plain, "package": "torch", "version": str(torch.__version__)}
         if isinstance(value, torch.Tensor):
             meta.update(shape=list(value.shape), dtype=str(value.dtype).removeprefix("torch."))
@@ -94,16 +94,16 @@ _PLAIN: Final = frozenset({int, float, bool, str, type(None), complex, bytes})
 _CONTAINERS: Final = frozenset({dict, OrderedDict, list, tuple})
 
 
-def _inner(value: Any) -> Iterable[Any] | None:
-    """The elements of an ordinary container."""
+def _elements_of(value: Any) -> Iterable[Any] | None:
+    """The elements of an ordinary container; None for another value."""
     if type(value) in (dict, OrderedDict):
         return value.values()  # type: ignore[no-any-return]
     return value if type(value) in (list, tuple) else None
 
 
 def _leaf_types(value: Any, levels: int = _LEVELS) -> set[type]:
-    """The types of all that a value of nested containers holds."""
-    inner = _inner(value)
+    """The types of all values in nested containers."""
+    inner = _elements_of(value)
     if inner is None or levels < 0:
         return {type(value)}
     kinds: set[type] = set(map(type, inner))
@@ -112,31 +112,31 @@ def _leaf_types(value: Any, levels: int = _LEVELS) -> set[type]:
     return (kinds - _CONTAINERS).union(*(_leaf_types(item, levels - 1) for item in inner if type(item) in _CONTAINERS))
 
 
-def _trimmed(value: Any) -> Any:
-    """Tensors that are a part of a larger storage nobody else here needs, as copies of that part.
+def _without_unused_storage(value: Any) -> Any:
+    """The value with copies of tensors that are part of a larger storage which no other tensor in it uses.
 
-    torch saves whole storages: `batch[:10]` would drag the data set along.
+    torch saves whole storages: `batch[:10]` would include the whole data set.
     """
     import torch
 
-    found = [part for part in _tensors(value) if type(part) is torch.Tensor and part.layout == torch.strided]
+    tensors = [part for part in _tensors(value) if type(part) is torch.Tensor and part.layout == torch.strided]
     uses: dict[int, int] = {}
-    for part in found:
+    for part in tensors:
         if part.device.type != "meta":
-            place = part.untyped_storage().data_ptr()
-            uses[place] = uses.get(place, 0) + 1
+            address = part.untyped_storage().data_ptr()
+            uses[address] = uses.get(address, 0) + 1
     wasteful = {
         id(part)
-        for part in found
+        for part in tensors
         if part.device.type != "meta"
         and uses[part.untyped_storage().data_ptr()] == 1
         and part.untyped_storage().nbytes() > part.numel() * part.element_size()
     }
-    return _replaced(value, wasteful) if wasteful else value
+    return _copy_parts(value, wasteful) if wasteful else value
 
 
 def _tensors(value: Any, levels: int = _LEVELS) -> Iterator[Any]:
-    inner = _inner(value)
+    inner = _elements_of(value)
     if inner is None:
         yield value if isinstance(value, sys.modules["torch"].Tensor) else None
     elif levels >= 0:
@@ -144,15 +144,15 @@ def _tensors(value: Any, levels: int = _LEVELS) -> Iterator[Any]:
             yield from _tensors(item, levels - 1)
 
 
-def _replaced(value: Any, wasteful: set[int]) -> Any:
+def _copy_parts(value: Any, wasteful: set[int]) -> Any:
     if id(value) in wasteful:
         return value.detach().clone().requires_grad_(value.requires_grad)
-    inner = _inner(value)
+    inner = _elements_of(value)
     if inner is None:
         return value
     if type(value) in (dict, OrderedDict):
-        copy = value.copy()  # keeps what a state dict has beside its entries
+        copy = value.copy()  # keeps the attributes of a state dict
         for key, item in value.items():
-            copy[key] = _replaced(item, wasteful)
+            copy[key] = _copy_parts(item, wasteful)
         return copy
-    return type(value)(_replaced(item, wasteful) for item in inner)
+    return type(value)(_copy_parts(item, wasteful) for item in inner)

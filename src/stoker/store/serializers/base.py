@@ -1,4 +1,4 @@
-"""What a serializer is: it turns values of some types into bytes and back, exactly."""
+"""The protocol of serializers: they turn values of some types into bytes and back, exactly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker.store.blobs import Blobs
 
 @attrs.frozen
 class Stored:
-    """A saved value's bytes, as `Serializer.load` gets them."""
+    """The bytes of a saved value, for `Serializer.load`."""
 
     artifact: StoredArtifact
     blobs: Blobs
@@ -30,7 +30,7 @@ class Stored:
         return self.blobs.open(self.artifact.digest, self.artifact.size)
 
     def path(self) -> str | None:
-        """A local file with the bytes, to map but never to write; None where they are few and live in a row."""
+        """A local file with the bytes, to map but never to write; None for bytes that are part of the artifact."""
         if self.artifact.inline is not None:
             return None
         return self.blobs.path(self.artifact.digest, self.artifact.size)
@@ -40,22 +40,22 @@ class Stored:
 class Serializer(Protocol):
     """Turns values of some types into bytes and back, exactly.
 
-    `name` is kept with what it saves and never changes. The bytes must depend on the value alone: equal bytes are
+    `name` is stored with the values and must never change. The bytes must depend on the value alone: equal bytes are
     stored once, and a step whose inputs have the same bytes is not run again. They must not depend on a device.
     """
 
     @property
     def name(self) -> str:
-        """How saved values remember it."""
+        """The name that is stored with saved values."""
 
     def fits(self, value: Any) -> bool:
-        """Whether this value comes back as it was; if not, the next serializer is asked, and pickle at last."""
+        """Whether this value would load as the same value; if not, the next serializer is tried, and pickle at last."""
 
     def save(self, value: Any, file: BinaryIO) -> Mapping[str, Any]:
-        """Write the value's bytes; `file` can be written and told, not sought. The facts returned are kept as JSON."""
+        """Write the value's bytes to `file`, which has `write` and `tell`, not `seek`. The result is stored as JSON."""
 
     def load(self, stored: Stored) -> Any:
-        """The value again."""
+        """Load the value."""
 
 
 def full_name(kind: type) -> str:

@@ -1,8 +1,8 @@
-"""Files and folders that a step returns as a `pathlib.Path`: their content is kept, and loads as a path to a copy.
+"""Saves the files and folders that a step returns as a `pathlib.Path`; they load as the path of a copy.
 
-The copy is made once for each content and machine, and is read-only: steps that take the same artifact share it. A
-folder is a tar whose bytes depend only on names, content and the executable bit. A link that stays inside the folder
-stays a link; one that leads out is followed, because its target would not be there on another machine.
+The copy is made once for each content and machine, and is read-only: steps with the same artifact share it. A folder is
+a tar whose bytes depend only on names, content and the executable bit. A link inside the folder stays a link; one that
+leads out is followed, because its target would not exist on another machine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PathContent:
                 _pack(os.path.abspath(value), file)
                 return {**facts, "kind": "folder"}
             if not stat.S_ISREG(mode):
-                raise _unkeepable(str(value))
+                raise _not_a_file(str(value))
             with open(value, "rb") as source:
                 shutil.copyfileobj(source, file, _COPY)
         except OSError as error:
@@ -55,41 +55,41 @@ class PathContent:
 
     def load(self, stored: Stored) -> Path:
         name = str(stored.meta["name"])
-        place = os.path.join(stored.blobs.unpacked(stored.artifact.digest), str(stored.meta["kind"]))
+        folder = os.path.join(stored.blobs.unpacked(stored.artifact.digest), str(stored.meta["kind"]))
         if stored.meta.get("executable"):
-            place += "-executable"
-        target = os.path.join(place, name)
+            folder += "-executable"
+        target = os.path.join(folder, name)
         if not os.path.lexists(target):
-            _materialize(stored, place, name)
+            _materialize(stored, folder, name)
         return Path(target)
 
 
 PATH: Final = PathContent()
 
 
-def _materialize(stored: Stored, place: str, name: str) -> None:
-    """Make the copy beside, then give it its name; whoever is second drops theirs."""
+def _materialize(stored: Stored, folder: str, name: str) -> None:
+    """Write the copy to a scratch folder and rename it; if another process was first, its copy stays."""
     if name in ("", ".", "..") or "/" in name or os.sep in name:
         raise StoreError(f"the saved path has a name that is none: '{name}'")
-    beside = stored.blobs.scratch()
-    made = os.path.join(beside, name)
-    os.makedirs(beside)
+    scratch = stored.blobs.scratch()
+    copy = os.path.join(scratch, name)
+    os.makedirs(scratch)
     try:
         with stored.open() as source:
             if stored.meta["kind"] == "folder":
-                _unpack(source, made)
+                _unpack(source, copy)
             else:
-                with open(made, "wb") as target:
+                with open(copy, "wb") as target:
                     shutil.copyfileobj(source, target, _COPY)
-                os.chmod(made, 0o555 if stored.meta.get("executable") else 0o444)
-        os.makedirs(place, exist_ok=True)
+                os.chmod(copy, 0o555 if stored.meta.get("executable") else 0o444)
+        os.makedirs(folder, exist_ok=True)
         try:
-            os.rename(made, os.path.join(place, name))
+            os.rename(copy, os.path.join(folder, name))
         except OSError:
-            if not os.path.lexists(os.path.join(place, name)):
+            if not os.path.lexists(os.path.join(folder, name)):
                 raise
     finally:
-        remove_tree(beside)
+        remove_tree(scratch)
 
 
 def _pack(root: str, file: BinaryIO) -> None:
@@ -98,7 +98,7 @@ def _pack(root: str, file: BinaryIO) -> None:
         for name, path in _entries(real, "", (real,)):
             entry = tarfile.TarInfo(name)
             mode = os.lstat(path).st_mode
-            if stat.S_ISLNK(mode) and _stays(real, path):
+            if stat.S_ISLNK(mode) and _stays_inside(real, path):
                 entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)
                 tar.addfile(entry)
                 continue
@@ -108,7 +108,7 @@ def _pack(root: str, file: BinaryIO) -> None:
                 tar.addfile(entry)
                 continue
             if not stat.S_ISREG(status.st_mode):
-                raise _unkeepable(path)
+                raise _not_a_file(path)
             entry.size = status.st_size
             entry.mode = 0o755 if status.st_mode & 0o100 else 0o644
             with open(path, "rb") as source:
@@ -116,12 +116,12 @@ def _pack(root: str, file: BinaryIO) -> None:
 
 
 def _entries(root: str, below: str, above: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Names inside the folder with their paths, sorted, folders before what they hold."""
-    here = os.path.join(root, below) if below else root
-    for name in sorted(os.listdir(here)):
-        inside, path = f"{below}/{name}" if below else name, os.path.join(here, name)
+    """Names inside the folder with their paths, sorted, each folder before its entries."""
+    folder = os.path.join(root, below) if below else root
+    for name in sorted(os.listdir(folder)):
+        inside, path = f"{below}/{name}" if below else name, os.path.join(folder, name)
         link = os.path.islink(path)
-        if link and not _stays(above[0], path):
+        if link and not _stays_inside(above[0], path):
             target = os.path.realpath(path)
             if not os.path.exists(target) or target in above:
                 raise SerializationError(
@@ -138,35 +138,35 @@ def _entries(root: str, below: str, above: tuple[str, ...]) -> Iterator[tuple[st
                 yield from _entries(root, inside, above)
 
 
-def _stays(root: str, link: str) -> bool:
-    """Whether a link is relative and leads to a place inside the folder, also when the folder is somewhere else."""
+def _stays_inside(root: str, link: str) -> bool:
+    """Whether a link is relative and leads to a file inside the folder, also after the folder was moved."""
     target = os.readlink(link)
     if os.path.isabs(target):
         return False
-    place = os.path.normpath(os.path.join(os.path.dirname(link), target))
+    path = os.path.normpath(os.path.join(os.path.dirname(link), target))
     real = os.path.realpath(link)
     return (
-        place.startswith(root + os.sep)
+        path.startswith(root + os.sep)
         and real.startswith(root + os.sep)
         and os.path.realpath(os.path.dirname(link)).startswith(root)
     )
 
 
 def _unpack(source: BinaryIO, root: str) -> None:
-    """Write a packed folder; an entry that would leave it is refused, whoever made the tar."""
+    """Unpack a folder. Raises `StoreError` for an entry that would be outside of it."""
     os.makedirs(root)
     real, folders = os.path.realpath(root), [root]
     with tarfile.open(fileobj=source, mode="r|") as tar:
         for entry in tar:
-            path = os.path.join(root, _inside(entry.name))
+            path = os.path.join(root, _checked_name(entry.name))
             parent = os.path.dirname(path)
             if os.path.realpath(parent) != os.path.normpath(os.path.join(real, os.path.relpath(parent, root))):
-                raise _unsafe(entry.name)
+                raise _unsafe_entry(entry.name)
             if entry.isdir():
                 os.makedirs(path, exist_ok=True)
                 folders.append(path)
             elif entry.issym():
-                _inside(os.path.normpath(os.path.join(os.path.dirname(entry.name), entry.linkname)))
+                _checked_name(os.path.normpath(os.path.join(os.path.dirname(entry.name), entry.linkname)))
                 os.symlink(entry.linkname, path)
             elif entry.isfile():
                 content = tar.extractfile(entry)
@@ -175,25 +175,25 @@ def _unpack(source: BinaryIO, root: str) -> None:
                     shutil.copyfileobj(content, target, _COPY)
                 os.chmod(path, 0o555 if entry.mode & 0o100 else 0o444)
             else:
-                raise _unsafe(entry.name)
+                raise _unsafe_entry(entry.name)
     for folder in reversed(folders):
         os.chmod(folder, 0o555)
 
 
-def _inside(name: str) -> str:
+def _checked_name(name: str) -> str:
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts:
-        raise _unsafe(name)
+        raise _unsafe_entry(name)
     return name
 
 
-def _unsafe(name: str) -> StoreError:
+def _unsafe_entry(name: str) -> StoreError:
     return StoreError(
         f"the saved folder has an entry that leads out of it: '{name}'", fix="don't load it: somebody made it"
     )
 
 
-def _unkeepable(path: str) -> SerializationError:
+def _not_a_file(path: str) -> SerializationError:
     return SerializationError(
         f"'{path}' is a socket, a device or a pipe, which cannot be saved", fix="return files and folders only"
     )

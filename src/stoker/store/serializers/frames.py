@@ -1,6 +1,6 @@
-"""Data frames as Arrow IPC files: every Arrow type, the index of a pandas frame, and no decoding to load them.
+"""Serializers of data frames as Arrow IPC files: every Arrow type and pandas index, loaded without decoding.
 
-Only what comes back exactly is kept so; a frame with columns of arbitrary Python objects is pickled.
+Only frames that load as the same frame are saved so; a frame with columns of arbitrary Python objects is pickled.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Pandas:
         pandas = sys.modules["pandas"]
         if type(value) is not pandas.DataFrame or value.attrs or not _has_pyarrow():
             return False
-        columns = [value.iloc[:, place] for place, kind in enumerate(value.dtypes) if kind.kind == "O"]
-        if not value.columns.is_unique or not all(map(_is_exact, (*columns, *_levels(value.index)))):
+        columns = [value.iloc[:, index] for index, kind in enumerate(value.dtypes) if kind.kind == "O"]
+        if not value.columns.is_unique or not all(map(_is_exact, (*columns, *_index_levels(value.index)))):
             return False
         try:
             back = _table(value.iloc[:0]).to_pandas()
-        except Exception:  # whatever Arrow thinks of a type that it does not know
+        except Exception:  # Arrow raises many errors for types that it does not know
             return False
         same = back.dtypes.equals(value.dtypes) and back.columns.equals(value.columns)
         return bool(
@@ -49,9 +49,9 @@ class Pandas:
         import pandas as pd
 
         frame = _read(stored).to_pandas()
-        for place, kind in enumerate(frame.dtypes):
+        for index, kind in enumerate(frame.dtypes):
             if isinstance(kind, pd.CategoricalDtype):  # the only columns that Arrow leaves read-only
-                frame.isetitem(place, frame.iloc[:, place].copy())
+                frame.isetitem(index, frame.iloc[:, index].copy())
         if "freq" in stored.meta:
             frame.index.freq = stored.meta["freq"]
         return frame
@@ -64,7 +64,7 @@ class Polars:
 
     def fits(self, value: Any) -> bool:
         polars = sys.modules["polars"]
-        return type(value) is polars.DataFrame and not any(_holds(kind, polars.Object) for kind in value.dtypes)
+        return type(value) is polars.DataFrame and not any(_contains_type(kind, polars.Object) for kind in value.dtypes)
 
     def save(self, value: Any, file: BinaryIO) -> Mapping[str, Any]:
         value.write_ipc(file)
@@ -117,26 +117,26 @@ def _has_pyarrow() -> bool:
 
 
 def _is_exact(column: Any) -> bool:
-    """Whether a column's values come back as the same Python objects."""
+    """Whether a column's values load as the same Python objects."""
     if column.dtype.kind != "O" or str(column.dtype) != "object":
         return True
-    # A column of objects: Arrow gives texts back as they were where pandas keeps texts as objects (before 3), but lists
-    # become arrays, integers beside None floats. It has one kind of nothing, None: a NaN among them would become that.
+    # A column of objects: Arrow returns the same texts if pandas keeps texts as objects (before 3), but lists become
+    # arrays, and integers beside None become floats. A NaN becomes None, the only missing value that Arrow has.
     texts_are_objects = sys.modules["pandas"].Series(["x"]).dtype == object
     return texts_are_objects and bool(len(column)) and set(map(type, column)) <= {str, type(None)}
 
 
-def _levels(index: Any) -> list[Any]:
-    return [index.get_level_values(place) for place in range(index.nlevels)]
+def _index_levels(index: Any) -> list[Any]:
+    return [index.get_level_values(level) for level in range(index.nlevels)]
 
 
-def _holds(kind: Any, wanted: Any) -> bool:
+def _contains_type(kind: Any, target: Any) -> bool:
     inner = getattr(kind, "inner", None)
     fields = getattr(kind, "fields", ())
     return bool(
-        kind == wanted
-        or (inner is not None and _holds(inner, wanted))
-        or any(_holds(field.dtype, wanted) for field in fields)
+        kind == target
+        or (inner is not None and _contains_type(inner, target))
+        or any(_contains_type(field.dtype, target) for field in fields)
     )
 
 

@@ -1,7 +1,7 @@
-"""The last resort: pickle, then cloudpickle for what pickle cannot say (lambdas, local classes).
+"""The last serializers: pickle, then cloudpickle for what pickle cannot save (lambdas, local classes).
 
-Tensors inside other objects are saved from the CPU, so that they load on a machine without the device. What cannot be
-pickled at all is looked for inside the value, so that the message can point at it.
+Tensors inside other objects are copied to the CPU, so that they load on a machine without the device. If a value cannot
+be pickled at all, the error names the part of it that is the reason.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from stoker.store.serializers.base import Stored, full_name
 
 PROTOCOL: Final = 5
 """The newest that every supported Python reads."""
-_TRIES: Final = 2000
-"""Parts of a value that are tried on the way to the one that cannot be saved."""
-_DEEPEST: Final = 30
+_MAX_PARTS: Final = 2000
+"""Parts of a value that are tried to find the one that cannot be pickled."""
+_MAX_DEPTH: Final = 30
 
 
 class Pickle:
@@ -32,12 +32,12 @@ class Pickle:
         return True
 
     def save(self, value: Any, file: BinaryIO) -> Mapping[str, Any]:
-        pickler = (pickle.Pickler if _has_file("__main__") else _Interactive)(file, PROTOCOL)
+        pickler = (pickle.Pickler if _has_file("__main__") else _ScriptlessPickler)(file, PROTOCOL)
         reducers = _reducers()
         if reducers:
             pickler.dispatch_table = {**copyreg.dispatch_table, **reducers}
         pickler.dump(value)
-        return facts(type(value))
+        return package_of(type(value))
 
     def load(self, stored: Stored) -> Any:
         with stored.open() as file:
@@ -54,10 +54,10 @@ class CloudPickle:
 
     def save(self, value: Any, file: BinaryIO) -> Mapping[str, Any]:
         try:
-            _cloud(value, file)
+            _cloudpickle(value, file)
         except Exception as error:  # pickling runs the user's code
             raise _unserializable(value, error) from error
-        return facts(type(value))
+        return package_of(type(value))
 
     def load(self, stored: Stored) -> Any:
         with stored.open() as file:
@@ -68,8 +68,8 @@ PICKLE: Final = Pickle()
 CLOUDPICKLE: Final = CloudPickle()
 
 
-class _Interactive(pickle.Pickler):
-    """Refuses what is defined in a notebook or typed in: a worker's `__main__` has no such names to load it by."""
+class _ScriptlessPickler(pickle.Pickler):
+    """Refuses classes and functions that are defined interactively: a worker's `__main__` does not have them."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, (type, FunctionType)) and value.__module__ == "__main__":
@@ -77,19 +77,19 @@ class _Interactive(pickle.Pickler):
         return NotImplemented
 
 
-def facts(kind: type) -> dict[str, Any]:
-    """The package that a type comes from and its version, to be named when a later one cannot load the value."""
+def package_of(kind: type) -> dict[str, Any]:
+    """The package of a type and its version, for the error of a later version that cannot load the value."""
     package = kind.__module__.partition(".")[0]
     version = getattr(sys.modules.get(package), "__version__", None)
     return {"package": package, "version": version} if isinstance(version, str) else {}
 
 
 def _has_file(module: str) -> bool:
-    # What comes from stdin has "<stdin>".
+    # A program from stdin has the file "<stdin>".
     return not (getattr(sys.modules.get(module), "__file__", None) or "<").startswith("<")
 
 
-def _cloud(value: Any, file: BinaryIO) -> None:
+def _cloudpickle(value: Any, file: BinaryIO) -> None:
     import cloudpickle
 
     pickler = cloudpickle.Pickler(file, PROTOCOL)
@@ -100,7 +100,7 @@ def _cloud(value: Any, file: BinaryIO) -> None:
 
 
 def _reducers() -> dict[type, Callable[[Any], Any]]:
-    """How tensors are pickled; none where torch is not loaded, because no value holds one then."""
+    """How tensors are pickled; empty if torch is not imported, because then no value contains one."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "nn"):
         return {}
@@ -117,8 +117,8 @@ def _reducers() -> dict[type, Callable[[Any], Any]]:
 
 
 def _unserializable(value: Any, error: Exception) -> SerializationError:
-    """Where in the value the trouble is, what it is, and what to do."""
-    path, part, reason = culprit(value, error)
+    """The error that names the part of the value that cannot be pickled, and what to do."""
+    path, part, reason = find_unpicklable(value, error)
     kind = full_name(type(part)).removeprefix("builtins.")
     if path:
         message = (
@@ -133,20 +133,20 @@ def _unserializable(value: Any, error: Exception) -> SerializationError:
     )
 
 
-def culprit(value: Any, error: Exception) -> tuple[str, Any, Exception]:
+def find_unpicklable(value: Any, error: Exception) -> tuple[str, Any, Exception]:
     """The path to the innermost part that cannot be pickled (`['model'].lock`), the part, and why."""
-    path, tries = "", _TRIES
-    seen = {id(value)}
-    for _ in range(_DEEPEST):
+    path, tries = "", _MAX_PARTS
+    visited = {id(value)}
+    for _ in range(_MAX_DEPTH):
         for step, part in _parts(value):
             tries -= 1
             if tries < 0:
                 return path, value, error
-            if id(part) in seen:
+            if id(part) in visited:
                 continue
-            reason = _refusal(part)
+            reason = _pickling_error(part)
             if reason is not None:
-                seen.add(id(part))
+                visited.add(id(part))
                 path, value, error = path + step, part, reason
                 break
         else:
@@ -175,7 +175,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
                 yield f".{name}", getattr(value, name)
 
 
-class _Nowhere(io.RawIOBase):
+class _NullFile(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
@@ -183,11 +183,11 @@ class _Nowhere(io.RawIOBase):
         return memoryview(data).nbytes
 
 
-def _refusal(part: Any) -> Exception | None:
+def _pickling_error(part: Any) -> Exception | None:
     if isinstance(part, (int, float, str, bytes, type(None))):
         return None
     try:
-        _cloud(part, _Nowhere())  # type: ignore[arg-type]
+        _cloudpickle(part, _NullFile())  # type: ignore[arg-type]
     except Exception as error:  # pickling runs the user's code
         return error
     return None

@@ -1,6 +1,6 @@
-"""Which serializer keeps a value: looked up by the names of its type, so that no library is imported to find out.
+"""Finds the serializer for a value by the names of its type, so that no library is imported for the search.
 
-A serializer turns a value into bytes and back. Add one with `register`, or, from a package of its own, with an entry
+Add a serializer with `register`, or, from a package of its own, with an entry
 point of the group `stoker.serializers` whose name is the type's full name, for example
 
     [project.entry-points."stoker.serializers"]
@@ -29,7 +29,7 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "pickle": ("stoker.store.serializers.pickles:PICKLE", ""),
     "cloudpickle": ("stoker.store.serializers.pickles:CLOUDPICKLE", ""),
 }
-"""name → (where, the package that must be loaded already for a value of it to exist)"""
+"""name → ("module:attribute", the package that must be imported already for such a value to exist)"""
 
 TYPES: Final[Mapping[tuple[str, str], str]] = {
     ("numpy", "ndarray"): "numpy",
@@ -46,8 +46,8 @@ TYPES: Final[Mapping[tuple[str, str], str]] = {
     ("pyarrow", "RecordBatch"): "pyarrow",
     ("pathlib", "Path"): "path",
 }
-"""(package, qualified name) of a value's type or one of its bases → serializer. The modules in between move from
-version to version: pandas.core.frame.DataFrame has become pandas.DataFrame."""
+"""(package, qualified name) of a value's type or one of its bases → serializer. The modules in between change with
+versions: pandas.core.frame.DataFrame has become pandas.DataFrame."""
 
 OFFERED: Final[plugins.Registry[Serializer]] = plugins.Registry(
     group="stoker.serializers", noun="serializer", kind=Serializer, builtin={}
@@ -66,10 +66,10 @@ _offers: dict[type, tuple[str, ...]] = {}
 
 
 def register(kind: type | str, serializer: Serializer) -> None:
-    """Keep values of a type, and of types derived from it, with this serializer.
+    """Use a serializer for values of a type and of types derived from it.
 
-    To be called in every process that saves or loads them, so where a step's module is imported. `kind` is the type or
-    its full name, `"package.module.Type"`, which saves importing the package.
+    Call it in every process that saves or loads such values, for example where a step's module is imported. `kind` is
+    the type or its full name, `"package.module.Type"`, with which the package need not be imported.
     """
     name = kind if isinstance(kind, str) else full_name(kind)
     _registered[name] = serializer
@@ -89,25 +89,25 @@ def serializer_for(value: Any) -> Serializer:
             serializer = serializer_named(name)
             if serializer.fits(value):
                 return serializer
-    for name in _offered(kind):
+    for name in _offered_names(kind):
         if serializer_named(name).fits(value):
             return serializer_named(name)
     return serializer_named("pickle")
 
 
 def serializer_named(name: str) -> Serializer:
-    """The serializer of a name, as a saved value remembers it."""
-    loaded = _loaded.get(name)
-    if loaded is not None:
-        return loaded
+    """The serializer with a name, which is stored with saved values."""
+    serializer = _loaded.get(name)
+    if serializer is not None:
+        return serializer
     if name in BUILT_IN:
         built_in: Serializer = plugins.resolve(BUILT_IN[name][0])
         _loaded[name] = built_in
         return built_in
-    for _, serializer in OFFERED.third_party_parts():
-        if serializer.name == name:
-            _loaded[name] = serializer
-            return serializer
+    for _, offered in OFFERED.third_party_parts():
+        if offered.name == name:
+            _loaded[name] = offered
+            return offered
     raise SerializationError(
         f"there is no serializer '{name}' here{nearest(name, [*BUILT_IN, *_loaded])}",
         fix="install the package or import the module that registers it",
@@ -126,13 +126,13 @@ def _candidates(kind: type) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _offered(kind: type) -> tuple[str, ...]:
+def _offered_names(kind: type) -> tuple[str, ...]:
     names = _offers.get(kind)
     if names is None:
         bases = [base for base in kind.__mro__ if _package(base) not in _NEVER_OFFERED]
         types = OFFERED.names() if bases else ()
-        wanted = [name for base in bases for name in (full_name(base), f"{_package(base)}.{base.__qualname__}")]
-        serializers = [OFFERED.load(name) for name in dict.fromkeys(wanted) if name in types]
+        candidates = [name for base in bases for name in (full_name(base), f"{_package(base)}.{base.__qualname__}")]
+        serializers = [OFFERED.load(name) for name in dict.fromkeys(candidates) if name in types]
         _loaded.update({serializer.name: serializer for serializer in serializers})
         names = _offers[kind] = tuple(serializer.name for serializer in serializers)
     return names
