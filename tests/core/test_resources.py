@@ -92,8 +92,8 @@ def test_every_accelerator_comes_back_from_its_text(accelerator: Accelerator) ->
 
 def test_every_spelling_belongs_to_one_model() -> None:
     owners: dict[str, str] = {}
-    for name, (_, _, others, _) in accelerators._ROWS.items():
-        for spelling in (name, *others.split()):
+    for name, model in accelerators.MODELS.items():
+        for spelling in (name, *model.spellings):
             plain = accelerators._plain(spelling)
             assert owners.setdefault(plain, name) == name, spelling
             assert accelerators.model(spelling).name == name

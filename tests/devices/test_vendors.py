@@ -11,6 +11,7 @@ def test_the_table_hides_what_each_vendor_hides() -> None:
     for name, row in ROWS.items():
         vendor = registry.VENDORS.load(name)
         assert vendor.name == name and vendor.title == VENDORS[name]
+        assert not vendor.chips, "models of Stoker's own vendors stand in core.accelerators"
         assert dict(vendor.visibility(())) == dict.fromkeys(row.hiding, "")
     assert registry.environment_of(()) == NO_DEVICES
 

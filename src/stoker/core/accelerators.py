@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any, ClassVar, Final, Iterable, Mapping, Protocol
+from typing import Any, ClassVar, Final, Iterable, Mapping, NamedTuple, Protocol
 
 import attrs
 
@@ -16,16 +16,6 @@ from stoker.core.plugins import Registry
 from stoker.core.units import count as whole_number
 from stoker.core.units import size_text
 
-VENDORS: Final[Mapping[str, str]] = {
-    "nvidia": "NVIDIA",
-    "amd": "AMD",
-    "intel": "Intel",
-    "gaudi": "Intel Gaudi",
-    "neuron": "AWS Neuron",
-    "tpu": "Google TPU",
-    "apple": "Apple",
-}
-"""Names of vendors, the keys of `vendors.registry`, with the words for a person. Other distributions add their own."""
 ALIASES: Final[Mapping[str, str]] = {"mps": "apple", "aws": "neuron", "google": "tpu", "habana": "gaudi"}
 """Other names of vendors, also those in documents of earlier versions → the name."""
 _MAKERS: Final[Mapping[str, str]] = {"gaudi": "intel"}
@@ -46,90 +36,128 @@ _180 = "1g.23gb 1g.45gb 2g.45gb 3g.90gb 4g.90gb 7g.180gb"
 _186 = "1g.23gb 1g.47gb 2g.47gb 3g.93gb 4g.93gb 7g.186gb"
 _269 = "1g.34gb 1g.67gb 2g.67gb 3g.135gb 4g.135gb 7g.269gb"
 
-# name → vendor, sizes of memory in GB as sold (smallest first), other spellings, MIG profiles. NVIDIA and AMD names and
-# sizes: vendors' data sheets, checked against gpuhunt's KNOWN_ACCELERATORS and SkyPilot's catalog; other spellings are
-# what NVML, GKE (cloud.google.com/gke-accelerator) and Karpenter call the same chip. TPU and Neuron: memory per chip,
-# https://cloud.google.com/tpu/docs/system-architecture-tpu-vm and https://awsdocs-neuron.readthedocs-hosted.com.
-_ROWS: Final[Mapping[str, tuple[str, tuple[int, ...], str, str]]] = {
-    "K80": ("nvidia", (12,), "", ""),
-    "M60": ("nvidia", (8,), "", ""),
-    "P4": ("nvidia", (8,), "", ""),
-    "P40": ("nvidia", (24,), "", ""),
-    "P100": ("nvidia", (16,), "P100-16GB P100-PCIE-16GB P100-SXM2-16GB", ""),
-    "P100-12GB": ("nvidia", (12,), "P100-PCIE-12GB", ""),
-    "V100": ("nvidia", (16,), "V100-16GB V100-SXM2-16GB V100-PCIE-16GB", ""),
-    "V100-32GB": ("nvidia", (32,), "V100-SXM2-32GB V100-PCIE-32GB", ""),
-    "T4": ("nvidia", (16,), "", ""),
-    "T4G": ("nvidia", (16,), "", ""),
-    "RTX2080Ti": ("nvidia", (11,), "", ""),
-    "RTX6000": ("nvidia", (24,), "", ""),
-    "RTX8000": ("nvidia", (48,), "", ""),
-    "A100": ("nvidia", (40,), "A100-40GB A100-SXM4-40GB A100-PCIE-40GB", _A100_40),
-    "A100-80GB": ("nvidia", (80,), "A100-80G A100-SXM4-80GB A100-80GB-PCIe A100-PCIE-80GB", _80),
-    "A30": ("nvidia", (24,), "", "1g.6gb 2g.12gb 4g.24gb"),
-    "A2": ("nvidia", (16,), "", ""),
-    "A10": ("nvidia", (24,), "", ""),
-    "A10G": ("nvidia", (24,), "", ""),
-    "A16": ("nvidia", (16,), "", ""),
-    "A40": ("nvidia", (48,), "", ""),
-    "A4000": ("nvidia", (16,), "RTXA4000", ""),
-    "A4500": ("nvidia", (20,), "RTXA4500", ""),
-    "A5000": ("nvidia", (24,), "RTXA5000", ""),
-    "A6000": ("nvidia", (48,), "RTXA6000", ""),
-    "RTX3090": ("nvidia", (24,), "", ""),
-    "L4": ("nvidia", (24,), "", ""),
-    "L40": ("nvidia", (48,), "", ""),
-    "L40S": ("nvidia", (48,), "", ""),
-    "RTX4090": ("nvidia", (24,), "", ""),
-    "RTX6000-Ada": ("nvidia", (48,), "RTX6000-Ada-Generation", ""),
-    "H100": ("nvidia", (80,), "H100-80GB H100-SXM H100-SXM5-80GB H100-NVLINK-80GB H100-80GB-HBM3", _80),
-    "H100-MEGA": ("nvidia", (80,), "H100-MEGA-80GB", _80),
-    "H100-PCIe": ("nvidia", (80,), "H100-PCIE-80GB", _80),
-    "H100-NVL": ("nvidia", (94,), "", _94),
-    "H200": ("nvidia", (141,), "H200-SXM H200-141GB", _141),
-    "H200-NVL": ("nvidia", (141,), "", _141),
-    "GH200": ("nvidia", (96, 144), "GH200-480GB GH200-144G-HBM3e", f"{_96} {_144}"),
-    "B200": ("nvidia", (180, 192), "", f"{_180} {_186}"),
-    "GB200": ("nvidia", (186, 192), "", f"{_186} {_180}"),
-    "B300": ("nvidia", (270, 288), "B300-SXM6-AC", _269),
-    "GB300": ("nvidia", (270, 288), "", _269),
-    "RTX5090": ("nvidia", (32,), "", ""),
-    "RTXPRO4500": ("nvidia", (32,), "RTX-PRO-4500-Blackwell", ""),
-    "RTXPRO6000": (
-        "nvidia",
-        (96,),
-        "RTX-PRO-6000-Blackwell-Server-Edition RTX-PRO-6000-Blackwell-Workstation-Edition RTX-PRO-Server-6000",
-        "1g.24gb 2g.48gb 4g.96gb",
+
+class _Line(NamedTuple):
+    """What one vendor makes."""
+
+    title: str
+    """The vendor, for a person."""
+    chips: Mapping[str, tuple[tuple[int, ...], str, str]]
+    """name → sizes of memory in GB as sold (smallest first), other spellings, MIG profiles"""
+
+
+# NVIDIA and AMD names and sizes: vendors' data sheets, checked against gpuhunt's KNOWN_ACCELERATORS and SkyPilot's
+# catalog; other spellings are what NVML, GKE (cloud.google.com/gke-accelerator) and Karpenter call the same chip. TPU
+# and Neuron: memory per chip, https://cloud.google.com/tpu/docs/system-architecture-tpu-vm and
+# https://awsdocs-neuron.readthedocs-hosted.com.
+_LINES: Final[Mapping[str, _Line]] = {
+    "nvidia": _Line(
+        "NVIDIA",
+        {
+            "K80": ((12,), "", ""),
+            "M60": ((8,), "", ""),
+            "P4": ((8,), "", ""),
+            "P40": ((24,), "", ""),
+            "P100": ((16,), "P100-16GB P100-PCIE-16GB P100-SXM2-16GB", ""),
+            "P100-12GB": ((12,), "P100-PCIE-12GB", ""),
+            "V100": ((16,), "V100-16GB V100-SXM2-16GB V100-PCIE-16GB", ""),
+            "V100-32GB": ((32,), "V100-SXM2-32GB V100-PCIE-32GB", ""),
+            "T4": ((16,), "", ""),
+            "T4G": ((16,), "", ""),
+            "RTX2080Ti": ((11,), "", ""),
+            "RTX6000": ((24,), "", ""),
+            "RTX8000": ((48,), "", ""),
+            "A100": ((40,), "A100-40GB A100-SXM4-40GB A100-PCIE-40GB", _A100_40),
+            "A100-80GB": ((80,), "A100-80G A100-SXM4-80GB A100-80GB-PCIe A100-PCIE-80GB", _80),
+            "A30": ((24,), "", "1g.6gb 2g.12gb 4g.24gb"),
+            "A2": ((16,), "", ""),
+            "A10": ((24,), "", ""),
+            "A10G": ((24,), "", ""),
+            "A16": ((16,), "", ""),
+            "A40": ((48,), "", ""),
+            "A4000": ((16,), "RTXA4000", ""),
+            "A4500": ((20,), "RTXA4500", ""),
+            "A5000": ((24,), "RTXA5000", ""),
+            "A6000": ((48,), "RTXA6000", ""),
+            "RTX3090": ((24,), "", ""),
+            "L4": ((24,), "", ""),
+            "L40": ((48,), "", ""),
+            "L40S": ((48,), "", ""),
+            "RTX4090": ((24,), "", ""),
+            "RTX6000-Ada": ((48,), "RTX6000-Ada-Generation", ""),
+            "H100": ((80,), "H100-80GB H100-SXM H100-SXM5-80GB H100-NVLINK-80GB H100-80GB-HBM3", _80),
+            "H100-MEGA": ((80,), "H100-MEGA-80GB", _80),
+            "H100-PCIe": ((80,), "H100-PCIE-80GB", _80),
+            "H100-NVL": ((94,), "", _94),
+            "H200": ((141,), "H200-SXM H200-141GB", _141),
+            "H200-NVL": ((141,), "", _141),
+            "GH200": ((96, 144), "GH200-480GB GH200-144G-HBM3e", f"{_96} {_144}"),
+            "B200": ((180, 192), "", f"{_180} {_186}"),
+            "GB200": ((186, 192), "", f"{_186} {_180}"),
+            "B300": ((270, 288), "B300-SXM6-AC", _269),
+            "GB300": ((270, 288), "", _269),
+            "RTX5090": ((32,), "", ""),
+            "RTXPRO4500": ((32,), "RTX-PRO-4500-Blackwell", ""),
+            "RTXPRO6000": (
+                (96,),
+                "RTX-PRO-6000-Blackwell-Server-Edition RTX-PRO-6000-Blackwell-Workstation-Edition RTX-PRO-Server-6000",
+                "1g.24gb 2g.48gb 4g.96gb",
+            ),
+            "GB10": ((128,), "DGX-Spark", ""),
+        },
     ),
-    "GB10": ("nvidia", (128,), "DGX-Spark", ""),
-    "MI100": ("amd", (32,), "", ""),
-    "MI210": ("amd", (64,), "", ""),
-    "MI250": ("amd", (128,), "", ""),
-    "MI250X": ("amd", (128,), "", ""),
-    "MI300A": ("amd", (128,), "", ""),
-    "MI300X": ("amd", (192,), "", ""),
-    "MI308X": ("amd", (192,), "", ""),
-    "MI325X": ("amd", (256,), "", ""),
-    "MI350X": ("amd", (288,), "", ""),
-    "MI355X": ("amd", (288,), "", ""),
-    "RadeonProV520": ("amd", (8,), "", ""),
-    "RX7900XTX": ("amd", (24,), "", ""),
-    "RX9070XT": ("amd", (16,), "", ""),
-    "Gaudi": ("gaudi", (32,), "", ""),
-    "Gaudi2": ("gaudi", (96,), "", ""),
-    "Gaudi3": ("gaudi", (128,), "", ""),
-    "tpu-v2": ("tpu", (16,), "", ""),
-    "tpu-v3": ("tpu", (32,), "", ""),
-    "tpu-v4": ("tpu", (32,), "tpu-v4-podslice", ""),
-    "tpu-v5e": ("tpu", (16,), "v5litepod tpu-v5litepod tpu-v5-lite-podslice", ""),
-    "tpu-v5p": ("tpu", (95,), "tpu-v5p-slice", ""),
-    "tpu-v6e": ("tpu", (32,), "tpu-v6e-slice trillium", ""),
-    "tpu-v7x": ("tpu", (192,), "tpu7x ironwood", ""),
-    "inferentia": ("neuron", (8,), "inf1", ""),
-    "inferentia2": ("neuron", (32,), "inf2", ""),
-    "trainium": ("neuron", (32,), "trn1", ""),
-    "trainium2": ("neuron", (96,), "trn2", ""),
+    "amd": _Line(
+        "AMD",
+        {
+            "MI100": ((32,), "", ""),
+            "MI210": ((64,), "", ""),
+            "MI250": ((128,), "", ""),
+            "MI250X": ((128,), "", ""),
+            "MI300A": ((128,), "", ""),
+            "MI300X": ((192,), "", ""),
+            "MI308X": ((192,), "", ""),
+            "MI325X": ((256,), "", ""),
+            "MI350X": ((288,), "", ""),
+            "MI355X": ((288,), "", ""),
+            "RadeonProV520": ((8,), "", ""),
+            "RX7900XTX": ((24,), "", ""),
+            "RX9070XT": ((16,), "", ""),
+        },
+    ),
+    "intel": _Line("Intel", {}),
+    "gaudi": _Line(
+        "Intel Gaudi",
+        {
+            "Gaudi": ((32,), "", ""),
+            "Gaudi2": ((96,), "", ""),
+            "Gaudi3": ((128,), "", ""),
+        },
+    ),
+    "neuron": _Line(
+        "AWS Neuron",
+        {
+            "inferentia": ((8,), "inf1", ""),
+            "inferentia2": ((32,), "inf2", ""),
+            "trainium": ((32,), "trn1", ""),
+            "trainium2": ((96,), "trn2", ""),
+        },
+    ),
+    "tpu": _Line(
+        "Google TPU",
+        {
+            "tpu-v2": ((16,), "", ""),
+            "tpu-v3": ((32,), "", ""),
+            "tpu-v4": ((32,), "tpu-v4-podslice", ""),
+            "tpu-v5e": ((16,), "v5litepod tpu-v5litepod tpu-v5-lite-podslice", ""),
+            "tpu-v5p": ((95,), "tpu-v5p-slice", ""),
+            "tpu-v6e": ((32,), "tpu-v6e-slice trillium", ""),
+            "tpu-v7x": ((192,), "tpu7x ironwood", ""),
+        },
+    ),
+    "apple": _Line("Apple", {}),
 }
+VENDORS: Final[Mapping[str, str]] = {name: line.title for name, line in _LINES.items()}
+"""Names of vendors, the keys of `vendors.registry`, with the words for a person. Other distributions add their own."""
 _PREFIXES = ("nvidia", "tesla", "geforce", "quadro", "amd", "instinct")
 _TEXT = re.compile(r"(?P<name>[^:/]+)(?:/(?P<slice>[^:/]*))?(?::(?P<count>.*))?")
 _TURNED = re.compile(r"(\d+)\s*[xX*]\s*(.+)")
@@ -209,7 +237,8 @@ MODELS: Final[Mapping[str, Model]] = {
         slices=tuple(slices.split()),
         spellings=tuple(spellings.split()),
     )
-    for name, (vendor, memory, spellings, slices) in _ROWS.items()
+    for vendor, line in _LINES.items()
+    for name, (memory, spellings, slices) in line.chips.items()
 }
 
 

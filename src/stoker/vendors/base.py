@@ -162,7 +162,8 @@ class Vendor:
     noun: str = "GPU"
     """What a person calls one device."""
     chips: tuple[Model, ...] = ()
-    """Models beside those of `core.accelerators`, so that a request can name them."""
+    """Models of another distribution's vendor, so that a request can name them. Those of Stoker's own vendors stand in
+    `core.accelerators`, where a request is checked without loading any vendor."""
     example: str = ""
     """A model to name where any would do; the first of its models if empty."""
     exclusive: bool = True
