@@ -45,7 +45,7 @@ from stoker.core.settings import StepSettings
 from stoker.core.source import FunctionSource
 from stoker.core.units import whole_run_fields
 from stoker.devices.leases import Ledger
-from stoker.devices.simulate import simulated
+from stoker.devices.simulate import parse_simulation
 from stoker.images.build import image_spec
 from stoker.images.dockerfile import dockerfile
 from stoker.settings.options import layer_of, settings_class
@@ -83,7 +83,7 @@ class Told:
 @pytest.fixture(scope="module")
 def inventory() -> Inventory:
     """Devices that are there: requests name only those that are not simulated."""
-    found = simulated(MACHINE)
+    found = parse_simulation(MACHINE)
     return attrs.evolve(found, devices=tuple(attrs.evolve(one, simulated=False) for one in found.devices))
 
 

@@ -28,7 +28,7 @@ from stoker.core.errors import BackendError, RunFailed, SettingsError
 from stoker.core.plan import Capacity, Job, StepPlan
 from stoker.core.request import RunRequest
 from stoker.core.units import whole_run_fields
-from stoker.devices.simulate import simulated
+from stoker.devices.simulate import parse_simulation
 from stoker.plan.layers import resolve_pipeline
 from stoker.run import driver
 from stoker.run.session import Session
@@ -138,7 +138,7 @@ def placeholder_leases(backend: Any, job: Job) -> Any:
     leases = capability(backend, LeasesDevices) if job.step.settings.resources.gpus_per_node else None
     if leases is None:
         return to_json(backend.render(job))
-    return to_json(leases.render_leased(job, rendering.placeholder_leases(simulated(MACHINE), job)))
+    return to_json(leases.render_leased(job, rendering.placeholder_leases(parse_simulation(MACHINE), job)))
 
 
 def stack_of(case: Case, folder: Path) -> config.Stack:

@@ -27,7 +27,7 @@ from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
 from stoker.core.source import FunctionSource
 from stoker.devices.leases import Ledger
-from stoker.devices.simulate import simulated
+from stoker.devices.simulate import parse_simulation
 from stoker.worker.identity import this_process
 
 
@@ -78,7 +78,7 @@ class Place:
 
     def __init__(self, folder: Path, text: str) -> None:
         self.folder = folder
-        self.ledger = Faltering(lambda: simulated(text), lambda inventory: (), folder=folder / "leases")
+        self.ledger = Faltering(lambda: parse_simulation(text), lambda inventory: (), folder=folder / "leases")
         self.leasing = self.another()
 
     def another(self, *, limits: bool = True, ledger: Devices | None = None) -> Leasing:
@@ -254,7 +254,7 @@ def test_findings(place: Place) -> None:
 def test_how_many_devices_limit_a_run(place: Place) -> None:
     assert place.leasing.room() == 2
     assert place.another(limits=False).room() is None, "nobody asks, and no driver is started"
-    shared = attrs.evolve(simulated("1xL4").devices[0], kind="apple", exclusive=False)
+    shared = attrs.evolve(parse_simulation("1xL4").devices[0], kind="apple", exclusive=False)
     ledger = Ledger(lambda: Inventory(devices=(shared,)), lambda inventory: (), folder=place.folder / "other")
     assert place.another(ledger=ledger).room() is None, "all may use the same one"
 

@@ -18,7 +18,7 @@ from stoker.core.accelerators import Accelerator
 from stoker.core.devices import Claim, Holder, Lease
 from stoker.devices.leases import Ledger
 from stoker.devices.probe import processes
-from stoker.devices.simulate import simulated
+from stoker.devices.simulate import parse_simulation
 
 TWO = """
     driver = 535.104.05
@@ -117,7 +117,7 @@ def test_simulated_devices(stoker: Any) -> None:
 
 def test_who_holds_devices_and_who_waits(stoker: Any) -> None:
     text = "2xH100,1xA10"
-    ledger = Ledger(lambda: simulated(text), processes)
+    ledger = Ledger(lambda: parse_simulation(text), processes)
     started = psutil.Process().create_time()
 
     def claimed(run: str, attempt: int, claim: Claim) -> str:
@@ -147,7 +147,7 @@ def test_who_holds_devices_and_who_waits(stoker: Any) -> None:
 
 
 def test_a_ledger_that_cannot_be_read(stoker: Any, tmp_path: Path) -> None:
-    ledger = Ledger(lambda: simulated("1xL4"), processes)
+    ledger = Ledger(lambda: parse_simulation("1xL4"), processes)
     ledger.path.parent.mkdir()
     ledger.path.mkdir()
     finished = stoker("devices", "--simulate", "1xL4")

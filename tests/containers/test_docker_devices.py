@@ -12,7 +12,7 @@ from stoker.backends.base.leasing import Leasing
 from stoker.core.devices import Device, Inventory
 from stoker.core.settings import ResourceSettings
 from stoker.devices.leases import Ledger
-from stoker.devices.simulate import simulated
+from stoker.devices.simulate import parse_simulation
 from stoker.worker.identity import this_process
 
 CARDS = tuple(
@@ -70,7 +70,7 @@ def test_a_request_that_the_engine_refuses_is_told(bench: Bench) -> None:
 
 
 def test_simulated_devices_are_leased_proved_and_watched(bench: Bench) -> None:
-    backend = bench.backend(services=Services(leasing=leasing(bench, simulated("2xH100-80GB"))))
+    backend = bench.backend(services=Services(leasing=leasing(bench, parse_simulation("2xH100-80GB"))))
     job = bench.job("surroundings", resources=ResourceSettings(gpu_count=1))
     status = bench.over(backend, job)
     assert status.state == "succeeded", (status, bench.lines)
@@ -85,7 +85,7 @@ def test_simulated_devices_are_leased_proved_and_watched(bench: Bench) -> None:
 
 
 def test_a_job_waits_until_devices_are_free(bench: Bench, tmp_path: Path) -> None:
-    backend = bench.backend(services=Services(leasing=leasing(bench, simulated("1xH100-80GB"))))
+    backend = bench.backend(services=Services(leasing=leasing(bench, parse_simulation("1xH100-80GB"))))
     flag = tmp_path / "scratch" / "flag"
     one = ResourceSettings(gpu_count=1)
     first = bench.job("waits", inputs={"path": str(flag)}, resources=one)
@@ -100,7 +100,7 @@ def test_a_job_waits_until_devices_are_free(bench: Bench, tmp_path: Path) -> Non
 
 
 def test_a_job_that_waits_for_devices_is_cancelled(bench: Bench, tmp_path: Path) -> None:
-    backend = bench.backend(services=Services(leasing=leasing(bench, simulated("1xH100-80GB"))))
+    backend = bench.backend(services=Services(leasing=leasing(bench, parse_simulation("1xH100-80GB"))))
     one = ResourceSettings(gpu_count=1)
     first = bench.job("slow", resources=one)
     second = bench.job("slow", key="second", resources=one)
@@ -112,7 +112,7 @@ def test_a_job_that_waits_for_devices_is_cancelled(bench: Bench, tmp_path: Path)
 
 
 def test_a_gang_shares_out_the_devices_of_one_lease(bench: Bench) -> None:
-    backend = bench.backend(services=Services(leasing=leasing(bench, simulated("4xH100-80GB"))))
+    backend = bench.backend(services=Services(leasing=leasing(bench, parse_simulation("4xH100-80GB"))))
     job = bench.job("surroundings", resources=ResourceSettings(gpu_count=2, nodes=2))
     status = bench.over(backend, job)
     assert status.state == "succeeded", (status, bench.lines)

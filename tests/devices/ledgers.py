@@ -15,7 +15,7 @@ import psutil
 
 from stoker.core.devices import Holder, Inventory, Lease, Process
 from stoker.devices.leases import Ledger
-from stoker.devices.simulate import simulated
+from stoker.devices.simulate import parse_simulation
 
 WORKER = """
 import fcntl, json, os, sys
@@ -26,11 +26,11 @@ from stoker.core.devices import Claim, Holder, Lease
 from stoker.core.accelerators import Accelerator
 from stoker.devices import leases
 from stoker.devices.probe import processes
-from stoker.devices.simulate import simulated
+from stoker.devices.simulate import parse_simulation
 
 name, text, folder, look = sys.argv[1:]
 leases.LOOK_SECONDS = float(look)
-ledger = leases.Ledger(lambda: simulated(text), processes)
+ledger = leases.Ledger(lambda: parse_simulation(text), processes)
 started = psutil.Process().create_time()
 tickets, locks = {}, {}
 
@@ -132,7 +132,7 @@ def me(run: str = "mine", attempt: int = 1) -> Holder:
 
 
 def ledger_of(inventory: Inventory | str, *running: Process) -> Ledger:
-    found = simulated(inventory) if isinstance(inventory, str) else inventory
+    found = parse_simulation(inventory) if isinstance(inventory, str) else inventory
     return Ledger(lambda: found, lambda _: running)
 
 

@@ -10,13 +10,13 @@ import pytest
 from stoker.core.accelerators import Accelerator
 from stoker.core.devices import Claim, Device, Holder
 from stoker.devices.choosing import SLACK, Occupant, Ticket, best, decide, impossible
-from stoker.devices.simulate import simulated
+from stoker.devices.simulate import parse_simulation
 
 GB = 10**9
 
 
 def machine(text: str) -> tuple[Device, ...]:
-    return simulated(text).devices
+    return parse_simulation(text).devices
 
 
 def claim(count: int = 1, *choices: str, **fields: Any) -> Claim:

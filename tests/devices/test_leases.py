@@ -20,7 +20,7 @@ from stoker.core.devices import Claim, Device, Devices, Inventory, Lease, Proces
 from stoker.core.errors import BackendError
 from stoker.devices import leases
 from stoker.devices.leases import Ledger
-from stoker.devices.simulate import simulated
+from stoker.devices.simulate import parse_simulation
 
 GB = 10**9
 
@@ -88,7 +88,7 @@ def test_an_impossible_claim_is_refused(folder: Path) -> None:
 
 def test_simulated_machines_have_ledgers_of_their_own(folder: Path) -> None:
     same, again, other = ledger_of("2xH100"), ledger_of("2xH100;driver=535.104.05"), ledger_of("2xH200")
-    real = ledger_of(attrs.evolve(simulated("2xH100"), simulated=False))
+    real = ledger_of(attrs.evolve(parse_simulation("2xH100"), simulated=False))
     assert same.path == again.path
     assert len({same.path, other.path, real.path}) == 3 and real.path.name.startswith("devices")
     for one in (same, other, real):
@@ -128,7 +128,7 @@ def test_a_process_that_has_ended_cannot_claim(folder: Path) -> None:
 
 
 def test_users_who_see_different_devices(folder: Path, at_once: None) -> None:
-    whole = attrs.evolve(simulated("4xH100"), simulated=False)
+    whole = attrs.evolve(parse_simulation("4xH100"), simulated=False)
     everything, left = ledger_of(whole), ledger_of(attrs.evolve(whole, devices=whole.devices[:2]))
     middle = ledger_of(attrs.evolve(whole, devices=whole.devices[1:3]))
     first = leased(left, left.claim(Claim(count=1), me("left")))
@@ -153,7 +153,7 @@ def test_users_who_see_different_devices(folder: Path, at_once: None) -> None:
 
 
 def test_strangers_on_devices_that_only_another_sees_are_known(folder: Path, at_once: None) -> None:
-    whole = attrs.evolve(simulated("2xH100"), simulated=False)
+    whole = attrs.evolve(parse_simulation("2xH100"), simulated=False)
     asked: list[tuple[Device, ...]] = []
 
     def running(inventory: Inventory) -> tuple[Process, ...]:
@@ -171,7 +171,7 @@ def test_strangers_on_devices_that_only_another_sees_are_known(folder: Path, at_
 
 
 def test_our_own_processes_are_no_strangers(folder: Path, at_once: None) -> None:
-    inventory = simulated("1xH100")
+    inventory = parse_simulation("1xH100")
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
@@ -196,7 +196,7 @@ def test_our_own_processes_are_no_strangers(folder: Path, at_once: None) -> None
 
 def test_answers_are_cheap_while_nothing_changes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "LOOK_SECONDS", 3600.0)
-    found = simulated("1xH100")
+    found = parse_simulation("1xH100")
     asked: list[Inventory] = []
     ledger = Ledger(lambda: found, lambda inventory: asked.append(inventory) or ())  # type: ignore[func-returns-value]
     leased(ledger, first := ledger.claim(Claim(count=1), me("first")))

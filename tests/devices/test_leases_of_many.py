@@ -18,7 +18,7 @@ from stoker.core.devices import Claim
 from stoker.devices import leases
 from stoker.devices.leases import Ledger
 from stoker.devices.probe import processes
-from stoker.devices.simulate import simulated
+from stoker.devices.simulate import parse_simulation
 
 GB = 10**9
 
@@ -130,7 +130,7 @@ SHAPES: list[dict[str, Any]] = [
 
 def check(workers: list[Worker]) -> None:
     """No device is held whole by two, or whole and in part, and its parts fit into it. (Its holder locks it, too.)"""
-    memory = {device.uuid: device.memory for device in simulated(MACHINE).devices}
+    memory = {device.uuid: device.memory for device in parse_simulation(MACHINE).devices}
     parts: dict[str, list[int]] = {}
     for one in workers:
         for uuids, part in one.holds.values():
@@ -192,4 +192,4 @@ def test_ten_thousand_steps_of_processes_that_are_killed(worker: Callable[..., W
         check(workers)
         assert time.monotonic() < deadline, [one.waits for one in workers]
     assert kills > 15 and grants + sum(one.grants for one in workers) > 500
-    assert list(Ledger(lambda: simulated(MACHINE), processes).entries()) == []
+    assert list(Ledger(lambda: parse_simulation(MACHINE), processes).entries()) == []

@@ -6,13 +6,13 @@ import pytest
 
 from stoker.core.errors import SettingsError
 from stoker.devices.probe import probe, processes
-from stoker.devices.simulate import simulated
+from stoker.devices.simulate import parse_simulation
 
 GB = 10**9
 
 
 def test_a_machine() -> None:
-    inventory = simulated("4xH100-80GB,1xA10;driver=535.104.05")
+    inventory = parse_simulation("4xH100-80GB,1xA10;driver=535.104.05")
     assert inventory.simulated and inventory.findings == ()
     assert (inventory.driver, inventory.cuda) == ("535.104.05", (12, 2))
     *hoppers, ampere = inventory.devices
@@ -27,7 +27,7 @@ def test_a_machine() -> None:
     for device in hoppers:
         assert sorted((*device.links, device.uuid)) == uuids[:4]
     assert ampere.links == ()
-    assert simulated("4xH100-80GB,1xA10;driver=535.104.05") == inventory
+    assert parse_simulation("4xH100-80GB,1xA10;driver=535.104.05") == inventory
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_machine() -> None:
     ],
 )
 def test_ways_to_write_it(text: str, models: list[str]) -> None:
-    inventory = simulated(text)
+    inventory = parse_simulation(text)
     assert [device.model for device in inventory.devices] == models
     assert [device.index for device in inventory.devices] == list(range(len(models)))
     assert len({device.uuid for device in inventory.devices}) == len(models)
@@ -51,11 +51,11 @@ def test_ways_to_write_it(text: str, models: list[str]) -> None:
 
 
 def test_devices_of_one_model_are_linked_however_they_are_written() -> None:
-    assert [len(device.links) for device in simulated("1xA10,2xL4,2xA10").devices] == [2, 1, 1, 2, 2]
+    assert [len(device.links) for device in parse_simulation("1xA10,2xL4,2xA10").devices] == [2, 1, 1, 2, 2]
 
 
 def test_other_vendors() -> None:
-    inventory = simulated("2xMI300X,1xtrainium,1xtpu-v5e,1xT4")
+    inventory = parse_simulation("2xMI300X,1xtrainium,1xtpu-v5e,1xT4")
     assert [(one.kind, one.index, one.model) for one in inventory.devices] == [
         ("amd", 0, "MI300X"),
         ("amd", 1, "MI300X"),
@@ -67,11 +67,11 @@ def test_other_vendors() -> None:
 
 
 def test_a_model_sold_with_several_memories_has_the_least() -> None:
-    assert simulated("GH200").devices[0].memory == 96 * GB
+    assert parse_simulation("GH200").devices[0].memory == 96 * GB
 
 
 def test_slices() -> None:
-    devices = simulated("8xA100-80GB/1g.10gb,1xA100-80GB,5xA100-80GB/1g.20gb").devices
+    devices = parse_simulation("8xA100-80GB/1g.10gb,1xA100-80GB,5xA100-80GB/1g.20gb").devices
     cut = devices[:8]
     assert {(one.slice, one.memory, one.model, one.links) for one in cut} == {("1g.10gb", 10 * GB, "A100-80GB", ())}
     assert cut[0].uuid.startswith("MIG-simulated-") and cut[0].name == "NVIDIA A100-SXM4-80GB MIG 1g.10gb"
@@ -93,7 +93,7 @@ def test_slices() -> None:
     ],
 )
 def test_facts(facts: str, driver: str, cuda: tuple[int, int] | None) -> None:
-    inventory = simulated(f"1xT4;{facts}")
+    inventory = parse_simulation(f"1xT4;{facts}")
     assert (inventory.driver, inventory.cuda) == (driver, cuda)
 
 
@@ -125,14 +125,14 @@ def test_facts(facts: str, driver: str, cuda: tuple[int, int] | None) -> None:
 )
 def test_what_is_wrong(text: str, said: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        simulated(text)
+        parse_simulation(text)
     assert said in str(caught.value)
     assert repr(text) in caught.value.message and caught.value.fix
 
 
 def test_the_variable_hides_what_is_there() -> None:
     inventory = probe({"STOKER_SIMULATE": "2xL4", "CUDA_VISIBLE_DEVICES": "0"})
-    assert inventory == simulated("2xL4")
+    assert inventory == parse_simulation("2xL4")
     assert processes(inventory) == ()
     with pytest.raises(SettingsError):
         probe({"STOKER_SIMULATE": "2xL44"})

@@ -17,7 +17,7 @@ from stoker.core.plan import Plan, StepPlan
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
 from stoker.core.source import FunctionSource
-from stoker.devices.simulate import simulated
+from stoker.devices.simulate import parse_simulation
 from stoker.plan.preflight import findings
 from stoker.plan.rules import ClientPython
 
@@ -81,7 +81,7 @@ def said(
         kind=kind,
         **(settings or {}),
     )
-    inventory = simulated(on) if isinstance(on, str) else on
+    inventory = parse_simulation(on) if isinstance(on, str) else on
     found = findings(a_plan(step), inventory=inventory, image_facts=facts, client=client, last_digests=seen)
     by_code: dict[str, Finding] = {}
     for finding in found:
@@ -132,7 +132,7 @@ def test_the_pipeline_of_the_example_passes_on_a_new_driver_and_is_refused_on_an
     assert "driver 470.82.01 (CUDA 11.4) is too old for torch 2.4.0+cu124" in found["STK203"].what
     assert "CUDA 12 needs driver 525.60.13 or later" in found["STK203"].what
     # A machine that has both proves that the driver knows the chip, and is refused for its CUDA all the same.
-    assert "525.60.13" in said(PYTORCH, on=attrs.evolve(simulated(OLD), simulated=False))["STK203"].what
+    assert "525.60.13" in said(PYTORCH, on=attrs.evolve(parse_simulation(OLD), simulated=False))["STK203"].what
 
 
 def test_where_no_image_is_named_the_one_that_the_build_takes_is_judged() -> None:
@@ -291,7 +291,7 @@ def test_a_simulated_driver_that_does_not_know_the_chip_is_refused() -> None:
     found = said("nvidia/cuda:11.4.3-runtime-ubuntu20.04", on=OLD)
     assert refused(found) == ["STK203"]
     assert "older than H100" in found["STK203"].what
-    real = attrs.evolve(simulated(OLD), simulated=False)
+    real = attrs.evolve(parse_simulation(OLD), simulated=False)
     assert "STK203" not in refused(said("nvidia/cuda:11.4.3-runtime-ubuntu20.04", on=real))
 
 
@@ -475,7 +475,9 @@ def test_devices_that_are_nowhere_are_refused_once() -> None:
     assert refused(said(PYTORCH, asks=asks)) == ["STK217"]
     step = a_step(DockerSettings(parent_image=PYTORCH), asks)
     told = Finding(code="STK103", level="error", what="", where="train.py:7 step 'train'")
-    found = list(findings(a_plan(step, told=(told,)), inventory=simulated(NEW), image_facts=no_registry, client=CLIENT))
+    found = list(
+        findings(a_plan(step, told=(told,)), inventory=parse_simulation(NEW), image_facts=no_registry, client=CLIENT)
+    )
     assert "STK217" not in {finding.code for finding in found}
 
 
@@ -532,7 +534,7 @@ def test_each_image_is_read_once_for_all_steps() -> None:
     lines = [f"package-{number}==1.{number}" for number in range(200)] + ["torch>=2", "numpy"]
     docker = [DockerSettings(parent_image=f"myorg/image{number % 5}:1", requirements=lines) for number in range(50)]
     steps = [a_step(one, ResourceSettings(gpu_count=1), name=f"s{number}") for number, one in enumerate(docker)]
-    found = list(findings(a_plan(*steps), inventory=simulated(NEW), image_facts=facts))
+    found = list(findings(a_plan(*steps), inventory=parse_simulation(NEW), image_facts=facts))
     assert len(asked) == 5
     assert {finding.where for finding in found} == {f"train.py:7 step 's{number}'" for number in range(50)}
 

@@ -16,7 +16,7 @@ import pytest
 from tests.engine.conftest import Lab
 
 from stoker.devices.leases import Ledger
-from stoker.devices.simulate import simulated
+from stoker.devices.simulate import parse_simulation
 
 TWO = "2xH100-80GB"
 SCRIPT = """
@@ -102,7 +102,7 @@ def _ended(process: psutil.Process) -> bool:
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     """The ledger that the drivers write, seen from outside."""
-    return Ledger(lambda: simulated(TWO), lambda inventory: (), folder=tmp_path / "stoker-leases")
+    return Ledger(lambda: parse_simulation(TWO), lambda inventory: (), folder=tmp_path / "stoker-leases")
 
 
 @pytest.fixture

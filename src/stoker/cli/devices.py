@@ -16,7 +16,7 @@ from stoker.core.findings import Finding, errors
 from stoker.core.words import count_text, memory_text
 from stoker.devices.leases import Ledger
 from stoker.devices.probe import probe, processes
-from stoker.devices.simulate import VARIABLE, simulated
+from stoker.devices.simulate import VARIABLE, parse_simulation
 
 HEADERS = ("index", "model", "slice", "memory", "capability", "links", "leased to", "used by", "uuid", "name")
 """The longest last, since a narrow terminal cuts lines off."""
@@ -31,7 +31,7 @@ HEADERS = ("index", "model", "slice", "memory", "capability", "links", "leased t
 )
 def command(*, as_json: bool, simulate: str | None) -> int:
     """List this machine's accelerators, who holds them and who waits; exit code 4 if a driver is broken."""
-    inventory = probe() if simulate is None else simulated(simulate)
+    inventory = probe() if simulate is None else parse_simulation(simulate)
     users = by_device(processes(inventory))
     ledger = entries(inventory)
     if as_json:

@@ -1,22 +1,25 @@
-"""How long none of a step's devices has worked: what the monitor decides with, as a value without a clock.
+"""How long none of a step's devices has worked, as a value without a clock. The monitor decides by it.
 
-A device whose driver does not tell its utilisation is not idle: it may work, and nothing is held against it.
+A device whose driver does not report its utilisation does not count as idle.
 """
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping, NamedTuple
+from typing import Any, Mapping, NamedTuple, Sequence
 
 
 class Idle(NamedTuple):
-    """Since when no device has worked, in seconds after the step's start; None while one does, or nobody knows."""
+    """The time since which no device has worked."""
 
     since: float | None = None
+    """Seconds after the step's start; None while a device works, or does not report its utilisation."""
 
-    def after(self, t: float, rows: Mapping[str, Mapping[str, Any]], held: Iterable[str], below: float) -> Idle:
-        """What follows from a sample at `t`; the device is idle from the first sample that says so."""
-        uuids = list(held)
-        if not uuids or not all(idle(rows.get(uuid, {}), below) for uuid in uuids):
+    def after(self, t: float, rows: Mapping[str, Mapping[str, Any]], held: Sequence[str], below: float) -> Idle:
+        """The state after a sample at `t`. `held` are the UUIDs of the step's devices, `below` percent of utilisation.
+
+        Devices count as idle from the first sample in which all of them are.
+        """
+        if not held or not all(is_idle(rows.get(uuid, {}), below) for uuid in held):
             return Idle()
         return self if self.since is not None else Idle(t)
 
@@ -25,21 +28,21 @@ class Idle(NamedTuple):
         return 0.0 if self.since is None else max(0.0, t - self.since)
 
 
-def worked(row: Mapping[str, Any], below: float) -> bool | None:
-    """Whether a device computed since the sample before; None where the driver does not tell."""
-    told = highest(row)
-    return None if told is None else told >= below
+def has_worked(row: Mapping[str, Any], below: float) -> bool | None:
+    """Whether a device computed since the sample before; None where the driver does not report it."""
+    utilization = highest(row)
+    return None if utilization is None else utilization >= below
 
 
 def highest(row: Mapping[str, Any]) -> float | None:
     """The highest utilisation of a sample, in percent."""
-    told = [float(row[name]) for name in ("u", "up") if row.get(name) is not None]
-    return max(told) if told else None
+    values = [float(row[name]) for name in ("u", "up") if row.get(name) is not None]
+    return max(values) if values else None
 
 
-def idle(row: Mapping[str, Any], below: float) -> bool:
-    """Whether the driver says that a device did not compute."""
-    return worked(row, below) is False
+def is_idle(row: Mapping[str, Any], below: float) -> bool:
+    """Whether the driver reports that a device did not compute."""
+    return has_worked(row, below) is False
 
 
 def sentence(count: int, seconds: float, below: float) -> str:

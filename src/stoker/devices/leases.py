@@ -1,10 +1,10 @@
-"""The ledger of devices: who on this machine holds which, and who waits, for every Stoker process on it.
+"""The ledger of devices: which Stoker process of this machine holds which devices, and which processes wait.
 
-There is no server: whoever asks makes the changes, in one transaction on a file that all share. Each transaction first
-takes away the tickets of processes that died. Who gets what is decided in `choosing`.
+There is no server. Every process changes the ledger itself, in one transaction on a shared SQLite file. Each
+transaction first deletes the tickets of processes that have ended. `choosing` decides which ticket gets which devices.
 
-Simulated devices are in a file for each set of them, real ones in one. Processes in a container whose pids are its own
-have files of their own too, where they share the folder with others: nobody there can tell whether these live.
+Real devices share one file; each set of simulated devices has its own. A container with a pid namespace of its own also
+has its own file, because processes outside of it cannot be checked from inside.
 """
 
 from __future__ import annotations
@@ -30,30 +30,59 @@ from stoker.core.devices import Claim, Device, Entry, Holder, Inventory, Lease, 
 from stoker.core.errors import BackendError, SettingsError
 from stoker.devices import choosing
 from stoker.devices.choosing import Occupant, Ticket
-from stoker.devices.liveness import birth_of, family, lives, namespace
+from stoker.devices.liveness import birth_of, family, is_alive, namespace
+
+T = TypeVar("T")
+
+VARIABLE: Final = "STOKER_LEASES"
+VERSION: Final = 1
+"""The version of the tables. Another version is refused."""
+
+BUSY_SECONDS: Final = 30.0
+"""Seconds for which a writer waits for others. A transaction takes a millisecond; the limit is reached when a process
+is stopped inside of one."""
+
+_TABLES: Final = (
+    """CREATE TABLE tickets (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, ticket TEXT NOT NULL UNIQUE, claim TEXT NOT NULL, view TEXT NOT NULL,
+        memory INTEGER NOT NULL, run TEXT NOT NULL, key TEXT NOT NULL, attempt INTEGER NOT NULL, pid INTEGER NOT NULL,
+        started REAL NOT NULL, birth TEXT NOT NULL, devices TEXT NOT NULL,
+        CHECK (typeof(memory) || typeof(attempt) || typeof(pid) || typeof(started) = 'integerintegerintegerreal'),
+        CHECK (typeof(ticket) || typeof(claim) || typeof(birth) || typeof(devices) = 'texttexttexttext'))""",
+    "CREATE TABLE views (view TEXT PRIMARY KEY, devices TEXT NOT NULL CHECK (typeof(devices) = 'text'))",
+    f"PRAGMA user_version = {VERSION}",
+)
+"""A ticket's `devices` are UUIDs, empty while it waits. A view has the devices that a ticket's holder sees, as JSON.
+The checks reject rows of a damaged file."""
+
+_LOG: Final = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 2.0
-"""How long an answer stands while nobody changes the ledger: after that, it is asked again who died and which strangers
-came or went. Asking NVML takes tens of milliseconds where no process keeps the driver awake."""
+"""Seconds for which a decision is reused while the ledger does not change. After that, ended processes and processes of
+others on the devices are looked for again. NVML takes tens of milliseconds where no process keeps the driver awake."""
 _SETTLED_NS: Final = 50_000_000
-"""Nanoseconds after which a change of a file shows in its time: kernels count that in ticks of up to 10 ms."""
+"""Nanoseconds after which a change of a file shows in its modification time: kernels count in ticks of up to 10 ms."""
 
 _COLUMNS: Final = "ticket, claim, view, memory, run, key, attempt, pid, started, birth, devices"
 
 
 @attrs.frozen(kw_only=True)
-class _Look:
-    """What a decision said of each that waits, and the state of the file that it was made of."""
+class _Decision:
+    """The last decision about all waiting tickets."""
 
     stamp: tuple[int, int, int]
+    """The state of the file that it was made from (`_stamp`)."""
     until: float
-    found: Mapping[str, tuple[Device, ...] | str]
+    """The monotonic time until which it may be reused."""
+    outcomes: Mapping[str, tuple[Device, ...] | str]
+    """By ticket: the devices that it may take, or why it waits."""
 
 
 class Ledger:
-    """This machine's accelerators and who holds them: `core.devices.Devices` on a file.
+    """This machine's accelerators and their holders: `core.devices.Devices` on a file.
 
-    `folder` is given, or `STOKER_LEASES`, or `stoker-leases` among the temporary files. May be used by many threads.
+    The folder is `folder`, else `STOKER_LEASES`, else `stoker-leases` in the folder of temporary files. Safe for use by
+    several threads.
     """
 
     def __init__(
@@ -63,80 +92,80 @@ class Ledger:
         *,
         folder: Path | None = None,
     ) -> None:
-        self._find = inventory
+        self._probe = inventory
         self._processes = processes
         self._folder = folder
         self._lock = threading.RLock()
-        self._found: Inventory | None = None
+        self._inventory: Inventory | None = None
         self._name = ""
-        self._mine: dict[str, Ticket] = {}
+        self._own_tickets: dict[str, Ticket] = {}
         self._views: dict[str, tuple[Device, ...]] = {}
         self._claims: dict[str, Claim | None] = {}
-        self._uses: tuple[float, tuple[Occupant, ...]] = (0.0, ())
-        self._last: _Look | None = None
+        self._occupants: tuple[float, tuple[Occupant, ...]] = (0.0, ())
+        self._decision: _Decision | None = None
 
     def inventory(self) -> Inventory:
-        """What is there; asked once."""
+        """The machine's devices; probed once."""
         with self._lock:
-            if self._found is None:
-                self._found = self._find()
+            if self._inventory is None:
+                self._inventory = self._probe()
                 self._name = self._file_name()
-            return self._found
+            return self._inventory
 
     @property
     def path(self) -> Path:
-        """The file of this machine's ledger, whether or not it is there yet."""
+        """The file of this machine's ledger, whether or not it exists."""
         folder = self._folder
         if folder is None:
-            named = os.environ.get(VARIABLE, "")
-            folder = Path(named).expanduser() if named else Path(tempfile.gettempdir(), "stoker-leases")
+            variable = os.environ.get(VARIABLE, "")
+            folder = Path(variable).expanduser() if variable else Path(tempfile.gettempdir(), "stoker-leases")
         self.inventory()
         return (folder / self._name).absolute()
 
     def impossible(self, claim: Claim) -> str:
-        """Why nothing that this machine has can ever satisfy a claim; empty where something can."""
+        """Why no devices of this machine can ever satisfy a claim; empty where some can."""
         return choosing.impossible(claim, self.inventory().devices)
 
     def claim(self, claim: Claim, holder: Holder) -> str:
-        """Join the line; the ticket to ask with. A claim that is impossible here is an error: it would wait forever."""
+        """Queue a claim and return its ticket. A claim that is impossible here is an error: it would wait forever."""
         reason = self.impossible(claim)
         if reason:
             raise BackendError(reason, fix="ask for what `stoker devices` shows, or run the step on another stack")
         ticket = Ticket(id=secrets.token_hex(8), holder=holder, claim=claim, view=self.inventory().devices)
         with self._lock:
             transact(self.path, lambda connection: _join(connection, ticket))
-            self._mine[ticket.id] = ticket
+            self._own_tickets[ticket.id] = ticket
         return ticket.id
 
     def answer(self, ticket: str) -> Lease | str:
-        """The lease once it is this ticket's turn, else why it still waits, in words for a person.
+        """The lease of a ticket that has its devices, else why it waits, in words for a person.
 
-        A ticket whose line was lost with a damaged file joins again, at the end.
+        A ticket that was lost with a damaged file is queued again, at the end.
         """
         with self._lock:
-            mine = self._mine.get(ticket)
+            mine = self._own_tickets.get(ticket)
             if mine is not None and mine.devices:
                 return _lease(mine)
-            told = self._remembered(ticket)
-            if told:
-                return told
+            reason = self._cached_reason(ticket)
+            if reason:
+                return reason
             uses = self._strangers()
-            answered = transact(self.path, lambda connection: self._answered(connection, ticket, uses))
-            if isinstance(answered, str):
-                return answered
+            outcome = transact(self.path, lambda connection: self._decide(connection, ticket, uses))
+            if isinstance(outcome, str):
+                return outcome
             if mine is not None:
-                self._mine[ticket] = answered
-            return _lease(answered)
+                self._own_tickets[ticket] = outcome
+            return _lease(outcome)
 
     def release(self, ticket: str) -> None:
-        """Give back what the ticket holds, or leave the line; a ticket that is gone is fine."""
+        """Give back a ticket's devices, or leave the queue. Does nothing for a ticket that is not in the ledger."""
         with self._lock:
-            self._mine.pop(ticket, None)
+            self._own_tickets.pop(ticket, None)
             if self.path.exists():
                 transact(self.path, lambda connection: _leave(connection, (ticket,)))
 
     def hand_over(self, ticket: str, pid: int) -> bool:
-        """Let the lease live as long as another process; False if that one is gone, or not to be seen from here."""
+        """Tie the lease to another process; False if that process has ended or cannot be seen from here."""
         import psutil
 
         try:
@@ -158,7 +187,7 @@ class Ledger:
             return transact(self.path, change)
 
     def holds(self, ticket: str) -> bool:
-        """Whether a ticket is in the ledger with its devices: also one that another process had asked for."""
+        """Whether a ticket holds devices, also one that another process claimed."""
         with self._lock:
             if not self.path.exists():
                 return False
@@ -166,88 +195,92 @@ class Ledger:
             return any(one.id == ticket and one.devices for one in tickets)
 
     def entries(self) -> Sequence[Entry]:
-        """Everything in the ledger, holders first, then those who wait in their order."""
+        """All entries of the ledger: holders first, then waiting tickets in the order of the queue."""
         with self._lock:
             if not self.path.exists():
                 return ()
-            # The first look learns what others see; what strangers do there is asked then.
+            # The first transaction learns which devices other tickets see; then their processes are asked for.
             transact(self.path, self._tickets)
             uses = self._strangers()
             tickets = transact(self.path, self._tickets)
-        found = choosing.decide(tickets, uses)
+        outcomes = choosing.decide(tickets, uses)
         holders = [_entry(ticket, "") for ticket in tickets if ticket.devices]
-        return holders + [_entry(ticket, found[ticket.id]) for ticket in tickets if not ticket.devices]
+        return holders + [_entry(ticket, outcomes[ticket.id]) for ticket in tickets if not ticket.devices]
 
     def _file_name(self) -> str:
-        """The ledger's name; what this process sees is kept too, so that no damaged line is asked for it."""
-        assert self._found is not None  # asked once it is
-        view = _view(self._found.devices)
-        self._views[view] = self._found.devices
-        name = f"simulated-{view[:16]}" if self._found.simulated else "devices"
+        """The ledger's file name. Also remembers this process's view, so that it is never read from a damaged file."""
+        assert self._inventory is not None  # called after the probe
+        view = _view(self._inventory.devices)
+        self._views[view] = self._inventory.devices
+        name = f"simulated-{view[:16]}" if self._inventory.simulated else "devices"
         return "-".join(filter(None, (name, namespace()))) + ".sqlite"
 
-    def _remembered(self, ticket: str) -> str:
-        """Why a ticket waits, if it was decided a moment ago and the file has not changed since."""
-        if self._last is None or self._last.until < time.monotonic() or self._last.stamp != _stamp(self.path):
+    def _cached_reason(self, ticket: str) -> str:
+        """Why a ticket waits, by the last decision if that is recent and the file has not changed; empty otherwise."""
+        if (
+            self._decision is None
+            or self._decision.until < time.monotonic()
+            or self._decision.stamp != _stamp(self.path)
+        ):
             return ""
-        told = self._last.found.get(ticket)
-        return told if isinstance(told, str) else ""
+        outcome = self._decision.outcomes.get(ticket)
+        return outcome if isinstance(outcome, str) else ""
 
     def _strangers(self) -> tuple[Occupant, ...]:
-        """Who computes on the devices that anybody in the ledger sees, asked every few moments."""
-        until, uses = self._uses
+        """The processes on all devices of the ledger's views, asked for every `LOOK_SECONDS`."""
+        until, uses = self._occupants
         if until >= time.monotonic():
             return uses
-        seen = {device.uuid: device for view in self._views.values() for device in view}
-        seen.update((device.uuid, device) for device in self.inventory().devices)
-        running = self._processes(attrs.evolve(self.inventory(), devices=tuple(seen.values())))
+        visible = {device.uuid: device for view in self._views.values() for device in view}
+        visible.update((device.uuid, device) for device in self.inventory().devices)
+        running = self._processes(attrs.evolve(self.inventory(), devices=tuple(visible.values())))
         families = {pid: family(pid) for pid in {process.pid for process in running}}
         uses = tuple(
             Occupant(uuid=one.uuid, pid=one.pid, memory=one.memory, family=families[one.pid]) for one in running
         )
-        self._uses = (time.monotonic() + LOOK_SECONDS, uses)
+        self._occupants = (time.monotonic() + LOOK_SECONDS, uses)
         return uses
 
-    def _answered(self, connection: sqlite3.Connection, name: str, uses: Sequence[Occupant]) -> Ticket | str:
-        """In a transaction: the ticket with its devices if it has or gets some, else why it waits."""
+    def _decide(self, connection: sqlite3.Connection, name: str, uses: Sequence[Occupant]) -> Ticket | str:
+        """Inside a transaction: the ticket if it has devices or gets some now, else why it waits."""
         tickets = self._tickets(connection)
         ticket = next((one for one in tickets if one.id == name), None)
         if ticket is None:
-            ticket = self._rejoined(connection, name)
+            ticket = self._rejoin(connection, name)
             tickets.append(ticket)
         if ticket.devices:
             return ticket
-        found = choosing.decide(tickets, uses)
-        outcome = found[name]
-        self._last = None
+        outcomes = choosing.decide(tickets, uses)
+        outcome = outcomes[name]
+        self._decision = None
         if not isinstance(outcome, str):
-            assert ticket.claim is not None  # only what is understood is given anything
+            assert ticket.claim is not None  # a claim that this version does not know gets nothing
             uuids = tuple(device.uuid for device in outcome)
-            given = attrs.evolve(ticket, devices=uuids, memory=choosing.part(ticket.claim))
-            values = (" ".join(uuids), given.memory, name)
+            granted = attrs.evolve(ticket, devices=uuids, memory=choosing.part(ticket.claim))
+            values = (" ".join(uuids), granted.memory, name)
             connection.execute("UPDATE tickets SET devices = ?, memory = ? WHERE ticket = ?", values)
-            return given
+            return granted
         stamp = _stamp(self.path)
-        # What was written a moment ago may be written again without a change of the file's time.
+        # A second write within one tick of the clock would not change the file's time.
         if not connection.total_changes and stamp[1] < time.time_ns() - _SETTLED_NS:
-            self._last = _Look(stamp=stamp, until=time.monotonic() + LOOK_SECONDS, found=found)
+            self._decision = _Decision(stamp=stamp, until=time.monotonic() + LOOK_SECONDS, outcomes=outcomes)
         return outcome
 
-    def _rejoined(self, connection: sqlite3.Connection, name: str) -> Ticket:
-        ticket = self._mine.get(name)
+    def _rejoin(self, connection: sqlite3.Connection, name: str) -> Ticket:
+        ticket = self._own_tickets.get(name)
         if ticket is None:
             raise BackendError(f"there is no ticket '{name}' in the ledger of devices {self.path}")
         _join(connection, ticket)
         return ticket
 
     def _tickets(self, connection: sqlite3.Connection) -> list[Ticket]:
-        """In a transaction: every line whose process lives, in order; the others are taken away."""
+        """Inside a transaction: the tickets of living processes, in order. Deletes the others."""
         rows = connection.execute(f"SELECT {_COLUMNS} FROM tickets ORDER BY number").fetchall()
         alive: dict[tuple[int, float, str], bool] = {}
         for row in rows:
             process = row[7:10]
             if process not in alive:
-                alive[process] = lives(*process)
+                alive[process] = is_alive(*process)
         _leave(connection, [row[0] for row in rows if not alive[row[7:10]]])
         if any(row[2] not in self._views for row in rows):
             for view, text in connection.execute("SELECT view, devices FROM views"):
@@ -285,9 +318,9 @@ def _join(connection: sqlite3.Connection, ticket: Ticket) -> None:
 
 
 def _leave(connection: sqlite3.Connection, tickets: Iterable[str]) -> None:
-    gone = [(ticket,) for ticket in tickets]
-    if gone:
-        connection.executemany("DELETE FROM tickets WHERE ticket = ?", gone)
+    rows = [(ticket,) for ticket in tickets]
+    if rows:
+        connection.executemany("DELETE FROM tickets WHERE ticket = ?", rows)
         connection.execute("DELETE FROM views WHERE view NOT IN (SELECT view FROM tickets)")
 
 
@@ -316,7 +349,7 @@ def _view(devices: tuple[Device, ...]) -> str:
 
 
 def _devices(text: str) -> tuple[Device, ...]:
-    """A view; nothing of one that was damaged, or that a newer version wrote in words that this one does not know."""
+    """The devices of a view; none for one that is damaged, or that a newer version wrote in another format."""
     try:
         return from_json(tuple[Device, ...], json.loads(text), strict=False)
     except (ValueError, SettingsError):
@@ -331,45 +364,20 @@ def _claim(text: str) -> Claim | None:
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
-    """What tells one state of the file from another. It is not opened: to close it would drop SQLite's locks on it.
+    """Identifies the state of the file. Does not open it: closing it would drop SQLite's locks.
 
     https://www.sqlite.org/howtocorrupt.html, "Posix advisory locks canceled by a separate thread doing close()".
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return (0, 0, 0)
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-T = TypeVar("T")
-
-VARIABLE: Final = "STOKER_LEASES"
-VERSION: Final = 1
-"""Of the tables. A Stoker that knows another one must not guess, and refuses."""
-
-BUSY_SECONDS: Final = 30.0
-"""How long a writer waits for others; a transaction takes a millisecond, so this is met when one was stopped inside."""
-
-_TABLES: Final = (
-    """CREATE TABLE tickets (
-        number INTEGER PRIMARY KEY AUTOINCREMENT, ticket TEXT NOT NULL UNIQUE, claim TEXT NOT NULL, view TEXT NOT NULL,
-        memory INTEGER NOT NULL, run TEXT NOT NULL, key TEXT NOT NULL, attempt INTEGER NOT NULL, pid INTEGER NOT NULL,
-        started REAL NOT NULL, birth TEXT NOT NULL, devices TEXT NOT NULL,
-        CHECK (typeof(memory) || typeof(attempt) || typeof(pid) || typeof(started) = 'integerintegerintegerreal'),
-        CHECK (typeof(ticket) || typeof(claim) || typeof(birth) || typeof(devices) = 'texttexttexttext'))""",
-    "CREATE TABLE views (view TEXT PRIMARY KEY, devices TEXT NOT NULL CHECK (typeof(devices) = 'text'))",
-    f"PRAGMA user_version = {VERSION}",
-)
-"""`devices` of a ticket: UUIDs, none while it waits. A view: the devices that a ticket's holder sees, as JSON. The
-checks keep out what a damaged file may tell."""
-
-_LOG: Final = logging.getLogger(__name__)
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def transact(path: Path, work: Callable[[sqlite3.Connection], T]) -> T:
-    """What some work in a transaction of its own returns; a ledger that is missing or damaged is begun anew."""
-    with _explained(path):
+    """Run `work` in a transaction and return its result. Creates a ledger that is missing, replaces a damaged one."""
+    with _ledger_errors(path):
         try:
             return _transaction(path, work)
         except (FileNotFoundError, sqlite3.DatabaseError) as error:
@@ -380,11 +388,11 @@ def transact(path: Path, work: Callable[[sqlite3.Connection], T]) -> T:
 
 
 def _transaction(path: Path, work: Callable[[sqlite3.Connection], T]) -> T:
-    """What some work returns, all of it kept or nothing. One connection each time: none to lose by a fork."""
+    """Run `work` in a transaction, on a connection of its own: connections do not survive a fork."""
     if not path.exists():
         raise FileNotFoundError(path)
-    # mode=rw: SQLite would make a missing file, for this user alone.
-    with contextlib.closing(_opened(path)) as connection:
+    # mode=rw: SQLite would create a missing file, for this user alone.
+    with contextlib.closing(_connect(path)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
@@ -400,9 +408,9 @@ def _transaction(path: Path, work: Callable[[sqlite3.Connection], T]) -> T:
         return result
 
 
-def _opened(path: Path) -> sqlite3.Connection:
+def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS, isolation_level=None)
-    # Nothing here need survive the machine's end: no holder does. The death of processes is survived without syncing.
+    # No lease outlives the machine's end, and a process's end needs no syncing.
     connection.execute("PRAGMA synchronous = OFF")
     return connection
 
@@ -413,41 +421,40 @@ def _is_damage(error: Exception) -> bool:
 
 
 def _mend(path: Path) -> None:
-    """Make the ledger where it is missing; move a damaged one aside and begin anew with what it still tells.
+    """Create a missing ledger; move a damaged one aside and create another with the rows that can still be read.
 
-    Nobody waits for a person: whatever can be read of living holders goes along, and what cannot be read was at most
-    the lease of a step whose processes are on its devices, which are passed over as somebody else's until it ends.
+    Needs no person. A lease that cannot be read belongs to a step whose processes are on its devices; those devices are
+    passed over, as in use by others, until the step ends.
     """
     _make_folder(path.parent)
-    with _alone(path.parent):
+    with _locked_folder(path.parent):
         if path.exists() and _is_sound(path):
             return
-        found = _salvaged(path) if path.exists() else []
+        rows = _salvage_rows(path) if path.exists() else []
         descriptor, fresh = tempfile.mkstemp(dir=path.parent, prefix="new-")
         os.fchmod(descriptor, 0o666)
         os.close(descriptor)
-        with contextlib.closing(_opened(Path(fresh))) as connection:
+        with contextlib.closing(_connect(Path(fresh))) as connection:
             for statement in _TABLES:
                 connection.execute(statement)
-            for table, row in found:
+            for table, row in rows:
                 connection.execute(f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
         if path.exists():
-            aside = path.with_suffix(".damaged")
-            # Its journal belongs to it: SQLite must not play it into the new one.
-            for end in ("-journal", ""):
+            damaged = path.with_suffix(".damaged")
+            # The journal moves along: SQLite must not replay it into the new file.
+            for suffix in ("-journal", ""):
                 with contextlib.suppress(FileNotFoundError):
-                    os.replace(f"{path}{end}", f"{aside}{end}")
-            _LOG.warning("the ledger of devices %s was damaged; %s rows were saved, see %s", path, len(found), aside)
+                    os.replace(f"{path}{suffix}", f"{damaged}{suffix}")
+            _LOG.warning("the ledger of devices %s was damaged; %s rows were saved, see %s", path, len(rows), damaged)
         os.replace(fresh, path)
 
 
 def _make_folder(folder: Path) -> None:
-    """The folder, writable for everyone from the first moment; one that somebody has made stays as it is.
+    """Create the folder, writable for everyone from the first moment; an existing one stays as it is.
 
-    It is not sticky. In a sticky one SQLite cannot take away the journal that another user's crashed process left
-    (tried: "disk I/O error" for everyone until that user comes back), and Linux with `fs.protected_regular` lets nobody
-    open another user's files for creating, as SQLite opens journals. Whoever may write a ledger that all users share
-    can spoil it in either case.
+    It has no sticky bit. In a sticky folder SQLite cannot delete the journal of another user's crashed process (every
+    user gets "disk I/O error" until that user returns), and with `fs.protected_regular` Linux lets nobody open another
+    user's files with O_CREAT, as SQLite opens journals. A user who may write a shared ledger can damage it either way.
     """
     if folder.is_dir():
         return
@@ -463,8 +470,10 @@ def _make_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time makes or mends; the lock goes with the process."""
+def _locked_folder(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock: one process at a time creates or repairs. The kernel releases it when the process
+    ends.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -475,27 +484,28 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _is_sound(path: Path) -> bool:
     try:
-        found = _transaction(path, lambda connection: connection.execute("PRAGMA quick_check(1)").fetchone())
+        result = _transaction(path, lambda connection: connection.execute("PRAGMA quick_check(1)").fetchone())
     except sqlite3.DatabaseError as error:
         if _is_damage(error):
             return False
         raise
-    return bool(found == ("ok",))
+    return bool(result == ("ok",))
 
 
-def _salvaged(path: Path) -> list[tuple[str, tuple[Any, ...]]]:
-    """(table, row) of whatever a damaged ledger still tells."""
-    found: list[tuple[str, tuple[Any, ...]]] = []
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(_opened(path)) as connection:
+def _salvage_rows(path: Path) -> list[tuple[str, tuple[Any, ...]]]:
+    """(table, row) of every row that can still be read from a damaged ledger."""
+    rows: list[tuple[str, tuple[Any, ...]]] = []
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(_connect(path)) as connection:
         for table in ("views", "tickets"):
             with contextlib.suppress(sqlite3.Error):
                 for row in connection.execute(f"SELECT * FROM {table}"):
-                    found.append((table, row))
-    return found
+                    rows.append((table, row))
+    return rows
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _ledger_errors(path: Path) -> Iterator[None]:
+    """Turn errors of SQLite and of files into a `BackendError` with a fix."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:

@@ -1,4 +1,4 @@
-"""Whether the process that a line of the ledger names still lives, or its pid belongs to somebody else by now."""
+"""Whether the process of a ticket still runs, or its pid belongs to another process by now."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from pathlib import Path
 from typing import Final
 
 SAME_START: Final = 2.0
-"""Seconds by which two readings of one process's start may differ: they are rounded, and counted from the kernel's idea
-of when it booted, which moves a little as the clock is set. A pid is not given out again that fast."""
+"""Seconds by which two readings of one process's start may differ: they are rounded, and relative to the kernel's time
+of the boot, which moves a little when the clock is set. A pid is not reused that fast."""
 
 _GONE: Final = ("Z", "X", "x")
-"""States of proc(5) in which a process no longer does anything: a zombie, and dead."""
+"""States of proc(5) of a process that has ended: zombie and dead."""
 
 
 def birth_of(pid: int, started: float) -> str:
-    """When a process began, as the kernel counts, which no setting of the clock moves; empty for one that is gone.
+    """A process's start in the kernel's count, which setting the clock does not move; empty for one that has ended.
 
-    `started` is its start in seconds since the epoch, as it was told: with another one, this is another process.
+    `started` is the start that was recorded, in seconds since the epoch: a process with another start is not the same.
     """
-    told = _told(pid)
-    if told is None:
-        return f"?{pid}" if _lives_unseen(pid, started) else ""
-    state, ticks = told
-    # This process knows that it lives, however far somebody has set the clock since its start was told.
-    if state in _GONE or (pid != os.getpid() and not _began(pid, started)):
+    status = _stat(pid)
+    if status is None:
+        return f"?{pid}" if _is_alive_without_proc(pid, started) else ""
+    state, ticks = status
+    # This process runs, however far the clock was set since its start was recorded.
+    if state in _GONE or (pid != os.getpid() and not _has_start(pid, started)):
         return ""
     return f"{_boot()} {ticks}"
 
 
-def lives(pid: int, started: float, birth: str) -> bool:
-    """Whether a process whose birth was once told is still there."""
-    told = _told(pid)
-    if told is None:
-        return _lives_unseen(pid, started)
-    state, ticks = told
+def is_alive(pid: int, started: float, birth: str) -> bool:
+    """Whether the process with this pid and `birth_of` still runs."""
+    status = _stat(pid)
+    if status is None:
+        return _is_alive_without_proc(pid, started)
+    state, ticks = status
     if state in _GONE:
         return False
-    return birth == f"{_boot()} {ticks}" if " " in birth else _began(pid, started)
+    return birth == f"{_boot()} {ticks}" if " " in birth else _has_start(pid, started)
 
 
 def family(pid: int) -> frozenset[int]:
@@ -52,22 +52,24 @@ def family(pid: int) -> frozenset[int]:
 
 
 def namespace() -> str:
-    """What tells machines apart that share a folder, but not their pids: containers. Empty for the machine itself."""
+    """The id of a container's pid namespace, which tells it from others that share a folder; empty outside of
+    containers.
+    """
     # The first namespace has had this number since Linux 3.8: PROC_PID_INIT_INO in include/linux/proc_ns.h.
     try:
-        found = os.readlink("/proc/self/ns/pid")
+        link = os.readlink("/proc/self/ns/pid")
     except OSError:
         return ""
-    return "" if found == f"pid:[{0xEFFFFFFC}]" else found.partition("[")[2].rstrip("]")
+    return "" if link == f"pid:[{0xEFFFFFFC}]" else link.partition("[")[2].rstrip("]")
 
 
-def _told(pid: int) -> tuple[str, str] | None:
-    """(state, start in ticks since the boot) as Linux tells them; None elsewhere, and for a process that it hides."""
+def _stat(pid: int) -> tuple[str, str] | None:
+    """(state, start in ticks since the boot) from /proc; None without it, and for a hidden process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name before it may hold blanks and parentheses.
+    # The name before them may have blanks and parentheses in it.
     fields = text.rpartition(")")[2].split()
     return fields[0], fields[19]
 
@@ -85,7 +87,7 @@ def _boot() -> str:
 _BOOT = ""
 
 
-def _began(pid: int, started: float) -> bool:
+def _has_start(pid: int, started: float) -> bool:
     import psutil
 
     try:
@@ -96,8 +98,8 @@ def _began(pid: int, started: float) -> bool:
         return True
 
 
-def _lives_unseen(pid: int, started: float) -> bool:
-    """For a process of which /proc tells nothing: there is none, this is no Linux, or it hides other people's."""
+def _is_alive_without_proc(pid: int, started: float) -> bool:
+    """Whether a process runs that /proc does not show: none has the pid, this is not Linux, or it is hidden."""
     import psutil
 
     try:
@@ -105,9 +107,9 @@ def _lives_unseen(pid: int, started: float) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        pass  # somebody else's, and there
+        pass  # another user's process
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE and _began(pid, started)
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE and _has_start(pid, started)
     except psutil.Error:
-        # Hidden (proc(5), hidepid): that it is there is all that can be known.
+        # Hidden (proc(5), hidepid): only its existence is known.
         return True

@@ -1,13 +1,13 @@
-"""The sampler: what a step's devices and processes do, written down from beside it, a line of JSON a sample.
+"""The sampler: measures a step's devices and processes from a process beside it, and writes a line of JSON per sample.
 
-It runs in a process of its own, so that a step that holds Python's lock, hangs or is killed is seen all the same, and
-starts no thread. `watch` is called in a fork of the fork server; `python -m stoker.devices.monitor FILE` does it with
-a document in a file. Uses the standard library, and the vendors' packages when their devices are held.
+A process of its own also samples a step that holds Python's lock, hangs or is killed. It starts no thread. The fork
+server calls `watch` in a fork; `python -m stoker.devices.monitor FILE` reads the document from a file. Uses the
+standard library only, and the vendors' packages where the step holds their devices.
 
-The file's lines: first the document with `"header": 1`; then samples, `t` (seconds after the step's start), `cpu`
-(seconds of CPU time since it began), `rss` (bytes) and `procs` of the step's processes, `devices` with a row for
-each that answered (see `vendors.base.Meter`); between them what happened (`failed`, `strays`, `xid`, `ecc`, `stop`,
-each with its `t`); last `end` with why. Each is one write, so that whatever is killed takes a line with it at most.
+The lines of the file: first the document with `"header": 1`; then samples with `t` (seconds after the step's start),
+`cpu` (seconds of CPU time since then), `rss` (bytes) and `procs` of the step's processes, and `devices` with a row for
+each device that answered (see `vendors.base.Meter`); between them events (`failed`, `strays`, `xid`, `ecc`, `stop`,
+each with its `t`); last `end` with the reason. Each line is one write, so that a kill loses one line at most.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ GRACE: Final = 10.0
 """Seconds that a step which is ended for idleness has between SIGTERM and SIGKILL."""
 
 STRETCH: Final = 20_000
-"""Samples after which the interval doubles: a step of many days makes tens of megabytes, not gigabytes. The drivers
-keep the last seconds themselves, so that short bursts still count."""
+"""Samples after which the interval doubles: a step of many days writes tens of megabytes, not gigabytes. Drivers keep
+the last seconds themselves, so that short bursts still count."""
 
 LONGEST: Final = 10.0
-"""Seconds to which the interval may grow by that. NVML keeps the utilisation of about 16 s."""
+"""The longest interval in seconds that this leads to. NVML keeps the utilisation of about 16 s."""
 
 _LOOK: Final = 0.05
-"""Seconds between two looks at a process that cannot be waited for (kernels before 5.3, and not Linux)."""
+"""Seconds between two checks of a process that cannot be waited for (Linux before 5.3, other systems)."""
 
 
 def watch(document: Mapping[str, Any], pid: int) -> None:
-    """Sample until the step's process is gone, or SIGTERM comes.
+    """Sample until the step's process has ended, or SIGTERM arrives.
 
-    The document is that of the step's `core.devices.Lease`.
+    `document` is the JSON of the step's `core.devices.Lease`.
     """
     _Sampler(document, pid).run()
 
@@ -93,14 +93,14 @@ class _Sampler:
             poll.register(step, select.POLLIN)
         root = stat_of(self.pid)
         started = root.started if root is not None else None
-        self.tree.read()  # what came before the step's start, for a worker that is used again
+        self.tree.read()  # leaves out earlier CPU time of a reused worker
         self._open()
         why, due = "", time.monotonic()
         while not why:
             now = time.monotonic()
             if now >= due:
                 self._sample(now)
-                # No burst of samples after a pause, as of a machine that slept.
+                # No burst of samples after a pause, such as a machine's sleep.
                 due = max(due + self._pace(), time.monotonic())
             self._kill(now)
             moments = [due, self.kill_at, now + _LOOK if step is None else None]
@@ -125,7 +125,7 @@ class _Sampler:
                 self.meters.append(vendor.meter(devices))
             except OSError as error:
                 for device in devices:
-                    self._happened({"failed": device.uuid, "why": str(error)})
+                    self._write_event({"failed": device.uuid, "why": str(error)})
 
     def _pace(self) -> float:
         """Seconds to the next sample."""
@@ -138,13 +138,13 @@ class _Sampler:
         cpu = None if reading.cpu is None else round(reading.cpu, 3)
         line: dict[str, Any] = {"t": t, "cpu": cpu, "rss": reading.memory, "procs": reading.processes}
         rows: dict[str, dict[str, Any]] = {}
-        news: list[dict[str, Any]] = []
+        events: list[dict[str, Any]] = []
         for meter in self.meters:
-            found, happened = meter.sample(now, self.tree.members, last)
-            rows.update(found)
-            news += happened
-        for event in news:
-            self._happened(event)
+            measured, meter_events = meter.sample(now, self.tree.members, last)
+            rows.update(measured)
+            events += meter_events
+        for event in events:
+            self._write_event(event)
         self.samples += 1
         self.write({**line, "devices": rows})
         if last or self.stopping:
@@ -154,9 +154,9 @@ class _Sampler:
             self._stop(sentence(len(self.devices), self.idle.seconds(t), self.below))
 
     def _stop(self, why: str) -> None:
-        """Say so, then ask the step to end; `_kill` insists."""
+        """Write the event and send SIGTERM; `_kill` sends SIGKILL after `GRACE`."""
         self.stopping = True
-        self._happened({"stop": why})
+        self._write_event({"stop": why})
         self._signal(signal.SIGTERM)
         self.kill_at = time.monotonic() + GRACE
 
@@ -166,24 +166,26 @@ class _Sampler:
         self.kill_at = None
         self._signal(signal.SIGKILL)
         self.tree.read()
-        for pid in self.tree.members:  # those that have left the group
+        for pid in self.tree.members:  # also processes that have left the group
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        """To the step's group, or to its process alone where it leads none: this one may be of the same group."""
+        """Signal the step's process group, or its process alone where it leads none: the sampler may be of the same
+        group.
+        """
         with contextlib.suppress(OSError):
             leads = os.getpgid(self.pid) == self.pid != os.getpgrp()
             (os.killpg if leads else os.kill)(self.pid, number)
 
-    def _happened(self, event: Mapping[str, Any]) -> None:
+    def _write_event(self, event: Mapping[str, Any]) -> None:
         self.write({"t": self._since(time.monotonic()), **event})
 
     def _since(self, now: float) -> float:
         return round(now - self.zero, 3)
 
     def write(self, line: Mapping[str, Any]) -> None:
-        """Append one line. A disk that is full costs samples, not the step."""
+        """Append one line. A full disk loses samples and does not fail the step."""
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         with contextlib.suppress(OSError):
             os.write(self.file, data)
@@ -213,7 +215,7 @@ def _cpus(pid: int) -> int | None:
 
 
 def main() -> None:
-    """`python -m stoker.devices.monitor FILE`: a document with its `pid`."""
+    """Run `python -m stoker.devices.monitor FILE`; the file's document has the step's `pid`."""
     if len(sys.argv) != 2:
         raise SystemExit("usage: python -m stoker.devices.monitor FILE (a document of `watch`, as JSON, with its pid)")
     with open(sys.argv[1], encoding="utf-8") as file:

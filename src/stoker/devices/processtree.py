@@ -1,7 +1,7 @@
-"""A process with all that it started, as /proc tells: who they are, what CPU time they took, what memory they hold.
+"""A process and its descendants as /proc shows them: their pids, CPU time and memory.
 
-Made to be asked up to twenty times a second from beside a step: what a question costs is measured, and the dear ones
-are asked so seldom that they take a thousandth of the time. Uses the standard library only, and starts no thread.
+Read up to twenty times a second from beside a step. The cost of each reading is measured, and expensive ones are
+repeated so seldom that they take a thousandth of the time. Uses the standard library only, and starts no thread.
 """
 
 from __future__ import annotations
@@ -12,46 +12,51 @@ from typing import Final, Iterable, NamedTuple
 
 PROC: Final = "/proc"
 SHARE: Final = 0.001
-"""The part of one core that may go into each of: finding new processes, and measuring what is shared between them."""
+"""The part of one core that finding new processes may take, and the same for measuring their shared memory."""
 
 FORGET: Final = 64
-"""Searches after which the processes that were not of the tree are looked at again: their numbers may be used again."""
+"""Searches after which processes outside of the tree are read again: pids are reused."""
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Stat(NamedTuple):
-    """What /proc/PID/stat says: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html. Times in clock ticks.
-
-    `own` is the CPU time of the process, `ended` that of the children which it has waited for, and of theirs.
-    """
+    """Fields of /proc/PID/stat: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html."""
 
     state: str
+    """One letter: "R" runs, "Z" is a zombie."""
     parent: int
+    """The parent's pid."""
     session: int
-    own: int
-    ended: int
+    """The session's id."""
+    own_ticks: int
+    """CPU time of the process, in clock ticks."""
+    children_ticks: int
+    """CPU time of the children that it has waited for, and of theirs, in clock ticks."""
     started: int
+    """Its start, in clock ticks after the boot."""
 
 
 class Reading(NamedTuple):
-    """The tree at one moment: CPU seconds since the first reading (None for one that was never seen), bytes of memory,
-    number of processes."""
+    """The tree at one moment."""
 
     cpu: float | None
+    """CPU seconds since the first reading; None for a tree that was never seen."""
     memory: int | None
+    """Bytes; None where that is not known."""
     processes: int
+    """Number of processes."""
 
 
 def stat_of(pid: int) -> Stat | None:
-    """None for a process that is gone, or that may not be read."""
+    """The fields of a process; None for one that has ended or may not be read."""
     try:
         with open(f"{PROC}/{pid}/stat", "rb", buffering=0) as file:
             data = file.read(1024)
     except OSError:
         return None
-    # The name is in parentheses and may hold any, blanks and parentheses too.
+    # The name is in parentheses and may have blanks and parentheses in it.
     fields = data[data.rfind(b")") + 2 :].split()
     if len(fields) < 20:
         return None
@@ -59,36 +64,35 @@ def stat_of(pid: int) -> Stat | None:
         state=fields[0].decode(),
         parent=int(fields[1]),
         session=int(fields[3]),
-        own=int(fields[11]) + int(fields[12]),
-        ended=int(fields[13]) + int(fields[14]),
+        own_ticks=int(fields[11]) + int(fields[12]),
+        children_ticks=int(fields[13]) + int(fields[14]),
         started=int(fields[19]),
     )
 
 
 def alive(pid: int, started: int | None = None) -> bool:
-    """Whether a process still runs; one that has ended and was not waited for does not. Without /proc, whether it is
-    there at all."""
-    found = stat_of(pid)
-    if found is None:
-        return not os.path.exists(f"{PROC}/self/stat") and _there(pid)
-    return found.state not in "ZX" and (started is None or found.started == started)
+    """Whether a process runs; a zombie does not. Without /proc, whether the pid exists."""
+    stat = stat_of(pid)
+    if stat is None:
+        return not os.path.exists(f"{PROC}/self/stat") and _exists(pid)
+    return stat.state not in "ZX" and (started is None or stat.started == started)
 
 
-def _there(pid: int) -> bool:
+def _exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # it belongs to somebody else
+    except OSError:  # another user's process
         return True
     return True
 
 
 class Tree:
-    """A process and its descendants. One that once belonged to it stays so, also when its parent has ended.
+    """A process and its descendants. A member stays one when its parent has ended.
 
-    A process belongs to it whose parent does, or whose session the first process leads: what was orphaned before it
-    was seen is known by that, or by the first process being its subreaper.
+    Members are the processes whose parent is a member, or whose session the first process leads. The session, or the
+    first process being their subreaper, tells processes that were orphaned before they were seen.
     """
 
     def __init__(self, pid: int) -> None:
@@ -111,42 +115,42 @@ class Tree:
     def read(self) -> Reading:
         """The tree now."""
         before = self._members
-        now = {pid: found for pid in before if (found := stat_of(pid)) and found.started == before[pid].started}
+        now = {pid: stat for pid in before if (stat := stat_of(pid)) and stat.started == before[pid].started}
         if time.monotonic() >= self._search_at or self.pid not in now:
             self._search(now)
         self._members = now
         if self._first:
             self._first = not now
         else:
-            self._spent += _taken(before, now)
+            self._spent += _ticks_between(before, now)
         return Reading(None if self._first else self._spent / _TICKS, self._memory(), len(now))
 
-    def _search(self, known: dict[int, Stat]) -> None:
-        """Add the processes that are new: only numbers not seen before are read."""
+    def _search(self, members: dict[int, Stat]) -> None:
+        """Add new processes to `members`; reads only pids that are not known yet."""
         began = time.thread_time()
-        if self.pid not in known and (root := stat_of(self.pid)) is not None:
-            known[self.pid] = root
+        if self.pid not in members and (root := stat_of(self.pid)) is not None:
+            members[self.pid] = root
         self._searches += 1
         if self._searches % FORGET == 0:
             self._foreign = {os.getpid()}
-        listed = _pids()
-        self._foreign.intersection_update(listed)
-        fresh = {pid: found for pid in listed - self._foreign - known.keys() if (found := stat_of(pid))}
+        pids = _pids()
+        self._foreign.intersection_update(pids)
+        fresh = {pid: stat for pid in pids - self._foreign - members.keys() if (stat := stat_of(pid))}
         while True:
-            ours = [pid for pid, found in fresh.items() if found.parent in known or found.session == self.pid != pid]
+            ours = [pid for pid, stat in fresh.items() if stat.parent in members or stat.session == self.pid != pid]
             if not ours:
                 break
             for pid in ours:
-                known[pid] = fresh.pop(pid)
+                members[pid] = fresh.pop(pid)
         self._foreign.update(fresh)
         self._search_at = time.monotonic() + (time.thread_time() - began) / SHARE
 
     def _memory(self) -> int | None:
-        """Bytes in memory of all processes, each page once.
+        """Resident bytes of all processes, counting each page once.
 
-        The resident pages of all, less those of files and shared memory but for the largest part of one process, less
-        what forked processes share beside them. That is measured by PSS, which walks all pages and so is asked seldom,
-        and taken to stay the same between. None while it is not known for a process that is new.
+        The private pages of all, plus the largest share of files and shared memory of one process, less the pages that
+        forked processes share. The last is measured by PSS, which walks all pages; it is read seldom and assumed
+        constant in between. None while it is not known for a new process.
         """
         sizes = [size for pid in self._members if (size := _sizes(pid)) is not None]
         if not sizes:
@@ -174,16 +178,18 @@ def _pids() -> set[int]:
         return set()
 
 
-def _taken(before: dict[int, Stat], now: dict[int, Stat]) -> int:
-    """Ticks that the tree took between two readings.
+def _ticks_between(before: dict[int, Stat], now: dict[int, Stat]) -> int:
+    """Clock ticks that the tree used between two readings.
 
-    A process that has ended and was waited for is in its parent's `ended`, with what was seen of it before; one that
-    nobody waited for takes its last ticks with it.
+    A process that was waited for is in its parent's `children_ticks`, with the ticks that were already counted. The
+    last ticks of one that nobody waited for are lost.
     """
-    own = sum(found.own - (before[pid].own if pid in before else 0) for pid, found in now.items())
-    ended = sum(found.ended - (before[pid].ended if pid in before else 0) for pid, found in now.items())
-    seen = sum(found.own + found.ended for pid, found in before.items() if pid not in now)
-    return own + max(0, ended - seen)
+    own_ticks = sum(stat.own_ticks - (before[pid].own_ticks if pid in before else 0) for pid, stat in now.items())
+    children_ticks = sum(
+        stat.children_ticks - (before[pid].children_ticks if pid in before else 0) for pid, stat in now.items()
+    )
+    counted_before = sum(stat.own_ticks + stat.children_ticks for pid, stat in before.items() if pid not in now)
+    return own_ticks + max(0, children_ticks - counted_before)
 
 
 def _sizes(pid: int) -> tuple[int, int] | None:

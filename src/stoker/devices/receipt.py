@@ -1,7 +1,7 @@
-"""The account of a step's accelerators, made from its samples: the verdict with its evidence, and advice. Pure but for
-`read`.
+"""The receipt of a step's accelerators, made from its samples: the verdict with its evidence, and advice. Pure except
+for `read`.
 
-A verdict says only what the driver told. What was not measured is None, or `unknown`.
+A verdict rests on what the driver reported. What was not measured is None or `unknown`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import attrs
 from stoker.core.accelerators import MODELS
 from stoker.core.receipt import Receipt, Use, Verdict
 from stoker.core.resources import ResourceSettings
-from stoker.devices.idleness import sentence, span, worked
+from stoker.devices.idleness import has_worked, sentence, span
 from stoker.devices.samples import Samples, cores, longest_idle, processes_on, read, tracks, use_of
 
 __all__ = ["Samples", "read", "receipt_of", "tracks"]
@@ -23,9 +23,28 @@ WINDOW: Final = 1.0
 https://docs.nvidia.com/deploy/nvml-api/structnvmlUtilization__t.html"""
 
 TICKS: Final = 0.1
-"""Seconds below which a mean of CPU time, which is counted in hundredths, is none."""
+"""Seconds below which no mean of CPU time is reported: the kernel counts it in hundredths of a second."""
+
+SHORTEST: Final = 10.0
+"""Seconds that a step must have run to get advice: start-up dominates a shorter one."""
+
+PEAK_WINDOW: Final = 1.0
+"""Seconds over which the highest use of CPUs is a mean: the kernel counts it in hundredths of a second."""
+
+# Stoker's own thresholds: advice where less than half is used, or less than a quarter of a GPU's memory.
+HALF: Final = 0.5
+QUARTER: Final = 0.25
+BUSY: Final = 0.85
+SLOWED: Final = 0.1
+GIGABYTE: Final = 10**9
+LARGE: Final = 16 * GIGABYTE
+"""Bytes of memory below which no smaller device is advised: there hardly is one."""
+
+WORST_FIRST: Final[tuple[Verdict, ...]] = ("wrong-device", "idle", "cpu-fallback", "unknown", "used")
 
 SIMULATED: Final = "the devices are simulated: nothing was measured on them"
+
+Number = TypeVar("Number", int, float)
 
 
 def receipt_of(
@@ -40,17 +59,17 @@ def receipt_of(
 ) -> Receipt:
     """The receipt of one attempt.
 
-    `asked` is the request in words and `resources` the request itself, for advice, which only a step that succeeded
-    gets (`status` "succeeded" or not given). `seconds`: how long the attempt ran, where the caller knows it better than
-    the sampler. `fallback` says why it ran without the devices that it asked for.
+    `asked` is the request in words, `resources` the request itself. Only a step that succeeded gets advice (`status` is
+    "succeeded" or empty). `seconds` is the attempt's duration, where the caller knows it better than the sampler.
+    `fallback` says why it ran without the devices that it asked for.
     """
     uses = tuple(use_of(samples, device) for device in samples.devices)
-    verdict, evidence = _judged(samples, uses, fallback)
+    verdict, evidence = _verdict_of(samples, uses, fallback)
     mean, highest = _cpus(samples)
     memory = _memory_peak(samples)
-    alone = longest_idle(samples)
+    idle_seconds = longest_idle(samples)
     energies = [use.energy for use in uses]
-    told = [energy for energy in energies if energy is not None]
+    known_energies = [energy for energy in energies if energy is not None]
     return Receipt(
         verdict=verdict,
         evidence=(*evidence, *_events(samples, uses)),
@@ -63,68 +82,70 @@ def receipt_of(
         cpus_peak=highest,
         memory_mean=_memory_mean(samples),
         memory_peak=memory,
-        energy=sum(told) if told and len(told) == len(energies) else None,
+        energy=sum(known_energies) if known_energies and len(known_energies) == len(energies) else None,
         advice=advice(samples, uses, resources, (mean, highest), memory) if status in {"", "succeeded"} else (),
         fallback=fallback,
         stopped=next((str(event["stop"]) for event in samples.events if "stop" in event), ""),
-        left_idle=sentence(len(uses), alone, samples.idle_below) if uses and alone >= samples.idle_for else "",
+        left_idle=sentence(len(uses), idle_seconds, samples.idle_below)
+        if uses and idle_seconds >= samples.idle_for
+        else "",
         simulated=samples.simulated,
         whole=samples.end is not None,
         proved=dict(proved or {}),
     )
 
 
-def _judged(samples: Samples, uses: Sequence[Use], fallback: str) -> tuple[Verdict, list[str]]:
+def _verdict_of(samples: Samples, uses: Sequence[Use], fallback: str) -> tuple[Verdict, list[str]]:
     if fallback:
         return "cpu-fallback", [f"it ran without an accelerator: {fallback}"]
     if samples.simulated:
         return "unknown", [SIMULATED]
     strays = _strays(samples)
     if strays:
-        held = ", ".join(label(use) for use in uses)
+        names = ", ".join(label(use) for use in uses)
         return "wrong-device", [
-            f"its processes computed on {uuid}, which it does not hold (it holds {held})" for uuid in strays
-        ] + [_found(samples, use)[1] for use in uses]
+            f"its processes computed on {uuid}, which it does not hold (it holds {names})" for uuid in strays
+        ] + [_device_verdict(samples, use)[1] for use in uses]
     if not uses:
         return "unknown", ["the step held no device" if samples.header else "there are no samples of the step"]
-    found = [_found(samples, use) for use in uses]
-    verdicts = {verdict for verdict, _ in found}
-    evidence = [text for _, text in found]
+    verdicts_and_evidence = [_device_verdict(samples, use) for use in uses]
+    verdicts = {verdict for verdict, _ in verdicts_and_evidence}
+    evidence = [text for _, text in verdicts_and_evidence]
     worst: Sequence[Verdict] = ("idle", "unknown", "used")
     return next(verdict for verdict in worst if verdict in verdicts), evidence
 
 
-def _found(samples: Samples, use: Use) -> tuple[Verdict, str]:
-    """One device's verdict, and the sentence on which it rests."""
+def _device_verdict(samples: Samples, use: Use) -> tuple[Verdict, str]:
+    """One device's verdict and the evidence for it."""
     name, below = label(use), f"{samples.idle_below:g} %"
-    there = processes_on(samples, use.uuid)
+    process_count = processes_on(samples, use.uuid)
     if not use.samples:
         return "unknown", f"{name}: there is no sample of it"
     if use.utilization_peak is None:
-        return "unknown", f"{name}: the driver does not tell its utilisation{_context(use, there)}"
+        return "unknown", f"{name}: the driver does not tell its utilisation{_context(use, process_count)}"
     peak = f"{name}: utilisation {use.utilization_peak:g} % at most"
     if use.utilization_peak < samples.idle_below:
         if samples.seconds < WINDOW:
             ran = f"the step ran {samples.seconds:.2g} s, and the driver's figure is a mean over up to {WINDOW:g} s"
             return "unknown", f"{peak}; {ran}"
-        return "idle", f"{peak}, never {below} or more, in {use.samples} samples{_context(use, there)}"
-    if there == 0:
-        # Short-lived processes may slip between two samples, so that a few samples prove nothing.
+        return "idle", f"{peak}, never {below} or more, in {use.samples} samples{_context(use, process_count)}"
+    if process_count == 0:
+        # Short-lived processes may run between two samples, so that a few samples prove nothing.
         if use.samples < 3:
             return "unknown", f"{peak}, but none of the step's processes was seen there in {use.samples} samples"
         return "idle", f"{peak}, but by others: none of the step's processes was there in {use.samples} samples"
     mean = f", {use.utilization_mean:.0f} % on average" if use.utilization_mean is not None else ""
-    return "used", f"{peak}{mean}{_context(use, there)}"
+    return "used", f"{peak}{mean}{_context(use, process_count)}"
 
 
-def _context(use: Use, there: int | None) -> str:
-    """What the list of the device's processes proves: a context, which is not yet work."""
-    if there is None:
+def _context(use: Use, process_count: int | None) -> str:
+    """What the list of the device's processes shows: a context, which is not yet work."""
+    if process_count is None:
         return ""
-    if not there:
+    if not process_count:
         return "; none of the step's processes was there"
-    held = f" with {gigabytes(use.own_memory_peak)} of its memory" if use.own_memory_peak else ""
-    return f"; the step's processes had a context there{held}"
+    memory = f" with {gigabytes(use.own_memory_peak)} of its memory" if use.own_memory_peak else ""
+    return f"; the step's processes had a context there{memory}"
 
 
 def _strays(samples: Samples) -> list[str]:
@@ -132,9 +153,9 @@ def _strays(samples: Samples) -> list[str]:
 
 
 def _events(samples: Samples, uses: Sequence[Use]) -> Iterator[str]:
-    """What the driver reported meanwhile, each once."""
+    """The events that the driver reported, each once."""
     names = {use.uuid: label(use) for use in uses}
-    found: dict[str, float] = {}
+    first_times: dict[str, float] = {}
     for event in samples.events:
         t = float(event.get("t", 0.0))
         if "failed" in event:
@@ -145,21 +166,21 @@ def _events(samples: Samples, uses: Sequence[Use]) -> Iterator[str]:
             text = f"{names.get(event['ecc'], event['ecc'])}: the driver reported an uncorrectable memory error"
         else:
             continue
-        found.setdefault(text, t)
-    for text, t in found.items():
+        first_times.setdefault(text, t)
+    for text, t in first_times.items():
         yield f"{text} (after {span(t)})"
 
 
 def _cpus(samples: Samples) -> tuple[float | None, float | None]:
-    """Cores in use, mean and highest; None for what was too short to count."""
-    told = [moment for moment in samples.moments if moment.get("cpu") is not None]
-    if len(told) < 2:
+    """Cores in use, mean and highest; None for a step that was too short to measure."""
+    moments = [moment for moment in samples.moments if moment.get("cpu") is not None]
+    if len(moments) < 2:
         return None, None
-    seconds = float(told[-1]["t"]) - float(told[0]["t"])
+    seconds = float(moments[-1]["t"]) - float(moments[0]["t"])
     if seconds < TICKS:
         return None, None
-    mean = (float(told[-1]["cpu"]) - float(told[0]["cpu"])) / seconds
-    return mean, max((used for _, used in cores(told, PEAK_WINDOW)), default=mean)
+    mean = (float(moments[-1]["cpu"]) - float(moments[0]["cpu"])) / seconds
+    return mean, max((used for _, used in cores(moments, PEAK_WINDOW)), default=mean)
 
 
 def _memory_peak(samples: Samples) -> int | None:
@@ -167,24 +188,8 @@ def _memory_peak(samples: Samples) -> int | None:
 
 
 def _memory_mean(samples: Samples) -> float | None:
-    told = [float(moment["rss"]) for moment in samples.moments if moment.get("rss") is not None]
-    return sum(told) / len(told) if told else None
-
-
-SHORTEST: Final = 10.0
-"""Seconds that a step must have run: of one that was over sooner, start-up is most of what was seen."""
-
-PEAK_WINDOW: Final = 1.0
-"""Seconds over which the highest use of CPUs is a mean: the kernel counts it in hundredths of a second."""
-
-# Thresholds of our own: less than half used is worth a word, and a GPU's memory only where a much smaller one would do.
-HALF: Final = 0.5
-QUARTER: Final = 0.25
-BUSY: Final = 0.85
-SLOWED: Final = 0.1
-GIGABYTE: Final = 10**9
-LARGE: Final = 16 * GIGABYTE
-"""Of a device that has less, there is hardly a smaller one to ask for."""
+    sizes = [float(moment["rss"]) for moment in samples.moments if moment.get("rss") is not None]
+    return sum(sizes) / len(sizes) if sizes else None
 
 
 def advice(
@@ -194,7 +199,7 @@ def advice(
     cpus: tuple[float | None, float | None],
     memory: int | None,
 ) -> tuple[str, ...]:
-    """Sentences on CPUs, memory, the devices' memory, waiting for data, and heat. `cpus`: cores, mean and highest."""
+    """Advice on CPUs, memory, the devices' memory, waiting for data, and heat. `cpus` are cores, mean and highest."""
     if samples.seconds < SHORTEST:
         return ()
     measured = [use for use in uses if not use.simulated]
@@ -202,7 +207,7 @@ def advice(
         *_cpu_advice(resources, *cpus),
         *_memory_advice(resources, memory),
         *(sentence for use in measured for sentence in _device_advice(use, resources)),
-        *_starved(samples, measured, resources),
+        *_starvation_advice(samples, measured, resources),
     )
 
 
@@ -218,26 +223,26 @@ def gigabytes(size: float) -> str:
 
 
 def _cpu_advice(resources: ResourceSettings | None, mean: float | None, highest: float | None) -> Iterator[str]:
-    asked = resources.get("cpu_count") if resources is not None else None
-    if asked is None or mean is None or highest is None:
+    requested = resources.get("cpu_count") if resources is not None else None
+    if requested is None or mean is None or highest is None:
         return
-    if highest <= HALF * asked and asked - highest >= 1:
-        yield f"asked for {asked:g} CPUs, used {mean:.1f} on average, {highest:.1f} at most"
+    if highest <= HALF * requested and requested - highest >= 1:
+        yield f"asked for {requested:g} CPUs, used {mean:.1f} on average, {highest:.1f} at most"
 
 
 def _memory_advice(resources: ResourceSettings | None, highest: int | None) -> Iterator[str]:
-    asked = resources.get("memory") if resources is not None else None
-    if asked and highest is not None and highest <= HALF * asked and asked - highest >= GIGABYTE:
-        yield f"asked for {asked / GIGABYTE:.3g} GB of memory, peak {gigabytes(highest)}"
+    requested = resources.get("memory") if resources is not None else None
+    if requested and highest is not None and highest <= HALF * requested and requested - highest >= GIGABYTE:
+        yield f"asked for {requested / GIGABYTE:.3g} GB of memory, peak {gigabytes(highest)}"
 
 
 def _device_advice(use: Use, resources: ResourceSettings | None) -> Iterator[str]:
-    part = resources.get("gpu_memory") if resources is not None and resources.get("share") else None
-    highest = use.own_memory_peak if use.own_memory_peak is not None or part else use.memory_peak
-    if part and highest is not None and highest <= HALF * part:
-        yield f"asked for {part / GIGABYTE:.3g} GB of {label(use)}, peak {gigabytes(highest)}"
-    elif not part and use.memory >= LARGE and highest is not None and highest <= QUARTER * use.memory:
-        size = _as_sold(use)
+    share_memory = resources.get("gpu_memory") if resources is not None and resources.get("share") else None
+    highest = use.own_memory_peak if use.own_memory_peak is not None or share_memory else use.memory_peak
+    if share_memory and highest is not None and highest <= HALF * share_memory:
+        yield f"asked for {share_memory / GIGABYTE:.3g} GB of {label(use)}, peak {gigabytes(highest)}"
+    elif not share_memory and use.memory >= LARGE and highest is not None and highest <= QUARTER * use.memory:
+        size = _nominal_size(use)
         article = "an" if str(size)[0] == "8" else "a"
         yield f"asked for {article} {size} GB GPU ({label(use)}), peak {gigabytes(highest)}"
     for reason in ("thermal", "hardware slowdown", "power brake"):
@@ -247,16 +252,16 @@ def _device_advice(use: Use, resources: ResourceSettings | None) -> Iterator[str
             yield f"{label(use)} was slowed down by {why} in {share:.0%} of the samples{hot}"
 
 
-def _starved(samples: Samples, uses: Sequence[Use], resources: ResourceSettings | None) -> Iterator[str]:
-    """Devices that wait while all CPUs work: the data comes too slowly."""
-    asked = resources.get("cpu_count") if resources is not None else None
-    limit = asked or samples.header.get("cpus")
-    taken = dict(cores(samples.moments, PEAK_WINDOW))
+def _starvation_advice(samples: Samples, uses: Sequence[Use], resources: ResourceSettings | None) -> Iterator[str]:
+    """Advice for devices that are idle while all CPUs work: they wait for data."""
+    requested = resources.get("cpu_count") if resources is not None else None
+    limit = requested or samples.header.get("cpus")
+    cores_at = dict(cores(samples.moments, PEAK_WINDOW))
     for use in uses:
         if not limit or use.idle is None or use.idle < HALF:
             continue
-        rows = [(t, row) for t, span, row in samples.of(use.uuid) if span and row is not None and t in taken]
-        waiting = [taken[t] for t, row in rows if worked(row, samples.idle_below) is False]
+        rows = [(t, row) for t, span, row in samples.of(use.uuid) if span and row is not None and t in cores_at]
+        waiting = [cores_at[t] for t, row in rows if has_worked(row, samples.idle_below) is False]
         if waiting and (mean := sum(waiting) / len(waiting)) >= BUSY * limit:
             yield (
                 f"{label(use)} was idle {use.idle:.0%} of the time while {mean:.1f} of {limit:g} CPUs worked: it seems "
@@ -264,20 +269,15 @@ def _starved(samples: Samples, uses: Sequence[Use], resources: ResourceSettings 
             )
 
 
-def _as_sold(use: Use) -> int:
-    """The GB by which a GPU is known: an H100 of 80 GB has 85.5 GB less what its driver keeps."""
-    known = MODELS[use.model].memory if use.model in MODELS else ()
-    near = [size for size in known if abs(size - use.memory) <= 0.15 * use.memory]
+def _nominal_size(use: Use) -> int:
+    """The GB in a GPU's name: an H100 of 80 GB has 85.5 GB less what its driver keeps."""
+    sizes = MODELS[use.model].memory if use.model in MODELS else ()
+    near = [size for size in sizes if abs(size - use.memory) <= 0.15 * use.memory]
     return round((near[0] if near else use.memory) / GIGABYTE)
 
 
-Number = TypeVar("Number", int, float)
-
-WORST_FIRST: Final[tuple[Verdict, ...]] = ("wrong-device", "idle", "cpu-fallback", "unknown", "used")
-
-
 def together(receipts: Sequence[Receipt]) -> Receipt:
-    """One receipt for all nodes, the head's first. A sum of which one node lacks its part is None."""
+    """One receipt for all nodes, the head's first. A sum is None where one node does not know its part."""
     head = receipts[0]
     if len(receipts) == 1:
         return head
@@ -300,6 +300,6 @@ def together(receipts: Sequence[Receipt]) -> Receipt:
 
 
 def _sum(parts: Iterable[Number | None]) -> Number | None:
-    known = list(parts)
-    told = [part for part in known if part is not None]
-    return sum(told[1:], told[0]) if told and len(told) == len(known) else None
+    values = list(parts)
+    numbers = [part for part in values if part is not None]
+    return sum(numbers[1:], numbers[0]) if numbers and len(numbers) == len(values) else None

@@ -1,4 +1,4 @@
-"""What the sampler wrote, read back: a value that a lost line, or a file that was never made, leaves as it is."""
+"""Reads the sampler's file. Missing files and damaged lines mean fewer samples, never an error."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import attrs
 
 from stoker.core.monitoring import WATCHED
 from stoker.core.receipt import Track, Use
-from stoker.devices.idleness import Idle, highest, worked
+from stoker.devices.idleness import Idle, has_worked, highest
 
 Line = Mapping[str, Any]
+Rows = list[tuple[float, float, Line]]
+"""(time, seconds since the sample before, row) of one device."""
 
 _EVENTS: Final = ("failed", "strays", "xid", "ecc", "stop")
 
@@ -29,19 +31,22 @@ NAMES: Final[Mapping[str, str]] = {
 }
 """Names in the file → names of tracks."""
 
+COVERED: Final = 0.9
+"""The part of a step's time for which power must be known, for its integral to count as the step's energy."""
+
 
 @attrs.frozen(kw_only=True)
 class Samples:
-    """One attempt's samples. `header` is the sampler's document, empty where there is none.
-
-    `moments` are lines with `t`, `cpu`, `rss`, `procs` and `devices`; `events` what happened; `end` the last line, None
-    for a sampler that was killed or still runs.
-    """
+    """The samples of one attempt."""
 
     header: Line = attrs.field(factory=dict)
+    """The sampler's document; empty where there is no file."""
     moments: tuple[Line, ...] = ()
+    """The samples: lines with `t`, `cpu`, `rss`, `procs` and `devices`."""
     events: tuple[Line, ...] = ()
+    """Lines with one of `failed`, `strays`, `xid`, `ecc` and `stop`."""
     end: Line | None = None
+    """The last line; None for a sampler that was killed or still runs."""
 
     @property
     def devices(self) -> tuple[Line, ...]:
@@ -50,9 +55,9 @@ class Samples:
 
     @property
     def simulated(self) -> bool:
-        """Whether the devices are made up, so that nothing was measured on them."""
-        held = self.devices
-        return bool(self.header.get("simulated")) or bool(held and all(one.get("simulated") for one in held))
+        """Whether the devices are simulated, so that nothing was measured on them."""
+        devices = self.devices
+        return bool(self.header.get("simulated")) or bool(devices and all(one.get("simulated") for one in devices))
 
     @property
     def interval(self) -> float:
@@ -61,12 +66,12 @@ class Samples:
 
     @property
     def idle_below(self) -> float:
-        """Percent of utilisation from which on a device works."""
+        """Percent of utilisation from which a device counts as working."""
         return float(self.header.get("idle_below") or WATCHED.idle_below)
 
     @property
     def idle_for(self) -> float:
-        """Seconds without work after which devices are left idle."""
+        """Seconds without work after which devices count as left idle."""
         return float(self.header.get("idle_for") or WATCHED.idle_for)
 
     @property
@@ -76,9 +81,9 @@ class Samples:
         return float(last.get("end", last.get("t", 0.0)))
 
     def of(self, uuid: str) -> Iterator[tuple[float, float, Line | None]]:
-        """Each moment's time, the seconds since the one before, and the device's row; None where it did not answer.
+        """(time, seconds since the sample before, the device's row or None where it did not answer) of each sample.
 
-        The first moment's seconds are 0: what it tells of the time before it is not the step's.
+        The first sample's seconds are 0: it covers time before the step.
         """
         before = None
         for moment in self.moments:
@@ -88,7 +93,7 @@ class Samples:
 
 
 def read(path: str | Path) -> Samples:
-    """A sampler's file; lines that are cut or damaged are left out, and a file that is missing has no samples."""
+    """Read a sampler's file. Skips damaged lines; a missing file has no samples."""
     header: Line = {}
     moments: list[Line] = []
     events: list[Line] = []
@@ -110,9 +115,9 @@ def read(path: str | Path) -> Samples:
 
 
 def cores(moments: Iterable[Line], window: float = 0.0) -> Iterator[tuple[float, float]]:
-    """The CPU cores in use: time, and the mean since the moment before, or over `window` seconds and more.
+    """(time, cores in use) of each sample: the mean since the sample before, or over at least `window` seconds.
 
-    The kernel counts CPU time in hundredths of a second, so that short windows tell little.
+    The kernel counts CPU time in hundredths of a second, so that short windows are imprecise.
     """
     past: list[tuple[float, float]] = []
     first = 0
@@ -128,19 +133,21 @@ def cores(moments: Iterable[Line], window: float = 0.0) -> Iterator[tuple[float,
 
 
 def tracks(samples: Samples, points: int = 600) -> tuple[Track, ...]:
-    """Every quantity that was told, over time, each thinned to `points` values at most."""
-    found = []
+    """Every quantity that was measured, over time, each thinned to `points` values at most."""
+    quantities = []
     for device in samples.devices:
         uuid = str(device["uuid"])
         rows = list(samples.of(uuid))
         for key, name in NAMES.items():
-            # What changes slowly is not in every row; a row that is missing is a device that did not answer.
-            told = [(t, None if row is None else row[key]) for t, _, row in rows if row is None or key in row]
-            found.append(_track(name, uuid, told, points))
-    found.append(_track("cpus", "", list(cores(samples.moments)), points))
+            # Slowly changing values are not in every row; a missing row is a device that did not answer.
+            points_of_device = [
+                (t, None if row is None else row[key]) for t, _, row in rows if row is None or key in row
+            ]
+            quantities.append(_track(name, uuid, points_of_device, points))
+    quantities.append(_track("cpus", "", list(cores(samples.moments)), points))
     memory = [(float(moment["t"]), moment.get("rss")) for moment in samples.moments]
-    found.append(_track("memory", "", memory, points))
-    return tuple(track for track in found if track is not None)
+    quantities.append(_track("memory", "", memory, points))
+    return tuple(track for track in quantities if track is not None)
 
 
 def _lines(file: Iterable[bytes]) -> Iterator[dict[str, Any]]:
@@ -153,12 +160,12 @@ def _lines(file: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             yield line
 
 
-def _track(name: str, uuid: str, told: list[tuple[float, float | None]], points: int) -> Track | None:
-    values = [value for _, value in told if value is not None]
+def _track(name: str, uuid: str, series: list[tuple[float, float | None]], points: int) -> Track | None:
+    values = [value for _, value in series if value is not None]
     if not values:
         return None
-    size = -(-len(told) // max(1, points))
-    parts = [told[at : at + size] for at in range(0, len(told), size)]
+    size = -(-len(series) // max(1, points))
+    parts = [series[at : at + size] for at in range(0, len(series), size)]
     return Track(
         name=name,
         uuid=uuid,
@@ -172,18 +179,14 @@ def _mean(values: list[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-COVERED: Final = 0.9
-"""The part of a step's time for which power must be told, if its integral is to be called the step's energy."""
-
-
 def use_of(samples: Samples, device: Line) -> Use:
-    """One device's account; what was never told is None."""
+    """What the step did with one device; None for what was never measured."""
     uuid = str(device["uuid"])
     rows = [(t, span, row) for t, span, row in samples.of(uuid) if row is not None]
     below = samples.idle_below
-    known = [(t, span, worked(row, below)) for t, span, row in rows if span and worked(row, below) is not None]
-    spans = sum(span for _, span, _ in known)
-    peaks = [told for _, span, row in rows if span and (told := highest(row)) is not None]
+    timed = [(t, span, has_worked(row, below)) for t, span, row in rows if span and has_worked(row, below) is not None]
+    spans = sum(span for _, span, _ in timed)
+    peaks = [utilization for _, span, row in rows if span and (utilization := highest(row)) is not None]
     return Use(
         uuid=uuid,
         kind=str(device.get("kind", "")),
@@ -194,12 +197,12 @@ def use_of(samples: Samples, device: Line) -> Use:
         samples=len(rows),
         utilization_mean=_mean_over_time(rows, "u", timed=True),
         utilization_peak=max(peaks, default=None),
-        idle=sum(span for _, span, busy in known if not busy) / spans if spans else None,
-        first_use=next((t for t, _, busy in known if busy), None),
+        idle=sum(span for _, span, busy in timed if not busy) / spans if spans else None,
+        first_use=next((t for t, _, busy in timed if busy), None),
         longest_idle=_longest(samples, [uuid]) if spans else None,
         memory_mean=_mean_over_time(rows, "m"),
-        memory_peak=_whole(_highest(rows, "m")),
-        own_memory_peak=_whole(_highest(rows, "o")),
+        memory_peak=_as_int(_highest(rows, "m")),
+        own_memory_peak=_as_int(_highest(rows, "o")),
         power_mean=_mean_over_time(rows, "w"),
         power_peak=_highest(rows, "w"),
         energy=_energy(samples, uuid),
@@ -207,7 +210,7 @@ def use_of(samples: Samples, device: Line) -> Use:
         clock_mean=_mean_over_time(rows, "f"),
         pcie_received=_mean_over_time(rows, "rx"),
         pcie_sent=_mean_over_time(rows, "tx"),
-        throttled=_throttled(row for _, _, row in rows),
+        throttled=_throttled_shares(row for _, _, row in rows),
     )
 
 
@@ -217,9 +220,9 @@ def longest_idle(samples: Samples) -> float:
 
 
 def processes_on(samples: Samples, uuid: str) -> int | None:
-    """The most of the step's processes that were on a device at once; None where the driver does not tell."""
-    told = [int(row["n"]) for _, _, row in samples.of(uuid) if row is not None and row.get("n") is not None]
-    return max(told, default=None)
+    """The most of the step's processes that were on a device at once; None where the driver does not report them."""
+    counts = [int(row["n"]) for _, _, row in samples.of(uuid) if row is not None and row.get("n") is not None]
+    return max(counts, default=None)
 
 
 def _longest(samples: Samples, uuids: list[str]) -> float:
@@ -231,11 +234,8 @@ def _longest(samples: Samples, uuids: list[str]) -> float:
     return longest
 
 
-Rows = list[tuple[float, float, Line]]
-
-
 def _values(rows: Rows, key: str) -> Iterator[tuple[float, float]]:
-    """Values and the seconds for which they stand: those since the last row that told one."""
+    """Values and the seconds since the last row that had one."""
     gathered = 0.0
     for _, span, row in rows:
         gathered += span
@@ -245,31 +245,32 @@ def _values(rows: Rows, key: str) -> Iterator[tuple[float, float]]:
 
 
 def _mean_over_time(rows: Rows, key: str, *, timed: bool = False) -> float | None:
-    """The mean over time. `timed`: a value is about the time before it, so that the first, which has none, is not
-    the step's; else a single value is its own mean."""
-    told = list(_values(rows, key))
-    whole = sum(span for _, span in told)
+    """The mean over time. With `timed`, a value describes the time before it, so that the first does not count;
+    otherwise a single value is its own mean.
+    """
+    values = list(_values(rows, key))
+    whole = sum(span for _, span in values)
     if whole:
         return round(
-            sum(value * span for value, span in told) / whole, 6
+            sum(value * span for value, span in values) / whole, 6
         )  # 300 W all the time are not 299.99999999999994
-    return None if timed or not told else sum(value for value, _ in told) / len(told)
+    return None if timed or not values else sum(value for value, _ in values) / len(values)
 
 
 def _highest(rows: Rows, key: str) -> float | None:
     return max((float(row[key]) for _, _, row in rows if row.get(key) is not None), default=None)
 
 
-def _whole(value: float | None) -> int | None:
+def _as_int(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
 def _energy(samples: Samples, uuid: str) -> float | None:
-    """Joules: by the device's own counter, else the integral of its power, where that is told all the time."""
+    """Joules: by the device's own counter, else the integral of its power where that is known throughout."""
     rows = list(samples.of(uuid))
-    counted = [float(row["j"]) for _, _, row in rows if row is not None and row.get("j") is not None]
-    if len(counted) > 1 and all(later >= earlier for earlier, later in itertools.pairwise(counted)):
-        return counted[-1] - counted[0]
+    counter = [float(row["j"]) for _, _, row in rows if row is not None and row.get("j") is not None]
+    if len(counter) > 1 and all(later >= earlier for earlier, later in itertools.pairwise(counter)):
+        return counter[-1] - counter[0]
     joules = covered = 0.0
     before: float | None = None
     for _, span, row in rows:
@@ -282,7 +283,9 @@ def _energy(samples: Samples, uuid: str) -> float | None:
     return joules if covered and covered >= COVERED * whole else None
 
 
-def _throttled(rows: Iterable[Line]) -> dict[str, float]:
-    told = [row["r"] for row in rows if row.get("r") is not None]
-    reasons = sorted({reason for found in told for reason in found})
-    return {reason: sum(reason in found for found in told) / len(told) for reason in reasons}
+def _throttled_shares(rows: Iterable[Line]) -> dict[str, float]:
+    samples = [row["r"] for row in rows if row.get("r") is not None]
+    reasons = sorted({reason for reasons_of_sample in samples for reason in reasons_of_sample})
+    return {
+        reason: sum(reason in reasons_of_sample for reasons_of_sample in samples) / len(samples) for reason in reasons
+    }

@@ -1,6 +1,6 @@
-"""Accelerators that are not there: `STOKER_SIMULATE="4xH100-80GB,1xA10;driver=535.104.05"` becomes an `Inventory`.
+"""Simulated accelerators: `STOKER_SIMULATE="4xH100-80GB,1xA10;driver=535.104.05"` becomes an `Inventory`.
 
-Pure. What a text leaves out is not made up: without `driver`, the inventory has none, and nothing can be unfit for it.
+Pure. What the text leaves out stays unknown: without `driver` the inventory has none, and no build can be unfit for it.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _PART = re.compile(r"(?:(\d+)\s*[xX×*]\s*)?(.*)", re.DOTALL)
 _EXAMPLE = 'write counts and names, such as "4xH100-80GB,1xA10;driver=535.104.05"'
 
 
-def simulated(text: str) -> Inventory:
-    """The machine that a text describes: `COUNTxNAME,…;driver=…;cuda=…`; anything else is a `SettingsError`."""
-    listed, *facts = text.split(";")
+def parse_simulation(text: str) -> Inventory:
+    """The machine that `COUNTxNAME,…;driver=…;cuda=…` describes; any other text is a `SettingsError`."""
+    parts, *facts = text.split(";")
     devices: list[Device] = []
-    for part in listed.split(","):
+    for part in parts.split(","):
         devices += _devices(part, devices, text)
         if len(devices) > MOST:
             raise _wrong(text, f"it asks for more than {MOST} devices", _EXAMPLE)
-    known = _facts(facts, text)
-    told = next((one for one in map(_simulation, (device.kind for device in devices)) if one.facts), None)
-    if known and told is None:
-        name = next(iter(known))
+    driver_facts = _facts(facts, text)
+    simulation = next((one for one in map(_simulation, (device.kind for device in devices)) if one.facts), None)
+    if driver_facts and simulation is None:
+        name = next(iter(driver_facts))
         raise _wrong(
             text, f"'{name}' is a fact of NVIDIA's driver, and no NVIDIA device is simulated", f"remove {name}"
         )
     return Inventory(
-        devices=_linked(devices),
-        driver=known.get("driver", ""),
-        cuda=None if told is None else _cuda(known, told),
+        devices=_with_fast_links(devices),
+        driver=driver_facts.get("driver", ""),
+        cuda=None if simulation is None else _cuda(driver_facts, simulation),
         simulated=True,
     )
 
@@ -58,40 +58,40 @@ def _devices(part: str, before: list[Device], text: str) -> list[Device]:
     if count is not None and not 1 <= int(count) <= MOST:
         raise _wrong(text, f"'{part.strip()}' asks for {count} devices", f"write a number from 1 to {MOST}")
     try:
-        asked = Accelerator.parse(name)
+        accelerator = Accelerator.parse(name)
     except SettingsError as error:
         raise _wrong(text, f"'{part.strip()}': {error.message}", _EXAMPLE) from None
-    if asked.count is not None:
-        whole = attrs.evolve(asked, count=None)
-        raise _wrong(text, f"'{part.strip()}' has its count behind the name", f'write "{asked.count}x{whole}"')
-    kind = asked.model.vendor
+    if accelerator.count is not None:
+        whole = attrs.evolve(accelerator, count=None)
+        raise _wrong(text, f"'{part.strip()}' has its count behind the name", f'write "{accelerator.count}x{whole}"')
+    kind = accelerator.model.vendor
     if VENDORS.load(kind).simulation is None:
-        raise _wrong(text, f"{asked.name} cannot be simulated, as Stoker finds none of its kind", _EXAMPLE)
+        raise _wrong(text, f"{accelerator.name} cannot be simulated, as Stoker finds none of its kind", _EXAMPLE)
     first = len(before)
     index = 1 + max((device.index for device in before if device.kind == kind), default=-1)
-    return [_device(asked, kind, first, index, number) for number in range(int(count or 1))]
+    return [_device(accelerator, kind, first, index, number) for number in range(int(count or 1))]
 
 
-def _device(asked: Accelerator, kind: str, first: int, index: int, number: int) -> Device:
-    """One of several alike. Their UUIDs count all devices of the machine, so that the same text gives the same ones."""
-    how = _simulation(kind)
+def _device(accelerator: Accelerator, kind: str, first: int, index: int, number: int) -> Device:
+    """One device of a part. UUIDs count all devices of the machine, so that the same text gives the same UUIDs."""
+    simulation = _simulation(kind)
     parent = ""
-    if asked.slice:
-        room = how.per_chip(asked)
-        parent = _uuid("GPU", first + number // room)
-        index += number // room
+    if accelerator.slice:
+        per_chip = simulation.per_chip(accelerator)
+        parent = _uuid("GPU", first + number // per_chip)
+        index += number // per_chip
     else:
         index += number
-    name = how.name(asked.name)
+    name = simulation.name(accelerator.name)
     return Device(
         kind=kind,
         index=index,
-        uuid=_uuid("MIG" if asked.slice else how.prefix, first + number),
-        name=f"{name} MIG {asked.slice}" if asked.slice else name,
-        model=asked.name,
-        memory=asked.memory if asked.slice else asked.model.memory[0],
-        capability=how.capability(asked.name),
-        slice=asked.slice,
+        uuid=_uuid("MIG" if accelerator.slice else simulation.prefix, first + number),
+        name=f"{name} MIG {accelerator.slice}" if accelerator.slice else name,
+        model=accelerator.name,
+        memory=accelerator.memory if accelerator.slice else accelerator.model.memory[0],
+        capability=simulation.capability(accelerator.name),
+        slice=accelerator.slice,
         parent=parent,
         simulated=True,
         exclusive=VENDORS.load(kind).exclusive,
@@ -100,16 +100,16 @@ def _device(asked: Accelerator, kind: str, first: int, index: int, number: int) 
 
 def _simulation(kind: str) -> Simulation:
     simulation = VENDORS.load(kind).simulation
-    assert simulation is not None  # what cannot be simulated was refused
+    assert simulation is not None  # other vendors were refused before
     return simulation
 
 
 def _uuid(prefix: str, number: int) -> str:
-    # The shape of a UUID; "simulated" is no hexadecimal number, so that no driver has it.
+    # "simulated" is not hexadecimal, so that no real device has this UUID.
     return f"{prefix}-simulated-0000-0000-0000-{number:012d}"
 
 
-def _linked(devices: list[Device]) -> tuple[Device, ...]:
+def _with_fast_links(devices: list[Device]) -> tuple[Device, ...]:
     whole: dict[str, list[str]] = {}
     for device in devices:
         if not device.slice:
@@ -123,7 +123,7 @@ def _linked(devices: list[Device]) -> tuple[Device, ...]:
 
 
 def _facts(facts: list[str], text: str) -> dict[str, str]:
-    known: dict[str, str] = {}
+    values: dict[str, str] = {}
     patterns = {"driver": r"\d{2,4}(\.\d+){0,3}", "cuda": r"\d+\.\d+"}
     examples = {"driver": "driver=535.104.05", "cuda": "cuda=12.2"}
     for fact in facts:
@@ -132,19 +132,19 @@ def _facts(facts: list[str], text: str) -> dict[str, str]:
             raise _wrong(text, f"'{fact.strip()}' is no fact", "write facts as key=value, such as driver=535.104.05")
         if key not in FACTS:
             raise _wrong(text, f"there is no fact '{key}'{nearest(key, FACTS)}", "driver and cuda can be given")
-        if key in known:
+        if key in values:
             raise _wrong(text, f"'{key}' is given twice", f"leave one {key} out")
         if not re.fullmatch(patterns[key], value):
             raise _wrong(text, f"'{value}' is no version of {key}", f"write it as in {examples[key]}")
-        known[key] = value
-    return known
+        values[key] = value
+    return values
 
 
-def _cuda(known: Mapping[str, str], how: Simulation) -> tuple[int, int] | None:
-    if "cuda" in known:
-        major, minor = known["cuda"].split(".")
+def _cuda(facts: Mapping[str, str], simulation: Simulation) -> tuple[int, int] | None:
+    if "cuda" in facts:
+        major, minor = facts["cuda"].split(".")
         return int(major), int(minor)
-    return how.cuda_of_driver(known["driver"]) if "driver" in known else None
+    return simulation.cuda_of_driver(facts["driver"]) if "driver" in facts else None
 
 
 def _wrong(text: str, why: str, fix: str) -> SettingsError:

@@ -193,10 +193,10 @@ class Session:
 
             from stoker.devices.leases import Ledger
             from stoker.devices.probe import probe, processes
-            from stoker.devices.simulate import simulated
+            from stoker.devices.simulate import parse_simulation
 
             text = self.request.simulate
-            self._ledger = Ledger(probe if text is None else partial(simulated, text), processes)
+            self._ledger = Ledger(probe if text is None else partial(parse_simulation, text), processes)
         return self._ledger
 
     def backends(self, steps: Sequence[StepPlan], settings: PipelineSettings) -> dict[str, RunningBackend]:

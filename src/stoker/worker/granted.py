@@ -17,7 +17,7 @@ from stoker.core.devices import Inventory, Lease
 from stoker.core.findings import errors
 from stoker.core.status import NO_GPU
 from stoker.devices.probe import probe, visible
-from stoker.devices.simulate import simulated
+from stoker.devices.simulate import parse_simulation
 from stoker.vendors.registry import environment_of, visibility_variables
 from stoker.worker.gate import GateError
 
@@ -53,7 +53,7 @@ def taken(lease: Lease, simulate: str) -> Lease:
 def _inventory(simulate: str) -> Inventory:
     if not simulate.strip():
         return probe()
-    whole = simulated(simulate)
+    whole = parse_simulation(simulate)
     devices, _ = visible(whole.devices, os.environ)
     return Inventory(devices=devices, driver=whole.driver, cuda=whole.cuda, simulated=True)
 

@@ -17,7 +17,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any, Final, Mapping
 
-from stoker.devices.idleness import worked
+from stoker.devices.idleness import has_worked
 from stoker.worker import processes
 from stoker.worker.rankstate import STACKS, stacks_file
 
@@ -112,7 +112,7 @@ class Watch:
             with contextlib.suppress(ValueError):
                 rows = (json.loads(line) if line else {}).get("devices")
                 if isinstance(rows, dict) and rows:
-                    return any(worked(row, self._lease.idle_below) for row in rows.values())
+                    return any(has_worked(row, self._lease.idle_below) for row in rows.values())
         return False
 
 
