@@ -28,6 +28,7 @@ from stoker.migrate import metaflow as migration_metaflow
 from stoker.migrate import zenml as migration_zenml
 from stoker.migrate.names import fate_of
 from stoker.migrate.rewrite import Migration, migrate_source
+from stoker.pipelines.options import PipelineOptions
 
 FILES = Path(__file__).parent / "migrate"
 LEFT = {
@@ -441,5 +442,5 @@ def test_every_target_is_there() -> None:
         fate = fate_of(f"metaflow.{'cards.' if name in migration_metaflow.CARDS else ''}{name}")
         assert fate.kind == "gone" or fate.name in stoker.flow.__all__
     for name in migration_zenml.OPTIONS.values():
-        assert name in stoker.pipeline.__globals__["PipelineOptions"].__optional_keys__
+        assert name in PipelineOptions.__optional_keys__
     assert hasattr(stoker, "context") and hasattr(stoker.config, "Retry")
