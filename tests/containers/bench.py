@@ -113,6 +113,7 @@ class Bench:
         self.code = code
         self.options: dict[str, Any] = {"network": "host"}
         self.made: list[DockerBackend] = []
+        self.dropped: list[DockerBackend] = []
         self.lines: dict[str, list[LogLine]] = {}
         self.news: dict[str, list[JobStatus]] = {}
         Path(self.blobs.uri).mkdir(exist_ok=True)
@@ -121,6 +122,16 @@ class Bench:
         made = DockerBackend(self.site, {**self.options, **options}, services)
         self.made.append(made)
         return made
+
+    def drop(self, backend: DockerBackend) -> None:
+        """Leave a backend as a killed driver does; its threads go on until the bench is closed."""
+        self.made.remove(backend)
+        self.dropped.append(backend)
+
+    def close(self) -> None:
+        """Close every backend, the dropped ones last: their threads must not outlive the engine that they follow."""
+        for backend in (*self.made, *self.dropped):
+            backend.close()
 
     def job(self, function: str, *, attempt: int = 1, run: str = "r1", key: str = "", **given: Any) -> Job:
         inputs = {
@@ -185,8 +196,7 @@ def bench(tmp_path: Path, engine: Engine, base_image: str, bundle: Path, monkeyp
     monkeypatch.setenv("DOCKER_HOST", engine.socket)
     made = Bench(tmp_path, base_image, bundle)
     yield made
-    for backend in made.made:
-        backend.close()
+    made.close()
 
 
 def names(engine: Engine) -> list[str]:

@@ -185,15 +185,10 @@ def test_failed_containers_are_kept_on_demand(bench: Bench, engine: Engine) -> N
 # Orphans: the first backend is dropped without a word, as by a driver that is killed.
 
 
-DROPPED: list[DockerBackend] = []
-"""Kept until the tests end: nobody closes the connections of a dropped backend, and its threads still use them."""
-
-
 def dropped(bench: Bench, backend: DockerBackend) -> None:
-    DROPPED.append(backend)
     for attempt in backend._attempts.values():
         vars(attempt)["_clear"] = lambda keep: None
-    bench.made.remove(backend)
+    bench.drop(backend)
 
 
 def test_a_running_orphan_is_adopted(bench: Bench, engine: Engine, tmp_path: Path) -> None:
