@@ -88,27 +88,27 @@ class CheckpointPlace:
 
     def everywhere(self) -> list[Saved]:
         """Those of its like in all runs, the newest first."""
-        found = []
+        checkpoints = []
         for run, key in self._others():
-            found += CheckpointPlace(root=self.root, run=run, key=key).saved()
-        return sorted(found, key=lambda one: (one.created_on, one.version_id), reverse=True)
+            checkpoints += CheckpointPlace(root=self.root, run=run, key=key).saved()
+        return sorted(checkpoints, key=lambda one: (one.created_on, one.version_id), reverse=True)
 
     def announce(self) -> None:
         """Let its like in other runs find it."""
         if self.same:
-            known = Path(self.root, _SAME, self.same, self.run, self.key)
-            known.parent.mkdir(parents=True, exist_ok=True)
-            known.touch()
+            marker = Path(self.root, _SAME, self.same, self.run, self.key)
+            marker.parent.mkdir(parents=True, exist_ok=True)
+            marker.touch()
 
     def _others(self) -> Iterator[tuple[str, str]]:
-        known = Path(self.root, _SAME, self.same)
-        if not self.same or not known.is_dir():
+        folder = Path(self.root, _SAME, self.same)
+        if not self.same or not folder.is_dir():
             return
-        for run in os.listdir(known):
+        for run in os.listdir(folder):
             if not Path(self.root, run).is_dir():
-                shutil.rmtree(known / run, ignore_errors=True)  # the run was deleted, and its checkpoints with it
+                shutil.rmtree(folder / run, ignore_errors=True)  # the run was deleted, and its checkpoints with it
                 continue
-            for key in os.listdir(known / run):
+            for key in os.listdir(folder / run):
                 yield run, key
 
 
@@ -167,9 +167,9 @@ class Checkpoint:
         `full_namespace` has what the same task of other runs kept, too.
         """
         place = self._task() if task is None else _of_task(task)
-        found = place.everywhere() if full_namespace else place.saved()
-        meant = [one for one in found if name in (None, one.name)]
-        return [one.to_dict() for one in meant if attempt is None or one.attempt == int(attempt)]
+        checkpoints = place.everywhere() if full_namespace else place.saved()
+        matches = [one for one in checkpoints if name in (None, one.name)]
+        return [one.to_dict() for one in matches if attempt is None or one.attempt == int(attempt)]
 
     def load(self, reference: Any = None, path: str | os.PathLike[str] | None = None) -> str:
         """Copy a checkpoint to a folder, `directory` if none is named; the folder is returned.
@@ -211,17 +211,17 @@ class CurrentCheckpoint(Checkpoint):
     def __init__(self, place: CheckpointPlace, policy: str, temp_dir_root: str | None = None) -> None:
         super().__init__(temp_dir_root, init_dir=True)
         self._place: CheckpointPlace = place
-        found = [] if policy == "none" else list(filter(self._begins_with, place.saved()))
-        if not found and policy == "eager":
-            found = list(filter(self._begins_with, place.everywhere()))
-        self.info: Saved | None = found[0] if found else None
+        candidates = [] if policy == "none" else list(filter(self._begins_with, place.saved()))
+        if not candidates and policy == "eager":
+            candidates = list(filter(self._begins_with, place.everywhere()))
+        self.info: Saved | None = candidates[0] if candidates else None
         if self.info is not None:
             _load(place, self.info.key, str(self.directory))
 
     def _begins_with(self, one: Saved) -> bool:
         """Whether a task may begin with it; what another node keeps already, at this attempt, only some would find."""
-        mine = one.key.startswith(f"{self._place.run}/{self._place.key}/")
-        return one.latest and not (self._place.nodes > 1 and mine and one.attempt == self._place.attempt)
+        of_this_task = one.key.startswith(f"{self._place.run}/{self._place.key}/")
+        return one.latest and not (self._place.nodes > 1 and of_this_task and one.attempt == self._place.attempt)
 
     @property
     def is_loaded(self) -> bool:
@@ -236,10 +236,10 @@ class CurrentCheckpoint(Checkpoint):
     def load(self, reference: Any = None, path: str | os.PathLike[str] | None = None) -> str:
         """Copy a checkpoint to a folder; without one to `directory`, which has nothing else then."""
         place = self._place
-        meant = _meant(place, reference)  # before anything is thrown away
+        checkpoint = _meant(place, reference)  # before anything is thrown away
         if path is None:
             shutil.rmtree(str(self.directory), ignore_errors=True)
-        return super().load(meant.key, path)
+        return super().load(checkpoint.key, path)
 
     def close(self) -> None:
         """The task is over: what was not saved is gone."""
@@ -301,7 +301,7 @@ def _save(
         shutil.copy2(source, beside / "content" / source.name)
     while True:
         leaf = f"{number:08d}-{name}"
-        saved = Saved(
+        checkpoint = Saved(
             key=f"{place.run}/{place.key}/{leaf}",
             name=name,
             url=str(place.folder / leaf / "content"),
@@ -312,7 +312,7 @@ def _save(
             metadata=dict(metadata),
             latest=latest,
         )
-        (beside / _ABOUT).write_text(json.dumps(attrs.asdict(saved)), encoding="utf-8")
+        (beside / _ABOUT).write_text(json.dumps(attrs.asdict(checkpoint)), encoding="utf-8")
         try:
             os.rename(beside, place.folder / leaf)
         except OSError:
@@ -321,19 +321,19 @@ def _save(
             number += 1  # another node of a gang was first
             continue
         place.announce()
-        return saved
+        return checkpoint
 
 
 def _in(folder: Path, prefix: str) -> list[Saved]:
     """The checkpoints of a task's folder, the newest first."""
-    found = []
+    checkpoints = []
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.name.startswith(".") or not (path / _ABOUT).is_file():
             continue
         document = json.loads((path / _ABOUT).read_text(encoding="utf-8"))
         fields = {name: document[name] for name in attrs.fields_dict(Saved) if name in document}
-        found.append(Saved(**{**fields, "key": f"{prefix}/{path.name}", "url": str(path / "content")}))
-    return sorted(found, key=lambda one: (one.version_id, one.created_on), reverse=True)
+        checkpoints.append(Saved(**{**fields, "key": f"{prefix}/{path.name}", "url": str(path / "content")}))
+    return sorted(checkpoints, key=lambda one: (one.version_id, one.created_on), reverse=True)
 
 
 def _meant(place: CheckpointPlace | None, reference: Any) -> Saved:
@@ -345,15 +345,15 @@ def _meant(place: CheckpointPlace | None, reference: Any) -> Saved:
     if isinstance(reference, str) and reference.count("/") == 2:
         run, key, _ = reference.split("/")
         root = place.root if place is not None else _of_task(f"flow/{run}/step/{key}").root
-        found = [one for one in CheckpointPlace(root=root, run=run, key=key).saved() if one.key == reference]
+        matches = [one for one in CheckpointPlace(root=root, run=run, key=key).saved() if one.key == reference]
     elif reference is None or isinstance(reference, str):
-        mine = [] if place is None else place.saved()
-        found = [one for one in mine if reference in (None, one.name)]
+        checkpoints = [] if place is None else place.saved()
+        matches = [one for one in checkpoints if reference in (None, one.name)]
     else:
         raise UsageError(f"{reference!r} is no checkpoint", fix="hand over what save() or list() returned, or its key")
-    if not found:
+    if not matches:
         raise NotFound(f"there is no checkpoint {reference!r}" if reference else "the task has no checkpoint")
-    return found[0]
+    return matches[0]
 
 
 def _load(place: CheckpointPlace | None, reference: Any, target: str) -> None:

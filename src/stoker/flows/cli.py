@@ -106,12 +106,12 @@ def command(kind: type[FlowInstance], words: Sequence[str], usage: str) -> int:
     if not words or words[0] in ("help", "--help", "-h"):
         print(help_text(flow, usage))
         return 0
-    name, rest = words[0], list(words[1:])
+    name, arguments = words[0], list(words[1:])
     if name in ELSEWHERE:
         raise UsageError(f"there is no command '{name}' here", fix=ELSEWHERE[name])
     if name not in COMMANDS:
         raise UsageError(f"there is no command '{name}'{nearest(name, COMMANDS)}", fix=f"{usage} help")
-    if "--help" in rest:
+    if "--help" in arguments:
         print(help_text(flow, usage, name))
         return 0
     if name == "version":
@@ -120,27 +120,27 @@ def command(kind: type[FlowInstance], words: Sequence[str], usage: str) -> int:
     if name in LOOK:
         from stoker.flows import cli_show
 
-        return cli_show.command(name, flow, rest)
-    return _start(flow, name, [*early, *rest])
+        return cli_show.command(name, flow, arguments)
+    return _start(flow, name, [*early, *arguments])
 
 
 def _start(flow: FlowDefinition, name: str, words: list[str]) -> int:
-    known = options_of(flow, name)
-    options, rest = split(words, known)
+    accepted = options_of(flow, name)
+    options, arguments = split(words, accepted)
     if name in ("run", "check"):
         flow = flow.configured(options)
-        request = commandline.request(flow, known, options, rest)
+        request = commandline.request(flow, accepted, options, arguments)
         if name == "check":
             return _check(flow, request)
         start.run(flow, {}, request)
         return 0
     flow = flow.configured(options)
-    request = commandline.applied(known, options, RunRequest())
+    request = commandline.applied(accepted, options, RunRequest())
     if name == "resume":
-        return _resume(flow, request, options.get("origin-run-id"), rest)
+        return _resume(flow, request, options.get("origin-run-id"), arguments)
     from stoker.flows import spin as cli_spin  # nearly all there is to import
 
-    return cli_spin.command(flow, rest, options, request, [option.flag for option in known])
+    return cli_spin.command(flow, arguments, options, request, [option.flag for option in accepted])
 
 
 def options_of(flow: FlowDefinition, name: str) -> tuple[RunOption, ...]:
@@ -159,12 +159,12 @@ def _check(flow: FlowDefinition, request: RunRequest) -> int:
     steps = flow.graph.steps
     print(f"{flow.name}: {len(steps)} steps, from '{flow.graph.start}' to '{flow.graph.end}'")
     # Parameters that must be given are not what is checked.
-    missing = [one for one in parameters_of(flow.kind).values() if one.required and one.name not in request.parameters]
-    given = {one.name: _some(one) for one in missing}
-    made = driver.plan(flow, given, request)
-    for line in (*flow.said, *(finding.text() for finding in made.findings)):
+    required = [one for one in parameters_of(flow.kind).values() if one.required and one.name not in request.parameters]
+    values = {one.name: _some(one) for one in required}
+    plan = driver.plan(flow, values, request)
+    for line in (*flow.said, *(finding.text() for finding in plan.findings)):
         print(line)
-    if checks.errors(made.findings):
+    if checks.errors(plan.findings):
         return 3
     print("checked: it can run")
     return 0
@@ -176,16 +176,18 @@ def _some(parameter: Any) -> Any:
     return kind() if isinstance(kind, type) and kind in (int, float, str, bool) and parameter.kind != "FILE" else None
 
 
-def _resume(flow: FlowDefinition, request: RunRequest, wanted: str | None, rest: Sequence[str]) -> int:
+def _resume(flow: FlowDefinition, request: RunRequest, origin: str | None, arguments: Sequence[str]) -> int:
     from stoker.client import Client
 
-    if len(rest) > 1:
-        raise UsageError(f"unexpected argument {rest[1]!r}", fix="write resume [STEP]; parameters stay as they were")
+    if len(arguments) > 1:
+        raise UsageError(
+            f"unexpected argument {arguments[1]!r}", fix="write resume [STEP]; parameters stay as they were"
+        )
     again: tuple[str, ...] = ()
-    if rest:
-        again = tuple(following(flow, rest[0]))
+    if arguments:
+        again = tuple(following(flow, arguments[0]))
     client = Client(request.stack)
-    run = client.run(wanted.rpartition("/")[2]) if wanted else _newest(client, flow, bool(again))
+    run = client.run(origin.rpartition("/")[2]) if origin else _newest(client, flow, bool(again))
     if run.pipeline != flow.name:
         raise UsageError(f"run {run.id} is of '{run.pipeline}', not of '{flow.name}'", fix="name one of this flow")
     request = attrs.evolve(request, again=again)
@@ -204,10 +206,10 @@ def following(flow: FlowDefinition, name: str) -> list[str]:
     """A step and all that can come after it."""
     if name not in flow.graph.steps:
         raise UsageError(f"flow {flow.name} has no step '{name}'{nearest(name, flow.graph.steps)}")
-    found = [name]
-    for one in found:
-        found += [target for target in flow.graph.steps[one].targets if target not in found]
-    return found
+    names = [name]
+    for one in names:
+        names += [target for target in flow.graph.steps[one].targets if target not in names]
+    return names
 
 
 def _newest(client: Client, flow: FlowDefinition, also_good: bool) -> Run:
@@ -219,17 +221,17 @@ def _newest(client: Client, flow: FlowDefinition, also_good: bool) -> Run:
 
 def _leading(flow: FlowDefinition, words: list[str]) -> tuple[list[str], list[str]]:
     """Options that stand before the command, as in `python flow.py --no-pylint run`, and the rest."""
-    known = {option.name: option for option in commandline.options_of(flow) if option.name in EARLY}
+    accepted = {option.name: option for option in commandline.options_of(flow) if option.name in EARLY}
     early: list[str] = []
     while words and words[0].startswith("--") and words[0] != "--help":
         flag, equals, _ = words[0].partition("=")
-        option = known.get(flag.removeprefix("--").replace("_", "-"))
+        option = accepted.get(flag.removeprefix("--").replace("_", "-"))
         if option is None:
             raise UsageError(f"{flag} stands before the command", fix=f"write it behind: run {flag} …")
-        taken = 1 if equals or not option.value else 2
-        if taken == 2 and option.pair is not None and len(words) > 1 and option.pair(words[1]):
-            taken = 3
-        early, words = [*early, *words[:taken]], words[taken:]
+        count = 1 if equals or not option.value else 2
+        if count == 2 and option.pair is not None and len(words) > 1 and option.pair(words[1]):
+            count = 3
+        early, words = [*early, *words[:count]], words[count:]
     return early, words
 
 

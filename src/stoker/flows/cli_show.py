@@ -31,10 +31,10 @@ _MOST: Final = 1000
 
 def command(name: str, flow: FlowDefinition, words: list[str]) -> int:
     """Run one of them."""
-    flags, options, rest = _taken_apart(name, words)
+    flags, options, arguments = _taken_apart(name, words)
     if options.get("namespace") is not None:
         flows.namespace(options["namespace"] or None)
-    _COMMANDS[name](flow, rest, flags, options)
+    _COMMANDS[name](flow, arguments, flags, options)
     return 0
 
 
@@ -42,11 +42,11 @@ def _taken_apart(name: str, words: list[str]) -> tuple[set[str], dict[str, str],
     known_flags, known_options = _WORDS[name]
     flags: set[str] = set()
     options: dict[str, str] = {}
-    rest: list[str] = []
+    arguments: list[str] = []
     line = iter(words)
     for word in line:
         if not word.startswith("--"):
-            rest.append(word)
+            arguments.append(word)
             continue
         flag, equals, value = word.partition("=")
         key = flag.removeprefix("--").replace("_", "-")
@@ -55,12 +55,12 @@ def _taken_apart(name: str, words: list[str]) -> tuple[set[str], dict[str, str],
         elif key in known_options:
             options[key] = value if equals else next(line, "")
         else:
-            known = [f"--{found}" for found in (*known_flags, *known_options)]
-            raise UsageError(f"{name} has no option {flag}{nearest(flag, known)}")
-    return flags, options, rest
+            accepted = [f"--{option}" for option in (*known_flags, *known_options)]
+            raise UsageError(f"{name} has no option {flag}{nearest(flag, accepted)}")
+    return flags, options, arguments
 
 
-def _show(flow: FlowDefinition, rest: list[str], flags: set[str], options: Mapping[str, str]) -> None:
+def _show(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:
     graph = flow.graph
     if graph.doc:
         print(graph.doc + "\n")
@@ -69,9 +69,9 @@ def _show(flow: FlowDefinition, rest: list[str], flags: set[str], options: Mappi
         print(f"Step {name}  {step.where}")
         if step.doc:
             print("    " + step.doc.strip().partition("\n")[0])
-        asked = [f"@{note.name}" for note in flow.options[name].notes]
-        if asked:
-            print("    " + " ".join(asked))
+        decorators = [f"@{note.name}" for note in flow.options[name].notes]
+        if decorators:
+            print("    " + " ".join(decorators))
         print(f"    => {_way(step)}")
 
 
@@ -86,7 +86,7 @@ def _way(step: FlowStep) -> str:
     return words.get(step.kind, targets)
 
 
-def _dot(flow: FlowDefinition, rest: list[str], flags: set[str], options: Mapping[str, str]) -> None:
+def _dot(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:
     print(f'digraph "{flow.name}" {{\n  rankdir=LR;')
     for name in flow.graph.order():
         step = flow.graph.steps[name]
@@ -96,16 +96,16 @@ def _dot(flow: FlowDefinition, rest: list[str], flags: set[str], options: Mappin
         for case, target in step.cases.items():
             labels.setdefault(target, []).append(case)
         for target in step.targets:
-            said = ", ".join(labels.get(target, ())).replace('"', "'")
-            print(f'  "{name}" -> "{target}"{f" [label={chr(34)}{said}{chr(34)}]" if said else ""};')
+            label = ", ".join(labels.get(target, ())).replace('"', "'")
+            print(f'  "{name}" -> "{target}"{f" [label={chr(34)}{label}{chr(34)}]" if label else ""};')
     print("}")
 
 
-def tasks(flow: FlowDefinition, rest: list[str], command: str) -> Iterator[Task]:
+def tasks(flow: FlowDefinition, arguments: list[str], command: str) -> Iterator[Task]:
     """The tasks that [FLOW/][RUN/]STEP[/TASK] names; without a run those of the newest."""
-    if len(rest) != 1:
+    if len(arguments) != 1:
         raise UsageError(f"{command} takes one path", fix=f"write {command} STEP, or RUN/STEP/TASK")
-    parts = rest[0].split("/")
+    parts = arguments[0].split("/")
     if parts[0] == flow.name:
         parts = parts[1:]
     if parts and parts[0] in flow.graph.steps:
@@ -132,47 +132,49 @@ def tasks(flow: FlowDefinition, rest: list[str], command: str) -> Iterator[Task]
         raise NotFound(str(error.args[0])) from None
 
 
-def _dump(flow: FlowDefinition, rest: list[str], flags: set[str], options: Mapping[str, str]) -> None:
-    wanted = {name for name in options.get("include", "").split(",") if name}
+def _dump(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:
+    included = {name for name in options.get("include", "").split(",") if name}
     most = int(options["max-value-size"]) if options.get("max-value-size", "").isdecimal() else _MOST
-    kept: dict[str, dict[str, Any]] = {}
-    for task in tasks(flow, rest, "dump"):
+    values: dict[str, dict[str, Any]] = {}
+    for task in tasks(flow, arguments, "dump"):
         print(f"{task.pathspec}:")
-        for found in task:
-            if wanted and found.id not in wanted:
+        for artifact in task:
+            if included and artifact.id not in included:
                 continue
-            value = found.data
-            kept.setdefault(task.pathspec, {})[found.id] = value
+            value = artifact.data
+            values.setdefault(task.pathspec, {})[artifact.id] = value
             text = repr(value)
-            print(f"  {found.id} = {text if len(text) <= most else text[: most - 1] + '…'}")
+            print(f"  {artifact.id} = {text if len(text) <= most else text[: most - 1] + '…'}")
     if "file" in options:
-        Path(options["file"]).write_bytes(pickle.dumps(kept))
+        Path(options["file"]).write_bytes(pickle.dumps(values))
 
 
-def _logs(flow: FlowDefinition, rest: list[str], flags: set[str], options: Mapping[str, str]) -> None:
+def _logs(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:
     streams = [name for name in ("stdout", "stderr") if name in flags] or ["stdout", "stderr"]
-    for task in tasks(flow, rest, "logs"):
+    for task in tasks(flow, arguments, "logs"):
         lines = [line for name in streams for line in task.loglines(name)]
         for time, text in sorted(lines, key=lambda line: line[0]):
             print(f"{when(time.timestamp())} {text}" if "timestamps" in flags else text)
 
 
-def _card(flow: FlowDefinition, rest: list[str], flags: set[str], options: Mapping[str, str]) -> None:
-    verb, path = (rest[0], rest[1:]) if rest and rest[0] in ("list", "view", "get") else ("list", rest)
+def _card(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:
+    verb, path = (
+        (arguments[0], arguments[1:]) if arguments and arguments[0] in ("list", "view", "get") else ("list", arguments)
+    )
     output = options.get("output")
     if verb == "get" and len(path) == 2:
         output = path.pop()
-    found = list(tasks(flow, path, f"card {verb}"))
+    matches = list(tasks(flow, path, f"card {verb}"))
     if verb == "list":
-        print(table(("task", "status", "own parts", "accelerators"), [_card_row(task) for task in found]))
+        print(table(("task", "status", "own parts", "accelerators"), [_card_row(task) for task in matches]))
         return
-    if len(found) != 1:
-        some = f"/{found[0].id}" if found else ""
+    if len(matches) != 1:
+        some = f"/{matches[0].id}" if matches else ""
         raise UsageError(
-            f"{path[0]} has {count_text(len(found), 'task')}, and a page is of one",
+            f"{path[0]} has {count_text(len(matches), 'task')}, and a page is of one",
             fix=f"write card {verb} {path[0]}{some}",
         )
-    task, run = found[0], found[0]._run
+    task, run = matches[0], matches[0]._run
     text = card.page(run._store, run, task._row.key, node=task.node)
     # Metaflow's `get` prints where it is given no file.
     card.write(text, output or (card.STDOUT if verb == "get" else None), name=card.file_name(run, task.id))
@@ -182,12 +184,12 @@ def _card_row(task: Task) -> tuple[str, ...]:
     run = task._run
     parts = card.components(run._store, run.id, task._row.key, node=task.node)
     receipt = run.steps[task._row.key].receipt
-    own = str(sum(part["kind"] != "heading" for part in parts)) if parts else ""
-    return task.id, task._row.status, own, "" if receipt is None else words.summary(receipt)
+    part_count = str(sum(part["kind"] != "heading" for part in parts)) if parts else ""
+    return task.id, task._row.status, part_count, "" if receipt is None else words.summary(receipt)
 
 
-def _tag(flow: FlowDefinition, rest: list[str], flags: set[str], options: Mapping[str, str]) -> None:
-    verb, tags = (rest[0], rest[1:]) if rest else ("list", [])
+def _tag(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:
+    verb, tags = (arguments[0], arguments[1:]) if arguments else ("list", [])
     id = options.get("run-id")
     run = flows.Run(f"{flow.name}/{id}") if id else flows.Flow(flow.name).latest_run
     if run is None:

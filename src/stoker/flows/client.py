@@ -29,13 +29,13 @@ _PAGE: Final = 100
 
 
 def _runs(client: Client, name: str, tags: Iterable[str]) -> Iterator[Run]:
-    wanted = [tag for tag in (get_namespace(), *tags) if tag]
+    required = [tag for tag in (get_namespace(), *tags) if tag]
     offset = 0
     while True:
-        page = client.runs(pipeline=name, tag=wanted[0] if wanted else None, limit=_PAGE, offset=offset)
-        for found in page:
-            if set(wanted) <= set(found.tags):
-                yield Run(found)
+        page = client.runs(pipeline=name, tag=required[0] if required else None, limit=_PAGE, offset=offset)
+        for run in page:
+            if set(required) <= set(run.tags):
+                yield Run(run)
         if len(page) < _PAGE:
             return
         offset += _PAGE
@@ -53,7 +53,7 @@ class Metaflow:
         return list(self)
 
     def __iter__(self) -> Iterator[Flow]:
-        names = [found.pipeline for found in self._client.runs(limit=None, tag=get_namespace())]
+        names = [run.pipeline for run in self._client.runs(limit=None, tag=get_namespace())]
         return (Flow(name) for name in dict.fromkeys(names))
 
     def __getitem__(self, name: str) -> Flow:
@@ -67,10 +67,10 @@ class Flow:
         self._client = Client()
         self.id = pathspec
         if next(_runs(self._client, pathspec, ()), None) is None:
-            known = {found.pipeline for found in self._client.runs()}
+            names = {run.pipeline for run in self._client.runs()}
             where = f" in namespace '{get_namespace()}'" if get_namespace() else ""
             raise NotFound(
-                f"there is no run of a flow '{pathspec}'{where}{nearest(pathspec, known)}",
+                f"there is no run of a flow '{pathspec}'{where}{nearest(pathspec, names)}",
                 fix="namespace(None) looks everywhere",
             )
 
@@ -191,8 +191,8 @@ class Run:
         records = self._run._store.records
         for _ in range(_TRIES):
             row = records.run(self.id)
-            kept = [tag for tag in row.tags if tag not in off]
-            if records.set_run(self.id, row.token, tags=list(dict.fromkeys([*kept, *on]))):
+            remaining = [tag for tag in row.tags if tag not in off]
+            if records.set_run(self.id, row.token, tags=list(dict.fromkeys([*remaining, *on]))):
                 self._run.refresh()
                 return
         raise UsageError(f"run {self.id} changes hands all the time; its tags were not set")
@@ -205,10 +205,10 @@ class Run:
         return self.steps()
 
     def __getitem__(self, name: str) -> Step:
-        found = self._steps()
-        if name not in found:
-            raise KeyError(f"run {self.pathspec} has no step '{name}'{nearest(name, found)}")
-        return found[name]
+        steps = self._steps()
+        if name not in steps:
+            raise KeyError(f"run {self.pathspec} has no step '{name}'{nearest(name, steps)}")
+        return steps[name]
 
     def __contains__(self, name: str) -> bool:
         return name in self._steps()
@@ -229,17 +229,17 @@ class Run:
 
     def _steps(self) -> dict[str, Step]:
         rows = rows_by_step(self._run)
-        return {name: Step(f"{self.pathspec}/{name}", _of=(self._run, found)) for name, found in rows.items()}
+        return {name: Step(f"{self.pathspec}/{name}", _of=(self._run, step_rows)) for name, step_rows in rows.items()}
 
     def __repr__(self) -> str:
         return f"Run('{self.pathspec}')"
 
 
 def _texts(tags: Iterable[str]) -> list[str]:
-    found = list(tags)
-    if isinstance(tags, str) or not all(found):
+    texts = list(tags)
+    if isinstance(tags, str) or not all(texts):
         raise UsageError(f"{tags!r} is not a list of tags", fix='write ["tested"]')
-    return found
+    return texts
 
 
 class Step:
@@ -319,9 +319,9 @@ class Task:
         self._row: StepRow
         self.node: int | None
         if _of is None:
-            name, id, step, task = parts_of(pathspec, 4, "Task")
-            found = Step(f"{name}/{id}/{step}")[task]
-            _of = (found._run, found._row, found.node)
+            name, id, step, task_id = parts_of(pathspec, 4, "Task")
+            task = Step(f"{name}/{id}/{step}")[task_id]
+            _of = (task._run, task._row, task.node)
         self._run, self._row, self.node = _of
         self.pathspec = pathspec
 
@@ -381,8 +381,8 @@ class Task:
         store = self._run._store
         attempts = store.logs.attempts(self._row.run_id, self._row.key)
         if attempts:
-            found = store.logs.lines(self._row.run_id, self._row.key, max(attempts), rank=self.node)
-            yield from ((local_time(line.time), line.text) for line in found if line.stream == stream)
+            lines = store.logs.lines(self._row.run_id, self._row.key, max(attempts), rank=self.node)
+            yield from ((local_time(line.time), line.text) for line in lines if line.stream == stream)
 
     def _lines(self, stream: str) -> str:
         return "".join(f"{text}\n" for _, text in self.loglines(stream))
@@ -407,10 +407,10 @@ class Task:
         return iter(self._found().values())
 
     def __getitem__(self, name: str) -> DataArtifact:
-        found = self._found()
-        if name not in found:
-            raise KeyError(f"task {self.pathspec} has no artifact '{name}'{nearest(name, found)}")
-        return found[name]
+        artifacts_by_name = self._found()
+        if name not in artifacts_by_name:
+            raise KeyError(f"task {self.pathspec} has no artifact '{name}'{nearest(name, artifacts_by_name)}")
+        return artifacts_by_name[name]
 
     def __contains__(self, name: str) -> bool:
         return name in self._found()
@@ -423,10 +423,10 @@ class Task:
             if part.serializer == "list":
                 part = artifacts.items(part, store.blobs)[self.node]
             rows = {name: from_wire(wire) for name, wire in artifacts.load(part, store.blobs).items()}
-        rows = {name: found for name, found in rows.items() if not name.startswith("_")}
+        rows = {name: artifact for name, artifact in rows.items() if not name.startswith("_")}
         return {
-            name: DataArtifact(f"{self.pathspec}/{name}", _of=(self, name, found))
-            for name, found in {**constants_of(self._run), **rows}.items()
+            name: DataArtifact(f"{self.pathspec}/{name}", _of=(self, name, artifact))
+            for name, artifact in {**constants_of(self._run), **rows}.items()
         }
 
     def __repr__(self) -> str:
@@ -442,8 +442,8 @@ class DataArtifact:
         self._artifact: StoredArtifact
         if _of is None:
             flow, run, step, task, name = parts_of(pathspec, 5, "DataArtifact")
-            found = Task(f"{flow}/{run}/{step}/{task}")[name]
-            _of = (found._task, found.id, found._artifact)
+            artifact = Task(f"{flow}/{run}/{step}/{task}")[name]
+            _of = (artifact._task, artifact.id, artifact._artifact)
         self._task, self.id, self._artifact = _of
         self.pathspec = pathspec
 
@@ -474,8 +474,8 @@ class DataArtifact:
 class TaskArtifacts:
     """A task's artifacts as attributes."""
 
-    def __init__(self, found: Mapping[str, DataArtifact]) -> None:
-        self._found = found
+    def __init__(self, artifacts_by_name: Mapping[str, DataArtifact]) -> None:
+        self._found = artifacts_by_name
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._found:
@@ -544,10 +544,10 @@ def stored_run(flow: str, id: str) -> StoredRun:
     run = Client().run(id)
     if run.pipeline not in (flow, flow + SPUN):
         raise NotFound(f"run {id} is of '{run.pipeline}', not of '{flow}'")
-    wanted = get_namespace()
-    if wanted and wanted not in run.tags:
+    current_namespace = get_namespace()
+    if current_namespace and current_namespace not in run.tags:
         fix = "namespace(None) looks everywhere, or name another"
-        raise NotFound(f"run {id} is not in namespace '{wanted}'", fix=fix)
+        raise NotFound(f"run {id} is not in namespace '{current_namespace}'", fix=fix)
     return run
 
 
@@ -562,5 +562,5 @@ def rows_by_step(run: StoredRun) -> dict[str, list[StepRow]]:
 def constants_of(run: StoredRun) -> Mapping[str, StoredArtifact]:
     """A run's parameters, which every task has."""
     text = run._store.records.plan(run.id)
-    found = json.loads(text).get("parameters", {}) if text else {}
-    return {name: from_wire(wire) for name, wire in found.items()}
+    parameters = json.loads(text).get("parameters", {}) if text else {}
+    return {name: from_wire(wire) for name, wire in parameters.items()}

@@ -39,11 +39,11 @@ class _Parameters:
         self._task = task
 
     def __getattr__(self, name: str) -> Any:
-        known = self._task.parameters() if not name.startswith("__") else ()
-        found = next((one for one in known if one.replace("-", "_") == name), None)
-        if found is None:
-            raise AttributeError(f"the flow has no parameter '{name}'{nearest(name, known)}")
-        return self._task.parameter(found)
+        names = self._task.parameters() if not name.startswith("__") else ()
+        parameter = next((one for one in names if one.replace("-", "_") == name), None)
+        if parameter is None:
+            raise AttributeError(f"the flow has no parameter '{name}'{nearest(name, names)}")
+        return self._task.parameter(parameter)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._task.parameters())
@@ -140,11 +140,11 @@ class Current:
     @property
     def parallel(self) -> Parallel:
         """The task's place among the nodes of a `num_parallel`; alone, it is node 0 of 1."""
-        found = self._there("parallel").place.get("parallel")
-        if found is None:
+        gang = self._there("parallel").place.get("parallel")
+        if gang is None:
             return Parallel(LOOPBACK, 1, 0, context.step)
         head = os.environ.get("MASTER_ADDR", LOOPBACK)
-        return Parallel(head, int(found[0]), context.node, f"{found[1]}[0]")
+        return Parallel(head, int(gang[0]), context.node, f"{gang[1]}[0]")
 
     @property
     def project_name(self) -> str | None:
@@ -216,8 +216,8 @@ class Current:
         """A property by its name, or a default where it is not known."""
         if key.startswith("_") or not hasattr(type(self), key) or self._task is None:
             return default
-        found = getattr(self, key)
-        return default if found is None else found
+        value = getattr(self, key)
+        return default if value is None else value
 
     def __contains__(self, key: str) -> bool:
         return self.get(key) is not None
@@ -232,8 +232,8 @@ class Current:
             return self._launching(name, launcher)
         if hasattr(type(self), name):  # Python asks here, too, when a property raises an AttributeError
             raise AttributeError(f"current.{name} is there in steps with @{name} only")
-        known = [word for word in dir(type(self)) if not word.startswith("_")]
-        raise AttributeError(f"current has no '{name}'{nearest(name, known)}")
+        names = [word for word in dir(type(self)) if not word.startswith("_")]
+        raise AttributeError(f"current has no '{name}'{nearest(name, names)}")
 
     def _launching(self, name: str, launcher: Launcher) -> Any:
         from stoker.flows.launch import launching
@@ -250,9 +250,9 @@ class Current:
     def __reduce__(self) -> str:
         return "current"
 
-    def _there(self, shown: str) -> Any:
+    def _there(self, attribute: str) -> Any:
         if self._task is None:
-            raise UsageError(f"current.{shown} is asked for where no task runs", fix="read it inside a step")
+            raise UsageError(f"current.{attribute} is asked for where no task runs", fix="read it inside a step")
         return self._task
 
     def _of_run(self, name: str) -> Any:
@@ -267,7 +267,7 @@ current: Final = Current()
 @contextlib.contextmanager
 def entered(task: Any) -> Iterator[None]:
     """While it lasts, `current` is that of a task."""
-    before = (current._task, current._run, current._held)
+    previous = (current._task, current._run, current._held)
     current._task, current._held = task, {}
     current._run = json.loads(os.environ.get(VARIABLE, "{}"))
     if task.note("checkpoint") is not None:
@@ -283,7 +283,7 @@ def entered(task: Any) -> Iterator[None]:
             shutil.rmtree(current._held["tempdir"], ignore_errors=True)
         if "checkpoint" in current._held:
             current._held["checkpoint"].close()
-        current._task, current._run, current._held = before
+        current._task, current._run, current._held = previous
 
 
 class TaskCard:
@@ -331,9 +331,9 @@ class TaskCard:
 
     def documents(self) -> list[Document]:
         """All of it, part after part; a part with an id has it as its heading."""
-        found: list[Document] = []
+        parts: list[Document] = []
         for id, documents in self._parts.items():
             if id and documents:
-                found.append({"kind": "heading", "text": id})
-            found += documents
-        return found
+                parts.append({"kind": "heading", "text": id})
+            parts += documents
+        return parts

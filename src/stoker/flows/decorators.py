@@ -64,13 +64,13 @@ def notes_of(target: Any) -> tuple[Note, ...]:
     return tuple(getattr(target, NOTES, ()))
 
 
-def noted(name: str, given: Mapping[str, Any], where: str) -> Note:
+def noted(name: str, words: Mapping[str, Any], where: str) -> Note:
     """A note of a decorator, its words and values checked."""
     kind = KINDS[name]
-    unknown = [word for word in given if word not in kind.words]
+    unknown = [word for word in words if word not in kind.words]
     if unknown:
         raise SettingsError(f"@{name} takes no '{unknown[0]}'{nearest(unknown[0], kind.words)}", where=where)
-    values = {**{word: value for word, value in kind.words.items() if value is not UNSET}, **given}
+    values = {**{word: value for word, value in kind.words.items() if value is not UNSET}, **words}
     if kind.check is not None and not waits(values):
         try:
             kind.check(values)
@@ -90,10 +90,10 @@ def put(target: Any, note: Note) -> Any:
     if kind.of_flow is not isinstance(target, type) or not callable(target):
         belongs = "a flow's class" if kind.of_flow else "a step"
         raise UsageError(f"@{note.name} belongs on {belongs}", where=note.where)
-    own = vars(target).get(NOTES, ()) if isinstance(target, type) else getattr(target, NOTES, ())
-    if not kind.many and any(other.name == note.name for other in own):
+    notes = vars(target).get(NOTES, ()) if isinstance(target, type) else getattr(target, NOTES, ())
+    if not kind.many and any(existing.name == note.name for existing in notes):
         raise UsageError(f"@{note.name} is there twice", where=note.where, fix="remove one of the two")
-    setattr(target, NOTES, (note, *own))
+    setattr(target, NOTES, (note, *notes))
     return target
 
 
@@ -101,13 +101,13 @@ def put(target: Any, note: Note) -> Any:
 def decorator(name: str) -> Callable[..., Any]:
     """The decorator of a name, bare or with words; the same one each time."""
 
-    def decorate(target: Any = None, /, **given: Any) -> Any:
+    def decorate(target: Any = None, /, **words: Any) -> Any:
         if target is not None and not callable(target):
-            words = ", ".join(f"{word}=…" for word in list(KINDS[name].words)[:3])
+            example = ", ".join(f"{word}=…" for word in list(KINDS[name].words)[:3])
             raise UsageError(
-                f"@{name}({target!r}): it takes words with names", where=caller(), fix=f"write @{name}({words})"
+                f"@{name}({target!r}): it takes words with names", where=caller(), fix=f"write @{name}({example})"
             )
-        note = noted(name, given, caller())
+        note = noted(name, words, caller())
         if target is not None:
             return put(target, note)
         return lambda decorated: put(decorated, note)
@@ -142,24 +142,24 @@ class PackageWords(NamedTuple):
 def package_fields(name: str, words: Mapping[str, Any]) -> dict[str, Any]:
     """A decorator's words as fields of `PackageSettings`, checked; what was not given is not there."""
     field = FIELDS[BASES.get(name, name)]
-    given: dict[str, Any] = {word: words[word] for word in ("python", "disabled") if words.get(word) is not None}
+    fields: dict[str, Any] = {word: words[word] for word in ("python", "disabled") if words.get(word) is not None}
     packages = {**_mapping(words, "libraries"), **_mapping(words, "packages")}
     if packages:
-        given[field] = packages
+        fields[field] = packages
     if field == "conda":
         channels = [*_texts(words, "channels"), *_texts(words, "sources")]
         if channels:
-            given["channels"] = [*channels, *(name for name in CHANNELS if name not in channels)]
+            fields["channels"] = [*channels, *(name for name in CHANNELS if name not in channels)]
     else:
         more = [*_texts(words, "extra_indices"), *_texts(words, "sources")]
         if more:
-            given["extra_index_urls"] = more
+            fields["extra_index_urls"] = more
         if words.get("index_url") is not None:
-            given["index_url"] = words["index_url"]
-    return fields_given(PackageSettings(**given))
+            fields["index_url"] = words["index_url"]
+    return fields_given(PackageSettings(**fields))
 
 
-def packages_layer(step: str, said: Iterable[PackageWords]) -> Layer | None:
+def packages_layer(step: str, decorators: Iterable[PackageWords]) -> Layer | None:
     """What a step's decorators come to, weakest first; None where it has none of them.
 
     A step is without packages of its own where any kind of them is disabled. A Python is that of all kinds.
@@ -168,20 +168,20 @@ def packages_layer(step: str, said: Iterable[PackageWords]) -> Layer | None:
     places: dict[str, str] = {}
     pythons: dict[str, tuple[str, str]] = {}
     disabled: dict[str, bool] = {}
-    known = list(said)
-    for one in known:
-        field, place = FIELDS[BASES.get(one.name, one.name)], f"{one.where} @{one.name}"
-        found = package_fields(one.name, one.words)
-        if "python" in found:
-            pythons[field] = (found.pop("python"), place)
-        disabled[field] = found.pop("disabled", disabled.get(field, False))
-        for name, value in found.items():
+    decorator_words = list(decorators)
+    for one in decorator_words:
+        field, origin = FIELDS[BASES.get(one.name, one.name)], f"{one.where} @{one.name}"
+        fields = package_fields(one.name, one.words)
+        if "python" in fields:
+            pythons[field] = (fields.pop("python"), origin)
+        disabled[field] = fields.pop("disabled", disabled.get(field, False))
+        for name, value in fields.items():
             if isinstance(value, Mapping):
                 merged[name] = {**merged.get(name, {}), **value}
-                places.update({f"packages.{name}.{package}": place for package in value})
+                places.update({f"packages.{name}.{package}": origin for package in value})
             else:
-                merged[name], places[f"packages.{name}"] = value, place
-    if not known:
+                merged[name], places[f"packages.{name}"] = value, origin
+    if not decorator_words:
         return None
     _take_python(step, pythons, merged, places)
     if any(disabled.values()):
@@ -189,7 +189,7 @@ def packages_layer(step: str, said: Iterable[PackageWords]) -> Layer | None:
     if merged.get("conda") and "channels" not in merged and os.environ.get("CONDA_CHANNELS"):
         merged["channels"] = [text.strip() for text in os.environ["CONDA_CHANNELS"].split(",") if text.strip()]
         places["packages.channels"] = "CONDA_CHANNELS"
-    last = known[-1]
+    last = decorator_words[-1]
     return layer_from(f"{last.where} @{last.name}", ({"packages": merged},), level="step", origins=places)
 
 
@@ -197,28 +197,28 @@ def _take_python(
     step: str, pythons: Mapping[str, tuple[str, str]], merged: dict[str, Any], places: dict[str, str]
 ) -> None:
     if len({version for version, _ in pythons.values()}) > 1:
-        told = " and ".join(f"{version} at {place}" for version, place in pythons.values())
-        raise SettingsError(f"step '{step}': python is {told}", fix="say it once")
-    for version, place in pythons.values():
-        merged["python"], places["packages.python"] = version, place
+        versions = " and ".join(f"{version} at {origin}" for version, origin in pythons.values())
+        raise SettingsError(f"step '{step}': python is {versions}", fix="say it once")
+    for version, origin in pythons.values():
+        merged["python"], places["packages.python"] = version, origin
 
 
 def _mapping(words: Mapping[str, Any], word: str) -> dict[str, Any]:
-    given = words.get(word, UNSET)
-    if given is UNSET or given is None:
+    value = words.get(word, UNSET)
+    if value is UNSET or value is None:
         return {}
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise SettingsError(f"{word}={given!r} does not map packages to versions", fix='write {"numpy": "1.26.4"}')
-    return dict(given)
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise SettingsError(f"{word}={value!r} does not map packages to versions", fix='write {"numpy": "1.26.4"}')
+    return dict(value)
 
 
 def _texts(words: Mapping[str, Any], word: str) -> list[str]:
-    given = words.get(word, UNSET)
-    if given is UNSET or given is None:
+    value = words.get(word, UNSET)
+    if value is UNSET or value is None:
         return []
-    if isinstance(given, str) or not isinstance(given, (list, tuple)):
-        raise SettingsError(f"{word}={given!r} is not a list of texts", fix=f"write {word}=[{given!r}]")
-    return list(given)
+    if isinstance(value, str) or not isinstance(value, (list, tuple)):
+        raise SettingsError(f"{word}={value!r} is not a list of texts", fix=f"write {word}=[{value!r}]")
+    return list(value)
 
 
 @functools.cache
@@ -236,9 +236,9 @@ def built_in_platforms() -> Mapping[str, FlowDecorator]:
 
 def platform(name: str) -> FlowDecorator | None:
     """The decorator of this name, if it is a platform's; looks at other distributions where Stoker has none."""
-    own = built_in_platforms().get(name)
-    if own is not None:
-        return own
+    built_in = built_in_platforms().get(name)
+    if built_in is not None:
+        return built_in
     return BACKENDS.load(name).decorator if name not in BACKENDS.builtin and name in BACKENDS else None
 
 
@@ -269,25 +269,25 @@ def check_secrets(sources: Any) -> None:
 
 def read_secrets(sources: Iterable[Any]) -> dict[str, str]:
     """The variables of all sources; one that two of them give is an error."""
-    found: dict[str, str] = {}
+    secrets_by_name: dict[str, str] = {}
     for source in sources:
         for name, value in _one(source).items():
-            if found.get(name, value) != value:
+            if secrets_by_name.get(name, value) != value:
                 raise SettingsError(f"two sources of secrets give {name}", fix="remove one of them")
-            found[name] = value
-    return found
+            secrets_by_name[name] = value
+    return secrets_by_name
 
 
 def _one(source: Any) -> dict[str, str]:
     if isinstance(source, Mapping):
         return {str(name): str(value) for name, value in source["options"]["env_vars"].items()}
-    kind, _, rest = str(source).partition(":")
+    kind, _, names = str(source).partition(":")
     if kind == "file":
-        return _file(rest)
-    missing = [name for name in rest.split(",") if name not in os.environ]
+        return _file(names)
+    missing = [name for name in names.split(",") if name not in os.environ]
     if missing:
         raise SettingsError(f"the secret {missing[0]} is not set where the step runs", fix=f"export {missing[0]}=…")
-    return {name: os.environ[name] for name in rest.split(",")}
+    return {name: os.environ[name] for name in names.split(",")}
 
 
 def _file(path: str) -> dict[str, str]:
@@ -335,9 +335,9 @@ def seconds_of(values: Mapping[str, Any]) -> float:
 
 
 def _environment(values: Mapping[str, Any]) -> None:
-    given = values.get("vars")
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise SettingsError(f"vars={given!r} does not map names to texts", fix='write vars={"NAME": "value"}')
+    variables = values.get("vars")
+    if not isinstance(variables, Mapping) or not all(isinstance(name, str) for name in variables):
+        raise SettingsError(f"vars={variables!r} does not map names to texts", fix='write vars={"NAME": "value"}')
 
 
 def _catch(values: Mapping[str, Any]) -> None:
@@ -365,9 +365,9 @@ def _project(values: Mapping[str, Any]) -> None:
 
 
 def _schedule(values: Mapping[str, Any]) -> None:
-    given = [word for word in ("hourly", "daily", "weekly", "cron") if values.get(word)]
-    if len(given) > 1:
-        raise SettingsError(f"it says {' and '.join(given)}", fix="say one of them")
+    intervals = [word for word in ("hourly", "daily", "weekly", "cron") if values.get(word)]
+    if len(intervals) > 1:
+        raise SettingsError(f"it says {' and '.join(intervals)}", fix="say one of them")
 
 
 def _profile(values: Mapping[str, Any]) -> None:
@@ -524,13 +524,13 @@ _OWN: Final[Mapping[str, DecoratorKind]] = {
 def _of_platform(decorator: FlowDecorator) -> DecoratorKind:
     """What a platform's decorator takes: words for resources, and settings of its own that one step may have."""
     whole_run = whole_run_fields(decorator.settings)
-    own = [field.name for field in attrs.fields(decorator.settings) if field.name not in whole_run]
+    step_fields = [field.name for field in attrs.fields(decorator.settings) if field.name not in whole_run]
 
     def check(values: Mapping[str, Any]) -> None:
         _resources({word: value for word, value in values.items() if word in decorator.resources})
         decorator.settings(**{word: value for word, value in values.items() if word not in decorator.resources})
 
-    return DecoratorKind(words=_unset((*decorator.resources, *own)), check=check, help=decorator.help)
+    return DecoratorKind(words=_unset((*decorator.resources, *step_fields)), check=check, help=decorator.help)
 
 
 class _Kinds(Mapping[str, DecoratorKind]):

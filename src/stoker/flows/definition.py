@@ -105,15 +105,15 @@ class FlowDefinition:
     def command_line(self) -> dict[str, list[str]]:
         """What the command line said of decorators and environments; empty where it said nothing."""
         environment = [] if self._environment is None else [self._environment]
-        found = {"with": list(self._attached), "without": sorted(self._without), "environment": environment}
-        return found if any(found.values()) else {}
+        words = {"with": list(self._attached), "without": sorted(self._without), "environment": environment}
+        return words if any(words.values()) else {}
 
-    def attach(self, said: Mapping[str, Sequence[str]]) -> None:
+    def attach(self, words: Mapping[str, Sequence[str]]) -> None:
         """Take over what another command line said of decorators, and of environments where this one says nothing."""
-        self._attached = tuple(said.get("with", ()))
-        self._without = frozenset(said.get("without", ()))
+        self._attached = tuple(words.get("with", ()))
+        self._without = frozenset(words.get("without", ()))
         if self._environment is None:
-            self._environment = next(iter(said.get("environment", ())), None)
+            self._environment = next(iter(words.get("environment", ())), None)
 
     def hint(self, cpus: float, memory: int) -> None:
         """Take requests for hints: the flow runs on this machine, which has so many CPUs and so much memory."""
@@ -143,23 +143,27 @@ class FlowDefinition:
         )
 
     def _config_names(self) -> list[str]:
-        return [found.name for found in parameters_of(self.written).values() if isinstance(found, flowparams.Config)]
+        return [
+            parameter.name
+            for parameter in parameters_of(self.written).values()
+            if isinstance(parameter, flowparams.Config)
+        ]
 
     def _config_texts(self, options: Mapping[str, Any]) -> Iterator[tuple[str, ConfigText]]:
         """Configs by name, each with how its content is found."""
-        known = self._config_names()
+        names = self._config_names()
         for option in ("config", "config-value"):
             for text in options.get(option, ()):
                 name, _, value = str(text).partition("=")
-                if name in known and value:
+                if name in names and value:
                     yield name, ConfigText(value, of_file=option == "config")
                 elif option == "config-value":
                     raise UsageError(
-                        f"--{option} {text}: no such Config{nearest(name, known)}", fix=f"--{option} NAME …"
+                        f"--{option} {text}: no such Config{nearest(name, names)}", fix=f"--{option} NAME …"
                     )
                 elif not os.path.exists(text):
                     raise UsageError(
-                        f"--config {text}: no such Config{nearest(name, known)}, and no such file",
+                        f"--config {text}: no such Config{nearest(name, names)}, and no such file",
                         fix="write --config NAME FILE for a Config, or --config FILE for parameters and settings",
                     )
 
@@ -183,12 +187,14 @@ class FlowDefinition:
 
         Its configs are those that the run began with.
         """
-        mine = {name: said for name, said in self.command_line.items() if name != "environment"}
-        self.attach({**plan.program, **(mine if any(mine.values()) else {})})
-        known = self._config_names()
-        if known:
+        decorators = {name: texts for name, texts in self.command_line.items() if name != "environment"}
+        self.attach({**plan.program, **(decorators if any(decorators.values()) else {})})
+        config_names = self._config_names()
+        if config_names:
             was = plan.parameters
-            self._recall_configs({name: artifacts.load(from_wire(was[name]), blobs) for name in known if name in was})
+            self._recall_configs(
+                {name: artifacts.load(from_wire(was[name]), blobs) for name in config_names if name in was}
+            )
 
     @functools.cached_property
     def kind(self) -> type[FlowInstance]:
@@ -203,9 +209,9 @@ class FlowDefinition:
     def graph(self) -> FlowGraph:
         """The steps and where they go, checked."""
         _check_names(self.written)
-        found = transitions.graph_of(self.written)
-        transitions.check(found)
-        return found
+        graph = transitions.graph_of(self.written)
+        transitions.check(graph)
+        return graph
 
     @property
     def where(self) -> str:
@@ -219,7 +225,7 @@ class FlowDefinition:
         if self._has_mutators or any(flowusers.named(text.partition(":")[0]) for text in attached):
             kind, attached = flowmutators.mutated(kind, self.configs, attached), ()
         functions = transitions.steps_of(kind)
-        found = {
+        options_by_step = {
             name: flowsettings.of_step(
                 kind,
                 name,
@@ -230,7 +236,7 @@ class FlowDefinition:
             )
             for name in self.graph.steps
         }
-        for name, options in found.items():
+        for name, options in options_by_step.items():
             if options.catch is not None and self.graph.steps[name].kind in ("foreach", "parallel", "switch"):
                 raise UsageError(
                     f"step '{name}' has @catch, and goes on by a value that it makes: after a failure there is none",
@@ -238,25 +244,25 @@ class FlowDefinition:
                     fix="put @catch on the step before or behind, or go on from here with self.next(self.a_step)",
                 )
         if self._room is not None:
-            for name, options in found.items():
+            for name, options in options_by_step.items():
                 if options.placed:
                     continue
-                found[name], said = flowsettings.hinted(options, name, *self._room)
-                self.said += said
-        return found
+                options_by_step[name], messages = flowsettings.hinted(options, name, *self._room)
+                self.said += messages
+        return options_by_step
 
     @functools.cached_property
     def configs(self) -> Mapping[str, Any]:
         """The content of every `Config` by attribute: as the command line says, else its default."""
-        found = {}
+        values = {}
         for attribute, config in parameters_of(self.written).items():
             if isinstance(config, flowparams.Config):
-                given = self._configs.get(config.name)
-                value = config.resolved(self.name) if given is None else given(config)
+                source = self._configs.get(config.name)
+                value = config.resolved(self.name) if source is None else source(config)
                 if value is None and config.required and self._has_mutators:
                     raise flowparams.missing(self.name, config)
-                found[attribute] = config.value_for_step(value)
-        return found
+                values[attribute] = config.value_for_step(value)
+        return values
 
     def _recall_configs(self, configs: Mapping[str, Any]) -> None:
         """Go on with the configs that the run began with, by name; `UsageError` where the command line has others."""
@@ -277,26 +283,28 @@ class FlowDefinition:
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters by name, checked, defaults filled in."""
-        known = parameters_of(self.written).values()
-        given = {config.name: self._configs[config.name](config) for config in known if config.name in self._configs}
-        return flowparams.bound(self.kind, {**arguments, **given})
+        parameters = parameters_of(self.written).values()
+        configs = {
+            config.name: self._configs[config.name](config) for config in parameters if config.name in self._configs
+        }
+        return flowparams.bound(self.kind, {**arguments, **configs})
 
     def shown(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters as the run's record shows them."""
-        known = {parameter.name: parameter for parameter in parameters_of(self.kind).values()}
-        return {name: known[name].shown(value) if name in known else value for name, value in values.items()}
+        parameters = {parameter.name: parameter for parameter in parameters_of(self.kind).values()}
+        return {name: parameters[name].shown(value) if name in parameters else value for name, value in values.items()}
 
     @property
     def signature(self) -> Signature:
         """Its parameters, for a command line; texts are parsed by `bind`."""
-        known = parameters_of(self.kind).values()
-        found = {
+        flow_parameters = parameters_of(self.kind).values()
+        parameters = {
             parameter.name.replace("-", "_"): Parameter(name=parameter.name.replace("-", "_"), default=None)
-            for parameter in known
+            for parameter in flow_parameters
         }
         return Signature(
             owner=f"flow '{self.name}'",
-            parameters=found,
+            parameters=parameters,
             others=UNSET,
             outputs=(),
             results=(),
@@ -316,9 +324,9 @@ class FlowDefinition:
             settings = attrs.evolve(step.settings, backend={"step_operator": dict(options.own)})
             steps.append(attrs.evolve(step, settings=settings, backend=options.remote))
             findings.append(flowsettings.not_here(step.name, options))
-        mine = tuple(f" step '{name}'" for name in elsewhere)
-        kept = [finding for finding in plan.findings if not (mine and finding.where.endswith(mine))]
-        return attrs.evolve(plan, steps=tuple(steps), findings=(*kept, *findings))
+        suffixes = tuple(f" step '{name}'" for name in elsewhere)
+        remaining = [finding for finding in plan.findings if not (suffixes and finding.where.endswith(suffixes))]
+        return attrs.evolve(plan, steps=tuple(steps), findings=(*remaining, *findings))
 
     def graph_of(self, arguments: Mapping[str, Any]) -> Graph:
         """The same as `outline`: nothing of a flow runs to be looked at."""
@@ -326,7 +334,7 @@ class FlowDefinition:
 
     def outline(self, arguments: Mapping[str, Any]) -> Graph:
         """One node for each step, in the order in which they are reached; tasks come while the run goes."""
-        before = self.graph.before()
+        predecessors = self.graph.before()
         functions = transitions.steps_of(self.written)
         nodes = [
             Node(
@@ -341,7 +349,7 @@ class FlowDefinition:
                     layers=self.options[name].layers,
                 ),
                 bindings={},
-                after=tuple(before[name]),
+                after=tuple(predecessors[name]),
                 where=self.graph.steps[name].where,
             )
             for name in self.graph.order()
@@ -378,33 +386,33 @@ def templates(
 
     `origin` is the run whose task is run once more on its own.
     """
-    found = planner.source_of(flow.written, flow.where)
-    if found.kind == "pickled":
+    class_source = planner.source_of(flow.written, flow.where)
+    if class_source.kind == "pickled":
         raise SourceError(
             f"flow {flow.name} is in no file, where workers could find it", where=flow.where, fix="put it into a file"
         )
-    told = json.dumps({**_told(flow, tags), "origin": origin}, separators=(",", ":"))
+    run_document = json.dumps({**_told(flow, tags), "origin": origin}, separators=(",", ":"))
     functions = transitions.steps_of(flow.written)
-    made: dict[str, StepPlan] = {}
+    plans: dict[str, StepPlan] = {}
     for step in steps:
-        settings = attrs.evolve(step.settings, environment={**step.settings.environment, VARIABLE: told})
-        source = attrs.evolve(found, qualname=f"{found.qualname}.{step.name}")
+        settings = attrs.evolve(step.settings, environment={**step.settings.environment, VARIABLE: run_document})
+        source = attrs.evolve(class_source, qualname=f"{class_source.qualname}.{step.name}")
         code = _code(flow.kind, functions[step.name]) if settings.cache else step.code
-        made[step.name] = attrs.evolve(step, settings=settings, source=source, code=code, runner=RUNNER)
-    return made
+        plans[step.name] = attrs.evolve(step, settings=settings, source=source, code=code, runner=RUNNER)
+    return plans
 
 
 def task_options(flow: FlowDefinition) -> dict[str, TaskOptions]:
     """What each step's decorators say of its tasks."""
-    return {name: _options(found) for name, found in flow.options.items()}
+    return {name: _options(options) for name, options in flow.options.items()}
 
 
 def _check_names(kind: type[FlowInstance]) -> None:
     """Refuse names of Metaflow's own in a flow of ours: they know nothing of each other."""
     module = sys.modules.get(kind.__module__)
     for name, value in vars(module).items() if "metaflow" in sys.modules else ():
-        found = value.args[0] if isinstance(value, functools.partial) and value.args else value
-        home = getattr(found, "__module__", None) or type(found).__module__
+        target = value.args[0] if isinstance(value, functools.partial) and value.args else value
+        home = getattr(target, "__module__", None) or type(target).__module__
         if str(home).partition(".")[0] == "metaflow" and name in _NAMES:
             raise GraphError(
                 f"'{name}' of flow {kind.__name__} is Metaflow's",
@@ -422,15 +430,15 @@ def is_flow(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, FlowInstance) and bool(transitions.steps_of(value))
 
 
-def _options(found: flowsettings.FlowStepOptions) -> TaskOptions:
+def _options(options: flowsettings.FlowStepOptions) -> TaskOptions:
     """A step's options as far as the engine and the worker look at them."""
-    profile = found.note("gpu_profile")
-    notes = {note.name: dict(note.values) for note in found.notes if note.name in FOR_WORKER}
+    profile = options.note("gpu_profile")
+    notes = {note.name: dict(note.values) for note in options.notes if note.name in FOR_WORKER}
     if "card" in notes:  # a step may have several
-        ids = [note.values["id"] for note in found.notes if note.name == "card"]
+        ids = [note.values["id"] for note in options.notes if note.name == "card"]
         notes["card"] = {"ids": [id for id in ids if id is not None]}
     return TaskOptions(
-        catch=found.catch,
+        catch=options.catch,
         profile=profile.values["artifact_prefix"] if profile and profile.values["include_artifacts"] else None,
         notes=notes,
     )
@@ -456,10 +464,10 @@ def _told(flow: FlowDefinition, tags: Sequence[str]) -> dict[str, Any]:
 def _code(kind: type, function: Any) -> str:
     """The digest of a step: its own code, what is around it, and everything else of its class but the other steps."""
     parts = [sources.code_digest(function)]
-    for found in getattr(transitions.steps_of(kind).get(function.__name__), flowusers.USERS, ()):
-        own = {name: value for name, value in vars(type(found)).items() if callable(value)}
-        parts += [f"{name}:{sources.code_digest(getattr(value, '__func__', value))}" for name, value in own.items()]
-        parts.append(f"{found.decorator_name}{found._args!r}{found._kwargs!r}")
+    for wrapper in getattr(transitions.steps_of(kind).get(function.__name__), flowusers.USERS, ()):
+        methods = {name: value for name, value in vars(type(wrapper)).items() if callable(value)}
+        parts += [f"{name}:{sources.code_digest(getattr(value, '__func__', value))}" for name, value in methods.items()]
+        parts.append(f"{wrapper.decorator_name}{wrapper._args!r}{wrapper._kwargs!r}")
     for name, value in sorted(_members(kind).items()):
         if callable(value) or isinstance(value, (property, staticmethod, classmethod)):
             inner = getattr(value, "fget", None) or getattr(value, "__func__", None) or value
@@ -471,11 +479,11 @@ def _code(kind: type, function: Any) -> str:
 
 def _members(kind: type) -> Mapping[str, Any]:
     steps = transitions.steps_of(kind)
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for base in reversed(kind.__mro__[: kind.__mro__.index(FlowInstance)]):
-        found.update(vars(base))
+        members.update(vars(base))
     return {
         name: value
-        for name, value in found.items()
+        for name, value in members.items()
         if name not in steps and not (name.startswith("__") and name.endswith("__")) and not name.startswith("_stoker")
     }

@@ -67,7 +67,7 @@ class FlowBody:
         self._options = options
         self._fail_fast = fail_fast
         self._said = said
-        notes = {name: found.notes for name, found in options.items()}
+        notes = {name: step_options.notes for name, step_options in options.items()}
         self._ways = Ways(graph, parameters, blobs, notes=notes)
         self._tasks: dict[str, TaskState] = {}
         self._groups: dict[Split, dict[str, StepPlan]] = {}
@@ -132,9 +132,11 @@ class FlowBody:
         document = {"next": list(step.targets), "kind": step.kind, "name": ""}
         if step.targets:
             outputs[TRANSITION] = artifacts.save(document, self._blobs).wire()
-        kept = f"its failure is kept in '{var}'" if var else "its failure was caught"
+        outcome = f"its failure is kept in '{var}'" if var else "its failure was caught"
         runner.tell(ev.Forgiven(key=task.key))
-        self._growth.accept_failure(task.key, outputs, execution, f"{execution.facts.get('cause', 'failed')}: {kept}")
+        self._growth.accept_failure(
+            task.key, outputs, execution, f"{execution.facts.get('cause', 'failed')}: {outcome}"
+        )
         self._go_on(task, outputs)
 
     def _close(self, *, failed: bool) -> None:
@@ -148,19 +150,19 @@ class FlowBody:
 
     def _go_on(self, task: TaskState, outputs: Mapping[str, Wire]) -> None:
         self._growth.forget(task.key)
-        found = self._ways.after(task, outputs)
-        if found.by_node:
-            self._growth.record_by_node(task.key, found.by_node, self._blobs)
-        if found.met is not None:
-            self._end_groups(found.met)
-        self._begin(found)
+        following = self._ways.after(task, outputs)
+        if following.by_node:
+            self._growth.record_by_node(task.key, following.by_node, self._blobs)
+        if following.met is not None:
+            self._end_groups(following.met)
+        self._begin(following)
 
-    def _begin(self, found: Next) -> None:
+    def _begin(self, following: Next) -> None:
         """Start tasks; the elements of a foreach all at once: ten thousand are one event."""
         assert self._runner is not None
         elements: dict[str, dict[int, Mapping[str, Any]]] = {}
         firsts: dict[str, tuple[TaskState, Split]] = {}
-        for task, inputs in found.tasks:
+        for task, inputs in following.tasks:
             self._tasks[task.key] = task
             frame = task.element
             if frame is None:
@@ -169,8 +171,8 @@ class FlowBody:
             else:
                 firsts.setdefault(task.group, (task, frame.split))
                 elements.setdefault(task.group, {})[frame.place] = inputs
-        for group, given in elements.items():
-            self._growth.add(self._group(*firsts[group]), given)
+        for group, inputs_by_index in elements.items():
+            self._growth.add(self._group(*firsts[group]), inputs_by_index)
 
     def _template(self, task: TaskState) -> StepPlan:
         """The plan of a task's step, on as many nodes as it has."""
@@ -205,8 +207,8 @@ def gang_of(step: StepPlan, nodes: int, room: Capacity | None) -> StepPlan:
     """A step's plan for so many nodes, each with its own artifacts; on this machine they share what there is."""
     resources = step.settings.resources
     share = None if room is None else room.cpus / nodes
-    asked = resources.get("cpu_count", DEFAULT_CPUS)
-    less: dict[str, Any] = {} if share is None or asked <= share else {"cpu_count": share}
+    cpus = resources.get("cpu_count", DEFAULT_CPUS)
+    less: dict[str, Any] = {} if share is None or cpus <= share else {"cpu_count": share}
     memory = resources.get("memory", 0)
     if room is not None and memory * nodes > room.memory:
         less["memory"] = room.memory // nodes
@@ -237,17 +239,19 @@ def profile(row: ReceiptRow | None, prefix: str, blobs: Blobs) -> dict[str, Mapp
         for use in receipt.devices:
             memory = use.memory // _MIB
             data["devices"].append({"name": use.model, "device_id": use.uuid, "memory": memory})
-            own = {track.name: track for track in row.tracks if track.uuid == use.uuid and track.name in _TRACKS}
-            times = next((list(track.times) for track in own.values()), [])
-            shown: dict[str, Any] = {"timestamp": times, "memory_total": [memory] * len(times)}
+            device_tracks = {
+                track.name: track for track in row.tracks if track.uuid == use.uuid and track.name in _TRACKS
+            }
+            times = next((list(track.times) for track in device_tracks.values()), [])
+            samples: dict[str, Any] = {"timestamp": times, "memory_total": [memory] * len(times)}
             for name, (word, unit) in _TRACKS.items():
-                track = own.get(name)
-                known = {} if track is None else dict(zip(track.times, track.values))
-                found = [known.get(time) for time in times]
-                shown[word] = [None if value is None else value / unit for value in found]
-            data["profile"][use.uuid] = shown
-    kept = {f"{prefix}num_gpus": len(data["devices"]), f"{prefix}data": data}
-    return {name: artifacts.save(value, blobs).wire() for name, value in kept.items()}
+                track = device_tracks.get(name)
+                by_time = {} if track is None else dict(zip(track.times, track.values))
+                values = [by_time.get(time) for time in times]
+                samples[word] = [None if value is None else value / unit for value in values]
+            data["profile"][use.uuid] = samples
+    values_by_name = {f"{prefix}num_gpus": len(data["devices"]), f"{prefix}data": data}
+    return {name: artifacts.save(value, blobs).wire() for name, value in values_by_name.items()}
 
 
 def failure_wire(facts: Mapping[str, Any], step: str, blobs: Blobs) -> Mapping[str, Any]:

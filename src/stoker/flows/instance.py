@@ -117,10 +117,12 @@ class FlowInstance:
     ) -> None:
         """Say where the flow goes from here; a step's last statement."""
         task = self._running("next")
-        found = _transition(self, dsts, foreach=foreach, num_parallel=num_parallel, condition=condition)
+        transition = _transition(self, dsts, foreach=foreach, num_parallel=num_parallel, condition=condition)
         if task.transition is not None:
-            raise GraphError("self.next(…) is called a second time", where=found.where, fix="call it once, at the end")
-        task.transition = found
+            raise GraphError(
+                "self.next(…) is called a second time", where=transition.where, fix="call it once, at the end"
+            )
+        task.transition = transition
 
     def merge_artifacts(
         self, inputs: Any, include: Iterable[str] | None = None, exclude: Iterable[str] | None = None
@@ -132,10 +134,12 @@ class FlowInstance:
         task = self._running("merge_artifacts")
         _merge(task, list(inputs), _names(include, "include"), _names(exclude, "exclude"), include is not None)
 
-    def _running(self, what: str) -> RunningTask:
+    def _running(self, attribute: str) -> RunningTask:
         task = self.__dict__.get(TASK)
         if task is None:
-            raise UsageError(f"self.{what} is asked for where no task runs", where=caller(), fix="use it in a step")
+            raise UsageError(
+                f"self.{attribute} is asked for where no task runs", where=caller(), fix="use it in a step"
+            )
         return task  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
@@ -183,12 +187,12 @@ def _transition(
     flow: FlowInstance, dsts: tuple[Any, ...], *, foreach: Any, num_parallel: Any, condition: Any
 ) -> Transition:
     where = caller()
-    given = [form for form in (foreach, num_parallel, condition) if form is not None]
-    if len(given) > 1:
+    forms = [form for form in (foreach, num_parallel, condition) if form is not None]
+    if len(forms) > 1:
         raise GraphError("self.next(…) has more than one of foreach, num_parallel and condition", where=where)
     if condition is not None:
         return _chosen(flow, dsts, condition, where)
-    targets = tuple(_name_of(flow, found, where) for found in dsts)
+    targets = tuple(_name_of(flow, target, where) for target in dsts)
     if not targets:
         raise GraphError("self.next() names no step", where=where, fix="write self.next(self.another_step)")
     if foreach is not None:
@@ -216,8 +220,8 @@ def _chosen(flow: FlowInstance, dsts: tuple[Any, ...], condition: Any, where: st
     except TypeError:
         case = str(value)
     if case not in cases:
-        known = ", ".join(repr(key) for key in cases)
-        raise GraphError(f"self.{condition} is {value!r}, and the switch has no such case: {known}", where=where)
+        case_names = ", ".join(repr(key) for key in cases)
+        raise GraphError(f"self.{condition} is {value!r}, and the switch has no such case: {case_names}", where=where)
     return Transition(targets=(_name_of(flow, cases[case], where),), kind="switch", name=condition, where=where)
 
 
@@ -231,10 +235,10 @@ def _name_of(flow: FlowInstance, target: Any, where: str) -> str:
 # Joins
 
 
-def _names(given: Iterable[str] | None, what: str) -> set[str]:
-    if isinstance(given, str):
-        raise ParameterError(f"{what}={given!r} is one text", where=caller(), fix=f"write {what}=[{given!r}]")
-    return set(given or ())
+def _names(names: Iterable[str] | None, option: str) -> set[str]:
+    if isinstance(names, str):
+        raise ParameterError(f"{option}={names!r} is one text", where=caller(), fix=f"write {option}=[{names!r}]")
+    return set(names or ())
 
 
 def _merge(task: Any, inputs: list[Any], include: set[str], exclude: set[str], only: bool) -> None:
@@ -243,19 +247,23 @@ def _merge(task: Any, inputs: list[Any], include: set[str], exclude: set[str], o
         raise ParameterError("merge_artifacts takes include or exclude, not both", where=where, fix="leave one out")
     if not inputs:
         raise ParameterError("merge_artifacts was given no inputs", where=where, fix="hand over the join's inputs")
-    wires: list[Mapping[str, Any]] = [found.artifact_wires() for found in inputs]
-    known = {name for found in wires for name in found}
-    missing = sorted(include - known)
+    wires: list[Mapping[str, Any]] = [member.artifact_wires() for member in inputs]
+    all_names = {name for artifacts in wires for name in artifacts}
+    missing = sorted(include - all_names)
     if missing:
-        raise ParameterError(f"merge_artifacts: no input has {missing[0]!r}{nearest(missing[0], known)}", where=where)
-    wanted = (include if only else known) - exclude - task.names()
+        raise ParameterError(
+            f"merge_artifacts: no input has {missing[0]!r}{nearest(missing[0], all_names)}", where=where
+        )
+    merged_names = (include if only else all_names) - exclude - task.names()
     conflicts = []
-    for name in sorted(wanted):
-        kinds = {(found[name]["d"], found[name]["s"]): found[name] for found in wires if name in found}
-        if len(kinds) > 1:
+    for name in sorted(merged_names):
+        contents = {
+            (artifacts[name]["d"], artifacts[name]["s"]): artifacts[name] for artifacts in wires if name in artifacts
+        }
+        if len(contents) > 1:
             conflicts.append(name)
         else:
-            task.pass_on(name, next(iter(kinds.values())))
+            task.pass_on(name, next(iter(contents.values())))
     if conflicts:
         raise ParameterError(
             f"merge_artifacts: the inputs differ in {', '.join(conflicts)}",
@@ -266,11 +274,11 @@ def _merge(task: Any, inputs: list[Any], include: set[str], exclude: set[str], o
 
 def parameters_of(kind: type) -> dict[str, Any]:
     """The parameters of a flow's class by attribute, those that it inherits first."""
-    found: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
         for name, value in vars(base).items():
             if getattr(type(value), "is_flow_parameter", False):
-                found[name] = value
+                parameters[name] = value
             else:
-                found.pop(name, None)
-    return found
+                parameters.pop(name, None)
+    return parameters

@@ -42,9 +42,9 @@ class Frame:
 
     __slots__ = ("place", "split")
 
-    def __init__(self, split: Split, place: int) -> None:
+    def __init__(self, split: Split, index: int) -> None:
         self.split = split
-        self.place = place
+        self.place = index
 
 
 @attrs.frozen(slots=True)
@@ -105,7 +105,7 @@ class Ways:
         """What follows a task that made this; `GraphError` where the flow does not have what the task asked for."""
         if task.nodes:
             return self._after_gang(task, outputs)
-        made = {name: self._intern(name, wire) for name, wire in outputs.items() if name not in OWN}
+        produced = {name: self._intern(name, wire) for name, wire in outputs.items() if name not in OWN}
         word = outputs.get(TRANSITION)
         way = {} if word is None else artifacts.load(from_wire(word), self._blobs)
         elements = outputs.get(ELEMENTS)
@@ -113,18 +113,20 @@ class Ways:
         kind = way.get("kind", "end")
         self._check(task, targets)
         if kind in ("linear", "switch"):
-            return self._reach(targets[0], task, made)
+            return self._reach(targets[0], task, produced)
         if kind == "split":
             split = Split("split", len(targets), task.frames, None)
-            frames = [(*task.frames, Frame(split, place)) for place in range(len(targets))]
-            return Next(tasks=[self._start(target, own, made) for target, own in zip(targets, frames)])
+            frames = [(*task.frames, Frame(split, index)) for index in range(len(targets))]
+            return Next(
+                tasks=[self._start(target, branch_frames, produced) for target, branch_frames in zip(targets, frames)]
+            )
         if kind == "parallel":
-            return Next(tasks=[self._start(targets[0], task.frames, made, nodes=way["count"])])
+            return Next(tasks=[self._start(targets[0], task.frames, produced, nodes=way["count"])])
         if kind == "foreach" and elements is not None:
             wires = [element.wire() for element in artifacts.items(from_wire(elements), self._blobs)]
             split = Split(kind, way["count"], task.frames, wires)
-            frames = [(*task.frames, Frame(split, place)) for place in range(split.count)]
-            return Next(tasks=[self._start(targets[0], own, made) for own in frames])
+            frames = [(*task.frames, Frame(split, index)) for index in range(split.count)]
+            return Next(tasks=[self._start(targets[0], branch_frames, produced) for branch_frames in frames])
         return Next()
 
     def _check(self, task: TaskState, targets: Sequence[str]) -> None:
@@ -141,10 +143,10 @@ class Ways:
         """The same artifact as the same object, however many tasks have it."""
         return self._interned.setdefault((name, f"{wire['s']}:{wire['d']}"), wire)
 
-    def _reach(self, target: str, task: TaskState, made: Mapping[str, Wire]) -> Next:
+    def _reach(self, target: str, task: TaskState, produced: Mapping[str, Wire]) -> Next:
         step = self._graph.steps[target]
         if not step.join:
-            return Next(tasks=[self._start(target, task.frames, made)])
+            return Next(tasks=[self._start(target, task.frames, produced)])
         if not task.frames:
             raise GraphError(
                 f"step '{target}' joins, and task '{task.key}', which went on to it, is on no split",
@@ -158,14 +160,14 @@ class Ways:
             "key": task.key,
             "index": frame.place if split.elements is not None else None,
             "element": split.elements[frame.place] if split.elements is not None else None,
-            "artifacts": dict(made),
+            "artifacts": dict(produced),
         }
         if len(split.arrived) < split.count:
             return Next()
-        entries = [split.arrived[place] for place in sorted(split.arrived)]
-        joined = artifacts.save(entries, self._blobs).wire()
+        entries = [split.arrived[index] for index in sorted(split.arrived)]
+        inputs_wire = artifacts.save(entries, self._blobs).wire()
         split.arrived.clear()
-        return Next(tasks=[self._start(target, split.frames, _NOTHING, joined=joined)], met=split)
+        return Next(tasks=[self._start(target, split.frames, _NOTHING, joined=inputs_wire)], met=split)
 
     def _after_gang(self, task: TaskState, outputs: Mapping[str, Wire]) -> Next:
         """All nodes of a `num_parallel` are done: their join gets the artifacts of each."""
@@ -175,20 +177,20 @@ class Ways:
         else:
             parts = artifacts.items(from_wire(word), self._blobs) if task.nodes > 1 else [from_wire(word)]
             nodes = [artifacts.load(part, self._blobs) for part in parts]
-        own = [{name: wire for name, wire in made.items() if name not in OWN} for made in nodes]
+        node_artifacts = [{name: wire for name, wire in produced.items() if name not in OWN} for produced in nodes]
         # What no node made: its failure, where that was caught, and what its devices did.
-        made_here = {name for made in own for name in made}
+        made_here = {name for produced in node_artifacts for name in produced}
         more = {name: wire for name, wire in outputs.items() if name not in OWN and name not in made_here}
         entries: list[dict[str, Any]] = []
-        for place, made in enumerate(own):
-            key = f"{task.key}[{place}]"
+        for node, produced in enumerate(node_artifacts):
+            key = f"{task.key}[{node}]"
             entries.append(
-                {"step": task.step, "key": key, "index": place, "element": None, "artifacts": {**made, **more}}
+                {"step": task.step, "key": key, "index": node, "element": None, "artifacts": {**produced, **more}}
             )
         target = self._graph.steps[task.step].targets[0]
-        joined = artifacts.save(entries, self._blobs).wire()
-        begun = self._start(target, task.frames, _NOTHING, joined=joined)
-        return Next(tasks=[begun], by_node=own if word is not None else ())
+        inputs_wire = artifacts.save(entries, self._blobs).wire()
+        next_task = self._start(target, task.frames, _NOTHING, joined=inputs_wire)
+        return Next(tasks=[next_task], by_node=node_artifacts if word is not None else ())
 
     # Tasks begin
 

@@ -34,7 +34,7 @@ the default of the extension, https://github.com/outerbounds/metaflow-mpi"""
 _COUNTS: Final = ("-n", "-np", "--np", "-c")
 """Options of mpirun that say how many ranks there are in all."""
 
-Given = Mapping[str, Any] | Sequence[str] | None
+Arguments = Mapping[str, Any] | Sequence[str] | None
 """Options or arguments: a mapping's names become options."""
 
 
@@ -49,7 +49,7 @@ class Launching:
     def run(
         self,
         entrypoint: str,
-        entrypoint_args: Given = None,
+        entrypoint_args: Arguments = None,
         nproc_per_node: int | None = None,
         **arguments: Any,
     ) -> None:
@@ -67,16 +67,16 @@ class Launching:
         if package and importlib.util.find_spec(package) is None:
             fix = f"pip install '{launcher.requirement}'" if launcher.requirement else f"pip install {package}"
             raise MissingPackage(f"@{launcher.name} needs the package '{package}'", fix=fix)
-        asked = launch_of(launcher, {}, {**_options(options[launcher.name]), **arguments})
-        counted = None if asked.processes_per_node is UNSET else asked.processes_per_node
-        if counted is None and asked.num_processes is not UNSET and asked.num_processes is not None:
-            counted = -(-asked.num_processes // context.nodes)
-        node = self._node(nproc_per_node or counted)
+        launch = launch_of(launcher, {}, {**_options(options[launcher.name]), **arguments})
+        processes = None if launch.processes_per_node is UNSET else launch.processes_per_node
+        if processes is None and launch.num_processes is not UNSET and launch.num_processes is not None:
+            processes = -(-launch.num_processes // context.nodes)
+        node = self._node(nproc_per_node or processes)
         shape = (entrypoint,) if entrypoint.endswith(".py") or os.path.exists(entrypoint) else ("-m", entrypoint)
         argv = (sys.executable, *shape, *_words(entrypoint_args))
-        settings = {} if asked.arguments is UNSET else asked.arguments
-        started = launcher(argv, node, settings)
-        _run(started.argv, started.ranks or ({},), started.environment, launcher.name)
+        settings = {} if launch.arguments is UNSET else launch.arguments
+        command = launcher(argv, node, settings)
+        _run(command.argv, command.ranks or ({},), command.environment, launcher.name)
 
     def _node(self, processes: int | None) -> Node:
         """This node, with so many ranks."""
@@ -100,7 +100,7 @@ class MpiLaunching(Launching):
     def run(
         self,
         entrypoint: str | None = None,
-        entrypoint_args: Given = None,
+        entrypoint_args: Arguments = None,
         nproc_per_node: int | None = None,
         *,
         args: Sequence[str] = (),
@@ -136,7 +136,7 @@ class MpiLaunching(Launching):
         self,
         starter: str,
         entrypoint: str | None,
-        entrypoint_args: Given,
+        entrypoint_args: Arguments,
         nproc_per_node: int | None,
         args: Sequence[str],
         program: str | None,
@@ -150,20 +150,20 @@ class MpiLaunching(Launching):
             argv = (sys.executable, *((entrypoint,) if script else ("-m", entrypoint)), *_words(entrypoint_args))
         else:
             argv = (*shlex.split(str(program)), *program_args)
-        total, rest = _counted(args)
+        total, mpirun_options = _counted(args)
         node = self._node(nproc_per_node or (None if total is None else -(-total // context.nodes)))
-        asked = launch_of(self._launcher, {}, arguments)
-        settings = {**({} if asked.arguments is UNSET else asked.arguments), "program": starter}
-        place = attrs.evolve(node, rank=0, hosts=mpigang.hosts(node.nodes))  # mpirun's words are the head's
-        started = self._launcher(argv, place, settings)
+        launch = launch_of(self._launcher, {}, arguments)
+        settings = {**({} if launch.arguments is UNSET else launch.arguments), "program": starter}
+        head_node = attrs.evolve(node, rank=0, hosts=mpigang.hosts(node.nodes))  # mpirun's words are the head's
+        launched = self._launcher(argv, head_node, settings)
         count = str(node.world_size if total is None else total)
-        ours = len(started.argv) - len(argv)
-        command = (started.argv[0], "-n", count, *started.argv[3:ours], *rest, *argv)
-        started = attrs.evolve(started, argv=command)
+        ours = len(launched.argv) - len(argv)
+        command = (launched.argv[0], "-n", count, *launched.argv[3:ours], *mpirun_options, *argv)
+        launched = attrs.evolve(launched, argv=command)
         if context.nodes > 1:
             patience = float(self._options.get("all_nodes_started_timeout", ALL_STARTED))
-            started = mpigang.over_nodes(started, node, token=self._token, patience=patience)
-        _run(started.argv, ({},), started.environment, starter)
+            launched = mpigang.over_nodes(launched, node, token=self._token, patience=patience)
+        _run(launched.argv, ({},), launched.environment, starter)
 
 
 def launcher_of(word: str) -> Launcher | None:
@@ -177,45 +177,45 @@ def launching(launcher: Launcher, options: Mapping[str, Any], token: str) -> Lau
     return (MpiLaunching if launcher.head({}) is not None else Launching)(launcher, options, token)
 
 
-def _run(argv: Argv, ranks: Sequence[Mapping[str, str]], more: Mapping[str, str], shown: str) -> None:
+def _run(argv: Argv, ranks: Sequence[Mapping[str, str]], more: Mapping[str, str], program: str) -> None:
     """Run a command, once for each rank that is not started by another node, and wait."""
     if not argv:
         return
     environment = {name: value for name, value in os.environ.items() if name not in _PLACE}
     environment |= more
     try:
-        running = [subprocess.Popen(argv, env={**environment, **own}) for own in ranks]
+        running = [subprocess.Popen(argv, env={**environment, **rank_environment}) for rank_environment in ranks]
     except FileNotFoundError:
         raise UsageError(f"there is no program '{argv[0]}' here", fix="install it") from None
     bad = next((code for code in [process.wait() for process in running] if code), 0)
     if bad:
-        raise RunFailed(f"{shown} ended with exit code {bad}", where=f"node {context.node}", fix="see its log")
+        raise RunFailed(f"{program} ended with exit code {bad}", where=f"node {context.node}", fix="see its log")
 
 
 def _counted(args: Sequence[str]) -> tuple[int | None, list[str]]:
     """How many ranks mpirun's options ask for in all, and the other options."""
     if isinstance(args, str):
         raise UsageError(f"args={args!r} is one text", fix=f"write {shlex.split(args)!r}")
-    total, rest, line = None, [], iter(map(str, args))
+    total, options, line = None, [], iter(map(str, args))
     for word in line:
         if word not in _COUNTS:
-            rest.append(word)
+            options.append(word)
             continue
         number = next(line, "")
         if not number.isdecimal() or int(number) < 1:
             raise UsageError(f"{word} {number} is not a number of ranks", fix=f"write {word} 4")
         total = int(number)
-    return total, rest
+    return total, options
 
 
-def _options(given: Given) -> dict[str, Any]:
+def _options(arguments: Arguments) -> dict[str, Any]:
     """A launcher's options by their Python names: of a mapping, or of words such as "--max-restarts=1"."""
-    if isinstance(given, str):
-        raise UsageError(f"{given!r} is one text", fix=f"write {shlex.split(given)!r}")
-    if given is None or isinstance(given, Mapping):
-        return {name.lstrip("-").replace("-", "_"): value for name, value in (given or {}).items()}
+    if isinstance(arguments, str):
+        raise UsageError(f"{arguments!r} is one text", fix=f"write {shlex.split(arguments)!r}")
+    if arguments is None or isinstance(arguments, Mapping):
+        return {name.lstrip("-").replace("-", "_"): value for name, value in (arguments or {}).items()}
     options: dict[str, Any] = {}
-    words = list(map(str, given))
+    words = list(map(str, arguments))
     while words:
         flag, equals, value = words.pop(0).partition("=")
         if not flag.startswith("-"):
@@ -225,16 +225,16 @@ def _options(given: Given) -> dict[str, Any]:
     return options
 
 
-def _words(given: Given) -> list[str]:
+def _words(arguments: Arguments) -> list[str]:
     """The script's own arguments."""
-    if given is None:
+    if arguments is None:
         return []
-    if isinstance(given, str):
-        raise UsageError(f"entrypoint_args={given!r} is one text", fix=f"write {shlex.split(given)!r}")
-    if not isinstance(given, Mapping):
-        return [str(word) for word in given]
+    if isinstance(arguments, str):
+        raise UsageError(f"entrypoint_args={arguments!r} is one text", fix=f"write {shlex.split(arguments)!r}")
+    if not isinstance(arguments, Mapping):
+        return [str(word) for word in arguments]
     words: list[str] = []
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value is None or value is False:
             continue
         words.append(f"--{name}")

@@ -59,8 +59,13 @@ class _Mutable:
         """Every decorator: its name, its name with its module, its arguments and its words."""
         for note in self._notes():
             yield note.name, f"{flowdecorators.__name__}.{note.name}", [], dict(note.values)
-        for found in self._own():
-            yield type(found).__name__, found.decorator_name, list(found._args), dict(found._kwargs)
+        for user_decorator in self._own():
+            yield (
+                type(user_decorator).__name__,
+                user_decorator.decorator_name,
+                list(user_decorator._args),
+                dict(user_decorator._kwargs),
+            )
 
     def has_decorator(self, name: str) -> bool:
         """Whether there is a decorator of that name; one with a dot is a name with its module."""
@@ -81,9 +86,9 @@ class _Mutable:
     def _own(self) -> list[Any]:
         raise NotImplementedError
 
-    def _early(self, what: str) -> None:
+    def _early(self, call: str) -> None:
         if self._phase == "late":
-            raise UsageError(f"{what} is for pre_mutate, and too late in mutate", where=self._at, fix="move it there")
+            raise UsageError(f"{call} is for pre_mutate, and too late in mutate", where=self._at, fix="move it there")
 
     def _wanted(
         self, deco_type: Any, args: Sequence[Any] | None, words: Mapping[str, Any] | None
@@ -92,10 +97,10 @@ class _Mutable:
         args, words = list(args or ()), dict(words or {})
         kind: str | type[Decorating] | None
         if isinstance(deco_type, str):
-            name, colon, rest = deco_type.partition(":")
+            name, colon, text = deco_type.partition(":")
             if colon and (args or words):
                 raise UsageError(f"{deco_type!r} has words, and deco_args or deco_kwargs has more", where=self._at)
-            words = words_of(name, rest, self._at) if colon else words
+            words = words_of(name, text, self._at) if colon else words
             kind = name if name in KINDS else named(name)
             if kind is None:
                 raise UsageError(f"there is no decorator '{name}'{near(name, KINDS)}", where=self._at)
@@ -120,11 +125,11 @@ class _Mutable:
         return not there or duplicates == self.OVERRIDE
 
     def _made(self, kind: type[Decorating], args: Sequence[Any], words: Mapping[str, Any]) -> Any:
-        made = kind(*args, **words)
-        made.where = self._at
-        made.statically_defined = self._by is not None and self._by.statically_defined
-        made.inserted_by = () if self._by is None else (self._by.decorator_name, *self._by.inserted_by)
-        return made.ready(self._configs)
+        user_decorator = kind(*args, **words)
+        user_decorator.where = self._at
+        user_decorator.statically_defined = self._by is not None and self._by.statically_defined
+        user_decorator.inserted_by = () if self._by is None else (self._by.decorator_name, *self._by.inserted_by)
+        return user_decorator.ready(self._configs)
 
 
 class MutableFlow(_Mutable):
@@ -138,9 +143,9 @@ class MutableFlow(_Mutable):
     @property
     def parameters(self) -> Iterator[tuple[str, Parameter]]:
         """The flow's parameters by attribute."""
-        for name, found in parameters_of(self._kind).items():
+        for name, parameter in parameters_of(self._kind).items():
             if name not in self._configs:
-                yield name, found
+                yield name, parameter
 
     @property
     def steps(self) -> Iterator[tuple[str, MutableStep]]:
@@ -151,8 +156,8 @@ class MutableFlow(_Mutable):
     def add_parameter(self, name: str, value: Parameter, overwrite: bool = False) -> None:
         """Let the flow have one more parameter, in `pre_mutate`; `overwrite` lets it replace what is there."""
         self._early(f"add_parameter('{name}')")
-        given: object = value
-        if not isinstance(given, Parameter) or isinstance(given, Config):
+        parameter: object = value
+        if not isinstance(parameter, Parameter) or isinstance(parameter, Config):
             raise UsageError(f"{value!r} is no Parameter", where=self._at, fix="write Parameter(…) or IncludeFile(…)")
         if hasattr(self._kind, name) and not overwrite:
             raise UsageError(
@@ -164,8 +169,8 @@ class MutableFlow(_Mutable):
     def remove_parameter(self, parameter_name: str) -> bool:
         """Let the flow be without a parameter, in `pre_mutate`; whether it had one of that name."""
         self._early(f"remove_parameter('{parameter_name}')")
-        for name, found in self.parameters:
-            if found.name == parameter_name:
+        for name, parameter in self.parameters:
+            if parameter.name == parameter_name:
                 setattr(self._kind, name, _Removed())
                 return True
         return False
@@ -187,47 +192,47 @@ class MutableFlow(_Mutable):
             if not self._goes_in(kind, [note for note in notes if note.name == kind], duplicates):
                 return None
             note = noted(kind, words, self._at)
-            notes[:] = [note, *(other for other in notes if other.name != kind)]
+            notes[:] = [note, *(existing for existing in notes if existing.name != kind)]
             return note
         mutators = self._own()
         if kind.mark != FLOW_MUTATORS:
             raise UsageError(f"@{kind.__name__} belongs on {kind.target}", where=self._at)
         if not self._goes_in(kind.__name__, [one for one in mutators if type(one) is kind], duplicates):
             return None
-        made = self._made(kind, args, words)
-        mutators[:] = [*(one for one in mutators if type(one) is not kind), made]
-        return made
+        mutator = self._made(kind, args, words)
+        mutators[:] = [*(one for one in mutators if type(one) is not kind), mutator]
+        return mutator
 
     def remove_decorator(
         self, deco_name: str, deco_args: Sequence[Any] | None = None, deco_kwargs: Mapping[str, Any] | None = None
     ) -> bool:
         """Take a flow's decorator off, in `pre_mutate`; without words all of the name. Whether there was one."""
         self._early(f"remove_decorator('{deco_name}')")
-        if any(deco_name in (type(found).__name__, found.decorator_name) for found in self._own()):
+        if any(deco_name in (type(mutator).__name__, mutator.decorator_name) for mutator in self._own()):
             raise UsageError(f"{deco_name} is a FlowMutator, which runs already", where=self._at, fix="leave it")
         notes: list[Note] = vars(self._kind)[WHOLE]
-        kept = [note for note in notes if not _is_meant(note, deco_name, deco_args, deco_kwargs)]
-        removed = len(kept) < len(notes)
-        notes[:] = kept
+        remaining = [note for note in notes if not _is_meant(note, deco_name, deco_args, deco_kwargs)]
+        removed = len(remaining) < len(notes)
+        notes[:] = remaining
         return removed
 
     def __getattr__(self, name: str) -> Any:
         if name in self._configs:
             return self._configs[name]
-        found = None if name.startswith("_") else getattr(self._kind, name, None)
-        if is_step(found):
+        attribute = None if name.startswith("_") else getattr(self._kind, name, None)
+        if is_step(attribute):
             return MutableStep(self._kind, name, self._configs, self._by, self._phase)
-        if isinstance(found, Parameter):
-            return found
-        known = [*steps_of(self._kind), *parameters_of(self._kind)]
-        raise AttributeError(f"flow {self._kind.__name__} has no step or parameter '{name}'{nearest(name, known)}")
+        if isinstance(attribute, Parameter):
+            return attribute
+        names = [*steps_of(self._kind), *parameters_of(self._kind)]
+        raise AttributeError(f"flow {self._kind.__name__} has no step or parameter '{name}'{nearest(name, names)}")
 
     def _notes(self) -> list[Note]:
         return list(vars(self._kind)[WHOLE])
 
     def _own(self) -> list[Any]:
-        found: list[Any] = vars(self._kind)[FLOW_MUTATORS]
-        return found
+        mutators: list[Any] = vars(self._kind)[FLOW_MUTATORS]
+        return mutators
 
 
 class MutableStep(_Mutable):
@@ -259,7 +264,7 @@ class MutableStep(_Mutable):
             if not self._goes_in(kind, there, duplicates):
                 return None
             note = noted(kind, words, self._at)
-            setattr(self._step, NOTES, (note, *(other for other in self._notes() if other not in there)))
+            setattr(self._step, NOTES, (note, *(existing for existing in self._notes() if existing not in there)))
             return note
         if kind.mark not in _MARKS:
             raise UsageError(f"@{kind.__name__} belongs on {kind.target}", where=self._at)
@@ -268,9 +273,9 @@ class MutableStep(_Mutable):
         if not self._goes_in(kind.__name__, [one for one in self._own() if type(one) is kind], duplicates):
             return None
         self._take_off(lambda one: type(one) is kind)
-        made = self._made(kind, args, words)
-        made._put(self._step)
-        return made
+        user_decorator = self._made(kind, args, words)
+        user_decorator._put(self._step)
+        return user_decorator
 
     def remove_decorator(
         self, deco_name: str, deco_args: Sequence[Any] | None = None, deco_kwargs: Mapping[str, Any] | None = None
@@ -278,31 +283,34 @@ class MutableStep(_Mutable):
         """Take a decorator off; without arguments or words all of that name. Whether there was one."""
         every = deco_args is None and deco_kwargs is None
 
-        def meant(found: Any) -> bool:
-            if deco_name not in (type(found).__name__, found.decorator_name):
+        def meant(user_decorator: Any) -> bool:
+            if deco_name not in (type(user_decorator).__name__, user_decorator.decorator_name):
                 return False
-            return every or (list(found._args), dict(found._kwargs)) == (list(deco_args or ()), dict(deco_kwargs or {}))
+            return every or (list(user_decorator._args), dict(user_decorator._kwargs)) == (
+                list(deco_args or ()),
+                dict(deco_kwargs or {}),
+            )
 
-        if any(meant(found) and hasattr(found, "mutate") for found in self._own()):
+        if any(meant(user_decorator) and hasattr(user_decorator, "mutate") for user_decorator in self._own()):
             self._early(f"remove_decorator('{deco_name}'), of a StepMutator,")
         removed = self._take_off(meant)
         notes = self._notes()
-        kept = tuple(note for note in notes if not _is_meant(note, deco_name, deco_args, deco_kwargs))
-        setattr(self._step, NOTES, kept)
-        return removed or len(kept) < len(notes)
+        remaining = tuple(note for note in notes if not _is_meant(note, deco_name, deco_args, deco_kwargs))
+        setattr(self._step, NOTES, remaining)
+        return removed or len(remaining) < len(notes)
 
     def _notes(self) -> list[Note]:
         return list(notes_of(self._step))
 
     def _own(self) -> list[Any]:
-        found = {id(one): one for mark in _MARKS for one in getattr(self._step, mark, ())}
-        return list(found.values())
+        by_id = {id(one): one for mark in _MARKS for one in getattr(self._step, mark, ())}
+        return list(by_id.values())
 
-    def _take_off(self, meant: Any) -> bool:
-        before = len(self._own())
+    def _take_off(self, matches: Any) -> bool:
+        count = len(self._own())
         for mark in _MARKS:
-            setattr(self._step, mark, tuple(one for one in getattr(self._step, mark, ()) if not meant(one)))
-        return len(self._own()) < before
+            setattr(self._step, mark, tuple(one for one in getattr(self._step, mark, ()) if not matches(one)))
+        return len(self._own()) < count
 
 
 class _Removed:
@@ -363,29 +371,29 @@ def pre_mutated(kind: type[FlowInstance], configs: Mapping[str, Any]) -> type[Fl
     """A flow as its mutators' `pre_mutate` leaves it; itself where it has none."""
     if not has_mutators(kind):
         return kind
-    made = _below(kind)
-    setattr(made, FLOW_MUTATORS, [found.ready(configs) for found in _of_flow(kind)])
-    _run(made, "early", configs)
-    return made
+    copy = _below(kind)
+    setattr(copy, FLOW_MUTATORS, [mutator.ready(configs) for mutator in _of_flow(kind)])
+    _run(copy, "early", configs)
+    return copy
 
 
 def mutated(kind: type[FlowInstance], configs: Mapping[str, Any], attached: Sequence[str] = ()) -> type[FlowInstance]:
     """What `pre_mutated` made, with the command line's decorators and what `mutate` then leaves of it."""
-    made = _below(kind)
-    setattr(made, FLOW_MUTATORS, list(vars(kind).get(FLOW_MUTATORS, ())))
-    for name in steps_of(made):
-        step = MutableStep(made, name, configs, None, "early")
+    copy = _below(kind)
+    setattr(copy, FLOW_MUTATORS, list(vars(kind).get(FLOW_MUTATORS, ())))
+    for name in steps_of(copy):
+        step = MutableStep(copy, name, configs, None, "early")
         for text in attached:
             step.add_decorator(text)
-    _run(made, "late", configs)
-    return made
+    _run(copy, "late", configs)
+    return copy
 
 
 def _of_flow(kind: type) -> list[Any]:
     """A flow's mutators, those that it inherits first."""
     if WHOLE in vars(kind):
         return list(vars(kind)[FLOW_MUTATORS])
-    return [found for base in reversed(kind.__mro__) for found in vars(base).get(FLOW_MUTATORS, ())]
+    return [mutator for base in reversed(kind.__mro__) for mutator in vars(base).get(FLOW_MUTATORS, ())]
 
 
 def _below(kind: type[FlowInstance]) -> type[FlowInstance]:
@@ -405,32 +413,34 @@ def _copied(step: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _run(made: type[FlowInstance], phase: Phase, configs: Mapping[str, Any]) -> None:
+def _run(kind: type[FlowInstance], phase: Phase, configs: Mapping[str, Any]) -> None:
     """All mutators of a phase: the flow's, then those of each step, each with those that were added meanwhile."""
-    mutators: list[Any] = vars(made)[FLOW_MUTATORS]
+    mutators: list[Any] = vars(kind)[FLOW_MUTATORS]
     done: list[Any] = []
-    while waiting := [found for found in mutators if not any(found is other for other in done)]:
+    while waiting := [mutator for mutator in mutators if not any(mutator is called for called in done)]:
         done.append(waiting[0])
-        _call(waiting[0], phase, MutableFlow(made, configs, waiting[0], phase), f"flow '{made.__name__}'")
-    for step in steps_of(made).values():
+        _call(waiting[0], phase, MutableFlow(kind, configs, waiting[0], phase), f"flow '{kind.__name__}'")
+    for step in steps_of(kind).values():
         if phase == "early":
-            setattr(step, STEP_MUTATORS, [found.ready(configs) for found in getattr(step, STEP_MUTATORS, ())])
-    for name, step in steps_of(made).items():
+            setattr(step, STEP_MUTATORS, [mutator.ready(configs) for mutator in getattr(step, STEP_MUTATORS, ())])
+    for name, step in steps_of(kind).items():
         done = []
-        while waiting := [found for found in getattr(step, STEP_MUTATORS, ()) if not any(found is one for one in done)]:
+        while waiting := [
+            mutator for mutator in getattr(step, STEP_MUTATORS, ()) if not any(mutator is one for one in done)
+        ]:
             done.append(waiting[0])
-            _call(waiting[0], phase, MutableStep(made, name, configs, waiting[0], phase), f"step '{name}'")
+            _call(waiting[0], phase, MutableStep(kind, name, configs, waiting[0], phase), f"step '{name}'")
 
 
-def _call(mutator: Any, phase: Phase, mutable: Any, what: str) -> None:
-    said = f"{type(mutator).__name__}.{_PHASES[phase]} of {what}"
+def _call(mutator: Any, phase: Phase, mutable: Any, target: str) -> None:
+    call = f"{type(mutator).__name__}.{_PHASES[phase]} of {target}"
     try:
         getattr(mutator, _PHASES[phase])(mutable)
     except StokerError as error:
-        raise type(error)(f"{said}: {error.message}", where=error.where or mutator.where, fix=error.fix) from error
+        raise type(error)(f"{call}: {error.message}", where=error.where or mutator.where, fix=error.fix) from error
     except Exception as error:  # the user's own mutator
         raise UsageError(
-            f"{said} failed: {type(error).__name__}: {error}",
+            f"{call} failed: {type(error).__name__}: {error}",
             where=_last_line(error) or mutator.where,
             fix=f"it was put there at {mutator.where}",
         ) from error
@@ -438,8 +448,8 @@ def _call(mutator: Any, phase: Phase, mutable: Any, what: str) -> None:
 
 def _last_line(error: Exception) -> str:
     """The last line of the user's own that an error came from."""
-    found = ""
+    position = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         if frame.f_globals.get("__name__", "").partition(".")[0] != "stoker":
-            found = place(frame.f_code.co_filename, line)
-    return found
+            position = place(frame.f_code.co_filename, line)
+    return position

@@ -112,11 +112,11 @@ def _written_when_it_begins(content: Callable[[str], str]) -> Apply:
     """What an option does whose file gets something of the run when that begins."""
 
     def apply(request: RunRequest, name: str) -> RunRequest:
-        before = request.began
+        on_begin = request.began
 
         def began(run: str) -> None:
-            if before is not None:
-                before(run)
+            if on_begin is not None:
+                on_begin(run)
             path = Path(name)
             beside = path.with_name(f".{path.name}.{os.getpid()}")
             beside.write_text(content(run), encoding="utf-8")

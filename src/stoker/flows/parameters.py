@@ -87,10 +87,10 @@ class Parameter:
         if instance is None:
             return self
         task = instance.__dict__.get(TASK)
-        found = UNSET if task is None else task.parameter(self.name)
-        if found is UNSET:
+        value = UNSET if task is None else task.parameter(self.name)
+        if value is UNSET:
             raise AttributeError(f"parameter '{self.name}' has a value only while a task runs")
-        return self.value_for_step(found)
+        return self.value_for_step(value)
 
     def __set__(self, instance: Any, value: Any) -> None:
         raise AttributeError(f"parameter '{self.name}' cannot be set: it is the same in every task")
@@ -129,8 +129,8 @@ class Parameter:
             return None
         if self.multiple and isinstance(value, (list, tuple)):
             return [self._one(item) for item in value]
-        found = self._one(value)
-        return [found] if self.multiple else found
+        element = self._one(value)
+        return [element] if self.multiple else element
 
     def _one(self, value: Any) -> Any:
         if self.separator is not None and isinstance(value, str):
@@ -194,13 +194,15 @@ class IncludeFile(Parameter):
         return None if value is None else f"<file of {len(value)} {'characters' if self._is_text else 'bytes'}>"
 
 
-def _type_of(given: Any, default: Any, name: str, where: str) -> Any:
-    if given is JSONType or isinstance(given, JSONType):
+def _type_of(annotation: Any, default: Any, name: str, where: str) -> Any:
+    if annotation is JSONType or isinstance(annotation, JSONType):
         return JSONType
-    if given is not None:
-        if not isinstance(given, type) and not hasattr(given, "__origin__"):
-            raise ParameterError(f"parameter '{name}': type={given!r} is no type", where=where, fix="write type=int")
-        return given
+    if annotation is not None:
+        if not isinstance(annotation, type) and not hasattr(annotation, "__origin__"):
+            raise ParameterError(
+                f"parameter '{name}': type={annotation!r} is no type", where=where, fix="write type=int"
+            )
+        return annotation
     if default is UNSET or default is None or callable(default):
         return str
     kind = type(default)
@@ -244,19 +246,19 @@ def missing(flow: str, parameter: Parameter) -> ParameterError:
 
 def parse(kind: type, words: Sequence[str], flags: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """The flow's own parameters from `--lr 0.1`, `--lr=0.1`, and for a yes or no only `--fast`."""
-    known = {found.name.replace("_", "-"): found for found in parameters_of(kind).values()}
-    given: dict[str, Any] = {}
-    rest: list[str] = []
+    parameters = {candidate.name.replace("_", "-"): candidate for candidate in parameters_of(kind).values()}
+    values: dict[str, Any] = {}
+    arguments: list[str] = []
     line = list(words)
     while line:
         word = line.pop(0)
         flag, equals, value = word.partition("=")
         if not flag.startswith("--"):
-            rest.append(word)
+            arguments.append(word)
             continue
-        parameter = known.get(flag.removeprefix("--").replace("_", "-"))
+        parameter = parameters.get(flag.removeprefix("--").replace("_", "-"))
         if parameter is None:
-            near = nearest(flag, [*(found.flag for found in known.values()), *flags])
+            near = nearest(flag, [*(candidate.flag for candidate in parameters.values()), *flags])
             raise UsageError(f"flow {kind.__name__} has no parameter for {flag}{near}")
         if not equals:
             if parameter.type is bool and (not line or line[0].startswith("--")):
@@ -266,34 +268,34 @@ def parse(kind: type, words: Sequence[str], flags: Sequence[str]) -> tuple[dict[
             else:
                 value = line.pop(0)
         if parameter.multiple:
-            given.setdefault(parameter.name, []).append(value)
+            values.setdefault(parameter.name, []).append(value)
         else:
-            given[parameter.name] = value
-    return given, rest
+            values[parameter.name] = value
+    return values, arguments
 
 
 def rows(kind: type) -> list[tuple[str, str]]:
     """For the help: each parameter as it is written, with its help and its default."""
-    found = []
+    lines = []
     for parameter in parameters_of(kind).values():
         default = "required" if parameter.required else f"default: {parameter.default!r}"
-        shown = default if parameter.show_default else ""
-        text = "  ".join(part for part in (parameter.help, shown) if part)
-        found.append((f"{parameter.flag} {parameter.kind}", text))
-    return found
+        default_text = default if parameter.show_default else ""
+        text = "  ".join(part for part in (parameter.help, default_text) if part)
+        lines.append((f"{parameter.flag} {parameter.kind}", text))
+    return lines
 
 
-def bound(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+def bound(kind: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """All parameters of a flow by name: what is given, parsed, and the defaults of the rest."""
-    known = {parameter.name: parameter for parameter in parameters_of(kind).values()}
-    by_word = {name.replace("-", "_"): name for name in known}
+    parameters = {parameter.name: parameter for parameter in parameters_of(kind).values()}
+    by_word = {name.replace("-", "_"): name for name in parameters}
     values: dict[str, Any] = {}
-    for word, value in given.items():
+    for word, value in arguments.items():
         name = by_word.get(word.replace("-", "_"))
         if name is None:
-            raise ParameterError(f"flow {kind.__name__} has no parameter '{word}'{nearest(word, known)}")
-        values[name] = known[name].parsed(value)
-    for name, parameter in known.items():
+            raise ParameterError(f"flow {kind.__name__} has no parameter '{word}'{nearest(word, parameters)}")
+        values[name] = parameters[name].parsed(value)
+    for name, parameter in parameters.items():
         if name in values:
             continue
         if parameter.required:
@@ -343,21 +345,21 @@ class ConfigValue(Mapping[str, Any]):
 class Later:
     """A place in a config, or an expression over configs, whose value is known when the flow is looked at."""
 
-    def __init__(self, shown: str, look: Callable[[Mapping[str, Any]], Any]) -> None:
-        self._shown = shown
+    def __init__(self, expression: str, look: Callable[[Mapping[str, Any]], Any]) -> None:
+        self._shown = expression
         self._look = look
 
     def value(self, configs: Mapping[str, Any]) -> Any:
         """What it is, with the configs by attribute."""
         try:
-            found = self._look(configs)
+            value = self._look(configs)
         except StokerError:
             raise
         except Exception as error:  # the user's expression, or a key that the file lacks
             raise ParameterError(
                 f"{self._shown}: {type(error).__name__}: {error}", fix="see the config's file"
             ) from None
-        return found.to_dict() if isinstance(found, ConfigValue) else found
+        return value.to_dict() if isinstance(value, ConfigValue) else value
 
     def __getattr__(self, name: str) -> Later:
         if name.startswith("_"):
@@ -459,11 +461,11 @@ def filled(value: Any, configs: Mapping[str, Any]) -> Any:
     if isinstance(value, Later):
         return value.value(configs)
     if isinstance(value, dict):
-        return {key: filled(found, configs) for key, found in value.items()}
+        return {key: filled(item, configs) for key, item in value.items()}
     if isinstance(value, list):
-        return [filled(found, configs) for found in value]
+        return [filled(item, configs) for item in value]
     if type(value) is tuple:
-        return tuple(filled(found, configs) for found in value)
+        return tuple(filled(item, configs) for item in value)
     return value
 
 

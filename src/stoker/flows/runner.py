@@ -78,8 +78,8 @@ class Runner:
 
     def cleanup(self) -> None:
         """End what still runs, and remove what was written of it."""
-        for found in self._runs:
-            found.end()
+        for run in self._runs:
+            run.end()
         self._removed()
 
     def __enter__(self) -> Runner:
@@ -98,41 +98,41 @@ class Runner:
     ) -> None:
         self.cleanup()
 
-    def _started(self, command: str, words: Sequence[str], given: Mapping[str, Any]) -> ExecutingRun:
+    def _started(self, command: str, words: Sequence[str], options: Mapping[str, Any]) -> ExecutingRun:
         self._count += 1
         folder = self._folder / str(self._count)
         folder.mkdir()
         argv = [sys.executable, self.flow_file, command, *words, f"--run-id-file={folder / 'id'}"]
-        argv += [word for name, value in {**self._options, **given}.items() for word in _words(name, value)]
+        argv += [word for name, value in {**self._options, **options}.items() for word in _words(name, value)]
         with open(folder / "stdout", "wb") as out, open(folder / "stderr", "wb") as err:
             process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self._env, cwd=self._cwd
             )
-        found = ExecutingRun(process, folder, self)
-        self._runs.append(found)
-        return found
+        run = ExecutingRun(process, folder, self)
+        self._runs.append(run)
+        return run
 
-    def _blocking(self, command: str, words: Sequence[str], given: Mapping[str, Any]) -> ExecutingRun:
-        found = self._started(command, words, given)
-        shown = dict.fromkeys(_STREAMS, 0)
+    def _blocking(self, command: str, words: Sequence[str], options: Mapping[str, Any]) -> ExecutingRun:
+        run = self._started(command, words, options)
+        positions = dict.fromkeys(_STREAMS, 0)
         while True:
-            over = found.process.poll() is not None
+            over = run.process.poll() is not None
             if self.show_output:
                 for name in _STREAMS:
-                    text = found.written(name, shown[name])
-                    shown[name] += len(text)
+                    text = run.written(name, positions[name])
+                    positions[name] += len(text)
                     getattr(sys, name).write(text.decode("utf-8", "replace"))
             if over:
-                return found
+                return run
             time.sleep(_LOOK)
 
-    async def _begun(self, command: str, words: Sequence[str], given: Mapping[str, Any]) -> ExecutingRun:
-        found = self._started(command, words, given)
-        while found.run_id is None and found.process.poll() is None:  # noqa: ASYNC110 another process writes it
+    async def _begun(self, command: str, words: Sequence[str], options: Mapping[str, Any]) -> ExecutingRun:
+        run = self._started(command, words, options)
+        while run.run_id is None and run.process.poll() is None:  # noqa: ASYNC110 another process writes it
             await asyncio.sleep(_LOOK)
-        if found.run_id is None:
-            raise RunFailed(f"{self.flow_file} did not begin a run: {found.stderr.strip()[-2000:]}")
-        return found
+        if run.run_id is None:
+            raise RunFailed(f"{self.flow_file} did not begin a run: {run.stderr.strip()[-2000:]}")
+        return run
 
 
 class ExecutingRun:

@@ -106,19 +106,19 @@ def of_flow(kind: type, environment: str | None = None) -> tuple[Layer, ...]:
 
     `environment` is where the packages of steps come from, as the command line says.
     """
-    found = [Layer(origin=f"flow {kind.__name__}", values={"cache": False})]
+    layers = [Layer(origin=f"flow {kind.__name__}", values={"cache": False})]
     if environment is not None:
-        asked = {"packages": {"environment": environment}}
-        found.append(layer_from(f"--environment={environment}", (asked,)))
-    return tuple(found)
+        packages = {"packages": {"environment": environment}}
+        layers.append(layer_from(f"--environment={environment}", (packages,)))
+    return tuple(layers)
 
 
 def tags_of(kind: type) -> tuple[str, ...]:
     """Tags that `@project` gives to every run."""
-    found = next((note for note in notes_of(kind) if note.name == "project"), None)
-    if found is None:
+    project = next((note for note in notes_of(kind) if note.name == "project"), None)
+    if project is None:
         return ()
-    return (f"project:{found.values['name']}", f"project_branch:{branch_of(found)}")
+    return (f"project:{project.values['name']}", f"project_branch:{branch_of(project)}")
 
 
 def branch_of(note: Note) -> str:
@@ -131,12 +131,12 @@ def branch_of(note: Note) -> str:
 
 def attached_note(text: str) -> Note:
     """A decorator of the command line: "resources:gpu=2,memory=8GB", or only its name."""
-    name, colon, rest = text.partition(":")
-    known = [name for name, kind in KINDS.items() if not kind.of_flow]
+    name, colon, words = text.partition(":")
+    names = [name for name, kind in KINDS.items() if not kind.of_flow]
     where = f"--with {text}"
-    if name not in known:
-        raise UsageError(f"there is no decorator '{name}'{near(name, known)}", where=where)
-    return noted(name, words_of(name, rest, where) if colon else {}, where)
+    if name not in names:
+        raise UsageError(f"there is no decorator '{name}'{near(name, names)}", where=where)
+    return noted(name, words_of(name, words, where) if colon else {}, where)
 
 
 def not_here(step: str, options: FlowStepOptions) -> Finding:
@@ -154,27 +154,27 @@ def hinted(options: FlowStepOptions, step: str, cpus: float, memory: int) -> tup
 
     A GPU that the machine has is leased. One that it lacks makes the step run on the CPU, and its receipt says so.
     """
-    asked = next((layer for layer in options.layers if "resources" in layer.values), None)
-    if asked is None:
+    resources_layer = next((layer for layer in options.layers if "resources" in layer.values), None)
+    if resources_layer is None:
         return options, ()
-    wanted = asked.values["resources"]
-    place = f"{asked.origin}, a hint on this machine"
+    requests = resources_layer.values["resources"]
+    origin = f"{resources_layer.origin}, a hint on this machine"
     less: dict[str, Any] = {}
-    said = []
-    for name, room, shown in (("cpu_count", cpus, f"{cpus:g} CPUs"), ("memory", memory, memory_text(memory))):
-        if name in wanted and wanted[name] > room:
+    messages = []
+    for name, room, amount in (("cpu_count", cpus, f"{cpus:g} CPUs"), ("memory", memory, memory_text(memory))):
+        if name in requests and requests[name] > room:
             less[name] = room
-            asks = f"{wanted[name]:g} CPUs" if name == "cpu_count" else size_text(wanted[name])
-            said.append(f"{step}: @resources asks for {asks}; this machine has {shown}, and the step gets that")
-    for name, shown in (("shared_memory", "shared memory"), ("disk", "disk")):
-        if wanted.get(name):
+            asks = f"{requests[name]:g} CPUs" if name == "cpu_count" else size_text(requests[name])
+            messages.append(f"{step}: @resources asks for {asks}; this machine has {amount}, and the step gets that")
+    for name, amount in (("shared_memory", "shared memory"), ("disk", "disk")):
+        if requests.get(name):
             less[name] = None
-            said.append(f"{step}: @resources asks for {shown}; on this machine it is everybody's")
+            messages.append(f"{step}: @resources asks for {amount}; on this machine it is everybody's")
     values: dict[str, Any] = {"accelerator_policy": "prefer"}
     if less:
         values["resources"] = less
-    layer = Layer(origin=place, values=values, level="step")
-    return attrs.evolve(options, layers=(*options.layers, layer)), tuple(said)
+    layer = Layer(origin=origin, values=values, level="step")
+    return attrs.evolve(options, layers=(*options.layers, layer)), tuple(messages)
 
 
 def _title(name: str) -> str:
@@ -198,8 +198,8 @@ def _asked(note: Note) -> dict[str, Any]:
 
 def _own(note: Note) -> dict[str, Any]:
     """What a platform's decorator says beside resources."""
-    rest = {word: value for word, value in note.values.items() if word not in HARDWARE}
-    return {word: value for word, value in rest.items() if value is not None}
+    settings = {word: value for word, value in note.values.items() if word not in HARDWARE}
+    return {word: value for word, value in settings.items() if value is not None}
 
 
 def _resources(step: str, notes: Sequence[Note]) -> Layer | None:

@@ -24,11 +24,11 @@ class FlowSpec(FlowInstance):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        begun = vars(cls).get("__init__")
-        if begun is not None and "__init__" not in getattr(begun, "__code__", cls.__init__.__code__).co_names:
+        init = vars(cls).get("__init__")
+        if init is not None and "__init__" not in getattr(init, "__code__", cls.__init__.__code__).co_names:
             raise UsageError(
                 f"flow {cls.__name__} has an __init__ of its own, which would keep {cls.__name__}() from running it",
-                where=place_of(begun),
+                where=place_of(init),
                 fix="set what all steps see as attributes of the class, and artifacts in its first step",
             )
         if request.WORKER:

@@ -100,9 +100,9 @@ class Earlier:
             if row is None or row.status not in STEP_GOOD:
                 self._open.append((task, "did not end" if row is None else _WAS.get(row.status, "did not end")))
                 continue
-            made = {out.name: out.artifact.wire() for out in self._records.outputs(self._run, task.key)}
+            outputs = {out.name: out.artifact.wire() for out in self._records.outputs(self._run, task.key)}
             try:
-                line.extend(self._ways.after(task, made).tasks)
+                line.extend(self._ways.after(task, outputs).tasks)
             except GraphError as error:
                 self._astray.append(error)
 
@@ -126,17 +126,17 @@ class Earlier:
 
 def with_artifacts(trees: Trees, values: Mapping[str, Any], blobs: Blobs) -> Trees:
     """What a task is given, with other values for some artifacts and parameters; in a join those of every input."""
-    own = sorted(name for name in values if name in OWN)
-    if own:
-        raise UsageError(f"'{own[0]}' is the flow's own, and no artifact", fix="leave it out")
+    reserved = sorted(name for name in values if name in OWN)
+    if reserved:
+        raise UsageError(f"'{reserved[0]}' is the flow's own, and no artifact", fix="leave it out")
     wires = {name: artifacts.save(value, blobs).wire() for name, value in values.items()}
     parameters = {name: wire for name, wire in wires.items() if name in trees["parameters"]["dict"]}
-    rest = {name: wire for name, wire in wires.items() if name not in parameters}
-    found = {**trees, "parameters": _replaced(trees["parameters"], parameters)}
+    others = {name: wire for name, wire in wires.items() if name not in parameters}
+    inputs = {**trees, "parameters": _replaced(trees["parameters"], parameters)}
     if "inputs" not in trees:
-        return {**found, "artifacts": _replaced(trees["artifacts"], rest)}
-    entries = [{**entry, "artifacts": {**entry["artifacts"], **rest}} for entry in joined(trees, blobs)]
-    return {**found, "inputs": {"value": artifacts.save(entries, blobs).wire()}}
+        return {**inputs, "artifacts": _replaced(trees["artifacts"], others)}
+    entries = [{**entry, "artifacts": {**entry["artifacts"], **others}} for entry in joined(trees, blobs)]
+    return {**inputs, "inputs": {"value": artifacts.save(entries, blobs).wire()}}
 
 
 def _replaced(tree: Trees, wires: Mapping[str, Wire]) -> Trees:
@@ -145,17 +145,17 @@ def _replaced(tree: Trees, wires: Mapping[str, Wire]) -> Trees:
 
 def joined(trees: Trees, blobs: Blobs) -> list[dict[str, Any]]:
     """The tasks that meet in a join; none for another task."""
-    found: list[dict[str, Any]] = (
+    entries: list[dict[str, Any]] = (
         artifacts.load(from_wire(trees["inputs"]["value"]), blobs) if "inputs" in trees else []
     )
-    return found
+    return entries
 
 
-def alone(made: Plan, step: StepPlan, key: str, trees: Trees) -> Plan:
+def alone(plan: Plan, step: StepPlan, key: str, trees: Trees) -> Plan:
     """The plan of a task on its own: it is tried once, in this machine's Python, and is not found again."""
     settings = attrs.evolve(step.settings, retry=NO_RETRY, cache=False, docker=None, step_operator=None)
     one = attrs.evolve(step, key=key, inputs=trees, after=(), settings=settings, backend=ORCHESTRATOR)
-    return attrs.evolve(made, steps=(one,), dynamic=False, source=None)
+    return attrs.evolve(plan, steps=(one,), dynamic=False, source=None)
 
 
 _FOLDER: Final = "spins"
@@ -256,23 +256,23 @@ def _artifacts_of(file: Path) -> Mapping[str, Any]:
         raise UsageError(
             f"--artifacts-module {file}: {type(error).__name__}: {error}", fix="mend the module"
         ) from error
-    found = getattr(module, "ARTIFACTS", None)
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+    values = getattr(module, "ARTIFACTS", None)
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise UsageError(f"--artifacts-module {file}: it has no dict ARTIFACTS of values by name", fix=fix)
-    return found
+    return values
 
 
 def _origin(flow: FlowDefinition, wish: Wish, client: Client, space: str | None) -> Run:
     """The run that is named, or the newest in the namespace."""
     if not wish.run:
-        found = client.runs(pipeline=flow.name, tag=space, limit=1)
-        if not found:
+        runs = client.runs(pipeline=flow.name, tag=space, limit=1)
+        if not runs:
             where = f" in namespace '{space}'" if space else ""
             raise NotFound(
                 f"flow {flow.name} has not been run yet{where}: a task is given what an earlier run gave it",
                 fix="`run` the flow once" + ("; --namespace= looks at everybody's runs" if space else ""),
             )
-        return found[0]
+        return runs[0]
     run = client.run(wish.run)
     if run.pipeline == flow.name + flows.SPUN:
         raise UsageError(f"run {run.id} is a spin itself, of one task", fix="name the run of a whole flow")
@@ -292,7 +292,7 @@ def _spin(session: Session, flow: FlowDefinition, wish: Wish, origin: Run) -> No
     with moment as store:
         elsewhere = BACKENDS.load(session.stack.orchestrator.flavor).room is None
         session.stack, session.store = _here(session.stack), store
-        made, task = _plan(session, flow, wish, lender, origin)
+        plan, task = _plan(session, flow, wish, lender, origin)
         id = driver.new_id(time.time())
         observer = _Shown(f"{flow.name}/{id}/{task.step}/{task.key}" if wish.keep else "", session.request.quiet)
         observer.message(f"{flow.name}: {task.key} on its own, as run {origin.id} reached it")
@@ -300,7 +300,7 @@ def _spin(session: Session, flow: FlowDefinition, wish: Wish, origin: Run) -> No
             observer.message(line)
         if elsewhere:
             observer.message(f"{task.step}: runs here, in no image")
-        _drive(session, flow, made, observer, id=id, origin=origin)
+        _drive(session, flow, plan, observer, id=id, origin=origin)
 
 
 def _here(stack: Stack) -> Stack:
@@ -340,39 +340,39 @@ def _plan(session: Session, flow: FlowDefinition, wish: Wish, lender: Store, ori
         settings=settings,
         where=flow.where,
     )
-    made = alone(blank, _template(session, plans[task.step], task, settings), task.key, trees)
-    return attrs.evolve(made, findings=driver.findings_again(session, made.steps, settings)), task
+    plan = alone(blank, _template(session, plans[task.step], task, settings), task.key, trees)
+    return attrs.evolve(plan, findings=driver.findings_again(session, plan.steps, settings)), task
 
 
 def _left(flow: FlowDefinition, wish: Wish) -> dict[str, list[str]]:
     """What the command line, this one or the run's, says of decorators, without those that a spin does not have."""
-    said = flow.command_line
+    words = flow.command_line
     every = [name for name, kind in KINDS.items() if not kind.of_flow]
-    out = {*said.get("without", ()), *(every if wish.bare else (*LEFT_OUT, *platform_names()))}
-    attached = [text for text in said.get("with", ()) if not wish.bare and text.partition(":")[0] not in out]
+    out = {*words.get("without", ()), *(every if wish.bare else (*LEFT_OUT, *platform_names()))}
+    attached = [text for text in words.get("with", ()) if not wish.bare and text.partition(":")[0] not in out]
     return {"with": attached, "without": sorted(out)}
 
 
 def _parameters(flow: FlowDefinition, were: Mapping[str, Any], store: Store) -> dict[str, Any]:
     """The parameters as they were; one that the flow did not have then has its default."""
-    found = dict(were)
+    parameters = dict(were)
     for parameter in parameters_of(flow.kind).values():
-        if parameter.name not in found and not parameter.required:
+        if parameter.name not in parameters and not parameter.required:
             value = parameter.resolved(flow.name)
-            found[parameter.name] = artifacts.save(value, store.blobs).wire()
-    return found
+            parameters[parameter.name] = artifacts.save(value, store.blobs).wire()
+    return parameters
 
 
 def _reached(
     flow: FlowDefinition, wish: Wish, origin: Run, lender: Store, *, parameters: Mapping[str, Any], store: Store
 ) -> tuple[TaskState, Trees]:
     """The task as the earlier run reached it, with what it is given."""
-    notes = {name: found.notes for name, found in task_options(flow).items()}
+    notes = {name: options.notes for name, options in task_options(flow).items()}
     ways = Ways(flow.graph, parameters, store.blobs, notes=notes)
-    before = flow.graph.before()
-    ancestors = list(before[wish.step])
+    predecessors = flow.graph.before()
+    ancestors = list(predecessors[wish.step])
     for name in ancestors:
-        ancestors += [other for other in before[name] if other not in ancestors]
+        ancestors += [predecessor for predecessor in predecessors[name] if predecessor not in ancestors]
     earlier = Earlier(origin.id, lender.records, ways)
     task, trees = earlier.given(wish.step, wish.task, ancestors=frozenset(ancestors))
     if wish.artifacts:
@@ -394,56 +394,56 @@ def _template(session: Session, template: StepPlan, task: TaskState, settings: P
 
 def _said(flow: FlowDefinition, wish: Wish) -> list[str]:
     """What is to be said of the step beforehand: requests that are hints, and decorators that do not count."""
-    said = [line for line in flow.said if line.startswith(f"{wish.step}: ")]
+    lines = [line for line in flow.said if line.startswith(f"{wish.step}: ")]
     has = {note.name for note in notes_of(steps_of(flow.kind)[wish.step])}
     left_out = KINDS if wish.bare else (*platform_names(), *LEFT_OUT)
     out = [f"@{name}" for name in left_out if name in has]
     if out:
-        said.append(f"{wish.step}: without {', '.join(out)}")
+        lines.append(f"{wish.step}: without {', '.join(out)}")
     if "catch" in has and not wish.bare:
-        said.append(f"{wish.step}: @catch catches nothing here, so that a failure is seen")
-    return said
+        lines.append(f"{wish.step}: @catch catches nothing here, so that a failure is seen")
+    return lines
 
 
-def _drive(session: Session, flow: FlowDefinition, made: Plan, observer: _Shown, *, id: str, origin: Run) -> None:
-    refuse(made)
-    builder = session.builder(made.settings, observer.message)
+def _drive(session: Session, flow: FlowDefinition, plan: Plan, observer: _Shown, *, id: str, origin: Run) -> None:
+    refuse(plan)
+    builder = session.builder(plan.settings, observer.message)
     if builder is not None:
-        made = session.stage(made, builder)
-    made = session.prepare(made)
+        plan = session.stage(plan, builder)
+    plan = session.prepare(plan)
     now, token = time.time(), driver.new_token()
     row = RunRow(
         id=id,
-        pipeline=made.pipeline,
+        pipeline=plan.pipeline,
         created=now,
         started=now,
         parameters=origin.parameters,
         tags=(flow.namespace,),
-        source=made.where,
-        stack=made.stack,
-        failure_mode=made.failure_mode,
+        source=plan.where,
+        stack=plan.stack,
+        failure_mode=plan.failure_mode,
         driver=this_process(),
         token=token,
         heartbeat=now,
     )
-    session.store.records.create_run(row, plan=plandoc.dump(made))
+    session.store.records.create_run(row, plan=plandoc.dump(plan))
     if session.request.began is not None:
         session.request.began(id)
     try:
-        Drive(session, made, made.settings, observer, id=id, token=token, body=None).go()
+        Drive(session, plan, plan.settings, observer, id=id, token=token, body=None).go()
     except RunCancelled:
-        raise RunCancelled(f"the spin of {made.steps[0].key} was stopped", fix="spin it again") from None
+        raise RunCancelled(f"the spin of {plan.steps[0].key} was stopped", fix="spin it again") from None
     except RunFailed as error:
-        told = error.message.partition(": ")[2]
-        raise RunFailed(told, fix=f"mend it, and spin it again: spin {origin.id}/{made.steps[0].key}") from None
+        summary = error.message.partition(": ")[2]
+        raise RunFailed(summary, fix=f"mend it, and spin it again: spin {origin.id}/{plan.steps[0].key}") from None
 
 
 class _Shown(Terminal):
     """A run of one task in the terminal; `kept` is the task's path, empty where nothing is kept."""
 
-    def __init__(self, kept: str, quiet: bool) -> None:
+    def __init__(self, pathspec: str, quiet: bool) -> None:
         super().__init__(verbose=not quiet)
-        self._kept = kept
+        self._kept = pathspec
 
     def _closing_lines(self, status: str) -> list[str]:
         took = time_text(time.monotonic() - self._started)

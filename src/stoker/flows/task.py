@@ -71,21 +71,21 @@ class FlowTask:
             if hasattr(kind, name):
                 self.value(name)  # else the class's own attribute of that name would be read
 
-    def _as_run(self, written: Any) -> Any:
+    def _as_run(self, kind: Any) -> Any:
         """The flow's class as its mutators and the command line make it, with the configs that the run has."""
-        for attribute, config in parameters_of(written).items():
+        for attribute, config in parameters_of(kind).items():
             if isinstance(config, Config):
                 content = self.parameter(config.name)
                 self._configs[attribute] = config.value_for_step(None if content is UNSET else content)
         attached = json.loads(os.environ.get(flowcurrent.VARIABLE, "{}")).get("with", ())
-        changed = flowmutators.has_mutators(written)
+        changed = flowmutators.has_mutators(kind)
         if not changed and not any(flowusers.named(text.partition(":")[0]) for text in attached):
-            return written
-        known = json.dumps([{name: self._parameters[name]["d"] for name in sorted(self._parameters)}, attached])
-        if _MADE.get(written, ("", None))[0] != known:
-            early = flowmutators.pre_mutated(written, self._configs)
-            _MADE[written] = known, flowmutators.mutated(early, self._configs, attached)
-        return _MADE[written][1]
+            return kind
+        key = json.dumps([{name: self._parameters[name]["d"] for name in sorted(self._parameters)}, attached])
+        if _MADE.get(kind, ("", None))[0] != key:
+            early = flowmutators.pre_mutated(kind, self._configs)
+            _MADE[kind] = key, flowmutators.mutated(early, self._configs, attached)
+        return _MADE[kind][1]
 
     def __call__(self) -> None:
         """Run the step's method."""
@@ -117,8 +117,8 @@ class FlowTask:
 
     def note(self, name: str) -> Mapping[str, Any] | None:
         """What a decorator of the step was given; None where the step does not have it."""
-        found: Mapping[str, Any] | None = self.place["notes"].get(name)
-        return found
+        words: Mapping[str, Any] | None = self.place["notes"].get(name)
+        return words
 
     # What the instance asks
 
@@ -130,9 +130,9 @@ class FlowTask:
                 f"step '{self.place['step']}' has no artifact '{name}'{_near(name, self._wires)}"
                 + ("; a join reads them from its inputs" if self._joined is not None else "")
             )
-        found = artifacts.load(from_wire(wire), self.blobs)
-        self.flow.__dict__[name] = self._read[name] = found
-        return found
+        value = artifacts.load(from_wire(wire), self.blobs)
+        self.flow.__dict__[name] = self._read[name] = value
+        return value
 
     def parameter(self, name: str) -> Any:
         """A parameter's value, loaded once."""
@@ -189,17 +189,17 @@ class FlowTask:
 
     def kept(self) -> dict[str, Any]:
         """The outputs: what goes on as it came, what is new, and where the flow goes."""
-        made = {name: value for name, value in self.flow.__dict__.items() if name != TASK}
-        found: dict[str, Any] = {name: wire for name, wire in self._wires.items() if name not in made}
-        for name, value in made.items():
-            found[name] = self._wire(name, value)
-        found.update(self._way_on(found))
+        attributes = {name: value for name, value in self.flow.__dict__.items() if name != TASK}
+        outputs: dict[str, Any] = {name: wire for name, wire in self._wires.items() if name not in attributes}
+        for name, value in attributes.items():
+            outputs[name] = self._wire(name, value)
+        outputs.update(self._way_on(outputs))
         documents = [] if self.card is None else self.card.documents()
         if documents:
-            found[CARD] = artifacts.save(documents, self.blobs).wire()
+            outputs[CARD] = artifacts.save(documents, self.blobs).wire()
         if self.place.get("parallel") is None:
-            return found
-        return {GANG: artifacts.save(found, self.blobs).wire()}
+            return outputs
+        return {GANG: artifacts.save(outputs, self.blobs).wire()}
 
     def _wire(self, name: str, value: Any) -> Wire:
         if name in self._read and self._read[name] is value and type(value) in _FIXED:
@@ -218,7 +218,7 @@ class FlowTask:
                 f"step '{self.place['step']}', artifact '{name}' is nested too deeply to be kept: {error}"
             ) from error
 
-    def _way_on(self, found: Mapping[str, Any]) -> dict[str, Any]:
+    def _way_on(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
         place, transition = self.place, self.transition
         if transition is None:
             if place["kind"] != "end":
@@ -236,12 +236,12 @@ class FlowTask:
         document: dict[str, Any] = {"next": list(transition.targets), "kind": transition.kind, "name": transition.name}
         more: dict[str, Any] = {}
         if transition.kind == "foreach":
-            more, document["count"] = self._splits(transition, found)
+            more, document["count"] = self._splits(transition, outputs)
         elif transition.kind == "parallel":
             document["count"] = transition.count
         return {**more, TRANSITION: artifacts.save(document, self.blobs).wire()}
 
-    def _splits(self, transition: Transition, found: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    def _splits(self, transition: Transition, outputs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         """The foreach's elements, kept one by one unless they can be told apart as they are."""
         where = f"{transition.where} step '{self.place['step']}'"
         name = transition.name
@@ -263,7 +263,7 @@ class FlowTask:
                 where=where,
                 fix="raise it",
             )
-        whole = found.get(name)
+        whole = outputs.get(name)
         if type(value) is list and whole is not None and whole["s"] in ("json", "list"):
             return {ELEMENTS: whole}, len(items)
         return {ELEMENTS: artifacts.save_split(items, self.blobs).wire()}, len(items)
@@ -279,8 +279,8 @@ class Input:
     @property
     def index(self) -> int | None:
         """Its place among the splits."""
-        found = self._entry.get("index")
-        return None if found is None else int(found)
+        index = self._entry.get("index")
+        return None if index is None else int(index)
 
     @property
     def input(self) -> Any:
@@ -290,8 +290,8 @@ class Input:
 
     def artifact_wires(self) -> Mapping[str, Wire]:
         """What it has, not loaded."""
-        found: Mapping[str, Wire] = self._entry["artifacts"]
-        return found
+        wires: Mapping[str, Wire] = self._entry["artifacts"]
+        return wires
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -315,8 +315,8 @@ class Inputs:
     def __init__(self, entries: list[Mapping[str, Any]], blobs: Blobs) -> None:
         self._all = [Input(entry, blobs) for entry in entries]
         self._by_step: dict[str, Input] = {}
-        for entry, found in zip(entries, self._all):
-            self._by_step.setdefault(entry["step"], found)
+        for entry, task in zip(entries, self._all):
+            self._by_step.setdefault(entry["step"], task)
 
     def __iter__(self) -> Iterator[Input]:
         return iter(self._all)
@@ -324,8 +324,8 @@ class Inputs:
     def __len__(self) -> int:
         return len(self._all)
 
-    def __getitem__(self, place: int) -> Input:
-        return self._all[place]
+    def __getitem__(self, index: int) -> Input:
+        return self._all[index]
 
     def __getattr__(self, name: str) -> Input:
         if name.startswith("_") or name not in self._by_step:
@@ -340,5 +340,5 @@ def _entries(inputs: Mapping[str, Any], name: str) -> Any:
     return inputs.get(name, {"dict": {}})["dict"].items()
 
 
-def _near(name: str, known: Any) -> str:
-    return nearest(name, [found for found in known if not found.startswith("_")])
+def _near(name: str, names: Any) -> str:
+    return nearest(name, [candidate for candidate in names if not candidate.startswith("_")])

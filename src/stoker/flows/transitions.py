@@ -28,14 +28,14 @@ def is_step(function: Any) -> bool:
 
 def steps_of(kind: type) -> dict[str, Callable[..., Any]]:
     """The step methods of a class, those that it inherits first, in the order in which they are written."""
-    found: dict[str, Callable[..., Any]] = {}
+    steps: dict[str, Callable[..., Any]] = {}
     for base in reversed(kind.__mro__):
         for name, value in vars(base).items():
             if is_step(value):
-                found[name] = value
+                steps[name] = value
             else:
-                found.pop(name, None)
-    return found
+                steps.pop(name, None)
+    return steps
 
 
 def step_of(kind: type, name: str) -> FlowStep:
@@ -65,24 +65,24 @@ def graph_of(kind: type) -> FlowGraph:
     """The graph of a flow's class; `GraphError` where a method cannot be read. Not yet checked."""
     functions = steps_of(kind)
     steps = {name: _read(name, function, kind) for name, function in functions.items()}
-    marked = {name: getattr(function, STEP_MARK) for name, function in functions.items()}
+    options_by_step = {name: getattr(function, STEP_MARK) for name, function in functions.items()}
     where = place_of_class(kind)
     return FlowGraph(
         name=kind.__name__,
         steps=steps,
-        start=_named(marked, "start", where),
-        end=_named(marked, "end", where),
+        start=_named(options_by_step, "start", where),
+        end=_named(options_by_step, "end", where),
         where=where,
         doc=inspect.getdoc(kind) or "" if kind.__doc__ else "",
     )
 
 
-def _named(marked: Mapping[str, Mapping[str, Any]], role: str, where: str) -> str:
+def _named(options_by_step: Mapping[str, Mapping[str, Any]], role: str, where: str) -> str:
     """The first or last step: the one that is called so, or that `@step(start=True)` names."""
-    chosen = [name for name, options in marked.items() if options.get(role)]
-    if len(chosen) > 1:
-        raise GraphError(f"several steps say {role}=True: {', '.join(chosen)}", where=where, fix="leave it at one")
-    return chosen[0] if chosen else role
+    names = [name for name, options in options_by_step.items() if options.get(role)]
+    if len(names) > 1:
+        raise GraphError(f"several steps say {role}=True: {', '.join(names)}", where=where, fix="leave it at one")
+    return names[0] if names else role
 
 
 def place_of_class(kind: type) -> str:
@@ -164,20 +164,20 @@ def _is_next(node: ast.AST, myself: str) -> bool:
 
 def _with_transition(step: FlowStep, call: ast.Call, method: _Method, myself: str) -> FlowStep:
     where = method.at(call)
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
-    unknown = [name for name in given if name not in _FORMS]
+    forms = {keyword.arg: keyword.value for keyword in call.keywords}
+    unknown = [name for name in forms if name not in _FORMS]
     if unknown:
         raise GraphError(
             f"step '{step.name}': self.next(…) takes no {unknown[0] or '**'}{nearest(unknown[0] or '', _FORMS)}",
             where=where,
         )
-    if len(given) > 1:
+    if len(forms) > 1:
         raise GraphError(
-            f"step '{step.name}': self.next(…) has {' and '.join(map(str, given))}", where=where, fix="give one of them"
+            f"step '{step.name}': self.next(…) has {' and '.join(map(str, forms))}", where=where, fix="give one of them"
         )
     step = attrs.evolve(step, next_at=where)
-    if "condition" in given or any(isinstance(argument, ast.Dict) for argument in call.args):
-        return _switch(step, call, given.get("condition"), myself)
+    if "condition" in forms or any(isinstance(argument, ast.Dict) for argument in call.args):
+        return _switch(step, call, forms.get("condition"), myself)
     targets = tuple(_target(argument, myself, step, where) for argument in call.args)
     if not targets:
         raise GraphError(f"step '{step.name}': self.next() names no step", where=where, fix=f"write {_NEXT}")
@@ -185,13 +185,13 @@ def _with_transition(step: FlowStep, call: ast.Call, method: _Method, myself: st
         raise GraphError(f"step '{step.name}': self.next(…) names a step twice", where=where, fix="use foreach=")
     kind: StepKind = "linear" if len(targets) == 1 else "split"
     name_of = ""
-    if given:
-        form = next(iter(given))
+    if forms:
+        form = next(iter(forms))
         if len(targets) > 1:
             raise GraphError(f"step '{step.name}': {form} takes one step", where=where, fix=f"write {_NEXT}, {form}=…")
         kind = "foreach" if form == "foreach" else "parallel"
         if kind == "foreach":
-            name_of = _text(given["foreach"], "foreach", step, where)
+            name_of = _text(forms["foreach"], "foreach", step, where)
     return attrs.evolve(step, kind=kind, targets=targets, name_of=name_of)
 
 
@@ -218,19 +218,19 @@ def _switch(step: FlowStep, call: ast.Call, condition: ast.expr | None, myself: 
 def _target(argument: ast.expr, myself: str, step: FlowStep, where: str) -> str:
     if isinstance(argument, ast.Attribute) and isinstance(argument.value, ast.Name) and argument.value.id == myself:
         return argument.attr
-    given, fix = ast.unparse(argument), _NEXT
+    text, fix = ast.unparse(argument), _NEXT
     if isinstance(argument, (ast.Constant, ast.Call)):  # "a", or self.a()
-        fix = f"self.next({myself}.{given.removeprefix(myself + '.').removesuffix('()').strip(chr(39))})"
-    raise GraphError(f"step '{step.name}': self.next(…) is given {given}", where=where, fix=f"write {fix}")
+        fix = f"self.next({myself}.{text.removeprefix(myself + '.').removesuffix('()').strip(chr(39))})"
+    raise GraphError(f"step '{step.name}': self.next(…) is given {text}", where=where, fix=f"write {fix}")
 
 
-def _text(value: ast.expr, what: str, step: FlowStep, where: str) -> str:
+def _text(value: ast.expr, form: str, step: FlowStep, where: str) -> str:
     if isinstance(value, ast.Constant) and isinstance(value.value, str) and value.value.isidentifier():
         return value.value
     raise GraphError(
-        f"step '{step.name}': {what}={ast.unparse(value)} is not the name of an attribute",
+        f"step '{step.name}': {form}={ast.unparse(value)} is not the name of an attribute",
         where=where,
-        fix=f"write {what}='items', and set self.items before",
+        fix=f"write {form}='items', and set self.items before",
     )
 
 
@@ -259,8 +259,8 @@ def check(graph: FlowGraph) -> None:
             if target not in graph.steps:
                 near = nearest(target, graph.steps)
                 fix = "" if "did you mean" in near else f"put @step on `def {target}(self):`, or name another step"
-                what = f"step '{step.name}' goes to '{target}', which is no step{near}"
-                raise GraphError(what, where=step.next_at, fix=fix)
+                problem = f"step '{step.name}' goes to '{target}', which is no step{near}"
+                raise GraphError(problem, where=step.next_at, fix=fix)
         if step.kind == "end" and step.name != graph.end:
             raise GraphError(
                 f"step '{step.name}' does not say where it goes", where=step.where, fix=f"end it with {_NEXT}"
@@ -303,29 +303,29 @@ def _check_ends(graph: FlowGraph) -> None:
 
 def _frames(graph: FlowGraph) -> dict[str, Frames]:
     """Every reachable step with the splits that it is inside of; a step must be inside of the same from all sides."""
-    found: dict[str, Frames] = {graph.start: ()}
+    frames: dict[str, Frames] = {graph.start: ()}
     came: dict[str, str] = {}
-    joined: dict[str, str] = {}
+    joins: dict[str, str] = {}
     line = [graph.start]
     for name in line:
         step = graph.steps[name]
         for target in step.targets:
-            inside = _entered(step, target, found[name])
+            inside = _entered(step, target, frames[name])
             if graph.steps[target].join:
-                inside = _left(graph, step, target, inside, joined)
-            if target not in found:
-                found[target], came[target] = inside, name
+                inside = _left(graph, step, target, inside, joins)
+            if target not in frames:
+                frames[target], came[target] = inside, name
                 line.append(target)
-            elif found[target] != inside:
-                raise _two_ways(graph.steps[target], step, graph.steps[came.get(target, graph.start)], inside, found)
-    if found.get(graph.end):
-        open_ = found[graph.end][-1]
+            elif frames[target] != inside:
+                raise _two_ways(graph.steps[target], step, graph.steps[came.get(target, graph.start)], inside, frames)
+    if frames.get(graph.end):
+        open_ = frames[graph.end][-1]
         raise GraphError(
             f"step '{graph.end}' is reached inside {open_}: they are never joined",
             where=graph.steps[open_.split].next_at,
             fix="let the branches meet in a step that takes `inputs`",
         )
-    return found
+    return frames
 
 
 def _entered(step: FlowStep, target: str, inside: Frames) -> Frames:
@@ -334,7 +334,7 @@ def _entered(step: FlowStep, target: str, inside: Frames) -> Frames:
     return (*inside, _Frame(step.name)) if step.kind in ("foreach", "parallel") else inside
 
 
-def _left(graph: FlowGraph, step: FlowStep, target: str, inside: Frames, joined: dict[str, str]) -> Frames:
+def _left(graph: FlowGraph, step: FlowStep, target: str, inside: Frames, joins: dict[str, str]) -> Frames:
     """The splits outside a join."""
     if not inside:
         raise GraphError(
@@ -349,10 +349,10 @@ def _left(graph: FlowGraph, step: FlowStep, target: str, inside: Frames, joined:
             where=step.next_at,
             fix="put a step between the two",
         )
-    other = joined.setdefault(split, target)
-    if other != target:
+    earlier = joins.setdefault(split, target)
+    if earlier != target:
         raise GraphError(
-            f"the splits of '{split}' are joined in '{other}' and in '{target}'",
+            f"the splits of '{split}' are joined in '{earlier}' and in '{target}'",
             where=graph.steps[split].next_at,
             fix="let all of them meet in one step that takes `inputs`",
         )
@@ -360,19 +360,20 @@ def _left(graph: FlowGraph, step: FlowStep, target: str, inside: Frames, joined:
 
 
 def _two_ways(
-    step: FlowStep, one: FlowStep, other: FlowStep, inside: Frames, found: Mapping[str, Frames]
+    step: FlowStep, second: FlowStep, first: FlowStep, inside: Frames, frames_by_step: Mapping[str, Frames]
 ) -> GraphError:
-    there = found[step.name]
+    there = frames_by_step[step.name]
     if len(inside) == len(there) and inside and inside[-1].split == there[-1].split and not step.join:
         return GraphError(
             f"step '{step.name}' is reached from {there[-1]} and {inside[-1]}, but takes no inputs",
             where=step.where,
             fix=f"write `def {step.name}(self, inputs):`",
         )
-    said = [str(frames[-1]) if frames else "no split" for frames in (there, inside)]
+    descriptions = [str(frames[-1]) if frames else "no split" for frames in (there, inside)]
     return GraphError(
-        f"step '{step.name}' is reached inside {said[0]} from '{other.name}', and inside {said[1]} from '{one.name}'",
-        where=one.next_at,
+        f"step '{step.name}' is reached inside {descriptions[0]} from '{first.name}', "
+        f"and inside {descriptions[1]} from '{second.name}'",
+        where=second.next_at,
         fix="join what is split before steps meet",
     )
 

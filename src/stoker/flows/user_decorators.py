@@ -40,12 +40,12 @@ class Decorating:
             _KNOWN[f"{cls.__module__}.{cls.__qualname__}"] = cls
 
     def __new__(cls, *args: Any, **attributes: Any) -> Any:
-        made = super().__new__(cls)
-        made._began(args, attributes)
-        if args and made._belongs_on(args[0]):  # bare: `@Timed` instead of `@Timed()`
-            made._args = args[1:]
-            return made._put(args[0])
-        return made
+        decorator = super().__new__(cls)
+        decorator._began(args, attributes)
+        if args and decorator._belongs_on(args[0]):  # bare: `@Timed` instead of `@Timed()`
+            decorator._args = args[1:]
+            return decorator._put(args[0])
+        return decorator
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         """Give what `init` takes."""
@@ -65,23 +65,23 @@ class Decorating:
 
     def ready(self, configs: Mapping[str, Any]) -> Any:
         """A fresh one of its kind whose `init` was called, with the values of configs in its arguments."""
-        made = copy.copy(self)
-        made._args = tuple(filled(value, configs) for value in self._args)
-        made._kwargs = {name: filled(value, configs) for name, value in self._kwargs.items()}
-        shown = f"@{type(self).__name__}"
+        fresh = copy.copy(self)
+        fresh._args = tuple(filled(value, configs) for value in self._args)
+        fresh._kwargs = {name: filled(value, configs) for name, value in self._kwargs.items()}
+        title = f"@{type(self).__name__}"
         if type(self).init is Decorating.init:
             if self._args or self._kwargs:
                 raise UsageError(
-                    f"{shown} is given arguments, and has no init", where=self.where, fix="write `def init(self, …):`"
+                    f"{title} is given arguments, and has no init", where=self.where, fix="write `def init(self, …):`"
                 )
-            return made
+            return fresh
         try:
-            made.init(*made._args, **made._kwargs)
+            fresh.init(*fresh._args, **fresh._kwargs)
         except StokerError:
             raise
         except Exception as error:  # the user's own init
-            raise UsageError(f"{shown}: init failed: {type(error).__name__}: {error}", where=self.where) from error
-        return made
+            raise UsageError(f"{title}: init failed: {type(error).__name__}: {error}", where=self.where) from error
+        return fresh
 
     def _began(self, args: tuple[Any, ...], attributes: dict[str, Any]) -> None:
         self._args = args
@@ -130,30 +130,30 @@ class _Generated(UserStepDecorator):
 
     def init(self, *args: Any, **attributes: Any) -> None:
         if args or (attributes and not self.told):
-            what = "words with names" if args else "no words, since its generator takes three arguments"
-            raise UsageError(f"@{type(self).__name__} takes {what}", where=self.where, fix=_FIX)
+            expected = "words with names" if args else "no words, since its generator takes three arguments"
+            raise UsageError(f"@{type(self).__name__} takes {expected}", where=self.where, fix=_FIX)
 
     def pre_step(self, step_name: str, flow: Any, inputs: Any = None) -> Callable[..., Any] | None:
         more = (self._kwargs,) if self.told else ()
         self._running: Any = type(self).generator(step_name, flow, inputs, *more)
         try:
-            said = next(self._running)
+            answer = next(self._running)
         except StopIteration:
             raise UsageError(
                 f"{type(self).__name__} around step '{step_name}' did not yield",
                 where=self.where,
                 fix="yield once; to skip the step: yield USER_SKIP_STEP",
             ) from None
-        if isinstance(said, dict):
-            self.skip_step = said or True
+        if isinstance(answer, dict):
+            self.skip_step = answer or True
             return None
-        if said is not None and not callable(said):
+        if answer is not None and not callable(answer):
             raise UsageError(
-                f"{type(self).__name__} around step '{step_name}' yields {said!r}",
+                f"{type(self).__name__} around step '{step_name}' yields {answer!r}",
                 where=self.where,
                 fix="yield nothing, a function to call instead, or a dict to skip the step",
             )
-        return said  # type: ignore[no-any-return]
+        return answer  # type: ignore[no-any-return]
 
     def post_step(self, step_name: str, flow: Any, exception: Exception | None = None) -> Any:
         try:
@@ -184,18 +184,18 @@ def user_step_decorator(function: Callable[..., Iterator[Any]] | None = None, /,
 
 def named(name: str) -> type[Decorating] | None:
     """The decorator or mutator of one's own that a text names: its name, with as much of its module as is needed."""
-    found = [kind for known, kind in _KNOWN.items() if known == name or known.endswith(f".{name}")]
-    if len(found) > 1:
+    matches = [kind for full_name, kind in _KNOWN.items() if full_name == name or full_name.endswith(f".{name}")]
+    if len(matches) > 1:
         raise UsageError(
             f"several decorators are called '{name}'",
-            fix=f"write {' or '.join(f'{kind.__module__}.{kind.__qualname__}' for kind in found)}",
+            fix=f"write {' or '.join(f'{kind.__module__}.{kind.__qualname__}' for kind in matches)}",
         )
-    return found[0] if found else None
+    return matches[0] if matches else None
 
 
-def near(name: str, others: Any) -> str:
+def near(name: str, names: Any) -> str:
     """A name that may have been meant: one of the others, or of one's own decorators."""
-    return nearest(name, [*others, *(kind.__qualname__ for kind in _KNOWN.values())])
+    return nearest(name, [*names, *(kind.__qualname__ for kind in _KNOWN.values())])
 
 
 def around(method: Callable[..., Any], name: str, flow: Any, inputs: Any, configs: Mapping[str, Any]) -> Any:
@@ -204,12 +204,12 @@ def around(method: Callable[..., Any], name: str, flow: Any, inputs: Any, config
     What comes back is for whoever calls: None where the step said itself where it goes, else True or words for
     `self.next`, which is to be called in its stead.
     """
-    given = () if inputs is None else (inputs,)
+    arguments = () if inputs is None else (inputs,)
     entered: list[UserStepDecorator] = []
     instead: Callable[..., Any] | None = None
     way: Any = None
-    for found in reversed(getattr(method, USERS, ())):
-        wrapper: UserStepDecorator = found.ready(configs)
+    for template in reversed(getattr(method, USERS, ())):
+        wrapper: UserStepDecorator = template.ready(configs)
         instead = wrapper.pre_step(name, flow, inputs)
         entered.append(wrapper)
         if wrapper.skip_step:
@@ -220,9 +220,9 @@ def around(method: Callable[..., Any], name: str, flow: Any, inputs: Any, config
     failed = False
     try:
         if not way and instead is not None:
-            way = instead(flow, *given) or None
+            way = instead(flow, *arguments) or None
         elif not way:
-            method(*given)
+            method(*arguments)
     except Exception as error:  # the user's step: whoever is around it sees it, and may deal with it
         failure, failed = error, True
     for wrapper in reversed(entered):
@@ -241,15 +241,15 @@ def _left(
 ) -> tuple[Exception | None, Any]:
     """What one of them makes of how the step went."""
     try:
-        said = wrapper.post_step(name, flow, failure)
+        answer = wrapper.post_step(name, flow, failure)
     except Exception as error:  # the user's own, often the step's, which it lets through
         return error, way
-    if said is None or isinstance(said, Exception):
-        return said, way
-    if isinstance(said, tuple) and len(said) == 2:
-        return said[0], way if said[1] is None else said[1]
+    if answer is None or isinstance(answer, Exception):
+        return answer, way
+    if isinstance(answer, tuple) and len(answer) == 2:
+        return answer[0], way if answer[1] is None else answer[1]
     raise UsageError(
-        f"{type(wrapper).__name__} around step '{name}' ends with {said!r}",
+        f"{type(wrapper).__name__} around step '{name}' ends with {answer!r}",
         where=wrapper.where,
         fix="return an exception, None, or (an exception or None, words for self.next)",
     )
