@@ -168,8 +168,8 @@ def test_devices_of_a_lease_that_is_still_to_come() -> None:
     assert [device.uuid for device in second.held] == ["<device 3 of the lease>", "<device 4 of the lease>"]
     assert all(device.kind == "nvidia" and device.links == () for device in (*first.held, *second.held))
     assert placeholder_leases(Inventory(), job) == []
-    parts = containers.parts(
-        job, site=Site(artifacts="/a", scratch="/s"), settings=ContainerSettings(), facts=containers.Facts(),
+    parts = containers.container_requests(
+        job, site=Site(artifacts="/a", scratch="/s"), settings=ContainerSettings(), facts=containers.EngineFacts(),
         leases=[first, second],
     )  # fmt: skip
     asked = [part.body["HostConfig"]["DeviceRequests"][0]["DeviceIDs"] for part in parts]

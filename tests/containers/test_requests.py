@@ -13,11 +13,11 @@ import pytest
 
 from stoker.backends.base import messages
 from stoker.backends.base.output import Reader
+from stoker.backends.base.secrets import contents, credentials
 from stoker.backends.docker import requests as containers
 from stoker.backends.docker.backend import DockerBackend, device_files
 from stoker.backends.docker.check import check
-from stoker.backends.docker.requests import Facts, parts
-from stoker.backends.docker.secrets import contents, credentials
+from stoker.backends.docker.requests import EngineFacts, container_requests
 from stoker.backends.docker.settings import ContainerSettings
 from stoker.core.codec import to_json
 from stoker.core.devices import Device, Lease
@@ -39,7 +39,7 @@ SITE = Site(
     code_root="/home/me/project",
     bundle="/home/me/.stoker/wheels/bundle-1",
 )
-FACTS = Facts(user="1000:1000")
+FACTS = EngineFacts(user="1000:1000")
 
 
 def job(name: str = "train", *, attempt: int = 1, key: str = "", **settings: Any) -> Job:
@@ -72,9 +72,9 @@ def lease(kind: str, *uuids: str, index: int = 0) -> Lease:
     return Lease(devices=devices, samples="/home/me/.stoker/scratch/samples.jsonl")
 
 
-def request(one: Job, node: int = 0, *, facts: Facts = FACTS, **given: Any) -> dict[str, Any]:
+def request(one: Job, node: int = 0, *, facts: EngineFacts = FACTS, **given: Any) -> dict[str, Any]:
     settings = given.pop("settings", ContainerSettings())
-    made = parts(one, site=given.pop("site", SITE), settings=settings, facts=facts, **given)
+    made = container_requests(one, site=given.pop("site", SITE), settings=settings, facts=facts, **given)
     return dict(made[node].body)
 
 
@@ -104,14 +104,14 @@ EVERYTHING = ContainerSettings(
     },
 )
 CASES: dict[str, Any] = {
-    "plain": lambda: parts(PLAIN, site=SITE, settings=ContainerSettings(), facts=FACTS),
-    "devices": lambda: parts(
+    "plain": lambda: container_requests(PLAIN, site=SITE, settings=ContainerSettings(), facts=FACTS),
+    "devices": lambda: container_requests(
         BIG, site=SITE, settings=EVERYTHING, facts=FACTS, leases=[lease("nvidia", "GPU-a", "GPU-b")]
     ),
-    "cdi": lambda: parts(
+    "cdi": lambda: container_requests(
         BIG, site=SITE, settings=ContainerSettings(gpus="cdi"), facts=FACTS, leases=[lease("nvidia", "GPU-a")]
     ),
-    "amd": lambda: parts(
+    "amd": lambda: container_requests(
         BIG,
         site=SITE,
         settings=ContainerSettings(),
@@ -119,14 +119,14 @@ CASES: dict[str, Any] = {
         leases=[lease("amd", "GPU-00000000000000ff")],
         files=ContainerNeeds(files=("/dev/kfd", "/dev/dri/renderD129"), groups=("44", "109")),
     ),
-    "gang": lambda: parts(
+    "gang": lambda: container_requests(
         job(resources=ResourceSettings(nodes=2)), site=SITE, settings=ContainerSettings(), facts=FACTS, token="t0ken"
     ),
-    "far": lambda: parts(
+    "far": lambda: container_requests(
         BIG,
         site=attrs.evolve(SITE, artifacts="s3://bucket/store"),
         settings=ContainerSettings(),
-        facts=Facts(shares_files=False, rootless=True),
+        facts=EngineFacts(shares_files=False, rootless=True),
     ),
 }
 
@@ -149,11 +149,13 @@ def test_a_container_without_devices_is_given_none_even_by_a_default_runtime() -
 
 
 def test_a_rootless_engines_root_is_the_person() -> None:
-    assert request(job(), facts=Facts(rootless=True, user="1000:1000"))["User"] == "0:0"
+    assert request(job(), facts=EngineFacts(rootless=True, user="1000:1000"))["User"] == "0:0"
 
 
 def test_selinux_does_not_stand_between_a_step_and_its_files() -> None:
-    made = request(job(), facts=Facts(selinux=True), settings=ContainerSettings(run_options={"security_opt": ["a=b"]}))
+    made = request(
+        job(), facts=EngineFacts(selinux=True), settings=ContainerSettings(run_options={"security_opt": ["a=b"]})
+    )
     assert made["HostConfig"]["SecurityOpt"] == ["a=b", "label=disable"]
 
 

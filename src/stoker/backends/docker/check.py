@@ -7,7 +7,7 @@ import shutil
 from typing import Final, Iterator
 
 from stoker.backends.base.mounts import Mount
-from stoker.backends.docker.secrets import missing_source
+from stoker.backends.base.secrets import missing_source
 from stoker.backends.docker.settings import ContainerSettings
 from stoker.core.findings import Finding, Reporter
 from stoker.core.plan import Capacity, Site, StepPlan, reporter_of
@@ -32,30 +32,34 @@ def check(
 
     `leases`: devices are handed out, and what of them is wanted is for `leasing` to judge.
     """
-    wanted = step.settings.resources
+    resources = step.settings.resources
     report = reporter_of(step)
-    yield from _size(wanted, room, report)
-    if wanted.gpus_per_node and room is None:
-        what = f"asks for {describe(wanted)}; the container engine is on another machine"
+    yield from _size(resources, room, report)
+    if resources.gpus_per_node and room is None:
+        what = f"asks for {describe(resources)}; the container engine is on another machine"
         why = "which devices are there, and who holds them, is only known of this machine"
         yield report.refused(FAR_DEVICES, what, why, "resources.gpu_count=null")
-    elif wanted.gpus_per_node and not leases:
+    elif resources.gpus_per_node and not leases:
         why = "nobody hands out devices here: the backend was made without a ledger of them"
-        yield report.refused("STK103", f"asks for {describe(wanted)}", why, "resources.gpu_count=null")
-    if wanted.get("extended"):
-        named = ", ".join(f"{name}={amount:g}" for name, amount in wanted.get("extended").items())
+        yield report.refused("STK103", f"asks for {describe(resources)}", why, "resources.gpu_count=null")
+    if resources.get("extended"):
+        named = ", ".join(f"{name}={amount:g}" for name, amount in resources.get("extended").items())
         why = "only a cluster's scheduler knows these"
         yield report.refused("STK106", f"asks for extended resources {named}", why, "resources.extended=null")
-    if wanted.get("spot"):
+    if resources.get("spot"):
         what = "asks for a spot machine; it runs on the engine's own"
         yield report.translated("STK109", what, "that machine is never taken away")
     yield from _places(step, settings, site, report, near=room is not None)
 
 
-def _size(wanted: ResourceSettings, room: Capacity | None, report: Reporter) -> Iterator[Finding]:
-    nodes = wanted.get("nodes", 1)
+def _size(resources: ResourceSettings, room: Capacity | None, report: Reporter) -> Iterator[Finding]:
+    nodes = resources.get("nodes", 1)
     each = f" on each of {nodes} nodes" if nodes > 1 else ""
-    cpus, memory, shared = wanted.get("cpu_count", 0.0), wanted.get("memory", 0), wanted.get("shared_memory", 0)
+    cpus, memory, shared = (
+        resources.get("cpu_count", 0.0),
+        resources.get("memory", 0),
+        resources.get("shared_memory", 0),
+    )
     if room is not None and cpus * nodes > room.cpus:
         what = f"asks for {cpus:g} CPUs{each}; this machine has {room.cpus:g}"
         yield report.refused("STK101", what, _NEVER_LESS, f"resources.cpu_count={room.cpus / nodes:g}")
@@ -75,13 +79,13 @@ def _size(wanted: ResourceSettings, room: Capacity | None, report: Reporter) -> 
         what = f"asks for {nodes} nodes; they are containers of one machine"
         why = "everything happens as on several machines but what goes over the cable"
         yield report.translated("STK104", what, why)
-    if not wanted.get("disk"):
+    if not resources.get("disk"):
         return
     if room is None:
-        what = f"asks for {size_text(wanted.get('disk'))} of disk; how much is free at the engine is not known"
+        what = f"asks for {size_text(resources.get('disk'))} of disk; how much is free at the engine is not known"
         yield report.translated(FAR_DISK, what, "an engine does not tell, and sets no limit")
-    elif wanted.get("disk") > (free := shutil.disk_usage(".").free):
-        what = f"asks for {size_text(wanted.get('disk'))} of disk; {memory_text(free)} are free here"
+    elif resources.get("disk") > (free := shutil.disk_usage(".").free):
+        what = f"asks for {size_text(resources.get('disk'))} of disk; {memory_text(free)} are free here"
         yield report.refused("STK108", what, _NEVER_LESS, "resources.disk=null")
 
 

@@ -65,10 +65,10 @@ def engine_address(options: Mapping[str, Any]) -> str:
     return address(ContainerSettings(**options).get("host"), os.environ)
 
 
-def address(given: str | None, environment: Mapping[str, str]) -> str:
+def address(setting: str | None, environment: Mapping[str, str]) -> str:
     """Where the engine is: as a setting says, DOCKER_HOST, or the first socket that is there; else Docker's own."""
-    if given or environment.get("DOCKER_HOST"):
-        return given or environment["DOCKER_HOST"]
+    if setting or environment.get("DOCKER_HOST"):
+        return setting or environment["DOCKER_HOST"]
     runtime = environment.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     for pattern in SOCKETS:
         path = pattern.format(runtime=runtime)
@@ -79,8 +79,8 @@ def address(given: str | None, environment: Mapping[str, str]) -> str:
 
 def need_package() -> None:
     """Refuse to go on where the package that speaks with engines is not installed."""
-    found = importlib.util.find_spec("docker")
-    if found is None or found.origin is None:  # a folder called "docker", as many projects have one, is not it
+    spec = importlib.util.find_spec("docker")
+    if spec is None or spec.origin is None:  # a folder called "docker", as many projects have one, is not it
         raise MissingPackage(
             "containers need the package 'docker', which is not installed", fix="pip install 'stoker[docker]'"
         )
@@ -101,13 +101,13 @@ class Engine:
             if self._closed:
                 raise EngineGone(f"the connection to the container engine at {self.address} is closed")
             if self._client is None:
-                self._client = self._connected()
+                self._client = self._connect()
             return self._client
 
-    def _connected(self, version: str = "auto") -> Any:
+    def _connect(self, version: str = "auto") -> Any:
         import docker
 
-        with self._explained("connect"):
+        with self._translate_errors("connect"):
             return docker.DockerClient.from_env(
                 version=version,
                 timeout=TIMEOUT,
@@ -124,16 +124,16 @@ class Engine:
 
     def info(self) -> Mapping[str, Any]:
         """What the engine says of itself and of its machine."""
-        with self._explained("describe itself"):
-            found: Mapping[str, Any] = self._api.info()
-            return found
+        with self._translate_errors("describe itself"):
+            description: Mapping[str, Any] = self._api.info()
+            return description
 
     # Images and networks
 
     def has(self, image: str) -> bool:
         """Whether an image is there."""
         try:
-            with self._explained("look for an image"):
+            with self._translate_errors("look for an image"):
                 self._api.inspect_image(image)
         except Refused as error:
             if error.status != 404:
@@ -141,10 +141,10 @@ class Engine:
             return False
         return True
 
-    def pull(self, image: str, said: Callable[[str], None]) -> None:
+    def pull(self, image: str, report: Callable[[str], None]) -> None:
         """Fetch an image; what it is doing is said once a second."""
         last = time.monotonic()
-        with self._explained(f"pull {image}"):
+        with self._translate_errors(f"pull {image}"):
             name, mark, digest = image.partition("@")
             for event in self._api.pull(name, tag=digest or None, stream=True, decode=True):
                 if "error" in event:
@@ -154,18 +154,18 @@ class Engine:
                     )
                 if time.monotonic() - last > 1.0:
                     last = time.monotonic()
-                    said(f"pulling {image}: {event.get('status', '')} {event.get('progress', '')}".rstrip())
+                    report(f"pulling {image}: {event.get('status', '')} {event.get('progress', '')}".rstrip())
 
     def images(self, label: str) -> list[Mapping[str, Any]]:
         """Images that have a label, each as `Id`, `Created` (seconds since the epoch), `Size` and `RepoTags`."""
-        with self._explained("list images"):
-            found: list[Mapping[str, Any]] = self._api.images(filters={"label": label})
-            return found
+        with self._translate_errors("list images"):
+            images: list[Mapping[str, Any]] = self._api.images(filters={"label": label})
+            return images
 
     def remove_image(self, id: str) -> bool:
         """Take an image away with its names; False where something still needs it."""
         try:
-            with self._explained("remove an image"):
+            with self._translate_errors("remove an image"):
                 self._api.remove_image(id, force=True)
         except Refused as error:
             return error.status == 404
@@ -173,20 +173,20 @@ class Engine:
 
     def networks(self, labels: Mapping[str, str]) -> list[tuple[str, Mapping[str, str]]]:
         """Networks that have these labels: their ids and all their labels."""
-        asked = [f"{name}={text}" for name, text in labels.items()]
-        with self._explained("list networks"):
-            return [(str(one["Id"]), one.get("Labels") or {}) for one in self._api.networks(filters={"label": asked})]
+        filters = [f"{name}={text}" for name, text in labels.items()]
+        with self._translate_errors("list networks"):
+            return [(str(one["Id"]), one.get("Labels") or {}) for one in self._api.networks(filters={"label": filters})]
 
     def make_network(self, name: str, labels: Mapping[str, str]) -> None:
         """A network of its own for a gang; one that is there is taken."""
-        with self._explained("make a network"):
+        with self._translate_errors("make a network"):
             if not self._api.networks(names=[name]):
                 self._api.create_network(name, driver="bridge", labels=dict(labels), check_duplicate=True)
 
     def remove_network(self, name: str) -> None:
         """Take a network away; one that is gone, or still in use, is fine."""
         try:
-            with self._explained("remove a network"):
+            with self._translate_errors("remove a network"):
                 self._api.remove_network(name)
         except Refused as error:
             if error.status not in (403, 404, 409, 500):  # Docker says 403 of one that is in use, podman 409 or 500
@@ -196,18 +196,18 @@ class Engine:
 
     def create(self, name: str, body: Mapping[str, Any]) -> str:
         """Make a container and say its id; `Refused` with status 409 where the name is taken."""
-        with self._explained(f"make the container {name}"):
+        with self._translate_errors(f"make the container {name}"):
             return str(self._api.create_container_from_config(dict(body), name=name)["Id"])
 
     def start(self, id: str) -> None:
         """Start a container; one that runs already is fine."""
-        with self._explained("start the container"):
+        with self._translate_errors("start the container"):
             self._api.start(id)
 
     def kill(self, id: str, signal: str) -> None:
         """Signal a container's first process; one that is over or gone is fine."""
         try:
-            with self._explained("signal the container"):
+            with self._translate_errors("signal the container"):
                 self._api.kill(id, signal)
         except Refused as error:
             if error.status not in (404, 409, 500):  # podman says 500 of one that has ended
@@ -216,7 +216,7 @@ class Engine:
     def remove(self, id: str) -> None:
         """Take a container away, running or not; one that is gone, or being removed already, is fine."""
         try:
-            with self._explained("remove the container"):
+            with self._translate_errors("remove the container"):
                 self._api.remove_container(id, force=True, v=True)
         except Refused as error:
             if error.status not in (404, 409):
@@ -224,17 +224,17 @@ class Engine:
 
     def find(self, labels: Mapping[str, str]) -> list[Mapping[str, Any]]:
         """Containers that have these labels, also ended ones, each as `Id`, `Labels`, `State` and `Names`."""
-        asked = [f"{name}={text}" if text else name for name, text in labels.items()]
-        with self._explained("list containers"):
-            found: list[Mapping[str, Any]] = self._api.containers(all=True, filters={"label": asked})
-            return found
+        filters = [f"{name}={text}" if text else name for name, text in labels.items()]
+        with self._translate_errors("list containers"):
+            containers: list[Mapping[str, Any]] = self._api.containers(all=True, filters={"label": filters})
+            return containers
 
     def look(self, id: str) -> Mapping[str, Any] | None:
         """All that the engine knows of a container; None where it is gone."""
         try:
-            with self._explained("describe the container"):
-                found: Mapping[str, Any] = self._api.inspect_container(id)
-                return found
+            with self._translate_errors("describe the container"):
+                description: Mapping[str, Any] = self._api.inspect_container(id)
+                return description
         except Refused as error:
             if error.status == 404:
                 return None
@@ -242,10 +242,10 @@ class Engine:
 
     def end(self, id: str) -> End | None:
         """How a container stands; None where it is gone."""
-        found = self.look(id)
-        if found is None:
+        description = self.look(id)
+        if description is None:
             return None
-        state = found["State"]
+        state = description["State"]
         running = state.get("Status") in ("running", "created", "paused", "restarting", "removing")
         return End(
             running=running,
@@ -256,19 +256,19 @@ class Engine:
 
     def pid(self, id: str) -> int:
         """The number of a container's first process on the engine's machine; 0 where it has none."""
-        found = self.look(id)
-        return 0 if found is None else int(found["State"].get("Pid") or 0)
+        description = self.look(id)
+        return 0 if description is None else int(description["State"].get("Pid") or 0)
 
     def output(self, id: str) -> Iterator[tuple[str, bytes]]:
         """A container's output from its beginning, as it comes, until the container is over or the engine is gone."""
         # A connection of its own, which may wait for days: the package's own call mixes the two streams.
-        client = self._connected(self._api.api_version)
+        client = self._connect(self._api.api_version)
         url = f"{client.base_url}/v{client.api_version}/containers/{id}/logs"
-        asked = {"stdout": 1, "stderr": 1, "follow": 1}
+        parameters = {"stdout": 1, "stderr": 1, "follow": 1}
         with (
-            self._explained("read the container's output"),
+            self._translate_errors("read the container's output"),
             contextlib.closing(client),
-            client.get(url, params=asked, stream=True, timeout=(TIMEOUT, None)) as answer,
+            client.get(url, params=parameters, stream=True, timeout=(TIMEOUT, None)) as answer,
         ):
             if answer.status_code != 200:
                 text = f"the engine does not give the container's output: {answer.text.strip()}"
@@ -279,13 +279,13 @@ class Engine:
 
     def put(self, id: str, archive: bytes) -> None:
         """Unpack a tar archive over a container's file system."""
-        with self._explained("put files into the container"):
+        with self._translate_errors("put files into the container"):
             self._api.put_archive(id, "/", archive)
 
     def get(self, id: str, path: str) -> bytes | None:
         """A file of a container, also of an ended one; None where there is none."""
         try:
-            with self._explained("get a file from the container"):
+            with self._translate_errors("get a file from the container"):
                 chunks, _ = self._api.get_archive(id, path)
                 data = b"".join(chunks)
         except Refused as error:
@@ -308,7 +308,7 @@ class Engine:
         return docker.errors
 
     @contextlib.contextmanager
-    def _explained(self, doing: str) -> Iterator[None]:
+    def _translate_errors(self, doing: str) -> Iterator[None]:
         """Turn the package's errors into ours."""
         import requests
         import urllib3

@@ -23,14 +23,14 @@ _OVER: Final = frozenset({"exited", "created", "dead", "stopped", "configured", 
 """States of a container in which nothing runs; the last three are podman's."""
 
 
-def swept(addresses: Iterable[str], sweep: Sweep) -> Iterator[Leftover]:
+def sweep_engines(addresses: Iterable[str], sweep: Sweep) -> Iterator[Leftover]:
     """What went of each kind, or would go, on these engines; one that does not answer is named and left."""
     needed = sweep.needed() if (engines := list(addresses)) else ()
     containers = images = size = 0
     for address in engines:
         engine = Engine(address)
         try:
-            gone = unneeded(
+            unneeded = find_unneeded(
                 engine,
                 home=sweep.scratch,
                 running=sweep.running,
@@ -39,15 +39,15 @@ def swept(addresses: Iterable[str], sweep: Sweep) -> Iterator[Leftover]:
                 needed=needed,
                 before=sweep.now - IMAGE_AGE,
             )
-            gone = gone if sweep.dry_run else remove(engine, gone)
+            unneeded = unneeded if sweep.dry_run else remove(engine, unneeded)
         except BackendError as error:
             sweep.say(f"not looked into: {error}")
             continue
         finally:
             engine.close()
-        containers += len(gone.containers)
-        images += len(gone.images)
-        size += gone.size
+        containers += len(unneeded.containers)
+        images += len(unneeded.images)
+        size += unneeded.size
     yield Leftover(kind="containers", noun="container", rest="of steps that are over", count=containers)
     yield Leftover(kind="images", noun="image", rest="that no plan names", count=images, size=size)
 
@@ -64,7 +64,7 @@ class Unneeded:
     size: int = 0
 
 
-def unneeded(
+def find_unneeded(
     engine: Engine,
     *,
     home: str,
@@ -111,12 +111,12 @@ def unneeded(
     )
 
 
-def remove(engine: Engine, gone: Unneeded) -> Unneeded:
+def remove(engine: Engine, unneeded: Unneeded) -> Unneeded:
     """Take it away; what went."""
-    for id in gone.containers:
+    for id in unneeded.containers:
         engine.remove(id)
-    for folder in gone.folders:
+    for folder in unneeded.folders:
         shutil.rmtree(folder, ignore_errors=True)
-    for id in gone.networks:
+    for id in unneeded.networks:
         engine.remove_network(id)
-    return attrs.evolve(gone, images=tuple(id for id in gone.images if engine.remove_image(id)))
+    return attrs.evolve(unneeded, images=tuple(id for id in unneeded.images if engine.remove_image(id)))

@@ -73,9 +73,9 @@ def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Left
     """Containers of steps that are over and images that no plan names, on the engines of all stacks."""
     if not parts:
         return ()
-    from stoker.backends.docker.leftovers import swept
+    from stoker.backends.docker.leftovers import sweep_engines
 
-    return swept(dict.fromkeys(map(engine_address, parts)), sweep)
+    return sweep_engines(dict.fromkeys(map(engine_address, parts)), sweep)
 
 
 DOCKER: Final = Backend(

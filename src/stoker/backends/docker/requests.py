@@ -1,8 +1,8 @@
-"""From a job to the exact request that an engine is sent, as plain data: nothing is asked here, and nothing is sent.
+"""From a job to the exact request that an engine is sent, as plain data: nothing here talks to an engine.
 
 The request is a body of Docker's API (https://docs.docker.com/reference/api/engine/version/v1.41/), which podman takes
 too. Beside it goes the job's document, which `worker.boot` reads inside the container. What only this machine knows
-(devices' files, users) comes in as `Facts`.
+(devices' files, users) is handed in as `EngineFacts`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from stoker.core.devices import Lease
 
 LABEL: Final = "stoker"
-"""Every container, network and image of ours has labels below this one; `stoker gc` goes by it."""
+"""Every container, network and image of Stoker has labels below this one; `stoker gc` selects by it."""
 HOME_LABEL: Final = f"{LABEL}.home"
-"""Of which home it is: `stoker gc` leaves alone what others made."""
+"""The home that a container belongs to: `stoker gc` leaves those of others alone."""
 INSIDE: Final = "/run/stoker"
 """Where the job's document is in a container that shares no folder with this machine."""
 BUNDLE: Final = f"{INSIDE}/worker"
@@ -42,70 +42,83 @@ _LONGEST_NAME: Final = 120
 
 
 @attrs.frozen(kw_only=True)
-class Facts:
-    """What is known of the engine and of this machine.
-
-    `shares_files`: it sees this machine's folders. `rootless`: its root is the person who runs it. `selinux`: it keeps
-    containers from files that do not say that they are theirs. `user` is the person, as uid:gid. `cache`: where blobs
-    of a remote store are kept.
-    """
+class EngineFacts:
+    """What a request depends on besides the job: the engine and this machine."""
 
     shares_files: bool = True
+    """Whether the engine sees this machine's folders."""
     rootless: bool = False
+    """Whether the engine's root is the user who runs it."""
     selinux: bool = False
+    """Whether SELinux keeps containers from files without a label of theirs."""
     user: str = "0:0"
+    """The user who runs the driver, as uid:gid."""
     cache: str = ""
+    """The folder in which blobs of a remote store are cached; empty: none."""
 
 
 NO_FILES: Final = ContainerNeeds()
 
 
 @attrs.frozen(kw_only=True)
-class Part:
-    """One container of a job: its name, the request's body, the job's document, and where that is inside."""
+class ContainerRequest:
+    """One container of a job."""
 
     name: str
     body: Mapping[str, Any]
+    """The body of the request that creates it."""
     spec: BootSpec
-    place: str
+    """The job's document."""
+    document_path: str
+    """Where the document is inside the container."""
 
 
 def settings_of(job: Job, options: Mapping[str, Any]) -> ContainerSettings:
     """The container's settings of a job's step; those of its part of the stack are among them already."""
-    given = next(iter(job.step.settings.backend.values()), None)
-    return ContainerSettings(**{**options, **(given or {})})
+    step_settings = next(iter(job.step.settings.backend.values()), None)
+    return ContainerSettings(**{**options, **(step_settings or {})})
 
 
-def parts(
+def container_requests(
     job: Job,
     *,
     site: Site,
     settings: ContainerSettings,
-    facts: Facts,
+    facts: EngineFacts,
     leases: Sequence[Lease] = (),
     files: ContainerNeeds = NO_FILES,
     token: str = "",
-) -> list[Part]:
-    """The containers of a job, that of its first node first."""
+) -> list[ContainerRequest]:
+    """The containers of a job, by node."""
     nodes = nodes_of(job)
     gang = None
     if nodes > 1:
         folder = site.scratch if facts.shares_files else f"{site.artifacts}/gangs"
         gang = gang_task(job, folder, token=token)
-    made = []
+    requests = []
     for node in range(nodes):
         lease = leases[node] if leases else None
         name = container_name(job, node)
-        place = f"{site.scratch}/containers/{name}/job.json" if facts.shares_files else f"{INSIDE}/job.json"
+        document_path = f"{site.scratch}/containers/{name}/job.json" if facts.shares_files else f"{INSIDE}/job.json"
         spec = document(job, site=site, facts=facts, lease=lease, gang=gang)
         body = _body(job, node, site=site, settings=settings, facts=facts, lease=lease, files=files)
-        marks = {**labels(job, node), HOME_LABEL: site.scratch, f"{LABEL}.place": place}
-        made.append(Part(name=name, body={**body, "Cmd": [place], "Labels": marks}, spec=spec, place=place))
-    return made
+        marks = {**labels(job, node), HOME_LABEL: site.scratch, f"{LABEL}.place": document_path}
+        requests.append(
+            ContainerRequest(
+                name=name,
+                body={**body, "Cmd": [document_path], "Labels": marks},
+                spec=spec,
+                document_path=document_path,
+            )
+        )
+    return requests
 
 
 def container_name(job: Job, node: int = 0) -> str:
-    """The same for every submission of an attempt. A name that had to be bent gets a mark that keeps it apart."""
+    """The name of a container, the same for every submission of an attempt.
+
+    A name with characters that an engine refuses, or that is too long, is changed and gets a hash that keeps it unique.
+    """
     plain = f"{LABEL}-{job.name.replace('/', '-')}"
     name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in plain)
     if name != plain or len(name) > _LONGEST_NAME:
@@ -114,11 +127,11 @@ def container_name(job: Job, node: int = 0) -> str:
 
 
 def network_name(container: str) -> str:
-    """The network of a gang that was given none, by the name of its first container."""
+    """The name of a gang's network, from the name of its first container."""
     return f"{container}-net"
 
 
-def own_network(job: Job, settings: ContainerSettings) -> bool:
+def needs_network(job: Job, settings: ContainerSettings) -> bool:
     """Whether a gang needs a network of its own: on an engine's default one, containers know no names."""
     return nodes_of(job) > 1 and settings.get("network", "bridge") in ("bridge", "default")
 
@@ -130,7 +143,7 @@ def brings_worker(job: Job, site: Site) -> bool:
 
 
 def labels(job: Job, node: int = 0) -> dict[str, str]:
-    """By which a container is found again, also by another driver."""
+    """The labels by which a later driver finds a container."""
     return {
         LABEL: "step",
         f"{LABEL}.run": job.run,
@@ -143,8 +156,8 @@ def labels(job: Job, node: int = 0) -> dict[str, str]:
     }
 
 
-def document(job: Job, *, site: Site, facts: Facts, lease: Lease | None, gang: GangTask | None) -> BootSpec:
-    """What `worker.boot` is told."""
+def document(job: Job, *, site: Site, facts: EngineFacts, lease: Lease | None, gang: GangTask | None) -> BootSpec:
+    """The document that `worker.boot` reads."""
     checkpoints = site.checkpoints if facts.shares_files else "/tmp/stoker-checkpoints"
     return boot_spec(job, site, checkpoints=checkpoints, grace=STOP_SECONDS - 1.0, lease=lease, gang=gang)
 
@@ -155,7 +168,7 @@ def _body(
     *,
     site: Site,
     settings: ContainerSettings,
-    facts: Facts,
+    facts: EngineFacts,
     lease: Lease | None,
     files: ContainerNeeds,
 ) -> dict[str, Any]:
@@ -175,7 +188,7 @@ def _body(
         body["User"] = user
     if nodes_of(job) > 1 and settings.get("network") != "host":
         body["Hostname"] = _host_name(job, node)
-        network = network_name(container_name(job)) if own_network(job, settings) else settings.get("network")
+        network = network_name(container_name(job)) if needs_network(job, settings) else settings.get("network")
         body["HostConfig"]["NetworkMode"] = network
         body["NetworkingConfig"] = {"EndpointsConfig": {network: {"Aliases": [_host_name(job, node)]}}}
     return body
@@ -185,12 +198,12 @@ def _host(
     job: Job,
     site: Site,
     settings: ContainerSettings,
-    facts: Facts,
+    facts: EngineFacts,
     lease: Lease | None,
     files: ContainerNeeds,
 ) -> dict[str, Any]:
     """What the container gets of its machine."""
-    wanted = job.step.settings.resources if job.kind == "step" else None
+    resources = job.step.settings.resources if job.kind == "step" else None
     host: dict[str, Any] = {
         "AutoRemove": False,  # it holds the exit code until somebody has asked for it
         "LogConfig": {"Type": "json-file", "Config": {}},  # the one that each engine can read back from the beginning
@@ -206,19 +219,19 @@ def _host(
         # To label a home folder anew would lock others out of it.
         # https://docs.docker.com/engine/storage/bind-mounts/#configure-the-selinux-label
         host["SecurityOpt"] = [*host.get("SecurityOpt", ()), "label=disable"]
-    if wanted is None:
+    if resources is None:
         return host
-    if wanted.get("cpu_count"):
-        host["NanoCpus"] = round(wanted.get("cpu_count") * 1e9)
-    if wanted.get("memory"):
+    if resources.get("cpu_count"):
+        host["NanoCpus"] = round(resources.get("cpu_count") * 1e9)
+    if resources.get("memory"):
         # Swap would let a step that takes too much crawl on instead of ending with a cause.
-        host["Memory"] = host["MemorySwap"] = wanted.get("memory")
-    if wanted.get("shared_memory"):
-        host["ShmSize"] = wanted.get("shared_memory")
-    held = () if lease is None else [device for device in lease.held if not device.simulated]
+        host["Memory"] = host["MemorySwap"] = resources.get("memory")
+    if resources.get("shared_memory"):
+        host["ShmSize"] = resources.get("shared_memory")
+    devices = () if lease is None else [device for device in lease.held if not device.simulated]
     requests = [
-        _device_request(vendor.toolkit, [device.uuid for device in devices], settings)
-        for vendor, devices in by_vendor(held).items()
+        _device_request(vendor.toolkit, [device.uuid for device in vendor_devices], settings)
+        for vendor, vendor_devices in by_vendor(devices).items()
         if vendor.toolkit
     ]
     if requests:
@@ -249,38 +262,38 @@ def _environment(
     node: int,
     site: Site,
     settings: ContainerSettings,
-    facts: Facts,
+    facts: EngineFacts,
     lease: Lease | None,
 ) -> dict[str, str]:
     step = job.step.settings
     docker = step.docker
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if docker is not None and docker.skip_build is True:  # a built image has them, with what they refer to put in
         for layer in (docker.environment, docker.runtime_environment):
-            found.update({name: text for name, text in (layer or {}).items() if text is not None})
-    found.update(step.environment)
+            variables.update({name: text for name, text in (layer or {}).items() if text is not None})
+    variables.update(step.environment)
     if brings_worker(job, site):
         bundle = site.bundle if facts.shares_files else BUNDLE
-        found["PYTHONPATH"] = ":".join(filter(None, [bundle, found.get("PYTHONPATH", "")]))
+        variables["PYTHONPATH"] = ":".join(filter(None, [bundle, variables.get("PYTHONPATH", "")]))
     if facts.cache:
-        found["STOKER_CACHE"] = facts.cache
+        variables["STOKER_CACHE"] = facts.cache
     devices = () if lease is None else lease.held
-    found.update(environment_of(devices))
+    variables.update(environment_of(devices))
     real = {device.kind for device in devices if not device.simulated}
     for name, vendor in VENDORS.parts():
         if name not in real:
-            found.update(vendor.hidden_in_containers)
+            variables.update(vendor.hidden_in_containers)
     if nodes_of(job) > 1:
         here, head = (_host_name(job, node), _host_name(job, 0))
         if settings.get("network") == "host":
             here = head = "127.0.0.1"
-        place = {"NODE_RANK": str(node), "NODES": str(nodes_of(job)), "HEAD_ADDR": head, "NODE_ADDR": here}
-        found.update({f"STOKER_{name}": text for name, text in place.items()})
-    return found
+        position = {"NODE_RANK": str(node), "NODES": str(nodes_of(job)), "HEAD_ADDR": head, "NODE_ADDR": here}
+        variables.update({f"STOKER_{name}": text for name, text in position.items()})
+    return variables
 
 
-def _mounts(site: Site, settings: ContainerSettings, facts: Facts) -> Iterable[Mount]:
-    """Our folders at their own paths, where the engine sees them, and the person's."""
+def _mounts(site: Site, settings: ContainerSettings, facts: EngineFacts) -> Iterable[Mount]:
+    """Stoker's folders at their own paths, where the engine sees them, and the mounts of the settings."""
     if facts.shares_files:
         ours = [site.scratch, site.checkpoints, facts.cache]
         if "://" not in site.artifacts:
@@ -302,7 +315,7 @@ def _mount(mount: Mount) -> dict[str, Any]:
 
 
 def _option(name: str, value: Any) -> Any:
-    """A further option as the API has it, where that is not how people write it."""
+    """The value of a run option as the API expects it."""
     if name == "extra_hosts":
         return [f"{host}:{address}" for host, address in value.items()]
     if name == "ulimits":
@@ -313,5 +326,5 @@ def _option(name: str, value: Any) -> Any:
 
 
 def _host_name(job: Job, node: int) -> str:
-    """A node's name on its network: short enough for a label of DNS, and no other attempt's."""
+    """A node's name on its network: short enough for a DNS label, and unique to the attempt."""
     return f"stoker-{hashlib.sha256(job.name.encode()).hexdigest()[:12]}-{node}"

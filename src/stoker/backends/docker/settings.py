@@ -80,14 +80,14 @@ _USER = re.compile(r"image|[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.
 
 def parse_secrets(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """`secrets`: names of files to where their contents come from."""
-    found: Any = parse_mapping(value)
-    for name, source in (found or {}).items():
+    secrets: Any = parse_mapping(value)
+    for name, source in (secrets or {}).items():
         if not _SECRET.fullmatch(name):
             raise SettingsError(f"{name!r} is not a name for a secret's file", fix="use letters, digits and _ . -")
         if source is not None and not (isinstance(source, str) and source.removeprefix("env:").strip()):
             # The value is not shown: it may be the secret itself.
             raise SettingsError(f"secret '{name}' does not say where it comes from", fix='write "env:NAME" or a path')
-    return found  # type: ignore[no-any-return]
+    return secrets  # type: ignore[no-any-return]
 
 
 def parse_user(value: str | None) -> str | None:
@@ -100,18 +100,18 @@ def parse_user(value: str | None) -> str | None:
 
 def parse_run_options(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """`run_options`, each checked against the table."""
-    found: Any = parse_mapping(value)
-    for name, option in (found or {}).items():
+    options: Any = parse_mapping(value)
+    for name, option in (options or {}).items():
         if name in ELSEWHERE:
             raise SettingsError(f"run_options has no '{name}': it is given elsewhere", fix=ELSEWHERE[name])
         if name not in RUN_OPTIONS:
             raise SettingsError(f"run_options has no '{name}'{nearest(name, RUN_OPTIONS)}")
         kind = RUN_OPTIONS[name][1]
-        taken = list(option) if isinstance(option, tuple) else option
-        if option is not None and (not isinstance(taken, kind) or (kind is int and isinstance(taken, bool))):
+        plain = list(option) if isinstance(option, tuple) else option
+        if option is not None and (not isinstance(plain, kind) or (kind is int and isinstance(plain, bool))):
             what = kind.__name__ if isinstance(kind, type) else "value"
             raise SettingsError(f"run_options: {name}={option!r} is not a {what}")
-    return found  # type: ignore[no-any-return]
+    return options  # type: ignore[no-any-return]
 
 
 def parse_pull(value: Pull | None) -> Pull | None:

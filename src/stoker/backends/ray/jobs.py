@@ -14,7 +14,7 @@ import urllib.parse
 from typing import Any, Final, Mapping
 
 from stoker.backends.base.platforms import Away
-from stoker.backends.docker.secrets import missing_source
+from stoker.backends.base.secrets import missing_source
 from stoker.backends.ray.settings import PORT, RaySettings
 from stoker.core.errors import BackendError
 

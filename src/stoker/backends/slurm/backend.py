@@ -18,9 +18,9 @@ from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.backends.base.logins import Here, login
 from stoker.backends.base.platforms import Away, Seen
+from stoker.backends.base.secrets import credentials
 from stoker.backends.base.statuses import failed
 from stoker.backends.base.watched import Watched
-from stoker.backends.docker.secrets import credentials
 from stoker.backends.slurm import script as slurmscript
 from stoker.backends.slurm.orphans import Orphans, jobs_document
 from stoker.backends.slurm.queue import Controller

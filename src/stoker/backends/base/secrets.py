@@ -1,7 +1,7 @@
-"""What a container must know and nobody else may see: secrets as files, and credentials for the artifact store.
+"""Secrets of a step as files, and credentials for the artifact store.
 
-They are read when a container is made, put into it and nowhere else: neither into its image, nor into what the engine
-shows of it, nor into the plan.
+They are read when a job is sent and go into its container only: neither into the image, nor into what an engine shows
+of the container, nor into the plan.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def credentials(store: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 def contents(sources: Mapping[str, str]) -> dict[str, bytes]:
     """What each secret's file holds; a source that is not there is a `BackendError` that names it."""
-    found = {}
+    data = {}
     for name, source in sources.items():
         missing = missing_source(source)
         if missing:
             raise BackendError(f"the secret '{name}' is not there: {missing}")
-        found[name] = _content(source)
-    return found
+        data[name] = _content(source)
+    return data
 
 
 def missing_source(source: str) -> str:
