@@ -14,7 +14,7 @@ import pytest
 from stoker.core import status
 from stoker.devices.builds import builds, words
 from stoker.vendors.base import contained
-from stoker.vendors.builds import Build, Held
+from stoker.vendors.builds import Build, Hardware
 from stoker.vendors.nvidia import builds as rules
 from stoker.vendors.nvidia import cuda
 from stoker.vendors.nvidia.builds import covers, runs, torch_archs
@@ -29,8 +29,10 @@ def torch(version: str, number: tuple[int, int] | None = None) -> Build:
     return Build(framework="torch", version=version, cuda=number, cpu=number is None, archs=archs)
 
 
-def held(driver: str = "", number: tuple[int, int] | None = None, chips: Mapping[tuple[int, int], str] = H100) -> Held:
-    return Held(driver=driver, cuda=number, chips=chips)
+def held(
+    driver: str = "", number: tuple[int, int] | None = None, chips: Mapping[tuple[int, int], str] = H100
+) -> Hardware:
+    return Hardware(driver=driver, cuda=number, chips=chips)
 
 
 @pytest.mark.parametrize(
@@ -108,21 +110,21 @@ def held(driver: str = "", number: tuple[int, int] | None = None, chips: Mapping
         ),
         (
             torch("2.9.0+cu130", (13, 0)),
-            Held(kind="amd"),
+            Hardware(kind="amd"),
             status.NO_GPU_BUILD,
             "the step holds AMD GPUs",
             "for your ROCm",
         ),
         (
             Build(framework="jax", version="0.9.0", cpu=True),
-            Held(kind="tpu"),
+            Hardware(kind="tpu"),
             status.NO_GPU_BUILD,
             "the step holds TPUs",
             "jax[tpu]",
         ),
     ],
 )
-def test_unfit(build: Build, side: Held, cause: str, said: str, fix: str) -> None:
+def test_unfit(build: Build, side: Hardware, cause: str, said: str, fix: str) -> None:
     problem = unfit(build, side)
     assert problem is not None
     assert problem.cause == cause
@@ -146,11 +148,11 @@ def test_unfit(build: Build, side: Held, cause: str, said: str, fix: str) -> Non
         # 8.6 runs on 8.9, 10.0 on 10.3, 12.0 on 12.1.
         (torch("2.8.0", (12, 8)), held("570.124.06", (12, 8), {(8, 9): "L4", (10, 3): "B300", (12, 1): "GB10"})),
         (Build(framework="tensorflow", version="2.18.0", cuda=(12, 5), archs=("sm_80", "compute_90")), held("570.1")),
-        (Build(framework="torch", version="2.4.0+cpu", cpu=True), Held(kind="apple")),
-        (Build(framework="torch", version="2.6.0+rocm6.2.4", rocm="6.2.4"), Held(kind="amd")),
+        (Build(framework="torch", version="2.4.0+cpu", cpu=True), Hardware(kind="apple")),
+        (Build(framework="torch", version="2.6.0+rocm6.2.4", rocm="6.2.4"), Hardware(kind="amd")),
     ],
 )
-def test_fit(build: Build, side: Held) -> None:
+def test_fit(build: Build, side: Hardware) -> None:
     assert unfit(build, side) is None
 
 
@@ -365,17 +367,17 @@ def environment(folder: Path, scenario: Path, text: str) -> dict[str, str]:
 
 def test_cuda_is_seen(libcuda: Path, tmp_path: Path) -> None:
     variables = environment(libcuda, tmp_path / "scenario", f"prints = hello\n{TWO}")
-    found = cuda.seen(variables)
+    found = cuda.visible_devices(variables)
     assert (found.version, found.problem) == ((13, 0), None)
     assert found.uuids == tuple(map(cuda.plain, UUIDS))
-    assert cuda.seen({**variables, "CUDA_VISIBLE_DEVICES": UUIDS[1]}).uuids == (cuda.plain(UUIDS[1]),)
-    hidden = cuda.seen({**variables, "CUDA_VISIBLE_DEVICES": ""}).problem
+    assert cuda.visible_devices({**variables, "CUDA_VISIBLE_DEVICES": UUIDS[1]}).uuids == (cuda.plain(UUIDS[1]),)
+    hidden = cuda.visible_devices({**variables, "CUDA_VISIBLE_DEVICES": ""}).problem
     assert hidden is not None and hidden.cause == status.NO_GPU
 
 
 @pytest.mark.parametrize("number", sorted(cuda.RESULTS))
 def test_what_cuda_answers(number: int, libcuda: Path, tmp_path: Path) -> None:
-    problem = cuda.seen(environment(libcuda, tmp_path / "scenario", f"init = {number}\n{TWO}")).problem
+    problem = cuda.visible_devices(environment(libcuda, tmp_path / "scenario", f"init = {number}\n{TWO}")).problem
     assert problem is not None
     assert problem.cause == cuda.RESULTS[number][0]
     assert problem.cause in status.CAUSES
@@ -388,16 +390,16 @@ def test_what_cuda_answers(number: int, libcuda: Path, tmp_path: Path) -> None:
 )
 def test_a_driver_that_does_not_work(text: str, said: str, libcuda: Path, tmp_path: Path) -> None:
     variables = environment(libcuda, tmp_path / "scenario", f"{text}\n{TWO}")
-    problem = cuda.seen(variables, patience=1 if "hang" in text else cuda.TIMEOUT).problem
+    problem = cuda.visible_devices(variables, patience=1 if "hang" in text else cuda.TIMEOUT).problem
     assert problem is not None and problem.cause == status.DRIVER_BROKEN
     assert said in problem.sentence
 
 
 def test_a_library_that_is_not_there(tmp_path: Path) -> None:
-    missing = cuda.seen({"LD_LIBRARY_PATH": str(tmp_path)}, library="libcuda-that-nobody-has.so.1").problem
+    missing = cuda.visible_devices({"LD_LIBRARY_PATH": str(tmp_path)}, library="libcuda-that-nobody-has.so.1").problem
     assert missing is not None and missing.cause == status.NO_DRIVER
     (tmp_path / "libcuda.so.1").write_text("")
-    broken = cuda.seen({"LD_LIBRARY_PATH": str(tmp_path)}).problem
+    broken = cuda.visible_devices({"LD_LIBRARY_PATH": str(tmp_path)}).problem
     assert broken is not None and broken.cause == status.DRIVER_BROKEN
 
 

@@ -28,7 +28,7 @@ from stoker.devices.probe import probe
 from stoker.store.records import RunFilter
 from stoker.store.schema import MIGRATIONS
 from stoker.store.store import open_store
-from stoker.vendors.builds import held
+from stoker.vendors.builds import hardware_of
 from stoker.vendors.registry import VENDORS, unfit
 
 NEEDED: Final = ("attrs", "click", "cloudpickle", "fsspec", "nvidia-ml-py", "psutil", "pyyaml")
@@ -122,7 +122,7 @@ def frameworks(inventory: Inventory) -> Iterator[Check]:
     """The build of each framework, and whether it fits the driver and the devices; none is imported."""
     installed = {build.framework: build for build in builds.builds()}
     targets = {
-        kind: held(devices, driver=inventory.driver, cuda=inventory.cuda, machine=platform.machine())
+        kind: hardware_of(devices, driver=inventory.driver, cuda=inventory.cuda, machine=platform.machine())
         for kind in dict.fromkeys(device.kind for device in inventory.devices)
         if not inventory.simulated and (devices := [one for one in inventory.devices if one.kind == kind])
     }

@@ -51,7 +51,7 @@ def visible(devices: Sequence[Device], environment: Mapping[str, str]) -> tuple[
             offered = [device for device in remaining if device.kind == vendor.name]
             if value is None or not offered or (not value.strip() and not limit.empty_hides):
                 continue
-            allowed = limit.left(offered, value)
+            allowed = limit.select(offered, value)
             if len(allowed) < len(offered):
                 findings.append(_hidden(limit.variable, value, len(allowed), len(offered)))
                 remaining = [device for device in remaining if device.kind != vendor.name or device in allowed]

@@ -32,7 +32,7 @@ from stoker.plan import rules_device, rules_image, rules_packages
 from stoker.plan.packages import packages
 from stoker.plan.requirements import Requirements, numbers, requirements
 from stoker.plan.rules import MACHINES, ClientPython, PlanFacts, Rule
-from stoker.vendors.builds import Held, dotted, held
+from stoker.vendors.builds import Hardware, dotted, hardware_of
 from stoker.vendors.registry import VENDORS
 
 RULES: Final[Registry[Rule]] = Registry(group="stoker.rules", noun="rule", kind=Rule, builtin={})
@@ -321,7 +321,7 @@ def _device_kind(claim: Claim | None, devices: Sequence[Device]) -> str:
 
 def _targets(
     claim: Claim | None, devices: Sequence[Device], inventory: Inventory | None, machine: str
-) -> tuple[Held, ...]:
+) -> tuple[Hardware, ...]:
     """One target for each kind and model; for devices that no known machine has, what their names say."""
     if claim is None:
         return ()
@@ -330,9 +330,9 @@ def _targets(
         for device in devices:
             groups.setdefault((device.kind, device.model), []).append(device)
         return tuple(
-            held(group, driver=inventory.driver, cuda=inventory.cuda, machine=machine)
+            hardware_of(group, driver=inventory.driver, cuda=inventory.cuda, machine=machine)
             if _has_driver(group[0].kind)
-            else held(group, driver="", cuda=None, machine=machine)
+            else hardware_of(group, driver="", cuda=None, machine=machine)
             for group in groups.values()
         )
     targets = []
@@ -340,7 +340,7 @@ def _targets(
         simulation = VENDORS.load(choice.model.vendor).simulation
         chip = None if simulation is None else simulation.capability(choice.name)
         chips = {chip: choice.name} if chip is not None else {}
-        targets.append(Held(kind=choice.model.vendor, chips=chips, machine=machine or "x86_64"))
+        targets.append(Hardware(kind=choice.model.vendor, chips=chips, machine=machine or "x86_64"))
     return tuple(targets)
 
 

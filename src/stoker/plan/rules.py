@@ -16,7 +16,7 @@ from stoker.core.imagenames import is_plain, parse
 from stoker.core.plan import StepPlan
 from stoker.plan.packages import FrameworkPackage
 from stoker.plan.requirements import Release, Requirements, numbers
-from stoker.vendors.builds import Held
+from stoker.vendors.builds import Hardware
 
 MACHINES: Final[Mapping[str, str]] = {"amd64": "x86_64", "arm64": "aarch64"}
 """A registry's or Go's name of a processor → the kernel's."""
@@ -53,7 +53,7 @@ class PlanFacts:
     """Devices of each node."""
     kind: str
     """The vendor of the devices; empty if several are possible."""
-    targets: tuple[Held, ...]
+    targets: tuple[Hardware, ...]
     """The kinds of device that the step could get, with their driver."""
     simulated: bool
     """Whether the devices are simulated."""

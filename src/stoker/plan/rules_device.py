@@ -11,7 +11,7 @@ from stoker.core.units import UNSET
 from stoker.plan.packages import FrameworkPackage, brings_cuda
 from stoker.plan.requirements import numbers
 from stoker.plan.rules import PlanFacts, repository
-from stoker.vendors.builds import Build, Held, Problem, Version, dotted
+from stoker.vendors.builds import Build, Hardware, Problem, Version, dotted
 from stoker.vendors.nvidia.builds import FLOORS, runs
 from stoker.vendors.registry import USUAL, VENDORS, unfit
 
@@ -63,7 +63,7 @@ def _runtime(facts: PlanFacts) -> str:
     return VENDORS.load(facts.kind or USUAL).runtime
 
 
-def _runtime_of(held: Held) -> str:
+def _runtime_of(held: Hardware) -> str:
     return VENDORS.load(held.kind).runtime
 
 
@@ -103,7 +103,7 @@ def unfit_builds(facts: PlanFacts) -> Iterator[Finding]:
     """
     if not facts.gpus:
         return
-    targets = facts.targets or ((Held(),) if _runtime(facts) == "cuda" else ())
+    targets = facts.targets or ((Hardware(),) if _runtime(facts) == "cuda" else ())
     useful = [one for one in facts.packages if _computes(one.build) and _fits(one.build, targets)]
     for package in facts.packages:
         problems = [(held, unfit(package.build, held)) for held in targets]
@@ -261,13 +261,13 @@ def neuron(facts: PlanFacts) -> Iterator[Finding]:
         yield _finding(facts, NOT_NEURON, _level(facts), what, fix="take an image with CUDA, or ask for trainium")
 
 
-def condition_holds(condition: str, held: Held) -> bool | None:
+def condition_holds(condition: str, held: Hardware) -> bool | None:
     """Whether devices satisfy NVIDIA_REQUIRE_CUDA: a space is "or", a comma "and"; None if a fact is missing."""
     results = [_alternative(text, held) for text in condition.split()]
     return True if True in results else None if None in results else False
 
 
-def _alternative(text: str, held: Held) -> bool | None:
+def _alternative(text: str, held: Hardware) -> bool | None:
     results: list[bool | None] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\w+)(!=|<=|>=|=|<|>)([\w.]+)", part)
@@ -300,7 +300,7 @@ def _holds(ours: Version, sign: str, theirs: Version) -> bool:
     }[sign]
 
 
-def _forward_compatible(facts: PlanFacts, build: Build, held: Held) -> bool:
+def _forward_compatible(facts: PlanFacts, build: Build, held: Hardware) -> bool:
     """Whether the image's compatibility package lets an older driver of a data-centre GPU run the build."""
     compat = numbers(facts.image.cuda)[:2]
     has_compat = (
@@ -311,7 +311,7 @@ def _forward_compatible(facts: PlanFacts, build: Build, held: Held) -> bool:
     return has_compat and covered and bool(held.chips) and len(supported) == len(held.chips)
 
 
-def _compatibility_finding(facts: PlanFacts, package: FrameworkPackage, held: Held) -> Finding:
+def _compatibility_finding(facts: PlanFacts, package: FrameworkPackage, held: Hardware) -> Finding:
     build = package.build
     what = f"{build.framework} {build.version} needs a newer driver than {held.driver or 'this one'}; the image's "
     what += f"cuda-compat package for CUDA {facts.image.cuda} may run it"
@@ -324,7 +324,7 @@ def _computes(build: Build) -> bool:
     return bool(build.cuda or build.rocm or build.tpu)
 
 
-def _fits(build: Build, targets: Sequence[Held]) -> bool:
+def _fits(build: Build, targets: Sequence[Hardware]) -> bool:
     return all(unfit(build, held) is None for held in targets)
 
 

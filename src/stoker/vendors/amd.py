@@ -15,23 +15,23 @@ from stoker.core.accelerators import model
 from stoker.core.devices import Device, Inventory
 from stoker.core.errors import BackendError, SettingsError
 from stoker.vendors.base import (
-    Ask,
     ContainerNeeds,
+    DeviceRow,
+    GateRequest,
+    GateResult,
     Limit,
     PlatformImage,
     Platforms,
-    Presence,
-    Row,
     Vendor,
     contained,
-    listed,
+    named_devices,
 )
-from stoker.vendors.builds import Build, Held, Problem
+from stoker.vendors.builds import Build, Hardware, Problem
 from stoker.vendors.frameworks import jax_platforms, tensorflow_gpus, torch_gpus
-from stoker.vendors.tools import failed, unread, words_of
+from stoker.vendors.tools import tool_failure, unreadable, words_of
 
 SLOW: Final = 1.0
-"""Seconds between two askings of what changes slowly."""
+"""Seconds between two readings of slowly changing values."""
 TOPOLOGY: Final = "sys/class/kfd/kfd/topology/nodes"
 """A folder a node; `properties` has `unique_id` (decimal) and `drm_render_minor`; CPUs have no SIMD units.
 https://github.com/torvalds/linux/blob/v6.6/drivers/gpu/drm/amd/amdkfd/kfd_topology.c"""
@@ -47,7 +47,7 @@ _MODEL: Final = re.compile(r"\b(MI\d{3}[AX]?|RX\s?\d{4}\s?XTX?|Pro\s?V520)\b", r
 
 
 def probe(environment: Mapping[str, str], root: Path = Path("/")) -> Inventory:
-    """AMD's GPUs, as amdsmi tells them, which comes with ROCm."""
+    """AMD's GPUs, as amdsmi lists them, which comes with ROCm."""
     try:
         amdsmi = _amdsmi()
         if amdsmi is None:
@@ -58,7 +58,7 @@ def probe(environment: Mapping[str, str], root: Path = Path("/")) -> Inventory:
     try:
         return Inventory(devices=_devices(amdsmi))
     except Exception as error:  # as above
-        return Inventory(findings=(failed("amdsmi", words_of(error), "see whether `amd-smi list` works"),))
+        return Inventory(findings=(tool_failure("amdsmi", words_of(error), "see whether `amd-smi list` works"),))
     finally:
         with contextlib.suppress(Exception):
             amdsmi.amdsmi_shut_down()
@@ -87,7 +87,7 @@ def visibility(devices: Sequence[Device]) -> Mapping[str, str]:
 
 
 def meter(devices: Sequence[Device]) -> AmdMeter:
-    """A meter of AMD's GPUs; `OSError` where amdsmi cannot be asked."""
+    """A meter of AMD's GPUs; `OSError` where amdsmi does not work."""
     try:
         # Where its library is missing, it prints so on stdout.
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -100,7 +100,7 @@ def meter(devices: Sequence[Device]) -> AmdMeter:
 
 
 class AmdMeter:
-    """AMD's GPUs, found by their number, in the order in which the probe found them.
+    """Measures AMD's GPUs, which it finds by their number in the order of the probe.
 
     https://rocm.docs.amd.com/projects/amdsmi/en/latest/reference/amdsmi-py-api.html. Activity is that of the graphics
     and compute engine over about a second.
@@ -109,87 +109,91 @@ class AmdMeter:
     def __init__(self, amdsmi: Any, devices: Sequence[Device]) -> None:
         self._amdsmi = amdsmi
         handles = list(amdsmi.amdsmi_get_processor_handles())
-        self._news: list[Row] = []
+        self._events: list[DeviceRow] = []
         self._held: dict[str, Any] = {}
         for one in devices:
             if 0 <= one.index < len(handles):
                 self._held[one.uuid] = handles[one.index]
             else:
-                self._news.append({"failed": one.uuid, "why": "the driver does not know it"})
+                self._events.append({"failed": one.uuid, "why": "the driver does not know it"})
         self._never: set[tuple[str, str]] = set()
         self._answered: set[tuple[str, str]] = set()
         self._slow_at = 0.0
 
-    def sample(self, now: float, tree: frozenset[int], last: bool = False) -> tuple[dict[str, Row], list[Row]]:
+    def sample(
+        self, now: float, tree: frozenset[int], last: bool = False
+    ) -> tuple[dict[str, DeviceRow], list[DeviceRow]]:
         """A row for each GPU; see `vendors.base.Meter`."""
         slow = last or now >= self._slow_at
         if slow:
             self._slow_at = now + SLOW * 0.99
         rows = {uuid: self._row(uuid, handle, tree, slow) for uuid, handle in self._held.items()}
-        news, self._news = self._news, []
-        return rows, news
+        events, self._events = self._events, []
+        return rows, events
 
-    def _row(self, uuid: str, handle: Any, tree: frozenset[int], slow: bool) -> Row:
+    def _row(self, uuid: str, handle: Any, tree: frozenset[int], slow: bool) -> DeviceRow:
         smi = self._amdsmi
-        row: Row = {}
-        _put(row, "u", self._ask(uuid, smi.amdsmi_get_gpu_activity, handle), "gfx_activity")
-        _put(row, "m", self._ask(uuid, smi.amdsmi_get_gpu_vram_usage, handle), "vram_used", factor=2**20)
-        power = self._ask(uuid, smi.amdsmi_get_power_info, handle)
-        # Older chips tell the mean, newer ones the present power; what a chip does not tell is "N/A".
+        row: DeviceRow = {}
+        _put(row, "u", self._query(uuid, smi.amdsmi_get_gpu_activity, handle), "gfx_activity")
+        _put(row, "m", self._query(uuid, smi.amdsmi_get_gpu_vram_usage, handle), "vram_used", factor=2**20)
+        power = self._query(uuid, smi.amdsmi_get_power_info, handle)
+        # Older chips report the mean, newer ones the present power; unknown values are "N/A".
         _put(row, "w", power, "current_socket_power", "average_socket_power")
         if not slow:
             return row
         kinds, metrics = smi.AmdSmiTemperatureType, smi.AmdSmiTemperatureMetric
-        degrees = self._ask(uuid, smi.amdsmi_get_temp_metric, handle, kinds.HOTSPOT, metrics.CURRENT)
+        degrees = self._query(uuid, smi.amdsmi_get_temp_metric, handle, kinds.HOTSPOT, metrics.CURRENT)
         _put(row, "c", {"now": degrees}, "now")
-        clock = self._ask(uuid, smi.amdsmi_get_clock_info, handle, smi.AmdSmiClkType.GFX)
+        clock = self._query(uuid, smi.amdsmi_get_clock_info, handle, smi.AmdSmiClkType.GFX)
         _put(row, "f", clock, "clk", "cur_clk")
-        energy = self._ask(uuid, smi.amdsmi_get_energy_count, handle)
+        energy = self._query(uuid, smi.amdsmi_get_energy_count, handle)
         if isinstance(energy, Mapping):
             # Units of `counter_resolution` microjoules; the accumulator was called "power" before ROCm 6.2.
             counted = _number(energy.get("energy_accumulator", energy.get("power")))
             resolution = _number(energy.get("counter_resolution"))
             if counted is not None and resolution is not None:
                 row["j"] = round(counted * resolution * 1e-6, 3)
-        self._own(row, self._ask(uuid, smi.amdsmi_get_gpu_process_list, handle), tree)
+        self._add_own_processes(row, self._query(uuid, smi.amdsmi_get_gpu_process_list, handle), tree)
         return row
 
     @staticmethod
-    def _own(row: Row, listed: Any, tree: frozenset[int]) -> None:
-        """The tree's processes; those of versions that answer with handles instead of dictionaries stay untold."""
-        if not isinstance(listed, list) or not all(isinstance(one, Mapping) and "pid" in one for one in listed):
+    def _add_own_processes(row: DeviceRow, processes: Any, tree: frozenset[int]) -> None:
+        """Add the tree's processes to a row, except with versions that answer with handles instead of dictionaries."""
+        if not isinstance(processes, list) or not all(isinstance(one, Mapping) and "pid" in one for one in processes):
             return
-        if not all(os.path.exists(f"/proc/{one['pid']}") for one in listed):  # numbers of another namespace
+        if not all(os.path.exists(f"/proc/{one['pid']}") for one in processes):  # pids of another namespace
             return
-        mine = [_number(one.get("mem")) for one in listed if one["pid"] in tree]
-        row["n"] = len(mine)
-        if None not in mine:
-            row["o"] = int(sum(memory for memory in mine if memory is not None))
+        sizes = [_number(one.get("mem")) for one in processes if one["pid"] in tree]
+        row["n"] = len(sizes)
+        if None not in sizes:
+            row["o"] = int(sum(memory for memory in sizes if memory is not None))
 
-    def _ask(self, uuid: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        """None for what fails; a question that has failed before it was ever answered is not asked again."""
+    def _query(self, uuid: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of a call, None where it fails. A call that has failed before it ever succeeded is not
+        repeated.
+        """
         key = (uuid, call.__name__)
         if key in self._never:
             return None
         try:
-            found = call(*arguments)
-        except Exception as error:  # amdsmi's own code: what a chip does not tell is an error of its own
+            answer = call(*arguments)
+        except Exception as error:  # amdsmi's own code: each unknown value is an error of its own
             if key not in self._answered:
                 self._never.add(key)
             elif call.__name__ == "amdsmi_get_gpu_activity":
-                self._news.append({"failed": uuid, "why": f"{type(error).__name__}: {error}"})
+                self._events.append({"failed": uuid, "why": f"{type(error).__name__}: {error}"})
                 self._answered.discard(key)
             return None
         self._answered.add(key)
-        return found
+        return answer
 
 
-def prove(ask: Ask) -> Presence:
+def prove(request: GateRequest) -> GateResult:
     """Whether /dev/kfd opens, and amdsmi lists the devices that were leased."""
-    node = ask.root / "dev/kfd"
+    node = request.root / "dev/kfd"
     if not node.exists():
-        inside = contained(ask.environment, ask.root)
-        return Presence.absent(
+        inside = contained(request.environment, request.root)
+        return GateResult.absent(
             status.NO_GPU if inside else status.NO_DRIVER,
             "there is no /dev/kfd, AMD's driver for computing" + (", in this container" if inside else ""),
             "start the container with --device /dev/kfd --device /dev/dri"
@@ -198,24 +202,24 @@ def prove(ask: Ask) -> Presence:
         )
     if not os.access(node, os.R_OK | os.W_OK):
         fix = "add the user to the groups render and video (`ls -l /dev/kfd`)"
-        return Presence.absent(status.DRIVER_BROKEN, "this user may not open /dev/kfd", fix)
-    found: Sequence[Device] = probe(ask.environment, ask.root).devices
+        return GateResult.absent(status.DRIVER_BROKEN, "this user may not open /dev/kfd", fix)
+    visible: Sequence[Device] = probe(request.environment, request.root).devices
     for limit in LIMITS:
-        if limit.variable in ask.environment:
-            found = limit.left(found, ask.environment[limit.variable])
-    if not found:
-        return Presence(facts={"devices": "unproved: /dev/kfd opens, and there is no amdsmi here to ask which"})
-    missing = [one.uuid for one in ask.devices if one.uuid not in {other.uuid for other in found}]
-    if missing or len(found) != len(ask.devices):
-        named = f": {', '.join(missing)} is missing" if missing else ""
+        if limit.variable in request.environment:
+            visible = limit.select(visible, request.environment[limit.variable])
+    if not visible:
+        return GateResult(facts={"devices": "unproved: /dev/kfd opens, and there is no amdsmi here to ask which"})
+    missing = [one.uuid for one in request.devices if one.uuid not in {other.uuid for other in visible}]
+    if missing or len(visible) != len(request.devices):
+        suffix = f": {', '.join(missing)} is missing" if missing else ""
         fix = "leave ROCR_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES as Stoker sets them"
-        return Presence.absent(
-            status.NO_GPU, f"{len(found)} of {len(ask.devices)} leased devices are visible{named}", fix
+        return GateResult.absent(
+            status.NO_GPU, f"{len(visible)} of {len(request.devices)} leased devices are visible{suffix}", fix
         )
-    return Presence(facts={"devices": f"{len(found)} visible, as leased", "memory": "unproved: it is not asked"})
+    return GateResult(facts={"devices": f"{len(visible)} visible, as leased", "memory": "unproved: it is not asked"})
 
 
-def unfit(build: Build, held: Held) -> Problem | None:
+def unfit(build: Build, hardware: Hardware) -> Problem | None:
     """Why a build cannot use the devices: it is for the CPU, or for CUDA."""
     if build.rocm or not (build.cpu or build.cuda):
         return None
@@ -237,8 +241,8 @@ def container(devices: Sequence[Device], root: Path = Path("/")) -> ContainerNee
 
 LIMITS: Final = (
     # ROCr filters first, HIP counts among what it leaves.
-    Limit(variable="ROCR_VISIBLE_DEVICES", left=listed, empty_hides=True),
-    Limit(variable="HIP_VISIBLE_DEVICES", left=listed, empty_hides=True),
+    Limit(variable="ROCR_VISIBLE_DEVICES", select=named_devices, empty_hides=True),
+    Limit(variable="HIP_VISIBLE_DEVICES", select=named_devices, empty_hides=True),
 )
 _IMAGES: Final[Mapping[str, str]] = {
     # https://hub.docker.com/r/rocm/pytorch/tags
@@ -284,26 +288,26 @@ def _unread(root: Path, error: Exception | None = None) -> Inventory:
         return Inventory()
     if error is not None:
         fix = "see whether `amd-smi list` works, and that the user is in the groups render and video"
-        return Inventory(findings=(failed("amdsmi", words_of(error), fix),))
+        return Inventory(findings=(tool_failure("amdsmi", words_of(error), fix),))
     what, why = "there are AMD GPUs, but no amdsmi in this Python", "Stoker asks amdsmi what they are"
     fix = "install the package of your ROCm: pip install /opt/rocm/share/amd_smi"
-    return Inventory(findings=(unread(what, why, fix),))
+    return Inventory(findings=(unreadable(what, why, fix),))
 
 
 def _devices(amdsmi: Any) -> tuple[Device, ...]:
     handles = list(amdsmi.amdsmi_get_processor_handles())
-    told = [_asked(amdsmi.amdsmi_get_gpu_asic_info, handle) or {} for handle in handles]
-    uuids = [_uuid_of(amdsmi, handle, asic) for handle, asic in zip(handles, told)]
+    asics = [_query(amdsmi.amdsmi_get_gpu_asic_info, handle) or {} for handle in handles]
+    uuids = [_uuid_of(amdsmi, handle, asic) for handle, asic in zip(handles, asics)]
     if "" in uuids or len(set(uuids)) < len(uuids):
         # Partitions of one GPU share its serial number; ROCR_VISIBLE_DEVICES takes numbers as well.
         uuids = [str(index) for index in range(len(handles))]
     devices = []
-    for index, (handle, asic, uuid) in enumerate(zip(handles, told, uuids)):
+    for index, (handle, asic, uuid) in enumerate(zip(handles, asics, uuids)):
         name = str(asic.get("market_name") or "AMD GPU")
-        memory = _asked(amdsmi.amdsmi_get_gpu_memory_total, handle, amdsmi.AmdSmiMemoryType.VRAM)
+        memory = _query(amdsmi.amdsmi_get_gpu_memory_total, handle, amdsmi.AmdSmiMemoryType.VRAM)
         links = []
-        for other, there in zip(uuids, handles):
-            link = None if other == uuid else _asked(amdsmi.amdsmi_topo_get_link_type, handle, there)
+        for other, other_handle in zip(uuids, handles):
+            link = None if other == uuid else _query(amdsmi.amdsmi_topo_get_link_type, handle, other_handle)
             if link is not None and int(link["type"]) == _XGMI:
                 links.append(other)
         devices.append(
@@ -321,41 +325,41 @@ def _devices(amdsmi: Any) -> tuple[Device, ...]:
 
 
 def _uuid_of(amdsmi: Any, handle: Any, asic: Mapping[str, Any]) -> str:
-    """As ROCR_VISIBLE_DEVICES takes it: "GPU-" and the 16 digits of the chip's serial number."""
+    """The UUID as ROCR_VISIBLE_DEVICES takes it: "GPU-" and the 16 digits of the chip's serial number."""
     enumerated = getattr(amdsmi, "amdsmi_get_gpu_enumeration_info", None)  # since ROCm 6.4
-    told = str((_asked(enumerated, handle) or {}).get("hip_uuid", "")) if enumerated is not None else ""
-    if told.startswith("GPU-"):
-        return told
+    uuid = str((_query(enumerated, handle) or {}).get("hip_uuid", "")) if enumerated is not None else ""
+    if uuid.startswith("GPU-"):
+        return uuid
     try:
         return f"GPU-{int(str(asic.get('asic_serial')), 16):016x}"
     except ValueError:
         return ""
 
 
-def _asked(call: Callable[..., Any], *arguments: Any) -> Any:
+def _query(call: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return call(*arguments)
-    except Exception:  # amdsmi's own code: what a chip does not tell is an error of its own for each version
+    except Exception:  # amdsmi's own code: unknown values raise different errors in each version
         return None
 
 
 def _render_nodes(cards: Iterable[Device], root: Path) -> list[str]:
-    known = list(_gpus(root))
-    found = []
+    gpus = list(_gpus(root))
+    nodes = []
     for card in cards:
         match = _UUID.fullmatch(card.uuid)
         if match is not None:
-            wanted = int(match.group(1), 16)
-            minors = [minor for unique, minor in known if unique == wanted]
+            unique_id = int(match.group(1), 16)
+            minors = [minor for unique, minor in gpus if unique == unique_id]
         else:  # GPUs without an id of their own are numbered as the kernel lists them
-            minors = [minor for _, minor in known[card.index : card.index + 1]]
+            minors = [minor for _, minor in gpus[card.index : card.index + 1]]
         if not minors:
             raise BackendError(
                 f"the kernel does not list the GPU {card.uuid} in /{TOPOLOGY}, so that no file of it is known",
                 fix="see whether `amd-smi list` and `ls /dev/dri` agree",
             )
-        found.append(f"/dev/dri/renderD{minors[0]}")
-    return found
+        nodes.append(f"/dev/dri/renderD{minors[0]}")
+    return nodes
 
 
 def _gpus(root: Path) -> Iterable[tuple[int, int]]:
@@ -372,17 +376,17 @@ def _gpus(root: Path) -> Iterable[tuple[int, int]]:
             yield facts.get("unique_id", 0), facts.get("drm_render_minor", -1)
 
 
-def _put(row: Row, name: str, told: Any, *keys: str, factor: float = 1) -> None:
-    """The first of the keys that holds a number."""
+def _put(row: DeviceRow, name: str, answer: Any, *keys: str, factor: float = 1) -> None:
+    """Put the first of the keys that has a number into a row."""
     for key in keys:
-        found = _number(told.get(key)) if isinstance(told, Mapping) else None
-        if found is not None:
-            row[name] = round(found * factor, 3)
+        number = _number(answer.get(key)) if isinstance(answer, Mapping) else None
+        if number is not None:
+            row[name] = round(number * factor, 3)
             return
 
 
 def _number(value: Any) -> float | None:
-    """None for what is not told: "N/A", or all bits set."""
+    """A number; None for an unknown value, which is "N/A" or has all bits set."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value in {0xFFFF, 0xFFFFFFFF, 2**64 - 1}:
         return None
     return value

@@ -1,6 +1,6 @@
 """Apple's GPU, which all processes share; its memory is the machine's.
 
-It cannot be held by one process alone, and nothing tells from outside what it does: powermetrics wants root.
+One process cannot hold it alone. There is no meter: powermetrics needs root.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final, Mapping, Sequence
 
 from stoker.core import status
 from stoker.core.devices import Device, Inventory
-from stoker.vendors.base import Ask, Presence, Vendor
+from stoker.vendors.base import GateRequest, GateResult, Vendor
 from stoker.vendors.builds import Problem
 from stoker.vendors.tools import ToolError, output
 
@@ -28,20 +28,20 @@ def probe(environment: Mapping[str, str], root: Path = Path("/"), *, system: str
         lines = output([command, "-n", "machdep.cpu.brand_string", "hw.memsize"], environment).splitlines()
         name, memory = lines[0].strip(), int(lines[1])
     except (ToolError, IndexError, ValueError):
-        pass  # the GPU is there all the same
+        pass  # the GPU exists nevertheless
     return Inventory(
         devices=(Device(kind="apple", index=0, uuid="mps-0", name=name, model=name, memory=memory, exclusive=False),)
     )
 
 
-def prove(ask: Ask) -> Presence:
+def prove(request: GateRequest) -> GateResult:
     """Whether this is a Mac with Apple's GPU."""
-    found = (platform.system(), platform.machine())
-    if found != ("Darwin", "arm64"):
-        return Presence.absent(
-            status.NO_GPU, f"this is no Mac with Apple's GPU, but {' '.join(found)}", "run it on one"
+    system = (platform.system(), platform.machine())
+    if system != ("Darwin", "arm64"):
+        return GateResult.absent(
+            status.NO_GPU, f"this is no Mac with Apple's GPU, but {' '.join(system)}", "run it on one"
         )
-    return Presence(facts={"devices": "Apple's GPU, which all processes share; unproved: that it answers"})
+    return GateResult(facts={"devices": "Apple's GPU, which all processes share; unproved: that it answers"})
 
 
 def torch_mps(torch: Any, devices: Sequence[Device]) -> tuple[str, Problem | None]:

@@ -1,7 +1,7 @@
-"""What a vendor of accelerators is: one value, in a module of its own, that says all that Stoker has to know of it.
+"""The type of a vendor of accelerators, and functions that vendors share.
 
-A vendor's module is loaded where its devices are looked for or held. What only some of its functions need, such as its
-driver's package, is imported inside them.
+A vendor is one `Vendor` value in a module of its own. The module is loaded where devices are probed or held. It imports
+its driver's package inside the functions that need it.
 """
 
 from __future__ import annotations
@@ -15,72 +15,80 @@ import attrs
 
 from stoker.core.accelerators import Accelerator, Model
 from stoker.core.devices import Device, Inventory, Process
-from stoker.vendors.builds import Build, Held, Problem, Version
+from stoker.vendors.builds import Build, Hardware, Problem, Version
 
 PATIENCE: Final = 10.0
-"""Seconds in which memory may still become free: what a process held is given back some time after its end."""
+"""Seconds in which memory may still become free: drivers release it some time after a process has ended."""
 
 _CONTAINER_FILES: Final = (".dockerenv", "run/.containerenv")
 _CONTAINER_GROUPS: Final = re.compile(r"docker|kubepods|containerd|libpod|crio")
 
-Row = dict[str, Any]
-"""A device in one sample; see `Meter`."""
+DeviceRow = dict[str, Any]
+"""One device in one sample, or one event; `Meter.sample` lists the keys."""
 
 
 class Meter(Protocol):
-    """Measures held devices again and again, from a process beside the step."""
+    """Measures held devices repeatedly, from a process beside the step."""
 
-    def sample(self, now: float, tree: frozenset[int], last: bool = False) -> tuple[dict[str, Row], list[Row]]:
-        """A row for each device that answers, by its UUID, and what happened since the last sample.
+    def sample(
+        self, now: float, tree: frozenset[int], last: bool = False
+    ) -> tuple[dict[str, DeviceRow], list[DeviceRow]]:
+        """Measure once: a row for each device that answers, by UUID, and the events since the last sample.
 
-        `now` is of the monotonic clock, `tree` the step's processes; nothing may take long for the `last` one. A row
-        may have: `u` utilisation (percent; the mean since the last sample where the driver keeps one) and `up` its
-        highest, `m` bytes in use, `o` bytes and `n` number of the tree's processes there, `w` watts, `c` °C, `f` MHz,
-        `r` reasons for throttling, `j` the counter of joules, `rx` and `tx` bytes per second. What is not told is
-        absent. An event is `{"failed": UUID, "why": text}`, `{"strays": [UUID]}`, `{"xid": number, "uuid": UUID}` or
-        `{"ecc": UUID}`.
+        `now` is the monotonic time, `tree` the pids of the step. The `last` sample must not take long. A row may have:
+        `u` utilisation (percent; the mean since the last sample where the driver keeps one) and `up` its highest, `m`
+        bytes in use, `o` bytes and `n` number of the tree's processes there, `w` watts, `c` °C, `f` MHz, `r` reasons
+        for throttling, `j` the counter of joules, `rx` and `tx` bytes per second. Unknown values are left out. An event
+        is `{"failed": UUID, "why": text}`, `{"strays": [UUID]}`, `{"xid": number, "uuid": UUID}` or `{"ecc": UUID}`.
         """
 
 
 @attrs.frozen(kw_only=True)
-class Ask:
-    """What the gate asks for: whether these devices of one vendor are there for this process."""
+class GateRequest:
+    """The gate's question to a vendor: can this process use these devices?"""
 
     devices: Sequence[Device]
+    """The leased devices, all of the vendor."""
     memory: int = 0
-    """The share of each that was leased, in bytes; 0 for all of it."""
+    """Bytes of each device that were leased; 0 for whole devices."""
     driver: str = ""
+    """The driver's version as the lease has it; empty where that is not known."""
     cuda: Version | None = None
+    """The newest CUDA of the driver as the lease has it."""
     environment: Mapping[str, str] = attrs.field(factory=lambda: dict(os.environ))
     root: Path = Path("/")
     """Where /dev and /proc are."""
     patience: float = PATIENCE
+    """Seconds in which memory may still become free."""
 
 
 @attrs.frozen(kw_only=True)
-class Presence:
-    """What the gate found of devices of one vendor."""
+class GateResult:
+    """A vendor's answer to a `GateRequest`."""
 
     facts: Mapping[str, str]
-    """By name, as text; what the vendor's software does not tell begins with "unproved"."""
+    """Name → text; a fact that the vendor's software cannot prove begins with "unproved"."""
     problem: Problem | None = None
+    """Why the process cannot use the devices; None where it can."""
     driver: str = ""
-    """The driver's version and the newest CUDA, as far as the process that asked knows them."""
+    """The driver's version as this process sees it; empty where that is not known."""
     cuda: Version | None = None
+    """The newest CUDA that the driver runs, as this process sees it."""
 
     @classmethod
-    def absent(cls, cause: str, sentence: str, fix: str) -> Presence:
-        """The devices are not there."""
+    def absent(cls, cause: str, sentence: str, fix: str) -> GateResult:
+        """The result for devices that the process cannot use."""
         return cls(facts={}, problem=Problem(cause=cause, sentence=sentence, fix=fix))
 
 
 @attrs.frozen(kw_only=True)
 class Limit:
-    """A variable by which a scheduler or a person keeps devices from a process."""
+    """A variable by which a scheduler or a person hides devices from a process."""
 
     variable: str
-    left: Callable[[Sequence[Device], str], Sequence[Device]]
-    """The devices that a value of the variable leaves."""
+    """Its name."""
+    select: Callable[[Sequence[Device], str], Sequence[Device]]
+    """The devices among some that a value of the variable leaves visible."""
     empty_hides: bool = False
     """Whether the empty value hides all of them."""
 
@@ -95,8 +103,8 @@ class ContainerNeeds:
     """Numbers of the groups that own them."""
 
 
-Question = Callable[[Any, Sequence[Device]], tuple[str, Problem | None]]
-"""Asks an imported framework whether it can use the held devices: a fact as text, or the problem."""
+FrameworkCheck = Callable[[Any, Sequence[Device]], tuple[str, Problem | None]]
+"""Checks whether an imported framework can use the held devices: returns a fact as text, or the problem."""
 
 
 @attrs.frozen(kw_only=True)
@@ -113,54 +121,58 @@ class PlatformImage:
 
 @attrs.frozen(kw_only=True)
 class Platforms:
-    """The official images by the platform that a person writes (`accelerator="cuda12.4"`)."""
+    """A vendor's official images by platform (`accelerator="cuda12.4"`)."""
 
     names: tuple[str, ...] = ()
-    find: Callable[[str], PlatformImage | None] = lambda written: None
+    """The platforms, for messages."""
+    find: Callable[[str], PlatformImage | None] = lambda platform: None
+    """The image of a platform as a person writes it; None for an unknown one."""
 
 
 @attrs.frozen(kw_only=True)
 class Simulation:
-    """How a device of this vendor is pretended (`STOKER_SIMULATE`)."""
+    """How a device of this vendor is simulated (`STOKER_SIMULATE`)."""
 
     prefix: str = "GPU"
     """What its UUID begins with."""
     name: Callable[[str], str] = lambda model: model
     """The driver's name for a model."""
     capability: Callable[[str], tuple[int, int] | None] = lambda model: None
-    per_chip: Callable[[Accelerator], int] = lambda asked: 1
-    """How many of the slices that are asked for one chip has room for."""
+    """A model's compute capability."""
+    per_chip: Callable[[Accelerator], int] = lambda accelerator: 1
+    """How many slices of this kind one chip has room for."""
     facts: tuple[str, ...] = ()
     """Facts of the driver that a text may give ("driver", "cuda")."""
     cuda_of_driver: Callable[[str], tuple[int, int] | None] = lambda driver: None
+    """The newest CUDA that a driver's version runs."""
 
 
 def _no_processes(devices: Sequence[Device]) -> tuple[Process, ...]:
     return ()
 
 
-def _fits(build: Build, held: Held) -> Problem | None:
+def _fits(build: Build, hardware: Hardware) -> Problem | None:
     return None
 
 
-def _nothing_to_note(build: Build, held: Held) -> Iterator[str]:
+def _nothing_to_note(build: Build, hardware: Hardware) -> Iterator[str]:
     return iter(())
 
 
-def _unproved(ask: Ask) -> Presence:
-    return Presence(facts={"devices": f"unproved: {len(ask.devices)} leased, and nothing here can ask for them"})
+def _prove_nothing(request: GateRequest) -> GateResult:
+    return GateResult(facts={"devices": f"unproved: {len(request.devices)} leased, and nothing here can ask for them"})
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Vendor:
-    """One vendor of accelerators. `name`, `title`, `probe` and `visibility` are needed; the rest has a default."""
+    """One vendor of accelerators. `name`, `title`, `probe` and `visibility` are required."""
 
     name: str
-    """As a request, a lease and a receipt call it: "nvidia"."""
+    """Its name in requests, leases and receipts: "nvidia"."""
     title: str
-    """For a person: "NVIDIA"."""
+    """Its name in messages: "NVIDIA"."""
     noun: str = "GPU"
-    """What a person calls one device."""
+    """The word for one device in messages."""
     chips: tuple[Model, ...] = ()
     """Models of another distribution's vendor, so that a request can name them. Those of Stoker's own vendors stand in
     `core.accelerators`, where a request is checked without loading any vendor."""
@@ -169,46 +181,46 @@ class Vendor:
     exclusive: bool = True
     """Whether a device can be handed out to one process alone. Every `Device` of the probe says the same."""
 
-    # Finding and handing out
+    # Probing and leasing
 
     probe: Callable[[Mapping[str, str], Path], Inventory]
-    """What is here. Takes the environment, and the folder where /dev, /proc and /sys are. A driver that is missing
-    means no devices, one that is broken a finding; it raises nothing."""
+    """Finds the machine's devices. Takes the environment, and the folder where /dev, /proc and /sys are. A missing
+    driver means no devices, a broken one is a finding; it raises nothing."""
     processes: Callable[[Sequence[Device]], tuple[Process, ...]] = _no_processes
-    """Who computes on some of its devices, as the driver tells."""
+    """The processes that compute on some of its devices, as the driver reports them."""
     visibility: Callable[[Sequence[Device]], Mapping[str, str]]
-    """The variables by which a process sees exactly these of its devices; for none, those that hide all of them."""
+    """The variables by which a process sees exactly these devices; for none, the variables that hide all devices."""
     limits: tuple[Limit, ...] = ()
-    """The variables that keep devices from this process, in the order in which the vendor's software applies them."""
+    """The variables that hide devices from a process, in the order in which the vendor's software applies them."""
     simulation: Simulation | None = Simulation()
-    """None where its devices cannot be pretended."""
+    """None where its devices cannot be simulated."""
 
     # In the step
 
-    prove: Callable[[Ask], Presence] = _unproved
-    """Whether held devices are there for this process, before the step's code runs."""
-    frameworks: Mapping[str, Question] = attrs.field(factory=dict)
-    """name of a package → what it is asked when the step imports it"""
-    unfit: Callable[[Build, Held], Problem | None] = _fits
-    """Why a build of a framework cannot use the devices; None where it can, or where what is known does not tell."""
-    notes: Callable[[Build, Held], Iterator[str]] = _nothing_to_note
+    prove: Callable[[GateRequest], GateResult] = _prove_nothing
+    """Proves that this process can use held devices; called before the step's code runs."""
+    frameworks: Mapping[str, FrameworkCheck] = attrs.field(factory=dict)
+    """Package → the check that runs when the step has imported it."""
+    unfit: Callable[[Build, Hardware], Problem | None] = _fits
+    """Why a build of a framework cannot use the devices; None where it can, or where that is not known."""
+    notes: Callable[[Build, Hardware], Iterator[str]] = _nothing_to_note
     """What a person should know of a build that fits."""
     meter: Callable[[Sequence[Device]], Meter] | None = None
-    """Opens the meter of held devices, or raises `OSError` with the reason; None where nothing outside the step can
-    tell what its devices do."""
+    """Opens the meter of held devices, or raises `OSError` with the reason; None where devices cannot be measured from
+    outside of the step."""
 
     # Images
 
     runtime: str = ""
     """The software that an image must have, by its field of `ImageFacts`: "cuda", "rocm", "neuron"."""
     runtime_title: str = ""
-    """The same for a person: "CUDA"."""
+    """Its name in messages: "CUDA"."""
     toolkit: str = ""
     """The kind by which the Container Device Interface names its devices ("nvidia.com/gpu"), where a container toolkit
     of the vendor's hands them in, called by the engine with their UUIDs."""
     container: Callable[[Sequence[Device], Path], ContainerNeeds] | None = None
-    """What a container needs for some devices, given the folder where /dev and /sys are. Without it and without a
-    toolkit, none can be handed into a container."""
+    """What a container needs for some devices, given the folder where /dev and /sys are. Without it and without
+    `toolkit`, a container cannot get devices."""
     hidden_in_containers: Mapping[str, str] = attrs.field(factory=dict)
     """The variables of a container that gets none of its devices."""
     apptainer: tuple[str, ...] = ()
@@ -241,24 +253,24 @@ def text_of(path: Path) -> str:
         return ""
 
 
-def listed(devices: Sequence[Device], value: str) -> list[Device]:
-    """Those that a list of numbers and UUIDs names. As CUDA reads it: the first that names none ends the list.
+def named_devices(devices: Sequence[Device], value: str) -> list[Device]:
+    """The devices that a list of numbers and UUIDs names. As in CUDA, the first item that names none ends the list.
 
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars. Numbers are taken in the order of the bus, as with
     CUDA_DEVICE_ORDER=PCI_BUS_ID; without it, CUDA puts the fastest chip first on machines with several kinds.
     """
     indexes = sorted({device.index for device in devices})
-    left: list[Device] = []
+    selected: list[Device] = []
     for item in value.split(","):
         name = item.strip().lower()
         if name.isdecimal():
             number = int(name)
             # CUDA gives a process one slice of a GPU that is cut into slices.
-            named = [one for one in devices if number < len(indexes) and one.index == indexes[number]][:1]
+            matches = [one for one in devices if number < len(indexes) and one.index == indexes[number]][:1]
         else:
-            named = [one for one in devices if name and one.uuid.lower().startswith(name)]
-        if len(named) != 1:
+            matches = [one for one in devices if name and one.uuid.lower().startswith(name)]
+        if len(matches) != 1:
             break
-        if named[0] not in left:
-            left += named
-    return left
+        if matches[0] not in selected:
+            selected += matches
+    return selected

@@ -1,4 +1,4 @@
-"""Builds of frameworks and the devices that they have to fit: the values that vendors judge. Pure."""
+"""Builds of frameworks, and the devices that they have to fit. Vendors compare the two. Pure."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ class Build:
     """An installed framework, and for what it was built."""
 
     framework: str
+    """The package: "torch"."""
     version: str
     cuda: Version | None = None
-    """One number where only that is known."""
+    """The CUDA that it was built for; one number where only the major version is known."""
     rocm: str = ""
+    """The ROCm that it was built for."""
     tpu: bool = False
+    """Whether it has libtpu."""
     cpu: bool = False
-    """Surely for the CPU only."""
+    """Whether it is known to be for the CPU only."""
     archs: tuple[str, ...] = ()
     """The chips that it has code for ("sm_90") or that the driver can compile code for ("compute_90"); empty where that
     is not known, or where the framework compiles for the chip that it finds."""
     how: str = ""
-    """The evidence."""
+    """The evidence: the packages and files that say so."""
     lacks: str = ""
-    """What it may miss, in words."""
+    """What it may lack, in words."""
 
     @property
     def target(self) -> str:
-        """`"CUDA 12.1"`, `"ROCm 6.2"`, `"CUDA 12, TPU"`, `"the CPU"`; empty where nothing tells."""
+        """`"CUDA 12.1"`, `"ROCm 6.2"`, `"CUDA 12, TPU"`, `"the CPU"`; empty where that is not known."""
         parts = [
             f"CUDA {dotted(self.cuda)}" if self.cuda else "",
             f"ROCm {self.rocm}" if self.rocm else "",
@@ -46,8 +49,8 @@ class Build:
     @property
     def words(self) -> str:
         """`"torch 2.4.0 is built for CUDA 12.1"`."""
-        named = f"{self.framework} {self.version}"
-        return f"{named} is a CPU build" if self.cpu else f"{named} is built for {self.target}"
+        name = f"{self.framework} {self.version}"
+        return f"{name} is a CPU build" if self.cpu else f"{name} is built for {self.target}"
 
     @property
     def release(self) -> str:
@@ -56,23 +59,24 @@ class Build:
 
 
 @attrs.frozen(kw_only=True)
-class Held:
-    """The devices of one vendor that a step holds, as far as a build can fit them or not."""
+class Hardware:
+    """What a build has to fit: the driver and chips of one vendor's devices."""
 
     kind: str = "nvidia"
     """The vendor's name in `vendors.registry`."""
     driver: str = ""
+    """Its version; empty where that is not known."""
     cuda: Version | None = None
     """The newest CUDA that the driver runs, with forward-compatibility libraries if they are in use."""
     chips: Mapping[tuple[int, int], str] = attrs.field(factory=dict)
     """compute capability → the model that has it"""
     machine: str = "x86_64"
-    """The processor, in the kernel's word."""
+    """The processor, as `platform.machine()` names it."""
 
 
-def held(devices: Sequence[Device], *, driver: str, cuda: Version | None, machine: str) -> Held:
-    """What devices of one vendor ask of a build."""
-    return Held(
+def hardware_of(devices: Sequence[Device], *, driver: str, cuda: Version | None, machine: str) -> Hardware:
+    """What a build has to fit on devices of one vendor."""
+    return Hardware(
         kind=devices[0].kind,
         driver=driver,
         cuda=cuda,
@@ -83,16 +87,18 @@ def held(devices: Sequence[Device], *, driver: str, cuda: Version | None, machin
 
 @attrs.frozen(kw_only=True)
 class Problem:
-    """Why something cannot work."""
+    """Why a process or a build cannot use devices."""
 
     cause: str
     """One of `core.status`."""
     sentence: str
+    """What is wrong."""
     fix: str = ""
+    """What to do about it."""
 
 
 def numbers(version: str) -> Version:
-    """`"535.104.05"` as numbers; what follows a "+" or a letter is left out. `(0,)` for what has none."""
+    """`"535.104.05"` as numbers; what follows a "+" or a letter is ignored. `(0,)` for what has none."""
     match = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else (0,)
 

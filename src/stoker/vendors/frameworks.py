@@ -1,7 +1,7 @@
-"""What frameworks are asked when a step has imported them, for the vendors whose devices they use.
+"""Checks of imported frameworks, which vendors share: can the framework use the held devices?
 
-Whatever they are asked takes no memory of a device, and leaves the process able to fork: for torch that means NVML in
-place of CUDA, and jax is not asked at all, as its first question would take three quarters of the memory
+No check uses memory of a device or keeps the process from forking. So torch is asked through NVML instead of CUDA, and
+jax is not asked at all, because its first call takes three quarters of the memory
 (https://docs.jax.dev/en/latest/gpu_memory_allocation.html).
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 
 from stoker.core import status
 from stoker.core.devices import Device
-from stoker.vendors.base import Question
+from stoker.vendors.base import FrameworkCheck
 from stoker.vendors.builds import Problem
 
 _NVML: Final = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -23,7 +23,7 @@ _NVML: Final = "PYTORCH_NVML_BASED_CUDA_CHECK"
 def torch_gpus(torch: Any, devices: Sequence[Device]) -> tuple[str, Problem | None]:
     """Whether torch sees as many GPUs as are held; ROCm's build calls them CUDA's, too."""
     if any(device.slice for device in devices):
-        # Of a slice torch asks CUDA itself, and the process could not fork any more; the gate has counted it.
+        # For a slice torch initialises CUDA, and the process could not fork any more. The gate has counted slices.
         return "", None
     with _environment({_NVML: "1"}):
         available, count = bool(torch.cuda.is_available()), int(torch.cuda.device_count())
@@ -48,19 +48,19 @@ def tensorflow_gpus(tensorflow: Any, devices: Sequence[Device]) -> tuple[str, Pr
         fix = "leave CUDA_VISIBLE_DEVICES as Stoker set it"
         sentence = f"tensorflow {version} sees {count} of the step's {len(devices)} GPUs"
         return "", Problem(cause=status.NO_GPU, sentence=sentence, fix=fix)
-    # It says "Cannot dlopen some GPU libraries" in the log, and computes on the CPU.
+    # TensorFlow logs "Cannot dlopen some GPU libraries" and computes on the CPU.
     sentence = f"tensorflow {version} sees none of the step's {len(devices)} GPUs; without CUDA's libraries it cannot"
     fix = f'pip install "tensorflow[and-cuda]=={version}", and see what it says of libraries in the step\'s log'
     return "", Problem(cause=status.NO_GPU_BUILD, sentence=sentence, fix=fix)
 
 
-def jax_platforms(*names: str) -> Question:
-    """Whether JAX may use one of these platforms."""
+def jax_platforms(*names: str) -> FrameworkCheck:
+    """A check whether JAX may use one of these platforms."""
 
     def ask(jax: Any, devices: Sequence[Device]) -> tuple[str, Problem | None]:
-        chosen = os.environ.get("JAX_PLATFORMS", "")
-        if chosen and not set(names) & {part.strip() for part in chosen.split(",")}:
-            sentence = f"JAX_PLATFORMS={chosen} keeps jax from the step's devices"
+        configured = os.environ.get("JAX_PLATFORMS", "")
+        if configured and not set(names) & {part.strip() for part in configured.split(",")}:
+            sentence = f"JAX_PLATFORMS={configured} keeps jax from the step's devices"
             return "", Problem(cause=status.NO_GPU, sentence=sentence, fix="take JAX_PLATFORMS out of the environment")
         return "unproved: jax takes the device's memory when it is first asked; its packages are right", None
 

@@ -1,6 +1,6 @@
-"""Intel's Gaudi: named by requests and by other platforms' words for resources.
+"""Intel's Gaudi: a vendor that requests and other platforms' resources may name.
 
-Stoker has no probe for it, so that none is found here, and none can be pretended.
+Stoker has no probe for it and cannot simulate it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Intel's GPUs: a vendor that a request may name. Stoker has no probe for them, so that none is found here."""
+"""Intel's GPUs: a vendor that a request may name. Stoker has no probe for them."""
 
 from __future__ import annotations
 

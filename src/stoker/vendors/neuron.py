@@ -14,23 +14,23 @@ from typing import Any, Final, Mapping, Sequence
 from stoker.core import status
 from stoker.core.devices import Device, Inventory
 from stoker.vendors.base import (
-    Ask,
     ContainerNeeds,
+    DeviceRow,
+    GateRequest,
+    GateResult,
     Limit,
     PlatformImage,
     Platforms,
-    Presence,
-    Row,
     Simulation,
     Vendor,
     names_in,
     text_of,
 )
 from stoker.vendors.frameworks import jax_platforms
-from stoker.vendors.tools import ToolError, failed, output, unread, words_of
+from stoker.vendors.tools import ToolError, output, tool_failure, unreadable, words_of
 
 CORES: Final = "neuron-cores:"
-"""What the UUID of a device begins with; behind it stand its cores as NEURON_RT_VISIBLE_CORES takes them."""
+"""The prefix of a device's UUID; its cores follow, as NEURON_RT_VISIBLE_CORES takes them."""
 
 # What EC2 calls the machines, the first part of an instance's type: https://aws.amazon.com/ec2/instance-types.
 MACHINES: Final[Mapping[str, str]] = {
@@ -43,7 +43,7 @@ MACHINES: Final[Mapping[str, str]] = {
 }
 
 _LONGEST = 1 << 22
-"""Bytes of one report of neuron-monitor; more without a line's end is not one."""
+"""The most bytes of one report of neuron-monitor."""
 
 _NEURON_CONFIGURATION: Final[Mapping[str, Any]] = {
     "period": "1s",
@@ -55,7 +55,7 @@ _NEURON_CONFIGURATION: Final[Mapping[str, Any]] = {
 
 
 def probe(environment: Mapping[str, str], root: Path = Path("/")) -> Inventory:
-    """AWS's Neuron devices, a chip each, as neuron-ls tells them."""
+    """AWS's Neuron devices, a chip each, as neuron-ls lists them."""
     command = shutil.which("neuron-ls", path=environment.get("PATH"))
     if command is None:
         if not (root / "dev/neuron0").exists():
@@ -64,15 +64,17 @@ def probe(environment: Mapping[str, str], root: Path = Path("/")) -> Inventory:
             "there are Neuron devices, but no neuron-ls",
             "install aws-neuronx-tools, and see that it is on PATH",
         )
-        return Inventory(findings=(unread(what, "Stoker asks neuron-ls what they are", fix),))
+        return Inventory(findings=(unreadable(what, "Stoker asks neuron-ls what they are", fix),))
     try:
-        listed = json.loads(output([command, "-j"], environment))
-        return Inventory(devices=tuple(_device(entry, root) for entry in listed))
+        entries = json.loads(output([command, "-j"], environment))
+        return Inventory(devices=tuple(_device(entry, root) for entry in entries))
     except ToolError as error:
         why = str(error)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         why = f"what it prints is not what it should be: {words_of(error)}"
-    return Inventory(findings=(failed("neuron-ls", why, "see what `neuron-ls` says, and update aws-neuronx-tools"),))
+    return Inventory(
+        findings=(tool_failure("neuron-ls", why, "see what `neuron-ls` says, and update aws-neuronx-tools"),)
+    )
 
 
 def visibility(devices: Sequence[Device]) -> Mapping[str, str]:
@@ -98,7 +100,7 @@ def meter(devices: Sequence[Device]) -> NeuronMeter:
 
 
 class NeuronMeter:
-    """neuron-monitor beside the sampler, which prints a line of JSON a second; it ends when nobody reads it any more.
+    """Reads neuron-monitor, which prints a line of JSON per second and ends when nothing reads its output.
 
     https://awsdocs-neuron.readthedocs-hosted.com/en/latest/tools/neuron-sys-tools/neuron-monitor-user-guide.html. Power
     and temperature are not among its metrics.
@@ -113,10 +115,12 @@ class NeuronMeter:
         self._stream = process.stdout.fileno()
         os.set_blocking(self._stream, False)
 
-    def sample(self, now: float, tree: frozenset[int], last: bool = False) -> tuple[dict[str, Row], list[Row]]:
-        """A row for each device if a report has come since the last time."""
+    def sample(
+        self, now: float, tree: frozenset[int], last: bool = False
+    ) -> tuple[dict[str, DeviceRow], list[DeviceRow]]:
+        """A row for each device if there is a report since the last sample."""
         lines = self._lines()
-        rows: dict[str, Row] = {}
+        rows: dict[str, DeviceRow] = {}
         for line in lines[-1:]:
             with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
                 rows = {uuid: _row(json.loads(line), cores, tree) for uuid, cores in self._held.items()}
@@ -124,13 +128,13 @@ class NeuronMeter:
             self.close()
         elif self._held and self._process.poll() is not None:
             why = f"neuron-monitor ended with {self._process.returncode}"
-            news = [{"failed": uuid, "why": why} for uuid in self._held]
+            events = [{"failed": uuid, "why": why} for uuid in self._held]
             self.close()
-            return rows, news
+            return rows, events
         return rows, []
 
     def close(self) -> None:
-        """End the monitor, without waiting for it longer than a moment."""
+        """End the monitor; waits for 0.2 s at most."""
         self._held = {}
         with contextlib.suppress(OSError):
             os.unlink(self._file)
@@ -152,20 +156,22 @@ class NeuronMeter:
         return [line for line in lines if line.strip()]
 
 
-def prove(ask: Ask) -> Presence:
-    """Whether there is a device file for each, and the runtime is shown their cores."""
-    missing = [f"/dev/neuron{one.index}" for one in ask.devices if not (ask.root / f"dev/neuron{one.index}").exists()]
+def prove(request: GateRequest) -> GateResult:
+    """Whether each device has a device file and the runtime sees its cores."""
+    missing = [
+        f"/dev/neuron{one.index}" for one in request.devices if not (request.root / f"dev/neuron{one.index}").exists()
+    ]
     if missing:
-        none = not names_in(ask.root / "dev", r"neuron\d+")
+        none = not names_in(request.root / "dev", r"neuron\d+")
         cause = status.NO_DRIVER if none else status.NO_GPU
         fix = "install aws-neuronx-dkms; start a container with --device for each, a pod with aws.amazon.com/neuron"
-        return Presence.absent(cause, f"there is no {', '.join(missing)}", fix)
-    leased = ",".join(one.uuid.removeprefix(CORES) for one in ask.devices)
-    value = ask.environment.get("NEURON_RT_VISIBLE_CORES", "")
-    if value != leased:
-        sentence = f"cores {leased} were leased, and NEURON_RT_VISIBLE_CORES is {value!r}"
-        return Presence.absent(status.NO_GPU, sentence, "leave NEURON_RT_VISIBLE_CORES as Stoker sets it")
-    return Presence(facts={"devices": f"{len(ask.devices)} device files, as leased; unproved: that they answer"})
+        return GateResult.absent(cause, f"there is no {', '.join(missing)}", fix)
+    leased_cores = ",".join(one.uuid.removeprefix(CORES) for one in request.devices)
+    value = request.environment.get("NEURON_RT_VISIBLE_CORES", "")
+    if value != leased_cores:
+        sentence = f"cores {leased_cores} were leased, and NEURON_RT_VISIBLE_CORES is {value!r}"
+        return GateResult.absent(status.NO_GPU, sentence, "leave NEURON_RT_VISIBLE_CORES as Stoker sets it")
+    return GateResult(facts={"devices": f"{len(request.devices)} device files, as leased; unproved: that they answer"})
 
 
 def container(devices: Sequence[Device], root: Path = Path("/")) -> ContainerNeeds:
@@ -176,24 +182,24 @@ def container(devices: Sequence[Device], root: Path = Path("/")) -> ContainerNee
     return ContainerNeeds(files=tuple(f"/dev/neuron{device.index}" for device in devices))
 
 
-def _left(devices: Sequence[Device], value: str) -> list[Device]:
+def _select_devices(devices: Sequence[Device], value: str) -> list[Device]:
     """The Neuron devices all of whose cores are in a list such as "0-3,8"."""
     allowed = _numbers(value)
     return [one for one in devices if _numbers(one.uuid.removeprefix(CORES)) <= allowed]
 
 
 def _numbers(value: str) -> set[int]:
-    found: set[int] = set()
+    numbers: set[int] = set()
     for item in value.split(","):
         first, _, last = item.strip().partition("-")
         if first.isdecimal() and (last or first).isdecimal():
-            found.update(range(int(first), int(last or first) + 1))
-    return found
+            numbers.update(range(int(first), int(last or first) + 1))
+    return numbers
 
 
 def _device(entry: Mapping[str, Any], root: Path) -> Device:
     index, count = int(entry["neuron_device"]), int(entry["nc_count"])
-    # Older tools do not number the cores, which are counted through from chip to chip.
+    # Older tools do not number the cores; the numbers continue from chip to chip.
     cores = [int(core) for core in entry.get("neuroncore_ids") or range(index * count, (index + 1) * count)]
     machine = str(entry.get("instance_type") or text_of(root / "sys/devices/virtual/dmi/id/product_name"))
     name = machine or "AWS Neuron"
@@ -208,22 +214,24 @@ def _device(entry: Mapping[str, Any], root: Path) -> Device:
     )
 
 
-def _row(report: Mapping[str, Any], cores: range, tree: frozenset[int]) -> Row:
-    """One device from a report: its busiest measure is the mean of its cores' utilisation, of all processes there."""
+def _row(report: Mapping[str, Any], cores: range, tree: frozenset[int]) -> DeviceRow:
+    """One device's row from a report. Its utilisation is the mean of its cores', summed over all processes."""
     busy = dict.fromkeys(cores, 0.0)
-    row: Row = {"n": 0, "o": 0, "m": 0}
+    row: DeviceRow = {"n": 0, "o": 0, "m": 0}
     for runtime in report["neuron_runtime_data"]:
-        told = runtime["report"]
-        for name, core in told["neuroncore_counters"]["neuroncores_in_use"].items():
+        measures = runtime["report"]
+        for name, core in measures["neuroncore_counters"]["neuroncores_in_use"].items():
             if int(name) in busy:
                 busy[int(name)] += float(core["neuroncore_utilization"])
-        used = told["memory_used"]["neuron_runtime_used_bytes"]["usage_breakdown"].get("neuroncore_memory_usage", {})
-        there = [parts for name, parts in used.items() if int(name) in busy]
-        held = sum(int(part) for parts in there for part in parts.values())
-        row["m"] += held
-        if int(runtime["pid"]) in tree and there:
+        used = measures["memory_used"]["neuron_runtime_used_bytes"]["usage_breakdown"].get(
+            "neuroncore_memory_usage", {}
+        )
+        breakdowns = [parts for name, parts in used.items() if int(name) in busy]
+        memory = sum(int(part) for parts in breakdowns for part in parts.values())
+        row["m"] += memory
+        if int(runtime["pid"]) in tree and breakdowns:
             row["n"] += 1
-            row["o"] += held
+            row["o"] += memory
     row["u"] = round(min(100.0, sum(busy.values()) / len(busy)), 1)
     return row
 
@@ -247,7 +255,7 @@ VENDOR: Final = Vendor(
     example="trainium",
     probe=probe,
     visibility=visibility,
-    limits=(Limit(variable="NEURON_RT_VISIBLE_CORES", left=_left),),
+    limits=(Limit(variable="NEURON_RT_VISIBLE_CORES", select=_select_devices),),
     simulation=Simulation(prefix="neuron"),
     prove=prove,
     frameworks={"jax": jax_platforms("neuron")},

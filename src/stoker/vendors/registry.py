@@ -1,4 +1,4 @@
-"""All vendors by name: Stoker's own from `vendors.table`, those of other distributions by entry point."""
+"""All vendors by name: built-in ones from `vendors.table`, those of other distributions by entry point."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from stoker.core.accelerators import GROUP
 from stoker.core.devices import Device
 from stoker.core.plugins import Registry
 from stoker.vendors.base import Vendor
-from stoker.vendors.builds import Build, Held, Problem
-from stoker.vendors.table import NO_DEVICES, ROWS
+from stoker.vendors.builds import Build, Hardware, Problem
+from stoker.vendors.table import BUILTIN_VENDORS, NO_DEVICES
 
 VENDORS: Final[Registry[Vendor]] = Registry(
-    group=GROUP, noun="vendor", kind=Vendor, builtin={name: (row.target, "") for name, row in ROWS.items()}
+    group=GROUP, noun="vendor", kind=Vendor, builtin={name: (row.target, "") for name, row in BUILTIN_VENDORS.items()}
 )
 USUAL: Final = "nvidia"
-"""Whose device a step most likely gets that asks for a GPU and names no vendor."""
+"""The vendor that is assumed for a request for GPUs that names none."""
 
 
 def by_vendor(devices: Iterable[Device]) -> Mapping[Vendor, Sequence[Device]]:
@@ -28,25 +28,25 @@ def by_vendor(devices: Iterable[Device]) -> Mapping[Vendor, Sequence[Device]]:
 
 def environment_of(devices: Iterable[Device]) -> Mapping[str, str]:
     """The variables by which a process sees exactly these devices, and none of any vendor's for none."""
-    held: dict[str, list[Device]] = {}
+    groups: dict[str, list[Device]] = {}
     for device in devices:
-        held.setdefault(device.kind, []).append(device)
-    if not held:
+        groups.setdefault(device.kind, []).append(device)
+    if not groups:
         return NO_DEVICES
     variables: dict[str, str] = {}
     for name, vendor in VENDORS.parts():
-        variables.update(vendor.visibility(held.get(name, ())))
+        variables.update(vendor.visibility(groups.get(name, ())))
     return variables
 
 
-def unfit(build: Build, held: Held) -> Problem | None:
-    """Why a build cannot use the devices; None where it can, or where what is known does not tell."""
-    return VENDORS.load(held.kind).unfit(build, held)
+def unfit(build: Build, hardware: Hardware) -> Problem | None:
+    """Why a build cannot use the devices; None where it can, or where that is not known."""
+    return VENDORS.load(hardware.kind).unfit(build, hardware)
 
 
-def notes(build: Build, held: Held) -> Iterator[str]:
+def notes(build: Build, hardware: Hardware) -> Iterator[str]:
     """What a person should know of a build that fits."""
-    yield from VENDORS.load(held.kind).notes(build, held)
+    yield from VENDORS.load(hardware.kind).notes(build, hardware)
     if build.lacks:
         yield build.lacks
 

@@ -1,4 +1,4 @@
-"""Asking a vendor's own command, and the findings of tools that are missing or fail."""
+"""Runs a vendor's command, and makes the findings for tools that are missing or fail."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ TOOL_FAILED: Final = "STK127"
 UNREADABLE: Final = "STK128"
 
 TIMEOUT: Final = 20.0
-"""Seconds for a vendor's command. neuron-ls takes 1 s on a machine with 16 chips; one that hangs does so for ever."""
+"""Seconds for a vendor's command. neuron-ls takes 1 s on a machine with 16 chips; one that hangs does so forever."""
 
 
 class ToolError(Exception):
-    """A vendor's command could not be asked."""
+    """A vendor's command failed."""
 
 
 def output(argv: Sequence[str], environment: Mapping[str, str]) -> str:
-    """What a command prints; a `ToolError` where it fails."""
+    """Run a command and return what it prints; a `ToolError` where it fails."""
     try:
         finished = subprocess.run(
             list(argv),
@@ -46,12 +46,12 @@ def words_of(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def failed(tool: str, why: str, fix: str) -> Finding:
-    """A tool that is there and does not work."""
+def tool_failure(tool: str, why: str, fix: str) -> Finding:
+    """The finding for a tool that is installed and fails."""
     what = f"{tool} fails, and what it would tell of is not found"
     return Finding(code=TOOL_FAILED, level="error", what=what, why=why, fix=fix)
 
 
-def unread(what: str, why: str, fix: str) -> Finding:
-    """Devices that nothing here can tell more of."""
+def unreadable(what: str, why: str, fix: str) -> Finding:
+    """The finding for devices that exist and cannot be read."""
     return Finding(code=UNREADABLE, level="info", what=what, why=why, fix=fix)

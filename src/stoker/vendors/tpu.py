@@ -1,6 +1,6 @@
 """Google's TPUs: a device file each, named by PCI or by libtpu's environment.
 
-Nothing tells from beside the process that uses a TPU what it does: libtpu answers inside it.
+There is no meter: libtpu answers only inside of the process that uses a TPU.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from stoker.core.devices import Device, Inventory
 from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
 from stoker.core.words import count_text
-from stoker.vendors.base import Ask, Limit, Presence, Simulation, Vendor, listed, names_in, text_of
-from stoker.vendors.builds import Build, Held, Problem
+from stoker.vendors.base import GateRequest, GateResult, Limit, Simulation, Vendor, named_devices, names_in, text_of
+from stoker.vendors.builds import Build, Hardware, Problem
 from stoker.vendors.frameworks import jax_platforms
-from stoker.vendors.tools import unread
+from stoker.vendors.tools import unreadable
 
 # PCI devices of Google's vendor id 0x1ae0, as tpu-info knows them: https://github.com/google/cloud-accelerator-diagnostics.
 PCI_VENDOR: Final = "0x1ae0"
@@ -38,23 +38,25 @@ def probe(environment: Mapping[str, str], root: Path = Path("/")) -> Inventory:
     count = len(names_in(root / "dev", r"accel\d+")) or (len(names_in(root / "dev/vfio", r"\d+")) if kinds else 0)
     if not count:
         return Inventory()
-    told = environment.get("TPU_ACCELERATOR_TYPE", "")
-    name = kinds[0] if kinds else _model_of(told)
+    declared = environment.get("TPU_ACCELERATOR_TYPE", "")
+    name = kinds[0] if kinds else _model_of(declared)
     findings: tuple[Finding, ...] = ()
     if name not in MODELS:
-        what = f"there are {count} TPU chips, of a kind that Stoker does not know" + (f": '{told}'" if told else "")
+        what = f"there are {count} TPU chips, of a kind that Stoker does not know" + (
+            f": '{declared}'" if declared else ""
+        )
         fix = (
             "set TPU_ACCELERATOR_TYPE, such as v5litepod-8; steps that ask for any accelerator can use them as they are"
         )
-        findings = (unread(what, "neither PCI nor TPU_ACCELERATOR_TYPE names it", fix),)
+        findings = (unreadable(what, "neither PCI nor TPU_ACCELERATOR_TYPE names it", fix),)
     memory = MODELS[name].memory[0] if name in MODELS else 0
     devices = tuple(
-        Device(kind="tpu", index=index, uuid=f"tpu-{index}", name=told or name, model=name, memory=memory)
+        Device(kind="tpu", index=index, uuid=f"tpu-{index}", name=declared or name, model=name, memory=memory)
         for index in range(count)
     )
-    joined = {device.uuid for device in devices}  # the chips of one machine are joined by their interconnect
+    uuids = {device.uuid for device in devices}  # the chips of one machine are joined by their interconnect
     return Inventory(
-        devices=tuple(attrs.evolve(one, links=tuple(sorted(joined - {one.uuid}))) for one in devices),
+        devices=tuple(attrs.evolve(one, links=tuple(sorted(uuids - {one.uuid}))) for one in devices),
         findings=findings,
     )
 
@@ -65,18 +67,20 @@ def visibility(devices: Sequence[Device]) -> Mapping[str, str]:
     return {"TPU_VISIBLE_CHIPS": chips} if chips else {}
 
 
-def prove(ask: Ask) -> Presence:
+def prove(request: GateRequest) -> GateResult:
     """Whether there are as many device files as chips."""
-    files = [*names_in(ask.root / "dev", r"accel\d+")] or [*names_in(ask.root / "dev/vfio", r"\d+")]
-    if len(files) < len(ask.devices):
+    files = [*names_in(request.root / "dev", r"accel\d+")] or [*names_in(request.root / "dev/vfio", r"\d+")]
+    if len(files) < len(request.devices):
         cause = status.NO_GPU if files else status.NO_DRIVER
-        sentence = f"{len(files)} of {len(ask.devices)} leased TPU chips have a device file"
+        sentence = f"{len(files)} of {len(request.devices)} leased TPU chips have a device file"
         fix = "run on a TPU VM; start a container with --privileged, a pod with google.com/tpu in its limits"
-        return Presence.absent(cause, sentence, fix)
-    return Presence(facts={"devices": f"{count_text(len(ask.devices), 'chip')} leased; unproved: that they answer"})
+        return GateResult.absent(cause, sentence, fix)
+    return GateResult(
+        facts={"devices": f"{count_text(len(request.devices), 'chip')} leased; unproved: that they answer"}
+    )
 
 
-def unfit(build: Build, held: Held) -> Problem | None:
+def unfit(build: Build, hardware: Hardware) -> Problem | None:
     """Why a build cannot use the devices: JAX without libtpu."""
     if build.framework != "jax" or build.tpu or not (build.cpu or build.cuda):
         return None
@@ -91,7 +95,7 @@ VENDOR: Final = Vendor(
     example="tpu-v5e",
     probe=probe,
     visibility=visibility,
-    limits=(Limit(variable="TPU_VISIBLE_CHIPS", left=listed),),
+    limits=(Limit(variable="TPU_VISIBLE_CHIPS", select=named_devices),),
     simulation=Simulation(prefix="tpu"),
     prove=prove,
     frameworks={"jax": jax_platforms("tpu")},
@@ -100,15 +104,17 @@ VENDOR: Final = Vendor(
 
 
 def _kinds(root: Path) -> list[str]:
-    """The kinds of Google's chips on the PCI bus, one for each chip."""
+    """The model of each of Google's chips on the PCI bus."""
     chips = sorted((root / "sys/bus/pci/devices").glob("*"))
     names = (PCI_DEVICES.get(text_of(chip / "device")) for chip in chips if text_of(chip / "vendor") == PCI_VENDOR)
     return [name for name in names if name is not None]
 
 
-def _model_of(told: str) -> str:
-    """The model of an accelerator type such as "v5litepod-8" or "tpu7x-16"; its own name where that is none."""
-    name = told.rpartition("-")[0] or told
+def _model_of(accelerator_type: str) -> str:
+    """The model of an accelerator type such as "v5litepod-8" or "tpu7x-16"; the type itself where no model has that
+    name.
+    """
+    name = accelerator_type.rpartition("-")[0] or accelerator_type
     try:
         return model(name).name
     except SettingsError:

@@ -25,8 +25,8 @@ from stoker.core import status
 from stoker.core.devices import Device, Lease
 from stoker.core.errors import StokerError
 from stoker.devices import builds
-from stoker.vendors.base import PATIENCE, Ask, Presence, Vendor
-from stoker.vendors.builds import Build, Held, Problem, dotted, held
+from stoker.vendors.base import PATIENCE, GateRequest, GateResult, Vendor
+from stoker.vendors.builds import Build, Hardware, Problem, dotted, hardware_of
 from stoker.vendors.registry import by_vendor, notes, unfit
 from stoker.worker import imports
 
@@ -54,7 +54,7 @@ class Proof:
     facts: dict[str, str] = attrs.field(factory=dict)
     fallback: str = ""
     refused: GateError | None = None
-    held: tuple[Held, ...] = ()
+    held: tuple[Hardware, ...] = ()
 
 
 _IMPORTED: Final = tuple(name for name in builds.FRAMEWORKS if name != "cupy")
@@ -78,7 +78,7 @@ def opened(lease: Lease, *, root: Path = Path("/"), patience: float = PATIENCE) 
         proof.facts.update({mark + name: text for name, text in presence.facts.items()})
         if presence.problem is not None:
             return _refuse(presence.problem, lease, proof)
-        side = held(devices, driver=presence.driver, cuda=presence.cuda, machine=platform.machine())
+        side = hardware_of(devices, driver=presence.driver, cuda=presence.cuda, machine=platform.machine())
         proof.held = (*proof.held, side)
     problem = _frameworks(builds.builds(), simulated=lease.simulated, proof=proof)
     return proof if problem is None else _refuse(problem, lease, proof)
@@ -102,8 +102,8 @@ def watch_imports(lease: Lease, proof: Proof) -> Callable[[], None]:
     return imports.watch(names, check)
 
 
-def _looked(vendor: Vendor, devices: Sequence[Device], lease: Lease, root: Path, patience: float) -> Presence:
-    ask = Ask(
+def _looked(vendor: Vendor, devices: Sequence[Device], lease: Lease, root: Path, patience: float) -> GateResult:
+    ask = GateRequest(
         devices=devices,
         memory=lease.memory,
         driver=lease.driver,
@@ -115,14 +115,14 @@ def _looked(vendor: Vendor, devices: Sequence[Device], lease: Lease, root: Path,
     return vendor.prove(ask)
 
 
-def _simulated(vendor: Vendor, devices: Sequence[Device], lease: Lease, root: Path, patience: float) -> Presence:
+def _simulated(vendor: Vendor, devices: Sequence[Device], lease: Lease, root: Path, patience: float) -> GateResult:
     models = ", ".join(sorted({device.model for device in devices}))
     facts = {"devices": f"{len(devices)} simulated ({models})"}
     driver, cuda = (lease.driver, lease.cuda) if vendor.simulation and vendor.simulation.facts else ("", None)
     if driver or cuda:
         named = " ".join([driver, *([f"(CUDA {dotted(cuda)})"] if cuda else [])])
         facts["driver"] = f"{named.strip()}, simulated"
-    return Presence(facts=facts, driver=driver, cuda=cuda)
+    return GateResult(facts=facts, driver=driver, cuda=cuda)
 
 
 def _frameworks(found: Sequence[Build], *, simulated: bool, proof: Proof) -> Problem | None:
@@ -147,7 +147,7 @@ def _frameworks(found: Sequence[Build], *, simulated: bool, proof: Proof) -> Pro
     return problems[counted[0]]
 
 
-def _unfit(build: Build, sides: Sequence[Held]) -> Problem | None:
+def _unfit(build: Build, sides: Sequence[Hardware]) -> Problem | None:
     """Why a build can use no kind of the devices; it is fit if it can use one."""
     problems = [unfit(build, side) for side in sides]
     return problems[0] if all(problems) else None

@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterable, Sequence
 
 from stoker.core import status
 from stoker.core.devices import Device
-from stoker.vendors.base import Question
+from stoker.vendors.base import FrameworkCheck
 from stoker.vendors.builds import Problem
 from stoker.vendors.registry import by_vendor
 
@@ -100,7 +100,7 @@ def asked(name: str, devices: Sequence[Device]) -> tuple[str, Problem | None]:
     return "; ".join(filter(None, facts)), None
 
 
-def _answer(name: str, module: Any, question: Question, devices: Sequence[Device]) -> tuple[str, Problem | None]:
+def _answer(name: str, module: Any, question: FrameworkCheck, devices: Sequence[Device]) -> tuple[str, Problem | None]:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:

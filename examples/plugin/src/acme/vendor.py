@@ -10,7 +10,7 @@ from typing import Mapping, Sequence
 
 from stoker.core.accelerators import Model
 from stoker.core.devices import Device, Inventory
-from stoker.vendors.base import Ask, Presence, Simulation, Vendor
+from stoker.vendors.base import GateRequest, GateResult, Simulation, Vendor
 
 LIST = "etc/acme/anvils"
 """A UUID a line: what a driver's library tells of real chips."""
@@ -37,13 +37,13 @@ def visibility(devices: Sequence[Device]) -> Mapping[str, str]:
     return {VISIBLE: ",".join(device.uuid for device in devices)}
 
 
-def prove(ask: Ask) -> Presence:
+def prove(request: GateRequest) -> GateResult:
     """Whether the variable names the anvils that were leased."""
-    named = ask.environment.get(VISIBLE, "").split(",")
-    lacking = [device.uuid for device in ask.devices if device.uuid not in named]
+    named = request.environment.get(VISIBLE, "").split(",")
+    lacking = [device.uuid for device in request.devices if device.uuid not in named]
     if lacking:
-        return Presence.absent("no-gpu", f"{VISIBLE} does not name {', '.join(lacking)}", f"do not set {VISIBLE}")
-    return Presence(facts={"devices": f"{len(ask.devices)} in {VISIBLE}"})
+        return GateResult.absent("no-gpu", f"{VISIBLE} does not name {', '.join(lacking)}", f"do not set {VISIBLE}")
+    return GateResult(facts={"devices": f"{len(request.devices)} in {VISIBLE}"})
 
 
 VENDOR = Vendor(

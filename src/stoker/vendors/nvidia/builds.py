@@ -1,7 +1,7 @@
-"""Which build of a framework runs on which of NVIDIA's drivers and chips: facts as tables, and the rules over them.
+"""Which build of a framework runs on which of NVIDIA's drivers and chips: tables of facts, and rules over them.
 
-Pure: what is installed is read by `devices.builds`, what the driver says by `vendors.nvidia.cuda`. A fact that is not
-known refuses nothing.
+Pure: `devices.builds` reads what is installed, `vendors.nvidia.cuda` what the driver reports. An unknown fact refuses
+nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from typing import Final, Iterator, Mapping, Sequence
 
 from stoker.core.status import DRIVER_TOO_OLD, NO_GPU_BUILD, NO_KERNEL_IMAGE
-from stoker.vendors.builds import Build, Held, Problem, Version, dotted, numbers
+from stoker.vendors.builds import Build, Hardware, Problem, Version, dotted, numbers
 from stoker.vendors.nvidia.chips import CUDA_OF_BRANCH, cuda_of_driver
 
 # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html, table 1. Before CUDA 11 each
@@ -19,7 +19,7 @@ FLOORS: Final[Mapping[int, str]] = {13: "580", 12: "525.60.13", 11: "450.80.02"}
 """first number of CUDA's version → the oldest driver that runs every program built for it"""
 FIRST_MINOR_COMPATIBLE: Final = 11
 
-# A chip of its own among those of its generation: code for the others does not run on it, nor the other way round.
+# Chips whose code does not run on others of their generation, nor the other way round.
 # https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibility
 INTEGRATED: Final = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0)})
 
@@ -57,19 +57,19 @@ TORCH: Final[Mapping[str, Sequence[tuple[Version, Version, Version, str]]]] = {
 """processor → CUDA, first and last version of torch that was built for it, and the chips that it has code for"""
 
 
-def unfit(build: Build, held: Held) -> Problem | None:
-    """Why a build cannot use the devices; None where it can, or where what is known does not tell."""
-    return _no_cuda(build, held) or _too_old(build, held) or _no_code(build, held)
+def unfit(build: Build, hardware: Hardware) -> Problem | None:
+    """Why a build cannot use the devices; None where it can, or where that is not known."""
+    return _no_cuda(build, hardware) or _too_old(build, hardware) or _no_code(build, hardware)
 
 
-def notes(build: Build, held: Held) -> Iterator[str]:
+def notes(build: Build, hardware: Hardware) -> Iterator[str]:
     """What a person should know of a build that fits."""
-    if build.cuda and held.cuda and tuple(build.cuda) > tuple(held.cuda):
-        yield f"the driver is for CUDA {dotted(held.cuda)}: it runs this, but compiles no newer PTX"
+    if build.cuda and hardware.cuda and tuple(build.cuda) > tuple(hardware.cuda):
+        yield f"the driver is for CUDA {dotted(hardware.cuda)}: it runs this, but compiles no newer PTX"
 
 
 def runs(cuda: Version, driver: str, newest: Version | None) -> bool:
-    """Whether a driver, whose newest CUDA is `newest`, runs what was built for a CUDA. What is not known runs."""
+    """Whether a driver, whose newest CUDA is `newest`, runs what was built for a CUDA. True where that is not known."""
     if newest is not None and newest[0] >= cuda[0]:
         return cuda[0] >= FIRST_MINOR_COMPATIBLE or newest >= cuda
     floor = FLOORS.get(cuda[0])
@@ -82,23 +82,23 @@ def covers(archs: Sequence[str], chip: tuple[int, int], cuda: Version | None = N
     """How code for some chips runs on one: "code", "ptx" (if the driver compiles it), or "" for not at all.
 
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/#application-compatibility: code for X.y runs on X.z with
-    z ≥ y, PTX on everything newer; those with an "a" behind on that chip only, with an "f" within X.
+    z ≥ y, PTX on everything newer; code with the suffix "a" on that chip only, with "f" within X.
     """
-    found = ""
+    way = ""
     for arch in archs:
         match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch)
         if match is None:
             continue
         code, exact = (int(match[2]), int(match[3])), match[4]
-        apart = chip in INTEGRATED or code in INTEGRATED
+        is_separate = chip in INTEGRATED or code in INTEGRATED
         # From CUDA 13.2 on, code is also shared with integrated chips: its release notes.
-        apart = apart and code != chip and (cuda is None or cuda < (13, 2))
+        is_separate = is_separate and code != chip and (cuda is None or cuda < (13, 2))
         same = code[0] == chip[0] and code[1] <= chip[1]
-        if match[1] == "sm" and same and not apart and (exact != "a" or code == chip):
+        if match[1] == "sm" and same and not is_separate and (exact != "a" or code == chip):
             return "code"
         if match[1] == "compute" and (code == chip if exact == "a" else same if exact == "f" else code <= chip):
-            found = "ptx"
-    return found
+            way = "ptx"
+    return way
 
 
 def torch_archs(version: str, cuda: Version, machine: str) -> tuple[str, ...]:
@@ -118,65 +118,67 @@ def archs_of(listed: str) -> tuple[str, ...]:
 
 
 def forward_compatible(driver: str, loaded: Version | None) -> bool:
-    """Whether the CUDA library that was loaded is newer than what its driver brings: CUDA's compat package.
+    """Whether the loaded CUDA library is newer than its driver's own: CUDA's compat package.
 
     https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html
     """
     if loaded is None or not driver or numbers(driver)[0] > max(CUDA_OF_BRANCH):
-        return False  # of a driver that the table lacks it is not known what it brings
-    own = cuda_of_driver(driver)
-    return own is not None and tuple(loaded) > own
+        return False  # the table does not have the driver: its CUDA is not known
+    driver_cuda = cuda_of_driver(driver)
+    return driver_cuda is not None and tuple(loaded) > driver_cuda
 
 
-def _no_cuda(build: Build, held: Held) -> Problem | None:
+def _no_cuda(build: Build, hardware: Hardware) -> Problem | None:
     if not (build.cpu or (build.cuda is None and (build.rocm or build.tpu))):
         return None
     return Problem(
         cause=NO_GPU_BUILD,
         sentence=f"{build.words}, and the step holds NVIDIA GPUs",
-        fix=_instead(build, held),
+        fix=_fitting_install(build, hardware),
     )
 
 
-def _too_old(build: Build, held: Held) -> Problem | None:
-    if build.cuda is None or runs(build.cuda, held.driver, held.cuda):
+def _too_old(build: Build, hardware: Hardware) -> Problem | None:
+    if build.cuda is None or runs(build.cuda, hardware.driver, hardware.cuda):
         return None
-    named = f"driver {held.driver}" if held.driver else "the driver"
-    knows = f" (CUDA {dotted(held.cuda)})" if held.cuda else ""
+    driver = f"driver {hardware.driver}" if hardware.driver else "the driver"
+    supported = f" (CUDA {dotted(hardware.cuda)})" if hardware.cuda else ""
     floor = FLOORS.get(build.cuda[0])
     needs = f": CUDA {build.cuda[0]} needs driver {floor} or later" if floor else ""
     return Problem(
         cause=DRIVER_TOO_OLD,
-        sentence=f"{named}{knows} is too old for {build.framework} {build.version}, built for {build.target}{needs}",
-        fix=f"{_instead(build, held)}; or have the driver updated, or run the step on a machine with a newer one",
+        sentence=f"{driver}{supported} is too old for {build.framework} {build.version}, "
+        f"built for {build.target}{needs}",
+        fix=f"{_fitting_install(build, hardware)}; or have the driver updated, or run the step on a machine with a "
+        "newer one",
     )
 
 
-def _no_code(build: Build, held: Held) -> Problem | None:
-    for chip, name in held.chips.items():
-        way = covers(build.archs, chip, build.cuda) if build.archs else "code"
-        if way == "code":
+def _no_code(build: Build, hardware: Hardware) -> Problem | None:
+    for chip, name in hardware.chips.items():
+        coverage = covers(build.archs, chip, build.cuda) if build.archs else "code"
+        if coverage == "code":
             continue
-        listed = " ".join(build.archs)
+        archs = " ".join(build.archs)
         what = f"sm_{chip[0]}{chip[1]} ({name}) is not in the list of {build.framework} {build.version}"
-        if not way:
-            sentence = f"{what}, built for {build.target}: {listed}"
-            return Problem(cause=NO_KERNEL_IMAGE, sentence=sentence, fix=_instead(build, held))
-        if build.cuda and held.cuda and tuple(held.cuda) < tuple(build.cuda):
+        if not coverage:
+            sentence = f"{what}, built for {build.target}: {archs}"
+            return Problem(cause=NO_KERNEL_IMAGE, sentence=sentence, fix=_fitting_install(build, hardware))
+        if build.cuda and hardware.cuda and tuple(hardware.cuda) < tuple(build.cuda):
             sentence = (
-                f"{what} ({listed}): the driver would have to compile its PTX, which is newer "
-                f"(CUDA {dotted(build.cuda)}) than the driver (CUDA {dotted(held.cuda)})"
+                f"{what} ({archs}): the driver would have to compile its PTX, which is newer "
+                f"(CUDA {dotted(build.cuda)}) than the driver (CUDA {dotted(hardware.cuda)})"
             )
-            return Problem(cause=DRIVER_TOO_OLD, sentence=sentence, fix=_instead(build, held))
+            return Problem(cause=DRIVER_TOO_OLD, sentence=sentence, fix=_fitting_install(build, hardware))
     return None
 
 
-def _instead(build: Build, held: Held) -> str:
-    """The command that installs a build which fits, as far as the tables know one."""
+def _fitting_install(build: Build, hardware: Hardware) -> str:
+    """The command that installs a build that fits, or advice where the tables have none."""
     name, release = build.framework, build.release
     if name == "torch":
-        return _torch_instead(release, held)
-    fitting = [major for major in (13, 12, 11) if runs((major,), held.driver, held.cuda)]
+        return _fitting_torch(release, hardware)
+    fitting = [major for major in (13, 12, 11) if runs((major,), hardware.driver, hardware.cuda)]
     if name == "jax":
         # The extra for CUDA 13 begins with 0.7.2: https://docs.jax.dev/en/latest/changelog.html.
         majors = [major for major in fitting if major == 12 or (major == 13 and numbers(release) >= (0, 7, 2))]
@@ -186,20 +188,21 @@ def _instead(build: Build, held: Held) -> str:
         return f'pip install "tensorflow[and-cuda]=={release}"'
     elif name == "cupy" and fitting:
         return f"pip uninstall the CuPy that is there, and pip install cupy-cuda{fitting[0]}x"
-    newest = f" {held.cuda[0]} or older" if held.cuda else ""
+    newest = f" {hardware.cuda[0]} or older" if hardware.cuda else ""
     return f"install {name} in a build for CUDA{newest}"
 
 
-def _torch_instead(release: str, held: Held) -> str:
+def _fitting_torch(release: str, hardware: Hardware) -> str:
     minor = numbers(release)[:2]
     fitting = [
         (last, cuda, first <= minor <= last)
-        for cuda, first, last, listed in TORCH.get(held.machine, ())
-        if runs(cuda, held.driver, held.cuda) and all(covers(archs_of(listed), chip, cuda) for chip in held.chips)
+        for cuda, first, last, listed in TORCH.get(hardware.machine, ())
+        if runs(cuda, hardware.driver, hardware.cuda)
+        and all(covers(archs_of(listed), chip, cuda) for chip in hardware.chips)
     ]
-    own = [cuda for _, cuda, same in fitting if same]
-    if own:
-        tag = f"cu{max(own)[0]}{max(own)[1]}"
+    same_release = [cuda for _, cuda, same in fitting if same]
+    if same_release:
+        tag = f"cu{max(same_release)[0]}{max(same_release)[1]}"
         return f"pip install torch=={release}+{tag}, with --index-url set to PyTorch's own index for {tag}"
     if fitting:
         last, cuda, _ = max(fitting)

@@ -1,6 +1,6 @@
-"""NVIDIA's chips and drivers: what the driver calls a chip, and what a chip and a driver can run.
+"""NVIDIA's chips and drivers: a chip's names and compute capability, and the newest CUDA of a driver.
 
-Only a table: a name that it lacks is passed through, so that a chip newer than this file is still found and leased.
+A name that the tables do not have is passed through, so that a chip newer than this file is found and leased.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Asks CUDA's driver library what a process with this environment sees: whether it starts, and which devices are there.
+"""Asks CUDA's driver library which devices a process with a given environment sees, and whether CUDA starts.
 
-It is asked in a process of its own. One that has started CUDA cannot fork processes that use it (what a launcher for
-notebooks does), and a driver that hangs or crashes must not take the step with it. No context is made: that would take
+Runs in a process of its own. A process that has initialised CUDA cannot fork processes that use it (as a launcher for
+notebooks does), and a driver that hangs or crashes must not affect the step. It creates no context, which would use
 memory of the device.
 """
 
@@ -23,7 +23,7 @@ TIMEOUT: Final = 120.0
 """Seconds. Without the persistence daemon, the first process initialises the GPUs, seconds for each of 8 or 16:
 https://docs.nvidia.com/deploy/driver-persistence/index.html."""
 
-# cuDeviceGetUuid_v2 (since CUDA 11.4) tells a MIG slice's UUID, the first one its GPU's:
+# cuDeviceGetUuid_v2 (since CUDA 11.4) returns a MIG slice's UUID, the first version its GPU's:
 # https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html
 _PROGRAM: Final = """
 import ctypes, json, sys
@@ -102,24 +102,30 @@ RESULTS: Final[Mapping[int, tuple[str, str, str]]] = {
         "`sudo modprobe nvidia-uvm`, then see what `sudo dmesg` says of NVRM; restart the machine",
     ),
 }
-"""what CUDA answers → (cause, what, fix)"""
+"""CUDA's result → (cause, what, fix)"""
 
 
 @attrs.frozen(kw_only=True)
-class Seen:
-    """What a process sees by CUDA. `uuids` are hexadecimal digits only; `exact`: of slices, not of their GPUs."""
+class VisibleDevices:
+    """The devices that a process sees through CUDA."""
 
     version: Version | None = None
+    """The newest CUDA that the loaded library runs."""
     uuids: tuple[str, ...] = ()
+    """The devices, as hexadecimal digits only (`plain`)."""
     exact: bool = True
+    """Whether the UUIDs of slices are their own; False where they are their GPUs'."""
     problem: Problem | None = None
+    """Why CUDA does not start; None where it does."""
 
 
-def seen(environment: Mapping[str, str], library: str = LIBRARY, patience: float = TIMEOUT) -> Seen:
-    """What a process with this environment sees, or why it sees nothing. `patience` in seconds."""
+def visible_devices(
+    environment: Mapping[str, str], library: str = LIBRARY, patience: float = TIMEOUT
+) -> VisibleDevices:
+    """The devices that a process with this environment sees, or why it sees none. `patience` in seconds."""
     try:
         finished = subprocess.run(
-            # Isolated, and without site: 15 ms instead of 50, and nobody's sitecustomize runs.
+            # Isolated and without site: 15 ms instead of 50, and no sitecustomize runs.
             [sys.executable or "python3", "-I", "-S", "-c", _PROGRAM, library],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
@@ -131,42 +137,44 @@ def seen(environment: Mapping[str, str], library: str = LIBRARY, patience: float
         )
     except subprocess.TimeoutExpired:
         sentence = f"CUDA did not start within {patience:.0f} s: the driver hangs"
-        return Seen(problem=_broken(sentence))
+        return VisibleDevices(problem=_broken(sentence))
     if finished.returncode:
         lines = finished.stderr.strip().splitlines()
-        said = f": {lines[-1]}" if lines else ""
+        suffix = f": {lines[-1]}" if lines else ""
         how = f"signal {-finished.returncode}" if finished.returncode < 0 else f"exit code {finished.returncode}"
-        return Seen(problem=_broken(f"a process that started CUDA ended with {how}{said}"))
-    # A library may print what it likes before and after.
+        return VisibleDevices(problem=_broken(f"a process that started CUDA ended with {how}{suffix}"))
+    # Libraries may print other lines.
     told = next(line for line in finished.stdout.splitlines() if line.startswith("stoker:"))
     return _read(json.loads(told.removeprefix("stoker:")))
 
 
 def plain(uuid: str) -> str:
-    """A UUID as `Seen` has it: without its kind ("GPU-", "MIG-") and dashes; empty for one of another shape."""
+    """A UUID as in `VisibleDevices.uuids`: without its kind ("GPU-", "MIG-") and dashes; empty for one of another
+    shape.
+    """
     digits = re.sub(r"^(GPU|MIG)-", "", uuid).replace("-", "").lower()
     return digits if re.fullmatch(r"[0-9a-f]{32}", digits) else ""
 
 
-def _read(told: Mapping[str, object]) -> Seen:
-    version, init, uuids = told["version"], told["init"], told["devices"]
+def _read(answer: Mapping[str, object]) -> VisibleDevices:
+    version, init, uuids = answer["version"], answer["init"], answer["devices"]
     assert isinstance(version, int) and isinstance(init, int) and isinstance(uuids, list)  # the program above wrote it
     problem = None
-    if told["error"]:
-        problem = _unloaded(str(told["error"]))
+    if answer["error"]:
+        problem = _not_loaded(str(answer["error"]))
     elif init != 0:
         cause, sentence, fix = RESULTS.get(init, (status.DRIVER_BROKEN, "", _LOOK))
         sentence = sentence or "CUDA does not start"
         problem = Problem(cause=cause, sentence=f"{sentence} (CUDA error {init})", fix=fix)
-    return Seen(
+    return VisibleDevices(
         version=(version // 1000, version % 1000 // 10) if version else None,
         uuids=tuple(map(str, uuids)) if problem is None else (),
-        exact=bool(told["sliced"]),
+        exact=bool(answer["sliced"]),
         problem=problem,
     )
 
 
-def _unloaded(error: str) -> Problem:
+def _not_loaded(error: str) -> Problem:
     if "No such file" in error or "cannot open shared object file" in error:
         return Problem(
             cause=status.NO_DRIVER,

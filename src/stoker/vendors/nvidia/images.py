@@ -9,11 +9,14 @@ from stoker.vendors.base import PlatformImage
 
 
 class _Cuda(NamedTuple):
-    """cuDNN's part of the tag, the releases of Ubuntu, newest first, and the platform of torch's wheels."""
+    """The image of one version of CUDA."""
 
     cudnn: str
+    """cuDNN's part of the tag."""
     ubuntu: tuple[str, ...]
+    """Releases of Ubuntu, newest first."""
     wheels: str
+    """The platform of torch's wheels."""
 
 
 _BOTH: Final = ("24.04", "22.04")
@@ -60,8 +63,8 @@ def find(written: str) -> PlatformImage | None:
     match = re.fullmatch(r"cuda[ :=_-]?(\d+\.\d+(?:\.\d+)?)|cu(\d{2})(\d)", written)
     if match is None:
         return None
-    asked = match[1] or f"{match[2]}.{match[3]}"
-    fitting = [version for version in CUDA if version == asked or version.rpartition(".")[0] == asked]
+    wanted_version = match[1] or f"{match[2]}.{match[3]}"
+    fitting = [version for version in CUDA if version == wanted_version or version.rpartition(".")[0] == wanted_version]
     if not fitting:
         return None
     version = max(fitting, key=_numbers)

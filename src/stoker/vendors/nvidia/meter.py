@@ -1,7 +1,7 @@
-"""What NVIDIA's driver tells of the devices that a step holds, again and again, through nvidia-ml-py.
+"""Measures the devices that a step holds through nvidia-ml-py.
 
-Every question may go unanswered. One that a GPU does not know is not asked again; a GPU that fails is left alone for a
-while and then asked anew. Nothing here raises but `opened`, and nothing starts a thread.
+Any query may fail. A query that a GPU does not support is not repeated; a GPU that fails is queried again after
+`RETRY` seconds. Only `open_meter` raises, and nothing starts a thread.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import os
 from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 
 from stoker.core.devices import Device
-from stoker.vendors.base import Row
+from stoker.vendors.base import DeviceRow
 
 SLOW: Final = 1.0
-"""Seconds between two askings of what changes slowly, however often the rest is asked."""
+"""Seconds between two readings of slowly changing values, however often others are read."""
 
 RETRY: Final = 30.0
-"""Seconds for which a GPU that failed is left alone."""
+"""Seconds for which a GPU that failed is not queried."""
 
 PCIE: Final = 2.0
-"""Seconds between two askings for PCIe's throughput of one GPU in one direction, which block for 20 ms each:
-https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html. So 1 % of the time at most is spent there."""
+"""Seconds between two readings of PCIe's throughput of one GPU in one direction, which block for 20 ms each:
+https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html. That is 1 % of the time at most."""
 
 REASONS: Final[Mapping[int, str]] = {
     0x04: "power cap",
@@ -44,8 +44,8 @@ _FIRST_NAMESPACE: Final = "pid:[4026531836]"
 """PROC_PID_INIT_INO of https://github.com/torvalds/linux/blob/master/include/linux/proc_ns.h: not in a container."""
 
 
-def opened(devices: Sequence[Device]) -> NvidiaMeter:
-    """A meter of NVIDIA's devices among these; `OSError` with the driver's words where it cannot be asked."""
+def open_meter(devices: Sequence[Device]) -> NvidiaMeter:
+    """A meter of held devices; `OSError` with the driver's words where NVML does not work."""
     try:
         import pynvml
     except ImportError as error:
@@ -58,85 +58,87 @@ def opened(devices: Sequence[Device]) -> NvidiaMeter:
 
 
 class NvidiaMeter:
-    """Held devices with their handles, and what has been learnt of them."""
+    """Measures held devices through their NVML handles; see `vendors.base.Meter`."""
 
     def __init__(self, nvml: Any, devices: Sequence[Device]) -> None:
         self._nvml = nvml
         self._never: set[tuple[str, str]] = set()
         self._failed: dict[str, float] = {}
-        self._news: list[Row] = []
-        self._held: dict[str, Any] = {}
+        self._pending: list[DeviceRow] = []
+        self._handles_of: dict[str, Any] = {}
         self._others: dict[str, Any] = {}
         self._slices = {one.uuid for one in devices if one.slice}
-        self._seen: dict[str, int] = {}
+        self._last_samples: dict[str, int] = {}
         self._bytes: dict[str, tuple[float, int, int]] = {}
         self._slow_at = 0.0
         self._pcie_at = 0.0
         self._pcie_turn = 0
         self._same_pids = _namespace() == _FIRST_NAMESPACE
-        wanted = {one.uuid for one in devices}
+        uuids = {one.uuid for one in devices}
         parents = {one.parent for one in devices}
         for uuid, handle in self._handles():
-            if uuid in wanted:
-                self._held[uuid] = handle
+            if uuid in uuids:
+                self._handles_of[uuid] = handle
             elif uuid not in parents:
                 self._others[uuid] = handle
-        for uuid in sorted(wanted - self._held.keys()):
-            self._news.append({"failed": uuid, "why": "the driver does not know it"})
-        for uuid in self._held:
-            self._bursts(uuid)  # what was before the step is not the step's
-        self._events = self._watched()
+        for uuid in sorted(uuids - self._handles_of.keys()):
+            self._pending.append({"failed": uuid, "why": "the driver does not know it"})
+        for uuid in self._handles_of:
+            self._bursts(uuid)  # leaves out what was before the step
+        self._events = self._register_events()
 
-    def sample(self, now: float, tree: frozenset[int], last: bool = False) -> tuple[dict[str, Row], list[Row]]:
-        """A row for each device that answers, and what happened since: failures, strays, errors of the hardware."""
+    def sample(
+        self, now: float, tree: frozenset[int], last: bool = False
+    ) -> tuple[dict[str, DeviceRow], list[DeviceRow]]:
+        """A row for each device that answers, and the events since: failures, strays, errors of the hardware."""
         slow = last or now >= self._slow_at
         if slow:
             self._slow_at = now + SLOW * 0.99  # a sampler of 1 Hz is never on the dot
-        rows: dict[str, Row] = {}
-        for uuid in self._held:
+        rows: dict[str, DeviceRow] = {}
+        for uuid in self._handles_of:
             if now < self._failed.get(uuid, 0.0):
                 continue
             try:
                 rows[uuid] = self._row(uuid, now, tree, slow)
             except self._nvml.NVMLError as error:
                 if uuid not in self._failed:
-                    self._news.append({"failed": uuid, "why": str(error)})
+                    self._pending.append({"failed": uuid, "why": str(error)})
                 self._failed[uuid] = now + RETRY
             else:
                 self._failed.pop(uuid, None)
         if slow:
-            self._stray(tree)
-            self._happened()
+            self._find_strays(tree)
+            self._collect_events()
         if not last and now >= self._pcie_at:
             self._throughput(rows, now)
-        news, self._news = self._news, []
-        return rows, news
+        events, self._pending = self._pending, []
+        return rows, events
 
-    def _row(self, uuid: str, now: float, tree: frozenset[int], slow: bool) -> Row:
-        nvml, handle = self._nvml, self._held[uuid]
-        row: Row = {}
+    def _row(self, uuid: str, now: float, tree: frozenset[int], slow: bool) -> DeviceRow:
+        nvml, handle = self._nvml, self._handles_of[uuid]
+        row: DeviceRow = {}
         if uuid not in self._slices:  # a slice's use, power and clock would be those of the whole GPU
             self._utilisation(uuid, row, slow)
-            _put(row, "w", self._ask(uuid, nvml.nvmlDeviceGetPowerUsage, handle), 1e-3)
-        memory = self._ask(uuid, nvml.nvmlDeviceGetMemoryInfo, handle)
+            _put(row, "w", self._query(uuid, nvml.nvmlDeviceGetPowerUsage, handle), 1e-3)
+        memory = self._query(uuid, nvml.nvmlDeviceGetMemoryInfo, handle)
         if memory is not None:
             row["m"] = int(memory.used)
         if not slow:
             return row
-        self._own(uuid, row, tree)
+        self._add_own_processes(uuid, row, tree)
         if uuid in self._slices:
             return row
-        _put(row, "c", self._ask(uuid, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU))
-        _put(row, "f", self._ask(uuid, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM))
-        _put(row, "j", self._ask(uuid, nvml.nvmlDeviceGetTotalEnergyConsumption, handle), 1e-3)
+        _put(row, "c", self._query(uuid, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU))
+        _put(row, "f", self._query(uuid, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM))
+        _put(row, "j", self._query(uuid, nvml.nvmlDeviceGetTotalEnergyConsumption, handle), 1e-3)
         bits = self._reasons(uuid)
         if bits is not None:
             row["r"] = sorted({name for bit, name in REASONS.items() if bits & bit})
-        self._counted(uuid, row, now)
+        self._add_pcie(uuid, row, now)
         return row
 
-    def _ask(self, uuid: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        """None for a question that this GPU, or this driver, does not know; it is not asked again."""
+    def _query(self, uuid: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of a call; None where this GPU or driver does not support it, which is remembered."""
         key = (uuid, call.__name__)
         if key in self._never:
             return None
@@ -150,84 +152,90 @@ class NvidiaMeter:
             self._never.add(key)
             return None
 
-    def _utilisation(self, uuid: str, row: Row, slow: bool) -> None:
-        kept = self._bursts(uuid) if slow else []
-        if kept:
-            row["u"], row["up"] = round(sum(kept) / len(kept), 1), max(kept)
+    def _utilisation(self, uuid: str, row: DeviceRow, slow: bool) -> None:
+        bursts = self._bursts(uuid) if slow else []
+        if bursts:
+            row["u"], row["up"] = round(sum(bursts) / len(bursts), 1), max(bursts)
             return
-        rates = self._ask(uuid, self._nvml.nvmlDeviceGetUtilizationRates, self._held[uuid])
+        rates = self._query(uuid, self._nvml.nvmlDeviceGetUtilizationRates, self._handles_of[uuid])
         if rates is not None:
             row["u"] = int(rates.gpu)
 
     def _bursts(self, uuid: str) -> list[int]:
         """The driver's own samples (some a second, of the last seconds) that are new, so that no burst is missed."""
-        nvml, seen = self._nvml, self._seen.get(uuid, 0)
+        nvml, last_time = self._nvml, self._last_samples.get(uuid, 0)
         if uuid in self._slices:
             return []
         try:
-            told = self._ask(uuid, nvml.nvmlDeviceGetSamples, self._held[uuid], nvml.NVML_GPU_UTILIZATION_SAMPLES, seen)
-        except nvml.NVMLError:  # some drivers fail when they have none yet; the rates will tell whether the GPU lives
+            samples = self._query(
+                uuid, nvml.nvmlDeviceGetSamples, self._handles_of[uuid], nvml.NVML_GPU_UTILIZATION_SAMPLES, last_time
+            )
+        except nvml.NVMLError:  # some drivers fail without samples; the rates show whether the GPU works
             return []
-        new = [one for one in (told[1] if told else []) if one.timeStamp > seen]
+        new = [one for one in (samples[1] if samples else []) if one.timeStamp > last_time]
         if new:
-            self._seen[uuid] = max(int(one.timeStamp) for one in new)
+            self._last_samples[uuid] = max(int(one.timeStamp) for one in new)
         return [int(one.sampleValue.uiVal) for one in new if one.sampleValue.uiVal <= 100]
 
     def _reasons(self, uuid: str) -> int | None:
         # The second is the name before driver 535 and nvidia-ml-py 12.535.
         for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
             call = getattr(self._nvml, name, None)
-            found = None if call is None else self._ask(uuid, call, self._held[uuid])
-            if found is not None:
-                return int(found)
+            bits = None if call is None else self._query(uuid, call, self._handles_of[uuid])
+            if bits is not None:
+                return int(bits)
         return None
 
-    def _own(self, uuid: str, row: Row, tree: frozenset[int]) -> None:
-        there = self._processes(uuid, self._held[uuid])
-        if there is None:
+    def _add_own_processes(self, uuid: str, row: DeviceRow, tree: frozenset[int]) -> None:
+        processes = self._processes(uuid, self._handles_of[uuid])
+        if processes is None:
             return
-        mine = [memory for pid, memory in there if pid in tree]
-        row["n"] = len(mine)
-        if None not in mine:
-            row["o"] = sum(memory for memory in mine if memory is not None)
+        sizes = [memory for pid, memory in processes if pid in tree]
+        row["n"] = len(sizes)
+        if None not in sizes:
+            row["o"] = sum(memory for memory in sizes if memory is not None)
 
     def _processes(self, uuid: str, handle: Any) -> list[tuple[int, int | None]] | None:
-        """Processes that compute there, with their bytes; None where their numbers are not known to be ours.
+        """Processes that compute there, with their bytes; None where the pids may be of another namespace.
 
-        In a container the driver lists the host's numbers, or none. They are believed outside of containers, and where
-        all of them are here.
+        In a container the driver lists the host's pids, or none. They are used outside of containers, and where all of
+        them exist here.
         """
         # The second is for drivers before 510; nvidia-ml-py has not always had the first.
         for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
             call = getattr(self._nvml, name, None)
-            found = None if call is None else self._ask(uuid, call, handle)
-            if found is not None:
-                there = [(int(one.pid), one.usedGpuMemory) for one in found]
-                believed = self._same_pids or (there and all(os.path.exists(f"/proc/{pid}") for pid, _ in there))
-                return there if believed else None
+            listed = None if call is None else self._query(uuid, call, handle)
+            if listed is not None:
+                processes = [(int(one.pid), one.usedGpuMemory) for one in listed]
+                believed = self._same_pids or (
+                    processes and all(os.path.exists(f"/proc/{pid}") for pid, _ in processes)
+                )
+                return processes if believed else None
         return None
 
-    def _counted(self, uuid: str, row: Row, now: float) -> None:
-        """PCIe from the counters of bytes, where they are wide enough not to run over between two samples."""
+    def _add_pcie(self, uuid: str, row: DeviceRow, now: float) -> None:
+        """Add PCIe's throughput from counters of bytes, where 64 bits keep them from overflowing between two
+        samples.
+        """
         nvml = self._nvml
         fields = [getattr(nvml, f"NVML_FI_DEV_PCIE_COUNT_{way}_BYTES", None) for way in ("RX", "TX")]
         if None in fields:
             return
-        told = self._ask(uuid, nvml.nvmlDeviceGetFieldValues, self._held[uuid], fields)
-        if told is None:
+        values = self._query(uuid, nvml.nvmlDeviceGetFieldValues, self._handles_of[uuid], fields)
+        if values is None:
             return
-        if any(one.nvmlReturn or one.valueType not in _WIDE for one in told):
+        if any(one.nvmlReturn or one.valueType not in _WIDE for one in values):
             self._never.add((uuid, nvml.nvmlDeviceGetFieldValues.__name__))
             return
-        received, sent = (int(one.value.ullVal) for one in told)
+        received, sent = (int(one.value.ullVal) for one in values)
         before = self._bytes.get(uuid)
         self._bytes[uuid] = (now, received, sent)
         if before is not None and now > before[0] and received >= before[1] and sent >= before[2]:
             row["rx"] = round((received - before[1]) / (now - before[0]))
             row["tx"] = round((sent - before[2]) / (now - before[0]))
 
-    def _throughput(self, rows: dict[str, Row], now: float) -> None:
-        """PCIe of one GPU in one direction, in turn, for those without counters."""
+    def _throughput(self, rows: dict[str, DeviceRow], now: float) -> None:
+        """Measure PCIe's throughput of one GPU in one direction, in turn, for GPUs without counters."""
         nvml = self._nvml
         turns = [
             (uuid, name, way)
@@ -242,45 +250,45 @@ class NvidiaMeter:
         uuid, name, way = turns[self._pcie_turn % len(turns)]
         self._pcie_turn += 1
         try:
-            found = self._ask(uuid, nvml.nvmlDeviceGetPcieThroughput, self._held[uuid], way)
-        except nvml.NVMLError:  # the next sample says what the GPU has
+            throughput = self._query(uuid, nvml.nvmlDeviceGetPcieThroughput, self._handles_of[uuid], way)
+        except nvml.NVMLError:  # the next sample reports the failure
             return
-        _put(rows[uuid], name, found, 1000)
+        _put(rows[uuid], name, throughput, 1000)
 
-    def _stray(self, tree: frozenset[int]) -> None:
-        there = []
+    def _find_strays(self, tree: frozenset[int]) -> None:
+        strays = []
         for uuid, handle in self._others.items():
             try:
                 processes = self._processes(uuid, handle) or []
             except self._nvml.NVMLError:  # a GPU that the step does not hold may fail
                 continue
             if any(pid in tree for pid, _ in processes):
-                there.append(uuid)
-        if there:
-            self._news.append({"strays": there})
+                strays.append(uuid)
+        if strays:
+            self._pending.append({"strays": strays})
 
-    def _watched(self) -> Any:
+    def _register_events(self) -> Any:
         """A set of events, or None: critical errors (XID) and memory errors of the held GPUs."""
         nvml = self._nvml
-        wanted = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventTypeDoubleBitEccError
+        event_types = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventTypeDoubleBitEccError
         try:
             events = nvml.nvmlEventSetCreate()
         except nvml.NVMLError:
             return None
-        watched = False
-        for uuid, handle in self._held.items():
+        registered = False
+        for uuid, handle in self._handles_of.items():
             try:
-                kinds = 0 if uuid in self._slices else self._ask(uuid, nvml.nvmlDeviceGetSupportedEventTypes, handle)
-                if kinds and kinds & wanted:
-                    nvml.nvmlDeviceRegisterEvents(handle, kinds & wanted, events)
-                    watched = True
-            except nvml.NVMLError:  # this one's errors stay untold; the first sample says if it has failed
+                kinds = 0 if uuid in self._slices else self._query(uuid, nvml.nvmlDeviceGetSupportedEventTypes, handle)
+                if kinds and kinds & event_types:
+                    nvml.nvmlDeviceRegisterEvents(handle, kinds & event_types, events)
+                    registered = True
+            except nvml.NVMLError:  # its errors are not reported; the first sample shows if it has failed
                 continue
-        return events if watched else None
+        return events if registered else None
 
-    def _happened(self) -> None:
+    def _collect_events(self) -> None:
         nvml = self._nvml
-        while self._events is not None and len(self._news) < 100:
+        while self._events is not None and len(self._pending) < 100:
             try:
                 event = nvml.nvmlEventSetWait_v2(self._events, 0)
                 uuid = nvml.nvmlDeviceGetUUID(event.device)
@@ -289,9 +297,9 @@ class NvidiaMeter:
                     self._events = None
                 return
             if event.eventType == nvml.nvmlEventTypeXidCriticalError:
-                self._news.append({"xid": int(event.eventData), "uuid": uuid})
+                self._pending.append({"xid": int(event.eventData), "uuid": uuid})
             else:
-                self._news.append({"ecc": uuid})
+                self._pending.append({"ecc": uuid})
 
     def _handles(self) -> Iterator[tuple[str, Any]]:
         """Every GPU and every slice that answers, by UUID."""
@@ -301,7 +309,7 @@ class NvidiaMeter:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 uuid = nvml.nvmlDeviceGetUUID(handle)
                 yield uuid, handle
-                slices = self._ask(uuid, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
+                slices = self._query(uuid, nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
             except nvml.NVMLError:
                 continue
             for number in range(slices):
@@ -319,6 +327,6 @@ def _namespace() -> str:
         return ""
 
 
-def _put(row: Row, name: str, value: float | None, factor: float = 1) -> None:
+def _put(row: DeviceRow, name: str, value: float | None, factor: float = 1) -> None:
     if value is not None:
         row[name] = round(value * factor, 3)

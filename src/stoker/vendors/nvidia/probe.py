@@ -1,7 +1,7 @@
-"""NVIDIA's GPUs as the driver's library (NVML) tells them, through nvidia-ml-py.
+"""NVIDIA's GPUs as the driver's library (NVML) lists them, through nvidia-ml-py.
 
-A driver that is broken is a finding with its fix, and a question that an old driver does not know is left unanswered:
-nothing here raises. What is found is not what a process may use: `CUDA_VISIBLE_DEVICES` means nothing to NVML.
+Nothing here raises: a broken driver is a finding with its fix, and values that an old driver does not have are left
+out. The result may have more devices than a process may use: NVML ignores `CUDA_VISIBLE_DEVICES`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_SLICES: Final = "STK126"
 # Numbers of nvmlReturn_t: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
 _LIBRARY_NOT_FOUND = 12
 _LOST: Final = frozenset({15, 16})
-"""The GPU is lost, or requires a reset: what else it is asked fails too."""
+"""The GPU is lost, or requires a reset: all other queries fail too."""
 
 _REASONS: Final[Mapping[int, tuple[str, str, str, str]]] = {
     9: (
@@ -72,7 +72,7 @@ _PROFILE = re.compile(r"\bMIG (\d\S*)")
 
 
 def inventory(root: Path = Path("/")) -> Inventory:
-    """NVIDIA's devices; none, without a word, where there is no driver. `root` is where /proc and /sys are."""
+    """NVIDIA's devices; none, and no finding, without a driver. `root` is where /proc and /sys are."""
     nvml = _library()
     if nvml is None:
         return _without_library(root)
@@ -83,20 +83,20 @@ def inventory(root: Path = Path("/")) -> Inventory:
             return _without_library(root)
         return Inventory(driver=_kernel_version(root), findings=(_reason(error),))
     try:
-        return _found(nvml)
-    except nvml.NVMLError as error:  # what every driver answers failed: nothing can be said of any GPU
+        return _read_devices(nvml)
+    except nvml.NVMLError as error:  # a query that every driver supports failed: no GPU can be read
         return Inventory(driver=_kernel_version(root), findings=(_reason(error),))
     finally:
         _shut_down(nvml)
 
 
 def processes(devices: Iterable[Device]) -> tuple[Process, ...]:
-    """The processes that compute on some of NVIDIA's devices; none where the driver does not tell.
+    """The processes that compute on some of NVIDIA's devices; none where the driver does not list them.
 
     In a container, pids are those of the host, or the list is empty.
     """
-    wanted = {device.uuid for device in devices if device.kind == "nvidia" and not device.simulated}
-    nvml = _library() if wanted else None
+    uuids = {device.uuid for device in devices if device.kind == "nvidia" and not device.simulated}
+    nvml = _library() if uuids else None
     if nvml is None:
         return ()
     try:
@@ -104,7 +104,7 @@ def processes(devices: Iterable[Device]) -> tuple[Process, ...]:
     except nvml.NVMLError:
         return ()
     try:
-        return tuple(process for handle in _all_handles(nvml) for process in _users(nvml, handle, wanted))
+        return tuple(process for handle in _all_handles(nvml) for process in _users(nvml, handle, uuids))
     except nvml.NVMLError:
         return ()
     finally:
@@ -138,11 +138,11 @@ def _without_library(root: Path) -> Inventory:
 def _kernel_version(root: Path) -> str:
     for name in _KERNEL_VERSIONS:
         try:
-            found = _VERSION.search((root / name).read_text(encoding="utf-8", errors="replace"))
+            version = _VERSION.search((root / name).read_text(encoding="utf-8", errors="replace"))
         except OSError:
             continue
-        if found is not None:
-            return found[0]
+        if version is not None:
+            return version[0]
     return ""
 
 
@@ -159,7 +159,7 @@ def _reason(error: Any, where: str = "") -> Finding:
     return Finding(code=code, level="error", what=what, where=where, why=why, fix=fix)
 
 
-def _found(nvml: Any) -> Inventory:
+def _read_devices(nvml: Any) -> Inventory:
     devices: list[Device] = []
     findings: list[Finding] = []
     handles: dict[str, Any] = {}
@@ -177,19 +177,19 @@ def _found(nvml: Any) -> Inventory:
             continue
         devices += slices
         if not slices:
-            findings.append(_unsliced(gpu))
+            findings.append(_no_slices(gpu))
     return Inventory(
-        devices=_linked(nvml, devices, handles),
-        driver=_asked(nvml, nvml.nvmlSystemGetDriverVersion, otherwise=""),
+        devices=_with_fast_links(nvml, devices, handles),
+        driver=_query(nvml, nvml.nvmlSystemGetDriverVersion, otherwise=""),
         cuda=_cuda(nvml),
         findings=tuple(findings),
     )
 
 
 def _device(nvml: Any, handle: Any, index: int) -> Device:
-    # A device that does not tell its UUID cannot be given to anybody, so that this one may fail.
+    # A device without a UUID cannot be leased, so that this query may fail.
     uuid = nvml.nvmlDeviceGetUUID(handle)
-    name = _asked(nvml, nvml.nvmlDeviceGetName, handle, otherwise="NVIDIA GPU")
+    name = _query(nvml, nvml.nvmlDeviceGetName, handle, otherwise="NVIDIA GPU")
     return Device(
         kind="nvidia",
         index=index,
@@ -197,43 +197,43 @@ def _device(nvml: Any, handle: Any, index: int) -> Device:
         name=name,
         model=model_of(name),
         memory=_memory(nvml, handle),
-        capability=_asked(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle, otherwise=None),
+        capability=_query(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle, otherwise=None),
     )
 
 
 def _memory(nvml: Any, handle: Any) -> int:
-    """Bytes; 0 for chips that share the CPU's memory (GB10), whose driver does not tell."""
-    found = _asked(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, otherwise=None)
-    return 0 if found is None else int(found.total)
+    """Bytes; 0 for chips that share the CPU's memory (GB10), whose driver does not report it."""
+    memory = _query(nvml, nvml.nvmlDeviceGetMemoryInfo, handle, otherwise=None)
+    return 0 if memory is None else int(memory.total)
 
 
 def _slices(nvml: Any, handle: Any, gpu: Device) -> list[Device] | None:
     """The MIG slices of a GPU; None for one that is not cut into slices."""
-    current, _ = _asked(nvml, nvml.nvmlDeviceGetMigMode, handle, otherwise=(0, 0))
+    current, _ = _query(nvml, nvml.nvmlDeviceGetMigMode, handle, otherwise=(0, 0))
     if not current:
         return None
-    found = []
+    slices = []
     for one in _slice_handles(nvml, handle):
-        name = _asked(nvml, nvml.nvmlDeviceGetName, one, otherwise=gpu.name)
+        name = _query(nvml, nvml.nvmlDeviceGetName, one, otherwise=gpu.name)
         memory = _memory(nvml, one)
-        told = _PROFILE.search(name)
-        found.append(
+        profile = _PROFILE.search(name)
+        slices.append(
             attrs.evolve(
                 gpu,
                 uuid=nvml.nvmlDeviceGetUUID(one),
                 name=name,
                 memory=memory,
-                slice=told[1].lower() if told else _profile(nvml, one, gpu.memory),
+                slice=profile[1].lower() if profile else _profile(nvml, one, gpu.memory),
                 parent=gpu.uuid,
             )
         )
-    return found
+    return slices
 
 
 def _slice_handles(nvml: Any, handle: Any) -> Iterator[Any]:
-    for index in range(_asked(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle, otherwise=0)):
+    for index in range(_query(nvml, nvml.nvmlDeviceGetMaxMigDeviceCount, handle, otherwise=0)):
         # Numbers without a slice are "not found".
-        one = _asked(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index, otherwise=None)
+        one = _query(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index, otherwise=None)
         if one is not None:
             yield one
 
@@ -243,7 +243,7 @@ def _profile(nvml: Any, handle: Any, whole: int) -> str:
 
     As NVIDIA's own go-nvlib makes it: eighths of the GPU's memory, in whole GiB of it.
     """
-    sizes = _asked(nvml, nvml.nvmlDeviceGetAttributes_v2, handle, otherwise=None)
+    sizes = _query(nvml, nvml.nvmlDeviceGetAttributes_v2, handle, otherwise=None)
     if sizes is None or not whole:
         return ""
     parts, instances = sizes.gpuInstanceSliceCount, sizes.computeInstanceSliceCount
@@ -252,7 +252,7 @@ def _profile(nvml: Any, handle: Any, whole: int) -> str:
     return profile if instances == parts else f"{instances}c.{profile}"
 
 
-def _unsliced(gpu: Device) -> Finding:
+def _no_slices(gpu: Device) -> Finding:
     return Finding(
         code=NO_SLICES,
         level="info",
@@ -264,7 +264,7 @@ def _unsliced(gpu: Device) -> Finding:
     )
 
 
-def _linked(nvml: Any, devices: list[Device], handles: Mapping[str, Any]) -> tuple[Device, ...]:
+def _with_fast_links(nvml: Any, devices: list[Device], handles: Mapping[str, Any]) -> tuple[Device, ...]:
     """The devices, each with those that NVLink joins it to, directly or through a switch."""
     return tuple(
         attrs.evolve(
@@ -272,14 +272,14 @@ def _linked(nvml: Any, devices: list[Device], handles: Mapping[str, Any]) -> tup
             links=tuple(
                 other
                 for other, handle in handles.items()
-                if other != device.uuid and device.uuid in handles and _joined(nvml, handles[device.uuid], handle)
+                if other != device.uuid and device.uuid in handles and _are_linked(nvml, handles[device.uuid], handle)
             ),
         )
         for device in devices
     )
 
 
-def _joined(nvml: Any, one: Any, other: Any) -> bool:
+def _are_linked(nvml: Any, one: Any, other: Any) -> bool:
     try:
         status = nvml.nvmlDeviceGetP2PStatus(one, other, nvml.NVML_P2P_CAPS_INDEX_NVLINK)
     except nvml.NVMLError:
@@ -288,9 +288,9 @@ def _joined(nvml: Any, one: Any, other: Any) -> bool:
 
 
 def _cuda(nvml: Any) -> tuple[int, int] | None:
-    # The first is asked of the driver itself, the second (in drivers before 410 too) of the library that was loaded.
+    # The first asks the driver itself, the second (also in drivers before 410) the library that was loaded.
     for call in (nvml.nvmlSystemGetCudaDriverVersion_v2, nvml.nvmlSystemGetCudaDriverVersion):
-        number = _asked(nvml, call, otherwise=0)
+        number = _query(nvml, call, otherwise=0)
         if number:
             return number // 1000, number % 1000 // 10
     return None
@@ -306,21 +306,21 @@ def _all_handles(nvml: Any) -> Iterator[Any]:
             continue
 
 
-def _users(nvml: Any, handle: Any, wanted: set[str]) -> list[Process]:
+def _users(nvml: Any, handle: Any, uuids: set[str]) -> list[Process]:
     try:
         uuid = nvml.nvmlDeviceGetUUID(handle)
-        return _on(nvml, handle, uuid) if uuid in wanted else []
+        return _processes_on(nvml, handle, uuid) if uuid in uuids else []
     except nvml.NVMLError:
         return []
 
 
-def _on(nvml: Any, handle: Any, uuid: str) -> list[Process]:
+def _processes_on(nvml: Any, handle: Any, uuid: str) -> list[Process]:
     # The second is for drivers before 510; nvidia-ml-py has not always had it.
     for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
         call = getattr(nvml, name, None)
-        found = None if call is None else _asked(nvml, call, handle, otherwise=None)
-        if found is not None:
-            return [Process(uuid=uuid, pid=one.pid, memory=one.usedGpuMemory or 0) for one in found]
+        listed = None if call is None else _query(nvml, call, handle, otherwise=None)
+        if listed is not None:
+            return [Process(uuid=uuid, pid=one.pid, memory=one.usedGpuMemory or 0) for one in listed]
     return []
 
 
@@ -328,11 +328,11 @@ def _shut_down(nvml: Any) -> None:
     try:
         nvml.nvmlShutdown()
     except nvml.NVMLError:
-        pass  # nothing more is asked of it
+        pass  # NVML is not used any more
 
 
-def _asked(nvml: Any, call: Callable[..., T], *arguments: Any, otherwise: T) -> T:
-    """What a question that not every driver and GPU answers gets; a GPU that is lost is an error all the same."""
+def _query(nvml: Any, call: Callable[..., T], *arguments: Any, otherwise: T) -> T:
+    """The result of a call that not every driver and GPU supports, else `otherwise`; a lost GPU is still an error."""
     try:
         return call(*arguments)
     except nvml.NVMLError as error:

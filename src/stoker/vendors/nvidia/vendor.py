@@ -1,4 +1,4 @@
-"""NVIDIA as a vendor: what it is, with its parts loaded when one of them is asked."""
+"""NVIDIA as a `Vendor`; loads its parts when they are used."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 from stoker.core import status
 from stoker.core.accelerators import Accelerator
 from stoker.core.devices import Device, Inventory, Process
-from stoker.vendors.base import Ask, Limit, Meter, Platforms, Presence, Simulation, Vendor, listed
-from stoker.vendors.builds import Build, Held, Problem, numbers
+from stoker.vendors.base import GateRequest, GateResult, Limit, Meter, Platforms, Simulation, Vendor, named_devices
+from stoker.vendors.builds import Build, Hardware, Problem, numbers
 from stoker.vendors.frameworks import jax_platforms, tensorflow_gpus, torch_gpus
 from stoker.vendors.nvidia.builds import covers
 from stoker.vendors.nvidia.chips import capability, cuda_of_driver, driver_name
@@ -21,14 +21,14 @@ _SLICES_OF_ONE: Final[Mapping[str, int]] = {"1": 7, "2": 3, "3": 2, "4": 1, "7":
 
 
 def probe(environment: Mapping[str, str], root: Path) -> Inventory:
-    """The GPUs and their slices, as NVML tells them."""
+    """The GPUs and their slices, as NVML lists them."""
     from stoker.vendors.nvidia import probe
 
     return probe.inventory(root)
 
 
 def processes(devices: Sequence[Device]) -> tuple[Process, ...]:
-    """Who computes on some of the GPUs."""
+    """The processes that compute on some of the GPUs."""
     from stoker.vendors.nvidia import probe
 
     return probe.processes(devices)
@@ -39,11 +39,11 @@ def visibility(devices: Sequence[Device]) -> Mapping[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in devices)}
 
 
-def prove(ask: Ask) -> Presence:
+def prove(request: GateRequest) -> GateResult:
     """Whether CUDA starts in this process, shows the leased devices, and has the leased memory."""
     from stoker.vendors.nvidia import gate
 
-    return gate.prove(ask)
+    return gate.prove(request)
 
 
 def torch_cuda(torch: Any, devices: Sequence[Device]) -> tuple[str, Problem | None]:
@@ -62,30 +62,30 @@ def torch_cuda(torch: Any, devices: Sequence[Device]) -> tuple[str, Problem | No
     return fact + (f"; it has code for {' '.join(archs)}" if archs else ""), None
 
 
-def unfit(build: Build, held: Held) -> Problem | None:
+def unfit(build: Build, hardware: Hardware) -> Problem | None:
     """Why a build cannot use the devices: its CUDA, or its chips."""
     from stoker.vendors.nvidia import builds
 
-    return builds.unfit(build, held)
+    return builds.unfit(build, hardware)
 
 
-def notes(build: Build, held: Held) -> Iterator[str]:
+def notes(build: Build, hardware: Hardware) -> Iterator[str]:
     """What a person should know of a build that fits."""
     from stoker.vendors.nvidia import builds
 
-    return builds.notes(build, held)
+    return builds.notes(build, hardware)
 
 
 def meter(devices: Sequence[Device]) -> Meter:
-    """What NVML tells of held GPUs again and again."""
+    """A meter of held GPUs through NVML."""
     from stoker.vendors.nvidia import meter
 
-    return meter.opened(devices)
+    return meter.open_meter(devices)
 
 
-def _per_chip(asked: Accelerator) -> int:
+def _per_chip(accelerator: Accelerator) -> int:
     # Slices with more memory than their sevenths of it, such as "1g.20gb" of 80, are fewer.
-    return min(_SLICES_OF_ONE.get(asked.slice[0], 1), asked.model.memory[-1] // asked.memory)
+    return min(_SLICES_OF_ONE.get(accelerator.slice[0], 1), accelerator.model.memory[-1] // accelerator.memory)
 
 
 VENDOR: Final = Vendor(
@@ -95,7 +95,7 @@ VENDOR: Final = Vendor(
     probe=probe,
     processes=processes,
     visibility=visibility,
-    limits=(Limit(variable="CUDA_VISIBLE_DEVICES", left=listed, empty_hides=True),),
+    limits=(Limit(variable="CUDA_VISIBLE_DEVICES", select=named_devices, empty_hides=True),),
     simulation=Simulation(
         name=driver_name,
         capability=capability,
