@@ -49,7 +49,7 @@ from stoker.devices.simulate import parse_simulation
 from stoker.images.build import image_spec
 from stoker.images.dockerfile import dockerfile
 from stoker.settings.options import layer_of, settings_class
-from stoker.worker.identity import this_process
+from stoker.worker.processes import this_process
 
 PAGE = "docs/guide/backends.md"
 BEGIN, END = "<!-- written by tests/backends/test_every_field.py -->", "<!-- as far as here -->"

@@ -28,7 +28,7 @@ from stoker.core.settings import StepSettings
 from stoker.core.source import FunctionSource
 from stoker.devices.leases import Ledger
 from stoker.devices.simulate import parse_simulation
-from stoker.worker.identity import this_process
+from stoker.worker.processes import this_process
 
 
 def step(key: str = "train", **settings: Any) -> StepPlan:

@@ -18,7 +18,7 @@ from stoker.core.codec import from_json
 from stoker.core.protocol import MARK, WorkerEvent
 from stoker.images import context
 from stoker.store.blobs import Blobs
-from stoker.worker.boot import _parts, moved
+from stoker.worker.boot import _parts, relocate
 
 CODE = """
 import os, subprocess, sys, time
@@ -181,7 +181,7 @@ def test_paths_below_the_root_are_moved_and_no_others(box: Box) -> None:
     spec = json.loads(box.spec("fine").read_text())
     root = spec["root"]
     spec["path"] = [root, f"{root}/inner", f"{root}-beside", "/usr/lib/python3"]
-    here = moved(from_json(BootSpec, spec, strict=False), "/tmp/here")
+    here = relocate(from_json(BootSpec, spec, strict=False), "/tmp/here")
     assert here.path[:2] == ("/tmp/here", "/tmp/here/inner")
     assert "/usr/lib/python3" not in here.path[:2]
     assert f"{root}-beside" not in here.path

@@ -13,7 +13,7 @@ from stoker.core.devices import Device, Inventory
 from stoker.core.settings import ResourceSettings
 from stoker.devices.leases import Ledger
 from stoker.devices.simulate import parse_simulation
-from stoker.worker.identity import this_process
+from stoker.worker.processes import this_process
 
 CARDS = tuple(
     Device(

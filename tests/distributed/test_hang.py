@@ -139,7 +139,7 @@ def test_ranks_that_came_to_a_stand_one_after_the_other(monkeypatch: pytest.Monk
     monkeypatch.setattr(hang.processes, "cpu_seconds", used.__getitem__)
     asked = []
     monkeypatch.setattr(hang, "_stacks", lambda ranks, folder: asked.append(now) or dict.fromkeys(ranks, "waits"))
-    watch = hang.Watch(4.0)
+    watch = hang.HangDetector(4.0)
     for now in range(100, 130):
         used[2] += 1.0 if now < 105 else 0.0
         if watch.hangs({0: 1, 1: 2}, float(now), ""):
@@ -188,7 +188,7 @@ def test_the_collective_in_stacks(stacks: str, name: str) -> None:
 def test_a_device_that_works_is_no_hang(tmp_path: Path, percent: float, hangs: bool) -> None:
     samples = tmp_path / "samples.jsonl"
     samples.write_text(f'{{"header":1}}\n{{"t":1.0,"devices":{{"GPU-1":{{"u":{percent}}}}}}}\n{{"t":2.')
-    watch = hang.Watch(6.0, Lease(samples=str(samples), idle_below=5.0))
+    watch = hang.HangDetector(6.0, Lease(samples=str(samples), idle_below=5.0))
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         # The clock is the caller's: a second between two looks, and a rank that uses none of them.

@@ -14,7 +14,7 @@ from stoker.core.errors import MissingPackage, RunFailed, SettingsError, UsageEr
 from stoker.flows import launch as flowlaunch
 from stoker.launchers.registry import launcher_named
 from stoker.worker import mpigang
-from stoker.worker.context import entered
+from stoker.worker.context import enter
 
 needs_mpi = pytest.mark.skipif(not shutil.which("mpirun"), reason="needs mpirun (Debian: apt-get install openmpi-bin)")
 
@@ -154,7 +154,7 @@ def test_what_is_asked_for_wrongly_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     job = {"run": "r", "key": "train", "attempt": 1}
     mpi: Any = flowlaunch.launching(launcher_named("mpi"), {}, "")
-    with entered(job):
+    with enter(job):
         torch = flowlaunch.launching(launcher_named("torchrun"), {}, "")
         with pytest.raises(SettingsError, match="torchrun has no argument 'nproc'"):
             torch.run("x.py", nproc=2)
@@ -175,7 +175,7 @@ def test_what_is_asked_for_wrongly_is_refused(tmp_path: Path, monkeypatch: pytes
         with pytest.raises(UsageError, match=r"no file nothing\.txt"):
             mpi.broadcast_file("nothing.txt")
     if importlib.util.find_spec("deepspeed") is None:
-        with entered(job), pytest.raises(MissingPackage, match="@deepspeed needs the package 'deepspeed'"):
+        with enter(job), pytest.raises(MissingPackage, match="@deepspeed needs the package 'deepspeed'"):
             flowlaunch.launching(launcher_named("deepspeed"), {}, "").run("x.py", deepspeed_args=["--deepspeed"])
 
 
@@ -185,7 +185,7 @@ def test_one_node_needs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     mpi: Any = flowlaunch.launching(launcher_named("mpi"), {"nproc_per_node": 2}, "")
     (tmp_path / "say.py").write_text(AGAIN)
     monkeypatch.setenv("NODE", "x")
-    with entered({"run": "r", "key": "train", "attempt": 1}):
+    with enter({"run": "r", "key": "train", "attempt": 1}):
         mpi.run("say.py", args=["--allow-run-as-root", "--oversubscribe"])
         assert set(capfd.readouterr().out.splitlines()) == {"again 0 on x", "again 1 on x"}
         with pytest.raises(RunFailed, match="mpicc ended with exit code"):
@@ -209,13 +209,13 @@ def test_strangers_are_not_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(mpigang.TOKEN, "ours")
     head, node = socket.socketpair()
     heard: list[int | None] = []
-    thread = threading.Thread(target=lambda: heard.append(mpigang._admitted(head)))
+    thread = threading.Thread(target=lambda: heard.append(mpigang._admit(head)))
     thread.start()
-    assert mpigang._introduced(node, 3)
+    assert mpigang._introduce(node, 3)
     thread.join()
     assert heard == [3]
     stranger, other = socket.socketpair()
-    thread = threading.Thread(target=lambda: heard.append(mpigang._admitted(stranger)))
+    thread = threading.Thread(target=lambda: heard.append(mpigang._admit(stranger)))
     thread.start()
     other.sendall(wire.framed({"op": "here", "node": 1, "nonce": "x"}))
     other.sendall(wire.framed({"op": "proof", "proof": "guessed"}))

@@ -22,7 +22,7 @@ from stoker.core.devices import Device, Lease
 from stoker.core.errors import StoreError, UsageError
 from stoker.core.protocol import WorkerJob
 from stoker.plan.digest import code_digest
-from stoker.worker.context import Context, context, document_of, entered
+from stoker.worker.context import Context, context, document_of, enter
 from stoker.worker.notice import Notice, Terminated
 
 PROPERTIES = sorted(name for name, value in vars(Context).items() if isinstance(value, property))
@@ -51,7 +51,7 @@ def test_the_public_name_is_the_one_that_steps_see() -> None:
 
 
 def test_without_a_launcher_it_is_rank_0_of_1() -> None:
-    with entered(DOCUMENT) as inside:
+    with enter(DOCUMENT) as inside:
         assert inside is context and bool(context)
         assert repr(context) == "<context: step 'train' of run r1, attempt 2, rank 0 of 1>"
         assert seen() == {
@@ -75,7 +75,7 @@ def test_without_a_launcher_it_is_rank_0_of_1() -> None:
 
 def test_a_rank_is_where_its_document_says() -> None:
     place = {"rank": 5, "local_rank": 1, "world_size": 8, "local_world_size": 2, "node": 2, "nodes": 4}
-    with entered({**DOCUMENT, **place}):
+    with enter({**DOCUMENT, **place}):
         assert {name: getattr(context, name) for name in place} == place
         assert not context.is_main
         assert "rank 5 of 8" in repr(context)
@@ -85,23 +85,23 @@ TORCH = {"RANK": "5", "WORLD_SIZE": "6", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": 
 
 
 def test_a_launcher_says_where_a_rank_is() -> None:
-    with entered(DOCUMENT, TORCH):
+    with enter(DOCUMENT, TORCH):
         assert (context.rank, context.world_size, context.is_main) == (5, 6, False)
         assert (context.local_rank, context.local_world_size) == (1, 2)
         assert (context.node, context.nodes) == (2, 3)
 
 
 def test_the_document_counts_more_than_the_environment() -> None:
-    with entered({**DOCUMENT, "node": 1, "nodes": 7}, TORCH):
+    with enter({**DOCUMENT, "node": 1, "nodes": 7}, TORCH):
         assert (context.rank, context.node, context.nodes) == (5, 1, 7)
 
 
 def test_an_environment_without_a_launcher_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    with entered(DOCUMENT, {"PATH": "/bin"}):
+    with enter(DOCUMENT, {"PATH": "/bin"}):
         assert (context.rank, context.world_size, context.node, context.nodes) == (0, 1, 0, 1)
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with entered(DOCUMENT):
+    with enter(DOCUMENT):
         assert (context.rank, context.world_size) == (0, 1), "the driver's own launcher is not the step's"
 
 
@@ -110,14 +110,14 @@ def test_an_environment_without_a_launcher_changes_nothing(monkeypatch: pytest.M
     [("train[3]", None, 3), ("train", None, None), ("train[x]", None, None), ("a[1]b", None, None), ("train", 4, 4)],
 )
 def test_elements(key: str, given: int | None, element: int | None) -> None:
-    with entered({**DOCUMENT, "key": key, "element": given}):
+    with enter({**DOCUMENT, "key": key, "element": given}):
         assert (context.element, context.step) == (element, key)
 
 
 @pytest.mark.parametrize(("part", "memory"), [(0, 80 * 10**9), (10**9, 10**9)])
 def test_devices_are_those_of_the_lease(part: int, memory: int) -> None:
     lease = Lease(devices=(GPU, attrs.evolve(GPU, uuid="GPU-2", simulated=True)), memory=part)
-    with entered(document_of(WorkerJob(job="r1/train/1", step=0, inputs={}, accelerators=lease), "")):
+    with enter(document_of(WorkerJob(job="r1/train/1", step=0, inputs={}, accelerators=lease), "")):
         first, second = context.devices
     assert (first.kind, first.model, first.uuid, first.memory) == ("nvidia", "H100-80GB", "GPU-1", memory)
     assert (first.simulated, second.simulated, second.uuid) == (False, True, "GPU-2")
@@ -138,20 +138,20 @@ def test_a_jobs_document(job: dict[str, Any], expected: tuple[str, str, int]) ->
 
 def test_the_checkpoint_folder_is_made_when_it_is_asked_for(tmp_path: Path) -> None:
     document = {**DOCUMENT, "key": "a/b c[1]", "checkpoints": str(tmp_path / "checkpoints")}
-    with entered(document):
+    with enter(document):
         assert not (tmp_path / "checkpoints").exists()
         folder = context.checkpoint_dir
         assert folder.is_dir() and folder == context.checkpoint_dir
         assert folder.parent == tmp_path / "checkpoints" / "r1", "a key is one name, whatever it is made of"
-    with entered({**document, "key": "a"}):
+    with enter({**document, "key": "a"}):
         assert context.checkpoint_dir != folder
-    with entered({**document, "attempt": 7, "rank": 3}):
+    with enter({**document, "attempt": 7, "rank": 3}):
         assert context.checkpoint_dir == folder, "neither attempt nor rank has one of its own"
 
 
 def test_no_checkpoints_are_kept() -> None:
     with (
-        entered(DOCUMENT),
+        enter(DOCUMENT),
         pytest.raises(UsageError, match="step 'train': whoever runs this step keeps no checkpoints"),
     ):
         _ = context.checkpoint_dir
@@ -160,20 +160,20 @@ def test_no_checkpoints_are_kept() -> None:
 def test_a_checkpoint_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     said = r"cannot be made: Not a directory\n  fix: .*STOKER_HOME"
-    with entered({**DOCUMENT, "checkpoints": str(tmp_path / "file")}), pytest.raises(StoreError, match=said):
+    with enter({**DOCUMENT, "checkpoints": str(tmp_path / "file")}), pytest.raises(StoreError, match=said):
         _ = context.checkpoint_dir
 
 
 def test_properties_cannot_be_set() -> None:
-    with entered(DOCUMENT):
+    with enter(DOCUMENT):
         for name in PROPERTIES:
             with pytest.raises(AttributeError):
                 setattr(context, name, 1)
 
 
 def test_one_step_inside_another_and_a_failure() -> None:
-    with entered(DOCUMENT):
-        with pytest.raises(ZeroDivisionError), entered({**DOCUMENT, "key": "inner"}):
+    with enter(DOCUMENT):
+        with pytest.raises(ZeroDivisionError), enter({**DOCUMENT, "key": "inner"}):
             assert context.step == "inner"
             _ = 1 / 0
         assert context.step == "train"
@@ -187,7 +187,7 @@ def uses_context() -> bool:
 def test_it_is_pickled_by_name_and_no_part_of_a_digest() -> None:
     assert pickle.loads(pickle.dumps(context)) is context
     outside = code_digest(uses_context)
-    with entered(DOCUMENT):
+    with enter(DOCUMENT):
         assert pickle.loads(pickle.dumps(context)) is context
         assert code_digest(uses_context) == outside, "the cache's keys do not depend on what runs"
 
@@ -199,7 +199,7 @@ def _tell(queue: Any) -> None:
 def test_forked_processes_see_the_same(tmp_path: Path) -> None:
     forking = multiprocessing.get_context("fork")
     queue = forking.SimpleQueue()
-    with entered({**DOCUMENT, "rank": 1, "world_size": 2}):
+    with enter({**DOCUMENT, "rank": 1, "world_size": 2}):
         child = forking.Process(target=_tell, args=(queue,))
         child.start()
         assert queue.get() == ("train", 2, 1, False)
@@ -225,7 +225,7 @@ def sigterm() -> None:
 
 
 def test_a_step_that_never_looked_is_interrupted_at_once(notice: Notice) -> None:
-    with entered(DOCUMENT, notice=notice):
+    with enter(DOCUMENT, notice=notice):
         assert context.grace_left is None, "to look at the grace is not to look whether to stop"
         with pytest.raises(Terminated) as raised:
             sigterm()
@@ -235,24 +235,24 @@ def test_a_step_that_never_looked_is_interrupted_at_once(notice: Notice) -> None
 
 
 def test_a_step_that_looked_is_left_alone(notice: Notice) -> None:
-    with entered(DOCUMENT, notice=notice):
+    with enter(DOCUMENT, notice=notice):
         assert not context.should_stop
         sigterm()
         sigterm()
         assert context.should_stop
         assert context.grace_left is None, "nobody said how long"
-    assert notice.asked
+    assert notice.stop_requested
 
 
 def test_the_next_step_has_not_looked_yet(notice: Notice) -> None:
-    with entered(DOCUMENT, notice=notice):
+    with enter(DOCUMENT, notice=notice):
         assert not context.should_stop
-    with entered(DOCUMENT, notice=notice), pytest.raises(Terminated):
+    with enter(DOCUMENT, notice=notice), pytest.raises(Terminated):
         sigterm()
 
 
 def test_who_ends_the_step_says_how_long_it_has(notice: Notice) -> None:
-    with entered(DOCUMENT, notice=notice):
+    with enter(DOCUMENT, notice=notice):
         assert not context.should_stop
         assert notice.tell(60.0), "it is left alone"
         sigterm()
@@ -268,7 +268,7 @@ def test_who_ends_the_step_says_how_long_it_has(notice: Notice) -> None:
 
 
 def test_who_was_told_of_a_step_that_never_looked_interrupts_all_of_it(notice: Notice) -> None:
-    with entered(DOCUMENT, notice=notice):
+    with enter(DOCUMENT, notice=notice):
         assert not notice.tell(60.0)
         assert context.should_stop, "seen before the signal comes"
         with pytest.raises(Terminated):
@@ -291,7 +291,7 @@ def test_a_process_that_waits_for_jobs_ends(notice: Notice) -> None:
 
 
 def test_a_step_that_is_over_is_not_interrupted_any_more(notice: Notice) -> None:
-    with entered(DOCUMENT, notice=notice):
+    with enter(DOCUMENT, notice=notice):
         assert not context.should_stop
         notice.tell(60.0)
     notice.insist()
@@ -307,12 +307,12 @@ def test_listening_again_after_a_step_that_took_the_signal(notice: Notice) -> No
 
 RANK = """
 import os, signal, sys, time
-from stoker.worker.context import context, entered
+from stoker.worker.context import context, enter
 from stoker.worker.notice import Notice, Terminated
 
 notice = Notice(grace=float(sys.argv[1]))
 notice.listen()
-with entered({"run": "r", "key": "k", "attempt": 1}, os.environ, notice=notice):
+with enter({"run": "r", "key": "k", "attempt": 1}, os.environ, notice=notice):
     assert not context.should_stop
     os.kill(os.getpid(), signal.SIGTERM)
     assert context.should_stop
@@ -343,7 +343,7 @@ def _until_terminated(pipe: int) -> None:
 
 def test_a_forked_process_that_the_step_ends_says_nothing_of_the_step(notice: Notice) -> None:
     there, here = os.pipe()
-    with entered(DOCUMENT, notice=notice):
+    with enter(DOCUMENT, notice=notice):
         assert not context.should_stop
         child = multiprocessing.get_context("fork").Process(target=_until_terminated, args=(here,))
         child.start()
@@ -351,7 +351,7 @@ def test_a_forked_process_that_the_step_ends_says_nothing_of_the_step(notice: No
         child.terminate()
         child.join(60)
         assert child.exitcode == 143, "by the exception, with its finally blocks"
-        assert not context.should_stop and not notice.asked
+        assert not context.should_stop and not notice.stop_requested
     os.close(there)
     os.close(here)
 
@@ -359,7 +359,7 @@ def test_a_forked_process_that_the_step_ends_says_nothing_of_the_step(notice: No
 def test_a_forked_process_that_looks_does_not_speak_for_its_parent(notice: Notice) -> None:
     forking = multiprocessing.get_context("fork")
     queue = forking.SimpleQueue()
-    with entered(DOCUMENT, notice=notice):
+    with enter(DOCUMENT, notice=notice):
         child = forking.Process(target=_tell, args=(queue,))
         child.start()
         queue.get()

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from stoker.core.protocol import StepError
-from stoker.worker import memory_pressure
-from stoker.worker.failure import Ending, described, explained, shown
-from stoker.worker.kernel_log import KernelLog, telling
-from stoker.worker.memory_pressure import OomKills, candidates, evidence, kills_in
+from stoker.worker import kernel
+from stoker.worker.failure import Ending, describe_exception, explain_failure, explanation_lines
+from stoker.worker.kernel import KernelLog, OomKills, candidates, evidence, kills_in, telling
 
 OOM = "the kernel's oom_kill counter in /sys/fs/cgroup/memory.events rose from 0 to 1 while the step ran"
 
@@ -22,7 +21,7 @@ def error(text: str, *because: str) -> StepError:
 
 
 def test_what_is_unknown_stays_the_steps_own() -> None:
-    found = explained(
+    found = explain_failure(
         error("ValueError: no"), ["CUDA out of memory. Tried to allocate 1 GiB"], Ending(cause="user-error")
     )
     assert (found.cause, found.advice, found.evidence, found.retryable) == ("user-error", "", "", "here")
@@ -42,7 +41,7 @@ def test_what_is_unknown_stays_the_steps_own() -> None:
     ],
 )
 def test_how_a_process_ended(ending: Ending, cause: str, words: str) -> None:
-    found = explained(StepError(), [], ending)
+    found = explain_failure(StepError(), [], ending)
     assert found.cause == cause and words in found.sentence and found.advice
 
 
@@ -51,25 +50,25 @@ def test_how_a_process_ended(ending: Ending, cause: str, words: str) -> None:
 )
 def test_a_cause_that_says_all_is_kept(cause: str) -> None:
     lines = ["nothing"] if cause in ("input-error", "worker-lost") else ["MemoryError"]
-    found = explained(StepError(), lines, Ending(cause=cause, message="as the platform says"))
+    found = explain_failure(StepError(), lines, Ending(cause=cause, message="as the platform says"))
     assert (found.cause, found.sentence) == (cause, "as the platform says")
 
 
 def test_an_error_of_ours_brings_its_own_advice() -> None:
     ours = error("SerializationError: a lock cannot be kept\n  fix: return data")
-    found = explained(ours, [], Ending(cause="unserializable"))
+    found = explain_failure(ours, [], Ending(cause="unserializable"))
     assert (found.cause, found.advice, found.retryable) == ("unserializable", "", "never")
 
 
 def test_the_oom_killer_is_told_from_another_kill() -> None:
-    assert explained(StepError(), [], Ending(signal=signal.SIGKILL)).cause == "killed"
+    assert explain_failure(StepError(), [], Ending(signal=signal.SIGKILL)).cause == "killed"
     kernel = ("Memory cgroup out of memory: Killed process 4242 (python3) total-vm:623712kB, anon-rss:506500kB",)
-    found = explained(StepError(), [], Ending(signal=signal.SIGKILL, oom=OOM, kernel=kernel))
+    found = explain_failure(StepError(), [], Ending(signal=signal.SIGKILL, oom=OOM, kernel=kernel))
     assert (found.cause, found.retryable) == ("host-oom", "elsewhere")
     assert found.evidence == f"{OOM}; {kernel[0]}" and "resources.memory" in found.advice
-    assert explained(StepError(), [], Ending(signal=signal.SIGTERM, oom=OOM)).cause == "killed"
-    assert explained(StepError(), [], Ending(signal=signal.SIGSEGV, oom=OOM)).cause == "crashed"
-    assert "dmesg" not in explained(StepError(), [], Ending(signal=signal.SIGTERM)).advice
+    assert explain_failure(StepError(), [], Ending(signal=signal.SIGTERM, oom=OOM)).cause == "killed"
+    assert explain_failure(StepError(), [], Ending(signal=signal.SIGSEGV, oom=OOM)).cause == "crashed"
+    assert "dmesg" not in explain_failure(StepError(), [], Ending(signal=signal.SIGTERM)).advice
 
 
 def test_a_child_that_the_oom_killer_ended_is_out_of_memory() -> None:
@@ -77,8 +76,8 @@ def test_a_child_that_the_oom_killer_ended_is_out_of_memory() -> None:
         "RuntimeError: DataLoader worker (pid(s) 77) exited unexpectedly",
         "RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed. ",
     )
-    assert explained(text, [], Ending(cause="user-error")).cause == "killed"
-    assert explained(text, [], Ending(cause="user-error", oom=OOM)).cause == "host-oom"
+    assert explain_failure(text, [], Ending(cause="user-error")).cause == "killed"
+    assert explain_failure(text, [], Ending(cause="user-error", oom=OOM)).cause == "host-oom"
 
 
 def test_what_an_exception_was_raised_from_counts() -> None:
@@ -88,14 +87,14 @@ def test_what_an_exception_was_raised_from_counts() -> None:
         except OSError as full:
             raise RuntimeError("saving failed") from full
     except RuntimeError as caught:
-        document = described(caught)
+        document = describe_exception(caught)
     assert document.because == ("OSError: [Errno 28] No space left on device: 'model.pt'",)
-    assert explained(document, [], Ending(cause="user-error")).cause == "disk-full"
+    assert explain_failure(document, [], Ending(cause="user-error")).cause == "disk-full"
 
 
 def test_an_exception_without_words_is_its_own_evidence() -> None:
-    document = described(MemoryError())
-    found = explained(document, [], Ending(cause="user-error"))
+    document = describe_exception(MemoryError())
+    found = explain_failure(document, [], Ending(cause="user-error"))
     assert (found.cause, found.evidence) == ("host-oom", "MemoryError")
 
 
@@ -106,9 +105,9 @@ def test_what_was_only_handled_before_does_not() -> None:
         except MemoryError:
             raise ValueError("a bug in the clean-up")  # noqa: B904
     except ValueError as caught:
-        document = described(caught)
+        document = describe_exception(caught)
     assert not document.because
-    assert explained(document, [], Ending(cause="user-error")).cause == "user-error"
+    assert explain_failure(document, [], Ending(cause="user-error")).cause == "user-error"
 
 
 def test_a_chain_without_end_is_cut() -> None:
@@ -117,27 +116,27 @@ def test_a_chain_without_end_is_cut() -> None:
         error_.__cause__ = ValueError(str(number))
         error_ = error_.__cause__  # type: ignore[assignment]
     error_.__cause__ = first
-    assert len(described(first).because) == 8
+    assert len(describe_exception(first).because) == 8
 
 
 def test_of_a_process_below_the_step_the_log_tells() -> None:
     text = error("subprocess.CalledProcessError: Command 'torchrun train.py' returned non-zero exit status 1.")
     lines = ["[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."]
-    assert explained(text, lines, Ending(cause="user-error")).cause == "gpu-oom"
+    assert explain_failure(text, lines, Ending(cause="user-error")).cause == "gpu-oom"
 
 
 def test_a_hardware_fault_outweighs_what_it_looks_like() -> None:
     text = error("RuntimeError: CUDA error: unspecified launch failure")
     xid = "NVRM: Xid (PCI:0000:05:00): 79, pid=77, name=python, GPU has fallen off the bus."
-    assert explained(text, [], Ending(cause="user-error")).cause == "illegal-memory-access"
-    found = explained(text, [], Ending(cause="user-error", kernel=(xid,)))
+    assert explain_failure(text, [], Ending(cause="user-error")).cause == "illegal-memory-access"
+    found = explain_failure(text, [], Ending(cause="user-error", kernel=(xid,)))
     assert (found.cause, found.retryable, found.evidence) == ("gpu-hardware", "elsewhere", xid)
-    assert explained(error("ValueError: no"), [], Ending(cause="user-error", kernel=(xid,))).cause == "user-error"
+    assert explain_failure(error("ValueError: no"), [], Ending(cause="user-error", kernel=(xid,))).cause == "user-error"
 
 
 def test_what_is_shown_is_not_said_twice() -> None:
-    assert shown(why="a", advice="b", evidence="c", body="x c x") == "  why: a\n  fix: b\n"
-    assert shown(why="", advice="", evidence="") == ""
+    assert explanation_lines(why="a", advice="b", evidence="c", body="x c x") == "  why: a\n  fix: b\n"
+    assert explanation_lines(why="", advice="", evidence="") == ""
 
 
 # The kernel's counters
@@ -190,7 +189,7 @@ def test_evidence_names_its_source() -> None:
 def test_a_kill_explains_one_end_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "memory.events"
     file.write_text("oom_kill 5\n")
-    monkeypatch.setattr(memory_pressure, "FRESH", 0.0)
+    monkeypatch.setattr(kernel, "FRESH", 0.0)
     kills = OomKills(str(file))
     before = kills.now()
     assert before == 5 and kills.since(before) == ""
@@ -203,7 +202,7 @@ def test_a_kill_explains_one_end_only(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_without_counters_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_pressure, "text_of", lambda path: "")
+    monkeypatch.setattr(kernel, "text_of", lambda path: "")
     kills = OomKills()
     assert kills.now() is None and kills.since(kills.now()) == "" and kills.since(0) == ""
 

@@ -10,7 +10,7 @@ import pytest
 from stoker.core.codec import from_json, to_json
 from stoker.core.errors import SerializationError
 from stoker.core.protocol import StepError
-from stoker.worker.failure import described, of_exit
+from stoker.worker.failure import describe_exception, of_exit
 
 
 def raised(error: BaseException) -> BaseException:
@@ -39,7 +39,7 @@ def test_the_end_of_a_process_has_a_cause(code: int | None, number: int | None, 
 
 
 def test_an_exception_is_described_with_type_message_and_place() -> None:
-    document = described(raised(KeyError("batch")))
+    document = describe_exception(raised(KeyError("batch")))
     assert (document.type, document.message) == ("KeyError", "KeyError: 'batch'")
     assert document.place.rpartition(":")[0].endswith("test_failure.py")
     assert "raise error" in document.traceback
@@ -47,7 +47,7 @@ def test_an_exception_is_described_with_type_message_and_place() -> None:
 
 
 def test_the_type_of_a_packages_exception_has_its_module() -> None:
-    assert described(raised(SerializationError("no"))).type == "stoker.core.errors.SerializationError"
+    assert describe_exception(raised(SerializationError("no"))).type == "stoker.core.errors.SerializationError"
 
 
 def test_causes_and_groups_are_in_the_traceback() -> None:
@@ -57,7 +57,7 @@ def test_causes_and_groups_are_in_the_traceback() -> None:
         except ValueError as first:
             raise RuntimeError("the second") from first
     except RuntimeError as error:
-        text = described(error).traceback
+        text = describe_exception(error).traceback
     assert "the first" in text and "the second" in text and "direct cause" in text
 
 
@@ -66,4 +66,4 @@ def test_a_message_that_cannot_be_made_is_said_so() -> None:
         def __str__(self) -> str:
             raise ZeroDivisionError
 
-    assert "ZeroDivisionError in __str__" in described(raised(Odd())).message
+    assert "ZeroDivisionError in __str__" in describe_exception(raised(Odd())).message

@@ -12,14 +12,14 @@ from stoker.core.errors import SerializationError
 from stoker.core.protocol import StepError
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
-from stoker.worker.failure import described
+from stoker.worker.failure import describe_exception
 
 
 def caught(action: Any) -> StepError:
     """What is said of the exception that a call raises."""
     with pytest.raises(BaseException) as found:
         action()
-    return described(found.value)
+    return describe_exception(found.value)
 
 
 def lookup() -> None:
@@ -54,8 +54,8 @@ def test_the_place_is_a_line_of_the_user(tmp_path: Path) -> None:
 
 def test_an_error_of_ours_alone_needs_no_traceback(tmp_path: Path) -> None:
     error = SerializationError("step 'train' returned nothing that can be kept", fix="return a list")
-    assert described(error).traceback == ""
-    assert described(error).message == str(error)
+    assert describe_exception(error).traceback == ""
+    assert describe_exception(error).message == str(error)
 
 
 def test_an_error_of_ours_through_a_line_of_the_user_has_one(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stoker.worker.memory_pressure import candidates, kills_in, text_of
+from stoker.worker.kernel import candidates, kills_in, text_of
 
 
 def torch_is_for_cpus() -> bool:

@@ -36,7 +36,7 @@ lease = from_json(Lease, json.loads(sys.argv[1]), strict=False)
 told = {}
 began = time.perf_counter()
 try:
-    proof = gate.opened(lease, root=Path(sys.argv[2]), patience=float(sys.argv[3]))
+    proof = gate.prove(lease, root=Path(sys.argv[2]), patience=float(sys.argv[3]))
     told["took"] = time.perf_counter() - began
     told["heavy"] = sorted({"torch", "jax", "tensorflow"} & set(sys.modules))
     gate.watch_imports(lease, proof)

@@ -11,8 +11,18 @@ import yaml
 
 from stoker.core.protocol import StepError
 from stoker.core.status import CAUSES, RETRIED_IF_NAMED, RETRYABLE
-from stoker.worker.failure import Ending, explained
-from stoker.worker.signatures import GENERAL, ROWS, XIDS, Signature, general, known, of_xid, raised_in, xid_in
+from stoker.worker.failure import Ending, explain_failure
+from stoker.worker.signatures import (
+    GENERAL,
+    ROWS,
+    XIDS,
+    Signature,
+    exceptions_in,
+    find_signature,
+    general,
+    of_xid,
+    xid_in,
+)
 
 WORDS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("failures.yaml").read_text(encoding="utf-8"))
 RAISED: dict[str, list[str]] = WORDS["raised"]
@@ -53,7 +63,7 @@ def test_a_row_knows_its_examples_and_no_row_of_another_cause_does(name: str, te
     assert row.seen_in(text)
     others = {other.name for other in ROWS if other.seen_in(text) and other.cause != row.cause}
     assert not others
-    found = known([text], "")
+    found = find_signature([text], "")
     assert found is not None and found[0].name == name
     assert found[1] and len(found[1]) <= 240 and "\n" not in found[1]
 
@@ -73,7 +83,7 @@ def test_every_row_says_why_and_what_to_do() -> None:
 
 @pytest.mark.parametrize("text", UNKNOWN)
 def test_what_is_unknown_is_not_claimed(text: str) -> None:
-    assert known([text], text) is None
+    assert find_signature([text], text) is None
 
 
 def test_every_cause_is_reached() -> None:
@@ -96,13 +106,15 @@ def test_what_another_attempt_cannot_cure_is_only_tried_again_by_name() -> None:
 @pytest.mark.parametrize("row", [row for row in ROWS if row.printed], ids=lambda row: row.name)
 def test_what_a_process_prints_before_it_dies_is_asked(row: Signature) -> None:
     text = RAISED[row.name][-1]
-    found = explained(StepError(), ["epoch 3", *text.splitlines(), "frame #4: <unknown function>"], Ending(code=1))
+    found = explain_failure(
+        StepError(), ["epoch 3", *text.splitlines(), "frame #4: <unknown function>"], Ending(code=1)
+    )
     assert found.cause == row.cause
 
 
 @pytest.mark.parametrize("line", WORDS["warnings"])
 def test_a_warning_is_not_why_a_process_died(line: str) -> None:
-    assert explained(StepError(), [line], Ending(signal=11)).cause == "crashed"
+    assert explain_failure(StepError(), [line], Ending(signal=11)).cause == "crashed"
 
 
 def test_the_exception_that_a_process_printed_is_found() -> None:
@@ -115,7 +127,7 @@ def test_the_exception_that_a_process_printed_is_found() -> None:
         "  what():  CUDA error: device-side assert triggered",
         "loss: 0.3, no Error: really",
     ]
-    assert list(raised_in(lines)) == [
+    assert list(exceptions_in(lines)) == [
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB.",
         "MemoryError: ",
         "CUDA error: device-side assert triggered",

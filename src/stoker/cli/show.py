@@ -17,7 +17,7 @@ from stoker.core.receipt import Receipt
 from stoker.core.receipt_words import summary_of
 from stoker.core.status import STEP_GOOD
 from stoker.core.words import count_text, memory_text, time_text
-from stoker.worker.failure import shown as failure_text
+from stoker.worker.failure import explanation_lines
 
 Receipts = Mapping[str, Sequence[Receipt]]
 
@@ -167,7 +167,8 @@ def _failure(step: Step, *, stacks: bool) -> Iterator[str]:
     yield "\n" + paint(f"{step.key} failed{where}{position}: {failure.cause}", "1;31")
     body = (failure.traceback or failure.message).rstrip()
     yield body
-    yield from failure_text(why=failure.why, advice=failure.advice, evidence=failure.evidence, body=body).splitlines()
+    explanation = explanation_lines(why=failure.why, advice=failure.advice, evidence=failure.evidence, body=body)
+    yield from explanation.splitlines()
     if failure.stacks and not stacks:
         yield f"  stacks: of {count_text(len(failure.stacks), 'rank')}: stoker show {step.run_id} --stacks"
     for rank, text in failure.stacks.items() if stacks else ():

@@ -16,9 +16,8 @@ from stoker.core.status import CANCELLED, CAUSES, KILLED, NEVER_RETRIED, RETRIED
 from stoker.core.words import time_text
 from stoker.engine.events import TaskSpec
 from stoker.engine.execution import StepExecution
-from stoker.worker.failure import ASK_THE_KERNEL, Ending, Explanation, asks_the_log, explained
-from stoker.worker.kernel_log import KernelLog
-from stoker.worker.memory_pressure import OomKills
+from stoker.worker.failure import ASK_THE_KERNEL, Ending, Explanation, asks_the_log, explain_failure
+from stoker.worker.kernel import KernelLog, OomKills
 
 EXPLAINED: Final = ("why", "advice", "evidence")
 """The fields of an explanation in an attempt's error document, beside `retryable`."""
@@ -75,14 +74,14 @@ class Witness:
         """Why an attempt failed; asks the kernel only where it may know more."""
         # The reason is in the lines of the rank that died; those of others end with complaints about that.
         lines = self._tail(key, attempt, error.rank) if asks_the_log(error, ending.cause) else ()
-        explanation = explained(error, lines, ending)
+        explanation = explain_failure(error, lines, ending)
         if explanation.cause not in ASK_THE_KERNEL or execution.step.backend not in self._local_backends:
             return explanation
         # SIGTERM is never the OOM killer's. Evidence for "killed" is that a child was, by SIGKILL.
         by_kill = explanation.cause == KILLED and (ending.signal == signal.SIGKILL or explanation.evidence)
         oom = self._kills.since(execution.facts.get("oom_kills")) if by_kill else ""
         kernel = self._kernel.since(time.time() - execution.facts.get("submitted", time.time()))
-        return explained(error, lines, attrs.evolve(ending, oom=oom, kernel=tuple(kernel)))
+        return explain_failure(error, lines, attrs.evolve(ending, oom=oom, kernel=tuple(kernel)))
 
 
 def attempt_facts(

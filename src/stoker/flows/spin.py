@@ -51,7 +51,7 @@ from stoker.store.records import Records
 from stoker.store.rows import RunRow, StepRow
 from stoker.store.store import Store
 from stoker.worker import spare
-from stoker.worker.identity import this_process
+from stoker.worker.processes import this_process
 
 LEFT_OUT: Final = ("retry", "cache")
 """Decorators that a task on its own does not have, beside those of platforms: it is tried once, computed anew, and runs

@@ -187,7 +187,7 @@ class FlowTask:
 
     # What it leaves
 
-    def kept(self) -> dict[str, Any]:
+    def save_outputs(self) -> dict[str, Any]:
         """The outputs: what goes on as it came, what is new, and where the flow goes."""
         attributes = {name: value for name, value in self.flow.__dict__.items() if name != TASK}
         outputs: dict[str, Any] = {name: wire for name, wire in self._wires.items() if name not in attributes}

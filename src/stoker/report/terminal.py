@@ -16,7 +16,7 @@ import attrs
 
 from stoker.core.plan import LogLine, Plan
 from stoker.core.words import count_text, memory_text, time_text
-from stoker.worker.failure import shown
+from stoker.worker.failure import explanation_lines
 
 if TYPE_CHECKING:
     from stoker.report.complaints import Block
@@ -167,8 +167,8 @@ class Terminal:
         where = f" on rank {facts['rank']} of {facts['world_size']}" if "rank" in facts else ""
         head = self._paint(f"{key} failed{where}: {facts.get('cause', '')}", "1;31")
         body = facts.get("traceback") or facts.get("message") or ""
-        explained = {name: facts.get(name, "") for name in ("why", "advice", "evidence")}
-        return f"\n{head}\n{body.rstrip()}\n{shown(**explained, body=body)}"
+        parts = {name: facts.get(name, "") for name in ("why", "advice", "evidence")}
+        return f"\n{head}\n{body.rstrip()}\n{explanation_lines(**parts, body=body)}"
 
     def _table(self) -> list[str]:
         width = max((len(self._title(row)) for row in self._rows.values()), default=4)

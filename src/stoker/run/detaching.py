@@ -33,7 +33,7 @@ from stoker.store.logs import file_name
 from stoker.store.records import Records
 from stoker.store.rows import DRIVER_OUTPUT, DRIVER_PLACE, RunRow
 from stoker.store.store import Store
-from stoker.worker.identity import process_of, this_process
+from stoker.worker.processes import process_of, this_process
 
 TOKEN: Final = "STOKER_DETACHED"
 """The variable by which a driver knows that it is a detached run's, and which token the run's row must have."""

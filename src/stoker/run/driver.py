@@ -42,7 +42,7 @@ from stoker.store import artifacts
 from stoker.store.rows import RunRow
 from stoker.store.store import Store
 from stoker.worker import modules
-from stoker.worker.identity import this_process
+from stoker.worker.processes import this_process
 
 if TYPE_CHECKING:
     from stoker.client import Client, Run

@@ -23,7 +23,7 @@ from stoker.plan.planner import ORCHESTRATOR, Overrides
 from stoker.run.attached import attached
 from stoker.store.store import Store, open_store
 from stoker.vendors.table import SIMULATE
-from stoker.worker.identity import this_process
+from stoker.worker.processes import this_process
 
 if TYPE_CHECKING:
     from stoker.core.devices import Devices

@@ -1,8 +1,8 @@
-"""The agent of one node: starts the ranks of a distributed step, hears them, and answers for them as one result.
+"""The agent of one node: starts the ranks of a distributed step, collects their results, and returns one for all.
 
-The launcher that a person chose starts the ranks; each of them (`worker.rank`) connects to the agent by itself, so
-that its output, its error and its end are known whatever the launcher makes of them. The first rank that fails is the
-culprit: its error is the step's, and the others are ended.
+The chosen launcher starts the ranks; each of them (`worker.rank`) connects to the agent by itself, so that its output,
+its error and its end are known whatever the launcher does with them. The error of the first rank that fails is the
+step's, and the other ranks are ended.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from stoker.launchers.base import LOOPBACK, Argv, Node, Started
 from stoker.launchers.registry import LAUNCHERS
 from stoker.worker import blame, cluster, hang, mpigang, processes
 from stoker.worker.notice import Notice
-from stoker.worker.rankstate import Output, RankState
+from stoker.worker.rankstate import RankOutput, RankState
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
 
 SETTLE: Final = 0.5
-"""Seconds after the first failure in which others' are heard too: who failed first need not be heard first."""
+"""Seconds after the first failure in which others are collected: the first to fail need not be the first to report."""
 GRACE: Final = 5.0
-"""Seconds between SIGTERM and SIGKILL for the ranks that are left when one has failed."""
+"""Seconds between SIGTERM and SIGKILL for the other ranks when one has failed."""
 LEAVE: Final = 60.0
-"""Seconds that ranks may take to leave when all have delivered their results: threads and pools that never end."""
+"""Seconds that ranks may take to exit when all have delivered their results; threads and pools may never end."""
 CANCELLED_GRACE: Final = 3600.0
-"""Seconds after which a cancelled agent stops waiting for its ranks; whoever cancelled kills it long before."""
+"""Seconds after which a cancelled agent stops waiting for its ranks; it is killed long before."""
 _CHUNK: Final = 1 << 18
 
 RANK_GRACE: Final = 9.0
-"""Seconds that ranks believe to have after SIGTERM: a little less than whoever sends it to the node gives it."""
+"""Seconds that ranks get after SIGTERM: a little less than the node does."""
 
 Emit = Callable[[WorkerEvent], None]
 
@@ -55,13 +55,13 @@ Emit = Callable[[WorkerEvent], None]
 def run(job: WorkerJob, step: StepTask, blobs: str, *, emit: Emit, notice: Notice | None) -> StepResult:
     """The result of a distributed step on this node."""
     if notice is not None:
-        notice.look()  # SIGTERM is for this process alone: it passes it on, and lets the ranks write their checkpoints
+        notice.look()  # SIGTERM comes to this process alone, which passes it on, so that ranks can write checkpoints
     launch = job.launch
-    assert launch is not None  # whoever calls has looked
+    assert launch is not None  # callers have checked
     lease = job.accelerators
-    held = () if lease is None else lease.held
+    devices = () if lease is None else lease.held
     launcher = LAUNCHERS.load(launch.launcher)
-    cpu = launcher.uses_cpus(launch) or not held
+    cpu = launcher.uses_cpus(launch) or not devices
     gang = None if job.gang is None else cluster.gang_of(job.gang)
     node = Node(
         rank=0 if gang is None else gang.member.node,
@@ -69,7 +69,7 @@ def run(job: WorkerJob, step: StepTask, blobs: str, *, emit: Emit, notice: Notic
         port=0 if gang is not None or launcher.finds_port else cluster.free_port(LOOPBACK),
         rendezvous=dashed_name(job.job),
         processes=launcher.processes_per_node(
-            launch, nodes=1 if gang is None else gang.member.nodes, devices=len(held), cpu=cpu
+            launch, nodes=1 if gang is None else gang.member.nodes, devices=len(devices), cpu=cpu
         ),
         devices=tuple(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))),
         cpu=cpu,
@@ -78,7 +78,7 @@ def run(job: WorkerJob, step: StepTask, blobs: str, *, emit: Emit, notice: Notic
 
 
 class Agent:
-    """One attempt of a distributed step on one node. `emit` sends lines and events on while it runs."""
+    """Runs one attempt of a distributed step on one node. `emit` sends lines and events on while it runs."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Agent:
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[int, RankState] = {}
         self._watchers: dict[socket.socket, int] = {}
-        self._outputs: list[Output] = []
+        self._outputs: list[RankOutput] = []
         self._starters: list[subprocess.Popen[bytes]] = []
         self._failed_at = 0.0
         self._ending_since = 0.0
@@ -118,12 +118,12 @@ class Agent:
             "result": self._on_result,
             "exit": self._on_exit,
         }
-        self._watch = hang.Watch(launch.hang_after, job.accelerators)
+        self._hang_detector = hang.HangDetector(launch.hang_after, job.accelerators)
 
     def run(self) -> StepResult:
-        """Wait for the other nodes, start the ranks, wait for them, and say how the step went."""
+        """Wait for the other nodes, start the ranks, wait for them, and return the result."""
         with contextlib.ExitStack() as stack:
-            stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, self._terminated))
+            stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, self._on_sigterm))
             stack.callback(self._selector.close)
             if self._gang is None:
                 return self._run_here()
@@ -143,7 +143,7 @@ class Agent:
                 )
             result = self._run_here()
             if self._gang.is_head:
-                return blame.of_all(
+                return blame.result_of_all(
                     result, self._gang.results, self._gang.lost, self._node, self._launch, blobs=self._blobs
                 )
             self._gang.report(result)
@@ -173,7 +173,7 @@ class Agent:
                 self._launch,
                 codes=[starter.returncode for starter in self._starters],
                 cause=CANCELLED if self._cancelled else self._cause,
-                report=self._watch.report,
+                report=self._hang_detector.report,
                 blobs=self._blobs,
             )
 
@@ -186,13 +186,13 @@ class Agent:
             self._cause = CANCELLED
             self._end_all(hard=False)
 
-    def _terminated(self, number: int, frame: Any) -> None:
+    def _on_sigterm(self, number: int, frame: Any) -> None:
         self._cancelled = True
 
     # Starting
 
     def _port_taken(self, argument: str, port: int) -> StepResult:
-        """The result where ranks cannot meet at the port that the launch fixes."""
+        """The result where another program listens on the port that the launch names."""
         if self._gang is not None:
             self._gang.end()
         message = f"{argument}={port}: another program listens on port {port} of this machine"
@@ -203,10 +203,10 @@ class Agent:
     def _start(self) -> None:
         address = os.path.join(self._folder, "agent")
         argv = (sys.executable, "-m", "stoker.worker.rank", self._launcher.name, address)
-        started: Started = mpigang.started(self._launcher, argv, self._node, self._arguments(), self._job.gang)
-        environment = _environment_for(started, self._node, self._folder)
-        for variables in started.ranks or ([{}] if started.argv else []):
-            self._spawn(started.argv, {**environment, **variables})
+        command: Started = mpigang.start_command(self._launcher, argv, self._node, self._arguments(), self._job.gang)
+        environment = _environment_for(command, self._node, self._folder)
+        for variables in command.ranks or ([{}] if command.argv else []):
+            self._spawn(command.argv, {**environment, **variables})
 
     def _arguments(self) -> Mapping[str, Any]:
         arguments = dict(self._launch.arguments)
@@ -219,13 +219,13 @@ class Agent:
             descriptor = os.pidfd_open(process.pid)
             self._selector.register(descriptor, selectors.EVENT_READ, partial(self._launcher_ended, descriptor))
         for name, source in outputs:
-            self._listen(Output(name, None, source))
+            self._listen(RankOutput(name, None, source))
 
     def _launcher_ended(self, descriptor: int) -> None:
         self._selector.unregister(descriptor)
-        os.close(descriptor)  # whom it stood for is seen in this same turn
+        os.close(descriptor)  # `_turn` polls its process
 
-    # Hearing
+    # Receiving
 
     def _turn(self) -> None:
         for key, _ in self._selector.select(self._pause()):
@@ -235,7 +235,7 @@ class Agent:
             if starter.poll() and not self._failed_at:
                 self._failed_at = now  # it gave up: no rank starts again
         if self._cancelled and not self._ending_since:
-            # Asked, not forced: a rank may want to write a checkpoint, and whoever asks forces when time is up.
+            # SIGTERM only: a rank may write a checkpoint; who cancelled sends SIGKILL when time is up.
             self._ending_since = now
             self._signal_all(signal.SIGTERM)
             if self._gang is not None and self._gang.is_head:
@@ -267,15 +267,15 @@ class Agent:
             data = b""
         if not data:
             self._forget(connection)
-            self._gone(connection)
+            self._on_hang_up(connection)
             return
         for message in frames.feed(data):
             if message["op"] == "stream":
                 self._selector.unregister(connection)
                 connection.setblocking(False)
-                output = Output(message["name"], message["rank"], connection)
+                output = RankOutput(message["name"], message["rank"], connection)
                 self._listen(output)
-                self._emit_lines(output.cut(frames.rest()))
+                self._emit_lines(output.feed(frames.rest()))
                 return
             self._handlers[message["op"]](connection, message)
 
@@ -290,8 +290,8 @@ class Agent:
         self._watchers[connection] = rank
         self._ranks[rank] = RankState(rank=rank, child=message["child"], restarts=restarts)
 
-    def _gone(self, connection: socket.socket) -> None:
-        """A watcher that hung up without a word was killed, and its rank with it."""
+    def _on_hang_up(self, connection: socket.socket) -> None:
+        """Note a watcher that hung up without a report as killed, and its rank with it."""
         rank = self._watchers.pop(connection, None)
         state = None if rank is None else self._ranks.get(rank)
         if state is not None and state.status is None:
@@ -321,7 +321,7 @@ class Agent:
         state.result = from_json(StepResult, message["result"], strict=False)
         if not state.result.ok:
             self._fail(state)
-        elif len(self._ranks) == self._node.processes and all(one.succeeded for one in self._ranks.values()):
+        elif len(self._ranks) == self._node.processes and all(other.succeeded for other in self._ranks.values()):
             self._delivered_at = time.monotonic()
 
     def _on_exit(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
@@ -339,14 +339,14 @@ class Agent:
                 self._gang.warn()
 
     def _starts_again(self, state: RankState) -> bool:
-        """Whether the launcher itself will start a failed rank again; until it has given up, nobody is ended."""
+        """Whether the launcher itself will start a failed rank again; until it gives up, no rank is ended."""
         return state.restarts < int(self._launch.arguments.get(self._launcher.restarts) or 0)
 
-    def _listen(self, output: Output) -> None:
+    def _listen(self, output: RankOutput) -> None:
         self._outputs.append(output)
         self._selector.register(output.source, selectors.EVENT_READ, lambda: self._drain(output))
 
-    def _drain(self, output: Output) -> None:
+    def _drain(self, output: RankOutput) -> None:
         data = output.read(_CHUNK)
         if data is None:
             return
@@ -355,7 +355,7 @@ class Agent:
             self._forget(output.source)
             self._outputs.remove(output)
             return
-        self._emit_lines(output.cut(data))
+        self._emit_lines(output.feed(data))
 
     def _forget(self, source: Any) -> None:
         self._selector.unregister(source)
@@ -376,7 +376,7 @@ class Agent:
         return not self._outputs and all(state.status is not None for state in self._ranks.values())
 
     def _left_behind(self) -> bool:
-        """Whether launcher and ranks have all ended: what still runs, or holds their output, the step left behind."""
+        """Whether launcher and ranks have all ended: processes that still run, or hold their output, are leftovers."""
         return self._starters_are_gone() and all(state.status is not None for state in self._ranks.values())
 
     def _others_are_done(self) -> bool:
@@ -392,7 +392,7 @@ class Agent:
         if self._ending_since or self._failed_at:
             return
         ranks = {rank: state.child for rank, state in self._ranks.items() if state.result is None}
-        if self._watch.hangs(ranks, now, self._folder):
+        if self._hang_detector.hangs(ranks, now, self._folder):
             self._cause = HANG
             self._failed_at = now - SETTLE
 
@@ -404,7 +404,7 @@ class Agent:
         self._signal_all(signal.SIGKILL if hard else signal.SIGTERM)
 
     def _sweep(self, now: float) -> None:
-        """End what a step left behind on this node; others may still be at work."""
+        """End processes that a step left behind on this node; other nodes may still be at work."""
         if not self._swept_since:
             self._swept_since = now
             self._signal_all(signal.SIGTERM)
@@ -422,15 +422,15 @@ class Agent:
                 starter.wait(GRACE)
         for output in list(self._outputs):
             while data := output.read(_CHUNK):
-                self._emit_lines(output.cut(data))
+                self._emit_lines(output.feed(data))
             self._emit_lines(output.end())
             self._forget(output.source)
 
 
-def _environment_for(started: Started, node: Node, folder: str) -> dict[str, str]:
-    """The variables of a launcher's processes: ours, those that it asks for, and what ranks are to write if they hang.
+def _environment_for(launch_command: Started, node: Node, folder: str) -> dict[str, str]:
+    """The variables of a launcher's processes: Stoker's, those that it asks for, and those of the flight recorder.
 
-    torchrun would give each rank one thread, and say so at length; here they share the CPUs. The flight recorder of
+    torchrun would give each rank one thread, with a long warning; here they share the CPUs. The flight recorder of
     torch writes what each rank did last with NCCL when something is written into its pipe:
     https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html
     """
@@ -441,7 +441,7 @@ def _environment_for(started: Started, node: Node, folder: str) -> dict[str, str
         **os.environ,
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": os.path.join(folder, "nccl-"),
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": os.path.join(folder, "nccl-pipe-"),
-        **started.environment,
+        **launch_command.environment,
     }
 
 

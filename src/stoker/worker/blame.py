@@ -1,4 +1,4 @@
-"""One result for all ranks: the main one's where all went well, else the culprit's error."""
+"""Makes one result of all ranks': the main rank's where all succeeded, else the error of the rank that failed first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from stoker.worker import signatures
 from stoker.worker.rankstate import RankState
 
 CONSEQUENCES: Final = frozenset({NCCL_REMOTE_PEER, NCCL_ERROR, NCCL_TIMEOUT, RENDEZVOUS})
-"""What a rank says when another one has gone: seldom the reason, mostly the echo."""
+"""Causes that a rank reports when another one has gone: mostly a consequence, seldom the reason."""
 
 
 def result(
@@ -41,8 +41,8 @@ def result(
     report: Mapping[str, Any],
     blobs: str,
 ) -> StepResult:
-    """The node's result. `codes` are those of the launcher's processes, `cause` why the agent itself ended it, and
-    `report` where hanging ranks stood."""
+    """The node's result. `codes` are the exit codes of the launcher's processes, `cause` why the agent itself ended the
+    step, and `report` where hanging ranks stood."""
     expected = range(node.rank * node.processes, (node.rank + 1) * node.processes)
     delivered = [ranks[rank] for rank in expected if rank in ranks and ranks[rank].succeeded]
     if len(delivered) == len(expected):
@@ -62,7 +62,7 @@ def result(
     return _failure_of_launcher(ranks, expected, launch.launcher, codes)
 
 
-def of_all(
+def result_of_all(
     head: StepResult,
     others: Mapping[int, StepResult],
     lost: Sequence[int],
@@ -71,7 +71,7 @@ def of_all(
     *,
     blobs: str,
 ) -> StepResult:
-    """The step's result from those of all nodes, told by the first one."""
+    """The step's result from those of all nodes, as the head reports it."""
     for number in lost:
         message = f"node {number} of {node.nodes} went away while the step ran"
         error = StepError(message=message, node=number)
@@ -79,30 +79,30 @@ def of_all(
     results = [head, *(others[number] for number in sorted(others))]
     failed = [result for result in results if not result.ok]
     if failed:
-        # Who was only ended because of another has nothing to say.
+        # A node that was only ended because of another one does not count.
         return min([result for result in failed if not result.echo] or failed, key=_when)
     if len(results) < node.nodes:
         message = f"{node.nodes - len(results)} of {node.nodes} nodes told no result"
         return StepResult(ok=False, cause=NODE_LOST, error=StepError(message=message))
-    return head if launch.outputs == "main" else attrs.evolve(head, outputs=_joined(results, blobs))
+    return head if launch.outputs == "main" else attrs.evolve(head, outputs=_join_outputs(results, blobs))
 
 
 def _when(result: StepResult) -> float:
     return float("inf") if result.failed_at is None else result.failed_at
 
 
-def _joined(results: Sequence[StepResult], blobs: str) -> dict[str, Any]:
+def _join_outputs(results: Sequence[StepResult], blobs: str) -> dict[str, Any]:
     """Each output of all nodes' ranks as one list, in the order of the ranks."""
     store = Blobs(blobs)
-    joined = {}
+    outputs = {}
     for name in results[0].outputs:
-        parts = [part for one in results for part in artifacts.items(from_wire(one.outputs[name]), store)]
-        joined[name] = artifacts.gather(parts, store).wire()
-    return joined
+        parts = [part for result in results for part in artifacts.items(from_wire(result.outputs[name]), store)]
+        outputs[name] = artifacts.gather(parts, store).wire()
+    return outputs
 
 
 def culprit(failed: Sequence[RankState]) -> RankState:
-    """Who failed first, those left out that only echo another's end, unless all do."""
+    """The rank that failed first; those that only echo another's end count if all do."""
     culprits = [state for state in failed if not _is_echo(state)]
     return min(culprits or failed, key=lambda state: (state.failed_at, state.rank))
 
@@ -112,31 +112,31 @@ def _is_echo(state: RankState) -> bool:
         return was_ended(state)
     error = state.result.error or StepError()
     raised = [f"{error.type}: {error.message}", *error.because]
-    known = signatures.known(raised, "")
-    return known is not None and known[0].cause in CONSEQUENCES
+    match = signatures.find_signature(raised, "")
+    return match is not None and match[0].cause in CONSEQUENCES
 
 
 def was_ended(state: RankState) -> bool:
-    """Whether it had done nothing wrong: SIGTERM is what launchers, and we, send to the others when one has failed."""
+    """Whether it was ended without a fault of its own: after a failure, launchers and the agent send SIGTERM."""
     if state.result is None:
         return state.status == -signal.SIGTERM
     return state.result.cause == CANCELLED
 
 
 def _failure_of(state: RankState, world_size: int, failed: Sequence[RankState]) -> StepResult:
-    # On the clock of the wall, to be compared with other nodes'.
+    # By wall-clock time, to be compared with other nodes'.
     failed_at, echo = time.time() - (time.monotonic() - state.failed_at), _is_echo(state)
-    themselves = {one.rank for one in failed if not was_ended(one)} | {state.rank}
+    failed_ranks = {other.rank for other in failed if not was_ended(other)} | {state.rank}
     if state.result is not None:
         result, error = state.result, state.result.error or StepError()
     else:
         result = StepResult(ok=False, exit_code=state.status)
-        error = StepError(message=f"rank {state.rank} of {world_size} {_ended(state.status)}")
-    error = attrs.evolve(error, rank=state.rank, world_size=world_size, failed_ranks=tuple(sorted(themselves)))
+        error = StepError(message=f"rank {state.rank} of {world_size} {_ending_text(state.status)}")
+    error = attrs.evolve(error, rank=state.rank, world_size=world_size, failed_ranks=tuple(sorted(failed_ranks)))
     return attrs.evolve(result, error=error, failed_at=failed_at, echo=echo)
 
 
-def _ended(status: int | None) -> str:
+def _ending_text(status: int | None) -> str:
     if status is None:
         return "went away without a word"
     if status >= 0:
@@ -150,7 +150,7 @@ def _ended(status: int | None) -> str:
 def _failure_of_launcher(
     ranks: Mapping[int, RankState], expected: Sequence[int], launcher: str, codes: Sequence[int | None]
 ) -> StepResult:
-    """No rank failed, and not all delivered: the launcher did not start them all, or ended them."""
+    """The result where no rank failed and not all delivered: the launcher did not start them all, or ended them."""
     missing = [rank for rank in expected if rank not in ranks]
     code = next((code for code in codes if code), 0)
     ending = f"exit code {code}" if (code or 0) >= 0 else f"signal {-(code or 0)}"
@@ -158,7 +158,7 @@ def _failure_of_launcher(
         strangers = sorted(set(ranks) - set(expected))
         message = f"{launcher} started {len(expected) - len(missing)} of {len(expected)} ranks, and left with {ending}"
         if strangers:
-            message += f"; there were ranks {strangers} that nobody expected"
+            message += f"; there were unexpected ranks {strangers}"
         fix = f"its own words are in the log: `stoker logs RUN STEP --rank launcher` ({launcher})"
         error = StepError(message=f"{message}\n  fix: {fix}")
         return StepResult(ok=False, cause=EXITED if code else RENDEZVOUS, error=error)
@@ -172,6 +172,6 @@ def _outputs(delivered: Sequence[RankState], gathers: str, blobs: str) -> dict[s
         return dict(results[0].outputs)
     store = Blobs(blobs)
     return {
-        name: artifacts.gather((from_wire(one.outputs[name]) for one in results), store).wire()
+        name: artifacts.gather((from_wire(result.outputs[name]) for result in results), store).wire()
         for name in results[0].outputs
     }

@@ -1,19 +1,19 @@
-"""The program of a job that runs elsewhere, in a container or on a cluster's node: fetches the user's code, runs the
-job beside its monitor, and leaves the result.
+"""The program of a job in a container or on a cluster's node: fetches the user's code, runs the job beside its monitor,
+and writes the result.
 
     python -m stoker.worker.boot SPEC
 
 SPEC is a file, or a URI that fsspec knows, with the `core.bootspec.BootSpec` that the sender wrote. A lease in
 it that names no devices is filled in with those that the platform gave (`worker.granted`). The job's time is nearly
-over when the platform sends SIGUSR1, or somebody makes the file `warned` beside SPEC: the step sees that it should stop
+over when the platform sends SIGUSR1, or the file `warned` appears beside SPEC: the step sees that it should stop
 (`worker.notice`).
 
-`result.json` appears beside SPEC when the job is over, whole or not at all: a `core.protocol.StepResult`, the worker's
-own, or one with `exited` where the worker died. Of the further nodes of a gang it is `result-1.json`, and so on, so
-that all may share one SPEC.
+`result.json` is written beside SPEC, in one piece, when the job is over: a `core.protocol.StepResult`, the worker's
+own, or one with `exited` where the worker died. Further nodes of a gang write `result-1.json`, and so on, so that all
+may share one SPEC.
 
-Standard output and error are the step's, line by line. What is no output of its own stands between them on standard
-output: a `core.protocol.WorkerEvent` in a line that begins with `MARK`; "up" comes before anything else.
+Standard output and error are the step's, line by line. Events stand between the lines of standard output: each is a
+`core.protocol.WorkerEvent` in a line that begins with `MARK`; "up" comes first.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from stoker.store.blobs import Blobs
 from stoker.vendors.table import NO_DEVICES
 from stoker.worker import cluster, forkserver
 from stoker.worker.forked import ServerHandle, WorkerHandle
-from stoker.worker.memory_pressure import OomKills
-from stoker.worker.notice import limit_file, warned
+from stoker.worker.kernel import OomKills
+from stoker.worker.notice import make_limit_file, write_warning
 
 GRACE: Final = 9.0
 """Seconds between SIGTERM and SIGKILL that a step gets where SPEC does not say: engines kill all after 10."""
@@ -72,24 +72,24 @@ _WARNS: Final = signal.SIGUSR1
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the job that SPEC tells; the exit code is 0 where it went well."""
+    """Run the job that SPEC describes; the exit code is 0 where it succeeds."""
     given = sys.argv[1:] if arguments is None else arguments
     if len(given) != 1:
         sys.stderr.write("usage: python -m stoker.worker.boot SPEC\n")
         return 2
-    place = given[0]
-    signals = Signals(beside(place, WARNED))
+    spec_uri = given[0]
+    signals = Signals(beside(spec_uri, WARNED))
     _emit(WorkerEvent(kind="up"))
-    text = notes.get(place)
+    text = notes.get(spec_uri)
     if text is None:
-        sys.stderr.write(f"there is no {place} here: the folder that holds it is not mounted, or another one\n")
+        sys.stderr.write(f"there is no {spec_uri} here: the folder that holds it is not mounted, or another one\n")
         return 2
     spec = from_json(BootSpec, json.loads(text), strict=False)
     result = _result(spec, signals)
     for descriptor in (1, 2):
         with contextlib.suppress(OSError):  # a pipe, which has nothing to be written out
             os.fsync(descriptor)  # on a shared disk the last lines are there before the result is
-    notes.put(beside(place, of_node(RESULT, node_of(spec))), json.dumps(to_json(result)).encode())
+    notes.put(beside(spec_uri, of_node(RESULT, node_of(spec))), json.dumps(to_json(result)).encode())
     return _code(result)
 
 
@@ -100,20 +100,21 @@ def node_of(spec: BootSpec) -> int:
 
 
 def of_node(name: str, node: int) -> str:
-    """A file's name for one node of a gang; the first one's is as it stands."""
+    """A file's name for one node of a gang; the first node's is unchanged."""
     stem, dot, ending = name.rpartition(".")
     return f"{stem}-{node}{dot}{ending}" if node else name
 
 
-def beside(place: str, name: str) -> str:
-    """The place of another file in SPEC's folder."""
-    return place.rpartition("/")[0] + "/" + name
+def beside(spec_uri: str, name: str) -> str:
+    """The path or URI of another file in SPEC's folder."""
+    return spec_uri.rpartition("/")[0] + "/" + name
 
 
 class Signals:
-    """The end and the warning that this program is sent, heard from the first moment on: as the first process of a
-    container it has no defaults. `mark` is a file that stands for the warning where a signal would reach the step's own
-    processes too."""
+    """The signals to end and to warn, handled from the start, since the first process of a container has no defaults.
+
+    `mark` is a file that stands for the warning where a signal would reach the step's own processes too.
+    """
 
     def __init__(self, mark: str) -> None:
         self.end = False
@@ -132,27 +133,27 @@ class Signals:
         self._warned = True
         self.wakeup.set()
 
-    def warned(self) -> bool:
+    def limit_is_near(self) -> bool:
         """Whether the job's time is nearly over."""
         return self._warned or os.path.exists(self._mark)
 
     def forget(self) -> None:
-        """In a child: its signals are its own again. SIGTERM is passed over, which Slurm sends to all processes of a
-        job: what the child serves must not end with it before it has been told to."""
+        """In a child: reset the signals. SIGTERM is ignored, since Slurm sends it to all processes of a job, and the
+        child must serve until it is told to end."""
         for number in (*_ENDS, _WARNS):
             signal.signal(number, signal.SIG_IGN if number == signal.SIGTERM else signal.SIG_DFL)
         self.wakeup.close()
 
 
 def _result(spec: BootSpec, signals: Signals) -> StepResult:
-    """The job's result, or what is known of its worker's end."""
+    """Run the job; returns its result, or how its worker ended."""
     here = ""
     try:
         _set_up_user(spec)
-        here = unpacked(spec)
-        local = moved(spec, here)
-        local = attrs.evolve(local, job=_with_devices(local))
-    except Exception as error:  # the top of a process: whatever it is, the driver must be told
+        here = unpack_code(spec)
+        local = relocate(spec, here)
+        local = attrs.evolve(local, job=_fill_in_devices(local))
+    except Exception as error:  # the top of a process: every error must reach the driver
         cause = getattr(error, "cause", "")
         message = str(error)
         if cause not in CAUSES:
@@ -168,36 +169,36 @@ def _result(spec: BootSpec, signals: Signals) -> StepResult:
     _remove(here)
     if result.exited is not None:
         result = attrs.evolve(result, exited=attrs.evolve(result.exited, oom=kills.since(before)))
-    return _named_as_there(result, here, spec.root) if here else result
+    return _restore_paths(result, here, spec.root) if here else result
 
 
-def _with_devices(spec: BootSpec) -> WorkerJob:
-    """The job with the devices that the platform gave it, if those are to be found out here."""
+def _fill_in_devices(spec: BootSpec) -> WorkerJob:
+    """The job with the devices that the platform gave it, where its lease names none."""
     job, lease = spec.job, spec.job.accelerators
     if lease is None:
-        os.environ.update(NO_DEVICES)  # it asked for none: it sees none, whatever the platform left open
+        os.environ.update(NO_DEVICES)  # it asked for none, and sees none, whatever the platform shows
         return job
     if lease.devices is not None:
         return job
     from stoker.worker import granted
 
     samples = of_node(lease.samples, node_of(spec))
-    lease = granted.taken(attrs.evolve(lease, samples=samples), spec.simulate)
+    lease = granted.fill_lease(attrs.evolve(lease, samples=samples), spec.simulate)
     _emit(WorkerEvent(kind="lease", job=job.job, lease=lease))
     return attrs.evolve(job, accelerators=lease)
 
 
 def _set_up_user(spec: BootSpec) -> None:
-    """What a process needs that runs as a user whom the image does not know."""
+    """Set up the environment of a process whose user the image does not know."""
     os.umask(0o022)
     with contextlib.suppress(FileNotFoundError), open(CREDENTIALS, encoding="utf-8") as file:
         os.environ.update(json.load(file))
     os.environ.update(spec.environment)
-    place = os.environ.get("STOKER_NODE_ADDR", "")
-    if place:
+    node_name = os.environ.get("STOKER_NODE_ADDR", "")
+    if node_name:
         # A container knows its own name; others may not, on engines whose networks have no name service.
         with contextlib.suppress(OSError):
-            os.environ["STOKER_NODE_ADDR"] = socket.gethostbyname(place)
+            os.environ["STOKER_NODE_ADDR"] = socket.gethostbyname(node_name)
     home = os.environ.get("HOME", "/")
     if not os.access(home, os.W_OK):
         # Caches of frameworks (torch, Hugging Face, matplotlib) are below it, and fail where nothing can be written.
@@ -211,11 +212,11 @@ def _set_up_user(spec: BootSpec) -> None:
 # The user's code
 
 
-def unpacked(spec: BootSpec) -> str:
+def unpack_code(spec: BootSpec) -> str:
     """The folder with the user's code, unpacked for this job alone; empty where there is no package.
 
-    Not one folder for all jobs of a machine: others may not be able to read there, and nobody would know when to remove
-    it.
+    Jobs of a machine do not share a folder: other users may not be able to read it, and no job would know when to
+    remove it.
     """
     if not spec.package:
         return ""
@@ -227,20 +228,20 @@ def unpacked(spec: BootSpec) -> str:
 
 
 def _remove(here: str) -> None:
-    """Remove what `unpacked` made."""
+    """Remove what `unpack_code` made."""
     if here:
         shutil.rmtree(os.path.dirname(here), ignore_errors=True)
 
 
-def moved(spec: BootSpec, here: str) -> BootSpec:
-    """The document with the driver's folders as they are called here, and all of `sys.path`."""
+def relocate(spec: BootSpec, here: str) -> BootSpec:
+    """The document with the driver's folders replaced by those of this machine, and all of `sys.path`."""
     if not here:
         return attrs.evolve(spec, path=tuple(dict.fromkeys([*spec.path, *sys.path])))
-    job, step = spec.job, attrs.evolve(spec.step, source=_moved_source(spec.step.source, spec.root, here))
+    job, step = spec.job, attrs.evolve(spec.step, source=_relocate_source(spec.step.source, spec.root, here))
     if job.hook is not None:
-        job = attrs.evolve(job, hook=_moved_source(job.hook, spec.root, here))
-    path = [place for place in (_moved_path(entry, spec.root, here) for entry in spec.path) if place]
-    folder = _moved_path(spec.folder, spec.root, here) or here
+        job = attrs.evolve(job, hook=_relocate_source(job.hook, spec.root, here))
+    path = [mapped for mapped in (_relocate_path(entry, spec.root, here) for entry in spec.path) if mapped]
+    folder = _relocate_path(spec.folder, spec.root, here) or here
     return attrs.evolve(
         spec,
         job=job,
@@ -250,20 +251,20 @@ def moved(spec: BootSpec, here: str) -> BootSpec:
     )
 
 
-def _moved_source(source: FunctionSource, root: str, here: str) -> FunctionSource:
-    path, folder = (_moved_path(place, root, here) for place in (source.path, source.root))
+def _relocate_source(source: FunctionSource, root: str, here: str) -> FunctionSource:
+    path, folder = (_relocate_path(entry, root, here) for entry in (source.path, source.root))
     return attrs.evolve(source, path=path or source.path, root=folder or source.root)
 
 
-def _moved_path(path: str, root: str, here: str) -> str:
-    """A path below the driver's root as it is here; empty for one that lies elsewhere."""
+def _relocate_path(path: str, root: str, here: str) -> str:
+    """The path on this machine of one below the driver's root; empty for any other path."""
     if path == root:
         return here
     return here + path[len(root.rstrip("/")) :] if path.startswith(root.rstrip("/") + "/") else ""
 
 
-def _named_as_there(result: StepResult, here: str, root: str) -> StepResult:
-    """The error with the person's own file names, so that an editor finds the line."""
+def _restore_paths(result: StepResult, here: str, root: str) -> StepResult:
+    """The result with the driver's file names in its error, so that an editor finds the line."""
     error = result.error
     if error is None:
         return result
@@ -275,36 +276,36 @@ def _named_as_there(result: StepResult, here: str, root: str) -> StepResult:
 
 
 class _ForkedServer:
-    """A fork server as a child of this process, which has imported what it needs already."""
+    """A fork server forked from this process, which has imported all that it needs."""
 
     def __init__(self, signals: Signals) -> None:
-        self.control, there = wire.packet_pair()
+        self.control, other_end = wire.packet_pair()
         self.pid = os.fork()
         if self.pid == 0:
             code = 1
             try:
                 self.control.close()
                 signals.forget()
-                there.setblocking(True)
-                forkserver.ForkServer(there).run()
+                other_end.setblocking(True)
+                forkserver.ForkServer(other_end).run()
                 code = 0
             except BaseException:  # the top of a process
                 traceback.print_exc()
             finally:
                 os._exit(code)
-        there.close()
+        other_end.close()
 
-    def words(self) -> str:
-        """Nothing more: its stderr is this process's."""
+    def stderr_tail(self) -> str:
+        """Empty: its stderr is this process's."""
         return ""
 
     def close(self, patience: float) -> None:
-        """Hang up; it ends with what it started, and nobody need wait for it."""
+        """Hang up; it ends with all that it started, and need not be waited for."""
         self.control.close()
 
 
 class _Job:
-    """One job in a process forked for it."""
+    """Runs one job in a process forked for it."""
 
     def __init__(self, spec: BootSpec, signals: Signals) -> None:
         self._spec = spec
@@ -316,14 +317,14 @@ class _Job:
         if spec.warning:
             descriptor, self._limit = tempfile.mkstemp(prefix="stoker-limit-")
             os.close(descriptor)
-            limit_file(self._limit)
+            make_limit_file(self._limit)
         self._message = attrs.evolve(spec.job, limit=self._limit, steps={str(spec.job.step): spec.step})
         self._lines: dict[str, list[LogLine]] = {}
         hello = ServerHello(path=spec.path, folder=spec.folder, blobs=spec.blobs, checkpoints=spec.checkpoints)
         self._server = ServerHandle(_ForkedServer(signals), hello, scratch=tempfile.gettempdir())
 
     def run(self) -> StepResult:
-        """Until the worker is gone, and its monitor with it."""
+        """Run until the worker and its monitor are gone."""
         lease = self._message.accelerators
         watched = lease if lease is not None and lease.held else None
         self._worker = worker = WorkerHandle(_WORKER, self._server, once=True, lease=watched)
@@ -334,8 +335,8 @@ class _Job:
                 selector.register(source, selectors.EVENT_READ)
             for output in worker.outputs:
                 selector.register(output.descriptor, selectors.EVENT_READ)
-            there = True
-            while self._exited is None and there:
+            server_lives = True
+            while self._exited is None and server_lives:
                 ready = {key.fd for key, _ in selector.select(_LOOK if self._limit else None)}
                 for output in worker.outputs:
                     if output.descriptor in ready and not output.read(self._lines, all=False):
@@ -343,8 +344,8 @@ class _Job:
                 self._write()
                 if worker.results.fileno() in ready and not self._read():
                     selector.unregister(worker.results)
-                if self._limit and self._signals.warned():
-                    warned(self._limit, self._spec.warning)
+                if self._limit and self._signals.limit_is_near():
+                    write_warning(self._limit, self._spec.warning)
                     self._limit = ""
                 if self._signals.wakeup.descriptor in ready:
                     self._signals.wakeup.clear()
@@ -352,7 +353,7 @@ class _Job:
                     self._end_sent = True
                     self._server.end(_WORKER, grace=self._spec.grace or GRACE)
                 if self._server.fileno() in ready:
-                    there = self._hear()
+                    server_lives = self._hear()
         self._read()
         for output in worker.outputs:
             output.read(self._lines, all=True)
@@ -367,32 +368,32 @@ class _Job:
         return StepResult(job=self._message.job, ok=False, exited=self._exited or WorkerExit())
 
     def _read(self) -> bool:
-        """Take in what the worker says; False once there is nothing more."""
-        messages, there = self._worker.receive()
+        """Receive the worker's messages; returns False once there are no more."""
+        messages, more = self._worker.receive()
         for message in messages:
             if isinstance(message, StepResult):
                 self._result = message
             else:
                 for part in _parts(message):
                     _emit(part)
-        return there
+        return more
 
     def _hear(self) -> bool:
-        messages, there = self._server.receive()
+        messages, alive = self._server.receive()
         for message in messages:
             if message.exited is not None:
                 self._exited = message.exited
-        return there
+        return alive
 
     def _write(self) -> None:
         for lines in self._lines.values():
             for line in lines:
-                _put(1 if line.stream == "stdout" else 2, line.text + "\n")
+                _write_text(1 if line.stream == "stdout" else 2, line.text + "\n")
         self._lines.clear()
 
 
 def _parts(event: WorkerEvent) -> Iterator[WorkerEvent]:
-    """An event in pieces that an engine keeps as one line each, if it is one with many lines of ranks."""
+    """An event with many lines of ranks in pieces, each short enough that an engine keeps it as one line."""
     if not event.lines:
         yield event
         return
@@ -409,20 +410,20 @@ def _parts(event: WorkerEvent) -> Iterator[WorkerEvent]:
 
 
 def _emit(event: WorkerEvent) -> None:
-    _put(1, MARK + json.dumps(to_json(event), separators=(",", ":")) + "\n")
+    _write_text(1, MARK + json.dumps(to_json(event), separators=(",", ":")) + "\n")
 
 
-def _put(descriptor: int, text: str) -> None:
+def _write_text(descriptor: int, text: str) -> None:
     data = memoryview(text.encode("utf-8", "replace"))
     while data.nbytes:
         try:
             data = data[os.write(descriptor, data) :]
         except OSError:
-            return  # nobody reads it any more: the step goes on all the same
+            return  # it is no longer read; the step goes on
 
 
 def _code(result: StepResult) -> int:
-    """What the container leaves with: as a shell says it where the worker was ended by a signal."""
+    """The container's exit code; that of a shell where a signal ended the worker."""
     if result.exited is None:
         return 0 if result.ok else 1
     if result.exited.signal:

@@ -1,9 +1,9 @@
-"""A gang: the nodes that run one step together, from where they find each other until all are done.
+"""A gang: the nodes that run one step together, from their rendezvous to their results.
 
-Who a node is, how many there are and where the first one stands is told by variables of the platform, one table for
-all of them. The first node, the head, listens on a free port and leaves a note of it where all nodes can read; the
-others connect, and when the last one has come, all start. From then on the connections stay: a node that fails is told
-to the head, the head tells the others to end, and one that goes away without a word is missed at once.
+A platform's variables tell a node its number, the number of nodes, and the head's address (`TOPOLOGIES`). The first
+node, the head, listens on a free port and writes its address into a note that all nodes can read; the others connect,
+and when the last one has, all start. The connections stay open: a node reports a failure to the head, the head tells
+the others to end, and a node that goes away is noticed at once.
 
     node → head  {"op": "here", "node", "token", "address"} … {"op": "result", "node", "result"}
     head → node  {"op": "go", "port", "hosts"} … {"op": "end"}
@@ -45,15 +45,15 @@ TOPOLOGIES: Final[Mapping[str, Topology]] = {
     # https://docs.skypilot.co/en/latest/running-jobs/environment-variables.html
     "skypilot": Topology(node="SKYPILOT_NODE_RANK", nodes="SKYPILOT_NUM_NODES", hosts="SKYPILOT_NODE_IPS"),
 }
-"""platform → the variables by which it tells a node its place. What a platform does not say, the nodes tell each other:
-the head's note has its address."""
+"""platform → the variables by which a node learns its number. Addresses that a platform does not give, the nodes tell
+each other: the head's note has its own."""
 
 LOOK: Final = 0.1
 """Seconds between two looks for the head's note."""
 
 
 class GangIncomplete(Exception):
-    """Not all nodes came in time; `missing` are those that the head did not see, none where the head itself is."""
+    """Not all nodes came in time; `missing` has those that did not reach the head, none if that is the head itself."""
 
     def __init__(self, missing: list[int], nodes: int, timeout: float) -> None:
         self.missing = missing
@@ -64,25 +64,25 @@ class GangIncomplete(Exception):
 
 @attrs.frozen(kw_only=True)
 class Member:
-    """A node's place in its gang."""
+    """A node of a gang."""
 
     node: int
     """Its number; node 0 is the head."""
     nodes: int
     """Nodes of the gang."""
     head: str = ""
-    """Where the platform says that the head is; empty where it does not."""
+    """The head's address; empty where the platform does not give it."""
     address: str = ""
-    """Where other nodes reach this one; empty where the platform does not say."""
+    """This node's address for the others; empty where the platform does not give it."""
 
 
 def topology_of(task: GangTask) -> Topology:
-    """The variables by which a node of this gang learns its place: its backend's, or those of a platform by name."""
+    """The variables by which a node of this gang learns its number: its backend's, or those of a platform by name."""
     return TOPOLOGIES[task.topology] if task.variables is None else task.variables
 
 
 def member_of(topology: Topology, environment: Mapping[str, str]) -> Member:
-    """The place that a platform's variables tell; `KeyError` or `ValueError` where they do not."""
+    """The node that a platform's variables describe; `KeyError` or `ValueError` where they do not."""
     hosts = environment.get(topology.hosts, "").split() if topology.hosts else []
     return Member(
         node=int(environment[topology.node]),
@@ -110,7 +110,7 @@ class Gang:
 
     @property
     def is_head(self) -> bool:
-        """Whether this node answers for all."""
+        """Whether this node reports for all."""
         return self.member.node == 0
 
     # Gathering
@@ -181,11 +181,11 @@ class Gang:
     # Together
 
     def connections(self) -> list[socket.socket]:
-        """What can be waited for: each is readable when the node at its other end said something or is gone."""
+        """The connections to other nodes: each is readable when its node has sent something or is gone."""
         return list(self._connections)
 
     def hear(self, connection: socket.socket) -> bool:
-        """Take in what a node said; False when it hung up."""
+        """Receive a node's messages; returns False when it hung up."""
         node, frames = self._connections[connection]
         try:
             data = connection.recv(1 << 18)
@@ -197,7 +197,7 @@ class Gang:
             if self.is_head and node not in self.results:
                 self.lost.append(node)
             if not self.is_head:
-                self.should_end = True  # the head is gone, and with it everybody who could take our result
+                self.should_end = True  # the head is gone: no one takes the result
             return False
         for message in frames.feed(data):
             if message["op"] == "result":
@@ -215,11 +215,11 @@ class Gang:
 
     @property
     def complete(self) -> bool:
-        """Whether the head has heard of all the others, for good or ill."""
+        """Whether each other node has reported a result or is lost."""
         return len(self.results) + len(self.lost) >= self.member.nodes - 1
 
     def end(self) -> None:
-        """The head has the others end."""
+        """As the head, tell the others to end."""
         self._send({"op": "end"})
 
     def warn(self) -> None:
@@ -239,7 +239,7 @@ class Gang:
     def _send(self, message: Mapping[str, Any]) -> None:
         data = wire.framed(message)
         for connection in self._connections:
-            with contextlib.suppress(OSError):  # one that is gone will be missed when it is heard
+            with contextlib.suppress(OSError):  # a node that is gone is noticed by `hear`
                 connection.sendall(data)
 
 
@@ -253,7 +253,7 @@ def listening(address: str) -> socket.socket:
 
 
 def free_port(address: str) -> int:
-    """A port of an address that nobody listens on at this moment."""
+    """A port of an address that is free at this moment."""
     with listening(address) as probe:
         return int(probe.getsockname()[1])
 
@@ -265,31 +265,31 @@ def port_is_free(port: int) -> bool:
             with socket.socket(family, socket.SOCK_STREAM) as probe:
                 if family == socket.AF_INET6:
                     probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                # Connections of an earlier attempt that the kernel still remembers are in nobody's way.
+                # Connections of an earlier attempt that the kernel still remembers do not matter.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((address, port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return False
-        except OverflowError:  # no port at all, which the launcher refuses in its own words
+        except OverflowError:  # no valid port, which the launcher refuses itself
             break
     return True
 
 
 def own_address(stated: str) -> str:
-    """Where other nodes reach this one: as the platform states it, else the address that packets leave from."""
+    """This node's address for others: as the platform states it, else that of the default route."""
     if stated:
         return stated
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # RFC 5737: nobody's; nothing is sent, only the way out is chosen
+            probe.connect(("192.0.2.1", 9))  # RFC 5737, for documentation; nothing is sent, only the route is chosen
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"
 
 
 def _first(connection: socket.socket, patience: float | None) -> dict[str, Any] | None:
-    """The first message that a node sends; None where it hangs up or says nothing."""
+    """The first message that a node sends; None where it hangs up or sends none in time."""
     frames = wire.Frames()
     connection.settimeout(patience)
     try:

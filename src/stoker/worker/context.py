@@ -1,15 +1,15 @@
-"""What a running step knows of itself: `from stoker import context`.
+"""A running step's facts about itself: `from stoker import context`.
 
 The worker, or the program of one rank, enters a document around the step's function:
 
     {"run", "key", "attempt", "element", "checkpoints", "rank", "local_rank", "world_size", "local_world_size", "node",
      "nodes", "devices": [<core.devices.Device>]}
 
-Without a place in it the step is rank 0 of 1; without an element, the key's own index counts ("train[3]"). Below
-"checkpoints" each step has its folder (`store.checkpoints`): the home's on this machine, and on another one any folder
-that whoever runs the step there keeps.
+Without a rank in it the step is rank 0 of 1; without an element, the key's own index counts ("train[3]"). Below
+"checkpoints" each step has its folder (`store.checkpoints`): that of Stoker's home on this machine, and on another one
+a folder that the backend keeps.
 
-Processes that the step forks have it too. It must not know the engine, nor which backend runs the step.
+Processes that the step forks have the context too. This module knows neither the engine nor the backend.
 """
 
 from __future__ import annotations
@@ -81,17 +81,17 @@ class Context:
     def element(self) -> int | None:
         """Which element of a fan-out this is, from 0; None for a step that was not mapped."""
         document = self._step("element")
-        given = document.get("element")
-        return _index_of(document["key"]) if given is None else int(given)
+        element = document.get("element")
+        return _index_of(document["key"]) if element is None else int(element)
 
     @property
     def rank(self) -> int:
-        """This process among all that run the step, from 0."""
+        """The number of this process among all that run the step, from 0."""
         return int(self._read("rank"))
 
     @property
     def local_rank(self) -> int:
-        """This process among those of its node, from 0."""
+        """The number of this process on its node, from 0."""
         return int(self._read("local_rank"))
 
     @property
@@ -106,7 +106,7 @@ class Context:
 
     @property
     def node(self) -> int:
-        """This node among the step's, from 0."""
+        """The number of this node among the step's, from 0."""
         return int(self._read("node"))
 
     @property
@@ -116,15 +116,15 @@ class Context:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process speaks for the step: rank 0."""
+        """Whether this is the main process of the step: rank 0."""
         return int(self._read("rank", "is_main")) == 0
 
     @property
     def devices(self) -> tuple[StepDevice, ...]:
         """The accelerators that the step holds on this node; none for a step on the CPU."""
         names = [field.name for field in attrs.fields(StepDevice)]
-        held = self._step("devices").get("devices", ())
-        return tuple(StepDevice(**{name: device[name] for name in names}) for device in held)
+        devices = self._step("devices").get("devices", ())
+        return tuple(StepDevice(**{name: device[name] for name in names}) for device in devices)
 
     @property
     def checkpoint_dir(self) -> Path:
@@ -156,18 +156,18 @@ class Context:
 
     @property
     def grace_left(self) -> float | None:
-        """Seconds until a step that should stop is killed; None while it should not, and where nobody said when."""
+        """Seconds until a step that should stop is killed; None while it should not, or where the time is not known."""
         self._step("grace_left")
-        return None if self._notice is None else self._notice.left()
+        return None if self._notice is None else self._notice.seconds_left()
 
-    def _read(self, name: str, shown: str = "") -> Any:
-        document = self._step(shown or name)
+    def _read(self, name: str, property_name: str = "") -> Any:
+        document = self._step(property_name or name)
         return document[name] if name in document else _ALONE[name]
 
-    def _step(self, shown: str) -> Mapping[str, Any]:
+    def _step(self, property_name: str) -> Mapping[str, Any]:
         if self._document is None:
             raise UsageError(
-                f"context.{shown} is asked for where no step runs",
+                f"context.{property_name} is asked for where no step runs",
                 fix="read it inside a step's function while a run calls it; code that also runs elsewhere asks "
                 "`if context:` first",
             )
@@ -179,8 +179,8 @@ class Context:
     def __repr__(self) -> str:
         if self._document is None:
             return "<context: no step runs here>"
-        place = f"rank {self.rank} of {self.world_size}"
-        return f"<context: step '{self.step}' of run {self.run_id}, attempt {self.attempt}, {place}>"
+        position = f"rank {self.rank} of {self.world_size}"
+        return f"<context: step '{self.step}' of run {self.run_id}, attempt {self.attempt}, {position}>"
 
     def __reduce__(self) -> str:
         # A function that is pickled with its globals means the context where it will run. Its digest, too, must not
@@ -189,17 +189,17 @@ class Context:
 
 
 context: Final = Context()
-"""The one there is."""
+"""The context of this process."""
 
 
 @contextlib.contextmanager
-def entered(
+def enter(
     document: Mapping[str, Any], environment: Mapping[str, str] | None = None, *, notice: Notice | None = None
 ) -> Iterator[Context]:
-    """While it lasts, the context is that of a document.
+    """Enter a document: while this lasts, the context has its facts.
 
-    With the environment of a rank's process, what the document does not say of its place is read from the launcher's
-    variables. `notice` is where the step sees that it should stop; without one it never should.
+    With the environment of a rank's process, ranks that the document lacks are read from the launcher's variables.
+    `notice` shows the step that it should stop; without one it never should.
     """
     if environment is not None:
         document = {**_place_in(environment), **document}
@@ -214,9 +214,9 @@ def entered(
 
 
 def document_of(job: WorkerJob, checkpoints: str) -> dict[str, Any]:
-    """The document of a worker's job. The job's name says run, key and attempt; what its "context" says counts more."""
-    run, _, rest = job.job.partition("/")
-    key, _, attempt = rest.rpartition("/")
+    """The document of a worker's job: run, key and attempt from the job's name, overridden by the job's context."""
+    run, _, key_and_attempt = job.job.partition("/")
+    key, _, attempt = key_and_attempt.rpartition("/")
     document: dict[str, Any] = {
         "run": run,
         "key": key,
@@ -238,8 +238,11 @@ def _devices(lease: Lease) -> list[dict[str, Any]]:
 def _place_in(environment: Mapping[str, str]) -> dict[str, Any]:
     from stoker.launchers.registry import place_of
 
-    place = place_of(environment)
-    return {**attrs.asdict(place), "nodes": max(place.node + 1, -(-place.world_size // place.local_world_size))}
+    position = place_of(environment)
+    return {
+        **attrs.asdict(position),
+        "nodes": max(position.node + 1, -(-position.world_size // position.local_world_size)),
+    }
 
 
 def _index_of(key: str) -> int | None:

@@ -38,78 +38,83 @@ _CRASHES: Final = frozenset(
     for name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS")
     if hasattr(signal, name)
 )
-"""Signals that a process raises by its own fault; SIGKILL and SIGTERM come from outside."""
+"""Signals that a process gets by its own fault; SIGKILL and SIGTERM come from outside."""
 _CHAIN: Final = 8
-"""Exceptions below one another that are looked at; a chain of more is a recursion."""
+"""Chained exceptions that are searched at most; a longer chain is a recursion."""
 _DIED: Final = frozenset({CRASHED, KILLED, EXITED})
-"""The process ended without a word to the worker: what it printed last is all that it said."""
+"""Ends of a process that the worker got no report of: what it printed last is all that there is."""
 _OPEN: Final = _DIED | {USER_ERROR, IMPORT_ERROR, INPUT_ERROR, UNSERIALIZABLE, WORKER_LOST}
-"""How an attempt ended, which leaves open why; every other cause says it already."""
+"""Causes that leave open why an attempt failed; every other one is an explanation itself."""
 _OTHERS: Final = ("subprocess.CalledProcessError", "ChildFailedError")
-"""Exceptions that only say that another process failed: the reason is in what that one printed."""
+"""Exceptions that only report that another process failed: the reason is in what that one printed."""
 ASK_THE_KERNEL: Final = frozenset({KILLED, GPU_HARDWARE, ILLEGAL_MEMORY_ACCESS})
-"""Causes of which the kernel of the machine may know more."""
+"""Causes that the kernel's log may explain."""
 
 
 @attrs.frozen(kw_only=True)
 class Ending:
-    """How an attempt ended, beside its exception: what a platform says, how the process ended, what the kernel knows.
-
-    `oom` is the proof that the kernel killed for want of memory meanwhile (`memory_pressure`), `kernel` the telling
-    lines of its log (`kernel_log`).
-    """
+    """How an attempt ended, beside its exception."""
 
     cause: str = ""
+    """The cause that the platform gives; empty where it gives none."""
     message: str = ""
+    """The platform's own sentence."""
     code: int | None = None
+    """The process's exit code; None where a signal ended it, or where it is not known."""
     signal: int | None = None
+    """The number of the signal that ended the process; None where none did."""
     oom: str = ""
+    """The proof that the kernel killed for want of memory meanwhile (`kernel.OomKills`); empty without one."""
     kernel: tuple[str, ...] = ()
+    """The telling lines of the kernel's log (`kernel.KernelLog`)."""
 
 
 @attrs.frozen(kw_only=True)
 class Explanation:
-    """Why an attempt failed: a sentence, what to do, where another attempt may succeed, and the line that shows it."""
+    """Why an attempt failed."""
 
     cause: str
     sentence: str
     advice: str
+    """What to do; empty where the error itself says it."""
     retryable: Retryable
+    """Where another attempt may succeed."""
     evidence: str = ""
+    """The line that shows the cause; empty where there is none."""
 
 
-def described(error: BaseException) -> StepError:
+def describe_exception(error: BaseException) -> StepError:
     """An exception as a document: its type, its message, the traceback as text, and the user's line that raised it.
 
-    An error of ours that no line of the user's raised has no traceback: its message says all that there is to know.
+    A Stoker error that no line of the user's raised has no traceback: its message says all that there is to know.
     """
-    shown = _users(error.__traceback__)
-    if isinstance(error, StokerError) and not _is_users(shown):
+    user_part = _users(error.__traceback__)
+    if isinstance(error, StokerError) and not _is_users(user_part):
         return StepError(type=type(error).__name__, message=_message(error), because=_because(error))
-    lines = traceback.format_exception(type(error), error, shown)
-    frames = list(traceback.extract_tb(shown))
+    lines = traceback.format_exception(type(error), error, user_part)
+    frames = list(traceback.extract_tb(user_part))
     # The deepest line may be a library's; what the user can look at is the line that called it.
     frames = [frame for frame in frames if not _is_library(frame.filename)] or frames
-    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    location = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return StepError(
         type=_type(error),
         message=_message(error),
         traceback="".join(lines),
-        place=place,
+        place=location,
         because=_because(error),
     )
 
 
 def _because(error: BaseException) -> tuple[str, ...]:
     """The exceptions that this one was raised from: a DataLoader's "exited unexpectedly" has its reason there."""
-    found: list[BaseException] = []
+    causes: list[BaseException] = []
     line = [error.__cause__, *getattr(error, "exceptions", ())]
-    while line and len(found) < _CHAIN:
+    while line and len(causes) < _CHAIN:
         cause = line.pop(0)
-        if isinstance(cause, BaseException) and cause not in found:
-            found.append(cause)
+        if isinstance(cause, BaseException) and cause not in causes:
+            causes.append(cause)
             line += [cause.__cause__, *getattr(cause, "exceptions", ())]
-    return tuple(_line(_type(cause), _message(cause)) for cause in found)
+    return tuple(_line(_type(cause), _message(cause)) for cause in causes)
 
 
 def _line(kind: str, message: str) -> str:
@@ -146,10 +151,10 @@ def _is_users(trace: TracebackType | None) -> bool:
     return trace is not None and not trace.tb_frame.f_code.co_filename.startswith(_HERE)
 
 
-def explained(error: StepError, lines: Sequence[str], ending: Ending) -> Explanation:
+def explain_failure(error: StepError, lines: Sequence[str], ending: Ending) -> Explanation:
     """Why an attempt failed, from what it raised, what it printed last, and how it ended.
 
-    What the kernel knows outweighs what was raised, and that outweighs what was printed.
+    The kernel's evidence outweighs what was raised, and that outweighs what was printed.
     """
     from stoker.worker import signatures  # read when something failed: the table costs a start 2 ms
 
@@ -159,28 +164,28 @@ def explained(error: StepError, lines: Sequence[str], ending: Ending) -> Explana
         cause, sentence = of_exit(code=ending.code, signal_number=number)
     general, advice = signatures.general(cause)
     if "\n  fix: " in error.message:
-        advice = ""  # an error of ours brings its own
+        advice = ""  # a Stoker error brings its own
     elif cause == KILLED and number == signal.SIGTERM:
         advice = signatures.TERMINATED
     plain = _explanation(cause, sentence or general, advice, "")
     if cause not in _OPEN:
         return plain
-    raised = list(_raised(error, ending))
+    raised = list(_raised_texts(error, ending))
     printed = "\n".join(lines) if asks_the_log(error, cause) else ""
     if printed:
-        raised += signatures.raised_in(lines)
-    row, evidence = signatures.known(raised, printed) or (None, "")
-    found = plain if row is None else _explanation(row.cause, row.why, row.advice, evidence)
-    if ending.oom and found.cause == KILLED and (number == signal.SIGKILL or row is not None):
+        raised += signatures.exceptions_in(lines)
+    row, evidence = signatures.find_signature(raised, printed) or (None, "")
+    explanation = plain if row is None else _explanation(row.cause, row.why, row.advice, evidence)
+    if ending.oom and explanation.cause == KILLED and (number == signal.SIGKILL or row is not None):
         kernel = [line for line in ending.kernel if "Killed process" in line]
         return _explanation(HOST_OOM, *signatures.general(HOST_OOM), "; ".join([ending.oom, *kernel[-1:]]))
-    if found.cause in (GPU_HARDWARE, ILLEGAL_MEMORY_ACCESS) and (event := signatures.xid_in(ending.kernel)):
+    if explanation.cause in (GPU_HARDWARE, ILLEGAL_MEMORY_ACCESS) and (event := signatures.xid_in(ending.kernel)):
         return _explanation(event[0].cause, event[0].why, event[0].advice, event[1])
-    return found
+    return explanation
 
 
 def asks_the_log(error: StepError, cause: str) -> bool:
-    """Whether what was printed last has a say: of an exception of the step's own, only a process that died below it."""
+    """Whether the last lines of the log count: of the step's own exceptions, for those that report a dead process."""
     return not cause or cause in _DIED or error.type.endswith(_OTHERS)
 
 
@@ -191,7 +196,7 @@ def _explanation(cause: str, sentence: str, advice: str, evidence: str) -> Expla
     return Explanation(cause=cause, sentence=sentence, advice=advice, retryable=retryable, evidence=evidence)
 
 
-def _raised(error: StepError, ending: Ending) -> Iterator[str]:
+def _raised_texts(error: StepError, ending: Ending) -> Iterator[str]:
     if error.type:
         yield _line(error.type, error.message)
     yield from error.because
@@ -205,8 +210,8 @@ def _signal_behind(code: int | None) -> int | None:
     return number if number in _CRASHES or number in (signal.SIGKILL, signal.SIGTERM) else None
 
 
-def shown(*, why: str, advice: str, evidence: str, body: str = "") -> str:
-    """The lines below a failure's traceback that explain it, each ended; what the body says already is left out."""
+def explanation_lines(*, why: str, advice: str, evidence: str, body: str = "") -> str:
+    """The lines that explain a failure below its traceback, each ended; what the body says already is left out."""
     rows = (("why", why), ("fix", advice), ("seen", evidence))
     return "".join(f"  {name}: {text}\n" for name, text in rows if text and text not in body)
 
@@ -214,8 +219,8 @@ def shown(*, why: str, advice: str, evidence: str, body: str = "") -> str:
 def of_exit(*, code: int | None, signal_number: int | None) -> tuple[str, str]:
     """The cause and a sentence for a process that ended before its step did."""
     if signal_number is not None:
-        known = {number.value: number.name for number in signal.Signals}
-        name = known.get(signal_number, f"signal {signal_number}")  # real-time signals have no names of their own
+        names = {number.value: number.name for number in signal.Signals}
+        name = names.get(signal_number, f"signal {signal_number}")  # real-time signals have no names of their own
         if signal_number in _CRASHES:
             return CRASHED, f"the step's process crashed with {name} (a fault in native code)"
         if signal_number == signal.SIGKILL:

@@ -1,6 +1,6 @@
 """Handles of a fork server and of its workers: for the driver on this machine, and for the program of a job elsewhere.
 
-They know sockets and processes, not what a job means; whoever holds them decides which worker gets which job.
+They know sockets and processes, not what a job means; their owner decides which worker gets which job.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _PIPE_SIZE: Final = 1 << 20
 _CHUNK: Final = 1 << 20
 
 
-class Output:
-    """One output stream of a worker, cut into lines, each given to the job that wrote it.
+class WorkerOutput:
+    """One output stream of a worker, split into lines, each assigned to the job that wrote it.
 
-    `owners` are the jobs in the order in which the worker runs them. A job sent with a mark ends where the mark stands;
-    one without a mark ends when its result is there, since nothing was sent behind it.
+    `owners` are the jobs in the order in which the worker runs them. The output of a job sent with a mark ends at the
+    mark; that of a job without one ends when its result has come, since no job was sent behind it.
     """
 
     def __init__(self, name: str, descriptor: int) -> None:
@@ -50,20 +50,20 @@ class Output:
         self._rest = b""
 
     def read(self, lines: dict[str, list[LogLine]], *, all: bool) -> bool:
-        """Take what is there into `lines`, by job; False once nobody can write any more.
+        """Read into `lines`, by job; returns False once the stream is closed.
 
-        `all`: as much as a full pipe can hold, which is what jobs that are over may have written; otherwise one piece,
-        so that a step that writes faster than lines can be stored does not fill the driver's memory.
+        With `all`, as much as a full pipe can hold, which is what jobs that are over may have written; otherwise one
+        piece, so that a step that writes faster than lines can be stored does not fill the driver's memory.
         """
-        left = 2 * _PIPE_SIZE if all else _CHUNK
-        while left > 0:
+        remaining = 2 * _PIPE_SIZE if all else _CHUNK
+        while remaining > 0:
             try:
                 data = os.read(self.descriptor, _CHUNK)
             except BlockingIOError:
                 return True
             if not data:
                 return False
-            left -= len(data)
+            remaining -= len(data)
             self._take(data, lines)
             if len(data) < _CHUNK:
                 return True
@@ -100,7 +100,7 @@ class Output:
         lines.setdefault(self.owners[0], []).extend(LogLine(time=now, stream=name, text=text) for text in texts)
 
     def end(self, lines: dict[str, list[LogLine]]) -> None:
-        """The unmarked job in front is over: what is left without a newline is its last line."""
+        """End the output of the first job, which has no mark: a rest without a newline is its last line."""
         self._emit(self._rest, time.time(), lines)
         self._rest = b""
         if self.owners:
@@ -111,14 +111,14 @@ class ServerGone(BackendError):
     """A fork server went away."""
 
     def __init__(self, server: ServerHandle) -> None:
-        super().__init__("the fork server is gone", fix=server.last_words())
+        super().__init__("the fork server is gone", fix=server.stderr_tail())
         self.server = server
 
 
 class WorkerHandle:
-    """A worker, and the jobs that stand in its line; the first one runs.
+    """A worker and its queue of jobs, of which the first runs.
 
-    `lease` is what its only job holds of devices, `node` the place of this worker in that job's gang.
+    `lease` holds the devices of its only job, `node` is this worker's number in that job's gang.
     """
 
     def __init__(
@@ -130,8 +130,8 @@ class WorkerHandle:
         self.lease = lease
         self.node = node
         self.jobs: deque[str] = deque()
-        # Those that the worker surely knows, since it has run them: a job that was sent may be taken back, and the next
-        # one be read, before it ever came to the worker.
+        # Steps that the worker surely knows, since it has run them: a job that was sent may be taken back before the
+        # worker reads it.
         self.steps: set[int] = set()
         self.retired = False
         self._frames = wire.Frames()
@@ -141,31 +141,31 @@ class WorkerHandle:
         self.results.setblocking(False)
         outputs = [os.pipe() for _ in range(2)]
         self._there = [write for _, write in outputs]
-        self.outputs = (Output("stdout", outputs[0][0]), Output("stderr", outputs[1][0]))
+        self.outputs = (WorkerOutput("stdout", outputs[0][0]), WorkerOutput("stderr", outputs[1][0]))
         for output in self.outputs:
             os.set_blocking(output.descriptor, False)
             if sys.platform == "linux":
                 _widen(output.descriptor)
 
-    def handed_over(self) -> list[int]:
-        """The descriptors that the worker gets: jobs, results, stdout, stderr."""
+    def worker_descriptors(self) -> list[int]:
+        """The descriptors that are passed to the worker: jobs, results, stdout, stderr."""
         return [self._reader.fileno(), self._results_there.fileno(), *self._there]
 
-    def let_go(self) -> None:
-        """Close what only the worker needs; the reading end of the jobs stays, to take back what was not read."""
+    def close_worker_ends(self) -> None:
+        """Close what only the worker needs; the reading end of the jobs stays open for `take_back`."""
         self._results_there.close()
         for descriptor in self._there:
             os.close(descriptor)
 
     def send(self, job: WorkerJob) -> None:
-        """Put a job at the end of the line; what is too big for a message goes through a file."""
+        """Queue a job; a document that is too big for a message goes through a file."""
         self._sender.send(wire.message(to_json(job), self.server.scratch))
         self.jobs.append(job.job)
         for output in self.outputs:
             output.owners.append(job.job)
 
     def receive(self) -> tuple[list[StepResult | WorkerEvent], bool]:
-        """What the worker says of its jobs, and whether more may come."""
+        """What the worker reported of its jobs, and whether more may come."""
         messages: list[StepResult | WorkerEvent] = []
         while True:
             try:
@@ -185,22 +185,22 @@ class WorkerHandle:
                 return messages, True
 
     def take_back(self) -> list[str]:
-        """The jobs that the worker has not read yet, taken out of its line."""
-        taken: list[str] = []
-        while len(self.jobs) > len(taken):
+        """Take back the jobs that the worker has not read yet; returns their names."""
+        names: list[str] = []
+        while len(self.jobs) > len(names):
             try:
                 data = self._reader.recv(2 * wire.DATAGRAM_LIMIT, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 break
-            taken.append(wire.received(data)["job"])
-        for name in taken:
+            names.append(wire.received(data)["job"])
+        for name in names:
             self.jobs.remove(name)
             for output in self.outputs:
                 output.owners.remove(name)
-        return taken
+        return names
 
     def close(self) -> None:
-        """Give every descriptor back."""
+        """Close every descriptor."""
         self._sender.close()
         self._reader.close()
         self.results.close()
@@ -221,8 +221,8 @@ class ServerProcess(Protocol):
     control: socket.socket
     pid: int
 
-    def words(self) -> str:
-        """What it wrote to stderr, for a person who must find out why it went away."""
+    def stderr_tail(self) -> str:
+        """What it wrote to stderr, to find out why it ended."""
 
     def close(self, patience: float) -> None:
         """Hang up, and wait until it is gone."""
@@ -235,7 +235,7 @@ class ServerHandle:
         self.scratch = scratch
         self._process = process
         self._control = process.control
-        self._say(ServerOrder(hello=hello))
+        self._send(ServerOrder(hello=hello))
 
     @property
     def pid(self) -> int:
@@ -243,32 +243,32 @@ class ServerHandle:
         return self._process.pid
 
     def fileno(self) -> int:
-        """Readable when the fork server has said something, or is gone."""
+        """Readable when the fork server has sent something, or is gone."""
         return self._control.fileno()
 
     def fork(self, worker: WorkerHandle, environment: Mapping[str, str]) -> None:
-        """Have a worker forked for a handle, and a monitor beside it where it holds devices."""
+        """Fork a worker for a handle, and a monitor beside it where it holds devices."""
         watch = None if worker.lease is None else to_json(worker.lease)
         order = ServerFork(worker=worker.number, once=worker.once, environment=dict(environment), watch=watch)
         data = wire.message(to_json(ServerOrder(fork=order)), self.scratch)
         try:
-            socket.send_fds(self._control, [data], worker.handed_over())
+            socket.send_fds(self._control, [data], worker.worker_descriptors())
         except (BrokenPipeError, ConnectionResetError) as error:
             raise ServerGone(self) from error
-        worker.let_go()
+        worker.close_worker_ends()
 
     def end(self, worker: int, *, grace: float) -> None:
         """End a worker and all that it started: SIGTERM, and SIGKILL after the grace, both sent by the fork server."""
-        self._say(ServerOrder(end=ServerEnd(worker=worker, grace=grace)))
+        self._send(ServerOrder(end=ServerEnd(worker=worker, grace=grace)))
 
-    def _say(self, order: ServerOrder) -> None:
+    def _send(self, order: ServerOrder) -> None:
         try:
             self._control.send(wire.message(to_json(order), self.scratch))
         except (BrokenPipeError, ConnectionResetError):
-            return  # `receive` will say that it is gone
+            return  # `receive` reports that it is gone
 
     def receive(self) -> tuple[list[ServerNews], bool]:
-        """What the fork server said since, and whether it is still there."""
+        """What the fork server sent since the last call, and whether it is alive."""
         messages: list[ServerNews] = []
         while True:
             try:
@@ -281,9 +281,9 @@ class ServerHandle:
                 return messages, False
             messages.append(from_json(ServerNews, wire.received(data), strict=False))
 
-    def last_words(self) -> str:
-        """What the fork server wrote to stderr, for a person who must find out why it went away."""
-        return self._process.words()
+    def stderr_tail(self) -> str:
+        """What the fork server wrote to stderr, to find out why it ended."""
+        return self._process.stderr_tail()
 
     def close(self, *, patience: float = 10.0) -> None:
         """Hang up: it ends its workers with all they started, and then itself."""

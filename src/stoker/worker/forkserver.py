@@ -3,8 +3,8 @@
 Started by the driver with one end of a socket on a descriptor named in its arguments. It is sent
 `core.protocol.ServerOrder`, with the descriptors for jobs, results, stdout and stderr beside "fork", and answers with
 `ServerNews`. With "watch" in "fork" a monitor (`devices.monitor`) is forked beside the worker, and the worker's exit is
-told when the monitor has written its last sample. When the driver goes away, however it went, every worker is ended
-with all that it started. It runs no user code but the import.
+reported when the monitor has written its last sample. When the driver is gone, for whatever reason, every worker is
+ended with all that it started. Imports are the only user code that runs in this process.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class ForkServer:
             self._reap()
             self._last_call()
             self._kill_the_late()
-            if self._control.fileno() in ready and not self._heard():
+            if self._control.fileno() in ready and not self._receive_order():
                 break
         self._end_all()
 
-    def _heard(self) -> bool:
+    def _receive_order(self) -> bool:
         try:
             data, descriptors, _, _ = socket.recv_fds(self._control, 2 * wire.DATAGRAM_LIMIT, 8)
         except ConnectionResetError:
@@ -100,13 +100,13 @@ class ForkServer:
         for name in hello.preload:
             try:
                 importlib.import_module(name)
-            except Exception:  # a package's own code; whoever needs it will meet the same error
+            except Exception:  # a package's own code; the step that needs it will meet the same error
                 continue
         for source in hello.sources:
             try:
                 modules.module_of(source)
             except BaseException:  # the user's module is imported
-                # The worker will meet the same error where it can be told to the step that it concerns.
+                # The worker will meet the same error, where it is reported as the step's.
                 continue
         # Everything alive now is shared with the workers: the collector must not touch, and so copy, its pages.
         gc.collect()
@@ -125,10 +125,10 @@ class ForkServer:
         self._notices[worker] = notice
         if order.watch is not None:
             self._watch(order.watch, pid)
-        self._say(ServerNews(forked=worker, pid=pid))
+        self._send(ServerNews(forked=worker, pid=pid))
 
     def _watch(self, document: Mapping[str, Any], worker: int) -> None:
-        """Fork the process that samples a worker's devices; it has nothing of the worker's but the right to signal."""
+        """Fork the process that samples a worker's devices; all that it may do to the worker is to signal it."""
         pid = os.fork()
         if pid == 0:
             code = 1
@@ -138,14 +138,14 @@ class ForkServer:
 
                 monitor.watch(document, worker)
                 code = 0
-            except BaseException:  # the top of a process; the server's stderr is kept for whoever looks for reasons
+            except BaseException:  # the top of a process; the server's stderr is kept for diagnosis
                 traceback.print_exc()
             finally:
                 os._exit(code)
         self._monitors[pid] = self._pids[worker]
 
     def _leave(self, when_orphaned: int) -> None:
-        """In a child: be nobody's server, and end when the server does."""
+        """In a child: drop the server's handlers and sockets, and end when the server does."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -156,7 +156,7 @@ class ForkServer:
         self._wakeup.close()
 
     def _become_worker(self, order: ServerFork, descriptors: list[int], notice: Notice) -> None:
-        """In the child: take the descriptors, leave the family, serve, and leave without the parent's clean-up."""
+        """In the child: take the descriptors, serve, and exit without the parent's clean-up."""
         code = 1
         try:
             self._leave(signal.SIGKILL)
@@ -191,7 +191,7 @@ class ForkServer:
                     continue
             os._exit(code)
 
-    def _say(self, news: ServerNews) -> None:
+    def _send(self, news: ServerNews) -> None:
         try:
             self._control.send(wire.packed(to_json(news)))
         except (BrokenPipeError, ConnectionResetError):
@@ -207,7 +207,7 @@ class ForkServer:
                 return
             watched = self._monitors.pop(pid, None)
             if watched in self._exits:
-                self._say(ServerNews(exited=self._exits.pop(watched)[0]))
+                self._send(ServerNews(exited=self._exits.pop(watched)[0]))
             worker = self._pids.pop(pid, None)
             if worker is None:
                 continue
@@ -228,10 +228,10 @@ class ForkServer:
             if worker in self._monitors.values():
                 self._exits[worker] = (exited, time.monotonic() + _MONITOR_GRACE)
             else:
-                self._say(ServerNews(exited=exited))
+                self._send(ServerNews(exited=exited))
 
     def _kill_orphans(self) -> None:
-        """End what a dead worker's steps left behind outside its group; orphans come to the nearest subreaper: us."""
+        """End processes that a dead worker's steps started outside its group; this process is their subreaper."""
         try:
             with open(f"/proc/self/task/{os.getpid()}/children") as file:
                 children = [int(child) for child in file.read().split()]
@@ -256,7 +256,7 @@ class ForkServer:
             _signal_group(pid, signal.SIGKILL)
 
     def _last_call(self) -> None:
-        """Interrupt steps that were left to end by themselves and have hardly any time left."""
+        """Interrupt steps that may end by themselves and have hardly any time left."""
         now = time.monotonic()
         for worker, late in list(self._last_calls.items()):
             if late <= now:
@@ -273,9 +273,9 @@ class ForkServer:
                     _signal_group(self._workers[worker], signal.SIGKILL)
         for pid, worker in list(self._monitors.items()):
             if worker in self._exits and self._exits[worker][1] <= now:
-                # One that hangs in the driver may not even die of this: nobody waits for it.
+                # One that hangs in the driver may not even die of this: it is not waited for.
                 _signal_group(pid, signal.SIGKILL)
-                self._say(ServerNews(exited=self._exits.pop(worker)[0]))
+                self._send(ServerNews(exited=self._exits.pop(worker)[0]))
 
     def _end_all(self) -> None:
         for pid in self._pids:
@@ -288,7 +288,7 @@ class ForkServer:
 
 
 def _signal_group(pid: int, number: int, *, alone: bool = False) -> None:
-    """Signal a process's group, or the process where it has not made its own group yet (or shares another's)."""
+    """Signal a process's group, or the process alone where it has no group of its own."""
     try:
         if alone or os.getpgid(pid) != pid:
             os.kill(pid, number)

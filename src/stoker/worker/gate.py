@@ -1,23 +1,30 @@
 """The gate: before user code runs, a step that holds accelerators proves that it can use them.
 
-First the devices, then the frameworks of the step's environment, read from their files; both are judged by the
-devices' vendor (`vendors.base`). Several may be installed, and not each is meant to use the devices. The gate refuses
+The devices' vendor (`vendors.base`) checks first the devices, then the frameworks of the step's environment, read from
+their files. Several frameworks may be installed, and not each is meant to use the devices. The gate refuses a step
 
-* where every framework that user code has imported already is unfit, or
-* where it has imported none, and every one that is installed is unfit.
+* if every framework that user code has imported already is unfit, or
+* if it has imported none, and every one that is installed is unfit.
 
-An unfit one beside a fit one is a fact of the proof. `watch_imports` looks again when user code imports one.
+An unfit one beside a fit one is a fact of the proof. `watch_imports` checks a framework again when user code imports
+it, and asks it whether it can use the devices.
 
-Of simulated devices no driver is asked, and a CPU build is a fact: to try things out on a laptop is their point.
+Simulated devices have no driver to ask, and a CPU build is only a fact: they are for trying things out on a laptop.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
 import platform
 import sys
+import threading
+import warnings
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Callable, Final, Sequence
+from types import ModuleType
+from typing import Any, Callable, Final, Iterable, Sequence
 
 import attrs
 
@@ -25,16 +32,15 @@ from stoker.core import status
 from stoker.core.devices import Device, Lease
 from stoker.core.errors import StokerError
 from stoker.devices import builds
-from stoker.vendors.base import PATIENCE, GateRequest, GateResult, Vendor
+from stoker.vendors.base import PATIENCE, FrameworkCheck, GateRequest, GateResult, Vendor
 from stoker.vendors.builds import Build, Hardware, Problem, dotted, hardware_of
 from stoker.vendors.registry import by_vendor, notes, unfit
-from stoker.worker import imports
 
 
 class GateError(StokerError):
     """A device or a framework is not what the step needs; `cause` is one of `core.status`.
 
-    It is no ImportError, so that it passes a user's `except ImportError`.
+    Not an ImportError, so that it passes a user's `except ImportError`.
     """
 
     def __init__(self, message: str, *, cause: str, where: str = "", fix: str = "") -> None:
@@ -44,25 +50,24 @@ class GateError(StokerError):
 
 @attrs.define(kw_only=True)
 class Proof:
-    """What the gate found, by name, as text; not frozen, because imports add to it while the step runs.
-
-    `fallback`: why the step runs without devices, or as if it had none; empty where it has them. `refused` is an error
-    that an import has raised: user code may have caught it, and the step has failed all the same. `held` is what builds
-    have to fit.
-    """
+    """What the gate proved; not frozen, because imports add to it while the step runs."""
 
     facts: dict[str, str] = attrs.field(factory=dict)
+    """By name, as text."""
     fallback: str = ""
+    """Why the step runs without devices, or as if it had none; empty where it has them."""
     refused: GateError | None = None
-    held: tuple[Hardware, ...] = ()
+    """An error that an import raised: user code may have caught it, and the step fails all the same."""
+    hardware: tuple[Hardware, ...] = ()
+    """The devices and drivers that builds have to fit, one entry for each vendor."""
 
 
 _IMPORTED: Final = tuple(name for name in builds.FRAMEWORKS if name != "cupy")
 """Frameworks that are looked at again when they are imported."""
 
 
-def opened(lease: Lease, *, root: Path = Path("/"), patience: float = PATIENCE) -> Proof:
-    """Prove what a step holds, or raise a `GateError`; under the policy "prefer", say why it runs without.
+def prove(lease: Lease, *, root: Path = Path("/"), patience: float = PATIENCE) -> Proof:
+    """Prove that a step's devices can be used, or raise a `GateError`; under "prefer", the proof has a fallback.
 
     `root` is where /dev and /proc are; `patience` the seconds in which memory may still become free.
     """
@@ -71,21 +76,21 @@ def opened(lease: Lease, *, root: Path = Path("/"), patience: float = PATIENCE) 
     proof = Proof()
     vendors = by_vendor(lease.held)
     for vendor, devices in vendors.items():
-        look = _simulated if lease.simulated else _looked
-        presence = look(vendor, devices, lease, root, patience)
+        gate_result = _simulated_result if lease.simulated else _ask_vendor
+        result = gate_result(vendor, devices, lease, root, patience)
         # Devices of several vendors at once are the exception: then each fact has its vendor before it.
         mark = f"{vendor.name} " if len(vendors) > 1 else ""
-        proof.facts.update({mark + name: text for name, text in presence.facts.items()})
-        if presence.problem is not None:
-            return _refuse(presence.problem, lease, proof)
-        side = hardware_of(devices, driver=presence.driver, cuda=presence.cuda, machine=platform.machine())
-        proof.held = (*proof.held, side)
+        proof.facts.update({mark + name: text for name, text in result.facts.items()})
+        if result.problem is not None:
+            return _refuse(result.problem, lease, proof)
+        side = hardware_of(devices, driver=result.driver, cuda=result.cuda, machine=platform.machine())
+        proof.hardware = (*proof.hardware, side)
     problem = _frameworks(builds.builds(), simulated=lease.simulated, proof=proof)
     return proof if problem is None else _refuse(problem, lease, proof)
 
 
 def watch_imports(lease: Lease, proof: Proof) -> Callable[[], None]:
-    """Look at each framework once more as user code imports it, or now if it has; what is returned ends the watch.
+    """Check each framework when user code imports it, or now if it is imported already; returns what ends the watch.
 
     Real devices only. What does not hold raises a `GateError` out of the import, or becomes the proof's fallback.
     """
@@ -93,17 +98,17 @@ def watch_imports(lease: Lease, proof: Proof) -> Callable[[], None]:
         return _nothing
 
     def check(name: str) -> None:
-        _imported(name, lease, proof)
+        _check_import(name, lease, proof)
 
     names = dict.fromkeys([*_IMPORTED, *(name for vendor in by_vendor(lease.held) for name in vendor.frameworks)])
     for name in names:
         if sys.modules.get(name) is not None:
             check(name)
-    return imports.watch(names, check)
+    return _call_on_import(names, check)
 
 
-def _looked(vendor: Vendor, devices: Sequence[Device], lease: Lease, root: Path, patience: float) -> GateResult:
-    ask = GateRequest(
+def _ask_vendor(vendor: Vendor, devices: Sequence[Device], lease: Lease, root: Path, patience: float) -> GateResult:
+    request = GateRequest(
         devices=devices,
         memory=lease.memory,
         driver=lease.driver,
@@ -112,24 +117,26 @@ def _looked(vendor: Vendor, devices: Sequence[Device], lease: Lease, root: Path,
         patience=patience,
         environment=dict(os.environ),
     )
-    return vendor.prove(ask)
+    return vendor.prove(request)
 
 
-def _simulated(vendor: Vendor, devices: Sequence[Device], lease: Lease, root: Path, patience: float) -> GateResult:
+def _simulated_result(
+    vendor: Vendor, devices: Sequence[Device], lease: Lease, root: Path, patience: float
+) -> GateResult:
     models = ", ".join(sorted({device.model for device in devices}))
     facts = {"devices": f"{len(devices)} simulated ({models})"}
     driver, cuda = (lease.driver, lease.cuda) if vendor.simulation and vendor.simulation.facts else ("", None)
     if driver or cuda:
-        named = " ".join([driver, *([f"(CUDA {dotted(cuda)})"] if cuda else [])])
-        facts["driver"] = f"{named.strip()}, simulated"
+        versions = " ".join([driver, *([f"(CUDA {dotted(cuda)})"] if cuda else [])])
+        facts["driver"] = f"{versions.strip()}, simulated"
     return GateResult(facts=facts, driver=driver, cuda=cuda)
 
 
-def _frameworks(found: Sequence[Build], *, simulated: bool, proof: Proof) -> Problem | None:
-    """Note what the builds are, and the problem if none that counts is fit."""
+def _frameworks(installed: Sequence[Build], *, simulated: bool, proof: Proof) -> Problem | None:
+    """Note the installed builds in the proof; returns the problem if none that counts is fit."""
     problems: dict[str, Problem | None] = {}
-    for build in found:
-        problem = problems[build.framework] = _unfit(build, proof.held)
+    for build in installed:
+        problem = problems[build.framework] = _unfit(build, proof.hardware)
         if problem is not None and problem.cause == status.NO_GPU_BUILD and simulated:
             kind = "a CPU build" if build.cpu else f"built for {build.target}"
             proof.facts[build.framework] = f"{build.version} is {kind}: on real devices the gate would refuse it"
@@ -137,14 +144,14 @@ def _frameworks(found: Sequence[Build], *, simulated: bool, proof: Proof) -> Pro
         elif problem is not None:
             proof.facts[build.framework] = f"{builds.words(build)}; unfit: {problem.sentence}"
         else:
-            remarks = [note for side in proof.held for note in notes(build, side)]
+            remarks = [note for side in proof.hardware for note in notes(build, side)]
             proof.facts[build.framework] = "; ".join([builds.words(build), *remarks])
-    if not found:
+    if not installed:
         proof.facts["frameworks"] = f"none of {', '.join(builds.FRAMEWORKS)} is installed"
-    counted = [name for name in problems if sys.modules.get(name) is not None] or list(problems)
-    if not counted or any(problems[name] is None for name in counted):
+    relevant = [name for name in problems if sys.modules.get(name) is not None] or list(problems)
+    if not relevant or any(problems[name] is None for name in relevant):
         return None
-    return problems[counted[0]]
+    return problems[relevant[0]]
 
 
 def _unfit(build: Build, sides: Sequence[Hardware]) -> Problem | None:
@@ -153,11 +160,11 @@ def _unfit(build: Build, sides: Sequence[Hardware]) -> Problem | None:
     return problems[0] if all(problems) else None
 
 
-def _imported(name: str, lease: Lease, proof: Proof) -> None:
-    """Look at a framework that has just been imported."""
+def _check_import(name: str, lease: Lease, proof: Proof) -> None:
+    """Check a framework that has just been imported."""
     problem = _wrong_build(name, proof)
     if problem is None:
-        fact, problem = imports.asked(name, lease.held)
+        fact, problem = _ask_framework(name, lease.held)
         if fact:
             proof.facts[f"{name} in use"] = fact
     if problem is None:
@@ -172,7 +179,7 @@ def _imported(name: str, lease: Lease, proof: Proof) -> None:
 def _wrong_build(name: str, proof: Proof) -> Problem | None:
     """Why an imported framework is unfit by its build; none while another that is imported is fit."""
     problems = {
-        build.framework: _unfit(build, proof.held)
+        build.framework: _unfit(build, proof.hardware)
         for build in builds.builds()
         if build.framework == name or sys.modules.get(build.framework) is not None
     }
@@ -187,9 +194,124 @@ def _refuse(problem: Problem, lease: Lease, proof: Proof) -> Proof:
 
 
 def _error(problem: Problem, lease: Lease) -> GateError:
-    asked = f" (asked for: {lease.asked})" if lease.asked else ""
-    return GateError(f"{problem.sentence}{asked}", cause=problem.cause, fix=problem.fix)
+    request = f" (asked for: {lease.asked})" if lease.asked else ""
+    return GateError(f"{problem.sentence}{request}", cause=problem.cause, fix=problem.fix)
 
 
 def _nothing() -> None:
-    """The end of a watch that never began."""
+    """Ends a watch that never began."""
+
+
+# Imports that are watched
+
+
+def _call_on_import(names: Iterable[str], check: Callable[[str], None]) -> Callable[[], None]:
+    """Call `check` once for each of these packages, right after it is executed; returns what ends the watch.
+
+    What `check` raises comes out of the import.
+    """
+    finder = _WatchingFinder(set(names) - sys.modules.keys(), check)
+    sys.meta_path.insert(0, finder)
+
+    def end() -> None:
+        with contextlib.suppress(ValueError):  # the list was replaced, or the watch ended already
+            sys.meta_path.remove(finder)
+
+    return end
+
+
+class _WatchingFinder:
+    """Finds a watched package where Python finds it, with a loader around its own that calls back."""
+
+    def __init__(self, names: set[str], check: Callable[[str], None]) -> None:
+        self._names = names
+        self._check = check
+        self._looking = threading.local()
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
+        """A watched package's spec with a reporting loader; None for every other one."""
+        if name not in self._names or getattr(self._looking, "now", False):
+            return None
+        self._looking.now = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking.now = False
+        if spec is None or spec.loader is None:
+            return None
+        spec.loader = _ReportingLoader(spec.loader, self._executed)  # type: ignore[assignment]
+        return spec
+
+    def _executed(self, name: str) -> None:
+        if name in self._names:
+            self._names.discard(name)
+            self._check(name)
+
+
+class _ReportingLoader:
+    """Executes a package by its own loader, which the package gets back first, and then calls back."""
+
+    def __init__(self, loader: Any, executed: Callable[[str], None]) -> None:
+        self._loader = loader
+        self._executed = executed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """The module that its own loader creates."""
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute the package, and report it."""
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._executed(module.__name__)
+
+
+def _ask_framework(name: str, devices: Sequence[Device]) -> tuple[str, Problem | None]:
+    """A fact that an imported framework states about the devices, and the problem if it cannot use them."""
+    module = sys.modules.get(name)
+    facts: list[str] = []
+    for vendor, of_vendor in by_vendor(devices).items():
+        framework_check = vendor.frameworks.get(name)
+        if module is None or framework_check is None:
+            continue
+        fact, problem = _answer(name, module, framework_check, of_vendor)
+        if problem is not None:
+            return "", problem
+        facts.append(fact)
+    return "; ".join(filter(None, facts)), None
+
+
+def _answer(
+    name: str, module: Any, framework_check: FrameworkCheck, devices: Sequence[Device]
+) -> tuple[str, Problem | None]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            fact, problem = framework_check(module, devices)
+            raised = []
+        except Exception as error:  # a framework's own code, which raises what it likes where a driver fails
+            fact, problem, raised = "", None, [f"{type(error).__name__}: {error}"]
+    texts = [*raised, *(str(warning.message) for warning in caught)]
+    if raised or (problem is not None and texts):
+        return "", _classify(name, texts, problem)
+    return fact, problem
+
+
+def _classify(name: str, texts: Sequence[str], problem: Problem | None) -> Problem:
+    """The problem behind what a framework raised or warned of, by the table of failures; else the one it reported."""
+    from stoker.worker import signatures  # read when something failed: the table costs a start 2 ms
+
+    match = signatures.find_signature(texts, "")
+    if match is not None:
+        row, line = match
+        return Problem(cause=row.cause, sentence=f"{name}: {row.why} ({line})", fix=row.advice)
+    if problem is not None:
+        return problem
+    fix = "see whether `nvidia-smi` works here, and import it by hand"
+    return Problem(cause=status.DRIVER_BROKEN, sentence=f"{name} fails to look for devices: {texts[0]}", fix=fix)

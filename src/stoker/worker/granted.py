@@ -1,8 +1,8 @@
-"""The devices that a platform gave to a job, as the lease that gate and monitor know: taken over where the job runs.
+"""Fills a lease with the devices that a platform gave to a job, where the job runs.
 
-Slurm, Ray, a device plugin or a container's runtime have chosen them already, and say so by variables such as
-CUDA_VISIBLE_DEVICES, or by showing no others. A lease comes without devices (`backends.base.leasing`) and
-gets those that are visible here.
+Slurm, Ray, a device plugin or a container's runtime choose the devices, and state them by variables such as
+CUDA_VISIBLE_DEVICES, or hide all others. The lease comes without devices (`backends.base.leasing`) and gets those that
+are visible here.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from stoker.vendors.registry import environment_of, visibility_variables
 from stoker.worker.gate import GateError
 
 
-def taken(lease: Lease, simulate: str) -> Lease:
-    """The lease with the devices that this process may use, which it sees from then on as its steps will.
+def fill_lease(lease: Lease, simulate: str) -> Lease:
+    """The lease with the devices that this process may use; the environment shows them to it and to its steps.
 
-    With `simulate` they are those of the machine that it describes. Where there are fewer than the step asked for, it
-    is a `GateError`, or under the policy "prefer" the lease's fallback.
+    With `simulate` they are those of the machine that it describes. Fewer than the step asked for are a `GateError`, or
+    under the policy "prefer" the lease's fallback.
     """
     inventory = _inventory(simulate)
     devices = inventory.devices
@@ -59,9 +59,11 @@ def _inventory(simulate: str) -> Inventory:
 
 
 def _too_few(inventory: Inventory, count: int) -> str:
-    said = [f"{name}={os.environ[name]!r}" for name in sorted(visibility_variables()) if name in os.environ]
-    given = f"; the platform set {', '.join(said)}" if said else ", and the platform set no variable for them"
-    return f"{socket.gethostname()} shows {len(inventory.devices)} of {count} devices{given}"
+    variables = [f"{name}={os.environ[name]!r}" for name in sorted(visibility_variables()) if name in os.environ]
+    source = (
+        f"; the platform set {', '.join(variables)}" if variables else ", and the platform set no variable for them"
+    )
+    return f"{socket.gethostname()} shows {len(inventory.devices)} of {count} devices{source}"
 
 
 def _fix(inventory: Inventory) -> str:

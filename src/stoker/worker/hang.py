@@ -1,8 +1,8 @@
-"""Notices that the ranks of a step no longer get on, and asks each where it stands.
+"""Detects that the ranks of a step make no progress, and collects the stacks of each.
 
 A rank that waits in a collective operation uses next to no CPU, and so does one that sleeps or waits for a lock. A rank
-is still when it used none for `hang_after`. If all are, or one that is waits for others in a collective operation, the
-step hangs; a rank that is merely idle while others work does not.
+is still when it used none for `hang_after`. The step hangs if all ranks are still, or if one that is still waits for
+others in a collective operation; a rank that is merely idle while others work is no hang.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 STILL: Final = 0.01
 """Seconds of CPU in a second below which a process does nothing: keep-alives of threads cost less."""
 LOOKS: Final = 12
-"""How often in the time after which a rank hangs it is looked at."""
+"""Checks within the time after which a rank counts as hanging."""
 PATIENCE: Final = 3.0
 """Seconds that a rank gets to write its stacks."""
 _TAIL: Final = 64 * 1024
@@ -48,11 +48,11 @@ _COLLECTIVE: Final = re.compile(
 _WHERE: Final = re.compile(r"distributed|accelerate|multihost|mpi4py|horovod|deepspeed")
 
 
-class Watch:
-    """The ranks of one node. `report` is what was found when they hung: {rank: stacks}, and a sentence.
+class HangDetector:
+    """Watches the ranks of one node. `report` is filled when they hang: a sentence, and {rank: stacks}.
 
-    `lease` is what the node holds of devices: one that works is no stand-still, unless ranks wait for each other
-    (NCCL's own kernels keep a device busy while they wait).
+    `lease` holds the node's devices: while one of them works, ranks do not hang unless they wait for each other (NCCL's
+    own kernels keep a device busy while they wait).
     """
 
     def __init__(self, hang_after: float | None, lease: Lease | None = None) -> None:
@@ -66,26 +66,26 @@ class Watch:
         self.report: Mapping[str, Any] = {}
 
     def hangs(self, ranks: Mapping[int, int], now: float, folder: str) -> bool:
-        """Whether ranks (rank → pid) have come to a stand; then `report` says where they stand."""
+        """Whether ranks (rank → pid) hang; `report` then has where they stand."""
         if self._after is None or not ranks or now < self._looked + min(self._after / LOOKS, 10.0):
             return False
         passed, self._looked = now - self._looked, now
         for rank, pid in ranks.items():
-            known, before = self._used.get(rank, (0, 0.0))
+            last_pid, before = self._used.get(rank, (0, 0.0))
             used = processes.cpu_seconds(pid)
             self._used[rank] = (pid, used)
-            if known != pid or used - before > STILL * passed:
+            if last_pid != pid or used - before > STILL * passed:
                 self._still_since[rank] = now
         still = [rank for rank in ranks if now - self._still_since.get(rank, now) >= self._after]
         if not still or now < (self._busy_until if len(still) == len(ranks) else self._ask_again):
             return False
         stacks = _stacks(ranks, folder)
         waiting = {rank: name for rank, text in stacks.items() if (name := collective(text))}
-        # One that waits for data or a person is no hang as long as others work and nobody waits for it.
+        # A rank that waits for data or a person is no hang as long as others work and none waits for it.
         works = len(still) < len(ranks) or self._device_works()
         if works and not any(rank in waiting for rank in still):
-            # Asked too often they would do little else. Nor may they count as busy: ranks that came to a stand one
-            # after the other would never do so all at once.
+            # Ranks that are asked too often do little else. Nor may they count as busy: ranks that became still one
+            # after the other would never all be still at once.
             self._ask_again = now + self._after
             if len(still) == len(ranks):
                 self._busy_until = now + self._after  # a device worked: one kernel may take long
@@ -98,7 +98,7 @@ class Watch:
         return True
 
     def _device_works(self) -> bool:
-        """Whether the monitor beside the step has lately seen one of its devices compute."""
+        """Whether one of the step's devices computes, by the monitor's last sample."""
         if self._lease is None or not self._lease.samples:
             return False
         path = self._lease.samples
@@ -133,14 +133,14 @@ def _main_thread(stacks: str) -> list[str]:
     starts = [number for number, line in enumerate(lines) if line.startswith(("Thread ", "Current thread "))]
     if not starts:
         return lines
-    named = [number for number in starts if "MainThread" in lines[number]]
-    start = named[0] if named else starts[-1]
+    main_starts = [number for number in starts if "MainThread" in lines[number]]
+    start = main_starts[0] if main_starts else starts[-1]
     end = next((number for number in starts if number > start), len(lines))
     return lines[start:end]
 
 
 def _stacks(ranks: Mapping[int, int], folder: str) -> dict[int, str]:
-    """Every rank's stacks, by py-spy where it is there and may, else by the rank's own faulthandler."""
+    """Every rank's stacks, by py-spy where it is installed and permitted, else by the rank's own faulthandler."""
     stacks: dict[int, str] = {}
     spy = shutil.which("py-spy")
     for rank, pid in ranks.items():
@@ -160,7 +160,7 @@ def _stacks(ranks: Mapping[int, int], folder: str) -> dict[int, str]:
     while waiting and time.monotonic() < until:
         time.sleep(0.1)
         for rank in list(waiting):
-            text = _written(stacks_file(folder, rank), sizes[rank])
+            text = _read_from(stacks_file(folder, rank), sizes[rank])
             if text.endswith("\n") and "File " in text:
                 stacks[rank] = text
                 del waiting[rank]
@@ -176,7 +176,7 @@ def _size(path: str) -> int:
         return 0
 
 
-def _written(path: str, after: int) -> str:
+def _read_from(path: str, after: int) -> str:
     try:
         with open(path, "rb") as file:
             file.seek(after)
@@ -201,12 +201,12 @@ def _sentence(still: list[int], waiting: Mapping[int, str], ranks: list[int], af
 
 
 def _ranks(members: list[int]) -> str:
-    shown = ", ".join(map(str, sorted(members)[:16])) + (", …" if len(members) > 16 else "")
-    return f"rank {shown}" if len(members) == 1 else f"ranks {shown}"
+    numbers = ", ".join(map(str, sorted(members)[:16])) + (", …" if len(members) > 16 else "")
+    return f"rank {numbers}" if len(members) == 1 else f"ranks {numbers}"
 
 
 def _flight_recorder(ranks: Mapping[int, int], folder: str) -> dict[str, Any]:
-    """What NCCL's flight recorder writes when something is written into its pipe; nothing with gloo."""
+    """The records of NCCL's flight recorder, which a byte in its pipe triggers; none with gloo."""
     pipes = glob.glob(os.path.join(folder, "nccl-pipe-*"))
     for pipe in pipes:
         with contextlib.suppress(OSError):

@@ -25,16 +25,18 @@ GPUs are "cuda" too. https://docs.pytorch.org/docs/stable/cuda.html#memory-manag
 
 @attrs.frozen(kw_only=True, repr=False)
 class Freed:
-    """What `cleanup_memory` freed, in bytes: of this process's memory (None where that is not known), and by device.
-
-    `devices` has an entry for each cache that was looked at, such as "torch cuda:0"; `collected` counts objects.
-    """
+    """What `cleanup_memory` freed."""
 
     host: int | None = None
+    """Bytes of this process's memory; None where that is not known."""
     devices: Mapping[str, int] = attrs.field(factory=dict)
+    """Bytes of device memory by cache, such as "torch cuda:0"; an entry for each cache that was emptied."""
     collected: int = 0
+    """Objects that the garbage collector freed."""
     host_before: int | None = None
+    """Bytes of this process in memory before; None where that is not known."""
     host_after: int | None = None
+    """Bytes of this process in memory afterwards; None where that is not known."""
 
     def __repr__(self) -> str:
         parts = [f"{memory_text(size)} of {name}" for name, size in self.devices.items()]
@@ -52,7 +54,7 @@ def cleanup_memory() -> Freed:
     `tf.keras.backend.clear_session()` is not called, because it resets what models that are still in use share.
     """
     before = _resident()
-    collected = _collected()
+    collected = _collect_garbage()
     devices: dict[str, int] = {}
     for framework, free in _FRAMEWORKS.items():
         module = sys.modules.get(framework)
@@ -63,12 +65,12 @@ def cleanup_memory() -> Freed:
     return Freed(host=host, devices=devices, collected=collected, host_before=before, host_after=after)
 
 
-def _collected() -> int:
+def _collect_garbage() -> int:
     total = 0
     for _ in range(_ROUNDS):
-        found = gc.collect()
-        total += found
-        if not found:
+        freed = gc.collect()
+        total += freed
+        if not freed:
             break
     return total
 
@@ -85,15 +87,15 @@ def _resident() -> int | None:
 def _torch(torch: Any) -> Iterator[tuple[str, int]]:
     for kind in _TORCH_DEVICES:
         devices = getattr(torch, kind, None)
-        # Asked first: everything else would take some hundred megabytes of the device for a context of its own, and
+        # Checked first: everything else would take some hundred megabytes of the device for a context of its own, and
         # a process that forks later would hand its children a CUDA that does not work there.
         if devices is None or not getattr(devices, "is_initialized", bool)():
             continue
-        held = [devices.memory_reserved(index) for index in range(devices.device_count())]
+        reserved = [devices.memory_reserved(index) for index in range(devices.device_count())]
         devices.empty_cache()
         if hasattr(devices, "ipc_collect"):
             devices.ipc_collect()  # memory shared with processes that are gone
-        for index, size in enumerate(held):
+        for index, size in enumerate(reserved):
             yield f"torch {kind}:{index}", max(0, size - devices.memory_reserved(index))
     mps = getattr(torch, "mps", None)
     if mps is not None and torch.backends.mps.is_available():
@@ -109,9 +111,9 @@ def _jax(jax: Any) -> Iterator[tuple[str, int]]:
     if not getattr(bridge, "backends_are_initialized", bool)():
         return
     devices = jax.local_devices()
-    held = [_jax_bytes(device) for device in devices]
+    used = [_jax_bytes(device) for device in devices]
     jax.clear_caches()
-    for device, size in zip(devices, held):
+    for device, size in zip(devices, used):
         if size is not None:
             yield f"jax {device.platform}:{device.id}", max(0, size - (_jax_bytes(device) or 0))
 

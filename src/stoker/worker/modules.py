@@ -1,4 +1,4 @@
-"""Finds a step's function again in a process that is not the user's.
+"""Finds a step's function in a worker's process.
 
 A script is run under a name of its own, never as `__main__`, so that its main block stays quiet; a pipeline called
 outside a main block ends the import there (`core.request.NotTheDriver`), with all that was defined before in place.
@@ -24,23 +24,23 @@ def function_of(source: FunctionSource, read: Callable[[str], bytes]) -> Callabl
     if source.kind == "pickled":
         import pickle
 
-        return unwrapped(pickle.loads(read(source.digest)))
-    return unwrapped(object_of(source))
+        return unwrap(pickle.loads(read(source.digest)))
+    return unwrap(object_of(source))
 
 
 def object_of(source: FunctionSource) -> Any:
-    """What stands in a module under a source's name: a function, or the `Step` or `Pipeline` around it."""
-    found: Any = module_of(source)
+    """The object that a source names in its module: a function, or the `Step` or `Pipeline` around it."""
+    value: Any = module_of(source)
     for part in source.qualname.split("."):
         try:
-            found = getattr(found, part)
+            value = getattr(value, part)
         except AttributeError:
             raise SourceError(
                 f"{source.module} has no '{source.qualname}' here",
                 where=source.path,
                 fix="define the step at module level, above the call of the pipeline",
             ) from None
-    return found
+    return value
 
 
 def module_of(source: FunctionSource) -> ModuleType:
@@ -51,16 +51,16 @@ def module_of(source: FunctionSource) -> ModuleType:
     loaded = sys.modules.get(name)
     if loaded is not None and (source.kind != "script" or _same_file(loaded, source.path)):
         return loaded
-    was, request.WORKER = request.WORKER, True
+    before, request.WORKER = request.WORKER, True
     try:
         if source.kind == "script":
             return _script(name, source.path)
         return _module(name)
     finally:
-        request.WORKER = was
+        request.WORKER = before
 
 
-class _AsItIs(SourceFileLoader):
+class _UncachedLoader(SourceFileLoader):
     """Runs a file's source as it is now, never a compiled copy of it.
 
     Python takes a copy for current when the file's size and the second of its last change are the same. The driver,
@@ -82,22 +82,22 @@ def _module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except request.NotTheDriver:
-        # A failed import is dropped from sys.modules; what ran up to the pipeline's call is all we need.
+        # A failed import is dropped from sys.modules; what ran up to the pipeline's call is enough.
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
             raise SourceError(f"module '{name}' cannot be found by a worker") from None
-        return _executed(name, spec.origin, package=spec.parent or "")
+        return _execute(name, spec.origin, package=spec.parent or "")
 
 
 def _script(name: str, path: str) -> ModuleType:
-    module = _executed(name, path, package="")
+    module = _execute(name, path, package="")
     # Values that the driver pickled name their classes after its `__main__`, which is this same file.
     sys.modules["__main__"] = module
     return module
 
 
-def _executed(name: str, path: str, *, package: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path, loader=_AsItIs(name, path))
+def _execute(name: str, path: str, *, package: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path, loader=_UncachedLoader(name, path))
     if spec is None or spec.loader is None:
         raise SourceError(f"'{path}' is not a Python file that a worker can run")
     module = importlib.util.module_from_spec(spec)
@@ -108,15 +108,15 @@ def _executed(name: str, path: str, *, package: str) -> ModuleType:
         spec.loader.exec_module(module)
     except request.NotTheDriver:
         return module
-    except BaseException:  # half a module must not stay; raised again
+    except BaseException:  # half a module must not stay in sys.modules; raised again
         sys.modules.pop(name, None)
         raise
     return module
 
 
-def unwrapped(found: Any) -> Callable[..., Any]:
+def unwrap(value: Any) -> Callable[..., Any]:
     """The function inside a `Step`; other callables as they are."""
-    function = getattr(found, "__stoker_function__", found)
+    function = getattr(value, "__stoker_function__", value)
     if not callable(function):
-        raise SourceError(f"{found!r} is not a function")
+        raise SourceError(f"{value!r} is not a function")
     return function  # type: ignore[no-any-return]

@@ -1,11 +1,11 @@
 """Open MPI over the nodes of a gang, without ssh: `mpirun` on the head, its daemons where the nodes are.
 
-mpirun starts a daemon on each further node by a program that it takes for ssh. Here that program is this module: it
+mpirun starts a daemon on each further node by ssh, or by a program in its stead. Here that program is this module: it
 asks the node to start the daemon itself, so that ranks are processes of their node, with its variables and devices.
 
     python -m stoker.worker.mpigang lead mpirun …       on the head: waits for the nodes, runs mpirun, ends as it does
     python -m stoker.worker.mpigang follow              on the others: starts what it is told to, until mpirun is over
-    python -m stoker.worker.mpigang reach HOST WORDS…   what mpirun takes for ssh
+    python -m stoker.worker.mpigang reach HOST WORDS…   what mpirun runs as ssh
 
     node → head  {"op": "here", "node", "nonce"}, {"op": "proof", "proof"}, {"op": "ended", "code"}
     head → node  {"op": "proof", "proof", "nonce"}, {"op": "start", "command"}, {"op": "over", "code"}
@@ -43,15 +43,15 @@ _MODULE: Final = "stoker.worker.mpigang"
 MEET: Final = "STOKER_MPI_MEET"
 """host:port at which the head waits for the other nodes."""
 TOKEN: Final = "STOKER_MPI_TOKEN"
-"""What only the gang's own nodes know."""
+"""The secret of the gang's nodes."""
 NODE: Final = "STOKER_MPI_NODE"
 NODES: Final = "STOKER_MPI_NODES"
 PATIENCE: Final = "STOKER_MPI_PATIENCE"
 """Seconds that nodes wait for each other."""
 _REACH: Final = "STOKER_MPI_REACH"
-"""The head's socket for the program that mpirun takes for ssh."""
+"""The head's socket for the program that mpirun runs as ssh."""
 HOST: Final = "stoker-node-"
-"""What mpirun calls a further node; it is in no hosts file, and nobody looks it up."""
+"""Names of further nodes for mpirun; they are in no hosts file, and are never resolved."""
 
 FOREVER: Final = 10 * 365 * 86400.0
 """Seconds for nodes that wait for each other without a limit."""
@@ -72,7 +72,7 @@ def hosts(nodes: int) -> tuple[str, ...]:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run one of the three; its exit code."""
+    """Run one of the three programs; returns its exit code."""
     if words[0] == "reach":
         return _reach(words[1], " ".join(words[2:]))
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # folders are removed on the way out
@@ -83,7 +83,9 @@ def main(words: Sequence[str]) -> int:
         return 1
 
 
-def started(launcher: Launcher, argv: Argv, node: Node, arguments: Mapping[str, Any], gang: GangTask | None) -> Started:
+def start_command(
+    launcher: Launcher, argv: Argv, node: Node, arguments: Mapping[str, Any], gang: GangTask | None
+) -> Started:
     """What a node runs to start its ranks; `gang` is the job's, with mpirun on nodes that Stoker itself started."""
     program = launcher.head(arguments)
     if gang is None or gang.topology != "stoker" or program is None or not program.by_ssh:
@@ -94,7 +96,7 @@ def started(launcher: Launcher, argv: Argv, node: Node, arguments: Mapping[str, 
     return attrs.evolve(command, environment={**command.environment, AGENT: argv[-1]})
 
 
-def over_nodes(started: Started, node: Node, *, token: str, patience: float | None) -> Started:
+def over_nodes(command: Started, node: Node, *, token: str, patience: float | None) -> Started:
     """What a node runs so that mpirun, which a launcher made for the head's `hosts`, reaches it.
 
     The nodes meet at the gang's port, and the ranks at another one.
@@ -106,9 +108,11 @@ def over_nodes(started: Started, node: Node, *, token: str, patience: float | No
         NODES: str(node.nodes),
         PATIENCE: str(FOREVER if patience is None else patience),
     }
-    own = {**started.environment, "MASTER_PORT": str(free_port(node.head))} if node.rank == 0 else started.environment
-    part = ("lead", *started.argv) if node.rank == 0 else ("follow",)
-    return Started(argv=(sys.executable, "-m", _MODULE, *part), environment={**own, **meet})
+    environment = (
+        {**command.environment, "MASTER_PORT": str(free_port(node.head))} if node.rank == 0 else command.environment
+    )
+    part = ("lead", *command.argv) if node.rank == 0 else ("follow",)
+    return Started(argv=(sys.executable, "-m", _MODULE, *part), environment={**environment, **meet})
 
 
 # The head
@@ -119,7 +123,7 @@ def _lead(command: Sequence[str]) -> int:
     nodes, patience = int(os.environ[NODES]), float(os.environ[PATIENCE])
     host, port = _meeting()
     connections: dict[int, socket.socket] = {}
-    # Nobody listens there any more when mpirun starts: the ranks may meet at the same port.
+    # Closed when mpirun starts: the ranks may meet at the same port.
     with socket.create_server((host, port), family=_family(host), backlog=nodes) as listener:
         until = time.monotonic() + patience
         while len(connections) < nodes - 1:
@@ -131,7 +135,7 @@ def _lead(command: Sequence[str]) -> int:
                 raise MpiGangFailed(
                     f"node {missing} did not come to mpirun within {patience:g} s: every node has to start it"
                 ) from None
-            node = _admitted(connection)
+            node = _admit(connection)
             if node is None or node in connections:
                 connection.close()
             else:
@@ -150,12 +154,12 @@ class _Lead:
         self._asking: dict[int, socket.socket] = {}
 
     def run(self, command: Sequence[str]) -> int:
-        """Run it to its end, and tell the nodes."""
+        """Run mpirun to its end, and tell the nodes."""
         address = os.path.join(self._folder, "reach")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(address)
             listener.listen(len(self._connections) + 1)
-            self._selector.register(listener, selectors.EVENT_READ, lambda: self._asked(listener))
+            self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept_request(listener))
             for node, connection in self._connections.items():
                 self._selector.register(connection, selectors.EVENT_READ, self._hearing(node, connection))
             process = subprocess.Popen(command, env=self._environment(address))
@@ -178,7 +182,7 @@ class _Lead:
         with open(program, "w", encoding="utf-8") as file:
             file.write(f'#!/bin/sh\nexec "{sys.executable}" -m {_MODULE} reach "$@"\n')
         os.chmod(program, 0o700)
-        given = {
+        parameters = {
             "plm": "rsh",
             "plm_rsh_agent": program,
             "plm_rsh_no_tree_spawn": "1",  # else the nodes' daemons would start each other's
@@ -187,13 +191,13 @@ class _Lead:
         }
         if _meeting()[0].startswith("127."):
             # The nodes are one machine: the loopback is left out by default, and each node would bind the same cores.
-            given |= {"oob_tcp_if_include": "127.0.0.0/8", "btl_tcp_if_include": "127.0.0.0/8"}
-            given |= {"hwloc_base_binding_policy": "none", "mpi_yield_when_idle": "1"}
-        mine = {f"OMPI_MCA_{name}": value for name, value in given.items()}
+            parameters |= {"oob_tcp_if_include": "127.0.0.0/8", "btl_tcp_if_include": "127.0.0.0/8"}
+            parameters |= {"hwloc_base_binding_policy": "none", "mpi_yield_when_idle": "1"}
+        variables = {f"OMPI_MCA_{name}": value for name, value in parameters.items()}
         inherited = {name: value for name, value in os.environ.items() if name != TOKEN}
-        return {_REACH: address, **mine, **inherited}
+        return {_REACH: address, **variables, **inherited}
 
-    def _asked(self, listener: socket.socket) -> None:
+    def _accept_request(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
         message = _message(connection, None)
         name = "" if message is None else str(message["host"]).removeprefix(HOST)
@@ -228,7 +232,7 @@ class _Lead:
 
 
 def _check(program: str) -> None:
-    """Refuse what is not the Open MPI that this was written for."""
+    """Refuse any program but mpirun of Open MPI 4."""
     try:
         version = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
     except OSError as error:
@@ -247,7 +251,7 @@ def _follow() -> int:
     while True:
         with contextlib.suppress(OSError):
             connection = socket.create_connection((host, port), timeout=max(0.01, until - time.monotonic()))
-            if _introduced(connection, int(os.environ[NODE])):
+            if _introduce(connection, int(os.environ[NODE])):
                 break
             connection.close()
         if time.monotonic() > until:
@@ -275,7 +279,7 @@ def _follow() -> int:
 
 
 def _over(daemon: subprocess.Popen[bytes] | None, code: int) -> int:
-    """mpirun has ended; so does its daemon here."""
+    """Wait for the daemon after the end of mpirun, or end it; returns the exit code."""
     if daemon is not None:
         try:
             daemon.wait(LEAVE)
@@ -286,13 +290,13 @@ def _over(daemon: subprocess.Popen[bytes] | None, code: int) -> int:
 
 
 def _exit_code(code: int) -> int:
-    """As a shell says how a process ended."""
+    """A process's exit code as a shell gives it."""
     return code if code >= 0 else 128 - code
 
 
 @contextlib.contextmanager
 def _folders() -> Iterator[tuple[str, str]]:
-    """Where the daemon keeps its sockets, and where its ranks share memory: nodes of one machine would meet there."""
+    """Folders for the daemon's sockets and for its ranks' shared memory; nodes of one machine must not share them."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="stoker-mpi-") as session:
         shared = tempfile.mkdtemp(prefix="stoker-mpi-", dir=memory)
@@ -304,8 +308,8 @@ def _folders() -> Iterator[tuple[str, str]]:
 
 def _daemon(folders: tuple[str, str]) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name != TOKEN}
-    own = {"OMPI_MCA_orte_tmpdir_base": folders[0], "OMPI_MCA_btl_vader_backing_directory": folders[1]}
-    return {**inherited, **own}
+    variables = {"OMPI_MCA_orte_tmpdir_base": folders[0], "OMPI_MCA_btl_vader_backing_directory": folders[1]}
+    return {**inherited, **variables}
 
 
 def _reach(host: str, command: str) -> int:
@@ -316,11 +320,11 @@ def _reach(host: str, command: str) -> int:
     return 255 if message is None else int(message["code"]) & 0xFF
 
 
-# Who is who
+# Authentication
 
 
-def _admitted(connection: socket.socket) -> int | None:
-    """The node that came, once it has proved that it is of this gang; None for a stranger."""
+def _admit(connection: socket.socket) -> int | None:
+    """The number of the node that connected, once it has proved that it is of this gang; None for any other."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         hello = _message(connection, LEAVE)
         if hello is None:
@@ -333,8 +337,8 @@ def _admitted(connection: socket.socket) -> int | None:
     return None
 
 
-def _introduced(connection: socket.socket, node: int) -> bool:
-    """Whether who answers is the head of this gang, to which the node has proved itself."""
+def _introduce(connection: socket.socket, node: int) -> bool:
+    """Prove to the head that this node is of its gang; returns whether the head has proved itself, too."""
     nonce = secrets.token_hex(16)
     connection.sendall(wire.framed({"op": "here", "node": node, "nonce": nonce}))
     answer = _message(connection, LEAVE)
@@ -359,7 +363,7 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def _message(connection: socket.socket, patience: float | None) -> dict[str, Any] | None:
-    """The next message of the other end; None where it hangs up."""
+    """The next message; None where the other end hangs up."""
     frames = wire.Frames()
     connection.settimeout(patience)
     while data := connection.recv(_CHUNK):

@@ -1,8 +1,8 @@
 """One rank of a distributed step: the program that a launcher starts, once for each.
 
-It is two processes. The first stays small, passes signals on, and tells how the second ended, also if that was SIGKILL;
-a launcher tells this to nobody, or in words of its own. The second is the rank. Both speak with the node's agent
-(`worker.agent`) over a Unix socket, in frames:
+It is two processes. The first stays small, passes signals on, and reports how the second ended, also if that was by
+SIGKILL, which launchers report in their own words or not at all. The second is the rank. Both speak with the node's
+agent (`worker.agent`) over a Unix socket, in frames:
 
     watcher  → {"op": "hello", "rank", "local_rank", "world_size", "pid", "child"} … {"op": "exit", "rank", "status"}
     streams  → {"op": "stream", "rank", "name"}, and then what the rank writes, as it is
@@ -30,8 +30,8 @@ PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def connected(address: str, first: Mapping[str, Any]) -> socket.socket:
-    """A connection to the agent, begun with a message."""
+def connect(address: str, first: Mapping[str, Any]) -> socket.socket:
+    """Connect to the agent, and send a first message."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(address)
     connection.sendall(wire.framed(first))
@@ -39,12 +39,12 @@ def connected(address: str, first: Mapping[str, Any]) -> socket.socket:
 
 
 def main() -> None:
-    """`python -m stoker.worker.rank LAUNCHER ADDRESS`: the launcher says by variables which rank this is."""
+    """`python -m stoker.worker.rank LAUNCHER ADDRESS`; the launcher's variables tell which rank this is."""
     launcher = LAUNCHERS.load(sys.argv[1])
     address = os.environ.pop(AGENT, sys.argv[2])
-    place = place_of(os.environ, launcher)
+    position = place_of(os.environ, launcher)
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
-        stream = connected(address, {"op": "stream", "rank": place.rank, "name": name})
+        stream = connect(address, {"op": "stream", "rank": position.rank, "name": name})
         os.dup2(stream.fileno(), descriptor)
         stream.close()
     sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
@@ -57,29 +57,31 @@ def main() -> None:
     if child == 0:
         os.close(announce)
         _die_with(watcher)
-        os.read(announced, 1)  # its end: a result of a rank that nobody has announced would be lost
+        os.read(announced, 1)  # returns at the pipe's end: the result of an unannounced rank would be lost
         os.close(announced)
-        _rank(address, place, launcher)
+        _rank(address, position, launcher)
         return
     os.close(announced)
-    _watch(address, place, child, announce)
+    _watch(address, position, child, announce)
 
 
-def _watch(address: str, place: Place, child: int, announce: int) -> None:
-    """Stay until the rank has ended, say how, and end in the same way: the launcher looks at that."""
+def _watch(address: str, position: Place, child: int, announce: int) -> None:
+    """Wait for the rank's end, report it, and end in the same way, which is what the launcher sees."""
     for number in PASSED_ON:
         signal.signal(number, lambda number, frame: _pass_on(child, number))
-    hello = {"op": "hello", **attrs.asdict(place), "pid": os.getpid(), "child": child}
-    connection = connected(address, hello)
+    hello = {"op": "hello", **attrs.asdict(position), "pid": os.getpid(), "child": child}
+    connection = connect(address, hello)
     os.close(announce)
     _, status = os.waitpid(child, 0)
     try:
-        connection.sendall(wire.framed({"op": "exit", "rank": place.rank, "status": os.waitstatus_to_exitcode(status)}))
+        connection.sendall(
+            wire.framed({"op": "exit", "rank": position.rank, "status": os.waitstatus_to_exitcode(status)})
+        )
         connection.close()
     except (BrokenPipeError, ConnectionResetError):
-        sys.exit(1)  # the agent is gone, and with it everybody who could want to know
+        sys.exit(1)  # the agent is gone: nothing is left to report to
     if os.WIFSIGNALED(status):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank has left its own
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank has written its own core file
         if os.WTERMSIG(status) in PASSED_ON:
             signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
         os.kill(os.getpid(), os.WTERMSIG(status))
@@ -94,7 +96,7 @@ def _pass_on(child: int, number: int) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """End when the watcher does: a launcher that kills it means the rank."""
+    """End when the watcher does: a launcher that kills the watcher means the rank."""
     for number in PASSED_ON:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -106,28 +108,28 @@ def _die_with(parent: int) -> None:
             os._exit(1)
 
 
-def _rank(address: str, place: Place, launcher: Launcher) -> None:
-    """Run the step as this rank, and leave as Python leaves, so that the framework can clean up after itself."""
+def _rank(address: str, position: Place, launcher: Launcher) -> None:
+    """Run the step as this rank, and exit as Python does, so that the framework can clean up."""
     from stoker.core.codec import from_json, to_json
     from stoker.core.protocol import StepTask, WorkerJob
     from stoker.store.blobs import Blobs
     from stoker.worker import gate
     from stoker.worker.notice import Notice
-    from stoker.worker.worker import Worker, failed, prepare
+    from stoker.worker.worker import Worker, failure_result, prepare
 
-    connection = connected(address, {"op": "begin", "rank": place.rank})
-    spec = _received(connection)
+    connection = connect(address, {"op": "begin", "rank": position.rank})
+    spec = _receive_job(connection)
     sys.path[:] = spec["path"]
     os.chdir(spec["cwd"])
-    stacks = open(stacks_file(spec["folder"], place.rank), "wb", buffering=0)  # noqa: SIM115  as long as the process
+    stacks = open(stacks_file(spec["folder"], position.rank), "wb", buffering=0)  # noqa: SIM115  as long as the process
     faulthandler.register(STACKS, file=stacks, all_threads=True)
     prepare()
     notice = Notice(spec["grace"])
     notice.listen()
     job, step = from_json(WorkerJob, spec["job"], strict=False), from_json(StepTask, spec["step"], strict=False)
-    nodes = max(1, place.world_size // place.local_world_size)
-    job = attrs.evolve(job, context={**job.context, **attrs.asdict(place), "nodes": nodes})
-    step = attrs.evolve(step, discards=bool(place.rank and spec["gathers"] == "main"))
+    nodes = max(1, position.world_size // position.local_world_size)
+    job = attrs.evolve(job, context={**job.context, **attrs.asdict(position), "nodes": nodes})
+    step = attrs.evolve(step, discards=bool(position.rank and spec["gathers"] == "main"))
     if launcher.join is not None:
         launcher.join(os.environ)
     proof = gate.Proof()
@@ -139,16 +141,16 @@ def _rank(address: str, place: Place, launcher: Launcher) -> None:
         gate.watch_imports(from_json(Lease, spec["lease"], strict=False), proof)
     result = Worker(Blobs(spec["blobs"]), notice=notice).run(job, step)
     if proof.refused is not None and result.ok:
-        result = failed(proof.refused.cause, proof.refused)
+        result = failure_result(proof.refused.cause, proof.refused)
     result = attrs.evolve(result, fallback=proof.fallback)
     sys.stdout.flush()
     sys.stderr.flush()
-    connection.sendall(wire.framed({"op": "result", "rank": place.rank, "result": to_json(result)}))
+    connection.sendall(wire.framed({"op": "result", "rank": position.rank, "result": to_json(result)}))
     connection.close()
     sys.exit(0 if result.ok else 1)
 
 
-def _received(connection: socket.socket) -> dict[str, Any]:
+def _receive_job(connection: socket.socket) -> dict[str, Any]:
     frames = wire.Frames()
     while data := connection.recv(1 << 18):
         for document in frames.feed(data):

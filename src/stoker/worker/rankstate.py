@@ -1,4 +1,4 @@
-"""What the agent knows of each rank, and a rank's output on its way into lines."""
+"""The state of each rank as the agent keeps it, and a rank's output, split into lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Line = tuple[float, str, "int | None", str]
 AGENT: Final = "STOKER_RANK_AGENT"
 """The variable with the address of a node's agent, where one command of one launcher starts the ranks of all nodes."""
 STACKS: Final = signal.SIGRTMIN + 11 if sys.platform == "linux" else signal.SIGUSR2
-"""Has a rank write the stacks of its threads; users and schedulers keep SIGUSR1 and SIGUSR2 for themselves."""
+"""The signal on which a rank writes the stacks of its threads; users and schedulers use SIGUSR1 and SIGUSR2."""
 _LONGEST: Final = 1 << 20
 """Bytes without a newline after which they become a line all the same."""
 
@@ -30,26 +30,28 @@ def stacks_file(folder: str, rank: int) -> str:
 
 @attrs.define(kw_only=True)
 class RankState:
-    """One rank: its process, what it delivered, and how it ended. Times are of the monotonic clock.
-
-    `status`: its exit code, or the negative number of the signal that ended it; None while it runs.
-    """
+    """One rank: its process, its result, and how it ended."""
 
     rank: int
     child: int
+    """The pid of the rank itself, below its watcher."""
     restarts: int = 0
+    """How often its launcher has started it again."""
     result: StepResult | None = None
+    """None until it has delivered one."""
     status: int | None = None
+    """Its exit code, or the negative number of the signal that ended it; None while it runs."""
     failed_at: float = 0.0
+    """On the monotonic clock; 0 while it has not failed."""
 
     @property
     def succeeded(self) -> bool:
-        """Whether it delivered a result that is none of a failure."""
+        """Whether it delivered a result, and not that of a failure."""
         return self.result is not None and self.result.ok
 
 
-class Output:
-    """One stream of one process. `source` can be waited for."""
+class RankOutput:
+    """One output stream of one rank or launcher, split into lines. `source` is registered with a selector."""
 
     def __init__(self, name: str, rank: int | None, source: socket.socket | IO[bytes]) -> None:
         self.name = name
@@ -58,7 +60,7 @@ class Output:
         self._rest = b""
 
     def read(self, size: int) -> bytes | None:
-        """What is there; empty at the end, None where nothing is there yet."""
+        """What can be read now; empty at the end, None where nothing can be read yet."""
         try:
             if isinstance(self.source, socket.socket):
                 return self.source.recv(size)
@@ -68,17 +70,17 @@ class Output:
         except ConnectionResetError:
             return b""
 
-    def cut(self, data: bytes) -> list[Line]:
-        """The lines that are whole now."""
+    def feed(self, data: bytes) -> list[Line]:
+        """The lines that these bytes complete."""
         whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
         if len(self._rest) > _LONGEST:
             whole, newline, self._rest = whole + newline + self._rest, b"\n", b""
         return self._lines(whole) if newline else []
 
     def end(self) -> list[Line]:
-        """What is left without a newline."""
-        rest, self._rest = self._rest, b""
-        return self._lines(rest) if rest else []
+        """The last line, if it has no newline."""
+        data, self._rest = self._rest, b""
+        return self._lines(data) if data else []
 
     def _lines(self, data: bytes) -> list[Line]:
         now = time.time()

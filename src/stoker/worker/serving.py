@@ -1,7 +1,7 @@
 """A warm worker on this machine: takes jobs from a socket, one after the other, until the socket closes.
 
-Between jobs it puts back what a step may have bent: the working directory, the environment, who hears SIGTERM,
-processes left behind.
+Between jobs it restores what a step may have changed: the working directory, the environment, the handler of SIGTERM;
+and it ends processes that the step left behind.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LEFTOVER_GRACE: Final = 2.0
 def distribute(
     job: WorkerJob, step: StepTask, blobs: str, *, emit: Callable[[WorkerEvent], None], notice: Notice | None
 ) -> StepResult:
-    """Run a distributed step by its agent, which is imported for the first of them."""
+    """Run a distributed step by the agent, which is imported for the first of them."""
     from stoker.worker import agent
 
     return agent.run(job, step, blobs, emit=emit, notice=notice)
@@ -53,10 +53,10 @@ def serve(
     worker = Worker(Blobs(blobs_uri), checkpoints=checkpoints, notice=notice, distribute=distribute)
     worker.emit = lambda event: results.sendall(wire.framed(to_json(event)))
     steps: dict[int, StepTask] = {}
-    home, environment, own = os.getcwd(), dict(os.environ), os.getpid()
+    home, environment, own_pid = os.getcwd(), dict(os.environ), os.getpid()
     while True:
         notice.idle = True
-        data = b"" if notice.asked else jobs.recv(2 * wire.DATAGRAM_LIMIT)
+        data = b"" if notice.stop_requested else jobs.recv(2 * wire.DATAGRAM_LIMIT)
         notice.idle = False
         if not data:
             return
@@ -70,11 +70,11 @@ def serve(
         if job.timed:
             worker.emit(WorkerEvent(kind="began", job=job.job, time=time.time()))
         result = worker.run(job, step)
-        if os.getpid() != own:
-            os._exit(0 if result.ok else 1)  # a process that the step forked came back: it speaks for nobody
+        if os.getpid() != own_pid:
+            os._exit(0 if result.ok else 1)  # a process that the step forked returned here: it is no worker
         peak = _peak() if alone else 0
         _flush(libc)
-        left = _end_leftovers()
+        leftovers = _end_leftovers()
         if dict(os.environ) != environment:
             os.environ.clear()
             os.environ.update(environment)
@@ -83,9 +83,9 @@ def serve(
             _write(1, line)
             _write(2, line)
         notice.listen()
-        # Whoever told this process to end will kill it: nothing else may begin here.
-        retired = once or bool(left) or notice.asked or not _is_back_in(home)
-        result = attrs.evolve(result, peak=peak, left=left, retired=retired)
+        # A process that was asked to end will be killed: nothing else may begin here.
+        retired = once or bool(leftovers) or notice.stop_requested or not _is_back_in(home)
+        result = attrs.evolve(result, peak=peak, left=leftovers, retired=retired)
         results.sendall(wire.framed(to_json(result)))
         if retired:
             _flush(libc)
@@ -103,7 +103,7 @@ def _flush(libc: Any) -> None:
 
 
 def _reset_peak() -> None:
-    """Let the kernel forget this process's highest memory so far, so that the next reading is the next step's own.
+    """Reset this process's peak of memory in the kernel, so that the next reading is the next step's own.
 
     Linux: 5 in clear_refs resets the high-water mark that getrusage reports (proc(5)); 10 microseconds.
     """
@@ -118,7 +118,7 @@ def _reset_peak() -> None:
 
 
 def _peak() -> int:
-    """Bytes of memory that this process held at most since the last reset (not on Linux: since its start)."""
+    """The peak of this process's memory in bytes since the last reset (outside Linux: since its start)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
@@ -139,21 +139,21 @@ def _is_back_in(folder: str) -> bool:
 
 
 def _end_leftovers() -> int:
-    """End the processes that a step left behind, also those that left its group; how many there were."""
+    """End the processes that a step left behind, also those outside its group; returns how many there were."""
     if not _children_remain():
         return 0
-    ended: set[int] = set()
+    signalled: set[int] = set()
     deadline = time.monotonic() + _LEFTOVER_GRACE
     number = signal.SIGTERM
     while _children_remain():
         if time.monotonic() > deadline:
             number = signal.SIGKILL
         for child in children(os.getpid()):
-            if child not in ended or number == signal.SIGKILL:
-                ended.add(child)
+            if child not in signalled or number == signal.SIGKILL:
+                signalled.add(child)
                 _kill(child, number)
         time.sleep(0.005)
-    return len(ended)
+    return len(signalled)
 
 
 def _children_remain() -> bool:

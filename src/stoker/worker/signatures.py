@@ -46,10 +46,10 @@ class Signature:
     def seen_in(self, text: str) -> str:
         """The line that shows this failure, empty if none does."""
         # Compiled when the first failure is explained, not when a worker starts: sixty patterns take 20 ms.
-        found = re.search(self.pattern, text, re.MULTILINE)
-        if found is None:
+        match = re.search(self.pattern, text, re.MULTILINE)
+        if match is None:
             return ""
-        start, end = text.rfind("\n", 0, found.start()) + 1, text.find("\n", found.start())
+        start, end = text.rfind("\n", 0, match.start()) + 1, text.find("\n", match.start())
         line = text[start : end if end >= 0 else len(text)].strip()
         return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
@@ -409,7 +409,7 @@ PLACE: Final = (
     Signature(
         name="preempted",
         cause=status.PREEMPTED,
-        why="the platform took the machine away for somebody else",
+        why="the platform took the machine away for another user",
         advice=(
             "try again (`Retry(…, on=['preempted'])`) and go on from checkpoints; or ask for a place that is "
             "not taken away (resources.spot=false, a higher priority)"
@@ -693,7 +693,7 @@ TERMINATED: Final = f"look who asked for its end: a person, or a platform that t
 
 
 @functools.cache
-def offered() -> tuple[Signature, ...]:
+def third_party_rows() -> tuple[Signature, ...]:
     """The rows of other distributions, read once a process. One that cannot be loaded is passed over with a warning:
     the failure that is to be explained is the one that counts."""
     rows = []
@@ -714,12 +714,12 @@ def retryable_of(cause: str) -> Retryable:
     """Where another attempt may succeed after a cause."""
     if cause in RETRYABLE:
         return RETRYABLE[cause]
-    return next((row.retryable for row in offered() if row.cause == cause), "here")
+    return next((row.retryable for row in third_party_rows() if row.cause == cause), "here")
 
 
-def known(raised: Sequence[str], printed: str) -> tuple[Signature, str] | None:
-    """The first row seen in what was raised (each "type: message") or printed, and the line that shows it."""
-    for row in (*offered(), *ROWS):
+def find_signature(raised: Sequence[str], printed: str) -> tuple[Signature, str] | None:
+    """The first row that matches what was raised (each "type: message") or printed, and the line that shows it."""
+    for row in (*third_party_rows(), *ROWS):
         for text in raised:
             if line := row.seen_in(text):
                 return row, line
@@ -728,7 +728,7 @@ def known(raised: Sequence[str], printed: str) -> tuple[Signature, str] | None:
     return None
 
 
-def raised_in(lines: Iterable[str]) -> Iterator[str]:
+def exceptions_in(lines: Iterable[str]) -> Iterator[str]:
     """The exceptions that a process printed, as "type: message": what it died of without a word to the worker."""
     for line in lines:
         match = _RAISED.match(line)
@@ -742,18 +742,18 @@ def general(cause: str) -> tuple[str, str]:
     if cause in GENERAL:
         return GENERAL[cause]
     # Of several rows the last is the plainest.
-    row = next((row for row in reversed((*ROWS, *offered())) if row.cause == cause), None)
+    row = next((row for row in reversed((*ROWS, *third_party_rows())) if row.cause == cause), None)
     return (row.why, row.advice) if row is not None else ("", "")
 
 
 def xid_in(lines: Iterable[str]) -> tuple[Signature, str] | None:
     """The row of the gravest XID among lines of the kernel's log, and its line: hardware before a program's fault."""
-    found: list[tuple[Signature, str]] = []
+    rows: list[tuple[Signature, str]] = []
     for line in lines:
         match = _XID_LINE.search(line)
         if match is not None and (row := of_xid(int(match[2]))) is not None:
-            found.append((row, line[match.start() :]))
-    return min(found, key=lambda pair: pair[0].cause != status.GPU_HARDWARE, default=None)
+            rows.append((row, line[match.start() :]))
+    return min(rows, key=lambda pair: pair[0].cause != status.GPU_HARDWARE, default=None)
 
 
 def of_xid(number: int) -> Signature | None:

@@ -1,7 +1,7 @@
 """A fork server started ahead: it boots on another core while the driver still imports what it needs for the run.
 
-It knows nothing until a backend takes it and says hello; one that nobody takes goes away when its socket closes. Light,
-so that it can be started first.
+It is idle until a backend takes it and sends a hello; one that is not taken ends when its socket closes. This module is
+light, so that the server can be started first.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _CODE: Final = f"import sys; sys.path.insert(0, {_ROOT!r}); from stoker.worker.f
 
 
 class SpawnedServer:
-    """A fork server's process and our end of its socket; `interpreter` is another Python than this one."""
+    """A fork server's process and our end of its socket; `interpreter` is given where it is another Python."""
 
     def __init__(self, interpreter: Interpreter | None = None) -> None:
-        self.control, there = wire.packet_pair()
+        self.control, other_end = wire.packet_pair()
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 kept open as long as the server lives
         self.process = subprocess.Popen(
-            [*_begin(interpreter), str(there.fileno())],
+            [*_command(interpreter), str(other_end.fileno())],
             env=None if interpreter is None else {**os.environ, **interpreter.environment},
-            pass_fds=[there.fileno()],
+            pass_fds=[other_end.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self.errors,
             start_new_session=True,
         )
-        there.close()
+        other_end.close()
         self.pid = self.process.pid
 
-    def words(self) -> str:
-        """What it wrote to stderr last."""
+    def stderr_tail(self) -> str:
+        """The last that it wrote to stderr."""
         self.errors.seek(0)
         return self.errors.read()[-2000:].decode("utf-8", "replace").strip()
 
@@ -57,7 +57,7 @@ class SpawnedServer:
         self.errors.close()
 
 
-def _begin(interpreter: Interpreter | None) -> list[str]:
+def _command(interpreter: Interpreter | None) -> list[str]:
     if interpreter is None:
         return [sys.executable, "-c", _CODE]
     # Stoker is on its PYTHONPATH; a person's own packages for all environments (-s) are none of this one's.
@@ -68,22 +68,22 @@ _waiting: list[SpawnedServer] = []
 
 
 def start() -> None:
-    """Start one, unless one waits already."""
+    """Start a server, unless one waits already."""
     if not _waiting:
         _waiting.append(SpawnedServer())
 
 
 def take() -> SpawnedServer:
-    """The one that was started ahead, or a new one."""
+    """The server that was started ahead, or a new one."""
     return _waiting.pop() if _waiting else SpawnedServer()
 
 
 def discard() -> None:
-    """Let the one go that nobody took."""
+    """End a server that was started ahead and not taken."""
     while _waiting:
         boot = _waiting.pop()
         with contextlib.suppress(OSError):
             boot.control.shutdown(socket.SHUT_RDWR)
-        # It has no workers and may still be importing: there is nothing that it could put in order.
+        # It has no workers and may still be importing: there is nothing that it has to clean up.
         boot.process.kill()
         boot.close(10.0)

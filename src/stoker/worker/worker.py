@@ -1,9 +1,7 @@
-"""Runs one job: loads its inputs, calls the step, keeps its outputs, and says how it went. The same everywhere.
+"""Runs one job: loads its inputs, calls the step, saves its outputs, and returns the result. The same in every backend.
 
-A job comes as a `core.protocol.WorkerJob`, the result leaves as a `StepResult`. Of a step that holds devices the gate
-says what it proved of them.
-
-It must not know which backend it is in, nor talk to the database.
+A job is a `core.protocol.WorkerJob`, the result a `StepResult`; of a step that holds devices it has what the gate
+proved. This module knows neither the backend nor the database.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from stoker.core.status import (
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 from stoker.worker import failure, modules
-from stoker.worker.context import document_of, entered
+from stoker.worker.context import document_of, enter
 from stoker.worker.notice import Notice, Terminated
 
 if TYPE_CHECKING:
@@ -44,17 +42,17 @@ if TYPE_CHECKING:
 
 
 class TaskRunner(Protocol):
-    """What runs a task whose plan names a `runner`: made of the job, the step and the blobs, then called."""
+    """Runs a task whose plan names a `runner`: made of the job, the step and the blobs, then called."""
 
     def __call__(self) -> Any:
         """Run the task."""
 
-    def kept(self) -> dict[str, Any]:
-        """The artifacts that the task has made, by name."""
+    def save_outputs(self) -> dict[str, Any]:
+        """Save the artifacts that the task has made; returns them by name, as wires."""
 
 
 class Distribute(Protocol):
-    """Runs a step in the ranks of a launcher: `agent.run`, which a rank itself has no use for."""
+    """Runs a step in the ranks of a launcher (`agent.run`)."""
 
     def __call__(
         self,
@@ -70,10 +68,10 @@ class Distribute(Protocol):
 
 
 class Worker:
-    """What stays warm between jobs: the steps' functions and the way to the artifacts.
+    """Runs jobs one after the other; keeps the steps' functions and the store of artifacts between them.
 
-    `checkpoints` is the folder below which steps keep theirs, `notice` where they see that they should stop.
-    `distribute` runs the steps that have a launcher; a rank's worker gets none of those.
+    `checkpoints` is the folder below which steps keep theirs, `notice` shows them that they should stop. `distribute`
+    runs the steps that have a launcher; a rank's worker needs none.
     """
 
     def __init__(
@@ -88,79 +86,79 @@ class Worker:
         self._checkpoints = checkpoints
         self._notice = notice
         self._distribute = distribute
-        self.emit: Callable[[WorkerEvent], None] = _unheard
-        """Sends on what the ranks of a distributed step say while they run; put in by whoever has the way."""
+        self.emit: Callable[[WorkerEvent], None] = _drop_event
+        """Sends on the events of a distributed step's ranks while they run; set by the process with the connection."""
         self._functions: dict[tuple[str, ...], Callable[..., Any]] = {}
 
     def function(self, source: FunctionSource) -> Callable[..., Any]:
-        """The function of a source, found once."""
+        """The function of a source, looked up once."""
         name = (source.module, source.qualname, source.path, source.digest)
-        found = self._functions.get(name)
-        if found is None:
-            found = self._functions[name] = modules.function_of(source, self.blobs.read)
-        return found
+        function = self._functions.get(name)
+        if function is None:
+            function = self._functions[name] = modules.function_of(source, self.blobs.read)
+        return function
 
     def run(self, job: WorkerJob, step: StepTask) -> StepResult:
-        """Run a job of a step and return its result; raises nothing of the user's."""
+        """Run a job of a step and return its result; what user code raises becomes a result, too."""
         started = time.time()
         before = _cpu()
         if job.limit and self._notice is not None:
-            self._notice.heed(job.limit)
+            self._notice.watch_limit(job.limit)
         try:
             if job.kind == "hook":
-                result = self._hook(job)
+                result = self._run_hook(job)
             elif job.accelerators is not None:
-                result = self._behind_the_gate(job, step, job.accelerators)
+                result = self._run_with_devices(job, step, job.accelerators)
             else:
-                result = self._ran(job, step)
+                result = self._run_step(job, step)
         except Terminated as error:
-            result = failed(CANCELLED, error)
+            result = failure_result(CANCELLED, error)
         return attrs.evolve(result, job=job.job, start=started, end=time.time(), cpu=_cpu() - before)
 
-    def _behind_the_gate(self, job: WorkerJob, step: StepTask, lease: Lease) -> StepResult:
-        """A step that holds devices proves them before the first line of the user's code runs."""
+    def _run_with_devices(self, job: WorkerJob, step: StepTask, lease: Lease) -> StepResult:
+        """Run a step that holds devices, once the gate has proved them."""
         from stoker.worker import gate
 
         try:
-            proof = gate.opened(lease)
+            proof = gate.prove(lease)
             unwatch = gate.watch_imports(lease, proof)
         except gate.GateError as error:
-            return failed(error.cause, error)
+            return failure_result(error.cause, error)
         if proof.fallback:
             from stoker.vendors.table import NO_DEVICES
 
             os.environ.update(NO_DEVICES)
             job = attrs.evolve(job, context={**job.context, "devices": ()})
         try:
-            result = self._ran(job, step)
+            result = self._run_step(job, step)
         finally:
             unwatch()  # under --debug the process goes on
         if proof.refused is not None and result.ok:
             # The user's code caught it; the proof failed all the same.
-            result = failed(proof.refused.cause, proof.refused)
+            result = failure_result(proof.refused.cause, proof.refused)
         return attrs.evolve(result, proved=proof.facts, fallback=proof.fallback or result.fallback)
 
-    def _ran(self, job: WorkerJob, step: StepTask) -> StepResult:
-        """The step in this process, or in the ranks of a launcher."""
+    def _run_step(self, job: WorkerJob, step: StepTask) -> StepResult:
+        """Run the step in this process, or in the ranks of a launcher."""
         if job.launch is None:
-            return self._step(job, step)
+            return self._run_in_process(job, step)
         if self._distribute is None:
             raise ValueError(f"job {job.job} is distributed, and this worker runs single processes")
         document = document_of(job, self._checkpoints)
         job = attrs.evolve(job, context=document)
         return self._distribute(job, step, self.blobs.uri, emit=self.emit, notice=self._notice)
 
-    def _step(self, job: WorkerJob, step: StepTask) -> StepResult:
+    def _run_in_process(self, job: WorkerJob, step: StepTask) -> StepResult:
         try:
             function = self.function(step.source)
         except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # the user's module runs here
-            return failed(IMPORT_ERROR, error)
-        with entered(document_of(job, self._checkpoints), notice=self._notice):
-            return self._called(function, job, step)
+            return failure_result(IMPORT_ERROR, error)
+        with enter(document_of(job, self._checkpoints), notice=self._notice):
+            return self._call(function, job, step)
 
-    def _called(self, function: Callable[..., Any], job: WorkerJob, step: StepTask) -> StepResult:
+    def _call(self, function: Callable[..., Any], job: WorkerJob, step: StepTask) -> StepResult:
         task: TaskRunner | None = None
         try:
             if step.runner:
@@ -171,26 +169,26 @@ class Worker:
         except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # unpickling runs the user's code
-            return failed(INPUT_ERROR, error)
+            return failure_result(INPUT_ERROR, error)
         try:
             returned = (task or function)(**arguments)
         except (Terminated, KeyboardInterrupt):
             raise
         except SystemExit as error:
-            if self._notice is not None and self._notice.asked:
-                return failed(CANCELLED, error, message="the step left when it was asked to end")
+            if self._notice is not None and self._notice.stop_requested:
+                return failure_result(CANCELLED, error, message="the step left when it was asked to end")
             if self._notice is not None and self._notice.limit:
-                return failed(TIMED_OUT, error, message="the step left before the platform's limit of its time")
-            return failed(EXITED, error, message=f"the step called sys.exit({error.code!r})")
+                return failure_result(TIMED_OUT, error, message="the step left before the platform's limit of its time")
+            return failure_result(EXITED, error, message=f"the step called sys.exit({error.code!r})")
         except BaseException as error:  # the user's code
-            return failed(USER_ERROR, error)
+            return failure_result(USER_ERROR, error)
         del arguments
         try:
-            return StepResult(ok=True, outputs=task.kept() if task else self._kept(returned, step))
+            return StepResult(ok=True, outputs=task.save_outputs() if task else self._save_outputs(returned, step))
         except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # pickling runs the user's code
-            return failed(UNSERIALIZABLE if isinstance(error, SerializationError) else USER_ERROR, error)
+            return failure_result(UNSERIALIZABLE if isinstance(error, SerializationError) else USER_ERROR, error)
 
     def _value(self, tree: Mapping[str, Any]) -> Any:
         if "value" in tree:
@@ -199,7 +197,7 @@ class Worker:
             return [self._value(item) for item in tree["list"]]
         return {name: self._value(item) for name, item in tree["dict"].items()}
 
-    def _kept(self, returned: Any, step: StepTask) -> dict[str, Any]:
+    def _save_outputs(self, returned: Any, step: StepTask) -> dict[str, Any]:
         names = step.outputs
         if step.discards:
             return {}
@@ -213,9 +211,9 @@ class Worker:
         if not step.unpack:
             return {names[0]: self._artifact(names[0], returned, step).wire()}
         if not isinstance(returned, (tuple, list)) or len(returned) != len(names):
-            got = f"{len(returned)} values" if isinstance(returned, (tuple, list)) else type(returned).__name__
+            text = f"{len(returned)} values" if isinstance(returned, (tuple, list)) else type(returned).__name__
             raise SerializationError(
-                f"step '{step.name}' says that it returns {len(names)} values ({', '.join(names)}), got {got}",
+                f"step '{step.name}' says that it returns {len(names)} values ({', '.join(names)}), got {text}",
                 fix="return a tuple with one value for each output, or change the return annotation",
             )
         return {name: self._artifact(name, value, step).wire() for name, value in zip(names, returned)}
@@ -229,7 +227,7 @@ class Worker:
             error.where = error.where or f"step '{step.name}', output '{name}'"
             raise
 
-    def _hook(self, job: WorkerJob) -> StepResult:
+    def _run_hook(self, job: WorkerJob) -> StepResult:
         assert job.hook is not None  # a job of this kind has one
         try:
             hook = self.function(job.hook)
@@ -238,19 +236,19 @@ class Worker:
         except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # the user's code
-            return failed(USER_ERROR, error)
+            return failure_result(USER_ERROR, error)
         return StepResult(ok=True)
 
 
-def _unheard(event: WorkerEvent) -> None:
-    """Nobody listens."""
+def _drop_event(event: WorkerEvent) -> None:
+    """Discard an event."""
 
 
-def failed(cause: str, error: BaseException, *, message: str = "") -> StepResult:
+def failure_result(cause: str, error: BaseException, *, message: str = "") -> StepResult:
     """The result of a job that an exception ended."""
-    document = failure.described(error)
-    if isinstance(error, StokerError) and (own := getattr(error, "cause", "")) in CAUSES:
-        cause = own  # the gate's errors know theirs, wherever they are raised
+    document = failure.describe_exception(error)
+    if isinstance(error, StokerError) and (own_cause := getattr(error, "cause", "")) in CAUSES:
+        cause = own_cause  # the gate's errors carry theirs
     if message:
         document = attrs.evolve(document, message=message)
     return StepResult(ok=False, cause=cause, error=document)
@@ -258,19 +256,19 @@ def failed(cause: str, error: BaseException, *, message: str = "") -> StepResult
 
 def _cpu() -> float:
     """Seconds of CPU used so far by this process and its children that have ended."""
-    own = resource.getrusage(resource.RUSAGE_SELF)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    return usage.ru_utime + usage.ru_stime + children.ru_utime + children.ru_stime
 
 
 def prepare() -> None:
-    """What a process that runs steps needs of Python itself."""
-    _fresh_randomness()
-    _logging_is_captured()
+    """Set up Python in a process that runs steps: random numbers and logging."""
+    _reseed()
+    _capture_logging()
 
 
-def _fresh_randomness() -> None:
-    """Forked processes would all draw the same random numbers otherwise."""
+def _reseed() -> None:
+    """Seed the generators anew, since forked processes would all draw the same numbers."""
     random.seed()
     # By the submodule's name: numpy imports numpy.random lazily, and importing it here would cost every fork 10 ms.
     numpy_random = sys.modules.get("numpy.random")
@@ -289,8 +287,8 @@ class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
         self.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
 
 
-def _logging_is_captured() -> None:
-    """Records of INFO and above reach the step's log unless the user's own handlers take them.
+def _capture_logging() -> None:
+    """Send records of INFO and above to the step's log unless the user's own handlers take them.
 
     `lastResort` is asked only while no handler is set, so that a step's `logging.basicConfig` keeps its meaning.
     """

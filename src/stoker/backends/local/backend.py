@@ -166,7 +166,7 @@ class LocalBackend:
         try:
             server.fork(line, environment)
         except BackendError:
-            line.let_go()
+            line.close_worker_ends()
             line.close()
             raise
         self._lines[line.number] = line
@@ -333,7 +333,7 @@ class LocalBackend:
     def _server_is_gone(self, server: ServerHandle) -> None:
         """Everything that ran is lost with it; the next job starts another one, without importing ahead."""
         self._servers.gone(server)
-        words = server.last_words()
+        words = server.stderr_tail()
         server.close()
         message = "the process that held the workers went away" + (f": {words}" if words else "")
         for line in [line for line in self._lines.values() if line.server is server]:
