@@ -14,7 +14,7 @@ from stoker.core.launch import Launch
 from stoker.core.launch import plain as plainly
 from stoker.launchers import accelerate, base, torchrun
 from stoker.launchers.accelerate import ARGUMENTS
-from stoker.launchers.arguments import Argument, argument_value, argument_words, arguments_of, installed
+from stoker.launchers.arguments import Argument, argument_value, argument_words, arguments_of, installed_arguments
 from stoker.launchers.base import Launcher, Node
 from stoker.launchers.options import resolve_launch
 from stoker.launchers.registry import LAUNCHERS, launcher_named
@@ -220,5 +220,5 @@ def test_newer_arguments_are_asked_for() -> None:
 
 
 def test_a_launcher_that_is_not_installed_has_nothing_newer() -> None:
-    assert installed("package_that_nobody_has:parser", "accelerate") == {}
-    assert installed("argparse:no_such_parser", "") == {}
+    assert installed_arguments("package_that_nobody_has:parser", "accelerate") == {}
+    assert installed_arguments("argparse:no_such_parser", "") == {}

@@ -17,7 +17,7 @@ from stoker.config import MPI, Accelerate, Command, DeepSpeed, Jax, Launch, Torc
 from stoker.core.launch import plain
 from stoker.launchers import jax
 from stoker.launchers.accelerate import CONFIG
-from stoker.launchers.base import Node, Started, Target, target_of
+from stoker.launchers.base import Node, NodeCommand, Target, target_of
 from stoker.launchers.options import resolve_launch
 from stoker.launchers.registry import launcher_named, place_of
 
@@ -38,12 +38,12 @@ SECOND = Node(
 FIRST = Node(**{**{name: getattr(SECOND, name) for name in ("nodes", "processes", "head", "hosts", "port")}, "rank": 0})
 
 
-def started(launch: Launch, node: Node, argv: tuple[str, ...] = WORKER) -> Started:
+def started(launch: Launch, node: Node, argv: tuple[str, ...] = WORKER) -> NodeCommand:
     complete = resolve_launch(plain(launch))
     assert complete is not None
     arguments = {**complete.arguments, **({"command": complete.command} if complete.command else {})}
     made = launcher_named(complete.launcher)(argv, node, arguments)
-    assert isinstance(made, Started)
+    assert isinstance(made, NodeCommand)
     return made
 
 
@@ -230,8 +230,8 @@ def test_jax() -> None:
 
 def test_devices_are_dealt_out_evenly() -> None:
     node = Node(processes=2, devices=("a", "b", "c"))
-    assert [jax.dealt(node, local) for local in range(2)] == [[0, 1], [2]]
-    assert jax.dealt(Node(devices=("a", "b")), 0) == [], "one process has them all"
+    assert [jax.devices_of_process(node, local) for local in range(2)] == [[0, 1], [2]]
+    assert jax.devices_of_process(Node(devices=("a", "b")), 0) == [], "one process has them all"
     assert started(Jax(), Node(processes=2, cpu=True)).environment["JAX_PLATFORMS"] == "cpu"
 
 
@@ -243,7 +243,7 @@ def test_a_command_of_ones_own() -> None:
 
 
 def test_no_launcher() -> None:
-    assert launcher_named("single")(WORKER, ALONE, {}) == Started(argv=WORKER)
+    assert launcher_named("single")(WORKER, ALONE, {}) == NodeCommand(argv=WORKER)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from stoker import pipeline, step
 from stoker.core.errors import GraphError
-from stoker.core.graph import Constant, FromStep, Many, Node
+from stoker.core.graph import Constant, FromStep, GraphNode, Many
 from stoker.pipelines.tracing import ACTIVE
 
 
@@ -35,11 +35,11 @@ class Session:
     """Runs every node at once, in the body's own thread, the way a debugger would."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, GraphNode] = {}
         self.values: dict[tuple[str, str], Any] = {}
         self.asked: list[str] = []
 
-    def submit(self, node: Node) -> None:
+    def submit(self, node: GraphNode) -> None:
         assert ACTIVE.get() is None, "a step that runs here is a plain function"
         self.nodes[node.key] = node
         inputs = {name: self._value(binding) for name, binding in node.bindings.items()}

@@ -9,7 +9,7 @@ import pytest
 
 from stoker import each, pipeline, step
 from stoker.core.errors import GraphError, ParameterError
-from stoker.core.graph import Constant, FromStep, Many, Node
+from stoker.core.graph import Constant, FromStep, GraphNode, Many
 
 
 @step
@@ -46,7 +46,7 @@ def total(sizes: list[int]) -> int:
 def touch(file: str) -> None: ...
 
 
-def nodes(body: Any) -> dict[str, Node]:
+def nodes(body: Any) -> dict[str, GraphNode]:
     return {node.key: node for node in pipeline(name="flow")(body).trace().nodes}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from stoker import pipeline, step
 from stoker.core.errors import GraphError, ParameterError, UsageError
-from stoker.core.graph import Constant, Entries, FromStep, Graph, Many, Node, upstream
+from stoker.core.graph import Constant, Entries, FromStep, Graph, GraphNode, Many, upstream
 
 
 @step
@@ -52,7 +52,7 @@ def traced(body: Any, **options: Any) -> Graph:
     return pipeline(name="flow", **options)(body).trace()
 
 
-def nodes(body: Any, **options: Any) -> dict[str, Node]:
+def nodes(body: Any, **options: Any) -> dict[str, GraphNode]:
     return {node.key: node for node in traced(body, **options).nodes}
 
 
@@ -68,7 +68,7 @@ def plain(binding: Any) -> Any:
     return {name: plain(item) for name, item in binding.items.items()}
 
 
-def bindings(node: Node) -> dict[str, Any]:
+def bindings(node: GraphNode) -> dict[str, Any]:
     return {name: plain(binding) for name, binding in node.bindings.items()}
 
 

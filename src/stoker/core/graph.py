@@ -82,7 +82,7 @@ Binding = Constant | FromStep | Many | Entries
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Node:
+class GraphNode:
     """One call of a step."""
 
     key: str
@@ -103,7 +103,7 @@ class Graph:
     """A traced pipeline. `layers` are its settings, weakest first; `hooks` are called when the whole run is over."""
 
     name: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[GraphNode, ...]
     parameters: Mapping[str, Any]
     layers: tuple[Layer, ...] = ()
     hooks: Mapping[str, Callable[..., Any]] = attrs.field(factory=dict)
@@ -122,7 +122,7 @@ def sources_of(binding: Binding) -> list[FromStep]:
     return []
 
 
-def upstream(node: Node) -> list[str]:
+def upstream(node: GraphNode) -> list[str]:
     """The keys that must succeed before the node can start, each once, in order."""
     keys = [source.node for binding in node.bindings.values() for source in sources_of(binding)]
     return list(dict.fromkeys([*keys, *node.after]))
@@ -130,7 +130,7 @@ def upstream(node: Node) -> list[str]:
 
 def check(graph: Graph) -> None:
     """Raise a `GraphError` for a duplicate key, a link to nowhere, or a cycle; linear in nodes and links."""
-    by_key: dict[str, Node] = {}
+    by_key: dict[str, GraphNode] = {}
     for node in graph.nodes:
         if node.key in by_key:
             raise GraphError(

@@ -13,7 +13,7 @@ from stoker.backends.base.backend import RunningBackend
 from stoker.core import findings as checks
 from stoker.core.artifact import from_wire
 from stoker.core.errors import PreflightError, RunCancelled, RunFailed
-from stoker.core.graph import Node
+from stoker.core.graph import GraphNode
 from stoker.core.plan import StepPlan
 from stoker.core.status import STEP_GOOD
 from stoker.engine import events as ev
@@ -98,7 +98,7 @@ class DynamicBody:
 
     # The session of the pipeline's front end
 
-    def submit(self, node: Node) -> None:
+    def submit(self, node: GraphNode) -> None:
         """Plan a node and add it to the run; refused at once where its backend would refuse it."""
         runner = self._running()
         step = self._planner.step_plan(node)

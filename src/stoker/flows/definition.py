@@ -18,7 +18,7 @@ import attrs
 from stoker.core.artifact import from_wire
 from stoker.core.errors import GraphError, SourceError, UsageError, nearest
 from stoker.core.flow import FlowGraph
-from stoker.core.graph import Graph, Node, StepSpec
+from stoker.core.graph import Graph, GraphNode, StepSpec
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.request import RunOption
 from stoker.core.settings import Layer
@@ -337,7 +337,7 @@ class FlowDefinition:
         predecessors = self.graph.before()
         functions = transitions.steps_of(self.written)
         nodes = [
-            Node(
+            GraphNode(
                 key=name,
                 step=StepSpec(
                     name=name,

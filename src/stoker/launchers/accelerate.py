@@ -1,9 +1,10 @@
-"""`accelerate launch` on each node, so that it does what its arguments say.
+"""`accelerate launch` on each node, with options that make it follow its arguments.
 
-Left to itself it reads a file in the user's home that may say otherwise, starts one process for `--cpu
---num_processes 2`, and several that each believe to be alone where it is not told of several GPUs (`_validate_launch_
-command` and `launch_command`, https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/commands/launch.py).
-The table of arguments is from its own parser in the same file.
+By default it also reads a file in the user's home that may contradict them, starts one process for `--cpu
+--num_processes 2`, and starts processes that each take themselves for the only one without `--multi_gpu`
+(`_validate_launch_command` and `launch_command`,
+https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/commands/launch.py). The table of arguments is
+from its own parser in the same file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
 from stoker.core.findings import Finding
 from stoker.core.launch import Launch, Outputs
 from stoker.core.units import UNSET
-from stoker.launchers.arguments import Argument, installed
+from stoker.launchers.arguments import Argument, installed_arguments
 from stoker.launchers.base import (
     SCRIPT,
     Argv,
@@ -22,10 +23,10 @@ from stoker.launchers.base import (
     Launcher,
     Layout,
     Node,
-    Started,
-    known,
+    NodeCommand,
+    complete_table,
     launch_of,
-    refused,
+    refusal,
     target_of,
     words,
 )
@@ -34,11 +35,11 @@ if TYPE_CHECKING:
     from stoker.launchers.base import Duration
 
 PARADIGMS: Final = ("multi_gpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm")
-"""Each says how several ranks work together; without any, only one is started."""
+"""Ways in which several ranks work together; without one, only one rank is started."""
 CONFIG: Final = Path(__file__).with_name("accelerate_config.json")
-"""Says nothing beyond the defaults. Without a file, the one in the user's home would be read."""
+"""A file with the defaults only. Without it, the one in the user's home would be read."""
 EXCLUSIVE: Final = ("cpu", "multi_gpu", "tpu", "use_deepspeed", "use_fsdp")
-"""Of these it takes one at a time."""
+"""Flags of which it takes one at a time."""
 
 # bf16 in tensor cores from Ampere on, fp8 from Ada Lovelace on:
 # https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/examples/fp8_primer.html and
@@ -218,8 +219,8 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {
     "parallelism_config_sp_seq_length_is_variable": TRUTH,
     "parallelism_config_sp_attn_implementation": TEXT,
 }
-"""Every argument of version 1.15 by its Python name, in the groups of the command's own help. What a newer version adds
-is asked of the installed one."""
+"""Every argument of version 1.15 by Python name, in the groups of the command's help. `newer` reads those of newer
+versions."""
 
 
 def Accelerate(  # noqa: N802  a value by its name, as in Retry(3)
@@ -234,40 +235,40 @@ def Accelerate(  # noqa: N802  a value by its name, as in Retry(3)
     `num_processes` is the number of ranks on all machines, as Accelerate has it. Several processes with `cpu=True` are
     several ranks that talk through gloo; the command itself would start one.
     """
-    own = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
-    return launch_of(LAUNCHER, own, launch_arguments)
+    options = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
+    return launch_of(LAUNCHER, options, launch_arguments)
 
 
-def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
+def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:
     """`accelerate launch` for one node; its ranks learn their place from torch's variables."""
-    given = {name: value for name, value in arguments.items() if value is not None}
-    cpu = bool(given.pop("cpu", False)) or node.cpu
-    given["num_processes"] = node.world_size
-    given["num_machines"] = node.nodes
-    given["main_process_port"] = given.get("main_process_port", node.port)
-    given.setdefault("gpu_ids", ["all"])
+    values = {name: value for name, value in arguments.items() if value is not None}
+    cpu = bool(values.pop("cpu", False)) or node.cpu
+    values["num_processes"] = node.world_size
+    values["num_machines"] = node.nodes
+    values["main_process_port"] = values.get("main_process_port", node.port)
+    values.setdefault("gpu_ids", ["all"])
     if node.nodes > 1:
-        given |= {"machine_rank": node.rank, "main_process_ip": node.head}
-        # "pdsh", its default, would start the other nodes by ssh from each of them.
-        given.setdefault("deepspeed_multinode_launcher", "standard")
+        values |= {"machine_rank": node.rank, "main_process_ip": node.head}
+        # Its default, "pdsh", would start the other nodes by ssh from each node.
+        values.setdefault("deepspeed_multinode_launcher", "standard")
     environment = {"PET_RDZV_ID": node.rendezvous}
     if node.nodes > 1:
-        # c10d would hand out this node's full name, which other nodes need not be able to resolve.
+        # c10d would publish this node's full name, which other nodes may not resolve.
         environment["PET_LOCAL_ADDR"] = node.address
-    given |= _paradigm(given, node, cpu)
+    values |= _paradigm(values, node, cpu)
     if cpu:
         environment["ACCELERATE_USE_CPU"] = "true"
-    if "config_file" not in given:
-        given["config_file"] = str(CONFIG)
+    if "config_file" not in values:
+        values["config_file"] = str(CONFIG)
     target = target_of(argv)
     shape = {"module": ["--module"], "script": [], "program": ["--no_python"]}[target.kind]
     python = target.python or (node.python,)
-    return Started(
+    return NodeCommand(
         argv=(
             *python,
             "-m",
             "accelerate.commands.launch",
-            *words(known(ARGUMENTS, given, newer), given),
+            *words(complete_table(ARGUMENTS, values, newer), values),
             *shape,
             target.name,
             *target.rest,
@@ -276,36 +277,36 @@ def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
     )
 
 
-def _paradigm(given: Mapping[str, Any], node: Node, cpu: bool) -> dict[str, Any]:
-    """The flags that make as many ranks as are asked for."""
-    chosen = any(given.get(name) for name in PARADIGMS)
+def _paradigm(values: Mapping[str, Any], node: Node, cpu: bool) -> dict[str, Any]:
+    """The flags that start as many ranks as requested."""
+    has_paradigm = any(values.get(name) for name in PARADIGMS)
     if node.world_size == 1:
-        # One rank for itself: `--multi_gpu` would be refused.
-        return {"cpu": cpu and not chosen}
+        # `--multi_gpu` is refused for a single rank.
+        return {"cpu": cpu and not has_paradigm}
     if cpu:
         # With `--cpu` one process would be started; ACCELERATE_USE_CPU makes these ranks use gloo.
         return {"cpu": False, "multi_gpu": True}
-    # A config file of the user's own says it; a flag would hide what it says.
-    return {} if chosen or "config_file" in given else {"multi_gpu": True}
+    # A flag would override the user's own config file.
+    return {} if has_paradigm or "config_file" in values else {"multi_gpu": True}
 
 
 def newer() -> Mapping[str, Argument]:
     """The arguments of the accelerate that is installed; importing it takes seconds."""
-    return installed("accelerate.commands.launch:launch_command_parser", "accelerate")
+    return installed_arguments("accelerate.commands.launch:launch_command_parser", "accelerate")
 
 
 def hardware(layout: Layout) -> Iterator[Finding]:
-    """Ranks that would each take themselves for the only one, and a pod whose other hosts are started by ssh."""
+    """Refuse ranks that would each take themselves for the only one, and pods whose hosts are started by ssh."""
     tpu = layout.arguments.get("tpu")
     if not layout.cpu and not layout.devices and layout.world_size > 1 and not tpu:
-        yield refused(
+        yield refusal(
             f"{layout.world_size} processes without an accelerator, and cpu=True is not said",
             why="Accelerate would start processes that each take themselves for the only one",
             fix="write cpu=True for ranks on CPUs, or ask for resources.gpu_count",
             code="STK132",
         )
     if layout.nodes > 1 and tpu:
-        yield refused(
+        yield refusal(
             f"tpu=True on {layout.nodes} nodes",
             why="Accelerate starts a pod's other hosts itself, by ssh, where Stoker would not see them",
             fix="launch with Jax(…), or ask for resources.nodes=1",
@@ -314,26 +315,26 @@ def hardware(layout: Layout) -> Iterator[Finding]:
 
 
 def exclusive(layout: Layout) -> Iterator[Finding]:
-    """Arguments of which `accelerate launch` takes one at a time (`_validate_launch_command`)."""
-    given = layout.arguments
-    chosen = [name for name in EXCLUSIVE if given.get(name)]
-    if len(chosen) > 1:
-        yield refused(
-            f"{' and '.join(f'{name}=True' for name in chosen)} exclude each other",
+    """Refuse arguments that exclude each other (`_validate_launch_command`)."""
+    arguments = layout.arguments
+    flags = [name for name in EXCLUSIVE if arguments.get(name)]
+    if len(flags) > 1:
+        yield refusal(
+            f"{' and '.join(f'{name}=True' for name in flags)} exclude each other",
             why="accelerate launch takes one of them at a time",
-            fix=f"keep {chosen[-1]}=True" if "multi_gpu" in chosen[:-1] else "keep one of them",
+            fix=f"keep {flags[-1]}=True" if "multi_gpu" in flags[:-1] else "keep one of them",
         )
-    if given.get("cpu") and given.get("use_megatron_lm"):
-        yield refused("cpu=True and use_megatron_lm=True exclude each other", fix="keep one of them")
-    if given.get("multi_gpu") and layout.world_size < 2 and not given.get("cpu"):
-        yield refused(
+    if arguments.get("cpu") and arguments.get("use_megatron_lm"):
+        yield refusal("cpu=True and use_megatron_lm=True exclude each other", fix="keep one of them")
+    if arguments.get("multi_gpu") and layout.world_size < 2 and not arguments.get("cpu"):
+        yield refusal(
             "multi_gpu=True with one process",
             why="accelerate launch wants at least 2 processes for it",
             fix="remove multi_gpu, which follows from the number of processes, or ask for resources.gpu_count=2",
         )
-    version = str(given.get("fsdp_version", "1"))
-    if given.get("use_parallelism_config") and not (given.get("use_fsdp") and version == "2"):
-        yield refused(
+    version = str(arguments.get("fsdp_version", "1"))
+    if arguments.get("use_parallelism_config") and not (arguments.get("use_fsdp") and version == "2"):
+        yield refusal(
             "use_parallelism_config=True without use_fsdp=True and fsdp_version=2",
             why="accelerate launch refuses it",
             fix='write use_fsdp=True and fsdp_version="2"',
@@ -341,25 +342,26 @@ def exclusive(layout: Layout) -> Iterator[Finding]:
 
 
 def precision(layout: Layout) -> Iterator[Finding]:
-    """A precision that the accelerators do not compute."""
+    """Refuse a precision that the accelerators do not support."""
     name = str(layout.arguments.get("mixed_precision", ""))
-    least = PRECISIONS.get(name)
-    if least is None or layout.cpu or layout.capability is None:
+    needed = PRECISIONS.get(name)
+    if needed is None or layout.cpu or layout.capability is None:
         return
     for model in layout.models:
-        has = layout.capability(model)
-        if has is not None and has < least:
-            yield refused(
+        capability = layout.capability(model)
+        if capability is not None and capability < needed:
+            yield refusal(
                 f'mixed_precision="{name}" on {model}',
-                why=f"it computes {name} from compute capability {_dotted(least)} on, and has {_dotted(has)}",
+                why=f"it computes {name} from compute capability {_version_text(needed)} on, "
+                f"and has {_version_text(capability)}",
                 fix='write mixed_precision="fp16"'
-                + (', or "bf16"' if has >= PRECISIONS["bf16"] else "")
+                + (', or "bf16"' if capability >= PRECISIONS["bf16"] else "")
                 + ", or ask for another accelerator",
                 code="STK136",
             )
 
 
-def _dotted(version: tuple[int, int]) -> str:
+def _version_text(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"
 
 

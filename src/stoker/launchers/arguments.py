@@ -1,7 +1,7 @@
-"""One argument of a launcher's own command: what a person may write for it, and how it stands on the command line.
+"""One argument of a launcher's own command: the values it takes, and how it is written on the command line.
 
-Launchers have tables of these by the arguments' Python names. What a newer version of a launcher has is read from its
-own `argparse` parser.
+Launchers have tables of these by Python name. Arguments of newer versions are read from the launcher's own `argparse`
+parser.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 Kind = Literal["flag", "switch", "truth", "yesno", "yesnos", "int", "float", "text", "texts", "names", "pairs", "each"]
 """How a value is written.
 
-flag: `--x` or nothing. switch: `--x`, or `off` for no. truth: `--x=True`, or `--x=` for no, because the launcher takes
-any text but an empty one for true. yesno: `--x=true` or `--x=false`. yesnos: several of these, by commas. int, float,
+flag: `--x` or nothing. switch: `--x`, or `off` for no. truth: `--x=True`, or `--x=` for no, where the launcher takes
+any text that is not empty for true. yesno: `--x=true` or `--x=false`. yesnos: several of these, by commas. int, float,
 text: `--x=4`. texts: `--x=a --x=b`. names: `--x=a,b`. pairs: `--x=a=1,b=2`. each: `--x a 1 --x b 2`.
 """
 Common = Literal["num_processes", "processes_per_node", "nodes", ""]
@@ -30,31 +30,31 @@ Common = Literal["num_processes", "processes_per_node", "nodes", ""]
 
 @attrs.frozen
 class Argument:
-    """What an argument takes."""
+    """One argument."""
 
     kind: Kind = "text"
     """How its value is written."""
     choices: tuple[str, ...] = ()
-    """The only values that it takes; empty for any."""
+    """The values that it takes; empty for any."""
     flag: str = attrs.field(default="", kw_only=True)
-    """How it is written on the command line, where that is not `--` and its name."""
+    """The option on the command line, where that is not `--` and its name."""
     off: str = attrs.field(default="", kw_only=True)
-    """How a switch is turned off."""
+    """The option that turns a switch off."""
     means: Common = attrs.field(default="", kw_only=True)
-    """Stoker's own word for the same."""
+    """Stoker's own option with the same meaning; empty for none."""
     owned: str = attrs.field(default="", kw_only=True)
-    """Why Stoker gives it and nobody else, as a sentence."""
+    """Why only Stoker may give it, as a sentence; empty for an argument that users give."""
 
 
 def argument_value(argument: Argument, value: Any) -> Any:
-    """The plain value of what a person wrote; None is none."""
+    """Parse a value that a person wrote; None stays None."""
     return None if value is None else _PARSE[argument.kind](argument, value)
 
 
 def argument_words(name: str, argument: Argument, value: Any) -> list[str]:
-    """The argument as it stands on a command line; nothing for None.
+    """The words of an argument on a command line; none for None.
 
-    With "=" in one word, so that no value is taken for another option.
+    Option and value are one word with "=", so that no value is taken for another option.
     """
     flag = argument.flag or f"--{name}"
     if value is None:
@@ -90,19 +90,19 @@ def _truth(argument: Argument, value: Any) -> bool:
 
 
 def _yesno(argument: Argument, value: Any) -> Any:
-    # Some take a third word, which only their own code knows: `--fsdp_reshard_after_forward=FULL_SHARD` of version 1.
+    # Some take further words: `--fsdp_reshard_after_forward=FULL_SHARD` of version 1.
     if isinstance(value, str) and value.strip().lower() not in _TRUTHS and argument.choices:
-        return _chosen(argument, value)
+        return _parse_choice(argument, value)
     return _truth(argument, value)
 
 
 def _yesnos(argument: Argument, value: Any) -> list[bool]:
-    return [_truth(argument, item) for item in _listed(value)]
+    return [_truth(argument, item) for item in _parse_list(value)]
 
 
 def _int(argument: Argument, value: Any) -> int | None:
     if value in argument.choices:
-        # `nproc_per_node="gpu"`: as many as there are, which is what Stoker does where nothing is said.
+        # `nproc_per_node="gpu"` means one for each GPU, which is the default.
         return None
     try:
         sign, text = (-1, value.strip()[1:]) if isinstance(value, str) and value.strip()[:1] == "-" else (1, value)
@@ -125,20 +125,20 @@ def _float(argument: Argument, value: Any) -> float:
 
 
 def _words(argument: Argument, value: Any) -> str:
-    # `fsdp_version=2` and `gpu_ids=0` are texts to the launcher, and numbers to everybody else.
+    # The launcher takes texts where people write numbers: `fsdp_version=2`, `gpu_ids=0`.
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or "\0" in value:
         raise SettingsError(f"{value!r} is not a text")
-    return _chosen(argument, value)
+    return _parse_choice(argument, value)
 
 
-def _chosen(argument: Argument, value: str) -> str:
+def _parse_choice(argument: Argument, value: str) -> str:
     if not argument.choices or value in argument.choices:
         return value
-    same = [choice for choice in argument.choices if choice.lower() == value.lower()]
-    if same:
-        return same[0]
+    matches = [choice for choice in argument.choices if choice.lower() == value.lower()]
+    if matches:
+        return matches[0]
     raise SettingsError(
         f"{value!r} is not one of {', '.join(argument.choices)}{nearest(value, argument.choices)}"
         if len(argument.choices) > 1
@@ -149,11 +149,11 @@ def _chosen(argument: Argument, value: str) -> str:
 def _texts(argument: Argument, value: Any) -> list[str]:
     if isinstance(value, Mapping):
         return [f"{key}={_words(argument, item)}" for key, item in value.items()]
-    return [_words(argument, item) for item in ([value] if isinstance(value, str) else _listed(value))]
+    return [_words(argument, item) for item in ([value] if isinstance(value, str) else _parse_list(value))]
 
 
 def _names(argument: Argument, value: Any) -> list[str]:
-    items = _listed(value) if not isinstance(value, int) or isinstance(value, bool) else [value]
+    items = _parse_list(value) if not isinstance(value, int) or isinstance(value, bool) else [value]
     names = [_words(argument, item).strip() for item in items]
     for name in names:
         if not name or "," in name:
@@ -179,7 +179,7 @@ def _pairs(argument: Argument, value: Any) -> dict[str, Any]:
     return pairs
 
 
-def _listed(value: Any) -> list[Any]:
+def _parse_list(value: Any) -> list[Any]:
     if isinstance(value, str):
         return value.split(",")
     if isinstance(value, Mapping) or not isinstance(value, Iterable):
@@ -208,8 +208,8 @@ KINDS: Final[Mapping[Any, Kind]] = {int: "int", float: "float", bool: "truth", s
 """The type of an option in an `argparse` parser → how its value is written"""
 
 
-def installed(target: str, extra: str) -> Mapping[str, Argument]:
-    """The arguments of the parser that the function at `target` makes; none where its package is not installed."""
+def installed_arguments(target: str, extra: str) -> Mapping[str, Argument]:
+    """The arguments of the parser that the function at `target` returns; none where its package is not installed."""
     try:
         make: Callable[[], argparse.ArgumentParser] = resolve(target, extra=extra)
     except (MissingPackage, ImportError, AttributeError):
@@ -218,7 +218,7 @@ def installed(target: str, extra: str) -> Mapping[str, Argument]:
 
 
 def arguments_of(parser: argparse.ArgumentParser) -> dict[str, Argument]:
-    """Every option of a parser by its Python name; positional ones are the program, which is Stoker's worker."""
+    """Every option of a parser by Python name. Positional ones are left out: they are the program, Stoker's worker."""
     arguments: dict[str, Argument] = {}
     for action in parser._actions:
         if action.option_strings and action.dest not in {"help", *arguments}:

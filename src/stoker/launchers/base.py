@@ -1,7 +1,8 @@
-"""What a launcher is: one value that has everything Stoker knows of it, and what launchers share.
+"""The type of a launcher, and functions that launchers share.
 
-A launcher is a file with a `Launcher` in it, named by a row of `launchers.registry` or by an entry point in the group
-`stoker.launchers`. Its command is a pure function, called in the job, where addresses and ports are real.
+A launcher is one `Launcher` value in a file of its own, registered by a row of `launchers.registry` or by an entry
+point in the group `stoker.launchers`. Its command is a pure function, called in the job, where addresses and ports are
+known.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
 Argv = tuple[str, ...]
 LOOPBACK: Final = "127.0.0.1"
 COUNTS: Final = ("num_processes", "processes_per_node")
-"""Words that every launcher understands: how many ranks in all, and how many on each node."""
+"""Options of every launcher: the number of ranks in all, and on each node."""
 SCRIPT: Final = "what is launched is Stoker's worker, which calls the step"
-"""Why a launcher's argument for the program to start is not given by people."""
+"""Why a launcher's argument for the program cannot be given."""
 
 
 @attrs.frozen(kw_only=True)
 class Node:
-    """The place of one node in its gang, and what it has."""
+    """One node of a gang."""
 
     rank: int = 0
     """Its number; node 0 is the head."""
@@ -44,7 +45,7 @@ class Node:
     address: str = LOOPBACK
     """This node's own address."""
     port: int = 0
-    """A free port of the head; 0 lets a launcher on a single node find one."""
+    """A free port of the head; 0 where a launcher on a single node finds one itself."""
     rendezvous: str = "stoker"
     """A name that is unique to run, step and attempt."""
     processes: int = 1
@@ -56,7 +57,7 @@ class Node:
     cpu: bool = False
     """Whether the ranks compute on CPUs."""
     python: str = "python"
-    """What runs the launcher of a program that is not Python; a worker that is has its own."""
+    """The interpreter that runs the launcher of a program that is not Python."""
 
     @property
     def world_size(self) -> int:
@@ -66,24 +67,24 @@ class Node:
     @property
     def endpoint(self) -> str:
         """Where nodes meet, as `host:port`; an IPv6 address in brackets."""
-        return f"{bracketed(self.head)}:{self.port}"
+        return f"{bracket_address(self.head)}:{self.port}"
 
 
 @attrs.frozen(kw_only=True)
-class Started:
-    """What a node runs: one command that starts its ranks."""
+class NodeCommand:
+    """What a node runs to start its ranks."""
 
     argv: Argv
     """The command; empty where another node's launcher starts the ranks here."""
     environment: Mapping[str, str] = attrs.field(factory=dict)
-    """Variables that it needs."""
+    """Variables that the command needs."""
     ranks: tuple[Mapping[str, str], ...] = ()
-    """Variables of each rank on this node where Stoker itself starts them, `argv` once for each."""
+    """Variables of each rank on this node, where Stoker itself starts `argv` once for each rank."""
 
 
 @attrs.frozen(kw_only=True)
 class Place:
-    """Which rank a process is; alone, rank 0 of 1."""
+    """The rank of a process; a single process is rank 0 of 1."""
 
     rank: int = 0
     """Among all ranks."""
@@ -98,16 +99,16 @@ class Place:
 
     @property
     def is_main(self) -> bool:
-        """Whether it speaks for the step as a whole."""
+        """Whether its result is the step's."""
         return self.rank == 0
 
 
 @attrs.frozen(kw_only=True)
 class RankVariables:
-    """The variables by which a rank learns its place; "" for what is not said."""
+    """The variables by which a rank learns its place; "" for none."""
 
     rank: str
-    """Its number among all."""
+    """Its number among all ranks."""
     world_size: str
     """Ranks on all nodes."""
     local_rank: str = ""
@@ -119,7 +120,7 @@ class RankVariables:
     tasks_per_node: str = ""
     """Ranks of every node, as Slurm writes them: "2(x3),1"."""
     mark: str = ""
-    """A variable without which these are not meant, because others share their names."""
+    """A variable that must be set too, because other launchers use the same names; empty for none."""
 
 
 # https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
@@ -130,7 +131,7 @@ TORCH: Final = RankVariables(
     local_world_size="LOCAL_WORLD_SIZE",
     node="GROUP_RANK",
 )
-"""What torchrun sets, and whatever stands on it."""
+"""The variables of torchrun, and of launchers that use it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -140,14 +141,14 @@ class HeadProgram:
     program: str
     """Its name on PATH."""
     by_ssh: bool = False
-    """Whether it reaches the other nodes by ssh, for which Stoker stands in where it has started them itself."""
+    """Whether it reaches the other nodes by ssh. Stoker replaces ssh where it has started the nodes itself."""
     versions: re.Pattern[str] | None = None
-    """What `--version` says of one that can do so for several nodes of one machine; None for any."""
+    """Matches the output of `--version` of a program that supports several nodes on one machine; None for any."""
 
 
 @attrs.frozen(kw_only=True)
 class Layout:
-    """A launch on the hardware that its step asks for: what a launcher's checks look at."""
+    """A launch on the hardware that its step requests, as a launcher's checks see it."""
 
     launch: Launch
     """Resolved: with Stoker's defaults."""
@@ -164,7 +165,7 @@ class Layout:
     models: tuple[str, ...] = ()
     """The accelerators' models that the step may get."""
     capability: Callable[[str], tuple[int, int] | None] | None = None
-    """The compute capability of an NVIDIA model, None for one that is not known; None where nobody can say."""
+    """Returns an NVIDIA model's compute capability, or None for an unknown model. None where it cannot be asked."""
 
     @property
     def world_size(self) -> int:
@@ -177,83 +178,85 @@ Check = Callable[[Layout], Iterator[Finding]]
 
 @attrs.frozen(kw_only=True)
 class FlowWords:
-    """What a launcher is called in a flow, whose steps start programs in ranks by it."""
+    """A launcher's names in a flow, whose steps start programs in ranks."""
 
     current: str
-    """The word of `current`: "torch" for `current.torch.run("train.py")`. The decorator has the launcher's name."""
+    """The attribute of `current`: "torch" for `current.torch.run("train.py")`. The decorator has the launcher's
+    name."""
     title: str
     """What starts the ranks, in the decorator's documentation."""
 
 
 def nothing_newer() -> Mapping[str, Argument]:
-    """For a launcher whose installed version cannot be asked."""
+    """The default of `newer`: the installed version has no further arguments."""
     return {}
 
 
 def no_program(launch: Launch) -> str:
-    """For a launcher that needs no program on PATH."""
+    """The default of `program`: none is needed on PATH."""
     return ""
 
 
 def each_node(arguments: Mapping[str, Any]) -> HeadProgram | None:
-    """For a launcher that every node runs for its own ranks."""
+    """The default of `head`: every node runs the launcher for its own ranks."""
     return None
 
 
 @attrs.frozen(kw_only=True)
 class Launcher:
-    """One way to start ranks: everything that Stoker knows of it. Called, it gives what a node runs."""
+    """One way to start ranks. Calling it returns a node's command."""
 
     name: str
-    """What a person writes, such as `launch="torchrun"`."""
-    command: Callable[[Argv, Node, Mapping[str, Any]], Started] = attrs.field(repr=False)
-    """What a node runs, from the worker's argv, the node and the launcher's own arguments.
+    """Its name in settings: `launch="torchrun"`."""
+    command: Callable[[Argv, Node, Mapping[str, Any]], NodeCommand] = attrs.field(repr=False)
+    """Builds a node's command from the worker's argv, the node and the launcher's own arguments.
 
     Pure: argv in, argv out. It reads no environment and opens no file.
     """
     arguments: Mapping[str, Argument] = attrs.field(factory=dict, repr=False)
-    """Its arguments by their Python names, known without asking anybody."""
+    """Its arguments by Python name."""
     newer: Callable[[], Mapping[str, Argument]] = attrs.field(default=nothing_newer, repr=False)
-    """Arguments of the version that is installed here; asking may take seconds."""
+    """Reads the arguments of the installed version, which may take seconds."""
     package: str = ""
-    """The package that has to be importable where ranks are started; empty for none."""
+    """The package that must be importable where ranks start; empty for none."""
     brought_by: frozenset[str] = attrs.field(factory=frozenset, repr=False)
-    """Distributions that require the package, itself among them."""
+    """Distributions that require the package, including its own."""
     requirement: str = ""
     """What `pip install` takes to bring the package, such as "stoker[accelerate]"; empty for the package's name."""
     program: Callable[[Launch], str] = attrs.field(default=no_program, repr=False)
-    """The program that has to be on PATH where ranks are started; empty for none."""
+    """The program that must be on PATH where ranks start; empty for none."""
     head: Callable[[Mapping[str, Any]], HeadProgram | None] = attrs.field(default=each_node, repr=False)
     """The program that starts the ranks of all nodes; None where every node starts its own."""
     variables: tuple[RankVariables, ...] = attrs.field(default=(TORCH,), repr=False)
-    """By which a rank learns its place: the first whose rank and size are set; none for those of any launcher."""
+    """The variables by which a rank learns its place: the first entry whose rank and size are set. Empty for those of
+    any launcher."""
     join: Callable[[Mapping[str, str]], None] | None = attrs.field(default=None, repr=False)
-    """Called in every rank with its variables before the step, where ranks have to find each other first."""
+    """Called in every rank with its variables before the step, where ranks must find each other first."""
     checks: tuple[Check, ...] = attrs.field(default=(), repr=False)
-    """What it says of a launch before anything runs, besides what holds for every launcher."""
+    """Its own checks of a launch before anything runs, in addition to those of every launcher."""
     port: str = ""
     """The argument that fixes the port where ranks meet; empty for none."""
     finds_port: bool = False
-    """Whether it finds a free port by itself on a single node, without a moment in which another may take it."""
+    """Whether it finds a free port itself on a single node, without a race for it."""
     on_cpus: str = ""
     """The argument that puts ranks on CPUs; empty for none."""
     devices: str = ""
-    """The argument by which a person says that each rank has a GPU of its own, so that the step asks for as many where
-    its resources name no accelerator; empty for none."""
+    """The argument that gives each rank a GPU of its own, so that the step requests as many where its resources name no
+    accelerator; empty for none."""
     restarts: str = ""
-    """The argument that says how often it starts failed ranks again; empty where it never does."""
+    """The argument for how often it restarts failed ranks; empty where it never does."""
     crowded: bool = False
     """Whether more ranks than devices are usual."""
     shares_out: bool = False
     """Whether a rank may have several devices of a node."""
     takes_command: bool = False
-    """Whether it runs a command of the user's own, which stands under `command`."""
+    """Whether it runs the user's own command, from `command`."""
     one_per_node: bool = False
-    """Whether each node has one rank, whatever devices it has."""
+    """Whether each node has one rank, regardless of its devices."""
     flow: FlowWords | None = None
-    """Its words in flows; None where flows do not have it."""
+    """Its names in flows; None where flows do not have it."""
 
-    def __call__(self, argv: Sequence[str], node: Node, arguments: Mapping[str, Any]) -> Started:
+    def __call__(self, argv: Sequence[str], node: Node, arguments: Mapping[str, Any]) -> NodeCommand:
         return self.command(tuple(argv), node, arguments)
 
     def launch(
@@ -264,24 +267,24 @@ class Launcher:
         gang_timeout: Duration = UNSET,
         **arguments: Any,
     ) -> Launch:
-        """The value for `launch=`: everything checked, only what was given."""
-        own = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
-        return launch_of(self, own, arguments)
+        """The value for `launch=`: checks all arguments and keeps those that were given."""
+        options = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
+        return launch_of(self, options, arguments)
 
     def uses_cpus(self, launch: Launch) -> bool:
-        """Whether a launch says that its ranks compute on CPUs."""
+        """Whether the ranks of a launch compute on CPUs."""
         return bool(self.on_cpus and (launch.arguments or {}).get(self.on_cpus))
 
     def implied_devices(self, launch: Launch, *, nodes: int) -> int:
-        """The GPUs of each node that a launch's own arguments ask for; 0 where they ask for none."""
+        """The GPUs of each node that a launch's own arguments request; 0 for none."""
         if not self.devices or not (launch.arguments or {}).get(self.devices):
             return 0
         return launch.processes_per_node or (launch.num_processes or 0) // nodes
 
     def processes_per_node(self, launch: Launch, *, nodes: int, devices: int, cpu: bool = False) -> int:
-        """The ranks of each node: as asked for, else one for each device, else one.
+        """The ranks of each node: as requested, else one for each device, else one.
 
-        A number in all that does not divide by the nodes is refused by `check`; here it is rounded down.
+        A total that the nodes do not divide is rounded down here; `check` refuses it.
         """
         if self.one_per_node:
             return 1
@@ -292,19 +295,19 @@ class Launcher:
         return 1 if cpu else max(1, devices)
 
 
-# What a person writes
+# Parsing a launch
 
 
-def launch_of(launcher: Launcher, own: Mapping[str, Any], arguments: Mapping[str, Any]) -> Launch:
-    """The value that a launcher's constructor makes: everything checked, only what was given."""
-    given = {name: value for name, value in {**own, **arguments}.items() if value is not UNSET}
-    return Launch(**launch_fields({**given, "launcher": launcher.name}, lambda _: launcher))
+def launch_of(launcher: Launcher, options: Mapping[str, Any], arguments: Mapping[str, Any]) -> Launch:
+    """The `Launch` of a launcher's constructor: checks all arguments and keeps those that were given."""
+    stated = {name: value for name, value in {**options, **arguments}.items() if value is not UNSET}
+    return Launch(**launch_fields({**stated, "launcher": launcher.name}, lambda _: launcher))
 
 
 def launch_fields(values: Mapping[str, Any], load: Callable[[str], Launcher]) -> dict[str, Any]:
-    """The fields of a `Launch` from a mapping of words, arguments among them or under `arguments`.
+    """The fields of a `Launch` from a mapping; the launcher's arguments are among its keys or under `arguments`.
 
-    `load` finds the launcher of a name. What is said without a launcher's name is checked when all layers are merged.
+    `load` returns the launcher of a name. Arguments without a launcher are checked when all layers are merged.
     """
     inner = values.get("arguments", {})
     if not isinstance(inner, Mapping):
@@ -319,35 +322,35 @@ def launch_fields(values: Mapping[str, Any], load: Callable[[str], Launcher]) ->
     launcher = None if name is None else load(name)
     fields: dict[str, Any] = {}
     arguments: dict[str, Any] = {}
-    # Stoker's own words first: a launcher's word for the same is held against them.
+    # Stoker's own options first: `_add_argument` compares a launcher's word for the same with them.
     for word, value in sorted({**outer, **inner}.items(), key=lambda item: item[0] not in OWN):
         try:
             if word in OWN:
-                fields[word] = _own_value(word, value)
+                fields[word] = _parse_option(word, value)
             elif launcher is None:
                 arguments[word] = value
             else:
-                _put(launcher, word, value, fields, arguments)
+                _add_argument(launcher, word, value, fields, arguments)
         except SettingsError as error:
             message = error.message if word in error.message else f"{word}: {error.message}"
             raise SettingsError(message, where=error.where, fix=error.fix) from None
     if launcher is not None:
         _check_command(launcher, outer.get("command"))
-    counted = [word for word in COUNTS if word in fields]
-    if len(counted) == 1 and fields[counted[0]] is not None:
-        # Whoever says how many in all takes back what a weaker layer says of each node, and the other way round.
-        fields[next(word for word in COUNTS if word != counted[0])] = None
+    given_counts = [word for word in COUNTS if word in fields]
+    if len(given_counts) == 1 and fields[given_counts[0]] is not None:
+        # A total overrides a weaker layer's number for each node, and the other way round.
+        fields[next(word for word in COUNTS if word != given_counts[0])] = None
     return {**fields, "arguments": arguments} if arguments else fields
 
 
 def argument_named(launcher: Launcher, name: str) -> Argument:
-    """What a launcher's argument takes; an unknown one is an error with the nearest."""
+    """A launcher's argument; an unknown one is an error with the nearest name."""
     argument = launcher.arguments.get(name) or launcher.newer().get(name)
     if argument is None:
-        # Not the words that Stoker fills in: naming one would lead on to another refusal.
+        # Not the options that Stoker fills in: suggesting one would lead to another refusal.
         own = [word for word in OWN if word not in {"launcher", "command"}]
-        known = [word for word, other in launcher.arguments.items() if not other.owned]
-        raise SettingsError(f"{launcher.name} has no argument '{name}'{nearest(name, [*known, *own])}")
+        names = [word for word, other in launcher.arguments.items() if not other.owned]
+        raise SettingsError(f"{launcher.name} has no argument '{name}'{nearest(name, [*names, *own])}")
     return argument
 
 
@@ -360,8 +363,8 @@ def _check_command(launcher: Launcher, command: Any) -> None:
         raise SettingsError(f"command: {launcher.name} runs a command of its own", fix=fix)
 
 
-def _put(launcher: Launcher, name: str, value: Any, fields: dict[str, Any], arguments: dict[str, Any]) -> None:
-    """One argument into its place: into Stoker's own word for it, or among the launcher's."""
+def _add_argument(launcher: Launcher, name: str, value: Any, fields: dict[str, Any], arguments: dict[str, Any]) -> None:
+    """Parse one argument into Stoker's own option for it, or into the launcher's arguments."""
     argument = argument_named(launcher, name)
     if argument.owned and value is not None:
         raise SettingsError(f"{name} is not yours to give: {argument.owned}", fix="remove it")
@@ -372,13 +375,13 @@ def _put(launcher: Launcher, name: str, value: Any, fields: dict[str, Any], argu
                 f"{name}={parsed} and {argument.means}={fields[argument.means]} disagree",
                 fix="give the number of processes once",
             )
-        fields[argument.means] = None if parsed is None else _own_value(argument.means, parsed)
+        fields[argument.means] = None if parsed is None else _parse_option(argument.means, parsed)
     else:
         arguments[name] = parsed
 
 
 def _parsed_argument(launcher: Launcher, argument: Argument, name: str, value: Any) -> Any:
-    """The argument's plain value; one that the table refuses may be new in the version that is installed."""
+    """The argument's plain value; a choice that the table refuses may be new in the installed version."""
     try:
         return argument_value(argument, value)
     except SettingsError:
@@ -389,7 +392,7 @@ def _parsed_argument(launcher: Launcher, argument: Argument, name: str, value: A
         return argument_value(newer, value)
 
 
-def _own_value(name: str, value: Any) -> Any:
+def _parse_option(name: str, value: Any) -> Any:
     if value is None:
         return None
     if name in COUNTS:
@@ -415,21 +418,24 @@ def _command(value: Any) -> tuple[str, ...]:
     return command
 
 
-# What a launcher's command is made of
+# Building a command
 
 
 @attrs.frozen
 class Target:
-    """A command taken apart: `python -m module …`, `python script …`, or any other program."""
+    """A parsed command: `python -m module …`, `python script …`, or any other program."""
 
     kind: Literal["module", "script", "program"]
     name: str
+    """The module, script or program."""
     rest: Argv = ()
+    """Its arguments."""
     python: Argv = ()
+    """The interpreter and its options; empty for a program."""
 
 
 def target_of(argv: Argv) -> Target:
-    """What a command runs; options of the interpreter itself, such as `-u`, stay with it."""
+    """Parse a command; the interpreter's own options, such as `-u`, stay with it."""
     if not argv:
         raise ValueError("there is nothing to launch")
     program = argv[0].rpartition("/")[2]
@@ -437,7 +443,7 @@ def target_of(argv: Argv) -> Target:
         return Target("program", argv[0], argv[1:])
     index = 1
     while index < len(argv) and argv[index].startswith("-") and argv[index] not in {"-m", "-c", "-"}:
-        # -W and -X are followed by a word of their own where none is joined to them.
+        # -W and -X take the next word as their value.
         index += 2 if argv[index] in {"-W", "-X"} else 1
     if index >= len(argv) or argv[index] in {"-c", "-"}:
         return Target("program", argv[0], argv[1:])
@@ -447,22 +453,22 @@ def target_of(argv: Argv) -> Target:
 
 
 def words(table: Mapping[str, Argument], arguments: Mapping[str, Any]) -> list[str]:
-    """Arguments as they stand on the command line, in the table's order; ones that it lacks come last, as texts."""
-    line: list[str] = []
+    """Arguments as words of a command line, in the table's order; others come last."""
+    command_line: list[str] = []
     for name in [*(name for name in table if name in arguments), *(name for name in arguments if name not in table)]:
-        line += argument_words(name, table.get(name) or shape(arguments[name]), arguments[name])
-    return line
+        command_line += argument_words(name, table.get(name) or shape(arguments[name]), arguments[name])
+    return command_line
 
 
-def known(
-    table: Mapping[str, Argument], given: Mapping[str, Any], newer: Callable[[], Mapping[str, Argument]]
+def complete_table(
+    table: Mapping[str, Argument], arguments: Mapping[str, Any], newer: Callable[[], Mapping[str, Argument]]
 ) -> Mapping[str, Argument]:
-    """The table, and what the installed version adds if an argument is not in it."""
-    return table if all(name in table for name in given) else {**newer(), **table}
+    """The table, with the installed version's arguments if one is not in it."""
+    return table if all(name in table for name in arguments) else {**newer(), **table}
 
 
 def shape(value: Any) -> Argument:
-    """How an argument of a newer version is written, from its value."""
+    """The kind of an argument that no table has, by its value."""
     if isinstance(value, bool):
         return Argument("flag")
     if isinstance(value, Mapping):
@@ -470,21 +476,21 @@ def shape(value: Any) -> Argument:
     return Argument("texts" if isinstance(value, (list, tuple)) else "text")
 
 
-def bracketed(address: str) -> str:
-    """An address as it stands before a port."""
+def bracket_address(address: str) -> str:
+    """An address as written before a port: IPv6 in brackets."""
     return f"[{address}]" if ":" in address and not address.startswith("[") else address
 
 
-def refused(what: str, *, why: str = "", fix: str = "", code: str = "STK135") -> Finding:
-    """An error for a launcher's check; STK135 is for arguments that do not go together."""
+def refusal(what: str, *, why: str = "", fix: str = "", code: str = "STK135") -> Finding:
+    """A finding for a launcher's check; STK135 is for arguments that exclude each other."""
     return Finding(code=code, level="error", what=what, why=why, fix=fix)
 
 
-# Where a rank finds itself
+# The place of a rank
 
 
 def place_by(variables: Iterable[RankVariables], environment: Mapping[str, str]) -> Place:
-    """The place by the first variables that are set; rank 0 of 1 where none are."""
+    """The place by the first variables that are set; rank 0 of 1 if none are."""
     for names in variables:
         if names.mark and names.mark not in environment:
             continue
@@ -499,7 +505,7 @@ def _complete_place(environment: Mapping[str, str], names: RankVariables, rank: 
     local = _number(environment, names.local_rank)
     node = _number(environment, names.node)
     if local_size is None:
-        # Nothing is said of nodes: all ranks are on this one.
+        # Without variables about nodes, all ranks are on this one.
         local_size = size if local is None or local == rank else local + 1
     if local is None:
         local = rank % local_size
@@ -509,7 +515,7 @@ def _complete_place(environment: Mapping[str, str], names: RankVariables, rank: 
 
 
 def _tasks_of_node(environment: Mapping[str, str], names: RankVariables) -> int | None:
-    """The ranks on this node as Slurm writes them for all nodes: "2(x3),1" is 2 on three nodes and 1 on the fourth."""
+    """The ranks on this node, from Slurm's text for all nodes: "2(x3),1" is 2 on three nodes and 1 on the fourth."""
     text = environment.get(names.tasks_per_node, "") if names.tasks_per_node else ""
     node = _number(environment, names.node)
     counts: list[int] = []

@@ -1,7 +1,7 @@
-"""Whether a launch fits what its step asks of the hardware: findings, before anything runs.
+"""Checks whether a launch fits the hardware that its step requests, before anything runs.
 
-What holds for every launcher is here; what one launcher alone refuses is among its own `checks`. Pure: what the chips
-can do is asked of a function that is handed in.
+The checks of every launcher are here; those of one launcher are its own `checks`. Pure: a function that is passed in
+returns the chips' capabilities.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ Capability = Callable[[str], tuple[int, int] | None]
 def check(
     launch: Launch, resources: ResourceSettings, *, where: str = "", capability: Capability | None = None
 ) -> Iterator[Finding]:
-    """What does not fit; `launch` is resolved (`launchers.options`). `where` is the step's name and line."""
+    """A finding for each thing that does not fit. `launch` is resolved (`launchers.options`); `where` is the step's
+    name and line.
+    """
     launcher = launcher_named(launch.launcher)
     layout = layout_of(launcher, launch, resources, capability)
     findings = [
         *_counts(layout),
         *_devices(launcher, layout),
         *_nodes(launcher, layout),
-        *(finding for own in launcher.checks for finding in own(layout)),
+        *(finding for check_launcher in launcher.checks for finding in check_launcher(layout)),
         *_port(launcher, layout),
     ]
     yield from (attrs.evolve(finding, where=where) for finding in findings)
@@ -39,7 +41,7 @@ def check(
 def layout_of(
     launcher: Launcher, launch: Launch, resources: ResourceSettings, capability: Capability | None = None
 ) -> Layout:
-    """A launch on the hardware that is asked for."""
+    """A launch on the requested hardware."""
     nodes, devices, cpu = int(resources.get("nodes", 1)), resources.gpus_per_node, launcher.uses_cpus(launch)
     return Layout(
         launch=launch,
@@ -54,22 +56,22 @@ def layout_of(
 
 
 def _counts(layout: Layout) -> Iterator[Finding]:
-    total, each = layout.launch.num_processes, layout.launch.processes_per_node
-    if total and each and total != each * layout.nodes:
+    total, per_node = layout.launch.num_processes, layout.launch.processes_per_node
+    if total and per_node and total != per_node * layout.nodes:
         yield Finding(
             code="STK133",
             level="error",
-            what=f"{total} processes in all and {each} on each of {_nodes_text(layout.nodes)} disagree",
-            fix=f"give one of the two: num_processes={each * layout.nodes}, or processes_per_node={each}",
+            what=f"{total} processes in all and {per_node} on each of {_nodes_text(layout.nodes)} disagree",
+            fix=f"give one of the two: num_processes={per_node * layout.nodes}, or processes_per_node={per_node}",
         )
     elif total and total % layout.nodes:
-        more = -(-total // layout.nodes) * layout.nodes
+        rounded_up = -(-total // layout.nodes) * layout.nodes
         yield Finding(
             code="STK133",
             level="error",
             what=f"{total} processes cannot be shared out evenly to {_nodes_text(layout.nodes)}",
             why="num_processes counts the processes of all nodes together",
-            fix=f"ask for num_processes={more}, or processes_per_node={more // layout.nodes}",
+            fix=f"ask for num_processes={rounded_up}, or processes_per_node={rounded_up // layout.nodes}",
         )
 
 

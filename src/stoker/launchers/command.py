@@ -1,4 +1,4 @@
-"""A user's own launcher: its words, then the worker's command. No shell, no placeholders: variables say the rest."""
+"""A user's own launcher: its command, then the worker's. No shell and no placeholders; variables have the rest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Iterable, Mapping
 
 from stoker.core.launch import Launch, Outputs
 from stoker.core.units import UNSET
-from stoker.launchers.base import Argv, Launcher, Node, Started, launch_of
+from stoker.launchers.base import Argv, Launcher, Node, NodeCommand, launch_of
 
 if TYPE_CHECKING:
     from stoker.launchers.base import Duration
@@ -24,9 +24,9 @@ def Command(  # noqa: N802  a value by its name, as in Retry(3)
     """Ranks by a command of your own: each node runs it with Stoker's worker behind it, as `command + worker`.
 
     It must start the worker once for each rank. The variables `STOKER_NUM_PROCESSES`, `STOKER_PROCESSES_PER_NODE`,
-    `STOKER_NODE_RANK`, `STOKER_NODES`, `MASTER_ADDR` and `MASTER_PORT` say what is wanted of it.
+    `STOKER_NODE_RANK`, `STOKER_NODES`, `MASTER_ADDR` and `MASTER_PORT` say which ranks to start.
     """
-    own = {
+    options = {
         "command": command,
         "num_processes": num_processes,
         "processes_per_node": processes_per_node,
@@ -34,16 +34,16 @@ def Command(  # noqa: N802  a value by its name, as in Retry(3)
         "hang_after": hang_after,
         "gang_timeout": gang_timeout,
     }
-    return launch_of(LAUNCHER, own, {})
+    return launch_of(LAUNCHER, options, {})
 
 
-def users_command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
+def users_command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:
     """The user's command with the worker's behind it; `arguments` has it under "command"."""
-    return Started(argv=(*arguments.get("command", ()), *argv), environment=place(node))
+    return NodeCommand(argv=(*arguments.get("command", ()), *argv), environment=node_variables(node))
 
 
-def place(node: Node) -> dict[str, str]:
-    """A node's place as variables."""
+def node_variables(node: Node) -> dict[str, str]:
+    """The variables that describe a node to the command."""
     return {
         "STOKER_NUM_PROCESSES": str(node.world_size),
         "STOKER_PROCESSES_PER_NODE": str(node.processes),

@@ -1,9 +1,9 @@
 """DeepSpeed's launcher on each node, without ssh.
 
-`deepspeed`, the front, finds nodes in a host file and starts `deepspeed.launcher.launch` on each by ssh; Stoker's
-nodes are there already, so it starts that part itself. The front also turns `CUDA_VISIBLE_DEVICES` into numbers, which
-a lease by names does not survive; the part behind takes names as they are.
-https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py and launch.py
+The `deepspeed` command finds nodes in a host file and starts `deepspeed.launcher.launch` on each by ssh. Stoker's nodes
+run already, so it starts that module itself. The command also turns `CUDA_VISIBLE_DEVICES` into numbers, which fails
+for UUIDs; the module takes names. https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/launcher/runner.py and
+launch.py
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from stoker.launchers.base import (
     FlowWords,
     Launcher,
     Node,
+    NodeCommand,
     RankVariables,
-    Started,
     launch_of,
     target_of,
     words,
@@ -37,7 +37,7 @@ NODES: Final = "Stoker starts DeepSpeed on every node itself, without ssh or a h
 DEVICES: Final = "the step runs on the devices that it holds; resources.gpu_count says how many"
 
 ARGUMENTS: Final[Mapping[str, Argument]] = {
-    # Of `deepspeed`, the front.
+    # Of the `deepspeed` command.
     "num_gpus": Argument("int", means="processes_per_node"),
     "num_accelerators": Argument("int", means="processes_per_node"),
     "num_nodes": Argument("int", means="nodes"),
@@ -60,7 +60,7 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {
     "no_python": Argument("flag", owned=SCRIPT),
     "user_script": Argument("text", owned=SCRIPT),
     "user_args": Argument("text", owned=SCRIPT),
-    # Of both, or of the part on each node alone.
+    # Of both, or of `deepspeed.launcher.launch` alone.
     "master_port": Argument("int"),
     "min_elastic_nodes": Argument("int"),
     "max_elastic_nodes": Argument("int"),
@@ -92,28 +92,28 @@ def DeepSpeed(  # noqa: N802  a value by its name, as in Retry(3)
     **launch_arguments: Any,
 ) -> Launch:
     """Ranks by DeepSpeed's launcher, without ssh; its `num_gpus` counts the ranks of each node."""
-    own = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
-    return launch_of(LAUNCHER, own, launch_arguments)
+    options = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
+    return launch_of(LAUNCHER, options, launch_arguments)
 
 
-def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
+def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:
     """`deepspeed.launcher.launch` for one node."""
-    given = {name: value for name, value in arguments.items() if value is not None}
-    given.pop("num_nodes", None)
-    given.setdefault("master_port", node.port)
-    given["node_rank"] = node.rank
-    given["master_addr"] = node.head
-    given["world_info"] = world_info(node)
-    # It would be put among the worker's own arguments; LOCAL_RANK says it, too.
-    given["no_local_rank"] = True
+    values = {name: value for name, value in arguments.items() if value is not None}
+    values.pop("num_nodes", None)
+    values.setdefault("master_port", node.port)
+    values["node_rank"] = node.rank
+    values["master_addr"] = node.head
+    values["world_info"] = world_info(node)
+    # Without it, the local rank is added to the worker's arguments; the variable LOCAL_RANK is enough.
+    values["no_local_rank"] = True
     target = target_of(argv)
     shape = {"module": ["--module"], "script": [], "program": ["--no_python"]}[target.kind]
-    return Started(
+    return NodeCommand(
         argv=(
             *(target.python or (node.python,)),
             "-m",
             "deepspeed.launcher.launch",
-            *words(ARGUMENTS, given),
+            *words(ARGUMENTS, values),
             *shape,
             target.name,
             *target.rest,
@@ -124,15 +124,16 @@ def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
 
 
 def world_info(node: Node) -> str:
-    """Every node's devices as the launcher takes them; this node's by their names, of others only their number counts.
+    """Every node's devices as the launcher takes them: this node's by name, numbers for the others, where only the
+    count matters.
 
-    A rank without a device of its own has a number, too.
+    Ranks without devices get numbers, too.
     """
-    named: dict[str, list[Any]] = {}
+    devices_of_node: dict[str, list[Any]] = {}
     for rank in range(node.nodes):
-        own = list(node.devices[: node.processes]) if rank == node.rank else []
-        named[f"node-{rank}"] = own if len(own) == node.processes else list(range(node.processes))
-    return base64.urlsafe_b64encode(json.dumps(named).encode()).decode()
+        devices = list(node.devices[: node.processes]) if rank == node.rank else []
+        devices_of_node[f"node-{rank}"] = devices if len(devices) == node.processes else list(range(node.processes))
+    return base64.urlsafe_b64encode(json.dumps(devices_of_node).encode()).decode()
 
 
 LAUNCHER: Final = Launcher(

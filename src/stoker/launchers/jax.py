@@ -1,8 +1,8 @@
-"""Processes of JAX that find each other: variables instead of a command.
+"""Processes of JAX that find each other through variables; there is no command.
 
-Stoker starts the processes itself, and each calls `jax.distributed.initialize` with what `initialization` reads
-from the variables: it takes the coordinator's address and the devices from variables of its own, but not how many
-processes there are and which one it is. https://docs.jax.dev/en/latest/_autosummary/jax.distributed.initialize.html
+Stoker starts the processes, and each calls `jax.distributed.initialize` with the keywords of `initialization`. JAX
+reads the coordinator's address and the devices from variables of its own, but not the number of processes and its own
+number. https://docs.jax.dev/en/latest/_autosummary/jax.distributed.initialize.html
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Mapping
 from stoker.core.launch import Launch, Outputs
 from stoker.core.units import UNSET
 from stoker.launchers.arguments import Argument
-from stoker.launchers.base import Argv, Launcher, Node, RankVariables, Started, launch_of
+from stoker.launchers.base import Argv, Launcher, Node, NodeCommand, RankVariables, launch_of
 
 if TYPE_CHECKING:
     from stoker.launchers.base import Duration
@@ -32,6 +32,7 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {
     "slice_index": Argument("int"),
 }
 OPTIONS: Final = "STOKER_JAX_OPTIONS"
+"""The variable with the other arguments of `jax.distributed.initialize`, as JSON."""
 
 VARIABLES: Final = RankVariables(
     rank="JAX_PROCESS_ID",
@@ -39,7 +40,7 @@ VARIABLES: Final = RankVariables(
     local_rank="STOKER_LOCAL_RANK",
     local_world_size="STOKER_PROCESSES_PER_NODE",
 )
-"""Stoker's own names."""
+"""Set by Stoker."""
 
 
 def Jax(  # noqa: N802  a value by its name, as in Retry(3)
@@ -50,46 +51,46 @@ def Jax(  # noqa: N802  a value by its name, as in Retry(3)
     **launch_arguments: Any,
 ) -> Launch:
     """Processes of JAX that find each other; takes the arguments of `jax.distributed.initialize`."""
-    own = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
-    return launch_of(LAUNCHER, own, launch_arguments)
+    options = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
+    return launch_of(LAUNCHER, options, launch_arguments)
 
 
-def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
+def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:
     """The worker's own command, once for each process of the node, each with its place in variables."""
-    given = {name: value for name, value in arguments.items() if value is not None}
-    bind = given.pop("coordinator_bind_address", "")
+    values = {name: value for name, value in arguments.items() if value is not None}
+    bind = values.pop("coordinator_bind_address", "")
     environment = {"JAX_COORDINATOR_ADDRESS": node.endpoint}
     if bind:
         environment["JAX_COORDINATOR_BIND_ADDRESS"] = bind
-    if given:
-        environment[OPTIONS] = json.dumps(given, sort_keys=True)
+    if values:
+        environment[OPTIONS] = json.dumps(values, sort_keys=True)
     if node.cpu:
         environment["JAX_PLATFORMS"] = "cpu"
     ranks = []
     for local in range(node.processes):
-        place = {
+        variables = {
             "JAX_NUM_PROCESSES": str(node.world_size),
             "JAX_PROCESS_ID": str(node.rank * node.processes + local),
             "STOKER_LOCAL_RANK": str(local),
             "STOKER_PROCESSES_PER_NODE": str(node.processes),
         }
-        devices = dealt(node, local)
+        devices = devices_of_process(node, local)
         if devices:
-            place["JAX_LOCAL_DEVICE_IDS"] = ",".join(map(str, devices))
-        ranks.append(place)
-    return Started(argv=argv, environment=environment, ranks=tuple(ranks))
+            variables["JAX_LOCAL_DEVICE_IDS"] = ",".join(map(str, devices))
+        ranks.append(variables)
+    return NodeCommand(argv=argv, environment=environment, ranks=tuple(ranks))
 
 
-def dealt(node: Node, local: int) -> list[int]:
-    """The devices of a node, by number among those that it holds, that one of its processes gets.
+def devices_of_process(node: Node, local: int) -> list[int]:
+    """The devices of one process, as indexes into its node's devices.
 
-    None are named for a single process, which has them all.
+    Empty for a single process, which has all of them.
     """
     if node.cpu or node.processes == 1:
         return []
-    each, more = divmod(len(node.devices), node.processes)
-    start = local * each + min(local, more)
-    return list(range(start, start + each + (local < more)))
+    each, remainder = divmod(len(node.devices), node.processes)
+    start = local * each + min(local, remainder)
+    return list(range(start, start + each + (local < remainder)))
 
 
 def initialization(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -108,7 +109,7 @@ def initialization(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def join(environment: Mapping[str, str]) -> None:
-    """Let the processes find each other: JAX wants it before the first computation."""
+    """Initialise `jax.distributed`, which must precede the first computation."""
     if {"JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"} <= environment.keys():
         import jax
 

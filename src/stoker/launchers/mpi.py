@@ -1,6 +1,6 @@
 """Ranks by MPI: Open MPI's `mpirun` on the head, or `srun` inside a Slurm allocation.
 
-Both start the ranks of all nodes from the head, so that the other nodes run nothing of their own. Options:
+Both start the ranks of all nodes from the head, so that the other nodes run no command. Options:
 https://docs.open-mpi.org/en/v5.0.x/man-openmpi/man1/mpirun.1.html, https://www.open-mpi.org/doc/v4.1/man1/mpirun.1.php
 and https://slurm.schedmd.com/srun.html
 """
@@ -21,11 +21,11 @@ from stoker.launchers.base import (
     Launcher,
     Layout,
     Node,
+    NodeCommand,
     RankVariables,
-    Started,
-    bracketed,
+    bracket_address,
     launch_of,
-    refused,
+    refusal,
     words,
 )
 
@@ -41,7 +41,7 @@ _TEXT: Final = Argument("text")
 _INT: Final = Argument("int")
 
 
-def _dashed(name: str) -> str:
+def _option_flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
@@ -61,13 +61,16 @@ MPIRUN: Final[Mapping[str, Argument]] = {
     "timeout": _INT,
     "quiet": _FLAG,
     "verbose": _FLAG,
-    **{name: Argument("text", flag=_dashed(name)) for name in ("bind_to", "map_by", "rank_by", "cpu_set", "display")},
     **{
-        name: Argument("text", flag=_dashed(name))
+        name: Argument("text", flag=_option_flag(name))
+        for name in ("bind_to", "map_by", "rank_by", "cpu_set", "display")
+    },
+    **{
+        name: Argument("text", flag=_option_flag(name))
         for name in ("output", "output_filename", "runtime_options", "pmixmca")
     },
     **{
-        name: Argument("flag", flag=_dashed(name))
+        name: Argument("flag", flag=_option_flag(name))
         for name in (
             *("allow_run_as_root", "oversubscribe", "nooversubscribe", "use_hwthread_cpus", "report_bindings"),
             *("display_map", "display_allocation", "tag_output", "timestamp_output", "merge_stderr_to_stdout"),
@@ -94,10 +97,15 @@ SRUN: Final[Mapping[str, Argument]] = {
     "nodelist": Argument("text", owned=PLACE),
     "chdir": Argument("text", owned=FOLDER),
     "kill_on_bad_exit": Argument("int", flag="--kill-on-bad-exit"),
-    **{name: Argument("int", flag=_dashed(name)) for name in ("cpus_per_task", "cpus_per_gpu", "threads_per_core")},
-    **{name: Argument("int", flag=_dashed(name)) for name in ("ntasks_per_gpu", "cores_per_socket", "wait", "threads")},
-    **{name: Argument("text", flag=_dashed(name)) for name in _SRUN_TEXTS},
-    **{name: Argument("flag", flag=_dashed(name)) for name in _SRUN_FLAGS},
+    **{
+        name: Argument("int", flag=_option_flag(name)) for name in ("cpus_per_task", "cpus_per_gpu", "threads_per_core")
+    },
+    **{
+        name: Argument("int", flag=_option_flag(name))
+        for name in ("ntasks_per_gpu", "cores_per_socket", "wait", "threads")
+    },
+    **{name: Argument("text", flag=_option_flag(name)) for name in _SRUN_TEXTS},
+    **{name: Argument("flag", flag=_option_flag(name)) for name in _SRUN_FLAGS},
 }
 """Options of srun that make sense for a step inside an allocation."""
 
@@ -105,8 +113,8 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {"program": Argument("text", PROGRAMS
 BOTH: Final = frozenset({*MPIRUN} & {*SRUN} | {"program"})
 
 OPEN_MPI: Final = re.compile(r"\((?:Open MPI|OpenRTE)\) 4\.")
-"""What `mpirun --version` says of an MPI that can start ranks on several nodes of one machine without ssh: Open MPI 4.
-Open MPI 5 has another runtime, whose ranks lose each other there. mpiexec calls itself by the runtime's name."""
+"""Matches `mpirun --version` of Open MPI 4, which starts ranks on several nodes of one machine without ssh. Under Open
+MPI 5's runtime such ranks do not find each other. mpiexec prints the runtime's name."""
 
 VARIABLES: Final = (
     # https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html
@@ -147,51 +155,51 @@ def MPI(  # noqa: N802  a value by its name, as in Retry(3)
     **launch_arguments: Any,
 ) -> Launch:
     """Ranks by Open MPI's `mpirun`, or with `program="srun"` by Slurm; `np` and `ntasks` count all ranks."""
-    own = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
-    return launch_of(LAUNCHER, own, launch_arguments)
+    options = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
+    return launch_of(LAUNCHER, options, launch_arguments)
 
 
-def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
+def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:
     """The command on the head; nothing on the other nodes."""
-    given = {name: value for name, value in arguments.items() if value is not None}
-    program = given.pop("program", "mpirun")
+    values = {name: value for name, value in arguments.items() if value is not None}
+    program = values.pop("program", "mpirun")
     environment = {"MASTER_ADDR": node.head, "MASTER_PORT": str(node.port)}
     if node.rank > 0:
-        return Started(argv=(), environment=environment)
+        return NodeCommand(argv=(), environment=environment)
     if program == "srun":
-        return Started(argv=_srun(argv, node, given), environment=environment)
-    return Started(argv=_mpirun(program, argv, node, given), environment=environment)
+        return NodeCommand(argv=_srun(argv, node, values), environment=environment)
+    return NodeCommand(argv=_mpirun(program, argv, node, values), environment=environment)
 
 
 def foreign(arguments: Mapping[str, Any]) -> list[str]:
-    """Arguments that the program asked for does not have: those of the other one."""
+    """Arguments that belong to the other program."""
     other = MPIRUN if arguments.get("program") == "srun" else SRUN
     return [name for name, value in arguments.items() if value is not None and name in other and name not in BOTH]
 
 
-def _mpirun(program: str, argv: Argv, node: Node, given: Mapping[str, Any]) -> Argv:
+def _mpirun(program: str, argv: Argv, node: Node, values: Mapping[str, Any]) -> Argv:
     # A host without a number has one slot: https://docs.open-mpi.org/en/v5.0.x/launching-apps/scheduling.html
-    where = ["--host", ",".join(f"{bracketed(host)}:{node.processes}" for host in node.hosts)]
-    exported = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in given.get("x", ())]
+    hosts = ["--host", ",".join(f"{bracket_address(host)}:{node.processes}" for host in node.hosts)]
+    exported = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in values.get("x", ())]
     forwarded = [word for name in exported for word in ("-x", name)]
-    return (program, "-n", str(node.world_size), *where, *forwarded, *_options(given), *argv)
+    return (program, "-n", str(node.world_size), *hosts, *forwarded, *_options(values), *argv)
 
 
-def _srun(argv: Argv, node: Node, given: Mapping[str, Any]) -> Argv:
-    given = {"kill_on_bad_exit": 1, **given, "nodes": node.nodes}
+def _srun(argv: Argv, node: Node, values: Mapping[str, Any]) -> Argv:
+    values = {"kill_on_bad_exit": 1, **values, "nodes": node.nodes}
     counts = (f"--ntasks={node.world_size}", f"--ntasks-per-node={node.processes}")
-    return ("srun", *counts, *words(SRUN, given), *argv)
+    return ("srun", *counts, *words(SRUN, values), *argv)
 
 
-def _options(given: Mapping[str, Any]) -> list[str]:
+def _options(values: Mapping[str, Any]) -> list[str]:
     """`--bind-to core` instead of `--bind-to=core`: Open MPI 4 takes only two words."""
-    line: list[str] = []
-    for name, value in given.items():
+    words_of_options: list[str] = []
+    for name, value in values.items():
         argument = MPIRUN.get(name)
         for option in words(MPIRUN, {name: value}):
-            apart = option.startswith("-") and (argument is None or argument.kind not in {"flag", "each"})
-            line += option.split("=", 1) if apart else [option]
-    return line
+            is_pair = option.startswith("-") and (argument is None or argument.kind not in {"flag", "each"})
+            words_of_options += option.split("=", 1) if is_pair else [option]
+    return words_of_options
 
 
 def program_of(arguments: Mapping[str, Any]) -> str:
@@ -205,21 +213,21 @@ def program(launch: Launch) -> str:
 
 
 def head(arguments: Mapping[str, Any]) -> HeadProgram:
-    """The program on the head: Open MPI's takes another one in place of ssh, srun asks Slurm."""
+    """The program on the head. Open MPI's can use another command than ssh; srun asks Slurm."""
     name = program_of(arguments)
     return HeadProgram(program=name) if name == "srun" else HeadProgram(program=name, by_ssh=True, versions=OPEN_MPI)
 
 
 def strangers(layout: Layout) -> Iterator[Finding]:
-    """Arguments of the other program."""
-    wrong = foreign(layout.arguments)
-    if wrong:
+    """Refuse arguments of the other program."""
+    misplaced = foreign(layout.arguments)
+    if misplaced:
         name = layout.arguments.get("program", "mpirun")
         other = "mpirun" if name == "srun" else "srun"
-        yield refused(
-            f"{', '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} not of {name}",
-            why=f"{other} has {'it' if len(wrong) == 1 else 'them'}",
-            fix=f'remove {", ".join(wrong)}, or write program="{other}"',
+        yield refusal(
+            f"{', '.join(misplaced)} {'is' if len(misplaced) == 1 else 'are'} not of {name}",
+            why=f"{other} has {'it' if len(misplaced) == 1 else 'them'}",
+            fix=f'remove {", ".join(misplaced)}, or write program="{other}"',
         )
 
 

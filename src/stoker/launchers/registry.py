@@ -23,7 +23,7 @@ LAUNCHERS: Final[Registry[Launcher]] = Registry(
     },
 )
 OWN_COMMAND: Final = "command"
-"""The launcher that a plain list of words stands for."""
+"""The launcher for a plain list of words."""
 
 
 def launcher_named(name: str) -> Launcher:
@@ -35,12 +35,12 @@ def launcher_named(name: str) -> Launcher:
 
 
 def place_of(environment: Mapping[str, str], launcher: Launcher | None = None) -> Place:
-    """The place of a rank that `launcher` has started; by the variables of any launcher where that is not known.
+    """The place of a rank that `launcher` has started; by the variables of all launchers where that is None.
 
-    Variables that are meant only beside a mark come first: others share their names. torch's come before those of an
-    allocation of Slurm or an mpirun around it, because the table's first launcher stands on torch.
+    Variables with a mark come first, because other launchers use the same names. torch's come before those of a
+    surrounding Slurm allocation or mpirun, because the table's first launcher uses torch's.
     """
     if launcher is not None and launcher.variables:
         return place_by(launcher.variables, environment)
-    every = [names for _, one in LAUNCHERS.parts() for names in one.variables]
-    return place_by(sorted(every, key=lambda names: not names.mark), environment)
+    variables = [names for _, one in LAUNCHERS.parts() for names in one.variables]
+    return place_by(sorted(variables, key=lambda names: not names.mark), environment)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final, Mapping
 
-from stoker.launchers.base import Argv, Launcher, Node, Started
+from stoker.launchers.base import Argv, Launcher, Node, NodeCommand
 
 
-def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
+def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:
     """The command as it is. On one node without variables: `RANK` alone would make torch wait for others."""
     if node.nodes == 1:
-        return Started(argv=argv)
-    place = {
+        return NodeCommand(argv=argv)
+    variables = {
         "RANK": node.rank,
         "WORLD_SIZE": node.nodes,
         "LOCAL_RANK": 0,
@@ -20,7 +20,7 @@ def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
         "MASTER_ADDR": node.head,
         "MASTER_PORT": node.port,
     }
-    return Started(argv=argv, environment={name: str(value) for name, value in place.items()})
+    return NodeCommand(argv=argv, environment={name: str(value) for name, value in variables.items()})
 
 
 LAUNCHER: Final = Launcher(name="single", command=command, one_per_node=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
 from stoker.core.findings import Finding
 from stoker.core.launch import Launch, Outputs
 from stoker.core.units import UNSET
-from stoker.launchers.arguments import Argument, installed
+from stoker.launchers.arguments import Argument, installed_arguments
 from stoker.launchers.base import (
     LOOPBACK,
     SCRIPT,
@@ -19,11 +19,11 @@ from stoker.launchers.base import (
     Launcher,
     Layout,
     Node,
-    Started,
-    bracketed,
-    known,
+    NodeCommand,
+    bracket_address,
+    complete_table,
     launch_of,
-    refused,
+    refusal,
     target_of,
     words,
 )
@@ -69,7 +69,7 @@ ARGUMENTS: Final[Mapping[str, Argument]] = {
     "training_script_args": Argument("text", owned=SCRIPT),
 }
 OWN_RENDEZVOUS: Final = frozenset({"static", "c10d"})
-"""Rendezvous that the nodes make among themselves; others, such as etcd, are a service with an address of its own."""
+"""Backends with which the nodes meet without a service; others, such as etcd, need the address of one."""
 
 
 def Torchrun(  # noqa: N802  a value by its name, as in Retry(3)
@@ -80,29 +80,29 @@ def Torchrun(  # noqa: N802  a value by its name, as in Retry(3)
     **launch_arguments: Any,
 ) -> Launch:
     """Ranks by `torchrun`; its `nproc_per_node` counts the ranks of each node, `num_processes` all of them."""
-    own = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
-    return launch_of(LAUNCHER, own, launch_arguments)
+    options = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
+    return launch_of(LAUNCHER, options, launch_arguments)
 
 
-def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
+def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:
     """`torchrun` for one node."""
-    given = {name: value for name, value in arguments.items() if value is not None}
-    # On one node the c10d store takes any free port and knows its id, which `--standalone` would overwrite.
-    given.pop("standalone", None)
-    given["nnodes"] = given.get("nnodes", node.nodes)
-    given["nproc_per_node"] = node.processes
-    given["rdzv_id"] = node.rendezvous
-    port = given.pop("master_port", node.port)
-    given |= _rendezvous(given, node, port)
+    values = {name: value for name, value in arguments.items() if value is not None}
+    # On one node the c10d store finds a free port. `--standalone` would overwrite the id.
+    values.pop("standalone", None)
+    values["nnodes"] = values.get("nnodes", node.nodes)
+    values["nproc_per_node"] = node.processes
+    values["rdzv_id"] = node.rendezvous
+    port = values.pop("master_port", node.port)
+    values |= _rendezvous(values, node, port)
     target = target_of(argv)
     shape = {"module": ["--module"], "script": [], "program": ["--no-python"]}[target.kind]
     python = target.python or (node.python,)
-    return Started(
+    return NodeCommand(
         argv=(
             *python,
             "-m",
             "torch.distributed.run",
-            *words(known(ARGUMENTS, given, newer), given),
+            *words(complete_table(ARGUMENTS, values, newer), values),
             *shape,
             target.name,
             *target.rest,
@@ -111,20 +111,20 @@ def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
 
 
 def elastic(arguments: Mapping[str, Any]) -> bool:
-    """Whether ranks may start again or nodes may come and go."""
+    """Whether ranks may restart, or the number of nodes may change."""
     return bool(arguments.get("max_restarts")) or ":" in str(arguments.get("nnodes", ""))
 
 
-def _rendezvous(given: Mapping[str, Any], node: Node, port: int) -> dict[str, Any]:
-    backend = given.get("rdzv_backend")
+def _rendezvous(values: Mapping[str, Any], node: Node, port: int) -> dict[str, Any]:
+    backend = values.get("rdzv_backend")
     if backend is not None and backend not in OWN_RENDEZVOUS:
         return {"local_addr": node.address}
     if node.nodes == 1 and backend != "static":
         endpoint = f"{LOOPBACK}:{port}"
         return {"rdzv_backend": "c10d", "rdzv_endpoint": endpoint, "local_addr": LOOPBACK}
-    if backend == "c10d" or (elastic(given) and backend != "static"):
-        # Ranks that start again meet anew, which the static rendezvous cannot do across nodes.
-        endpoint = f"{bracketed(node.head)}:{port}"
+    if backend == "c10d" or (elastic(values) and backend != "static"):
+        # Restarted ranks meet again, which the static rendezvous cannot do across nodes.
+        endpoint = f"{bracket_address(node.head)}:{port}"
         return {"rdzv_backend": "c10d", "rdzv_endpoint": endpoint, "local_addr": node.address}
     return {
         "rdzv_backend": "static",
@@ -137,37 +137,37 @@ def _rendezvous(given: Mapping[str, Any], node: Node, port: int) -> dict[str, An
 
 def newer() -> Mapping[str, Argument]:
     """The arguments of the torch that is installed; importing it takes seconds."""
-    return installed("torch.distributed.run:get_args_parser", "")
+    return installed_arguments("torch.distributed.run:get_args_parser", "")
 
 
 def rendezvous(layout: Layout) -> Iterator[Finding]:
-    """Arguments under which the nodes would not meet."""
-    given = layout.arguments
-    backend = given.get("rdzv_backend")
-    own = backend is None or backend in OWN_RENDEZVOUS
-    if own and given.get("rdzv_endpoint"):
-        yield refused(
-            f"rdzv_endpoint={given['rdzv_endpoint']!r} with rdzv_backend={backend or 'static'!r}",
+    """Refuse arguments with which the nodes would not meet."""
+    arguments = layout.arguments
+    backend = arguments.get("rdzv_backend")
+    among_nodes = backend is None or backend in OWN_RENDEZVOUS
+    if among_nodes and arguments.get("rdzv_endpoint"):
+        yield refusal(
+            f"rdzv_endpoint={arguments['rdzv_endpoint']!r} with rdzv_backend={backend or 'static'!r}",
             why="the nodes meet at the head of their gang, whose address and port are known when they start",
             fix='remove rdzv_endpoint, or name the service that it belongs to: rdzv_backend="etcd-v2"',
             code="STK139",
         )
-    if not own and not given.get("rdzv_endpoint"):
-        yield refused(
+    if not among_nodes and not arguments.get("rdzv_endpoint"):
+        yield refusal(
             f"rdzv_backend={backend!r} without rdzv_endpoint",
             why="it is a service of its own, of which Stoker does not know the address",
             fix="give rdzv_endpoint",
             code="STK139",
         )
-    if given.get("standalone") and layout.nodes > 1:
-        yield refused(
+    if arguments.get("standalone") and layout.nodes > 1:
+        yield refusal(
             f"standalone=True on {layout.nodes} nodes",
             why="each node would be a world of its own",
             fix="remove standalone",
             code="STK139",
         )
-    if backend == "static" and elastic(given) and layout.nodes > 1:
-        yield refused(
+    if backend == "static" and elastic(arguments) and layout.nodes > 1:
+        yield refusal(
             'rdzv_backend="static" for ranks that may start again on several nodes',
             why="nodes that meet once cannot meet again",
             fix='remove rdzv_backend, or write "c10d"',

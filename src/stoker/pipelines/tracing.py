@@ -16,7 +16,7 @@ from typing import Any, Callable, Final, Iterator, Mapping, Protocol, Sequence
 import attrs
 
 from stoker.core.errors import GraphError, ParameterError, UsageError
-from stoker.core.graph import Node, StepSpec
+from stoker.core.graph import GraphNode, StepSpec
 from stoker.core.settings import Layer
 from stoker.pipelines.bindings import Binder
 from stoker.pipelines.handles import Each, Future, Handles, Origin, StepHandle, origins_of
@@ -32,7 +32,7 @@ _NAME: Final = re.compile(r"\w[\w -]*")
 class BodySession(Protocol):
     """Runs the steps of a dynamic pipeline's body."""
 
-    def submit(self, node: Node) -> None:
+    def submit(self, node: GraphNode) -> None:
         """Add the node to the run; it starts as soon as what it depends on is done."""
 
     def result(self, key: str, output: str) -> Any:
@@ -85,7 +85,7 @@ class Trace:
     def __init__(self, pipeline: str, session: BodySession | None = None) -> None:
         self.pipeline = pipeline
         self.session = session
-        self.nodes: list[Node] = []
+        self.nodes: list[GraphNode] = []
         self._keys = _Keys()
         self._prefixes = _Keys()
         self._scopes = [_Scope()]
@@ -146,14 +146,14 @@ class Trace:
         finally:
             self._scopes.pop()
 
-    def _called(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Node:
+    def _called(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> GraphNode:
         where = caller()
         arguments = call.signature.complete_with_defaults(call.signature.given(args, kwargs, where), where)
         return self._added(call, Binder(call.signature, where, self).bind(arguments), where, ())
 
-    def _added(self, call: Call, bindings: Mapping[str, Any], where: str, mapped: tuple[str, ...]) -> Node:
+    def _added(self, call: Call, bindings: Mapping[str, Any], where: str, mapped: tuple[str, ...]) -> GraphNode:
         after = tuple(self._after(call, where))
-        node = Node(
+        node = GraphNode(
             key=self._key(call, where),
             step=self._step(call.step),
             bindings=bindings,
@@ -210,7 +210,7 @@ class Trace:
                 raise GraphError(f"{call.signature.owner}: after= names {origins[0].words} of another run", where=where)
             yield origins[0].key
 
-    def _origins(self, node: Node, signature: Signature) -> tuple[Origin, ...]:
+    def _origins(self, node: GraphNode, signature: Signature) -> tuple[Origin, ...]:
         outputs = [(output.name, annotation) for output, annotation in zip(node.step.outputs, signature.results)]
         if _gathers(node):
             outputs = [
@@ -231,10 +231,10 @@ class Trace:
 
     # A dynamic body
 
-    def _future(self, node: Node, call: Call) -> Future[Any]:
+    def _future(self, node: GraphNode, call: Call) -> Future[Any]:
         return Future(self._origins(node, call.signature), self, several=call.step.unpack)
 
-    def _values(self, node: Node, call: Call) -> Any:
+    def _values(self, node: GraphNode, call: Call) -> Any:
         return self._future(node, call).result()
 
     def load(self, origin: Origin) -> Any:
@@ -292,7 +292,7 @@ def _for_steps(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in OPTIONS or OPTIONS[name].level == "step"}
 
 
-def _gathers(node: Node) -> bool:
+def _gathers(node: GraphNode) -> bool:
     """Whether a step's value is a list of what its ranks returned, as far as its own code says."""
     launches = (layer.values.get("launch") for layer in node.step.layers)
     said = [launch["outputs"] for launch in launches if launch and "outputs" in launch]

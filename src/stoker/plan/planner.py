@@ -23,7 +23,7 @@ from stoker.core.errors import (
     nearest,
 )
 from stoker.core.findings import Finding
-from stoker.core.graph import Binding, Constant, FromStep, Graph, Many, Node, StepSpec
+from stoker.core.graph import Binding, Constant, FromStep, Graph, GraphNode, Many, StepSpec
 from stoker.core.ladder import Halve
 from stoker.core.launch import Launch
 from stoker.core.plan import Plan, StepPlan, reporter_of
@@ -74,7 +74,7 @@ class Planner:
         self._position = 0
         self._backend_options: Mapping[str, Mapping[str, Any]] | None = None
 
-    def step_plan(self, node: Node, split: Iterable[str] = ()) -> StepPlan:
+    def step_plan(self, node: GraphNode, split: Iterable[str] = ()) -> StepPlan:
         """The plan of one node, with everything resolved."""
         spec = node.step
         settings, origins = self._resolve(node)
@@ -102,7 +102,7 @@ class Planner:
         check_ladder(plan)
         return plan
 
-    def _resolve(self, node: Node) -> tuple[StepSettings, dict[str, str]]:
+    def _resolve(self, node: GraphNode) -> tuple[StepSettings, dict[str, str]]:
         overrides = self._overrides
         named = overrides.steps.get(node.step.name, ())
         keyed = overrides.steps.get(node.key, ()) if node.key != node.step.name else ()
@@ -136,7 +136,7 @@ class Planner:
             located = self._sources[id(function)] = (source, sources.code_digest(function))
         return located
 
-    def _hooks(self, spec: StepSpec, node: Node) -> dict[str, FunctionSource]:
+    def _hooks(self, spec: StepSpec, node: GraphNode) -> dict[str, FunctionSource]:
         return self.hooks({**self._step_hooks, **spec.hooks, **node.hooks}, spec.where)
 
     def source_of(self, function: Callable[..., Any], where: str) -> FunctionSource:
@@ -155,7 +155,7 @@ class Planner:
                 parameters[name] = artifacts.save(value, self.blobs).wire()
         return parameters
 
-    def _inputs(self, node: Node) -> dict[str, Any]:
+    def _inputs(self, node: GraphNode) -> dict[str, Any]:
         """What each parameter is bound to; values from the pipeline's body are saved here."""
         inputs = {}
         for name, binding in node.bindings.items():
@@ -174,7 +174,7 @@ class Planner:
         return {"dict": {name: self._tree(item, mapped=False) for name, item in binding.items.items()}}
 
 
-def split_outputs(nodes: Iterable[Node]) -> dict[str, list[str]]:
+def split_outputs(nodes: Iterable[GraphNode]) -> dict[str, list[str]]:
     """For each node key, the outputs that a later fan-out iterates over; they are saved element by element."""
     outputs: dict[str, list[str]] = {}
     for node in nodes:

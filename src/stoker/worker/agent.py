@@ -27,7 +27,7 @@ from stoker.core.launch import Launch
 from stoker.core.protocol import StepError, StepResult, StepTask, WorkerEvent, WorkerJob
 from stoker.core.status import CANCELLED, GANG_INCOMPLETE, HANG, RENDEZVOUS
 from stoker.core.words import dashed_name
-from stoker.launchers.base import LOOPBACK, Argv, Node, Started
+from stoker.launchers.base import LOOPBACK, Argv, Node, NodeCommand
 from stoker.launchers.registry import LAUNCHERS
 from stoker.worker import blame, cluster, hang, mpigang, processes
 from stoker.worker.notice import Notice
@@ -203,7 +203,9 @@ class Agent:
     def _start(self) -> None:
         address = os.path.join(self._folder, "agent")
         argv = (sys.executable, "-m", "stoker.worker.rank", self._launcher.name, address)
-        command: Started = mpigang.start_command(self._launcher, argv, self._node, self._arguments(), self._job.gang)
+        command: NodeCommand = mpigang.start_command(
+            self._launcher, argv, self._node, self._arguments(), self._job.gang
+        )
         environment = _environment_for(command, self._node, self._folder)
         for variables in command.ranks or ([{}] if command.argv else []):
             self._spawn(command.argv, {**environment, **variables})
@@ -427,7 +429,7 @@ class Agent:
             self._forget(output.source)
 
 
-def _environment_for(launch_command: Started, node: Node, folder: str) -> dict[str, str]:
+def _environment_for(launch_command: NodeCommand, node: Node, folder: str) -> dict[str, str]:
     """The variables of a launcher's processes: Stoker's, those that it asks for, and those of the flight recorder.
 
     torchrun would give each rank one thread, with a long warning; here they share the CPUs. The flight recorder of

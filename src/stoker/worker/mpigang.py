@@ -34,7 +34,7 @@ import attrs
 
 from stoker.core import wire
 from stoker.core.protocol import GangTask
-from stoker.launchers.base import LOOPBACK, Argv, Launcher, Node, Started, bracketed
+from stoker.launchers.base import LOOPBACK, Argv, Launcher, Node, NodeCommand, bracket_address
 from stoker.launchers.mpi import OPEN_MPI
 from stoker.worker.cluster import free_port
 from stoker.worker.rankstate import AGENT
@@ -85,7 +85,7 @@ def main(words: Sequence[str]) -> int:
 
 def start_command(
     launcher: Launcher, argv: Argv, node: Node, arguments: Mapping[str, Any], gang: GangTask | None
-) -> Started:
+) -> NodeCommand:
     """What a node runs to start its ranks; `gang` is the job's, with mpirun on nodes that Stoker itself started."""
     program = launcher.head(arguments)
     if gang is None or gang.topology != "stoker" or program is None or not program.by_ssh:
@@ -96,13 +96,13 @@ def start_command(
     return attrs.evolve(command, environment={**command.environment, AGENT: argv[-1]})
 
 
-def over_nodes(command: Started, node: Node, *, token: str, patience: float | None) -> Started:
+def over_nodes(command: NodeCommand, node: Node, *, token: str, patience: float | None) -> NodeCommand:
     """What a node runs so that mpirun, which a launcher made for the head's `hosts`, reaches it.
 
     The nodes meet at the gang's port, and the ranks at another one.
     """
     meet = {
-        MEET: f"{bracketed(node.head)}:{node.port}",
+        MEET: f"{bracket_address(node.head)}:{node.port}",
         TOKEN: token,
         NODE: str(node.rank),
         NODES: str(node.nodes),
@@ -112,7 +112,7 @@ def over_nodes(command: Started, node: Node, *, token: str, patience: float | No
         {**command.environment, "MASTER_PORT": str(free_port(node.head))} if node.rank == 0 else command.environment
     )
     part = ("lead", *command.argv) if node.rank == 0 else ("follow",)
-    return Started(argv=(sys.executable, "-m", _MODULE, *part), environment={**environment, **meet})
+    return NodeCommand(argv=(sys.executable, "-m", _MODULE, *part), environment={**environment, **meet})
 
 
 # The head

@@ -9,10 +9,10 @@ from typing import Any, Mapping
 
 from stoker.core.launch import Launch
 from stoker.launchers.arguments import Argument
-from stoker.launchers.base import TORCH, Argv, Launcher, Node, Started
+from stoker.launchers.base import TORCH, Argv, Launcher, Node, NodeCommand
 
 
-def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
+def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:
     """The worker's own command, once for each rank of this node; each rank learns its place from torch's variables."""
     nice = arguments.get("nice")
     prefix = () if nice is None else ("nice", "-n", str(nice))
@@ -26,7 +26,7 @@ def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> Started:
         }
         for local_rank in range(node.processes)
     )
-    return Started(
+    return NodeCommand(
         argv=(*prefix, *argv),
         environment={"MASTER_ADDR": node.head, "MASTER_PORT": str(node.port)},
         ranks=ranks,
