@@ -111,7 +111,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> Submitted:
         monkeypatch.delenv(name, raising=False)
     seen = Submitted()
     roomy = Capacity(cpus=64, memory=1 << 40, slots=64)
-    monkeypatch.setattr(DockerBackend, "_far", lambda self: roomy)  # an engine elsewhere is not asked
+    monkeypatch.setattr(DockerBackend, "_remote_capacity", lambda self: roomy)  # an engine elsewhere is not asked
     monkeypatch.setattr(Session, "builder", lambda *_: None)  # nothing is built
     monkeypatch.setattr(driver, "refuse", lambda made: None)  # what a platform refuses is other tests' affair
     for flavor in ROWS:

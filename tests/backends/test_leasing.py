@@ -106,10 +106,10 @@ def test_who_comes_second_waits_and_is_told_once(place: Place) -> None:
     assert reason == "waiting for 1 of 2 GPUs: 2 leased to this run"
     assert leasing.wait(second, reason) and not leasing.wait(second, reason)
     assert leasing.waits(second.name)
-    assert not leasing.due(), "it has just asked"
+    assert not leasing.due_jobs(), "it has just asked"
     leasing.release(first.name)
-    assert leasing.due() == [second], "what this process gives back is known at once"
-    assert isinstance(leasing.ask(second), Lease) and not leasing.due() and not leasing.waits(second.name)
+    assert leasing.due_jobs() == [second], "what this process gives back is known at once"
+    assert isinstance(leasing.ask(second), Lease) and not leasing.due_jobs() and not leasing.waits(second.name)
     leasing.release_all()
     assert not place.tickets()
 
@@ -122,9 +122,9 @@ def test_a_reason_that_changes_all_the_time_is_told_now_and_then(place: Place, m
     for look in range(50):
         if place.leasing.wait(waits, f"1 in use by pid 4711 ({look} GB)"):
             told.append(look)
-        assert not place.leasing.due()
+        assert not place.leasing.due_jobs()
         clock[0] += leasing_module.ASK_AGAIN
-        assert place.leasing.due() == [waits]
+        assert place.leasing.due_jobs() == [waits]
     every = leasing_module.TELL_AGAIN / leasing_module.ASK_AGAIN
     assert told == [0, every, 2 * every]
 

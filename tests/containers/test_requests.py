@@ -364,6 +364,6 @@ def test_messages_are_taken_out() -> None:
 def test_what_was_read_before_a_break_is_passed_over() -> None:
     reader = Reader()
     reader.read("stdout", b"one\ntw")
-    reader.again()
+    reader.restart()
     lines, _ = told(reader, ("stdout", b"on"), ("stdout", b"e\ntwo\nthree\n"))
     assert lines == [("stdout", "two"), ("stdout", "three")]

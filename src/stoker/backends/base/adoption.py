@@ -1,7 +1,6 @@
-"""Jobs that an earlier driver of a run had sent: which of them the next one adopts, wherever jobs outlive their driver.
+"""Which jobs of an earlier driver a later one adopts, on platforms whose jobs outlive their driver.
 
-A job is adopted for the same step with the same request, if it still runs or went well. One that failed is tried again
-instead.
+A job is adopted for the same step with the same request, if it still runs or went well. A failed job is tried again.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Handle = TypeVar("Handle")
 
 @attrs.frozen(kw_only=True)
 class EarlierJob(Generic[Handle]):
-    """A job that was sent, by what its platform has kept of it."""
+    """A job that an earlier driver sent, from what its platform knows of it."""
 
     run: str
     key: str
@@ -31,45 +30,45 @@ class EarlierJob(Generic[Handle]):
 
 
 def job_kind(job: Job) -> str:
-    """What keeps a step and its hooks apart: "step", or the hook's name."""
+    """ "step", or the name of a hook: tells the jobs of a step from those of its hooks."""
     return job.hook.qualname if job.kind == "hook" and job.hook is not None else job.kind
 
 
 class EarlierJobs(Generic[Handle]):
-    """Those that nobody has adopted yet."""
+    """The jobs of earlier drivers that are not adopted yet."""
 
     def __init__(self) -> None:
-        self._left: dict[tuple[str, str, str], list[EarlierJob[Handle]]] = {}
+        self._remaining: dict[tuple[str, str, str], list[EarlierJob[Handle]]] = {}
 
     def add(self, jobs: Iterable[EarlierJob[Handle]]) -> None:
-        """Jobs have been found."""
-        for one in jobs:
-            self._left.setdefault((one.run, one.key, one.kind), []).append(one)
+        """Add jobs that a platform reports."""
+        for job in jobs:
+            self._remaining.setdefault((job.run, job.key, job.kind), []).append(job)
 
     def of(self, job: Job) -> list[Handle]:
-        """Those of the same step, as far as they are left."""
-        return [one.handle for one in self._left.get((job.run, job.key, job_kind(job)), ())]
+        """The remaining jobs of the same step."""
+        return [one.handle for one in self._remaining.get((job.run, job.key, job_kind(job)), ())]
 
     def adopt(self, job: Job, worth: Callable[[Handle], bool]) -> tuple[Handle | None, list[Handle]]:
-        """The latest attempt with the same request that is `worth` it, and the others of the step, which nobody needs.
+        """The latest attempt with the same request that is `worth` it, and the other attempts, which are not needed.
 
-        None of them is left afterwards.
+        All of them are taken out.
         """
-        mine = self._left.pop((job.run, job.key, job_kind(job)), [])
-        digest = request_digest(job) if mine else ""
+        attempts = self._remaining.pop((job.run, job.key, job_kind(job)), [])
+        digest = request_digest(job) if attempts else ""
         adopted, others = None, []
-        for one in sorted(mine, key=lambda one: -one.attempt):
-            if adopted is None and one.digest == digest and worth(one.handle):
-                adopted = one.handle
+        for earlier in sorted(attempts, key=lambda attempt: -attempt.attempt):
+            if adopted is None and earlier.digest == digest and worth(earlier.handle):
+                adopted = earlier.handle
             else:
-                others.append(one.handle)
+                others.append(earlier.handle)
         return adopted, others
 
-    def left(self) -> list[Handle]:
-        """Those that nobody adopted."""
-        return [one.handle for jobs in self._left.values() for one in jobs]
+    def remaining(self) -> list[Handle]:
+        """The handles of all jobs that are not adopted."""
+        return [one.handle for jobs in self._remaining.values() for one in jobs]
 
-    def take_left(self) -> list[Handle]:
-        """Those that nobody adopted, taken out."""
-        left, self._left = self.left(), {}
-        return left
+    def take_remaining(self) -> list[Handle]:
+        """The same, taken out."""
+        handles, self._remaining = self.remaining(), {}
+        return handles

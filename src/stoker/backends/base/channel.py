@@ -1,4 +1,4 @@
-"""What becomes of jobs between two polls: statuses, lines and events, told from any thread, taken by `poll`."""
+"""What is new of jobs between two polls: statuses, lines and events, put in by any thread, taken out by `poll`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Updates:
         self._events: dict[str, list[WorkerEvent]] = {}
 
     def put(self, name: str, status: JobStatus) -> None:
-        """A job's status changed. Of a running job, what an earlier status of the same poll said stays."""
+        """Set a job's status; a running job keeps the start and lease of an earlier status of the same poll."""
         before = self._statuses.get(name)
         if before is not None and before.state == status.state == "running":
             # It runs, it has devices, it began: three statuses that may come between two polls, in any order.
@@ -30,11 +30,11 @@ class Updates:
         self._statuses[name] = status
 
     def write(self, name: str, lines: Sequence[LogLine]) -> None:
-        """A job wrote lines."""
+        """Add lines that a job wrote."""
         self.lines.setdefault(name, []).extend(lines)
 
     def event(self, name: str, event: WorkerEvent) -> None:
-        """A worker said something while it runs; of a kind that is not known here, it is passed over."""
+        """Add an event of a running worker; events of unknown kinds are ignored."""
         if event.kind == "began":
             self.put(name, JobStatus(state="running", started=event.time))
         elif event.kind == "lines":
@@ -46,7 +46,7 @@ class Updates:
             self._events.setdefault(name, []).append(event)
 
     def take(self) -> dict[str, JobStatus]:
-        """All of it, once."""
+        """All that is new, once."""
         statuses, self._statuses = self._statuses, {}
         lines, self.lines = self.lines, {}
         events, self._events = self._events, {}
@@ -68,19 +68,19 @@ class Channel:
     # From any thread
 
     def put(self, name: str, status: JobStatus) -> None:
-        """A job's status changed."""
+        """Set a job's status."""
         self.call(lambda: self._put(name, status))
 
     def write(self, name: str, lines: Sequence[LogLine]) -> None:
-        """A job wrote lines."""
+        """Add lines that a job wrote."""
         self.call(lambda: self._updates.write(name, lines))
 
     def event(self, name: str, event: WorkerEvent) -> None:
-        """A worker said something while it runs."""
+        """Add an event of a running worker."""
         self.call(lambda: self._updates.event(name, event))
 
     def call(self, work: Callable[[], None]) -> None:
-        """Have something done in the thread that polls."""
+        """Call a function in the thread that polls."""
         self._calls.put(work)
         self._wakeup.set()
 
@@ -91,7 +91,7 @@ class Channel:
         return (self._wakeup.descriptor,)
 
     def receive(self) -> None:
-        """Take in what the threads told."""
+        """Take in what other threads put."""
         self._wakeup.clear()
         while not self._calls.empty():
             self._calls.get()()
@@ -102,7 +102,7 @@ class Channel:
         return self._updates.take()
 
     def close(self) -> None:
-        """Give the descriptors back; what a thread still tells is dropped."""
+        """Close the descriptors; what a thread still puts is dropped."""
         self._wakeup.close()
 
     def _put(self, name: str, status: JobStatus) -> None:

@@ -1,4 +1,4 @@
-"""Folders of jobs on a cluster that nobody needs: their runs are over, or their driver is long gone."""
+"""Folders of jobs on a cluster that are not needed: their runs are over, or their driver is long gone."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from stoker.core.errors import StokerError
 from stoker.core.words import dashed_name
 
 AGE: Final = 86400.0
-"""Seconds for which the files of a run that broke off stay: `stoker resume` takes over what its jobs have done."""
+"""Seconds for which the files of an interrupted run stay: `stoker resume` adopts its jobs."""
 
 
-def swept(places: Iterable[tuple[str | None, str]], sweep: Sweep) -> Iterable[Leftover]:
-    """What went of the folders at these places, a host (None: this machine) and a path each, or would go.
+def sweep_folders(locations: Iterable[tuple[str | None, str]], sweep: Sweep) -> Iterable[Leftover]:
+    """Remove the folders that are not needed, or count them in a dry run.
 
-    A host that does not answer is named and left.
+    A location is a host (None: this machine) and a path. A host that does not answer is named and left.
     """
     count = 0
-    for host, folder in dict.fromkeys(places):
-        there = login(host)
+    for host, folder in dict.fromkeys(locations):
+        connection = login(host)
         try:
-            place = there.expand(folder)
-            ours = None if place.startswith(f"{sweep.scratch}/") else sweep.ours
-            gone = unneeded(there, place, running=sweep.running, ours=ours, age=AGE)
+            root = connection.expand(folder)
+            ours = None if root.startswith(f"{sweep.scratch}/") else sweep.ours
+            folders = find_unneeded(connection, root, running=sweep.running, ours=ours, age=AGE)
             if not sweep.dry_run:
-                remove(there, gone)
+                remove(connection, folders)
         except StokerError as error:
             sweep.say(f"not looked into: {error}")
             continue
         finally:
-            there.close()
-        count += len(gone)
+            connection.close()
+        count += len(folders)
     yield Leftover(kind="job_folders", noun="folder", rest="of runs on clusters", count=count)
 
 
-def unneeded(
+def find_unneeded(
     login: Login, folder: str, *, running: Collection[str], ours: Collection[str] | None, age: float
 ) -> list[str]:
     """Folders of runs in which nothing has been submitted for `age` seconds and that do not run.
@@ -49,16 +49,16 @@ def unneeded(
     old = _runs(login.run(["find", folder, *options, "-mmin", minutes]).out)
     fresh = _runs(login.run(["find", folder, *options, "!", "-mmin", minutes]).out)
     needed = {dashed_name(run) for run in running} | fresh
-    mine = None if ours is None else {dashed_name(run) for run in ours}
-    return [f"{folder}/{run}" for run in sorted(old - needed) if mine is None or run in mine]
+    our_names = None if ours is None else {dashed_name(run) for run in ours}
+    return [f"{folder}/{run}" for run in sorted(old - needed) if our_names is None or run in our_names]
 
 
 def remove(login: Login, folders: Sequence[str]) -> None:
-    """Take them away."""
+    """Remove the folders."""
     if folders:
         login.remove(folders)
 
 
 def _runs(paths: str) -> set[str]:
-    """The folders two above files: those of runs."""
+    """The names of the folders two levels above files: those of runs."""
     return {os.path.basename(os.path.dirname(os.path.dirname(path))) for path in paths.splitlines()}

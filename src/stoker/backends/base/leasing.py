@@ -38,12 +38,14 @@ TELL_AGAIN: Final = 10.0
 
 @attrs.frozen(kw_only=True)
 class _Wait:
-    """A job in line: the reason that was told last and when, and when to ask again, by the monotonic clock."""
+    """A job that waits for devices; times are of the monotonic clock."""
 
     job: Job
-    told: str
-    told_at: float
+    reason: str
+    """Why it waits, as last reported."""
+    reported_at: float
     due: float
+    """When to ask again."""
 
 
 class Leasing:
@@ -75,15 +77,15 @@ class Leasing:
         return len(devices) if all(device.exclusive for device in devices) else None
 
     def check(self, step: StepPlan) -> Iterator[Finding]:
-        """What this machine cannot give a step of what it asks of accelerators."""
+        """Findings on the accelerators that a step asks for and this machine lacks."""
         report = reporter_of(step)
-        own = _own_visibility(step)
-        if own:
+        variables = _visibility_set_by(step)
+        if variables:
             yield report.error(
                 OWN_VISIBILITY,
-                f"its environment sets {', '.join(own)}",
+                f"its environment sets {', '.join(variables)}",
                 "which devices a step sees follows from its lease, and another step may hold these",
-                f"remove {own[0]}, and ask for devices: resources=ResourceSettings(gpu_count=1)",
+                f"remove {variables[0]}, and ask for devices: resources=ResourceSettings(gpu_count=1)",
             )
         claim = claimed(step)
         if claim is None or not (reason := self._devices.impossible(claim)):
@@ -94,7 +96,7 @@ class Leasing:
             yield report.translated(FALLS_BACK, what, why)
             return
         what = f"asks for {describe(step.settings.resources)}: {reason}"
-        yield report.error(NO_SUCH_DEVICE, what, self._why(), _ways_on(step.name, claim))
+        yield report.error(NO_SUCH_DEVICE, what, self._why(), _alternatives(step.name, claim))
 
     def _why(self) -> str:
         broken = errors(self._devices.inventory().findings)
@@ -105,16 +107,16 @@ class Leasing:
     # During a run
 
     def wants(self, job: Job) -> bool:
-        """Whether a job is to hold devices."""
+        """Whether a job needs devices."""
         return job.kind == "step" and job.step.settings.resources.gpus_per_node > 0
 
     def request(self, job: Job, *, start: Callable[[Job], None], tell: Callable[[str, JobStatus], None]) -> None:
-        """Start a job that holds its devices; one that has to wait is told why, and is looked at again by `retry`."""
-        granted = self.ask(job)
-        if not isinstance(granted, str):
+        """Start a job that gets its devices; report why another one waits, which `retry` asks for again."""
+        answer = self.ask(job)
+        if not isinstance(answer, str):
             start(job)
-        elif self.wait(job, granted):
-            tell(job.name, JobStatus(state="queued", message=granted))
+        elif self.wait(job, answer):
+            tell(job.name, JobStatus(state="queued", message=answer))
 
     def retry(
         self,
@@ -123,15 +125,15 @@ class Leasing:
         tell: Callable[[str, JobStatus], None],
         refuse: Callable[[str, JobStatus], None],
     ) -> None:
-        """Ask again for the jobs that wait, where it is time to."""
-        for job in self.due():
+        """Ask again for the waiting jobs that are due."""
+        for job in self.due_jobs():
             try:
                 self.request(job, start=start, tell=tell)
             except BackendError as error:
                 refuse(job.name, failed(REFUSED, str(error)))
 
     def ask(self, job: Job) -> Lease | str:
-        """What a job gets, or why it still waits; it stands in line until it is released."""
+        """The lease of a job, or why it still waits; it keeps its place in the queue until it is released."""
         from stoker.core.devices import Holder, Lease  # only for steps with devices
 
         lease = self._granted.get(job.name)
@@ -150,7 +152,7 @@ class Leasing:
         try:
             answer = self._devices.answer(ticket)
         except BackendError:
-            self.release(job.name)  # whoever is refused stands in nobody's way
+            self.release(job.name)  # a refused job must not keep others waiting
             raise
         return answer if isinstance(answer, str) else self._give(job, answer)
 
@@ -159,13 +161,13 @@ class Leasing:
         self._granted[job.name] = lease
         os.makedirs(self._scratch, exist_ok=True)
         for node in range(_nodes(job)):
-            # Of the same attempt, sent once before and lost, or of a driver that died: the monitor would append to it.
+            # The monitor appends: remove the file of a lost submission of this attempt, or of a driver that died.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._samples(job, node))
         return lease
 
     def _samples(self, job: Job, node: int) -> str:
-        # Each name is a file of its own: what is no letter or digit is written as its number.
+        # Each job has its own file: characters other than letters and digits are written as their code points.
         name = "".join(letter if letter.isalnum() or letter == "_" else f"-{ord(letter):x}-" for letter in job.name)
         name += f".{node}" if node else ""
         return os.path.join(self._scratch, f"samples-{name}.jsonl")
@@ -173,39 +175,35 @@ class Leasing:
     def wait(self, job: Job, reason: str) -> bool:
         """Note that a job waits; whether the reason is news."""
         now = time.monotonic()
-        known = self._waiting.get(job.name)
-        news = known is None or (known.told != reason and known.told_at + TELL_AGAIN <= now)
-        if known is None or news:
-            known = _Wait(job=job, told=reason, told_at=now, due=now)
-        self._waiting[job.name] = attrs.evolve(known, due=now + ASK_AGAIN)
+        wait = self._waiting.get(job.name)
+        news = wait is None or (wait.reason != reason and wait.reported_at + TELL_AGAIN <= now)
+        if wait is None or news:
+            wait = _Wait(job=job, reason=reason, reported_at=now, due=now)
+        self._waiting[job.name] = attrs.evolve(wait, due=now + ASK_AGAIN)
         return news
 
-    def due(self) -> list[Job]:
-        """Those who wait and should ask again now, first come first."""
+    def due_jobs(self) -> list[Job]:
+        """The waiting jobs that should ask again now, in the order of their requests."""
         now = time.monotonic()
         return [wait.job for wait in self._waiting.values() if wait.due <= now]
 
     def waits(self, name: str) -> bool:
-        """Whether a job stands in line."""
+        """Whether a job waits for devices."""
         return name in self._waiting
 
-    def granted(self, name: str) -> Lease | None:
-        """What a job holds, on all of its nodes together."""
-        return self._granted.get(name)
-
     def hand_over(self, name: str, pid: int) -> None:
-        """Let a job's lease live as long as a process that outlives this one."""
+        """Tie a job's lease to a process that outlives this one."""
         ticket = self._tickets.get(name)
         if ticket is not None:
             self._devices.hand_over(ticket, pid)
 
     def adopt(self, job: Job, lease: Lease) -> None:
-        """Go on with a lease that another driver had got, for a job that is taken over from it."""
+        """Take over the lease of an adopted job from an earlier driver."""
         if lease.ticket and self._devices.holds(lease.ticket):
             self._tickets[job.name] = lease.ticket
 
     def release(self, name: str) -> None:
-        """Give back what a job holds, or leave the line; whoever of ours waits may ask at once."""
+        """Release a job's devices, or stop waiting for them; other waiting jobs of this run may ask at once."""
         self._waiting.pop(name, None)
         self._granted.pop(name, None)
         ticket = self._tickets.pop(name, None)
@@ -217,17 +215,16 @@ class Leasing:
             self._waiting = {other: attrs.evolve(wait, due=0.0) for other, wait in self._waiting.items()}
 
     def release_all(self) -> None:
-        """Give everything back."""
+        """Release all devices."""
         for name in [*self._tickets, *self._granted]:
             self.release(name)
 
-    # What others are told
+    # Leases by node
 
     def leases(self, job: Job) -> list[Lease]:
-        """What a job holds on each of its nodes; nothing for a job that holds none.
+        """The lease of each of a job's nodes; empty for a job without devices.
 
-        These are what the gate proves, the monitor watches and the run remembers. That of the first node knows the
-        others.
+        The gate proves them, the monitor watches them and the run records them. The first has the others in `others`.
         """
         whole = self._granted.get(job.name)
         if whole is None:
@@ -254,9 +251,9 @@ class Leasing:
 
 
 def requested_lease(job: Job, *, samples: str) -> Lease:
-    """What a lease has from the step alone, whoever hands out the devices.
+    """The lease without devices: what follows from the step alone.
 
-    A platform that hands them out itself is taken at its word where the step runs (`worker.granted`).
+    Where a platform allocates the devices, the worker fills them in (`worker.granted`).
     """
     from stoker.core.devices import Lease  # only for steps with devices
 
@@ -274,7 +271,7 @@ def requested_lease(job: Job, *, samples: str) -> Lease:
 
 
 def claimed(step: StepPlan) -> Claim | None:
-    """What a step claims for all of its nodes together: one claim, so that two gangs never wait for each other."""
+    """The claim of a step for all of its nodes together: one claim, so that two gangs never wait for each other."""
     if not step.settings.resources.gpus_per_node:
         return None
     from stoker.core.devices import claim_of
@@ -287,19 +284,19 @@ def claimed(step: StepPlan) -> Claim | None:
 
 
 def claim_document(job: Job) -> dict[str, Any]:
-    """What the ledger is asked for a job, for all of its nodes together; empty for one that is to hold nothing."""
+    """A job's claim on the ledger for all of its nodes together, as data; empty for a job without devices."""
     claim = claimed(job.step) if job.kind == "step" else None
     if claim is None:
         return {}
-    found = attrs.asdict(claim, recurse=False)
+    fields = attrs.asdict(claim, recurse=False)
     return {
-        **found,
+        **fields,
         "choices": [str(choice) for choice in claim.choices],
         "policy": job.step.settings.accelerator_policy,
     }
 
 
-def _own_visibility(step: StepPlan) -> list[str]:
+def _visibility_set_by(step: StepPlan) -> list[str]:
     """The variables of vendors that a step sets itself."""
     if not step.settings.environment:
         return []
@@ -312,9 +309,9 @@ def _nodes(job: Job) -> int:
     return int(job.step.settings.resources.get("nodes", 1))
 
 
-def _ways_on(step: str, claim: Claim) -> str:
-    pretended = str(claim.choices[0].name) if claim.choices else "H100-80GB"
+def _alternatives(step: str, claim: Claim) -> str:
+    model = str(claim.choices[0].name) if claim.choices else "H100-80GB"
     return (
-        f"run where there is one (--stack NAME), or pretend (--simulate {claim.count}x{pretended}), or let the step "
+        f"run where there is one (--stack NAME), or pretend (--simulate {claim.count}x{model}), or let the step "
         f"run on the CPU (--set steps.{step}.accelerator_policy=prefer)"
     )

@@ -111,14 +111,14 @@ class Here:
 
     def tails(self, offsets: Mapping[str, int], *, limit: int = PIECE) -> Mapping[str, bytes]:
         """What files have beyond an offset."""
-        found = {}
+        pieces = {}
         for path, offset in offsets.items():
             with contextlib.suppress(OSError), open(path, "rb") as file:
                 file.seek(offset)
                 data = file.read(limit)
                 if data:
-                    found[path] = data
-        return found
+                    pieces[path] = data
+        return pieces
 
     def exists(self, path: str) -> bool:
         """Whether there is such a file or folder."""
@@ -148,10 +148,10 @@ class Here:
 
     def expand(self, path: str) -> str:
         """A path with "~" and "$NAME" as they are here."""
-        found = os.path.expandvars(os.path.expanduser(path))
-        if not os.path.isabs(found) or "$" in found:
+        expanded = os.path.expandvars(os.path.expanduser(path))
+        if not os.path.isabs(expanded) or "$" in expanded:
             raise BackendError(f"{path} is no absolute path on this machine", fix="write one, such as ~/.stoker/slurm")
-        return found
+        return expanded
 
     def close(self) -> None:
         """There is nothing to let go."""

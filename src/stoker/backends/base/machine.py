@@ -1,4 +1,4 @@
-"""What this machine has for steps, what a step takes of it, and what it must refuse of a request."""
+"""The capacity of this machine, what a job requests of it, and what it refuses of a request."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _REFUSED: Final[Mapping[str, tuple[str, str, str]]] = {
 """field → code, what it asks for, why this machine cannot give it"""
 
 
-def room(*, cpus: float | None = None, memory: int | None = None, slots: int | None = None) -> Capacity:
-    """What this machine has for steps: cgroup limits and CPU affinity counted, or as much of it as is said."""
+def machine_capacity(*, cpus: float | None = None, memory: int | None = None, slots: int | None = None) -> Capacity:
+    """The capacity of this machine for steps, by cgroup limits and CPU affinity; arguments replace what is measured."""
     cpus = value_or(cpus, float(cpu_count()))
     memory = value_or(memory, memory_size())
     return Capacity(cpus=cpus, memory=memory, slots=value_or(slots, max(1, int(cpus)) * _SLOTS_PER_CPU))
@@ -66,10 +66,10 @@ def memory_size() -> int:
         return total
 
 
-def taken(job: Job) -> dict[str, Any]:
-    """What a job takes of this machine, as data: what each node counts for in admission, and the devices it claims.
+def request_of(job: Job) -> dict[str, Any]:
+    """What a job requests of this machine, as data: what each node counts for in admission, and the claimed devices.
 
-    `process` is one that other steps use too ("warm"), or one that begins and ends with it ("fresh").
+    `process` is "warm" for one that other steps use too, "fresh" for one that begins and ends with the job.
     """
     nodes, settings = nodes_of(job), job.step.settings
     if job.kind == "hook":
@@ -85,15 +85,15 @@ def taken(job: Job) -> dict[str, Any]:
 
 
 def check(step: StepPlan, room: Capacity, *, leases: bool) -> Iterator[Finding]:
-    """Field by field, what this machine refuses of a step's request and how it takes the rest.
+    """Findings on each field of a step's request: refused, or taken in another way.
 
-    `leases`: devices are handed out, and what of them is wanted is for `leasing` to judge.
+    `leases`: devices are leased, and `leasing` checks the request for them.
     """
-    wanted = step.settings.resources
+    resources = step.settings.resources
     report = reporter_of(step)
-    nodes = int(wanted.get("nodes", 1))
+    nodes = int(resources.get("nodes", 1))
     each = f" on each of {nodes} nodes" if nodes > 1 else ""
-    cpus, memory = value_or(wanted.cpu_count, 0.0), value_or(wanted.memory, 0)
+    cpus, memory = value_or(resources.cpu_count, 0.0), value_or(resources.memory, 0)
     if cpus and cpus * nodes > room.cpus:
         what = f"asks for {cpus:g} CPUs{each}; this machine has {room.cpus:g}"
         yield report.refused("STK101", what, _NEVER_LESS, f"resources.cpu_count={room.cpus / nodes:g}")
@@ -111,20 +111,22 @@ def check(step: StepPlan, room: Capacity, *, leases: bool) -> Iterator[Finding]:
     if memory and memory * nodes > room.memory:
         what = f"asks for {size_text(memory)} of memory{each}; this machine has {memory_text(room.memory)}"
         yield report.refused("STK102", what, _NEVER_LESS, f"resources.memory={size_text(room.memory // 2**30 * 2**30)}")
-    if wanted.gpus_per_node and not leases:
-        yield report.refused("STK103", f"asks for {describe(wanted)}", _NO_LEASES, "resources.gpu_count=null")
+    if resources.gpus_per_node and not leases:
+        yield report.refused("STK103", f"asks for {describe(resources)}", _NO_LEASES, "resources.gpu_count=null")
     for name, (code, what, why) in _REFUSED.items():
-        asked = value_or(wanted.get(name, None), None)
-        if asked:
-            yield report.refused(code, f"asks for {what.format(_shown(name, asked))}", why, f"resources.{name}=null")
-    if value_or(wanted.disk, 0) > (free := shutil.disk_usage(".").free):
-        what = f"asks for {size_text(wanted.disk or 0)} of disk; {memory_text(free)} are free here"
+        value = value_or(resources.get(name, None), None)
+        if value:
+            yield report.refused(
+                code, f"asks for {what.format(_value_text(name, value))}", why, f"resources.{name}=null"
+            )
+    if value_or(resources.disk, 0) > (free := shutil.disk_usage(".").free):
+        what = f"asks for {size_text(resources.disk or 0)} of disk; {memory_text(free)} are free here"
         yield report.refused("STK108", what, _NEVER_LESS, "resources.disk=null")
-    if value_or(wanted.spot, None):
+    if value_or(resources.spot, None):
         what = "asks for a spot machine; it runs on this one"
         yield report.translated("STK109", what, "this machine is never taken away")
-    if not step.environment and (lack := _missing(step.settings.launch)):
-        missing, fix = lack
+    if not step.environment and (problem := _missing(step.settings.launch)):
+        missing, fix = problem
         what = f"starts its ranks by {missing}, which is not installed here"
         why = "ranks are started in the driver's own Python environment"
         yield report.error("STK140", what, why, fix)
@@ -165,10 +167,10 @@ def _missing(launch: Launch | None) -> tuple[str, str] | None:
     return None
 
 
-def _shown(name: str, asked: Any) -> str:
-    """What a field asks for, as a person writes it."""
+def _value_text(name: str, value: Any) -> str:
+    """A field's value as in settings."""
     if name == "shared_memory":
-        return size_text(asked)
+        return size_text(value)
     if name == "extended":
-        return ", ".join(f"{label}={amount:g}" for label, amount in asked.items())
-    return ", ".join(map(str, asked)) if isinstance(asked, tuple) else str(asked)
+        return ", ".join(f"{label}={amount:g}" for label, amount in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -27,7 +27,7 @@ def worker_job(job: Job, number: int) -> WorkerJob:
     launch = job.step.settings.launch
     if launch is None and nodes_of(job) > 1:
         launch = DEFAULTS
-    named = job.name == f"{job.run}/{job.key}/{job.attempt}"
+    has_default_name = job.name == f"{job.run}/{job.key}/{job.attempt}"
     is_step = job.kind == "step"
     return WorkerJob(
         job=job.name,
@@ -36,7 +36,7 @@ def worker_job(job: Job, number: int) -> WorkerJob:
         kind=job.kind,
         mark=job.marked,
         timed=is_step and job.step.settings.timeout is not None,
-        context={} if named or not is_step else {"run": job.run, "key": job.key, "attempt": job.attempt},
+        context={} if has_default_name or not is_step else {"run": job.run, "key": job.key, "attempt": job.attempt},
         launch=launch if is_step else None,
         hook=job.hook,
         told=job.told,
@@ -108,7 +108,7 @@ def boot_spec(
 def request_digest(job: Job) -> str:
     """What a job asks for, whichever attempt it is: what runs elsewhere with the same digest does the same."""
     step = job.step
-    asked = {
+    request = {
         "inputs": job.inputs,
         "code": step.code,
         "source": attrs.asdict(step.source if job.hook is None else job.hook),
@@ -116,7 +116,7 @@ def request_digest(job: Job) -> str:
         "settings": to_json(step.settings),
         "told": {} if job.told is None else to_json(job.told),
     }
-    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps(request, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 def is_below(path: str, root: str) -> bool:

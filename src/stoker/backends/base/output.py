@@ -18,49 +18,49 @@ _LONGEST: Final = 1 << 20
 
 
 class Reader:
-    """Takes the pieces of one container's two streams. `up`: the program inside has begun."""
+    """Cuts the two streams of one container into lines and messages; `up`: the program inside has begun."""
 
     def __init__(self) -> None:
         self.up = False
         self._rest: dict[str, bytes] = {}
-        self._taken: dict[str, int] = {}
+        self._read: dict[str, int] = {}
         self._skip: dict[str, int] = {}
         self._last: deque[str] = deque(maxlen=_LAST)
 
-    def again(self) -> None:
-        """The output comes once more from its beginning: what was taken already is passed over."""
-        self._skip = dict(self._taken)
+    def restart(self) -> None:
+        """Expect the output once more from its beginning, and skip what was read already."""
+        self._skip = dict(self._read)
 
     def read(self, stream: str, data: bytes) -> tuple[list[LogLine], list[WorkerEvent]]:
-        """The lines and messages that are whole now."""
+        """The lines and messages that are complete now."""
         skipped = min(self._skip.get(stream, 0), len(data))
         if skipped:
             self._skip[stream] -= skipped
             data = data[skipped:]
-        self._taken[stream] = self._taken.get(stream, 0) + len(data)
+        self._read[stream] = self._read.get(stream, 0) + len(data)
         whole, newline, rest = (self._rest.get(stream, b"") + data).rpartition(b"\n")
         if len(rest) > _LONGEST:
             whole, newline, rest = whole + newline + rest, b"\n", b""
         self._rest[stream] = rest
-        return self._cut(stream, whole) if newline else ([], [])
+        return self._parse(stream, whole) if newline else ([], [])
 
     def end(self) -> tuple[list[LogLine], list[WorkerEvent]]:
-        """What is left without a newline."""
+        """The remaining line without a newline."""
         lines: list[LogLine] = []
         messages: list[WorkerEvent] = []
         for stream, rest in self._rest.items():
             if rest:
-                more, said = self._cut(stream, rest)
-                lines += more
-                messages += said
+                last_lines, last_messages = self._parse(stream, rest)
+                lines += last_lines
+                messages += last_messages
         self._rest = {}
         return lines, messages
 
     def last_words(self) -> str:
-        """What was written last, for a person who must find out why the program did not begin."""
+        """The last lines, for an error message."""
         return " | ".join(line for line in self._last if line.strip())[-2000:]
 
-    def _cut(self, stream: str, data: bytes) -> tuple[list[LogLine], list[WorkerEvent]]:
+    def _parse(self, stream: str, data: bytes) -> tuple[list[LogLine], list[WorkerEvent]]:
         now = time.time()
         lines: list[LogLine] = []
         messages: list[WorkerEvent] = []

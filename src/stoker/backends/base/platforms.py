@@ -1,4 +1,4 @@
-"""What a platform with a queue of its own must be able to do, and what it tells of a job: the seam to `watched`."""
+"""The interface between `watched` and a platform with a queue: what the platform does, and what it reports of a job."""
 
 from __future__ import annotations
 
@@ -12,48 +12,45 @@ from stoker.core.protocol import WorkerEvent
 
 
 class Away(BackendError):
-    """The platform does not answer now; whatever was asked may be asked again."""
+    """The platform does not answer now; the call may be repeated."""
 
 
 @attrs.frozen(kw_only=True)
-class Seen:
-    """What a platform knows of a job at one look.
-
-    `output` are pieces of what its nodes wrote since the last look: node, stream, bytes. `status` is its end, None
-    while there is none; until then `running` says that it does, or `message` why it waits. `events` are worth
-    remembering. `brought` has copies on this machine of samples that nodes wrote elsewhere,
-    by the paths there.
-    """
+class JobUpdate:
+    """What a platform reports of a job at one poll."""
 
     running: bool = False
     message: str = ""
+    """Why the job waits."""
     output: Sequence[tuple[int, str, bytes]] = ()
+    """What the job's nodes wrote since the last poll: node, stream, bytes."""
     status: JobStatus | None = None
+    """The end of the job; None until then."""
     events: Sequence[WorkerEvent] = ()
-    brought: Mapping[str, str] = attrs.field(factory=dict)
+    """Events for the run's record."""
 
 
 class Platform(Protocol):
-    """How a platform's jobs are sent, found, looked after and ended; all of it in the watch's thread.
+    """Sends, finds, polls and ends jobs; every method is called in the watcher's thread and may raise `Away`.
 
-    A handle is whatever the platform needs to know one job by. Each call may raise `Away`.
+    A handle is any value by which the platform identifies a job.
     """
 
     def find(self, jobs: Sequence[Job]) -> Mapping[str, Any]:
-        """Handles of those jobs, by name, that an earlier driver had sent and that are worth taking over."""
+        """Handles, by name, of the jobs that an earlier driver sent and that are worth adopting."""
 
     def send(self, jobs: Sequence[Job]) -> Mapping[str, Any]:
-        """Have jobs start; by name a handle, or the `JobStatus` of one that the platform refuses. One that is not
+        """Start jobs; by name a handle, or the `JobStatus` of a job that the platform refuses. A job that is not
         mentioned is sent again later."""
 
-    def look(self, handles: Mapping[str, Any]) -> Mapping[str, Seen]:
-        """What is known of jobs now. One that is not mentioned has no news."""
+    def look(self, handles: Mapping[str, Any]) -> Mapping[str, JobUpdate]:
+        """What is new of jobs; a job that is not mentioned has no news."""
 
     def end(self, handles: Mapping[str, Any], *, grace: float) -> None:
-        """Ask jobs to end within `grace` seconds; 0: at once. Those that are gone are fine."""
+        """Ask jobs to end within `grace` seconds; 0: at once. Jobs that are gone are ignored."""
 
     def forget(self, handle: Any) -> None:
-        """A job is over and all of it is known: what it left behind may go."""
+        """A job is over and all of it is read: remove its files."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""

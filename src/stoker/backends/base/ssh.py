@@ -93,8 +93,8 @@ class Ssh:
 
     def run(self, argv: Sequence[str], *, input: bytes = b"", timeout: float = TIMEOUT) -> Ran:
         """Call a command to its end, with the PATH of a login shell; its own code 255 is told as 254."""
-        known = self._login_environment()
-        environment = {name: known[name] for name in _TAKEN_ON if name in known}
+        login_variables = self._login_environment()
+        environment = {name: login_variables[name] for name in _TAKEN_ON if name in login_variables}
         if input:
             return _ran(self._connection.call(scripts.command_line(argv, environment), input, timeout))
         return _ran(self._script(scripts.command(argv, environment), timeout))
@@ -118,10 +118,10 @@ class Ssh:
         if not offsets:
             return {}
         answer = self._script(scripts.tails(offsets, limit))
-        found = scripts.pieces(answer.out)
-        if found is None:
+        pieces = scripts.pieces(answer.out)
+        if pieces is None:
             raise Away(f"{self.address} answered half: {answer.err.strip() or 'a file became shorter meanwhile'}")
-        return found
+        return pieces
 
     def exists(self, path: str) -> bool:
         """Whether there is such a file or folder."""
@@ -140,14 +140,14 @@ class Ssh:
 
     def expand(self, path: str) -> str:
         """A path with "~" and "$NAME" as they are for a person who logs in there."""
-        known = self._login_environment()
-        text = f"{known['HOME']}{path[1:]}" if path == "~" or path.startswith("~/") else path
-        found = string.Template(text).safe_substitute(known)
-        if not found.startswith("/") or "$" in found:
+        login_variables = self._login_environment()
+        text = f"{login_variables['HOME']}{path[1:]}" if path == "~" or path.startswith("~/") else path
+        expanded = string.Template(text).safe_substitute(login_variables)
+        if not expanded.startswith("/") or "$" in expanded:
             raise BackendError(
                 f"{path} is no absolute path on {self.address}", fix="write one, such as ~/.stoker/slurm"
             )
-        return found
+        return expanded
 
     def close(self) -> None:
         """Hang up."""
@@ -156,8 +156,8 @@ class Ssh:
     def _login_environment(self) -> Mapping[str, str]:
         if not self._greeting:
             answer = self._script(scripts.greeting())
-            home, _, rest = answer.out.decode(errors="surrogateescape").partition("\n")
-            pairs = (line.partition("=") for line in rest.splitlines() if "=" in line)
+            home, _, lines = answer.out.decode(errors="surrogateescape").partition("\n")
+            pairs = (line.partition("=") for line in lines.splitlines() if "=" in line)
             self._greeting = {**{name: value for name, _, value in pairs if name.isidentifier()}, "HOME": home}
         return self._greeting
 
@@ -244,8 +244,8 @@ class _Connection:
         return f"{self._folder}/s"
 
     def _ssh(self) -> list[str]:
-        given = os.environ.get(CONFIG_VARIABLE)
-        words = ["ssh", *(["-F", given] if given else [])]
+        config_file = os.environ.get(CONFIG_VARIABLE)
+        words = ["ssh", *(["-F", config_file] if config_file else [])]
         words += ["-l", self._address.user] if self._address.user else []
         words += ["-p", str(self._address.port)] if self._address.port else []
         return [*words, *(word for name, value in _OPTIONS.items() for word in ("-o", f"{name}={value}"))]
@@ -276,26 +276,26 @@ class _Connection:
         self._end()
         self._folder = _short_folder()
         try:
-            said = self._master()
+            error = self._master()
         except BackendError:
             self._end()
             raise
-        if said is not None:
+        if error is not None:
             self._end()
-            raise self._away(said)
+            raise self._away(error)
 
     def _master(self) -> str | None:
         """Start the process that holds the connection; what it says where it could not."""
         control = {"ControlMaster": "yes", "ControlPath": self._socket, "ControlPersist": str(PERSIST)}
         options = [word for name, value in control.items() for word in ("-o", f"{name}={value}")]
         # A file, because the process that stays in the background may hold on to what it writes to.
-        with tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as errors:
             try:
                 code = subprocess.run(
                     [*self._ssh(), *options, "-f", "-N", "--", self._address.host],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    stderr=said,
+                    stderr=errors,
                     timeout=CONNECT + TIMEOUT,
                     check=False,
                     start_new_session=True,
@@ -304,8 +304,8 @@ class _Connection:
                 return f"no connection within {CONNECT + TIMEOUT:g} s"
             except OSError as error:
                 raise _not_callable(error) from error
-            said.seek(0)
-            return said.read().decode(errors="replace") if code else None
+            errors.seek(0)
+            return errors.read().decode(errors="replace") if code else None
 
     def _drop(self) -> None:
         """What stands may be dead without knowing it: the next call makes a new one."""
@@ -322,12 +322,12 @@ class _Connection:
 
     def _away(self, words: str) -> Away:
         lines = [line.strip() for line in words.splitlines() if line.strip()]
-        said = " ".join(lines[-3:]) or "the connection was cut"
+        text = " ".join(lines[-3:]) or "the connection was cut"
         low = words.lower()
         fix = next((fix for sign, fix in _FIXES.items() if sign in low), _TRY)
         name = f"{self._address.user}@{self._address.host}" if self._address.user else self._address.host
         port = f"-p {self._address.port} " if self._address.port else ""
-        return Away(f"{self._address} does not answer: {said}", fix=fix.format(host=f"{port}{name}"))
+        return Away(f"{self._address} does not answer: {text}", fix=fix.format(host=f"{port}{name}"))
 
 
 def _listens(path: str) -> bool:

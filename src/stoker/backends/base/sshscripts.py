@@ -137,7 +137,7 @@ def tails(offsets: Mapping[str, int], limit: int) -> str:
 
 def pieces(answer: bytes) -> dict[str, bytes] | None:
     """The bytes by path in an answer to `tails`; None where it is not whole, as when a file was cut meanwhile."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     end = f"{_END}\n".encode()
     position = 0
     while not (answer.startswith(end, position) and position + len(end) == len(answer)):
@@ -146,8 +146,8 @@ def pieces(answer: bytes) -> dict[str, bytes] | None:
         if line < 0 or not size.isdigit() or not path.startswith(b"/") or line + 1 + int(size) > len(answer):
             return None
         position = line + 1 + int(size)
-        found[path.decode(errors="surrogateescape")] = answer[line + 1 : position]
-    return found
+        contents[path.decode(errors="surrogateescape")] = answer[line + 1 : position]
+    return contents
 
 
 def bring(target: str) -> str:

@@ -1,4 +1,4 @@
-"""How a job ended, from what its worker answered or from the end of its process."""
+"""The status of an ended job, from the worker's answer or the end of its process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def of_result(result: StepResult, lease: Lease | None) -> JobStatus:
-    """The worker got through and answered."""
+    """The status of a job whose worker answered."""
     return JobStatus(
         state="succeeded" if result.ok else "failed",
         result=result,
@@ -32,7 +32,7 @@ def of_result(result: StepResult, lease: Lease | None) -> JobStatus:
 
 
 def of_exit(exited: WorkerExit, lease: Lease | None) -> JobStatus:
-    """The worker ended in the middle of it; `exited` is what the fork server says of that."""
+    """The status of a job whose worker ended without an answer; `exited` is the fork server's report."""
     return JobStatus(
         state="failed",
         exit_code=_code(exited),
@@ -43,8 +43,10 @@ def of_exit(exited: WorkerExit, lease: Lease | None) -> JobStatus:
 
 
 def of_boot(result: StepResult, lease: Lease | None, *, memory: int) -> JobStatus:
-    """What `worker.boot` left in its result: the worker's answer, or how the worker died. `memory`: the step's limit
-    in bytes, 0 where it has none."""
+    """The status from the result that `worker.boot` wrote: the worker's answer, or how the worker died.
+
+    `memory` is the step's limit in bytes, 0 for none.
+    """
     exited = result.exited
     if exited is None:
         return of_result(result, lease)
@@ -65,12 +67,12 @@ def _code(exited: WorkerExit) -> int | None:
 
 
 def killed_for_memory(evidence: str, lease: Lease | None, *, memory: int) -> JobStatus:
-    """The kernel, or a platform, ended it for want of memory; `memory` is the step's limit in bytes, 0 for none."""
+    """The status of a job that the kernel or a platform ended for want of memory; `memory`: as in `of_boot`."""
     limit = f", whose limit is {size_text(memory)}" if memory else ""
     message = f"the step was ended for want of memory where it ran{limit}: {evidence}"
     return attrs.evolve(failed(HOST_OOM, message, lease), exit_code=-int(signal.SIGKILL))
 
 
 def failed(cause: str, message: str = "", lease: Lease | None = None) -> JobStatus:
-    """It ended without a worker's doing."""
+    """The status of a job that failed for another cause than its worker's answer."""
     return JobStatus(state="failed", cause=cause, message=message, ended=time.time(), lease=lease)

@@ -1,11 +1,11 @@
-"""What backends share whose jobs run on a platform with a queue of its own: one thread that does all talking to it.
+"""Backends whose jobs run on a platform with a queue of its own: one thread makes all calls to the platform.
 
-It sends what was submitted, many at once, so that a fan-out becomes an array; looks after what was sent, less and less
-often while nothing changes; and ends what is cancelled. A platform that does not answer is asked again for as long as
-the run lives: what runs there goes on without us. How each of these is done is the platform's (`platforms.Platform`).
+The thread sends submitted jobs, many at once, so that a fan-out becomes an array; polls them, less and less often while
+nothing changes; and ends cancelled ones. A platform that does not answer is called again for as long as the run lives:
+jobs there go on without the driver. Each platform implements `platforms.Platform`.
 
-What was sent outlives this process. The next driver that has the same to do finds it (`Platform.find`), takes over what
-it has done, and follows it if it still runs.
+Jobs outlive this process. A later driver with the same jobs finds them (`Platform.find`) and adopts those that still
+run or went well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import attrs
 from stoker.backends.base.channel import Channel
 from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.output import Reader
-from stoker.backends.base.platforms import Away, Platform, Seen
+from stoker.backends.base.platforms import Away, JobUpdate, Platform
 from stoker.backends.base.statuses import failed
 from stoker.core.devices import Lease
 from stoker.core.errors import BackendError, StokerError
@@ -34,37 +34,42 @@ log = logging.getLogger(__name__)
 GATHER: Final = 0.05
 """Seconds without a further job after which those submitted are sent together."""
 PAUSES: Final = (0.2, 0.3, 0.5, 1.0, 2.0)
-"""Seconds between two looks, longer while nothing changes. A platform asks its own controller less often."""
+"""Seconds between two polls, longer while nothing changes. A platform may call its own controller less often."""
 AWAY: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds before a platform that did not answer is asked again."""
+"""Seconds before a platform that did not answer is called again."""
 FORCE: Final = 30.0
-"""Seconds after a hard end in which a platform may still tell how the job went; then it counts as ended."""
+"""Seconds after a kill in which a platform may still report the end of the job; then the job counts as ended."""
 
 
 @attrs.define(kw_only=True)
 class _Flight:
-    """A job that was sent. `leases` are its nodes' devices, as they told them; `force` and `late` are times of the
-    monotonic clock, of the hard end and of giving up."""
+    """A job that was sent."""
 
     job: Job
     handle: Any
+    """As `Platform.send` returned it."""
     readers: dict[int, Reader] = attrs.field(factory=dict)
+    """By node."""
     leases: dict[int, Lease] = attrs.field(factory=dict)
+    """The devices of each node, as the nodes reported them."""
     running: bool = False
     message: str = ""
+    """Why the job waits, as last reported."""
     force: float = float("inf")
-    late: float = float("inf")
+    """When the job is killed, on the monotonic clock."""
+    give_up: float = float("inf")
+    """When the job counts as ended although the platform has not said so, on the monotonic clock."""
 
 
-class Watch:
-    """The thread, and what is on its way. Everything else may be called from any other thread."""
+class JobWatcher:
+    """Sends, polls and ends jobs in a thread; the public methods may be called from any other thread."""
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self._outbox: dict[str, Job] = {}
         self._flights: dict[str, _Flight] = {}
         self._ends: dict[str, float] = {}
-        self._known: set[str] = set()
+        self._submitted: set[str] = set()
         self._channel = Channel(over=self._forget)
         self._changed = threading.Condition()
         self._last_submit = 0.0
@@ -73,14 +78,14 @@ class Watch:
         self._away = 0
         self._thread: threading.Thread | None = None
 
-    # The backend's side
+    # Called by the backend
 
     def submit(self, job: Job) -> str:
-        """Take a job in; what becomes of it is news of a later poll."""
+        """Queue a job to be sent; later polls report what becomes of it."""
         with self._changed:
-            if job.name in self._known:
+            if job.name in self._submitted:
                 return job.name
-            self._known.add(job.name)
+            self._submitted.add(job.name)
             self._outbox[job.name] = job
             self._last_submit = time.monotonic()
             if self._thread is None:
@@ -91,7 +96,7 @@ class Watch:
         return job.name
 
     def cancel(self, name: str, grace: float) -> None:
-        """Have a job end; one that was not sent yet is over at once."""
+        """End a job; one that was not sent yet is over at once."""
         with self._changed:
             if self._outbox.pop(name, None) is not None:
                 self._channel.put(name, failed(CANCELLED))
@@ -101,19 +106,19 @@ class Watch:
             self._changed.notify()
 
     def wakeups(self) -> Iterable[int]:
-        """Readable when there is news."""
+        """Descriptors that are readable when there is news."""
         return self._channel.wakeups()
 
     def poll(self) -> Mapping[str, JobStatus]:
-        """What is new since the last call."""
+        """What is new of each job since the last call."""
         return self._channel.take()
 
     def _forget(self, name: str) -> None:
         with self._changed:
-            self._known.discard(name)
+            self._submitted.discard(name)
 
     def close(self) -> None:
-        """End what this driver sent and still runs, and the thread."""
+        """End the jobs that still run, and the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -151,36 +156,36 @@ class Watch:
     def _send(self) -> bool:
         with self._changed:
             while self._outbox and not self._closing:
-                rest = self._last_submit + GATHER - time.monotonic()
-                if rest <= 0:
+                seconds = self._last_submit + GATHER - time.monotonic()
+                if seconds <= 0:
                     break
-                self._changed.wait(rest)
+                self._changed.wait(seconds)
             jobs = list(self._outbox.values())
         if not jobs:
             return False
-        found = dict(self._platform.find(jobs))
-        fresh = [job for job in jobs if job.name not in found]
+        handles = dict(self._platform.find(jobs))
+        fresh = [job for job in jobs if job.name not in handles]
         try:
-            found.update(self._platform.send(fresh) if fresh else {})
+            handles.update(self._platform.send(fresh) if fresh else {})
         except StokerError as error:
             if isinstance(error, Away):
                 raise
-            found.update({job.name: failed(REFUSED, str(error)) for job in fresh})
+            handles.update({job.name: failed(REFUSED, str(error)) for job in fresh})
         for job in jobs:
-            handle = found.get(job.name)
+            handle = handles.get(job.name)
             if handle is None:
                 continue
             with self._changed:
-                gone = self._outbox.pop(job.name, None) is None
+                cancelled = self._outbox.pop(job.name, None) is None
             if isinstance(handle, JobStatus):
-                if not gone:
+                if not cancelled:
                     self._channel.put(job.name, handle)
                 continue
             self._flights[job.name] = _Flight(job=job, handle=handle)
-            if gone:  # cancelled, and told so, while it was being sent
+            if cancelled:  # while it was being sent
                 with self._changed:
                     self._ends[job.name] = 0.0
-        return bool(found)
+        return bool(handles)
 
     def _end(self) -> bool:
         with self._changed:
@@ -196,11 +201,11 @@ class Watch:
                 self._platform.end(handles, grace=grace)
                 for name in handles:
                     self._flights[name].force = now + grace if grace else float("inf")
-                    self._flights[name].late = now + grace + FORCE
-            due = {name: flight.handle for name, flight in self._flights.items() if flight.force <= now}
-            if due:
-                self._platform.end(due, grace=0.0)
-                for name in due:
+                    self._flights[name].give_up = now + grace + FORCE
+            to_kill = {name: flight.handle for name, flight in self._flights.items() if flight.force <= now}
+            if to_kill:
+                self._platform.end(to_kill, grace=0.0)
+                for name in to_kill:
                     self._flights[name].force = float("inf")
         except Away:
             with self._changed:
@@ -211,45 +216,45 @@ class Watch:
     def _look(self) -> bool:
         if not self._flights:
             return False
-        seen = self._platform.look({name: flight.handle for name, flight in self._flights.items()})
+        updates = self._platform.look({name: flight.handle for name, flight in self._flights.items()})
         changed = False
-        for name, one in seen.items():
-            changed = self._noted(self._flights[name], one) or changed
+        for name, update in updates.items():
+            changed = self._apply(self._flights[name], update) or changed
         now = time.monotonic()
         for flight in list(self._flights.values()):
-            if flight.late <= now:
+            if flight.give_up <= now:
                 self._end_flight(
                     flight, failed(CANCELLED, "the platform did not tell how the job ended", _lease(flight))
                 )
                 changed = True
         return changed
 
-    def _noted(self, flight: _Flight, seen: Seen) -> bool:
+    def _apply(self, flight: _Flight, update: JobUpdate) -> bool:
         """Pass on what is new of a job; whether anything is."""
         name = flight.job.name
-        said = False
-        for node, stream, data in seen.output:
+        changed = False
+        for node, stream, data in update.output:
             lines, events = flight.readers.setdefault(node, Reader()).read(stream, data)
-            said = self._heard(flight, node, lines, events) or said
-        for event in seen.events:
-            said = True
+            changed = self._pass_on(flight, node, lines, events) or changed
+        for event in update.events:
+            changed = True
             self._channel.event(name, event)
-        if seen.status is not None:
+        if update.status is not None:
             for node, reader in flight.readers.items():
-                self._heard(flight, node, *reader.end())
-            self._end_flight(flight, seen.status)
+                self._pass_on(flight, node, *reader.end())
+            self._end_flight(flight, update.status)
             return True
-        if seen.running and not flight.running:
+        if update.running and not flight.running:
             flight.running, flight.message = True, ""
             self._channel.put(name, JobStatus(state="running"))
             return True
-        if not seen.running and seen.message and seen.message != flight.message:
-            flight.running, flight.message = False, seen.message
-            self._channel.put(name, JobStatus(state="queued", message=seen.message))
+        if not update.running and update.message and update.message != flight.message:
+            flight.running, flight.message = False, update.message
+            self._channel.put(name, JobStatus(state="queued", message=update.message))
             return True
-        return said
+        return changed
 
-    def _heard(self, flight: _Flight, node: int, lines: Sequence[LogLine], events: Sequence[WorkerEvent]) -> bool:
+    def _pass_on(self, flight: _Flight, node: int, lines: Sequence[LogLine], events: Sequence[WorkerEvent]) -> bool:
         name = flight.job.name
         if lines:
             self._channel.write(name, lines)
@@ -288,7 +293,7 @@ class Watch:
             self._channel.put(name, failed(WORKER_LOST, why))
 
     def _end_all(self) -> None:
-        """The driver leaves: nothing of its own goes on without it."""
+        """End the jobs that this driver sent and that still run."""
         handles = {name: flight.handle for name, flight in self._flights.items()}
         if handles:
             with contextlib.suppress(StokerError):
@@ -304,31 +309,31 @@ def _lease(flight: _Flight) -> Lease | None:
 
 
 class Watched:
-    """The part of a backend that is the same for all such platforms; `capacity` is the platform's own queue's."""
+    """The methods of a backend that are the same for all such platforms."""
 
     def __init__(self, platform: Platform) -> None:
-        self._watch = Watch(platform)
+        self._watcher = JobWatcher(platform)
 
     def capacity(self) -> None:
-        """The platform keeps a queue: everything that is ready may be sent."""
+        """No limit: the platform has a queue, so that every ready job may be sent."""
         return
 
     def submit(self, job: Job) -> str:
-        """Take a job in; what becomes of it is news of a later poll."""
-        return self._watch.submit(job)
+        """Queue a job to be sent; later polls report what becomes of it."""
+        return self._watcher.submit(job)
 
     def wakeups(self) -> Iterable[int]:
-        """Readable when there is news."""
-        return self._watch.wakeups()
+        """Descriptors that are readable when there is news."""
+        return self._watcher.wakeups()
 
     def poll(self, ids: Iterable[str]) -> Mapping[str, JobStatus]:
-        """What is new since the last call."""
-        return self._watch.poll()
+        """What is new of each job since the last call."""
+        return self._watcher.poll()
 
     def cancel(self, id: str, *, grace: float) -> None:
-        """Have a job end: ask, and after `grace` seconds force."""
-        self._watch.cancel(id, grace)
+        """End a job: ask, and kill it after `grace` seconds."""
+        self._watcher.cancel(id, grace)
 
     def close(self) -> None:
-        """End what still runs of this driver's jobs, and let go."""
-        self._watch.close()
+        """End the jobs that still run, and the thread."""
+        self._watcher.close()

@@ -272,7 +272,7 @@ class ContainerAttempt:
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                reader.again()
+                reader.restart()
                 for stream, data in self._engine.output(id):
                     self._pass_on(reader.read(stream, data))
                     deadline = time.monotonic() + PATIENCE

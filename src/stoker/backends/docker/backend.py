@@ -19,7 +19,7 @@ from stoker.backends.base.adoption import EarlierJob, EarlierJobs
 from stoker.backends.base.backend import NO_SERVICES, Services
 from stoker.backends.base.channel import Channel
 from stoker.backends.base.leasing import claim_document
-from stoker.backends.base.machine import room
+from stoker.backends.base.machine import machine_capacity
 from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.secrets import contents, credentials
 from stoker.backends.base.statuses import failed
@@ -78,7 +78,7 @@ class DockerBackend:
     def capacity(self) -> Capacity:
         """What the engine's machine has, and the devices that are leased there."""
         if self._capacity is None:
-            self._capacity = room() if self._facts.shares_files else self._remote_capacity()
+            self._capacity = machine_capacity() if self._facts.shares_files else self._remote_capacity()
         return self._capacity if self._leasing is None else attrs.evolve(self._capacity, devices=self._leasing.room())
 
     def _remote_capacity(self) -> Capacity:
@@ -92,7 +92,9 @@ class DockerBackend:
         local = self._facts.shares_files
         if self._leasing is not None and local:
             yield from self._leasing.check(step)
-        yield from check(step, settings, self._site, room() if local else None, leases=self._leasing is not None)
+        yield from check(
+            step, settings, self._site, machine_capacity() if local else None, leases=self._leasing is not None
+        )
 
     def render(self, job: Job) -> Mapping[str, Any]:
         """The requests that create the containers, with their documents; also the claim of devices, when the image is
@@ -265,7 +267,7 @@ class DockerBackend:
         for attempt in (*attempts, *self._leaving):
             attempt.thread.join(_LEAVE)
         with contextlib.suppress(BackendError):
-            for nodes in [] if self._earlier is None else self._earlier.take_left():
+            for nodes in [] if self._earlier is None else self._earlier.take_remaining():
                 for one in nodes:
                     self._engine.remove(one["Id"])
         if self._leasing is not None:

@@ -17,7 +17,7 @@ import attrs
 
 from stoker.backends.base.backend import NO_SERVICES, Services
 from stoker.backends.base.channel import Updates
-from stoker.backends.base.machine import check, taken
+from stoker.backends.base.machine import check, request_of
 from stoker.backends.base.messages import gang_task, node_environment, nodes_of, step_task, worker_job
 from stoker.backends.base.statuses import failed, of_exit, of_result
 from stoker.backends.local.settings import room
@@ -79,7 +79,7 @@ class LocalBackend:
         return {
             "command": [sys.executable, "-m", "stoker.worker.forkserver"],
             "message": to_json(attrs.evolve(worker_job(job, 0), steps={"0": step_task(job.step)})),
-            **taken(job),
+            **request_of(job),
         }
 
     # Doing
@@ -126,13 +126,17 @@ class LocalBackend:
             self._line_of[job.name] = line = self._line_for(job)
             self._send(line, job)
             return
-        own, lines = job.step.settings.environment, []
+        settings_environment, lines = job.step.settings.environment, []
         gang = gang_task(job, self._site.scratch) if nodes > 1 else None
         for node in range(nodes):
             lease = leases[node] if leases else None
-            seen = {} if lease is None else _visibility(lease)
+            visibility = {} if lease is None else _visibility(lease)
             place = {} if gang is None else node_environment(node, nodes)
-            lines.append(self._forked(job, once=True, environment={**own, **seen, **place}, lease=lease, node=node))
+            lines.append(
+                self._forked(
+                    job, once=True, environment={**settings_environment, **visibility, **place}, lease=lease, node=node
+                )
+            )
         self._holding.begin(job.name, lines)
         self._line_of[job.name] = lines[0]
         for line in lines:

@@ -21,7 +21,7 @@ import attrs
 
 from stoker.backends.base.backend import NO_SERVICES, Services
 from stoker.backends.base.channel import Updates
-from stoker.backends.base.machine import check, taken
+from stoker.backends.base.machine import check, request_of
 from stoker.backends.base.messages import step_task, worker_job
 from stoker.backends.base.statuses import failed, of_result
 from stoker.backends.local.settings import room
@@ -87,7 +87,7 @@ class InlineBackend:
         return {
             "message": to_json(worker_job(job, 0)),
             "step": to_json(step_task(job.step)),
-            **taken(job),
+            **request_of(job),
             "process": "driver",
         }
 

@@ -28,4 +28,4 @@ def room(options: Mapping[str, Any]) -> Capacity:
     from stoker.backends.base import machine
 
     settings = LocalSettings(**options)
-    return machine.room(cpus=settings.cpus, memory=settings.memory, slots=settings.max_workers)
+    return machine.machine_capacity(cpus=settings.cpus, memory=settings.memory, slots=settings.max_workers)

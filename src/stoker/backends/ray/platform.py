@@ -20,7 +20,7 @@ from typing import Any, Final, Mapping, Sequence
 import attrs
 
 from stoker.backends.base.adoption import EarlierJob, EarlierJobs
-from stoker.backends.base.platforms import Away, Seen
+from stoker.backends.base.platforms import Away, JobUpdate
 from stoker.backends.base.statuses import failed, of_boot
 from stoker.backends.ray import tasks as raytasks
 from stoker.backends.ray.jobs import OVER, Jobs
@@ -213,7 +213,7 @@ class RayPlatform:
 
     # Following
 
-    def look(self, handles: Mapping[str, Handle]) -> Mapping[str, Seen]:
+    def look(self, handles: Mapping[str, Handle]) -> Mapping[str, JobUpdate]:
         """What is new of jobs: from their journals, and in one call for all from the dashboard."""
         batches = list({id(handle.batch): handle.batch for handle in handles.values()}.values())
         away: Away | None = None
@@ -281,20 +281,20 @@ class RayPlatform:
                 batch.over_at = batch.over_at or now
                 self._read(batch)
 
-    def _seen(self, handle: Handle) -> Seen | None:
+    def _seen(self, handle: Handle) -> JobUpdate | None:
         batch, number = handle.batch, handle.number
         output = batch.output.pop(number, ())
         over = batch.overs.get(number)
         if over is not None:
-            return Seen(output=output, status=_status(over, handle))
+            return JobUpdate(output=output, status=_status(over, handle))
         if batch.state in OVER and time.monotonic() > batch.over_at + (0.0 if self._shares else LAST_WORDS):
-            return Seen(output=output, status=self._gone(handle))
+            return JobUpdate(output=output, status=self._gone(handle))
         if number in batch.running:
-            return Seen(running=True, output=output)
+            return JobUpdate(running=True, output=output)
         message = batch.waiting.get(number, "")
         if not message and batch.state == "PENDING":
             message = f"Ray starts its job: {batch.message}" if batch.message else "Ray starts its job"
-        return Seen(message=message, output=output) if message or output else None
+        return JobUpdate(message=message, output=output) if message or output else None
 
     def _gone(self, handle: Handle) -> JobStatus:
         """The end of a job whose program is gone without having told it."""
@@ -344,7 +344,7 @@ class RayPlatform:
     def close(self) -> None:
         """End what nobody took over, and let go of connections."""
         with contextlib.suppress(BackendError):
-            for batch, number in self._earlier.take_left():
+            for batch, number in self._earlier.take_remaining():
                 if number not in batch.overs and batch.state not in OVER:
                     self._end_in(batch, {number: 0.0})
         for batch in list(self._batches):

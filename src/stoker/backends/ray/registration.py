@@ -29,9 +29,9 @@ def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Left
     own = f"{sweep.scratch}/ray"
     if not os.path.isdir(own):
         return ()
-    from stoker.backends.base.jobfolders import swept
+    from stoker.backends.base.jobfolders import sweep_folders
 
-    return swept([(None, own)], sweep)
+    return sweep_folders([(None, own)], sweep)
 
 
 RAY: Final = Backend(

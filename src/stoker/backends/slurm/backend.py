@@ -17,7 +17,7 @@ import time
 from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.backends.base.logins import Here, login
-from stoker.backends.base.platforms import Away, Seen
+from stoker.backends.base.platforms import Away, JobUpdate
 from stoker.backends.base.secrets import credentials
 from stoker.backends.base.statuses import failed
 from stoker.backends.base.watched import Watched
@@ -206,7 +206,7 @@ class SlurmPlatform:
 
     # Looking
 
-    def look(self, handles: Mapping[str, Any]) -> Mapping[str, Seen]:
+    def look(self, handles: Mapping[str, Any]) -> Mapping[str, JobUpdate]:
         """What files and queue say; the queue is asked less often."""
         tasks: dict[str, Task] = dict(handles)
         pieces = self._read(tasks.values())
@@ -217,34 +217,32 @@ class SlurmPlatform:
             self._silent = error.message
             self._pause = min(self._pause * 2, LONGEST)
             self._due = time.monotonic() + self._pause
-        seen = {}
+        updates = {}
         for name, task in tasks.items():
             events, task.events = tuple(task.events), []
             status = task.status(now)
+            if status is not None:
+                self._copy_samples(task)
             if status is None and task.wants:
                 self._due = min(self._due, self._asked + self._poll)
             waits = task.row is not None and task.row.stage == "waiting"
-            seen[name] = Seen(
+            updates[name] = JobUpdate(
                 running=not waits and (task.up or (task.row is not None and task.row.stage == "running")),
                 message=self._message(task),
                 output=pieces.get(task.place, ()),
                 status=status,
                 events=events,
-                brought={} if status is None else self._brought(task),
             )
         self._clear(now - KEEP)
-        return seen
+        return updates
 
-    def _brought(self, task: Task) -> dict[str, str]:
-        """Copies of a job's samples, where this machine does not see its folder."""
-        found = {}
+    def _copy_samples(self, task: Task) -> None:
+        """Copy a job's samples to this machine, where it does not see the job's folder."""
         for path in () if self._settings.shares else task.samples():
             data = self._login.read(path)
             if data is not None:
                 here = os.path.join(self._site.scratch, f"samples-{dashed_name(path)[-200:]}")
                 Here().write({here: data})
-                found[path] = here
-        return found
 
     def _message(self, task: Task) -> str:
         """Why a job waits."""

@@ -90,13 +90,13 @@ class Orphans:
                 settings = slurmscript.settings_of(job, options)
                 found[job.name] = task_of(one.folder, one.id, one.index, one.count, job, settings)
         self._end(rest)
-        taken = {task.folder for task in found.values()} | {one.folder for one in self._left.left()}
+        taken = {task.folder for task in found.values()} | {one.folder for one in self._left.remaining()}
         self._ended.update(dict.fromkeys(one.place if one.folder in taken else one.folder for one in rest))
         return found
 
     def end(self) -> None:
         """Nobody took these over: they end, and their files go."""
-        left = self._left.take_left()
+        left = self._left.take_remaining()
         self._end(left)
         self._ended.update(dict.fromkeys(one.folder for one in left))
         if not self._ended:

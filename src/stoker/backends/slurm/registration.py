@@ -33,9 +33,9 @@ def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Left
         places.append((settings.get("host"), settings.folder_in(sweep.scratch)))
     if not places:
         return ()
-    from stoker.backends.base.jobfolders import swept
+    from stoker.backends.base.jobfolders import sweep_folders
 
-    return swept(places, sweep)
+    return sweep_folders(places, sweep)
 
 
 SLURM: Final = Backend(
