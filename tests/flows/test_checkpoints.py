@@ -10,7 +10,7 @@ import pytest
 
 from stoker.core.errors import NotFound, SettingsError, UsageError
 from stoker.flow import Checkpoint, Flow, checkpoint, default_namespace, namespace, step
-from stoker.flows.checkpoint import CheckpointPlace, CurrentCheckpoint, place_of
+from stoker.flows.checkpoint import CheckpointLocation, CurrentCheckpoint, location_of
 
 FLOW = """
 import os
@@ -166,12 +166,12 @@ def test_nodes_of_a_gang_share_their_checkpoints(project: Any) -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> CheckpointPlace:
-    return place_of(tmp_path / "run" / "key", "Flow/run/key/key", attempt=0, scope="user:ann", elements=[])
+def place(tmp_path: Path) -> CheckpointLocation:
+    return location_of(tmp_path / "run" / "key", "Flow/run/key/key", attempt=0, scope="user:ann", elements=[])
 
 
 def test_what_is_kept_wrongly_is_refused(
-    place: CheckpointPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: CheckpointLocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = CurrentCheckpoint(place, "fresh")
     directory = str(mine.directory)

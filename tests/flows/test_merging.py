@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as some
 
-from stoker.flows.decorators import noted, put
+from stoker.flows.decorators import attach_note, make_note
 from stoker.flows.settings import of_step
 
 WORDS = {
@@ -30,7 +30,7 @@ def test_the_largest_that_anybody_wrote(
 
     pairs = [("resources", first), (remote, second)]
     for name, words in pairs[::-1] if swapped else pairs:
-        put(step, noted(name, words, "flow.py:1"))
+        attach_note(step, make_note(name, words, "flow.py:1"))
     options = of_step(object, "step", step)
     found = next((layer.values["resources"] for layer in options.layers if "resources" in layer.values), {})
     wanted = {

@@ -396,9 +396,9 @@ def test_where_decorators_of_ones_own_belong() -> None:
         """Takes nothing."""
 
     with pytest.raises(UsageError, match="has no init"):
-        Silent(a=1).ready({})
+        Silent(a=1).instantiate({})
     with pytest.raises(UsageError, match="takes words with names"):
-        around(1).ready({})
+        around(1).instantiate({})
     assert USER_SKIP_STEP == {}
 
 

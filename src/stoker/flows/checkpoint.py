@@ -38,7 +38,7 @@ _FORMATS: Final = ("files", "tar")
 
 
 @attrs.frozen(kw_only=True)
-class Saved:
+class CheckpointInfo:
     """What is known of a checkpoint: `key` names it among all, `url` is where its files are.
 
     `attempt` is the task's, from 0; `version_id` counts its checkpoints; `created_on` is UTC, as ISO 8601.
@@ -63,7 +63,7 @@ class Saved:
 
 
 @attrs.frozen(kw_only=True)
-class CheckpointPlace:
+class CheckpointLocation:
     """A task as far as its checkpoints go. `same` is one for its like in all runs that share checkpoints.
 
     `nodes` keep and find theirs together.
@@ -82,15 +82,15 @@ class CheckpointPlace:
         """Where its checkpoints are."""
         return Path(self.root, self.run, self.key, _SAVED)
 
-    def saved(self) -> list[Saved]:
+    def checkpoints(self) -> list[CheckpointInfo]:
         """All of them, the newest first."""
-        return _in(self.folder, f"{self.run}/{self.key}")
+        return _read_checkpoints(self.folder, f"{self.run}/{self.key}")
 
-    def everywhere(self) -> list[Saved]:
+    def checkpoints_of_all_runs(self) -> list[CheckpointInfo]:
         """Those of its like in all runs, the newest first."""
         checkpoints = []
         for run, key in self._others():
-            checkpoints += CheckpointPlace(root=self.root, run=run, key=key).saved()
+            checkpoints += CheckpointLocation(root=self.root, run=run, key=key).checkpoints()
         return sorted(checkpoints, key=lambda one: (one.created_on, one.version_id), reverse=True)
 
     def announce(self) -> None:
@@ -112,13 +112,13 @@ class CheckpointPlace:
                 yield run, key
 
 
-def place_of(
+def location_of(
     folder: Path, pathspec: str, *, attempt: int, scope: str, elements: list[str], nodes: int = 1
-) -> CheckpointPlace:
-    """The place of a task whose checkpoints are in a folder; `elements` are digests of the foreach's around it."""
+) -> CheckpointLocation:
+    """The location of a task whose checkpoints are in a folder; `elements` are digests of the foreach's around it."""
     flow, _, step, _ = pathspec.split("/", 3)
     same = sha256("\n".join([scope, flow, step, *elements]).encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return CheckpointPlace(
+    return CheckpointLocation(
         root=str(folder.parent.parent),
         run=folder.parent.name,
         key=folder.name,
@@ -138,7 +138,7 @@ class Checkpoint:
     def __init__(self, temp_dir_root: str | None = None, init_dir: bool = False) -> None:
         self._parent = temp_dir_root
         self._directory: str | None = _folder(temp_dir_root) if init_dir else None
-        self._place: CheckpointPlace | None = None
+        self._location: CheckpointLocation | None = None
 
     @property
     def directory(self) -> str | None:
@@ -157,7 +157,7 @@ class Checkpoint:
 
         One that is not `latest` is not loaded by itself. `metadata` is JSON.
         """
-        return _save(self._task(), Path(self._own(path)), name, metadata or {}, latest, storage_format).to_dict()
+        return _save(self._task(), Path(self._folder_for(path)), name, metadata or {}, latest, storage_format).to_dict()
 
     def list(
         self, name: str | None = None, task: Any = None, attempt: int | None = None, full_namespace: bool = False
@@ -166,8 +166,8 @@ class Checkpoint:
 
         `full_namespace` has what the same task of other runs kept, too.
         """
-        place = self._task() if task is None else _of_task(task)
-        checkpoints = place.everywhere() if full_namespace else place.saved()
+        location = self._task() if task is None else _of_task(task)
+        checkpoints = location.checkpoints_of_all_runs() if full_namespace else location.checkpoints()
         matches = [one for one in checkpoints if name in (None, one.name)]
         return [one.to_dict() for one in matches if attempt is None or one.attempt == int(attempt)]
 
@@ -176,8 +176,8 @@ class Checkpoint:
 
         Which one, say what `save` or `list` returned, its key, or a name; without any, the newest.
         """
-        target = self._own(path)
-        _load(self._place or _here(), reference, target)
+        target = self._folder_for(path)
+        _load(self._location or _inherited_location(), reference, target)
         return target
 
     def __enter__(self) -> Checkpoint:
@@ -190,38 +190,38 @@ class Checkpoint:
             shutil.rmtree(self._directory, ignore_errors=True)
         self._directory = None
 
-    def _own(self, path: str | os.PathLike[str] | None) -> str:
+    def _folder_for(self, path: str | os.PathLike[str] | None) -> str:
         if path is None and self._directory is None:
             raise UsageError("the checkpoint has no folder", fix="name a path, or write `with Checkpoint() as found:`")
         return str(self._directory if path is None else os.fspath(path))
 
-    def _task(self) -> CheckpointPlace:
-        place = self._place or _here()
-        if place is None:
+    def _task(self) -> CheckpointLocation:
+        location = self._location or _inherited_location()
+        if location is None:
             raise UsageError(
                 "no task with @checkpoint runs here, or has started this",
                 fix='name one: Checkpoint().list(task="Flow/run/step/task")',
             )
-        return place
+        return location
 
 
 class CurrentCheckpoint(Checkpoint):
     """The checkpoints of the task that runs. `directory` begins with what the latest one has, if `is_loaded`."""
 
-    def __init__(self, place: CheckpointPlace, policy: str, temp_dir_root: str | None = None) -> None:
+    def __init__(self, location: CheckpointLocation, policy: str, temp_dir_root: str | None = None) -> None:
         super().__init__(temp_dir_root, init_dir=True)
-        self._place: CheckpointPlace = place
-        candidates = [] if policy == "none" else list(filter(self._begins_with, place.saved()))
+        self._location: CheckpointLocation = location
+        candidates = [] if policy == "none" else list(filter(self._may_begin_with, location.checkpoints()))
         if not candidates and policy == "eager":
-            candidates = list(filter(self._begins_with, place.everywhere()))
-        self.info: Saved | None = candidates[0] if candidates else None
+            candidates = list(filter(self._may_begin_with, location.checkpoints_of_all_runs()))
+        self.info: CheckpointInfo | None = candidates[0] if candidates else None
         if self.info is not None:
-            _load(place, self.info.key, str(self.directory))
+            _load(location, self.info.key, str(self.directory))
 
-    def _begins_with(self, one: Saved) -> bool:
+    def _may_begin_with(self, one: CheckpointInfo) -> bool:
         """Whether a task may begin with it; what another node keeps already, at this attempt, only some would find."""
-        of_this_task = one.key.startswith(f"{self._place.run}/{self._place.key}/")
-        return one.latest and not (self._place.nodes > 1 and of_this_task and one.attempt == self._place.attempt)
+        of_this_task = one.key.startswith(f"{self._location.run}/{self._location.key}/")
+        return one.latest and not (self._location.nodes > 1 and of_this_task and one.attempt == self._location.attempt)
 
     @property
     def is_loaded(self) -> bool:
@@ -231,12 +231,12 @@ class CurrentCheckpoint(Checkpoint):
     @property
     def task_identifier(self) -> str:
         """What the same task of other runs has in common with it."""
-        return self._place.same
+        return self._location.same
 
     def load(self, reference: Any = None, path: str | os.PathLike[str] | None = None) -> str:
         """Copy a checkpoint to a folder; without one to `directory`, which has nothing else then."""
-        place = self._place
-        checkpoint = _meant(place, reference)  # before anything is thrown away
+        location = self._location
+        checkpoint = _find_checkpoint(location, reference)  # before anything is thrown away
         if path is None:
             shutil.rmtree(str(self.directory), ignore_errors=True)
         return super().load(checkpoint.key, path)
@@ -252,18 +252,18 @@ def _folder(parent: str | None) -> str:
     return tempfile.mkdtemp(prefix="stoker-checkpoint-", dir=parent)
 
 
-def _here() -> CheckpointPlace | None:
+def _inherited_location() -> CheckpointLocation | None:
     text = os.environ.get(VARIABLE)
-    return None if not text else CheckpointPlace(**json.loads(text))
+    return None if not text else CheckpointLocation(**json.loads(text))
 
 
-def _of_task(task: Any) -> CheckpointPlace:
-    """The place of another task: a client's `Task`, or "Flow/run/step/task"."""
+def _of_task(task: Any) -> CheckpointLocation:
+    """The location of another task: a client's `Task`, or "Flow/run/step/task"."""
     pathspec = task if isinstance(task, str) else str(task.pathspec)
     parts = pathspec.split("/")
     if len(parts) != 4:
         raise UsageError(f"{pathspec!r} is no task", fix='write "Flow/run/step/task"')
-    here = _here()
+    here = _inherited_location()
     if not isinstance(task, str):
         root = str(task._run._store.checkpoints.folder)
     elif here is not None:
@@ -275,12 +275,17 @@ def _of_task(task: Any) -> CheckpointPlace:
     key = parts[3]
     if not Path(root, file_name(parts[1]), file_name(key)).is_dir():
         key = key.rpartition("[")[0] or key  # a node of a gang, whose checkpoints are those of all its nodes
-    return CheckpointPlace(root=root, run=file_name(parts[1]), key=file_name(key), pathspec=pathspec)
+    return CheckpointLocation(root=root, run=file_name(parts[1]), key=file_name(key), pathspec=pathspec)
 
 
 def _save(
-    place: CheckpointPlace, source: Path, name: str, metadata: Mapping[str, Any], latest: bool, storage_format: str
-) -> Saved:
+    location: CheckpointLocation,
+    source: Path,
+    name: str,
+    metadata: Mapping[str, Any],
+    latest: bool,
+    storage_format: str,
+) -> CheckpointInfo:
     if not source.exists():
         raise NotFound(f"there is nothing at {source} to be kept as a checkpoint")
     if not name.replace("-", "_").isidentifier():
@@ -291,9 +296,9 @@ def _save(
         json.dumps(dict(metadata))
     except (TypeError, ValueError) as error:
         raise UsageError(f"metadata of a checkpoint is not JSON: {error}", fix="keep the value in a file") from None
-    place.folder.mkdir(parents=True, exist_ok=True)
-    number = max((one.version_id for one in place.saved()), default=-1) + 1
-    beside = Path(tempfile.mkdtemp(prefix=".new-", dir=place.folder))
+    location.folder.mkdir(parents=True, exist_ok=True)
+    number = max((one.version_id for one in location.checkpoints()), default=-1) + 1
+    beside = Path(tempfile.mkdtemp(prefix=".new-", dir=location.folder))
     if source.is_dir():
         shutil.copytree(source, beside / "content", symlinks=True)
     else:
@@ -301,53 +306,53 @@ def _save(
         shutil.copy2(source, beside / "content" / source.name)
     while True:
         leaf = f"{number:08d}-{name}"
-        checkpoint = Saved(
-            key=f"{place.run}/{place.key}/{leaf}",
+        checkpoint = CheckpointInfo(
+            key=f"{location.run}/{location.key}/{leaf}",
             name=name,
-            url=str(place.folder / leaf / "content"),
-            pathspec=place.pathspec,
+            url=str(location.folder / leaf / "content"),
+            pathspec=location.pathspec,
             created_on=datetime.now(timezone.utc).isoformat(),
-            attempt=place.attempt,
+            attempt=location.attempt,
             version_id=number,
             metadata=dict(metadata),
             latest=latest,
         )
         (beside / _ABOUT).write_text(json.dumps(attrs.asdict(checkpoint)), encoding="utf-8")
         try:
-            os.rename(beside, place.folder / leaf)
+            os.rename(beside, location.folder / leaf)
         except OSError:
-            if not (place.folder / leaf).exists():
+            if not (location.folder / leaf).exists():
                 raise
             number += 1  # another node of a gang was first
             continue
-        place.announce()
+        location.announce()
         return checkpoint
 
 
-def _in(folder: Path, prefix: str) -> list[Saved]:
+def _read_checkpoints(folder: Path, prefix: str) -> list[CheckpointInfo]:
     """The checkpoints of a task's folder, the newest first."""
     checkpoints = []
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.name.startswith(".") or not (path / _ABOUT).is_file():
             continue
         document = json.loads((path / _ABOUT).read_text(encoding="utf-8"))
-        fields = {name: document[name] for name in attrs.fields_dict(Saved) if name in document}
-        checkpoints.append(Saved(**{**fields, "key": f"{prefix}/{path.name}", "url": str(path / "content")}))
+        fields = {name: document[name] for name in attrs.fields_dict(CheckpointInfo) if name in document}
+        checkpoints.append(CheckpointInfo(**{**fields, "key": f"{prefix}/{path.name}", "url": str(path / "content")}))
     return sorted(checkpoints, key=lambda one: (one.version_id, one.created_on), reverse=True)
 
 
-def _meant(place: CheckpointPlace | None, reference: Any) -> Saved:
+def _find_checkpoint(location: CheckpointLocation | None, reference: Any) -> CheckpointInfo:
     """The checkpoint that somebody names."""
-    if isinstance(reference, Saved):
+    if isinstance(reference, CheckpointInfo):
         reference = reference.key
     if isinstance(reference, Mapping):
         reference = reference.get("key", reference)
     if isinstance(reference, str) and reference.count("/") == 2:
         run, key, _ = reference.split("/")
-        root = place.root if place is not None else _of_task(f"flow/{run}/step/{key}").root
-        matches = [one for one in CheckpointPlace(root=root, run=run, key=key).saved() if one.key == reference]
+        root = location.root if location is not None else _of_task(f"flow/{run}/step/{key}").root
+        matches = [one for one in CheckpointLocation(root=root, run=run, key=key).checkpoints() if one.key == reference]
     elif reference is None or isinstance(reference, str):
-        checkpoints = [] if place is None else place.saved()
+        checkpoints = [] if location is None else location.checkpoints()
         matches = [one for one in checkpoints if reference in (None, one.name)]
     else:
         raise UsageError(f"{reference!r} is no checkpoint", fix="hand over what save() or list() returned, or its key")
@@ -356,5 +361,5 @@ def _meant(place: CheckpointPlace | None, reference: Any) -> Saved:
     return matches[0]
 
 
-def _load(place: CheckpointPlace | None, reference: Any, target: str) -> None:
-    shutil.copytree(_meant(place, reference).url, target, dirs_exist_ok=True, symlinks=True)
+def _load(location: CheckpointLocation | None, reference: Any, target: str) -> None:
+    shutil.copytree(_find_checkpoint(location, reference).url, target, dirs_exist_ok=True, symlinks=True)

@@ -102,7 +102,7 @@ def main(kind: type[FlowInstance], argv: Sequence[str] | None = None) -> None:
 def command(kind: type[FlowInstance], words: Sequence[str], usage: str) -> int:
     """Run one command; its exit code."""
     flow = FlowDefinition(kind)
-    early, words = _leading(flow, list(words))
+    early, words = _split_leading_options(flow, list(words))
     if not words or words[0] in ("help", "--help", "-h"):
         print(help_text(flow, usage))
         return 0
@@ -160,9 +160,9 @@ def _check(flow: FlowDefinition, request: RunRequest) -> int:
     print(f"{flow.name}: {len(steps)} steps, from '{flow.graph.start}' to '{flow.graph.end}'")
     # Parameters that must be given are not what is checked.
     required = [one for one in parameters_of(flow.kind).values() if one.required and one.name not in request.parameters]
-    values = {one.name: _some(one) for one in required}
+    values = {one.name: _sample_value(one) for one in required}
     plan = driver.plan(flow, values, request)
-    for line in (*flow.said, *(finding.text() for finding in plan.findings)):
+    for line in (*flow.messages, *(finding.text() for finding in plan.findings)):
         print(line)
     if checks.errors(plan.findings):
         return 3
@@ -170,7 +170,7 @@ def _check(flow: FlowDefinition, request: RunRequest) -> int:
     return 0
 
 
-def _some(parameter: Any) -> Any:
+def _sample_value(parameter: Any) -> Any:
     """A value of a parameter's type."""
     kind = parameter.type
     return kind() if isinstance(kind, type) and kind in (int, float, str, bool) and parameter.kind != "FILE" else None
@@ -219,7 +219,7 @@ def _newest(client: Client, flow: FlowDefinition, also_good: bool) -> Run:
     raise NotFound(f"no run of {flow.name} stopped before its end", fix="name one: --origin-run-id RUN")
 
 
-def _leading(flow: FlowDefinition, words: list[str]) -> tuple[list[str], list[str]]:
+def _split_leading_options(flow: FlowDefinition, words: list[str]) -> tuple[list[str], list[str]]:
     """Options that stand before the command, as in `python flow.py --no-pylint run`, and the rest."""
     accepted = {option.name: option for option in commandline.options_of(flow) if option.name in EARLY}
     early: list[str] = []

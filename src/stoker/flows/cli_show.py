@@ -31,14 +31,14 @@ _MOST: Final = 1000
 
 def command(name: str, flow: FlowDefinition, words: list[str]) -> int:
     """Run one of them."""
-    flags, options, arguments = _taken_apart(name, words)
+    flags, options, arguments = _parse_words(name, words)
     if options.get("namespace") is not None:
         flows.namespace(options["namespace"] or None)
     _COMMANDS[name](flow, arguments, flags, options)
     return 0
 
 
-def _taken_apart(name: str, words: list[str]) -> tuple[set[str], dict[str, str], list[str]]:
+def _parse_words(name: str, words: list[str]) -> tuple[set[str], dict[str, str], list[str]]:
     known_flags, known_options = _WORDS[name]
     flags: set[str] = set()
     options: dict[str, str] = {}

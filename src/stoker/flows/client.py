@@ -390,12 +390,12 @@ class Task:
     @property
     def artifacts(self) -> Any:
         """Its artifacts by name, not loaded."""
-        return TaskArtifacts(self._found())
+        return TaskArtifacts(self._artifacts_by_name())
 
     @property
     def data(self) -> TaskData:
         """Its artifacts as attributes, loaded when they are read."""
-        return TaskData(self._found())
+        return TaskData(self._artifacts_by_name())
 
     @property
     def metadata_dict(self) -> dict[str, Any]:
@@ -404,18 +404,18 @@ class Task:
         return {"status": row.status, "cause": row.cause, "attempts": row.attempts, **dict(row.usage)}
 
     def __iter__(self) -> Iterator[DataArtifact]:
-        return iter(self._found().values())
+        return iter(self._artifacts_by_name().values())
 
     def __getitem__(self, name: str) -> DataArtifact:
-        artifacts_by_name = self._found()
+        artifacts_by_name = self._artifacts_by_name()
         if name not in artifacts_by_name:
             raise KeyError(f"task {self.pathspec} has no artifact '{name}'{nearest(name, artifacts_by_name)}")
         return artifacts_by_name[name]
 
     def __contains__(self, name: str) -> bool:
-        return name in self._found()
+        return name in self._artifacts_by_name()
 
-    def _found(self) -> dict[str, DataArtifact]:
+    def _artifacts_by_name(self) -> dict[str, DataArtifact]:
         store = self._run._store
         rows = {row.name: row.artifact for row in store.records.outputs(self._row.run_id, self._row.key)}
         if self.node is not None:
@@ -475,21 +475,21 @@ class TaskArtifacts:
     """A task's artifacts as attributes."""
 
     def __init__(self, artifacts_by_name: Mapping[str, DataArtifact]) -> None:
-        self._found = artifacts_by_name
+        self._artifacts = artifacts_by_name
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in self._found:
-            raise AttributeError(f"there is no artifact '{name}'{nearest(name, self._found)}")
-        return self._found[name]
+        if name.startswith("_") or name not in self._artifacts:
+            raise AttributeError(f"there is no artifact '{name}'{nearest(name, self._artifacts)}")
+        return self._artifacts[name]
 
     def __iter__(self) -> Iterator[DataArtifact]:
-        return iter(self._found.values())
+        return iter(self._artifacts.values())
 
     def __contains__(self, name: str) -> bool:
-        return name in self._found
+        return name in self._artifacts
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {', '.join(self._found)}>"
+        return f"<{type(self).__name__} {', '.join(self._artifacts)}>"
 
 
 class TaskData(TaskArtifacts):
@@ -499,7 +499,7 @@ class TaskData(TaskArtifacts):
         return super().__getattr__(name).data
 
 
-SPUN: Final = ".spin"
+SPIN_SUFFIX: Final = ".spin"
 """What the name of a flow ends in, for runs of one task on its own that were kept."""
 _here: dict[str, str | None] = {}
 """The namespace that was chosen in this process, if one was."""
@@ -542,7 +542,7 @@ def parts_of(pathspec: str, count: int, kind: str) -> list[str]:
 def stored_run(flow: str, id: str) -> StoredRun:
     """A run by its path, if it is in the namespace; also a task's that was run on its own, by the flow's name."""
     run = Client().run(id)
-    if run.pipeline not in (flow, flow + SPUN):
+    if run.pipeline not in (flow, flow + SPIN_SUFFIX):
         raise NotFound(f"run {id} is of '{run.pipeline}', not of '{flow}'")
     current_namespace = get_namespace()
     if current_namespace and current_namespace not in run.tags:

@@ -59,7 +59,7 @@ class Current:
     def __init__(self) -> None:
         self._task: Any = None
         self._run: dict[str, Any] = {}
-        self._held: dict[str, Any] = {}
+        self._resources: dict[str, Any] = {}
 
     @property
     def is_running_flow(self) -> bool:
@@ -69,23 +69,23 @@ class Current:
     @property
     def flow_name(self) -> str:
         """The flow's name."""
-        return str(self._of_run("flow"))
+        return str(self._run_value("flow"))
 
     @property
     def run_id(self) -> str:
         """The run's id."""
-        self._there("run_id")
+        self._require_task("run_id")
         return context.run_id
 
     @property
     def step_name(self) -> str:
         """The step's name."""
-        return str(self._there("step_name").place["step"])
+        return str(self._require_task("step_name").place["step"])
 
     @property
     def task_id(self) -> str:
         """The task's key in its run: the step's name, with the index in a foreach, or the node's: "train[3]"."""
-        gang = self._there("task_id").place.get("parallel")
+        gang = self._require_task("task_id").place.get("parallel")
         return context.step if gang is None else f"{context.step}[{context.node}]"
 
     @property
@@ -96,51 +96,51 @@ class Current:
     @property
     def retry_count(self) -> int:
         """0 at the first try."""
-        self._there("retry_count")
+        self._require_task("retry_count")
         return context.attempt - 1
 
     @property
     def origin_run_id(self) -> str | None:
         """The run that a resumed run goes on with; a run that is resumed here keeps its own id."""
-        return self._of_run("origin") or None
+        return self._run_value("origin") or None
 
     @property
     def namespace(self) -> str | None:
         """The namespace of the run: "user:" and whoever started it, unless another was given."""
-        return self._of_run("namespace") or None
+        return self._run_value("namespace") or None
 
     @property
     def username(self) -> str | None:
         """Who started the run."""
-        return self._of_run("user") or None
+        return self._run_value("user") or None
 
     @property
     def tags(self) -> frozenset[str]:
         """The run's tags."""
-        return frozenset(self._of_run("tags") or ())
+        return frozenset(self._run_value("tags") or ())
 
     @property
     def graph(self) -> Any:
         """The flow's steps: name → where they go."""
-        return self._of_run("graph")
+        return self._run_value("graph")
 
     @property
     def parameters(self) -> _Parameters:
         """The flow's parameters as attributes."""
-        return _Parameters(self._there("parameters"))
+        return _Parameters(self._require_task("parameters"))
 
     @property
     def tempdir(self) -> str:
         """A folder for the task's scratch files, which is removed after it."""
-        self._there("tempdir")
-        if "tempdir" not in self._held:
-            self._held["tempdir"] = tempfile.mkdtemp(prefix="stoker-task-")
-        return str(self._held["tempdir"])
+        self._require_task("tempdir")
+        if "tempdir" not in self._resources:
+            self._resources["tempdir"] = tempfile.mkdtemp(prefix="stoker-task-")
+        return str(self._resources["tempdir"])
 
     @property
     def parallel(self) -> Parallel:
         """The task's place among the nodes of a `num_parallel`; alone, it is node 0 of 1."""
-        gang = self._there("parallel").place.get("parallel")
+        gang = self._require_task("parallel").place.get("parallel")
         if gang is None:
             return Parallel(LOOPBACK, 1, 0, context.step)
         head = os.environ.get("MASTER_ADDR", LOOPBACK)
@@ -149,17 +149,17 @@ class Current:
     @property
     def project_name(self) -> str | None:
         """Of a flow with `@project`."""
-        return self._of_run("project") or None
+        return self._run_value("project") or None
 
     @property
     def branch_name(self) -> str | None:
         """Of a flow with `@project`."""
-        return self._of_run("branch") or None
+        return self._run_value("branch") or None
 
     @property
     def is_production(self) -> bool:
         """Whether the `@project` says so."""
-        return bool(self._of_run("production"))
+        return bool(self._run_value("production"))
 
     @property
     def project_flow_name(self) -> str | None:
@@ -173,20 +173,20 @@ class Current:
         """What every attempt of the task gets again: `directory`, `is_loaded`, `save()`, `list()`, `load()`."""
         from stoker.flows.checkpoint import CurrentCheckpoint
 
-        task = self._there("checkpoint")
-        if "checkpoint" not in self._held:
+        task = self._require_task("checkpoint")
+        if "checkpoint" not in self._resources:
             values = task.note("checkpoint")
             if values is None:
                 raise AttributeError("current.checkpoint is there in steps with @checkpoint only")
-            place = self._checkpoint_place()
-            self._held["checkpoint"] = CurrentCheckpoint(place, values["load_policy"], values["temp_dir_root"])
-        return self._held["checkpoint"]
+            location = self._checkpoint_location()
+            self._resources["checkpoint"] = CurrentCheckpoint(location, values["load_policy"], values["temp_dir_root"])
+        return self._resources["checkpoint"]
 
-    def _checkpoint_place(self) -> Any:
+    def _checkpoint_location(self) -> Any:
         from stoker.flows import checkpoint as flowcheckpoint
 
         scopes = sorted(tag for tag in self.tags if tag.startswith(flowcheckpoint.SCOPE))
-        return flowcheckpoint.place_of(
+        return flowcheckpoint.location_of(
             context.checkpoint_dir,
             self.pathspec,
             attempt=self.retry_count,
@@ -198,7 +198,7 @@ class Current:
     @property
     def card(self) -> Any:
         """The page of the task: `append(Markdown("…"))`, and `current.card["id"]` for a `@card` with an id."""
-        task = self._there("card")
+        task = self._require_task("card")
         if task.card is None:
             values = task.note("card")
             if values is None:
@@ -209,7 +209,7 @@ class Current:
     @property
     def devices(self) -> Any:
         """The accelerators that the task holds."""
-        self._there("devices")
+        self._require_task("devices")
         return context.devices
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -238,7 +238,7 @@ class Current:
     def _launching(self, name: str, launcher: Launcher) -> Any:
         from stoker.flows.launch import launching
 
-        task = self._there(name)
+        task = self._require_task(name)
         values = task.note(launcher.name)
         if values is None:
             raise AttributeError(f"current.{name} is there in steps with @{launcher.name} only")
@@ -250,13 +250,13 @@ class Current:
     def __reduce__(self) -> str:
         return "current"
 
-    def _there(self, attribute: str) -> Any:
+    def _require_task(self, attribute: str) -> Any:
         if self._task is None:
             raise UsageError(f"current.{attribute} is asked for where no task runs", fix="read it inside a step")
         return self._task
 
-    def _of_run(self, name: str) -> Any:
-        self._there(name)
+    def _run_value(self, name: str) -> Any:
+        self._require_task(name)
         return self._run.get(name)
 
 
@@ -265,25 +265,25 @@ current: Final = Current()
 
 
 @contextlib.contextmanager
-def entered(task: Any) -> Iterator[None]:
+def enter_task(task: Any) -> Iterator[None]:
     """While it lasts, `current` is that of a task."""
-    previous = (current._task, current._run, current._held)
-    current._task, current._held = task, {}
+    previous = (current._task, current._run, current._resources)
+    current._task, current._resources = task, {}
     current._run = json.loads(os.environ.get(VARIABLE, "{}"))
     if task.note("checkpoint") is not None:
         from stoker.flows import checkpoint as flowcheckpoint
 
-        os.environ[flowcheckpoint.VARIABLE] = json.dumps(attrs.asdict(current._checkpoint_place()))
+        os.environ[flowcheckpoint.VARIABLE] = json.dumps(attrs.asdict(current._checkpoint_location()))
     try:
         yield
     finally:
-        if "tempdir" in current._held:
+        if "tempdir" in current._resources:
             import shutil
 
-            shutil.rmtree(current._held["tempdir"], ignore_errors=True)
-        if "checkpoint" in current._held:
-            current._held["checkpoint"].close()
-        current._task, current._run, current._held = previous
+            shutil.rmtree(current._resources["tempdir"], ignore_errors=True)
+        if "checkpoint" in current._resources:
+            current._resources["checkpoint"].close()
+        current._task, current._run, current._resources = previous
 
 
 class TaskCard:

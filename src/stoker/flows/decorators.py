@@ -21,7 +21,7 @@ from stoker.core.packages import CHANNELS, PackageSettings
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Layer, fields_given
 from stoker.core.units import UNSET, whole_run_fields
-from stoker.flows.parameters import filled, waits
+from stoker.flows.parameters import fill_configs, needs_configs
 from stoker.launchers.registry import LAUNCHERS
 from stoker.pipelines.places import caller
 from stoker.run.attached import resource_words
@@ -64,14 +64,14 @@ def notes_of(target: Any) -> tuple[Note, ...]:
     return tuple(getattr(target, NOTES, ()))
 
 
-def noted(name: str, words: Mapping[str, Any], where: str) -> Note:
+def make_note(name: str, words: Mapping[str, Any], where: str) -> Note:
     """A note of a decorator, its words and values checked."""
     kind = KINDS[name]
     unknown = [word for word in words if word not in kind.words]
     if unknown:
         raise SettingsError(f"@{name} takes no '{unknown[0]}'{nearest(unknown[0], kind.words)}", where=where)
     values = {**{word: value for word, value in kind.words.items() if value is not UNSET}, **words}
-    if kind.check is not None and not waits(values):
+    if kind.check is not None and not needs_configs(values):
         try:
             kind.check(values)
         except SettingsError as error:
@@ -79,12 +79,12 @@ def noted(name: str, words: Mapping[str, Any], where: str) -> Note:
     return Note(name=name, values=values, where=where)
 
 
-def told(note: Note, configs: Mapping[str, Any]) -> Note:
+def resolve_note(note: Note, configs: Mapping[str, Any]) -> Note:
     """A note with the values of configs in it, checked now."""
-    return noted(note.name, filled(note.values, configs), note.where) if waits(note.values) else note
+    return make_note(note.name, fill_configs(note.values, configs), note.where) if needs_configs(note.values) else note
 
 
-def put(target: Any, note: Note) -> Any:
+def attach_note(target: Any, note: Note) -> Any:
     """Leave a note on a method or a class."""
     kind = KINDS[note.name]
     if kind.of_flow is not isinstance(target, type) or not callable(target):
@@ -107,10 +107,10 @@ def decorator(name: str) -> Callable[..., Any]:
             raise UsageError(
                 f"@{name}({target!r}): it takes words with names", where=caller(), fix=f"write @{name}({example})"
             )
-        note = noted(name, words, caller())
+        note = make_note(name, words, caller())
         if target is not None:
-            return put(target, note)
-        return lambda decorated: put(decorated, note)
+            return attach_note(target, note)
+        return lambda decorated: attach_note(decorated, note)
 
     decorate.__name__ = decorate.__qualname__ = name
     decorate.__doc__ = KINDS[name].help
@@ -271,26 +271,26 @@ def read_secrets(sources: Iterable[Any]) -> dict[str, str]:
     """The variables of all sources; one that two of them give is an error."""
     secrets_by_name: dict[str, str] = {}
     for source in sources:
-        for name, value in _one(source).items():
+        for name, value in _read_source(source).items():
             if secrets_by_name.get(name, value) != value:
                 raise SettingsError(f"two sources of secrets give {name}", fix="remove one of them")
             secrets_by_name[name] = value
     return secrets_by_name
 
 
-def _one(source: Any) -> dict[str, str]:
+def _read_source(source: Any) -> dict[str, str]:
     if isinstance(source, Mapping):
         return {str(name): str(value) for name, value in source["options"]["env_vars"].items()}
     kind, _, names = str(source).partition(":")
     if kind == "file":
-        return _file(names)
+        return _read_file(names)
     missing = [name for name in names.split(",") if name not in os.environ]
     if missing:
         raise SettingsError(f"the secret {missing[0]} is not set where the step runs", fix=f"export {missing[0]}=…")
     return {name: os.environ[name] for name in names.split(",")}
 
 
-def _file(path: str) -> dict[str, str]:
+def _read_file(path: str) -> dict[str, str]:
     try:
         with open(os.path.expanduser(path), encoding="utf-8") as file:
             text = file.read()

@@ -58,7 +58,7 @@ class ConfigText:
     of_file: bool
 
     def __call__(self, config: Any) -> Any:
-        return config.read(self.text) if self.of_file else config.parsed(self.text)
+        return config.read(self.text) if self.of_file else config.parse_value(self.text)
 
 
 class FlowDefinition:
@@ -90,7 +90,7 @@ class FlowDefinition:
         self._configs = dict(configs or {})
         self.max_splits = max_splits
         self._namespace = namespace
-        self.said: tuple[str, ...] = ()
+        self.messages: tuple[str, ...] = ()
         self._attached = tuple(attached)
         self._without = frozenset(without)
         self._environment = environment
@@ -199,7 +199,7 @@ class FlowDefinition:
     @functools.cached_property
     def kind(self) -> type[FlowInstance]:
         """The class with the parameters and decorators that the run has."""
-        return flowmutators.pre_mutated(self.written, self.configs) if self._has_mutators else self.written
+        return flowmutators.apply_pre_mutate(self.written, self.configs) if self._has_mutators else self.written
 
     @functools.cached_property
     def _has_mutators(self) -> bool:
@@ -222,8 +222,8 @@ class FlowDefinition:
     def options(self) -> Mapping[str, flowsettings.FlowStepOptions]:
         """What each step's decorators, those of the class and those of `--with` ask for."""
         kind, attached = self.kind, self._attached
-        if self._has_mutators or any(flowusers.named(text.partition(":")[0]) for text in attached):
-            kind, attached = flowmutators.mutated(kind, self.configs, attached), ()
+        if self._has_mutators or any(flowusers.find_user_decorator(text.partition(":")[0]) for text in attached):
+            kind, attached = flowmutators.apply_mutate(kind, self.configs, attached), ()
         functions = transitions.steps_of(kind)
         options_by_step = {
             name: flowsettings.of_step(
@@ -247,8 +247,8 @@ class FlowDefinition:
             for name, options in options_by_step.items():
                 if options.placed:
                     continue
-                options_by_step[name], messages = flowsettings.hinted(options, name, *self._room)
-                self.said += messages
+                options_by_step[name], messages = flowsettings.fit_to_machine(options, name, *self._room)
+                self.messages += messages
         return options_by_step
 
     @functools.cached_property
@@ -258,9 +258,9 @@ class FlowDefinition:
         for attribute, config in parameters_of(self.written).items():
             if isinstance(config, flowparams.Config):
                 source = self._configs.get(config.name)
-                value = config.resolved(self.name) if source is None else source(config)
+                value = config.resolve_default(self.name) if source is None else source(config)
                 if value is None and config.required and self._has_mutators:
-                    raise flowparams.missing(self.name, config)
+                    raise flowparams.missing_parameter(self.name, config)
                 values[attribute] = config.value_for_step(value)
         return values
 
@@ -269,7 +269,7 @@ class FlowDefinition:
         if self._configs:
             name = next(iter(self._configs))
             raise UsageError(f"config '{name}' stays as it was when the run began", fix="leave --config out")
-        self._configs = {name: functools.partial(_as_it_was, value) for name, value in configs.items()}
+        self._configs = {name: functools.partial(_recorded_value, value) for name, value in configs.items()}
 
     @functools.cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -287,12 +287,15 @@ class FlowDefinition:
         configs = {
             config.name: self._configs[config.name](config) for config in parameters if config.name in self._configs
         }
-        return flowparams.bound(self.kind, {**arguments, **configs})
+        return flowparams.bind(self.kind, {**arguments, **configs})
 
     def shown(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters as the run's record shows them."""
         parameters = {parameter.name: parameter for parameter in parameters_of(self.kind).values()}
-        return {name: parameters[name].shown(value) if name in parameters else value for name, value in values.items()}
+        return {
+            name: parameters[name].record_value(value) if name in parameters else value
+            for name, value in values.items()
+        }
 
     @property
     def signature(self) -> Signature:
@@ -321,9 +324,9 @@ class FlowDefinition:
             if options is None:
                 steps.append(step)
                 continue
-            settings = attrs.evolve(step.settings, backend={"step_operator": dict(options.own)})
+            settings = attrs.evolve(step.settings, backend={"step_operator": dict(options.platform_settings)})
             steps.append(attrs.evolve(step, settings=settings, backend=options.remote))
-            findings.append(flowsettings.not_here(step.name, options))
+            findings.append(flowsettings.missing_backend(step.name, options))
         suffixes = tuple(f" step '{name}'" for name in elsewhere)
         remaining = [finding for finding in plan.findings if not (suffixes and finding.where.endswith(suffixes))]
         return attrs.evolve(plan, steps=tuple(steps), findings=(*remaining, *findings))
@@ -372,7 +375,7 @@ class FlowDefinition:
             start.planner.blobs,
             options=task_options(self),
             fail_fast=start.plan.failure_mode == "fail_fast",
-            said=self.said,
+            messages=self.messages,
         )
 
     def __repr__(self) -> str:
@@ -391,13 +394,13 @@ def templates(
         raise SourceError(
             f"flow {flow.name} is in no file, where workers could find it", where=flow.where, fix="put it into a file"
         )
-    run_document = json.dumps({**_told(flow, tags), "origin": origin}, separators=(",", ":"))
+    run_document = json.dumps({**_run_document(flow, tags), "origin": origin}, separators=(",", ":"))
     functions = transitions.steps_of(flow.written)
     plans: dict[str, StepPlan] = {}
     for step in steps:
         settings = attrs.evolve(step.settings, environment={**step.settings.environment, VARIABLE: run_document})
         source = attrs.evolve(class_source, qualname=f"{class_source.qualname}.{step.name}")
-        code = _code(flow.kind, functions[step.name]) if settings.cache else step.code
+        code = _code_digest(flow.kind, functions[step.name]) if settings.cache else step.code
         plans[step.name] = attrs.evolve(step, settings=settings, source=source, code=code, runner=RUNNER)
     return plans
 
@@ -421,7 +424,7 @@ def _check_names(kind: type[FlowInstance]) -> None:
             )
 
 
-def _as_it_was(value: Any, config: Any) -> Any:
+def _recorded_value(value: Any, config: Any) -> Any:
     return value
 
 
@@ -444,7 +447,7 @@ def _options(options: flowsettings.FlowStepOptions) -> TaskOptions:
     )
 
 
-def _told(flow: FlowDefinition, tags: Sequence[str]) -> dict[str, Any]:
+def _run_document(flow: FlowDefinition, tags: Sequence[str]) -> dict[str, Any]:
     """What `current` says of the run as a whole."""
     project = next((note for note in notes_of(flow.kind) if note.name == "project"), None)
     return {
@@ -461,7 +464,7 @@ def _told(flow: FlowDefinition, tags: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _code(kind: type, function: Any) -> str:
+def _code_digest(kind: type, function: Any) -> str:
     """The digest of a step: its own code, what is around it, and everything else of its class but the other steps."""
     parts = [sources.code_digest(function)]
     for wrapper in getattr(transitions.steps_of(kind).get(function.__name__), flowusers.USERS, ()):

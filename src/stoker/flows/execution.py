@@ -22,7 +22,7 @@ from stoker.core.status import STEP_GOOD, StepStatus
 from stoker.engine import events as ev
 from stoker.engine.growth import Growth
 from stoker.engine.runner import RunLoop
-from stoker.flows.joins import Next, Split, TaskState, Ways, Wire
+from stoker.flows.joins import NextTasks, Split, TaskState, Traversal, Wire
 from stoker.plan.planner import backend_findings
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
@@ -45,7 +45,7 @@ class TaskOptions:
 class FlowBody:
     """One run of a flow. `templates` are the plans of its steps, `parameters` what all tasks are given.
 
-    `options` are those of each step, `said` lines to say before anything runs.
+    `options` are those of each step, `messages` lines to say before anything runs.
     """
 
     computing = False
@@ -59,16 +59,16 @@ class FlowBody:
         *,
         options: Mapping[str, TaskOptions],
         fail_fast: bool = True,
-        said: Sequence[str] = (),
+        messages: Sequence[str] = (),
     ) -> None:
         self._graph = graph
         self._templates = templates
         self._blobs = blobs
         self._options = options
         self._fail_fast = fail_fast
-        self._said = said
+        self._messages = messages
         notes = {name: step_options.notes for name, step_options in options.items()}
-        self._ways = Ways(graph, parameters, blobs, notes=notes)
+        self._traversal = Traversal(graph, parameters, blobs, notes=notes)
         self._tasks: dict[str, TaskState] = {}
         self._groups: dict[Split, dict[str, StepPlan]] = {}
         self._runner: RunLoop | None = None
@@ -81,9 +81,9 @@ class FlowBody:
         self._runner = runner
         self._backends = backends
         runner.on_settled = self._on_settled
-        for line in self._said:
+        for line in self._messages:
             runner.growth.say(line)
-        self._begin(self._ways.begin())
+        self._begin(self._traversal.begin())
         runner.begin()
         return runner.loop()
 
@@ -101,9 +101,9 @@ class FlowBody:
         prefix = self._options[task.step].profile
         more = {} if prefix is None else self._growth.record_profile(key, lambda row: profile(row, prefix, self._blobs))
         if status in STEP_GOOD:
-            self._go_on(task, {**self._growth.outputs(key), **more} if more else self._growth.outputs(key))
+            self._advance(task, {**self._growth.outputs(key), **more} if more else self._growth.outputs(key))
         elif status == "failed":
-            self._has_failed(task, more)
+            self._on_failure(task, more)
         else:
             self._bad.setdefault(task.group, "cancelled" if status == "cancelled" else "skipped")
         if not self._tasks:
@@ -111,7 +111,7 @@ class FlowBody:
                 self._end_groups(split)
             self._close(failed=False)
 
-    def _has_failed(self, task: TaskState, more: Mapping[str, Wire]) -> None:
+    def _on_failure(self, task: TaskState, more: Mapping[str, Wire]) -> None:
         var = self._options[task.step].catch
         if var is not None and self._runner is not None and not self._closed:
             self._catch(task, var, more)
@@ -125,7 +125,7 @@ class FlowBody:
         assert self._runner is not None
         runner = self._runner
         execution = runner.execution(task.key)
-        outputs: dict[str, Wire] = {**({} if task.nodes else task.given), **more}
+        outputs: dict[str, Wire] = {**({} if task.nodes else task.inherited), **more}
         if var:
             outputs[var] = failure_wire(execution.facts, task.step, self._blobs)
         step = self._graph.steps[task.step]
@@ -137,7 +137,7 @@ class FlowBody:
         self._growth.accept_failure(
             task.key, outputs, execution, f"{execution.facts.get('cause', 'failed')}: {outcome}"
         )
-        self._go_on(task, outputs)
+        self._advance(task, outputs)
 
     def _close(self, *, failed: bool) -> None:
         if self._closed:
@@ -148,16 +148,16 @@ class FlowBody:
 
     # What follows
 
-    def _go_on(self, task: TaskState, outputs: Mapping[str, Wire]) -> None:
+    def _advance(self, task: TaskState, outputs: Mapping[str, Wire]) -> None:
         self._growth.forget(task.key)
-        following = self._ways.after(task, outputs)
+        following = self._traversal.after(task, outputs)
         if following.by_node:
             self._growth.record_by_node(task.key, following.by_node, self._blobs)
-        if following.met is not None:
-            self._end_groups(following.met)
+        if following.joined_split is not None:
+            self._end_groups(following.joined_split)
         self._begin(following)
 
-    def _begin(self, following: Next) -> None:
+    def _begin(self, following: NextTasks) -> None:
         """Start tasks; the elements of a foreach all at once: ten thousand are one event."""
         assert self._runner is not None
         elements: dict[str, dict[int, Mapping[str, Any]]] = {}
@@ -170,7 +170,7 @@ class FlowBody:
                 self._runner.add([step])
             else:
                 firsts.setdefault(task.group, (task, frame.split))
-                elements.setdefault(task.group, {})[frame.place] = inputs
+                elements.setdefault(task.group, {})[frame.index] = inputs
         for group, inputs_by_index in elements.items():
             self._growth.add(self._group(*firsts[group]), inputs_by_index)
 

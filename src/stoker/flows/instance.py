@@ -72,14 +72,14 @@ def step(*, start: bool = False, end: bool = False) -> Callable[[F], F]: ...
 def step(function: Any = None, /, *, start: bool = False, end: bool = False) -> Any:
     """Make a method a step of its flow. `start=True` and `end=True` say which is the first and the last."""
 
-    def marked(decorated: Any) -> Any:
+    def mark(decorated: Any) -> Any:
         if not callable(decorated) or not hasattr(inspect.unwrap(decorated), "__code__"):
             fix = "put the other decorator above @step"
             raise UsageError(f"@step on {decorated!r}, which is no method", where=caller(), fix=fix)
         setattr(decorated, STEP_MARK, {"start": start, "end": end})
         return decorated
 
-    return marked if function is None else marked(function)
+    return mark if function is None else mark(function)
 
 
 class FlowInstance:
@@ -191,7 +191,7 @@ def _transition(
     if len(forms) > 1:
         raise GraphError("self.next(…) has more than one of foreach, num_parallel and condition", where=where)
     if condition is not None:
-        return _chosen(flow, dsts, condition, where)
+        return _switch_transition(flow, dsts, condition, where)
     targets = tuple(_name_of(flow, target, where) for target in dsts)
     if not targets:
         raise GraphError("self.next() names no step", where=where, fix="write self.next(self.another_step)")
@@ -204,7 +204,7 @@ def _transition(
     return Transition(targets=targets, kind="linear" if len(targets) == 1 else "split", where=where)
 
 
-def _chosen(flow: FlowInstance, dsts: tuple[Any, ...], condition: Any, where: str) -> Transition:
+def _switch_transition(flow: FlowInstance, dsts: tuple[Any, ...], condition: Any, where: str) -> Transition:
     if len(dsts) != 1 or not isinstance(dsts[0], dict):
         fix = "write self.next({'a': self.a, 'b': self.b}, condition='attribute')"
         raise GraphError("a switch takes one dict of steps", where=where, fix=fix)

@@ -40,11 +40,11 @@ class Split:
 class Frame:
     """One way of a split."""
 
-    __slots__ = ("place", "split")
+    __slots__ = ("index", "split")
 
     def __init__(self, split: Split, index: int) -> None:
         self.split = split
-        self.place = index
+        self.index = index
 
 
 @attrs.frozen(slots=True)
@@ -57,7 +57,7 @@ class TaskState:
     key: str
     step: str
     frames: tuple[Frame, ...]
-    given: Mapping[str, Wire]
+    inherited: Mapping[str, Wire]
     group: str = ""
     nodes: int = 0
 
@@ -68,18 +68,19 @@ class TaskState:
 
 
 @attrs.frozen(kw_only=True)
-class Next:
+class NextTasks:
     """What follows: tasks that may start, each with what it is given.
 
-    `met` is a split whose ways have all come to their join. `by_node` has the artifacts of each node of a gang.
+    `joined_split` is a split whose ways have all come to their join. `by_node` has the artifacts of each node of a
+    gang.
     """
 
     tasks: Sequence[tuple[TaskState, Trees]] = ()
-    met: Split | None = None
+    joined_split: Split | None = None
     by_node: Sequence[Mapping[str, Wire]] = ()
 
 
-class Ways:
+class Traversal:
     """One run of a flow. `parameters` are what all tasks are given, `notes` each step's words for its worker."""
 
     def __init__(
@@ -97,11 +98,11 @@ class Ways:
         self._visits: dict[tuple[str, str], int] = {}
         self._interned: dict[tuple[str, str], Wire] = {}
 
-    def begin(self) -> Next:
+    def begin(self) -> NextTasks:
         """The first task."""
-        return Next(tasks=[self._start(self._graph.start, (), _NOTHING)])
+        return NextTasks(tasks=[self._start(self._graph.start, (), _NOTHING)])
 
-    def after(self, task: TaskState, outputs: Mapping[str, Wire]) -> Next:
+    def after(self, task: TaskState, outputs: Mapping[str, Wire]) -> NextTasks:
         """What follows a task that made this; `GraphError` where the flow does not have what the task asked for."""
         if task.nodes:
             return self._after_gang(task, outputs)
@@ -117,17 +118,17 @@ class Ways:
         if kind == "split":
             split = Split("split", len(targets), task.frames, None)
             frames = [(*task.frames, Frame(split, index)) for index in range(len(targets))]
-            return Next(
+            return NextTasks(
                 tasks=[self._start(target, branch_frames, produced) for target, branch_frames in zip(targets, frames)]
             )
         if kind == "parallel":
-            return Next(tasks=[self._start(targets[0], task.frames, produced, nodes=way["count"])])
+            return NextTasks(tasks=[self._start(targets[0], task.frames, produced, nodes=way["count"])])
         if kind == "foreach" and elements is not None:
             wires = [element.wire() for element in artifacts.items(from_wire(elements), self._blobs)]
             split = Split(kind, way["count"], task.frames, wires)
             frames = [(*task.frames, Frame(split, index)) for index in range(split.count)]
-            return Next(tasks=[self._start(targets[0], branch_frames, produced) for branch_frames in frames])
-        return Next()
+            return NextTasks(tasks=[self._start(targets[0], branch_frames, produced) for branch_frames in frames])
+        return NextTasks()
 
     def _check(self, task: TaskState, targets: Sequence[str]) -> None:
         """A run that goes on, or is followed, may have gone where the flow of today does not."""
@@ -143,10 +144,10 @@ class Ways:
         """The same artifact as the same object, however many tasks have it."""
         return self._interned.setdefault((name, f"{wire['s']}:{wire['d']}"), wire)
 
-    def _reach(self, target: str, task: TaskState, produced: Mapping[str, Wire]) -> Next:
+    def _reach(self, target: str, task: TaskState, produced: Mapping[str, Wire]) -> NextTasks:
         step = self._graph.steps[target]
         if not step.join:
-            return Next(tasks=[self._start(target, task.frames, produced)])
+            return NextTasks(tasks=[self._start(target, task.frames, produced)])
         if not task.frames:
             raise GraphError(
                 f"step '{target}' joins, and task '{task.key}', which went on to it, is on no split",
@@ -155,25 +156,25 @@ class Ways:
             )
         frame = task.frames[-1]
         split = frame.split
-        split.arrived[frame.place] = {
+        split.arrived[frame.index] = {
             "step": task.step,
             "key": task.key,
-            "index": frame.place if split.elements is not None else None,
-            "element": split.elements[frame.place] if split.elements is not None else None,
+            "index": frame.index if split.elements is not None else None,
+            "element": split.elements[frame.index] if split.elements is not None else None,
             "artifacts": dict(produced),
         }
         if len(split.arrived) < split.count:
-            return Next()
+            return NextTasks()
         entries = [split.arrived[index] for index in sorted(split.arrived)]
         inputs_wire = artifacts.save(entries, self._blobs).wire()
         split.arrived.clear()
-        return Next(tasks=[self._start(target, split.frames, _NOTHING, joined=inputs_wire)], met=split)
+        return NextTasks(tasks=[self._start(target, split.frames, _NOTHING, joined=inputs_wire)], joined_split=split)
 
-    def _after_gang(self, task: TaskState, outputs: Mapping[str, Wire]) -> Next:
+    def _after_gang(self, task: TaskState, outputs: Mapping[str, Wire]) -> NextTasks:
         """All nodes of a `num_parallel` are done: their join gets the artifacts of each."""
         word = outputs.get(GANG)
         if word is None:  # caught: no node made anything
-            nodes = [dict(task.given)] * task.nodes
+            nodes = [dict(task.inherited)] * task.nodes
         else:
             parts = artifacts.items(from_wire(word), self._blobs) if task.nodes > 1 else [from_wire(word)]
             nodes = [artifacts.load(part, self._blobs) for part in parts]
@@ -190,7 +191,7 @@ class Ways:
         target = self._graph.steps[task.step].targets[0]
         inputs_wire = artifacts.save(entries, self._blobs).wire()
         next_task = self._start(target, task.frames, _NOTHING, joined=inputs_wire)
-        return Next(tasks=[next_task], by_node=node_artifacts if word is not None else ())
+        return NextTasks(tasks=[next_task], by_node=node_artifacts if word is not None else ())
 
     # Tasks begin
 
@@ -204,7 +205,7 @@ class Ways:
         nodes: int = 0,
     ) -> tuple[TaskState, Trees]:
         """A task with a key of its own: a switch may go back, and reach a step again with the same indices."""
-        indices = "".join(f"[{frame.place}]" for frame in frames if frame.split.kind != "split")
+        indices = "".join(f"[{frame.index}]" for frame in frames if frame.split.kind != "split")
         visit = self._visits[name, indices] = self._visits.get((name, indices), 0) + 1
         key = (name if visit == 1 else f"{name}#{visit}") + indices
         task = TaskState(key, name, frames, given, key.rpartition("[")[0], nodes)
@@ -213,12 +214,12 @@ class Ways:
     def _inputs(self, task: TaskState, joined: Wire | None) -> dict[str, Any]:
         """The trees of what a task is given."""
         spread = [frame for frame in task.frames if frame.split.kind != "split"]
-        stack = [[frame.place, frame.split.count] for frame in spread if frame.split.elements is not None]
-        elements = [frame.split.elements[frame.place] for frame in spread if frame.split.elements is not None]
+        stack = [[frame.index, frame.split.count] for frame in spread if frame.split.elements is not None]
+        elements = [frame.split.elements[frame.index] for frame in spread if frame.split.elements is not None]
         trees: dict[str, Any] = {
-            "place": {"value": self._place(task.step, stack, [task.nodes, task.key] if task.nodes else None)},
+            "place": {"value": self._save_place(task.step, stack, [task.nodes, task.key] if task.nodes else None)},
             "parameters": self._parameters,
-            "artifacts": {"dict": {name: {"value": wire} for name, wire in task.given.items()}},
+            "artifacts": {"dict": {name: {"value": wire} for name, wire in task.inherited.items()}},
         }
         if elements:
             trees["elements"] = {"list": [{"value": wire} for wire in elements]}
@@ -226,7 +227,7 @@ class Ways:
             trees["inputs"] = {"value": joined}
         return trees
 
-    def _place(self, name: str, stack: list[Any], parallel: Any) -> Wire:
+    def _save_place(self, name: str, stack: list[Any], parallel: Any) -> Wire:
         step = self._graph.steps[name]
         document = {
             "flow": self._graph.name,

@@ -150,7 +150,7 @@ class MpiLaunching(Launching):
             argv = (sys.executable, *((entrypoint,) if script else ("-m", entrypoint)), *_words(entrypoint_args))
         else:
             argv = (*shlex.split(str(program)), *program_args)
-        total, mpirun_options = _counted(args)
+        total, mpirun_options = _split_rank_count(args)
         node = self._node(nproc_per_node or (None if total is None else -(-total // context.nodes)))
         launch = launch_of(self._launcher, {}, arguments)
         settings = {**({} if launch.arguments is UNSET else launch.arguments), "program": starter}
@@ -192,7 +192,7 @@ def _run(argv: Argv, ranks: Sequence[Mapping[str, str]], more: Mapping[str, str]
         raise RunFailed(f"{program} ended with exit code {bad}", where=f"node {context.node}", fix="see its log")
 
 
-def _counted(args: Sequence[str]) -> tuple[int | None, list[str]]:
+def _split_rank_count(args: Sequence[str]) -> tuple[int | None, list[str]]:
     """How many ranks mpirun's options ask for in all, and the other options."""
     if isinstance(args, str):
         raise UsageError(f"args={args!r} is one text", fix=f"write {shlex.split(args)!r}")

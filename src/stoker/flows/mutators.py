@@ -21,11 +21,11 @@ from typing import Any, Callable, ClassVar, Final, Iterator, Literal, Mapping, S
 
 from stoker.core.errors import StokerError, UsageError, nearest
 from stoker.flows import decorators as flowdecorators
-from stoker.flows.decorators import KINDS, NOTES, WHOLE, Note, noted, notes_of
+from stoker.flows.decorators import KINDS, NOTES, WHOLE, Note, make_note, notes_of
 from stoker.flows.instance import FlowInstance, parameters_of
 from stoker.flows.parameters import Config, Parameter
 from stoker.flows.transitions import is_step, steps_of
-from stoker.flows.user_decorators import USERS, Decorating, named, near
+from stoker.flows.user_decorators import USERS, Decorating, find_user_decorator, suggest
 from stoker.pipelines.places import caller, place
 from stoker.run.attached import words_of
 
@@ -59,7 +59,7 @@ class _Mutable:
         """Every decorator: its name, its name with its module, its arguments and its words."""
         for note in self._notes():
             yield note.name, f"{flowdecorators.__name__}.{note.name}", [], dict(note.values)
-        for user_decorator in self._own():
+        for user_decorator in self._user_decorators():
             yield (
                 type(user_decorator).__name__,
                 user_decorator.decorator_name,
@@ -83,14 +83,14 @@ class _Mutable:
     def _notes(self) -> list[Note]:
         raise NotImplementedError
 
-    def _own(self) -> list[Any]:
+    def _user_decorators(self) -> list[Any]:
         raise NotImplementedError
 
-    def _early(self, call: str) -> None:
+    def _require_pre_mutate(self, call: str) -> None:
         if self._phase == "late":
             raise UsageError(f"{call} is for pre_mutate, and too late in mutate", where=self._at, fix="move it there")
 
-    def _wanted(
+    def _resolve_decorator(
         self, deco_type: Any, args: Sequence[Any] | None, words: Mapping[str, Any] | None
     ) -> tuple[str | type[Decorating], list[Any], dict[str, Any]]:
         """What is to be added: a decorator's name or one's own class, its arguments, and its words."""
@@ -101,9 +101,9 @@ class _Mutable:
             if colon and (args or words):
                 raise UsageError(f"{deco_type!r} has words, and deco_args or deco_kwargs has more", where=self._at)
             words = words_of(name, text, self._at) if colon else words
-            kind = name if name in KINDS else named(name)
+            kind = name if name in KINDS else find_user_decorator(name)
             if kind is None:
-                raise UsageError(f"there is no decorator '{name}'{near(name, KINDS)}", where=self._at)
+                raise UsageError(f"there is no decorator '{name}'{suggest(name, KINDS)}", where=self._at)
         elif isinstance(deco_type, type) and issubclass(deco_type, Decorating):
             kind = deco_type
         else:
@@ -116,7 +116,7 @@ class _Mutable:
             raise UsageError(f"@{kind} takes words with names only", where=self._at, fix="write deco_kwargs={…}")
         return kind, args, words
 
-    def _goes_in(self, name: str, there: Sequence[Any], duplicates: int) -> bool:
+    def _may_add(self, name: str, there: Sequence[Any], duplicates: int) -> bool:
         """Whether one more is added, by what is to become of a second one."""
         if duplicates not in (self.IGNORE, self.ERROR, self.OVERRIDE):
             raise UsageError(f"duplicates={duplicates!r}", where=self._at, fix="write MutableStep.OVERRIDE")
@@ -124,12 +124,12 @@ class _Mutable:
             raise UsageError(f"@{name} is there already", where=self._at, fix="write duplicates=MutableStep.OVERRIDE")
         return not there or duplicates == self.OVERRIDE
 
-    def _made(self, kind: type[Decorating], args: Sequence[Any], words: Mapping[str, Any]) -> Any:
+    def _instantiate(self, kind: type[Decorating], args: Sequence[Any], words: Mapping[str, Any]) -> Any:
         user_decorator = kind(*args, **words)
         user_decorator.where = self._at
         user_decorator.statically_defined = self._by is not None and self._by.statically_defined
         user_decorator.inserted_by = () if self._by is None else (self._by.decorator_name, *self._by.inserted_by)
-        return user_decorator.ready(self._configs)
+        return user_decorator.instantiate(self._configs)
 
 
 class MutableFlow(_Mutable):
@@ -155,7 +155,7 @@ class MutableFlow(_Mutable):
 
     def add_parameter(self, name: str, value: Parameter, overwrite: bool = False) -> None:
         """Let the flow have one more parameter, in `pre_mutate`; `overwrite` lets it replace what is there."""
-        self._early(f"add_parameter('{name}')")
+        self._require_pre_mutate(f"add_parameter('{name}')")
         parameter: object = value
         if not isinstance(parameter, Parameter) or isinstance(parameter, Config):
             raise UsageError(f"{value!r} is no Parameter", where=self._at, fix="write Parameter(…) or IncludeFile(…)")
@@ -168,7 +168,7 @@ class MutableFlow(_Mutable):
 
     def remove_parameter(self, parameter_name: str) -> bool:
         """Let the flow be without a parameter, in `pre_mutate`; whether it had one of that name."""
-        self._early(f"remove_parameter('{parameter_name}')")
+        self._require_pre_mutate(f"remove_parameter('{parameter_name}')")
         for name, parameter in self.parameters:
             if parameter.name == parameter_name:
                 setattr(self._kind, name, _Removed())
@@ -183,23 +183,23 @@ class MutableFlow(_Mutable):
         duplicates: int = _Mutable.IGNORE,
     ) -> Any:
         """Put a flow's decorator or a `FlowMutator` on it, in `pre_mutate`; what was added, None for nothing."""
-        self._early(f"add_decorator({_shown(deco_type)})")
-        kind, args, words = self._wanted(deco_type, deco_args, deco_kwargs)
+        self._require_pre_mutate(f"add_decorator({_decorator_name(deco_type)})")
+        kind, args, words = self._resolve_decorator(deco_type, deco_args, deco_kwargs)
         if isinstance(kind, str):
             if not KINDS[kind].of_flow:
                 raise UsageError(f"@{kind} belongs on a step", where=self._at, fix="mutable_flow.start.add_decorator")
             notes: list[Note] = vars(self._kind)[WHOLE]
-            if not self._goes_in(kind, [note for note in notes if note.name == kind], duplicates):
+            if not self._may_add(kind, [note for note in notes if note.name == kind], duplicates):
                 return None
-            note = noted(kind, words, self._at)
+            note = make_note(kind, words, self._at)
             notes[:] = [note, *(existing for existing in notes if existing.name != kind)]
             return note
-        mutators = self._own()
+        mutators = self._user_decorators()
         if kind.mark != FLOW_MUTATORS:
             raise UsageError(f"@{kind.__name__} belongs on {kind.target}", where=self._at)
-        if not self._goes_in(kind.__name__, [one for one in mutators if type(one) is kind], duplicates):
+        if not self._may_add(kind.__name__, [one for one in mutators if type(one) is kind], duplicates):
             return None
-        mutator = self._made(kind, args, words)
+        mutator = self._instantiate(kind, args, words)
         mutators[:] = [*(one for one in mutators if type(one) is not kind), mutator]
         return mutator
 
@@ -207,11 +207,11 @@ class MutableFlow(_Mutable):
         self, deco_name: str, deco_args: Sequence[Any] | None = None, deco_kwargs: Mapping[str, Any] | None = None
     ) -> bool:
         """Take a flow's decorator off, in `pre_mutate`; without words all of the name. Whether there was one."""
-        self._early(f"remove_decorator('{deco_name}')")
-        if any(deco_name in (type(mutator).__name__, mutator.decorator_name) for mutator in self._own()):
+        self._require_pre_mutate(f"remove_decorator('{deco_name}')")
+        if any(deco_name in (type(mutator).__name__, mutator.decorator_name) for mutator in self._user_decorators()):
             raise UsageError(f"{deco_name} is a FlowMutator, which runs already", where=self._at, fix="leave it")
         notes: list[Note] = vars(self._kind)[WHOLE]
-        remaining = [note for note in notes if not _is_meant(note, deco_name, deco_args, deco_kwargs)]
+        remaining = [note for note in notes if not _matches(note, deco_name, deco_args, deco_kwargs)]
         removed = len(remaining) < len(notes)
         notes[:] = remaining
         return removed
@@ -230,7 +230,7 @@ class MutableFlow(_Mutable):
     def _notes(self) -> list[Note]:
         return list(vars(self._kind)[WHOLE])
 
-    def _own(self) -> list[Any]:
+    def _user_decorators(self) -> list[Any]:
         mutators: list[Any] = vars(self._kind)[FLOW_MUTATORS]
         return mutators
 
@@ -256,25 +256,25 @@ class MutableStep(_Mutable):
         duplicates: int = _Mutable.IGNORE,
     ) -> Any:
         """Put a decorator on the step: `retry`, `"retry:times=3"`, a class of your own. What was added, or None."""
-        kind, args, words = self._wanted(deco_type, deco_args, deco_kwargs)
+        kind, args, words = self._resolve_decorator(deco_type, deco_args, deco_kwargs)
         if isinstance(kind, str):
             if KINDS[kind].of_flow:
                 raise UsageError(f"@{kind} belongs on a flow's class", where=self._at, fix="use mutable_step.flow")
             there = [] if KINDS[kind].many else [note for note in self._notes() if note.name == kind]
-            if not self._goes_in(kind, there, duplicates):
+            if not self._may_add(kind, there, duplicates):
                 return None
-            note = noted(kind, words, self._at)
+            note = make_note(kind, words, self._at)
             setattr(self._step, NOTES, (note, *(existing for existing in self._notes() if existing not in there)))
             return note
         if kind.mark not in _MARKS:
             raise UsageError(f"@{kind.__name__} belongs on {kind.target}", where=self._at)
         if hasattr(kind, "mutate"):
-            self._early(f"add_decorator({kind.__name__}), a StepMutator,")
-        if not self._goes_in(kind.__name__, [one for one in self._own() if type(one) is kind], duplicates):
+            self._require_pre_mutate(f"add_decorator({kind.__name__}), a StepMutator,")
+        if not self._may_add(kind.__name__, [one for one in self._user_decorators() if type(one) is kind], duplicates):
             return None
-        self._take_off(lambda one: type(one) is kind)
-        user_decorator = self._made(kind, args, words)
-        user_decorator._put(self._step)
+        self._remove_user_decorators(lambda one: type(one) is kind)
+        user_decorator = self._instantiate(kind, args, words)
+        user_decorator._attach(self._step)
         return user_decorator
 
     def remove_decorator(
@@ -283,7 +283,7 @@ class MutableStep(_Mutable):
         """Take a decorator off; without arguments or words all of that name. Whether there was one."""
         every = deco_args is None and deco_kwargs is None
 
-        def meant(user_decorator: Any) -> bool:
+        def is_target(user_decorator: Any) -> bool:
             if deco_name not in (type(user_decorator).__name__, user_decorator.decorator_name):
                 return False
             return every or (list(user_decorator._args), dict(user_decorator._kwargs)) == (
@@ -291,26 +291,29 @@ class MutableStep(_Mutable):
                 dict(deco_kwargs or {}),
             )
 
-        if any(meant(user_decorator) and hasattr(user_decorator, "mutate") for user_decorator in self._own()):
-            self._early(f"remove_decorator('{deco_name}'), of a StepMutator,")
-        removed = self._take_off(meant)
+        if any(
+            is_target(user_decorator) and hasattr(user_decorator, "mutate")
+            for user_decorator in self._user_decorators()
+        ):
+            self._require_pre_mutate(f"remove_decorator('{deco_name}'), of a StepMutator,")
+        removed = self._remove_user_decorators(is_target)
         notes = self._notes()
-        remaining = tuple(note for note in notes if not _is_meant(note, deco_name, deco_args, deco_kwargs))
+        remaining = tuple(note for note in notes if not _matches(note, deco_name, deco_args, deco_kwargs))
         setattr(self._step, NOTES, remaining)
         return removed or len(remaining) < len(notes)
 
     def _notes(self) -> list[Note]:
         return list(notes_of(self._step))
 
-    def _own(self) -> list[Any]:
+    def _user_decorators(self) -> list[Any]:
         by_id = {id(one): one for mark in _MARKS for one in getattr(self._step, mark, ())}
         return list(by_id.values())
 
-    def _take_off(self, matches: Any) -> bool:
-        count = len(self._own())
+    def _remove_user_decorators(self, matches: Any) -> bool:
+        count = len(self._user_decorators())
         for mark in _MARKS:
             setattr(self._step, mark, tuple(one for one in getattr(self._step, mark, ()) if not matches(one)))
-        return len(self._own()) < count
+        return len(self._user_decorators()) < count
 
 
 class _Removed:
@@ -320,13 +323,13 @@ class _Removed:
         raise AttributeError("a mutator removed this parameter")
 
 
-def _is_meant(note: Note, name: str, args: Sequence[Any] | None, words: Mapping[str, Any] | None) -> bool:
+def _matches(note: Note, name: str, args: Sequence[Any] | None, words: Mapping[str, Any] | None) -> bool:
     if name not in (note.name, f"{flowdecorators.__name__}.{note.name}"):
         return False
     return (args is None and words is None) or (not args and dict(note.values) == dict(words or {}))
 
 
-def _shown(deco_type: Any) -> str:
+def _decorator_name(deco_type: Any) -> str:
     return repr(deco_type) if isinstance(deco_type, str) else str(getattr(deco_type, "__name__", deco_type))
 
 
@@ -367,19 +370,21 @@ def has_mutators(kind: type) -> bool:
     return bool(_of_flow(kind)) or any(hasattr(step, STEP_MUTATORS) for step in steps)
 
 
-def pre_mutated(kind: type[FlowInstance], configs: Mapping[str, Any]) -> type[FlowInstance]:
+def apply_pre_mutate(kind: type[FlowInstance], configs: Mapping[str, Any]) -> type[FlowInstance]:
     """A flow as its mutators' `pre_mutate` leaves it; itself where it has none."""
     if not has_mutators(kind):
         return kind
-    copy = _below(kind)
-    setattr(copy, FLOW_MUTATORS, [mutator.ready(configs) for mutator in _of_flow(kind)])
+    copy = _subclass(kind)
+    setattr(copy, FLOW_MUTATORS, [mutator.instantiate(configs) for mutator in _of_flow(kind)])
     _run(copy, "early", configs)
     return copy
 
 
-def mutated(kind: type[FlowInstance], configs: Mapping[str, Any], attached: Sequence[str] = ()) -> type[FlowInstance]:
-    """What `pre_mutated` made, with the command line's decorators and what `mutate` then leaves of it."""
-    copy = _below(kind)
+def apply_mutate(
+    kind: type[FlowInstance], configs: Mapping[str, Any], attached: Sequence[str] = ()
+) -> type[FlowInstance]:
+    """What `apply_pre_mutate` made, with the command line's decorators and what `mutate` then leaves of it."""
+    copy = _subclass(kind)
     setattr(copy, FLOW_MUTATORS, list(vars(kind).get(FLOW_MUTATORS, ())))
     for name in steps_of(copy):
         step = MutableStep(copy, name, configs, None, "early")
@@ -396,14 +401,14 @@ def _of_flow(kind: type) -> list[Any]:
     return [mutator for base in reversed(kind.__mro__) for mutator in vars(base).get(FLOW_MUTATORS, ())]
 
 
-def _below(kind: type[FlowInstance]) -> type[FlowInstance]:
+def _subclass(kind: type[FlowInstance]) -> type[FlowInstance]:
     """A class of the same name, with steps and notes of its own."""
     same = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-    steps = {name: _copied(step) for name, step in steps_of(kind).items()}
+    steps = {name: _copy_step(step) for name, step in steps_of(kind).items()}
     return type(kind.__name__, (kind,), {**same, **steps, WHOLE: list(notes_of(kind))})
 
 
-def _copied(step: Callable[..., Any]) -> Callable[..., Any]:
+def _copy_step(step: Callable[..., Any]) -> Callable[..., Any]:
     """A step with notes of its own; `inspect.unwrap` still finds its source."""
 
     @functools.wraps(step)
@@ -422,7 +427,7 @@ def _run(kind: type[FlowInstance], phase: Phase, configs: Mapping[str, Any]) -> 
         _call(waiting[0], phase, MutableFlow(kind, configs, waiting[0], phase), f"flow '{kind.__name__}'")
     for step in steps_of(kind).values():
         if phase == "early":
-            setattr(step, STEP_MUTATORS, [mutator.ready(configs) for mutator in getattr(step, STEP_MUTATORS, ())])
+            setattr(step, STEP_MUTATORS, [mutator.instantiate(configs) for mutator in getattr(step, STEP_MUTATORS, ())])
     for name, step in steps_of(kind).items():
         done = []
         while waiting := [

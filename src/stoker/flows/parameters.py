@@ -109,30 +109,30 @@ class Parameter:
         """The value as a step sees it."""
         return value
 
-    def resolved(self, flow: str) -> Any:
+    def resolve_default(self, flow: str) -> Any:
         """The default's value; of a function, what it returns."""
         value = self.default
         if callable(value) and not isinstance(value, type):
             value = value(ParameterContext(flow, username(), self.name))
             try:
-                return self.parsed(value)
+                return self.parse_value(value)
             except ParameterError as error:
                 fix = f"let its default return that, or write type={type(value).__name__}"
                 raise ParameterError(error.message, where=self.where, fix=fix) from None
         if value is UNSET:
             return None
-        return self.parsed(value)
+        return self.parse_value(value)
 
-    def parsed(self, value: Any) -> Any:
+    def parse_value(self, value: Any) -> Any:
         """The value that a text, or a value from code, means; `ParameterError` says what was expected."""
         if value is None and self._may_be_none:
             return None
         if self.multiple and isinstance(value, (list, tuple)):
-            return [self._one(item) for item in value]
-        element = self._one(value)
+            return [self._parse_item(item) for item in value]
+        element = self._parse_item(value)
         return [element] if self.multiple else element
 
-    def _one(self, value: Any) -> Any:
+    def _parse_item(self, value: Any) -> Any:
         if self.separator is not None and isinstance(value, str):
             return value.split(self.separator)
         if self.type is JSONType:
@@ -142,7 +142,7 @@ class Parameter:
         except ParameterError as error:
             raise ParameterError(f"parameter '{self.name}': {error.message}", where=self.where) from None
 
-    def shown(self, value: Any) -> Any:
+    def record_value(self, value: Any) -> Any:
         """The value as the run's record shows it."""
         return value
 
@@ -174,7 +174,7 @@ class IncludeFile(Parameter):
         """Its type in a word."""
         return "FILE"
 
-    def _one(self, value: Any) -> Any:
+    def _parse_item(self, value: Any) -> Any:
         path = os.path.expanduser(os.fspath(value))
         try:
             with open(path, "rb") as file:
@@ -189,7 +189,7 @@ class IncludeFile(Parameter):
         """The file's content, parsed where a parser was given."""
         return value if value is None or self._parser is None else self._parser(value)
 
-    def shown(self, value: Any) -> Any:
+    def record_value(self, value: Any) -> Any:
         """How long it is: the content may be megabytes."""
         return None if value is None else f"<file of {len(value)} {'characters' if self._is_text else 'bytes'}>"
 
@@ -235,7 +235,7 @@ def username() -> str:
         return "unknown"
 
 
-def missing(flow: str, parameter: Parameter) -> ParameterError:
+def missing_parameter(flow: str, parameter: Parameter) -> ParameterError:
     """That a parameter without a default was not given."""
     flag = "--config" if isinstance(parameter, Config) else f"--{parameter.name}"
     more = f"{parameter.name} FILE" if flag == "--config" else "…"
@@ -285,7 +285,7 @@ def rows(kind: type) -> list[tuple[str, str]]:
     return lines
 
 
-def bound(kind: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def bind(kind: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """All parameters of a flow by name: what is given, parsed, and the defaults of the rest."""
     parameters = {parameter.name: parameter for parameter in parameters_of(kind).values()}
     by_word = {name.replace("-", "_"): name for name in parameters}
@@ -294,14 +294,14 @@ def bound(kind: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
         name = by_word.get(word.replace("-", "_"))
         if name is None:
             raise ParameterError(f"flow {kind.__name__} has no parameter '{word}'{nearest(word, parameters)}")
-        values[name] = parameters[name].parsed(value)
+        values[name] = parameters[name].parse_value(value)
     for name, parameter in parameters.items():
         if name in values:
             continue
         if parameter.required:
-            raise missing(kind.__name__, parameter)
+            raise missing_parameter(kind.__name__, parameter)
         try:
-            values[name] = parameter.resolved(kind.__name__)
+            values[name] = parameter.resolve_default(kind.__name__)
         except StokerError:
             raise
         except Exception as error:  # the user's function for a default
@@ -321,7 +321,7 @@ class ConfigValue(Mapping[str, Any]):
         self._values = dict(values)
 
     def __getitem__(self, key: str) -> Any:
-        return _wrapped(self._values[key])
+        return _wrap(self._values[key])
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._values:
@@ -342,7 +342,7 @@ class ConfigValue(Mapping[str, Any]):
         return f"ConfigValue({self._values!r})"
 
 
-class Later:
+class DeferredValue:
     """A place in a config, or an expression over configs, whose value is known when the flow is looked at."""
 
     def __init__(self, expression: str, look: Callable[[Mapping[str, Any]], Any]) -> None:
@@ -361,13 +361,13 @@ class Later:
             ) from None
         return value.to_dict() if isinstance(value, ConfigValue) else value
 
-    def __getattr__(self, name: str) -> Later:
+    def __getattr__(self, name: str) -> DeferredValue:
         if name.startswith("_"):
             raise AttributeError(name)
-        return Later(f"{self._shown}.{name}", lambda configs: _inside(self._look(configs), name))
+        return DeferredValue(f"{self._shown}.{name}", lambda configs: _look_up(self._look(configs), name))
 
-    def __getitem__(self, key: Any) -> Later:
-        return Later(f"{self._shown}[{key!r}]", lambda configs: _inside(self._look(configs), key))
+    def __getitem__(self, key: Any) -> DeferredValue:
+        return DeferredValue(f"{self._shown}[{key!r}]", lambda configs: _look_up(self._look(configs), key))
 
     def __repr__(self) -> str:
         return f"<{self._shown}>"
@@ -398,21 +398,21 @@ class Config(Parameter):
         """Its type in a word."""
         return "CONFIG"
 
-    def resolved(self, flow: str) -> Any:
+    def resolve_default(self, flow: str) -> Any:
         """The content of the default file, or the default value."""
         if self._file is not UNSET and self._file is not None:
             return self.read(str(self._file))
-        return None if self._value is UNSET else self.parsed(self._value)
+        return None if self._value is UNSET else self.parse_value(self._value)
 
     def read(self, path: str) -> Any:
         """A file's content."""
         try:
             with open(path, encoding="utf-8") as file:
-                return self.parsed(file.read())
+                return self.parse_value(file.read())
         except (OSError, UnicodeDecodeError) as error:
             raise ParameterError(f"config '{self.name}' cannot be read: {error}", where=self.where) from None
 
-    def parsed(self, value: Any) -> Any:
+    def parse_value(self, value: Any) -> Any:
         """The content of a text, by the parser or as JSON."""
         if value is None or not isinstance(value, str):
             return value
@@ -436,53 +436,53 @@ class Config(Parameter):
 
     def value_for_step(self, value: Any) -> Any:
         """The content, with attributes unless it is to be plain."""
-        return value if self._plain else _wrapped(value)
+        return value if self._plain else _wrap(value)
 
-    def __getattr__(self, name: str) -> Later:
+    def __getattr__(self, name: str) -> DeferredValue:
         if name.startswith("_"):
             raise AttributeError(name)
-        return Later(f"{self.name}.{name}", lambda configs: _inside(configs[self.attribute], name))
+        return DeferredValue(f"{self.name}.{name}", lambda configs: _look_up(configs[self.attribute], name))
 
-    def __getitem__(self, key: Any) -> Later:
-        return Later(f"{self.name}[{key!r}]", lambda configs: _inside(configs[self.attribute], key))
+    def __getitem__(self, key: Any) -> DeferredValue:
+        return DeferredValue(f"{self.name}[{key!r}]", lambda configs: _look_up(configs[self.attribute], key))
 
 
-def config_expr(expression: str) -> Later:
+def config_expr(expression: str) -> DeferredValue:
     """A Python expression over the flow's configs, for a decorator: `@resources(cpu=config_expr("config.cpu * 2"))`."""
     code = compile(expression, "<config_expr>", "eval")
-    return Later(expression, lambda configs: eval(code, {"__builtins__": {}}, dict(configs)))
+    return DeferredValue(expression, lambda configs: eval(code, {"__builtins__": {}}, dict(configs)))
 
 
-def filled(value: Any, configs: Mapping[str, Any]) -> Any:
+def fill_configs(value: Any, configs: Mapping[str, Any]) -> Any:
     """A decorator's argument with the values of configs in it, also inside of lists and dicts."""
     if isinstance(value, Config):
         value = configs[value.attribute]
         return value.to_dict() if isinstance(value, ConfigValue) else value
-    if isinstance(value, Later):
+    if isinstance(value, DeferredValue):
         return value.value(configs)
     if isinstance(value, dict):
-        return {key: filled(item, configs) for key, item in value.items()}
+        return {key: fill_configs(item, configs) for key, item in value.items()}
     if isinstance(value, list):
-        return [filled(item, configs) for item in value]
+        return [fill_configs(item, configs) for item in value]
     if type(value) is tuple:
-        return tuple(filled(item, configs) for item in value)
+        return tuple(fill_configs(item, configs) for item in value)
     return value
 
 
-def waits(value: Any) -> bool:
+def needs_configs(value: Any) -> bool:
     """Whether an argument has a config's value in it."""
     if isinstance(value, dict):
-        return any(map(waits, value.values()))
+        return any(map(needs_configs, value.values()))
     if isinstance(value, (list, tuple)):
-        return any(map(waits, value))
-    return isinstance(value, (Later, Config))
+        return any(map(needs_configs, value))
+    return isinstance(value, (DeferredValue, Config))
 
 
-def _wrapped(value: Any) -> Any:
+def _wrap(value: Any) -> Any:
     return ConfigValue(value) if isinstance(value, dict) else value
 
 
-def _inside(value: Any, key: Any) -> Any:
+def _look_up(value: Any, key: Any) -> Any:
     if value is None:
         raise KeyError(key)
-    return _wrapped(value[key])
+    return _wrap(value[key])

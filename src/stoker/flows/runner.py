@@ -51,30 +51,30 @@ class Runner:
 
     def run(self, **parameters: Any) -> ExecutingRun:
         """Run the flow to its end."""
-        return self._blocking("run", [], parameters)
+        return self._run_blocking("run", [], parameters)
 
     def resume(self, step: str | None = None, **options: Any) -> ExecutingRun:
         """Go on with the flow's last run, or `origin_run_id`, to its end."""
-        return self._blocking("resume", [step] if step else [], options)
+        return self._run_blocking("resume", [step] if step else [], options)
 
     def spin(self, pathspec: str, **options: Any) -> ExecutingRun:
         """Run one task of an earlier run on its own: "train", or "RUN/train/train[1]".
 
         Options are those of `python flow.py spin`; with `persist=True` it is kept, and `.task` is the task.
         """
-        return self._blocking("spin", [pathspec], options)
+        return self._run_blocking("spin", [pathspec], options)
 
     async def async_run(self, **parameters: Any) -> ExecutingRun:
         """Start the flow, and return when its run has begun."""
-        return await self._begun("run", [], parameters)
+        return await self._start_async("run", [], parameters)
 
     async def async_resume(self, step: str | None = None, **options: Any) -> ExecutingRun:
         """Go on with a run, and return when that has begun."""
-        return await self._begun("resume", [step] if step else [], options)
+        return await self._start_async("resume", [step] if step else [], options)
 
     async def async_spin(self, pathspec: str, **options: Any) -> ExecutingRun:
         """Start a task on its own, and return when it has begun."""
-        return await self._begun("spin", [pathspec], options)
+        return await self._start_async("spin", [pathspec], options)
 
     def cleanup(self) -> None:
         """End what still runs, and remove what was written of it."""
@@ -98,7 +98,7 @@ class Runner:
     ) -> None:
         self.cleanup()
 
-    def _started(self, command: str, words: Sequence[str], options: Mapping[str, Any]) -> ExecutingRun:
+    def _start(self, command: str, words: Sequence[str], options: Mapping[str, Any]) -> ExecutingRun:
         self._count += 1
         folder = self._folder / str(self._count)
         folder.mkdir()
@@ -112,22 +112,22 @@ class Runner:
         self._runs.append(run)
         return run
 
-    def _blocking(self, command: str, words: Sequence[str], options: Mapping[str, Any]) -> ExecutingRun:
-        run = self._started(command, words, options)
+    def _run_blocking(self, command: str, words: Sequence[str], options: Mapping[str, Any]) -> ExecutingRun:
+        run = self._start(command, words, options)
         positions = dict.fromkeys(_STREAMS, 0)
         while True:
             over = run.process.poll() is not None
             if self.show_output:
                 for name in _STREAMS:
-                    text = run.written(name, positions[name])
+                    text = run.read_output(name, positions[name])
                     positions[name] += len(text)
                     getattr(sys, name).write(text.decode("utf-8", "replace"))
             if over:
                 return run
             time.sleep(_LOOK)
 
-    async def _begun(self, command: str, words: Sequence[str], options: Mapping[str, Any]) -> ExecutingRun:
-        run = self._started(command, words, options)
+    async def _start_async(self, command: str, words: Sequence[str], options: Mapping[str, Any]) -> ExecutingRun:
+        run = self._start(command, words, options)
         while run.run_id is None and run.process.poll() is None:  # noqa: ASYNC110 another process writes it
             await asyncio.sleep(_LOOK)
         if run.run_id is None:
@@ -190,12 +190,12 @@ class ExecutingRun:
     @property
     def stdout(self) -> str:
         """What the program wrote to standard output so far."""
-        return self.written("stdout").decode("utf-8", "replace")
+        return self.read_output("stdout").decode("utf-8", "replace")
 
     @property
     def stderr(self) -> str:
         """What the program, and the tasks, wrote so far."""
-        return self.written("stderr").decode("utf-8", "replace")
+        return self.read_output("stderr").decode("utf-8", "replace")
 
     async def wait(self, timeout: float | None = None, stream: str | None = None) -> ExecutingRun:
         """Wait for its end; `TimeoutError` when that takes longer. `stream` is printed meanwhile."""
@@ -204,7 +204,7 @@ class ExecutingRun:
         while True:
             over = self.process.poll() is not None
             if stream is not None:
-                text = self.written(stream, printed)
+                text = self.read_output(stream, printed)
                 printed += len(text)
                 sys.stdout.write(text.decode("utf-8", "replace"))
             if over:
@@ -218,7 +218,7 @@ class ExecutingRun:
         at = position or 0
         while True:
             over = self.process.poll() is not None
-            data = self.written(stream, at)
+            data = self.read_output(stream, at)
             whole = data if over else data[: data.rfind(b"\n") + 1]
             for line in whole.splitlines(keepends=True):
                 at += len(line)
@@ -227,7 +227,7 @@ class ExecutingRun:
                 return
             await asyncio.sleep(_LOOK)
 
-    def written(self, stream: str, position: int = 0) -> bytes:
+    def read_output(self, stream: str, position: int = 0) -> bytes:
         """What a stream has from a position on."""
         if stream not in _STREAMS:
             raise UsageError(f"{stream!r} is no stream", fix='write "stdout" or "stderr"')

@@ -22,15 +22,15 @@ from stoker.flows.decorators import (
     KINDS,
     Note,
     PackageWords,
-    noted,
+    make_note,
     notes_of,
     packages_layer,
     planned_platforms,
     platform,
+    resolve_note,
     seconds_of,
-    told,
 )
-from stoker.flows.user_decorators import near
+from stoker.flows.user_decorators import suggest
 from stoker.run.attached import HARDWARE, SHORT, no_backend, resource_words, words_of
 from stoker.settings.options import component_settings, layer_from
 
@@ -42,7 +42,7 @@ class FlowStepOptions:
     """What a step's decorators ask for. `catch` is the attribute for a failure, "" where it is only to go on.
 
     `placed`: a decorator names the platform on which the step is to run. `remote` is its name where there is no backend
-    for that yet, and `own` then has its words beside resources.
+    for that yet, and `platform_settings` then has its words beside resources.
     """
 
     layers: tuple[Layer, ...]
@@ -50,7 +50,7 @@ class FlowStepOptions:
     catch: str | None = None
     remote: str = ""
     remote_at: str = ""
-    own: Mapping[str, Any] = attrs.field(factory=dict)
+    platform_settings: Mapping[str, Any] = attrs.field(factory=dict)
     placed: bool = False
 
     def note(self, name: str) -> Note | None:
@@ -68,10 +68,10 @@ def of_step(
     configs: Mapping[str, Any] | None = None,
 ) -> FlowStepOptions:
     """A step's options from its own decorators, those of the class that count for it, and those of `--with`."""
-    notes = [told(note, configs or {}) for note in notes_of(function) if note.name not in without]
+    notes = [resolve_note(note, configs or {}) for note in notes_of(function) if note.name not in without]
     have = {note.name for note in notes}
     for text in attached:
-        note = attached_note(text)
+        note = parse_note(text)
         if note.name not in have:
             notes.append(note)
     placed = [note for note in notes if platform(note.name) is not None]
@@ -82,7 +82,7 @@ def of_step(
             fix="keep one of the two decorators",
         )
     remote = [note for note in placed if note.name in planned_platforms()]
-    above = [told(note, configs or {}) for note in notes_of(kind) if note.name in BASES]
+    above = [resolve_note(note, configs or {}) for note in notes_of(kind) if note.name in BASES]
     above = [note for note in reversed(above) if not {note.name, BASES[note.name]} & set(without)]
     layers = tuple(
         layer
@@ -96,7 +96,7 @@ def of_step(
         catch=None if catch is None else catch.values.get("var") or "",
         remote=remote[0].name if remote else "",
         remote_at=remote[0].where if remote else "",
-        own=_own(remote[0]) if remote else {},
+        platform_settings=_platform_settings(remote[0]) if remote else {},
         placed=bool(placed),
     )
 
@@ -129,17 +129,17 @@ def branch_of(note: Note) -> str:
     return f"test.{branch}" if branch else "user"
 
 
-def attached_note(text: str) -> Note:
+def parse_note(text: str) -> Note:
     """A decorator of the command line: "resources:gpu=2,memory=8GB", or only its name."""
     name, colon, words = text.partition(":")
     names = [name for name, kind in KINDS.items() if not kind.of_flow]
     where = f"--with {text}"
     if name not in names:
-        raise UsageError(f"there is no decorator '{name}'{near(name, names)}", where=where)
-    return noted(name, words_of(name, words, where) if colon else {}, where)
+        raise UsageError(f"there is no decorator '{name}'{suggest(name, names)}", where=where)
+    return make_note(name, words_of(name, words, where) if colon else {}, where)
 
 
-def not_here(step: str, options: FlowStepOptions) -> Finding:
+def missing_backend(step: str, options: FlowStepOptions) -> Finding:
     """That the platform of a step's decorator is not here yet."""
     return no_backend(
         planned_platforms()[options.remote],
@@ -149,7 +149,9 @@ def not_here(step: str, options: FlowStepOptions) -> Finding:
     )
 
 
-def hinted(options: FlowStepOptions, step: str, cpus: float, memory: int) -> tuple[FlowStepOptions, tuple[str, ...]]:
+def fit_to_machine(
+    options: FlowStepOptions, step: str, cpus: float, memory: int
+) -> tuple[FlowStepOptions, tuple[str, ...]]:
     """The options for a run on this machine, where `@resources` asks for no more than there is; and what to say of it.
 
     A GPU that the machine has is leased. One that it lacks makes the step run on the CPU, and its receipt says so.
@@ -186,7 +188,7 @@ def _title(name: str) -> str:
 # Resources
 
 
-def _asked(note: Note) -> dict[str, Any]:
+def _requested_resources(note: Note) -> dict[str, Any]:
     """A decorator's words for resources, as fields."""
     words = {
         word: value
@@ -196,7 +198,7 @@ def _asked(note: Note) -> dict[str, Any]:
     return fields_given(ResourceSettings(**resource_words(words)))
 
 
-def _own(note: Note) -> dict[str, Any]:
+def _platform_settings(note: Note) -> dict[str, Any]:
     """What a platform's decorator says beside resources."""
     settings = {word: value for word, value in note.values.items() if word not in HARDWARE}
     return {word: value for word, value in settings.items() if value is not None}
@@ -208,7 +210,7 @@ def _resources(step: str, notes: Sequence[Note]) -> Layer | None:
     for note in notes:
         if note.name != "resources" and platform(note.name) is None:
             continue
-        for field, value in _asked(note).items():
+        for field, value in _requested_resources(note).items():
             if field in merged and field not in _LARGEST and merged[field] != value:
                 raise SettingsError(
                     f"step '{step}': {field} is {merged[field]!r} at {places[f'resources.{field}']}, here {value!r}",
@@ -243,7 +245,7 @@ def _packages(step: str, notes: Sequence[Note]) -> Layer | None:
 def _layer(note: Note) -> Layer | None:
     """The settings of one decorator that is not about resources."""
     if note.name not in planned_platforms() and platform(note.name) is not None:
-        settings = component_settings(note.name, _own(note))
+        settings = component_settings(note.name, _platform_settings(note))
         return Layer(origin=f"{note.where} @{note.name}", values={f"platform.{note.name}": settings}, level="step")
     values = _SETTINGS[note.name](note.values) if note.name in _SETTINGS else {}
     return layer_from(f"{note.where} @{note.name}", (values,), level="step") if values else None

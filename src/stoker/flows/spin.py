@@ -34,7 +34,7 @@ from stoker.flows.decorators import KINDS, notes_of, platform_names
 from stoker.flows.definition import FlowDefinition, task_options, templates
 from stoker.flows.execution import template_of
 from stoker.flows.instance import parameters_of
-from stoker.flows.joins import TaskState, Trees, Ways, Wire
+from stoker.flows.joins import TaskState, Traversal, Trees, Wire
 from stoker.flows.transitions import steps_of
 from stoker.plan import plandoc
 from stoker.plan.layers import resolve_pipeline
@@ -56,23 +56,28 @@ from stoker.worker.processes import this_process
 LEFT_OUT: Final = ("retry", "cache")
 """Decorators that a task on its own does not have, beside those of platforms: it is tried once, computed anew, and runs
 here."""
-_WAS: Final = {"failed": "failed", "cancelled": "was cancelled", "skipped": "was skipped", "pending": "did not begin"}
+_STATUS_WORDS: Final = {
+    "failed": "failed",
+    "cancelled": "was cancelled",
+    "skipped": "was skipped",
+    "pending": "did not begin",
+}
 """A task's status in words, where it has not succeeded; anything else did not end."""
 
 
-class Earlier:
+class EarlierRun:
     """A run that is over, or stopped, with what its tasks kept."""
 
-    def __init__(self, run: str, records: Records, ways: Ways) -> None:
+    def __init__(self, run: str, records: Records, traversal: Traversal) -> None:
         self._run = run
         self._records = records
-        self._ways = ways
+        self._traversal = traversal
         self._rows: Mapping[str, StepRow] = {row.key: row for row in records.all_steps(run)}
         self._seen: list[str] = []
         self._open: list[tuple[TaskState, str]] = []
         self._astray: list[GraphError] = []
 
-    def given(self, step: str, key: str = "", *, ancestors: frozenset[str]) -> tuple[TaskState, Trees]:
+    def find_task(self, step: str, key: str = "", *, ancestors: frozenset[str]) -> tuple[TaskState, Trees]:
         """A task of a step, its first one if no key is named, and what it is given.
 
         `ancestors` are the steps from which the step can be reached. `NotFound` where the run did not come so far.
@@ -92,17 +97,19 @@ class Earlier:
 
     def _tasks(self) -> Iterator[tuple[TaskState, Trees]]:
         """Every task that was started, or could have been, in the order in which they follow each other."""
-        line = deque(self._ways.begin().tasks)
+        line = deque(self._traversal.begin().tasks)
         while line:
             task, trees = line.popleft()
             yield task, trees
             row = self._rows.get(task.key)
             if row is None or row.status not in STEP_GOOD:
-                self._open.append((task, "did not end" if row is None else _WAS.get(row.status, "did not end")))
+                self._open.append(
+                    (task, "did not end" if row is None else _STATUS_WORDS.get(row.status, "did not end"))
+                )
                 continue
             outputs = {out.name: out.artifact.wire() for out in self._records.outputs(self._run, task.key)}
             try:
-                line.extend(self._ways.after(task, outputs).tasks)
+                line.extend(self._traversal.after(task, outputs).tasks)
             except GraphError as error:
                 self._astray.append(error)
 
@@ -132,18 +139,18 @@ def with_artifacts(trees: Trees, values: Mapping[str, Any], blobs: Blobs) -> Tre
     wires = {name: artifacts.save(value, blobs).wire() for name, value in values.items()}
     parameters = {name: wire for name, wire in wires.items() if name in trees["parameters"]["dict"]}
     others = {name: wire for name, wire in wires.items() if name not in parameters}
-    inputs = {**trees, "parameters": _replaced(trees["parameters"], parameters)}
+    inputs = {**trees, "parameters": _with_wires(trees["parameters"], parameters)}
     if "inputs" not in trees:
-        return {**inputs, "artifacts": _replaced(trees["artifacts"], others)}
-    entries = [{**entry, "artifacts": {**entry["artifacts"], **others}} for entry in joined(trees, blobs)]
+        return {**inputs, "artifacts": _with_wires(trees["artifacts"], others)}
+    entries = [{**entry, "artifacts": {**entry["artifacts"], **others}} for entry in join_entries(trees, blobs)]
     return {**inputs, "inputs": {"value": artifacts.save(entries, blobs).wire()}}
 
 
-def _replaced(tree: Trees, wires: Mapping[str, Wire]) -> Trees:
+def _with_wires(tree: Trees, wires: Mapping[str, Wire]) -> Trees:
     return {"dict": {**tree["dict"], **{name: {"value": wire} for name, wire in wires.items()}}}
 
 
-def joined(trees: Trees, blobs: Blobs) -> list[dict[str, Any]]:
+def join_entries(trees: Trees, blobs: Blobs) -> list[dict[str, Any]]:
     """The tasks that meet in a join; none for another task."""
     entries: list[dict[str, Any]] = (
         artifacts.load(from_wire(trees["inputs"]["value"]), blobs) if "inputs" in trees else []
@@ -151,7 +158,7 @@ def joined(trees: Trees, blobs: Blobs) -> list[dict[str, Any]]:
     return entries
 
 
-def alone(plan: Plan, step: StepPlan, key: str, trees: Trees) -> Plan:
+def single_task_plan(plan: Plan, step: StepPlan, key: str, trees: Trees) -> Plan:
     """The plan of a task on its own: it is tried once, in this machine's Python, and is not found again."""
     settings = attrs.evolve(step.settings, retry=NO_RETRY, cache=False, docker=None, step_operator=None)
     one = attrs.evolve(step, key=key, inputs=trees, after=(), settings=settings, backend=ORCHESTRATOR)
@@ -164,7 +171,7 @@ _SHAPES: Final = "write spin STEP, RUN/STEP or RUN/STEP/TASK"
 
 
 @attrs.frozen(kw_only=True)
-class Wish:
+class SpinTarget:
     """What is to be run: a step, maybe of a certain run, maybe a certain task of it; and how."""
 
     run: str
@@ -182,11 +189,11 @@ def command(
     if not request.debug:
         spare.start()
     try:
-        wish = _wish(flow, words, options, flags)
+        target = _parse_target(flow, words, options, flags)
         session = Session(attrs.evolve(request, cache=False))
         space = options["namespace"] or None if "namespace" in options else flows.get_namespace()
-        origin = _origin(flow, wish, Client(store=session.store), space)
-        _spin(session, flow, wish, origin)
+        origin = _origin(flow, target, Client(store=session.store), space)
+        _spin(session, flow, target, origin)
     finally:
         spare.discard()
     return 0
@@ -195,7 +202,9 @@ def command(
 # What is asked for
 
 
-def _wish(flow: FlowDefinition, words: Sequence[str], options: Mapping[str, Any], flags: Sequence[str]) -> Wish:
+def _parse_target(
+    flow: FlowDefinition, words: Sequence[str], options: Mapping[str, Any], flags: Sequence[str]
+) -> SpinTarget:
     stray = next((word for word in words if word.startswith("--")), None)
     if stray is not None:
         raise UsageError(
@@ -204,25 +213,25 @@ def _wish(flow: FlowDefinition, words: Sequence[str], options: Mapping[str, Any]
         )
     if len(words) != 1:
         raise UsageError(f"spin takes one step, not {len(words)}", fix=_SHAPES)
-    run, step, task = _named(flow, words[0])
+    run, step, task = _parse_path(flow, words[0])
     file = options.get("artifacts-module")
-    return Wish(
+    return SpinTarget(
         run=run,
         step=step,
         task=task,
-        keep=_chosen(options, "persist"),
-        bare=_chosen(options, "skip-decorators"),
+        keep=_flag(options, "persist"),
+        bare=_flag(options, "skip-decorators"),
         artifacts={} if file is None else _artifacts_of(Path(file)),
     )
 
 
-def _chosen(options: Mapping[str, Any], name: str) -> bool:
+def _flag(options: Mapping[str, Any], name: str) -> bool:
     if options.get(name) and options.get(f"no-{name}"):
         raise UsageError(f"--{name} and --no-{name} are both given", fix="leave one out")
     return bool(options.get(name))
 
 
-def _named(flow: FlowDefinition, text: str) -> tuple[str, str, str]:
+def _parse_path(flow: FlowDefinition, text: str) -> tuple[str, str, str]:
     """Run, step and task of a path; empty is the newest, or the first."""
     steps = flow.graph.steps
     parts = text.split("/")
@@ -262,9 +271,9 @@ def _artifacts_of(file: Path) -> Mapping[str, Any]:
     return values
 
 
-def _origin(flow: FlowDefinition, wish: Wish, client: Client, space: str | None) -> Run:
+def _origin(flow: FlowDefinition, target: SpinTarget, client: Client, space: str | None) -> Run:
     """The run that is named, or the newest in the namespace."""
-    if not wish.run:
+    if not target.run:
         runs = client.runs(pipeline=flow.name, tag=space, limit=1)
         if not runs:
             where = f" in namespace '{space}'" if space else ""
@@ -273,8 +282,8 @@ def _origin(flow: FlowDefinition, wish: Wish, client: Client, space: str | None)
                 fix="`run` the flow once" + ("; --namespace= looks at everybody's runs" if space else ""),
             )
         return runs[0]
-    run = client.run(wish.run)
-    if run.pipeline == flow.name + flows.SPUN:
+    run = client.run(target.run)
+    if run.pipeline == flow.name + flows.SPIN_SUFFIX:
         raise UsageError(f"run {run.id} is a spin itself, of one task", fix="name the run of a whole flow")
     if run.pipeline != flow.name:
         raise UsageError(f"run {run.id} is of '{run.pipeline}', not of '{flow.name}'", fix="name one of this flow")
@@ -284,26 +293,28 @@ def _origin(flow: FlowDefinition, wish: Wish, client: Client, space: str | None)
 # Running it
 
 
-def _spin(session: Session, flow: FlowDefinition, wish: Wish, origin: Run) -> None:
+def _spin(session: Session, flow: FlowDefinition, target: SpinTarget, origin: Run) -> None:
     lender, home = session.store, session.stack.home
     moment: ContextManager[Store] = (
-        contextlib.nullcontext(lender) if wish.keep else temporary_store(lender, home / _FOLDER)
+        contextlib.nullcontext(lender) if target.keep else temporary_store(lender, home / _FOLDER)
     )
     with moment as store:
         elsewhere = BACKENDS.load(session.stack.orchestrator.flavor).room is None
-        session.stack, session.store = _here(session.stack), store
-        plan, task = _plan(session, flow, wish, lender, origin)
+        session.stack, session.store = _local_stack(session.stack), store
+        plan, task = _plan(session, flow, target, lender, origin)
         id = driver.new_id(time.time())
-        observer = _Shown(f"{flow.name}/{id}/{task.step}/{task.key}" if wish.keep else "", session.request.quiet)
+        observer = _SpinTerminal(
+            f"{flow.name}/{id}/{task.step}/{task.key}" if target.keep else "", session.request.quiet
+        )
         observer.message(f"{flow.name}: {task.key} on its own, as run {origin.id} reached it")
-        for line in _said(flow, wish):
+        for line in _spin_messages(flow, target):
             observer.message(line)
         if elsewhere:
             observer.message(f"{task.step}: runs here, in no image")
         _drive(session, flow, plan, observer, id=id, origin=origin)
 
 
-def _here(stack: Stack) -> Stack:
+def _local_stack(stack: Stack) -> Stack:
     """The stack with this machine in the place of all platforms."""
     local = Component(flavor=THIS_MACHINE)
     operators = dict.fromkeys(stack.step_operators, local)
@@ -312,7 +323,9 @@ def _here(stack: Stack) -> Stack:
     return attrs.evolve(stack, orchestrator=local, step_operators=operators)
 
 
-def _plan(session: Session, flow: FlowDefinition, wish: Wish, lender: Store, origin: Run) -> tuple[Plan, TaskState]:
+def _plan(
+    session: Session, flow: FlowDefinition, target: SpinTarget, lender: Store, origin: Run
+) -> tuple[Plan, TaskState]:
     """The plan of the one task: code, decorators and settings as they are now, what it is given as it was."""
     driver.alias_main()
     text = lender.records.plan(origin.id)
@@ -320,7 +333,7 @@ def _plan(session: Session, flow: FlowDefinition, wish: Wish, lender: Store, ori
         raise NotFound(f"run {origin.id} has no plan, so nobody knows what its tasks were given", fix="run it again")
     earlier = plandoc.load(text)
     flow.recall(earlier, lender.blobs)
-    flow.attach(_left(flow, wish))
+    flow.attach(_remaining_decorators(flow, target))
     session.hint(flow)
     graph, overrides = flow.outline({}), session.overrides()
     layers = (session.stack.layer, *graph.layers, *overrides.every)
@@ -329,10 +342,10 @@ def _plan(session: Session, flow: FlowDefinition, wish: Wish, lender: Store, ori
     steps = tuple(planner.step_plan(node) for node in graph.nodes)
     check_names(overrides, steps)
     parameters = _parameters(flow, earlier.parameters, session.store)
-    task, trees = _reached(flow, wish, origin, lender, parameters=parameters, store=session.store)
+    task, trees = _find_task(flow, target, origin, lender, parameters=parameters, store=session.store)
     plans = templates(flow, steps, planner, tags=origin.tags, origin=origin.id)
     blank = Plan(
-        pipeline=flow.name + flows.SPUN,
+        pipeline=flow.name + flows.SPIN_SUFFIX,
         steps=(),
         parameters=parameters,
         failure_mode="fail_fast",
@@ -340,16 +353,16 @@ def _plan(session: Session, flow: FlowDefinition, wish: Wish, lender: Store, ori
         settings=settings,
         where=flow.where,
     )
-    plan = alone(blank, _template(session, plans[task.step], task, settings), task.key, trees)
+    plan = single_task_plan(blank, _template(session, plans[task.step], task, settings), task.key, trees)
     return attrs.evolve(plan, findings=driver.findings_again(session, plan.steps, settings)), task
 
 
-def _left(flow: FlowDefinition, wish: Wish) -> dict[str, list[str]]:
+def _remaining_decorators(flow: FlowDefinition, target: SpinTarget) -> dict[str, list[str]]:
     """What the command line, this one or the run's, says of decorators, without those that a spin does not have."""
     words = flow.command_line
     every = [name for name, kind in KINDS.items() if not kind.of_flow]
-    out = {*words.get("without", ()), *(every if wish.bare else (*LEFT_OUT, *platform_names()))}
-    attached = [text for text in words.get("with", ()) if not wish.bare and text.partition(":")[0] not in out]
+    out = {*words.get("without", ()), *(every if target.bare else (*LEFT_OUT, *platform_names()))}
+    attached = [text for text in words.get("with", ()) if not target.bare and text.partition(":")[0] not in out]
     return {"with": attached, "without": sorted(out)}
 
 
@@ -358,28 +371,28 @@ def _parameters(flow: FlowDefinition, were: Mapping[str, Any], store: Store) -> 
     parameters = dict(were)
     for parameter in parameters_of(flow.kind).values():
         if parameter.name not in parameters and not parameter.required:
-            value = parameter.resolved(flow.name)
+            value = parameter.resolve_default(flow.name)
             parameters[parameter.name] = artifacts.save(value, store.blobs).wire()
     return parameters
 
 
-def _reached(
-    flow: FlowDefinition, wish: Wish, origin: Run, lender: Store, *, parameters: Mapping[str, Any], store: Store
+def _find_task(
+    flow: FlowDefinition, target: SpinTarget, origin: Run, lender: Store, *, parameters: Mapping[str, Any], store: Store
 ) -> tuple[TaskState, Trees]:
     """The task as the earlier run reached it, with what it is given."""
     notes = {name: options.notes for name, options in task_options(flow).items()}
-    ways = Ways(flow.graph, parameters, store.blobs, notes=notes)
+    traversal = Traversal(flow.graph, parameters, store.blobs, notes=notes)
     predecessors = flow.graph.before()
-    ancestors = list(predecessors[wish.step])
+    ancestors = list(predecessors[target.step])
     for name in ancestors:
         ancestors += [predecessor for predecessor in predecessors[name] if predecessor not in ancestors]
-    earlier = Earlier(origin.id, lender.records, ways)
-    task, trees = earlier.given(wish.step, wish.task, ancestors=frozenset(ancestors))
-    if wish.artifacts:
-        trees = with_artifacts(trees, wish.artifacts, store.blobs)
+    earlier = EarlierRun(origin.id, lender.records, traversal)
+    task, trees = earlier.find_task(target.step, target.task, ancestors=frozenset(ancestors))
+    if target.artifacts:
+        trees = with_artifacts(trees, target.artifacts, store.blobs)
     if isinstance(store.blobs, BorrowedBlobs):
         store.blobs.borrow_all(dict(trees))
-        store.blobs.borrow_all(joined(trees, store.blobs))
+        store.blobs.borrow_all(join_entries(trees, store.blobs))
     return task, trees
 
 
@@ -392,20 +405,22 @@ def _template(session: Session, template: StepPlan, task: TaskState, settings: P
             backend.close()
 
 
-def _said(flow: FlowDefinition, wish: Wish) -> list[str]:
+def _spin_messages(flow: FlowDefinition, target: SpinTarget) -> list[str]:
     """What is to be said of the step beforehand: requests that are hints, and decorators that do not count."""
-    lines = [line for line in flow.said if line.startswith(f"{wish.step}: ")]
-    has = {note.name for note in notes_of(steps_of(flow.kind)[wish.step])}
-    left_out = KINDS if wish.bare else (*platform_names(), *LEFT_OUT)
+    lines = [line for line in flow.messages if line.startswith(f"{target.step}: ")]
+    has = {note.name for note in notes_of(steps_of(flow.kind)[target.step])}
+    left_out = KINDS if target.bare else (*platform_names(), *LEFT_OUT)
     out = [f"@{name}" for name in left_out if name in has]
     if out:
-        lines.append(f"{wish.step}: without {', '.join(out)}")
-    if "catch" in has and not wish.bare:
-        lines.append(f"{wish.step}: @catch catches nothing here, so that a failure is seen")
+        lines.append(f"{target.step}: without {', '.join(out)}")
+    if "catch" in has and not target.bare:
+        lines.append(f"{target.step}: @catch catches nothing here, so that a failure is seen")
     return lines
 
 
-def _drive(session: Session, flow: FlowDefinition, plan: Plan, observer: _Shown, *, id: str, origin: Run) -> None:
+def _drive(
+    session: Session, flow: FlowDefinition, plan: Plan, observer: _SpinTerminal, *, id: str, origin: Run
+) -> None:
     refuse(plan)
     builder = session.builder(plan.settings, observer.message)
     if builder is not None:
@@ -438,17 +453,17 @@ def _drive(session: Session, flow: FlowDefinition, plan: Plan, observer: _Shown,
         raise RunFailed(summary, fix=f"mend it, and spin it again: spin {origin.id}/{plan.steps[0].key}") from None
 
 
-class _Shown(Terminal):
-    """A run of one task in the terminal; `kept` is the task's path, empty where nothing is kept."""
+class _SpinTerminal(Terminal):
+    """A run of one task in the terminal; `pathspec` is the task's path, empty where nothing is kept."""
 
     def __init__(self, pathspec: str, quiet: bool) -> None:
         super().__init__(verbose=not quiet)
-        self._kept = pathspec
+        self._pathspec = pathspec
 
     def _closing_lines(self, status: str) -> list[str]:
         took = time_text(time.monotonic() - self._started)
         lines = ["", f"{self._mark(status)} {self._pipeline} {status} in {took}"]
-        if not self._kept:
+        if not self._pathspec:
             return [*lines, "  nothing of it was kept; --persist keeps artifacts, log and card"]
-        path = self._kept.partition("/")[2]
-        return [*lines, f"  look: dump {path} · card view {path} · in Python: Task('{self._kept}')"]
+        path = self._pathspec.partition("/")[2]
+        return [*lines, f"  look: dump {path} · card view {path} · in Python: Task('{self._pathspec}')"]

@@ -41,7 +41,7 @@ _FIXED: Final = frozenset({int, float, complex, bool, str, bytes, type(None), fr
 """Types whose values nobody can change: what was read is as it was."""
 
 
-_MADE: Final[dict[type, tuple[str, Any]]] = {}
+_MUTATED: Final[dict[type, tuple[str, Any]]] = {}
 """Flows' classes → the parameters that their mutators made something of last, and what that was."""
 
 
@@ -63,7 +63,7 @@ class FlowTask:
         self._read: dict[str, Any] = {}
         self._values: dict[str, Any] = {}
         self._configs: dict[str, Any] = {}
-        kind = self._as_run(modules.object_of(attrs.evolve(source, qualname=source.qualname.rpartition(".")[0])))
+        kind = self._class_of_run(modules.object_of(attrs.evolve(source, qualname=source.qualname.rpartition(".")[0])))
         self.flow = kind.__new__(kind)
         self._names = frozenset(parameter.name for parameter in parameters_of(kind).values())
         self.flow.__dict__[TASK] = self
@@ -71,7 +71,7 @@ class FlowTask:
             if hasattr(kind, name):
                 self.value(name)  # else the class's own attribute of that name would be read
 
-    def _as_run(self, kind: Any) -> Any:
+    def _class_of_run(self, kind: Any) -> Any:
         """The flow's class as its mutators and the command line make it, with the configs that the run has."""
         for attribute, config in parameters_of(kind).items():
             if isinstance(config, Config):
@@ -79,13 +79,13 @@ class FlowTask:
                 self._configs[attribute] = config.value_for_step(None if content is UNSET else content)
         attached = json.loads(os.environ.get(flowcurrent.VARIABLE, "{}")).get("with", ())
         changed = flowmutators.has_mutators(kind)
-        if not changed and not any(flowusers.named(text.partition(":")[0]) for text in attached):
+        if not changed and not any(flowusers.find_user_decorator(text.partition(":")[0]) for text in attached):
             return kind
         key = json.dumps([{name: self._parameters[name]["d"] for name in sorted(self._parameters)}, attached])
-        if _MADE.get(kind, ("", None))[0] != key:
-            early = flowmutators.pre_mutated(kind, self._configs)
-            _MADE[kind] = key, flowmutators.mutated(early, self._configs, attached)
-        return _MADE[kind][1]
+        if _MUTATED.get(kind, ("", None))[0] != key:
+            early = flowmutators.apply_pre_mutate(kind, self._configs)
+            _MUTATED[kind] = key, flowmutators.apply_mutate(early, self._configs, attached)
+        return _MUTATED[kind][1]
 
     def __call__(self) -> None:
         """Run the step's method."""
@@ -96,9 +96,9 @@ class FlowTask:
         inputs = None
         if self._joined is not None:
             inputs = Inputs(artifacts.load(from_wire(self._joined["value"]), self.blobs), self.blobs)
-        with flowcurrent.entered(self):
+        with flowcurrent.enter_task(self):
             if getattr(method, flowusers.USERS, ()):
-                self._around(method, inputs)
+                self._run_with_wrappers(method, inputs)
             elif inputs is not None:
                 method(inputs)
             else:
@@ -107,13 +107,13 @@ class FlowTask:
         if caught is not None and caught["var"]:
             self.flow.__dict__[caught["var"]] = None  # it did not fail
 
-    def _around(self, method: Callable[..., Any], inputs: Inputs | None) -> None:
+    def _run_with_wrappers(self, method: Callable[..., Any], inputs: Inputs | None) -> None:
         """Run it inside of the decorators of its user, and go where they say."""
         name = self.place["step"]
-        way = flowusers.around(method, name, self.flow, inputs, self._configs)
+        way = flowusers.call_wrapped(method, name, self.flow, inputs, self._configs)
         if way is not None and self.place["kind"] != "end":
             self.transition = None  # of a step that said it before it failed
-            transitions.go_on(self.flow, transitions.step_of(type(self.flow), name), way)
+            transitions.call_next(self.flow, transitions.step_of(type(self.flow), name), way)
 
     def note(self, name: str) -> Mapping[str, Any] | None:
         """What a decorator of the step was given; None where the step does not have it."""
@@ -127,7 +127,7 @@ class FlowTask:
         wire = self._wires.get(name)
         if wire is None:
             raise AttributeError(
-                f"step '{self.place['step']}' has no artifact '{name}'{_near(name, self._wires)}"
+                f"step '{self.place['step']}' has no artifact '{name}'{_suggest(name, self._wires)}"
                 + ("; a join reads them from its inputs" if self._joined is not None else "")
             )
         value = artifacts.load(from_wire(wire), self.blobs)
@@ -193,7 +193,7 @@ class FlowTask:
         outputs: dict[str, Any] = {name: wire for name, wire in self._wires.items() if name not in attributes}
         for name, value in attributes.items():
             outputs[name] = self._wire(name, value)
-        outputs.update(self._way_on(outputs))
+        outputs.update(self._transition_outputs(outputs))
         documents = [] if self.card is None else self.card.documents()
         if documents:
             outputs[CARD] = artifacts.save(documents, self.blobs).wire()
@@ -218,7 +218,7 @@ class FlowTask:
                 f"step '{self.place['step']}', artifact '{name}' is nested too deeply to be kept: {error}"
             ) from error
 
-    def _way_on(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
+    def _transition_outputs(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
         place, transition = self.place, self.transition
         if transition is None:
             if place["kind"] != "end":
@@ -236,17 +236,17 @@ class FlowTask:
         document: dict[str, Any] = {"next": list(transition.targets), "kind": transition.kind, "name": transition.name}
         more: dict[str, Any] = {}
         if transition.kind == "foreach":
-            more, document["count"] = self._splits(transition, outputs)
+            more, document["count"] = self._save_elements(transition, outputs)
         elif transition.kind == "parallel":
             document["count"] = transition.count
         return {**more, TRANSITION: artifacts.save(document, self.blobs).wire()}
 
-    def _splits(self, transition: Transition, outputs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    def _save_elements(self, transition: Transition, outputs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         """The foreach's elements, kept one by one unless they can be told apart as they are."""
         where = f"{transition.where} step '{self.place['step']}'"
         name = transition.name
         if not hasattr(self.flow, name):
-            near = _near(name, self.names())
+            near = _suggest(name, self.names())
             raise GraphError(
                 f"foreach='{name}', but self.{name} was not set{near}", where=where, fix=f"set self.{name}"
             )
@@ -298,7 +298,7 @@ class Input:
             raise AttributeError(name)
         wires = self._entry["artifacts"]
         if name not in wires:
-            raise AttributeError(f"task '{self._entry['key']}' has no artifact '{name}'{_near(name, wires)}")
+            raise AttributeError(f"task '{self._entry['key']}' has no artifact '{name}'{_suggest(name, wires)}")
         value = self.__dict__[name] = artifacts.load(from_wire(wires[name]), self._blobs)
         return value
 
@@ -329,7 +329,7 @@ class Inputs:
 
     def __getattr__(self, name: str) -> Input:
         if name.startswith("_") or name not in self._by_step:
-            raise AttributeError(f"no task of a step '{name}' comes to this join{_near(name, self._by_step)}")
+            raise AttributeError(f"no task of a step '{name}' comes to this join{_suggest(name, self._by_step)}")
         return self._by_step[name]
 
     def __repr__(self) -> str:
@@ -340,5 +340,5 @@ def _entries(inputs: Mapping[str, Any], name: str) -> Any:
     return inputs.get(name, {"dict": {}})["dict"].items()
 
 
-def _near(name: str, names: Any) -> str:
+def _suggest(name: str, names: Any) -> str:
     return nearest(name, [candidate for candidate in names if not candidate.startswith("_")])

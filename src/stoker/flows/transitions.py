@@ -43,7 +43,7 @@ def step_of(kind: type, name: str) -> FlowStep:
     return _read(name, steps_of(kind)[name], kind)
 
 
-def go_on(flow: Any, step: FlowStep, way: Any) -> None:
+def call_next(flow: Any, step: FlowStep, way: Any) -> None:
     """Call `self.next(…)` in the stead of a step that did not run: as its source says, or with other words for it."""
     words = dict(way) if isinstance(way, dict) else {}
     if not words and step.kind == "foreach":
@@ -70,14 +70,14 @@ def graph_of(kind: type) -> FlowGraph:
     return FlowGraph(
         name=kind.__name__,
         steps=steps,
-        start=_named(options_by_step, "start", where),
-        end=_named(options_by_step, "end", where),
+        start=_step_with_role(options_by_step, "start", where),
+        end=_step_with_role(options_by_step, "end", where),
         where=where,
         doc=inspect.getdoc(kind) or "" if kind.__doc__ else "",
     )
 
 
-def _named(options_by_step: Mapping[str, Mapping[str, Any]], role: str, where: str) -> str:
+def _step_with_role(options_by_step: Mapping[str, Mapping[str, Any]], role: str, where: str) -> str:
     """The first or last step: the one that is called so, or that `@step(start=True)` names."""
     names = [name for name, options in options_by_step.items() if options.get(role)]
     if len(names) > 1:
@@ -191,7 +191,7 @@ def _with_transition(step: FlowStep, call: ast.Call, method: _Method, myself: st
             raise GraphError(f"step '{step.name}': {form} takes one step", where=where, fix=f"write {_NEXT}, {form}=…")
         kind = "foreach" if form == "foreach" else "parallel"
         if kind == "foreach":
-            name_of = _text(forms["foreach"], "foreach", step, where)
+            name_of = _attribute_name(forms["foreach"], "foreach", step, where)
     return attrs.evolve(step, kind=kind, targets=targets, name_of=name_of)
 
 
@@ -210,7 +210,7 @@ def _switch(step: FlowStep, call: ast.Call, condition: ast.expr | None, myself: 
         cases[text] = _target(value, myself, step, where)
     if not cases:
         raise GraphError(f"step '{step.name}': the switch has no cases", where=where, fix=fix)
-    name_of = _text(condition, "condition", step, where)
+    name_of = _attribute_name(condition, "condition", step, where)
     targets = tuple(dict.fromkeys(cases.values()))
     return attrs.evolve(step, kind="switch", targets=targets, cases=cases, name_of=name_of)
 
@@ -224,7 +224,7 @@ def _target(argument: ast.expr, myself: str, step: FlowStep, where: str) -> str:
     raise GraphError(f"step '{step.name}': self.next(…) is given {text}", where=where, fix=f"write {fix}")
 
 
-def _text(value: ast.expr, form: str, step: FlowStep, where: str) -> str:
+def _attribute_name(value: ast.expr, form: str, step: FlowStep, where: str) -> str:
     if isinstance(value, ast.Constant) and isinstance(value.value, str) and value.value.isidentifier():
         return value.value
     raise GraphError(
@@ -304,20 +304,22 @@ def _check_ends(graph: FlowGraph) -> None:
 def _frames(graph: FlowGraph) -> dict[str, Frames]:
     """Every reachable step with the splits that it is inside of; a step must be inside of the same from all sides."""
     frames: dict[str, Frames] = {graph.start: ()}
-    came: dict[str, str] = {}
+    reached_from: dict[str, str] = {}
     joins: dict[str, str] = {}
     line = [graph.start]
     for name in line:
         step = graph.steps[name]
         for target in step.targets:
-            inside = _entered(step, target, frames[name])
+            inside = _frames_inside(step, target, frames[name])
             if graph.steps[target].join:
-                inside = _left(graph, step, target, inside, joins)
+                inside = _frames_after_join(graph, step, target, inside, joins)
             if target not in frames:
-                frames[target], came[target] = inside, name
+                frames[target], reached_from[target] = inside, name
                 line.append(target)
             elif frames[target] != inside:
-                raise _two_ways(graph.steps[target], step, graph.steps[came.get(target, graph.start)], inside, frames)
+                raise _conflicting_frames(
+                    graph.steps[target], step, graph.steps[reached_from.get(target, graph.start)], inside, frames
+                )
     if frames.get(graph.end):
         open_ = frames[graph.end][-1]
         raise GraphError(
@@ -328,13 +330,13 @@ def _frames(graph: FlowGraph) -> dict[str, Frames]:
     return frames
 
 
-def _entered(step: FlowStep, target: str, inside: Frames) -> Frames:
+def _frames_inside(step: FlowStep, target: str, inside: Frames) -> Frames:
     if step.kind == "split":
         return (*inside, _Frame(step.name, target))
     return (*inside, _Frame(step.name)) if step.kind in ("foreach", "parallel") else inside
 
 
-def _left(graph: FlowGraph, step: FlowStep, target: str, inside: Frames, joins: dict[str, str]) -> Frames:
+def _frames_after_join(graph: FlowGraph, step: FlowStep, target: str, inside: Frames, joins: dict[str, str]) -> Frames:
     """The splits outside a join."""
     if not inside:
         raise GraphError(
@@ -359,7 +361,7 @@ def _left(graph: FlowGraph, step: FlowStep, target: str, inside: Frames, joins: 
     return inside[:-1]
 
 
-def _two_ways(
+def _conflicting_frames(
     step: FlowStep, second: FlowStep, first: FlowStep, inside: Frames, frames_by_step: Mapping[str, Frames]
 ) -> GraphError:
     there = frames_by_step[step.name]

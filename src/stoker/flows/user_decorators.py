@@ -1,7 +1,7 @@
 """Decorators of one's own around a step, by Metaflow's names: `@user_step_decorator` and `UserStepDecorator`.
 
 A generator's part before its `yield` runs before the step, the rest after it; the class form has a method for each.
-Where they run, `around` calls the step inside of them: https://docs.metaflow.org/metaflow/composing-flows/introduction
+Where they run, `call_wrapped` calls the step inside of them: https://docs.metaflow.org/metaflow/composing-flows/introduction
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Callable, ClassVar, Final, Iterator, Mapping
 
 from stoker.core.errors import StokerError, UsageError, nearest
 from stoker.core.flow import STEP_MARK
-from stoker.flows.parameters import filled
+from stoker.flows.parameters import fill_configs
 from stoker.pipelines.places import caller
 
 USERS: Final = "__stoker_flow_users__"
@@ -41,10 +41,10 @@ class Decorating:
 
     def __new__(cls, *args: Any, **attributes: Any) -> Any:
         decorator = super().__new__(cls)
-        decorator._began(args, attributes)
+        decorator._set_up(args, attributes)
         if args and decorator._belongs_on(args[0]):  # bare: `@Timed` instead of `@Timed()`
             decorator._args = args[1:]
-            return decorator._put(args[0])
+            return decorator._attach(args[0])
         return decorator
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
@@ -53,7 +53,7 @@ class Decorating:
     def __call__(self, target: Any) -> Any:
         if not self._belongs_on(target):
             raise UsageError(f"@{type(self).__name__} on {target!r}: it belongs on {self.target}", where=self.where)
-        return self._put(target)
+        return self._attach(target)
 
     def init(self, *args: Any, **attributes: Any) -> None:
         """Take the decorator's arguments; write it yourself if there are any."""
@@ -63,11 +63,11 @@ class Decorating:
         """Module and name."""
         return f"{type(self).__module__}.{type(self).__qualname__}"
 
-    def ready(self, configs: Mapping[str, Any]) -> Any:
+    def instantiate(self, configs: Mapping[str, Any]) -> Any:
         """A fresh one of its kind whose `init` was called, with the values of configs in its arguments."""
         fresh = copy.copy(self)
-        fresh._args = tuple(filled(value, configs) for value in self._args)
-        fresh._kwargs = {name: filled(value, configs) for name, value in self._kwargs.items()}
+        fresh._args = tuple(fill_configs(value, configs) for value in self._args)
+        fresh._kwargs = {name: fill_configs(value, configs) for name, value in self._kwargs.items()}
         title = f"@{type(self).__name__}"
         if type(self).init is Decorating.init:
             if self._args or self._kwargs:
@@ -83,7 +83,7 @@ class Decorating:
             raise UsageError(f"{title}: init failed: {type(error).__name__}: {error}", where=self.where) from error
         return fresh
 
-    def _began(self, args: tuple[Any, ...], attributes: dict[str, Any]) -> None:
+    def _set_up(self, args: tuple[Any, ...], attributes: dict[str, Any]) -> None:
         self._args = args
         self._kwargs = attributes
         self.where = caller()
@@ -93,7 +93,7 @@ class Decorating:
     def _belongs_on(self, target: Any) -> bool:
         return callable(target) and hasattr(target, STEP_MARK)
 
-    def _put(self, target: Any) -> Any:
+    def _attach(self, target: Any) -> Any:
         # One that is a decorator and a mutator at once is both.
         for mark in dict.fromkeys(vars(base)["mark"] for base in type(self).__mro__ if _marks(base)):
             setattr(target, mark, (*vars(target).get(mark, ()), self))
@@ -126,15 +126,15 @@ class _Generated(UserStepDecorator):
     """A generator function as a `UserStepDecorator`."""
 
     generator: ClassVar[Callable[..., Iterator[Any]]]
-    told: ClassVar[bool]
+    takes_attributes: ClassVar[bool]
 
     def init(self, *args: Any, **attributes: Any) -> None:
-        if args or (attributes and not self.told):
+        if args or (attributes and not self.takes_attributes):
             expected = "words with names" if args else "no words, since its generator takes three arguments"
             raise UsageError(f"@{type(self).__name__} takes {expected}", where=self.where, fix=_FIX)
 
     def pre_step(self, step_name: str, flow: Any, inputs: Any = None) -> Callable[..., Any] | None:
-        more = (self._kwargs,) if self.told else ()
+        more = (self._kwargs,) if self.takes_attributes else ()
         self._running: Any = type(self).generator(step_name, flow, inputs, *more)
         try:
             answer = next(self._running)
@@ -179,10 +179,12 @@ def user_step_decorator(function: Callable[..., Iterator[Any]] | None = None, /,
     if count not in (3, 4):
         raise UsageError(f"{function.__name__} takes {count} arguments", where=caller(), fix=_FIX)
     names = {name: getattr(function, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(function.__name__, (_Generated,), {"generator": staticmethod(function), "told": count == 4, **names})
+    return type(
+        function.__name__, (_Generated,), {"generator": staticmethod(function), "takes_attributes": count == 4, **names}
+    )
 
 
-def named(name: str) -> type[Decorating] | None:
+def find_user_decorator(name: str) -> type[Decorating] | None:
     """The decorator or mutator of one's own that a text names: its name, with as much of its module as is needed."""
     matches = [kind for full_name, kind in _KNOWN.items() if full_name == name or full_name.endswith(f".{name}")]
     if len(matches) > 1:
@@ -193,12 +195,12 @@ def named(name: str) -> type[Decorating] | None:
     return matches[0] if matches else None
 
 
-def near(name: str, names: Any) -> str:
+def suggest(name: str, names: Any) -> str:
     """A name that may have been meant: one of the others, or of one's own decorators."""
     return nearest(name, [*names, *(kind.__qualname__ for kind in _KNOWN.values())])
 
 
-def around(method: Callable[..., Any], name: str, flow: Any, inputs: Any, configs: Mapping[str, Any]) -> Any:
+def call_wrapped(method: Callable[..., Any], name: str, flow: Any, inputs: Any, configs: Mapping[str, Any]) -> Any:
     """Call a step's method inside of what its users put around it.
 
     What comes back is for whoever calls: None where the step said itself where it goes, else True or words for
@@ -209,7 +211,7 @@ def around(method: Callable[..., Any], name: str, flow: Any, inputs: Any, config
     instead: Callable[..., Any] | None = None
     way: Any = None
     for template in reversed(getattr(method, USERS, ())):
-        wrapper: UserStepDecorator = template.ready(configs)
+        wrapper: UserStepDecorator = template.instantiate(configs)
         instead = wrapper.pre_step(name, flow, inputs)
         entered.append(wrapper)
         if wrapper.skip_step:
@@ -226,7 +228,7 @@ def around(method: Callable[..., Any], name: str, flow: Any, inputs: Any, config
     except Exception as error:  # the user's step: whoever is around it sees it, and may deal with it
         failure, failed = error, True
     for wrapper in reversed(entered):
-        failure, way = _left(wrapper, name, flow, failure, way)
+        failure, way = _run_post_step(wrapper, name, flow, failure, way)
     if failure is not None:
         raise failure
     if way is None or way is False:
@@ -236,7 +238,7 @@ def around(method: Callable[..., Any], name: str, flow: Any, inputs: Any, config
     return way or True
 
 
-def _left(
+def _run_post_step(
     wrapper: UserStepDecorator, name: str, flow: Any, failure: Exception | None, way: Any
 ) -> tuple[Exception | None, Any]:
     """What one of them makes of how the step went."""
