@@ -60,7 +60,7 @@ STEP: Mapping[str, tuple[Any, str]] = {
     "environment": ({"A": "b"}, "sent"),
     "launch": (resolve_launch({"launcher": "torchrun"}), "sent"),
     "step_operator": ("gpu", "the planner's"),
-    "backend": ({"orchestrator": {"partition": "gpu"}}, "settings_for reads it"),
+    "backend": ({"orchestrator": {"partition": "gpu"}}, "settings_of reads it"),
 }
 
 

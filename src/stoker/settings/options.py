@@ -282,7 +282,9 @@ def checked_fields(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     fields = [field.name for field in attrs.fields(kind)]
     for name in values:
         if name not in fields:
-            raise SettingsError(f"{kind.__name__} has no field '{name}'{nearest(name, fields)}")
+            # Nested tables are how TOML and --set write a backend's name, which may be misspelt.
+            names = BACKENDS.names() if isinstance(values[name], Mapping) else ()
+            raise SettingsError(f"{kind.__name__} has no field '{name}'{nearest(name, [*fields, *names])}")
     try:
         settings = kind(**values)
     except (TypeError, ValueError) as error:  # what the converters and validators of another distribution's class raise

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from stoker.core.protocol import StepResult, StepTask, WorkerJob
 
 T = TypeVar("T")
+Settings = TypeVar("Settings", bound=attrs.AttrsInstance)
 
 RESOURCES: Final = ("cpu", "gpu", "memory", "disk", "shared_memory", "gpu_vendor")
 """What Metaflow's decorators of platforms call a step's resources."""
@@ -196,6 +197,12 @@ class Leftover:
     count: int
     size: int | None = None
     """Bytes that are free then; None where that is not known."""
+
+
+def settings_of(step: StepPlan, kind: type[Settings], options: Mapping[str, Any]) -> Settings:
+    """A backend's settings for one step: `options`, with which the backend was opened, and over them the step's own."""
+    own = next(iter(step.settings.backend.values()), None)  # a step runs on one part of the stack
+    return kind(**{**options, **(own or {})})
 
 
 @attrs.frozen

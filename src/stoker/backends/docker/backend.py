@@ -16,7 +16,7 @@ from typing import Any, Final, Iterable, Iterator, Literal, Mapping, Sequence
 import attrs
 
 from stoker.backends.base.adoption import EarlierJob, EarlierJobs
-from stoker.backends.base.backend import NO_SERVICES, Services
+from stoker.backends.base.backend import NO_SERVICES, Services, settings_of
 from stoker.backends.base.channel import Channel
 from stoker.backends.base.leasing import claim_document
 from stoker.backends.base.machine import machine_capacity
@@ -88,7 +88,7 @@ class DockerBackend:
 
     def check(self, step: StepPlan) -> Iterable[Finding]:
         """What a container cannot give a step, and how it takes the other fields; makes no call to the engine."""
-        settings = ContainerSettings(**{**self._options, **next(iter(step.settings.backend.values()), {})})
+        settings = settings_of(step, ContainerSettings, self._options)
         local = self._facts.shares_files
         if self._leasing is not None and local:
             yield from self._leasing.check(step)
@@ -103,7 +103,7 @@ class DockerBackend:
 
     def render_leased(self, job: Job, leases: Sequence[Lease]) -> Mapping[str, Any]:
         """The same for a job that holds these devices."""
-        settings = containers.settings_of(job, self._options)
+        settings = settings_of(job.step, ContainerSettings, self._options)
         requests = self._requests(job, settings, leases)
         return {
             "engine": self._engine.address,
@@ -151,7 +151,7 @@ class DockerBackend:
 
     def _begin(self, job: Job, leases: Sequence[Lease], orphans: Sequence[Mapping[str, Any]] = ()) -> None:
         """Start the thread that creates and follows the job's containers."""
-        settings = containers.settings_of(job, self._options)
+        settings = settings_of(job.step, ContainerSettings, self._options)
         devices = [device for lease in leases for device in lease.held]
         secrets = {f"{SECRETS}/{name}": data for name, data in contents(settings.get("secrets", {})).items()}
         variables = credentials(self._site.artifacts, os.environ)

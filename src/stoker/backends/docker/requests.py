@@ -73,12 +73,6 @@ class ContainerRequest:
     """Where the document is inside the container."""
 
 
-def settings_of(job: Job, options: Mapping[str, Any]) -> ContainerSettings:
-    """The container's settings of a job's step; those of its part of the stack are among them already."""
-    step_settings = next(iter(job.step.settings.backend.values()), None)
-    return ContainerSettings(**{**options, **(step_settings or {})})
-
-
 def container_requests(
     job: Job,
     *,

@@ -9,11 +9,12 @@ from __future__ import annotations
 import sys
 from typing import Any, Final, Iterable, Iterator, Mapping
 
+from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import OWN_VISIBILITY
 from stoker.backends.base.platforms import Away
 from stoker.backends.ray.jobs import Jobs
 from stoker.backends.ray.settings import RaySettings
-from stoker.backends.ray.tasks import asked_of_ray, fraction_of, kinds_of, settings_of
+from stoker.backends.ray.tasks import asked_of_ray, fraction_of, kinds_of
 from stoker.backends.ray.words import amount_text
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding, Reporter
@@ -42,7 +43,7 @@ OLDEST_PYTHON: Final = (3, 10)
 
 def check(step: StepPlan, options: Mapping[str, Any], site: Site, *, shares: bool) -> Iterator[Finding]:
     """Field by field; `shares`: the nodes see this machine's folders."""
-    settings = settings_of(step, options)
+    settings = settings_of(step, RaySettings, options)
     report = reporter_of(step)
     if step.settings.docker is not None:
         why = "the nodes' own Python runs it: Ray's containers would lack Stoker's worker"
@@ -153,7 +154,7 @@ def prove(steps: Iterable[StepPlan], options: Mapping[str, Any], jobs: Jobs, *, 
         alike = (step.name, id(step.settings))
         if alike not in seen:
             seen.add(alike)
-            yield from _fits(step, settings_of(step, options), nodes, known, autoscales=autoscales)
+            yield from _fits(step, settings_of(step, RaySettings, options), nodes, known, autoscales=autoscales)
 
 
 def _python(version: str, report: Reporter) -> Iterator[Finding]:

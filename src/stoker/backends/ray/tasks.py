@@ -14,6 +14,7 @@ from typing import Any, Final, Mapping, Sequence
 import attrs
 
 from stoker.backends.base.adoption import job_kind
+from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import requested_lease
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest
 from stoker.backends.ray.settings import KINDS, Kind, RaySettings, kind_of
@@ -32,12 +33,6 @@ CHECKPOINTS: Final = "/tmp/stoker-checkpoints"
 """Of a node that does not see the driver's folders."""
 CPUS: Final = 1.0
 """Of a step that asks for none: what Ray takes for any task. Fewer would put any number of steps on a node."""
-
-
-def settings_of(step: StepPlan, options: Mapping[str, Any]) -> RaySettings:
-    """The settings of a step; those of its part of the stack are among them already."""
-    given = next(iter(step.settings.backend.values()), None)
-    return RaySettings(**{**options, **(given or {})})
 
 
 def kinds_of(step: StepPlan, settings: RaySettings) -> list[tuple[Accelerator, Kind | None]]:
@@ -139,7 +134,7 @@ def document(
     """What the program in the cluster is told of a batch. `package` is the URI of Stoker's worker, where it is sent."""
     steps = []
     for job in jobs:
-        made = entry(job, site, settings_of(job.step, options), folder=folder, shares=shares)
+        made = entry(job, site, settings_of(job.step, RaySettings, options), folder=folder, shares=shares)
         if package and made["runtime_env"].get("py_modules"):
             made["runtime_env"]["py_modules"] = [package, *made["runtime_env"]["py_modules"]]
         steps.append(made)

@@ -16,6 +16,7 @@ import os
 import time
 from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
+from stoker.backends.base.backend import settings_of
 from stoker.backends.base.logins import Here, login
 from stoker.backends.base.platforms import Away, JobUpdate
 from stoker.backends.base.secrets import credentials
@@ -61,13 +62,13 @@ class SlurmBackend(Watched):
         """What a cluster cannot give a step, and how it takes the rest; nobody is asked."""
         from stoker.backends.slurm.check import check
 
-        return check(step, slurmscript.settings_for(step, self._options), self._site)
+        return check(step, settings_of(step, SlurmSettings, self._options), self._site)
 
     def prove(self, steps: Sequence[StepPlan]) -> Iterator[Finding]:
         """What this cluster will never give: asked before anything is submitted."""
         from stoker.backends.slurm.facts import prove
 
-        settings = {step.key: slurmscript.settings_for(step, self._options) for step in steps}
+        settings = {step.key: settings_of(step, SlurmSettings, self._options) for step in steps}
         asked = login(SlurmSettings(**self._options).get("host"))
         try:
             yield from prove(steps, settings, asked)
@@ -88,7 +89,7 @@ class SlurmBackend(Watched):
 
     def render(self, job: Job) -> Mapping[str, Any]:
         """The script that sbatch is given for a job alone, and the document that the job reads."""
-        settings = slurmscript.settings_of(job, self._options)
+        settings = settings_of(job.step, SlurmSettings, self._options)
         folder = SlurmSettings(**self._options).folder_in(self._site.scratch)
         return {
             "host": settings.get("host", ""),
@@ -135,7 +136,8 @@ class SlurmPlatform:
         """One sbatch for each group of alike jobs."""
         groups: dict[str, list[Job]] = {}
         for job in jobs:
-            groups.setdefault(slurmscript.group(job, slurmscript.settings_of(job, self._options)), []).append(job)
+            settings = settings_of(job.step, SlurmSettings, self._options)
+            groups.setdefault(slurmscript.group(job, settings), []).append(job)
         answers: dict[str, Any] = {}
         for alike in groups.values():
             most = self._most() if len(alike) > 1 else 1
@@ -154,7 +156,7 @@ class SlurmPlatform:
         return answers
 
     def _submitted(self, jobs: Sequence[Job]) -> dict[str, Task]:
-        settings = slurmscript.settings_of(jobs[0], self._options)
+        settings = settings_of(jobs[0].step, SlurmSettings, self._options)
         home, token = self._home(), os.urandom(8).hex()
         site = self._at_home(settings, home)
         script = slurmscript.script(jobs, site, settings, folder=home, token=token)

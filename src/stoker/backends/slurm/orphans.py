@@ -9,10 +9,12 @@ from typing import Any, Final, Iterable, Mapping, Sequence
 import attrs
 
 from stoker.backends.base.adoption import EarlierJob, EarlierJobs, job_kind
+from stoker.backends.base.backend import settings_of
 from stoker.backends.base.logins import Login
 from stoker.backends.base.messages import request_digest
 from stoker.backends.slurm import script as slurmscript
 from stoker.backends.slurm.queue import Controller
+from stoker.backends.slurm.settings import SlurmSettings
 from stoker.backends.slurm.states import Row
 from stoker.backends.slurm.task import Task, task_id, task_of
 from stoker.core.plan import Job
@@ -87,7 +89,7 @@ class Orphans:
             one, others = self._left.adopt(job, lambda one: self._worth(one, results.get(f"{one.place}/{RESULT}")))
             rest += others
             if one is not None:
-                settings = slurmscript.settings_of(job, options)
+                settings = settings_of(job.step, SlurmSettings, options)
                 found[job.name] = task_of(one.folder, one.id, one.index, one.count, job, settings)
         self._end(rest)
         taken = {task.folder for task in found.values()} | {one.folder for one in self._left.remaining()}

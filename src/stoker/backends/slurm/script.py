@@ -19,7 +19,7 @@ import math
 import os
 import shlex
 import sys
-from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.backends.base.leasing import requested_lease
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of
@@ -55,17 +55,6 @@ _UNSET: Final = (
 """What srun would take from the environment of whoever submitted:
 https://slurm.schedmd.com/srun.html#SECTION_INPUT-ENVIRONMENT-VARIABLES"""
 _STALE: Final = ("result*.json", "samples*.jsonl", "gang-*.json", WARNED)
-
-
-def settings_of(job: Job, options: Mapping[str, Any]) -> SlurmSettings:
-    """The settings of a job's step."""
-    return settings_for(job.step, options)
-
-
-def settings_for(step: StepPlan, options: Mapping[str, Any]) -> SlurmSettings:
-    """The settings of a step; those of its part of the stack are among them already."""
-    given = next(iter(step.settings.backend.values()), None)
-    return SlurmSettings(**{**options, **(given or {})})
 
 
 def group(job: Job, settings: SlurmSettings) -> str:
