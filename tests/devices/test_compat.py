@@ -13,7 +13,7 @@ import pytest
 
 from stoker.core import status
 from stoker.devices.builds import builds, words
-from stoker.vendors.base import contained
+from stoker.vendors.base import in_container
 from stoker.vendors.builds import Build, Hardware
 from stoker.vendors.nvidia import builds as rules
 from stoker.vendors.nvidia import cuda
@@ -416,4 +416,4 @@ def test_a_library_that_is_not_there(tmp_path: Path) -> None:
 def test_containers(path: str, text: str, variables: Mapping[str, str], inside: bool, tmp_path: Path) -> None:
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / path).write_text(text)
-    assert contained(variables, tmp_path) is inside
+    assert in_container(variables, tmp_path) is inside

@@ -48,7 +48,7 @@ class _Installed:
 
 def builds(paths: Sequence[str] | None = None) -> list[Build]:
     """The builds of torch, jax, tensorflow and cupy that are on a path; without one, on that of this process."""
-    installed = _installed(sys.path if paths is None else paths)
+    installed = _scan_path(sys.path if paths is None else paths)
     results = []
     for name, read in _READERS.items():
         folder = installed.packages.get(name) or (_editable_folder(name) if paths is None else None)
@@ -57,7 +57,7 @@ def builds(paths: Sequence[str] | None = None) -> list[Build]:
     return results
 
 
-def _installed(paths: Sequence[str]) -> _Installed:
+def _scan_path(paths: Sequence[str]) -> _Installed:
     packages: dict[str, Path] = {}
     distributions: dict[str, tuple[str, Path]] = {}
     for path in dict.fromkeys(paths):

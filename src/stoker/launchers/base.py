@@ -348,9 +348,9 @@ def argument_named(launcher: Launcher, name: str) -> Argument:
     argument = launcher.arguments.get(name) or launcher.newer().get(name)
     if argument is None:
         # Not the options that Stoker fills in: suggesting one would lead to another refusal.
-        own = [word for word in OWN if word not in {"launcher", "command"}]
+        options = [word for word in OWN if word not in {"launcher", "command"}]
         names = [word for word, other in launcher.arguments.items() if not other.owned]
-        raise SettingsError(f"{launcher.name} has no argument '{name}'{nearest(name, [*names, *own])}")
+        raise SettingsError(f"{launcher.name} has no argument '{name}'{nearest(name, [*names, *options])}")
     return argument
 
 

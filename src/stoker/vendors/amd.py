@@ -23,7 +23,7 @@ from stoker.vendors.base import (
     PlatformImage,
     Platforms,
     Vendor,
-    contained,
+    in_container,
     named_devices,
 )
 from stoker.vendors.builds import Build, Hardware, Problem
@@ -134,18 +134,18 @@ class AmdMeter:
     def _row(self, uuid: str, handle: Any, tree: frozenset[int], slow: bool) -> DeviceRow:
         smi = self._amdsmi
         row: DeviceRow = {}
-        _put(row, "u", self._query(uuid, smi.amdsmi_get_gpu_activity, handle), "gfx_activity")
-        _put(row, "m", self._query(uuid, smi.amdsmi_get_gpu_vram_usage, handle), "vram_used", factor=2**20)
+        _put_number(row, "u", self._query(uuid, smi.amdsmi_get_gpu_activity, handle), "gfx_activity")
+        _put_number(row, "m", self._query(uuid, smi.amdsmi_get_gpu_vram_usage, handle), "vram_used", factor=2**20)
         power = self._query(uuid, smi.amdsmi_get_power_info, handle)
         # Older chips report the mean, newer ones the present power; unknown values are "N/A".
-        _put(row, "w", power, "current_socket_power", "average_socket_power")
+        _put_number(row, "w", power, "current_socket_power", "average_socket_power")
         if not slow:
             return row
         kinds, metrics = smi.AmdSmiTemperatureType, smi.AmdSmiTemperatureMetric
         degrees = self._query(uuid, smi.amdsmi_get_temp_metric, handle, kinds.HOTSPOT, metrics.CURRENT)
-        _put(row, "c", {"now": degrees}, "now")
+        _put_number(row, "c", {"now": degrees}, "now")
         clock = self._query(uuid, smi.amdsmi_get_clock_info, handle, smi.AmdSmiClkType.GFX)
-        _put(row, "f", clock, "clk", "cur_clk")
+        _put_number(row, "f", clock, "clk", "cur_clk")
         energy = self._query(uuid, smi.amdsmi_get_energy_count, handle)
         if isinstance(energy, Mapping):
             # Units of `counter_resolution` microjoules; the accumulator was called "power" before ROCm 6.2.
@@ -192,7 +192,7 @@ def prove(request: GateRequest) -> GateResult:
     """Whether /dev/kfd opens, and amdsmi lists the devices that were leased."""
     node = request.root / "dev/kfd"
     if not node.exists():
-        inside = contained(request.environment, request.root)
+        inside = in_container(request.environment, request.root)
         return GateResult.absent(
             status.NO_GPU if inside else status.NO_DRIVER,
             "there is no /dev/kfd, AMD's driver for computing" + (", in this container" if inside else ""),
@@ -376,7 +376,7 @@ def _gpus(root: Path) -> Iterable[tuple[int, int]]:
             yield facts.get("unique_id", 0), facts.get("drm_render_minor", -1)
 
 
-def _put(row: DeviceRow, name: str, answer: Any, *keys: str, factor: float = 1) -> None:
+def _put_number(row: DeviceRow, name: str, answer: Any, *keys: str, factor: float = 1) -> None:
     """Put the first of the keys that has a number into a row."""
     for key in keys:
         number = _number(answer.get(key)) if isinstance(answer, Mapping) else None

@@ -228,7 +228,7 @@ class Vendor:
     platforms: Platforms = Platforms()
 
 
-def contained(environment: Mapping[str, str], root: Path = Path("/")) -> bool:
+def in_container(environment: Mapping[str, str], root: Path = Path("/")) -> bool:
     """Whether this process runs in a container."""
     if environment.get("KUBERNETES_SERVICE_HOST") or environment.get("container"):
         return True

@@ -43,8 +43,8 @@ class Named:
 
 
 @attrs.frozen(kw_only=True)
-class Problem:
-    """What Slurm cannot be asked: a finding's code, what, why, and the way on."""
+class DeviceProblem:
+    """Why Slurm cannot be asked for some devices, as the parts of a finding."""
 
     code: str
     what: str
@@ -61,7 +61,7 @@ class Asked:
     count: int = 0
     constraint: str = ""
     told: tuple[str, ...] = ()
-    problem: Problem | None = None
+    problem: DeviceProblem | None = None
 
     def gres(self, settings: SlurmSettings, extended: Mapping[str, float]) -> tuple[str, ...]:
         """The entries of `--gres`; GPUs are not among them where they are asked for by another option."""
@@ -153,7 +153,9 @@ def _of_kinds(found: Mapping[Accelerator, Named], resources: ResourceSettings, o
     return Asked(named=name, count=count, constraint=constraint, told=tuple(told))
 
 
-def _picked(resources: ResourceSettings, types: Mapping[str, str]) -> tuple[Sequence[Accelerator], Problem | None]:
+def _picked(
+    resources: ResourceSettings, types: Mapping[str, str]
+) -> tuple[Sequence[Accelerator], DeviceProblem | None]:
     """The smallest kind of the site's that has the memory and is of the vendor that the step asks for."""
     memory, vendor = resources.get("gpu_memory", 0), resources.get("gpu_vendor", "")
     fitting = [kind for kind in _kinds(types) if _least(kind) >= memory and (not vendor or kind.model.is_by(vendor))]
@@ -165,7 +167,7 @@ def _picked(resources: ResourceSettings, types: Mapping[str, str]) -> tuple[Sequ
     name = VENDORS.load(vendor or USUAL).example or next(
         (n for n, model in MODELS.items() if model.is_by(vendor)), "H100"
     )
-    return (), Problem(code=NO_TYPE, what=what, why=why, fix=f'name the kind: accelerators="{name}:1"; or {_WAY}')
+    return (), DeviceProblem(code=NO_TYPE, what=what, why=why, fix=f'name the kind: accelerators="{name}:1"; or {_WAY}')
 
 
 def _kinds(types: Mapping[str, str]) -> Iterable[Accelerator]:
@@ -184,8 +186,8 @@ def _wanted(resources: ResourceSettings) -> str:
     )
 
 
-def _shared(resources: ResourceSettings) -> Problem:
-    return Problem(
+def _shared(resources: ResourceSettings) -> DeviceProblem:
+    return DeviceProblem(
         code=A_PART,
         what=f"asks for {describe(resources)}: Slurm gives no bytes of a GPU",
         why="what a shard, or a part by MPS, is worth differs from site to site "
@@ -195,8 +197,8 @@ def _shared(resources: ResourceSettings) -> Problem:
     )
 
 
-def _unknown(kind: Accelerator) -> Problem:
-    return Problem(
+def _unknown(kind: Accelerator) -> DeviceProblem:
+    return DeviceProblem(
         code=NO_TYPE,
         what=f"asks for {kind}, which Slurm does not know as a GPU",
         why="each site has a name of its own for these",
@@ -204,8 +206,8 @@ def _unknown(kind: Accelerator) -> Problem:
     )
 
 
-def _two_constraints(own: str, choice: str) -> Problem:
-    return Problem(
+def _two_constraints(own: str, choice: str) -> DeviceProblem:
+    return DeviceProblem(
         code=TWO_CONSTRAINTS,
         what=f"asks for nodes with {choice}, and its constraint is '{own}'",
         why="Slurm reads operators from left to right, so that the two cannot be put together safely",

@@ -27,27 +27,27 @@ https://docs.nvidia.com/deploy/driver-persistence/index.html."""
 # https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__DEVICE.html
 _PROGRAM: Final = """
 import ctypes, json, sys
-told = {"error": "", "init": -1, "version": 0, "devices": [], "sliced": False}
+answer = {"error": "", "init": -1, "version": 0, "devices": [], "sliced": False}
 try:
     cuda = ctypes.CDLL(sys.argv[1])
 except OSError as error:
-    told["error"] = str(error)
+    answer["error"] = str(error)
 else:
     number = ctypes.c_int(0)
     if cuda.cuDriverGetVersion(ctypes.byref(number)) == 0:
-        told["version"] = number.value
-    told["init"] = cuda.cuInit(0)
-    if told["init"] == 0:
+        answer["version"] = number.value
+    answer["init"] = cuda.cuInit(0)
+    if answer["init"] == 0:
         count = ctypes.c_int(0)
-        told["init"] = cuda.cuDeviceGetCount(ctypes.byref(count))
-        told["sliced"] = hasattr(cuda, "cuDeviceGetUuid_v2")
-        ask = cuda.cuDeviceGetUuid_v2 if told["sliced"] else cuda.cuDeviceGetUuid
+        answer["init"] = cuda.cuDeviceGetCount(ctypes.byref(count))
+        answer["sliced"] = hasattr(cuda, "cuDeviceGetUuid_v2")
+        ask = cuda.cuDeviceGetUuid_v2 if answer["sliced"] else cuda.cuDeviceGetUuid
         for index in range(count.value):
             device, uuid = ctypes.c_int(0), (ctypes.c_ubyte * 16)()
             failed = cuda.cuDeviceGet(ctypes.byref(device), index) or ask(ctypes.byref(uuid), device)
-            told["init"] = told["init"] or failed
-            told["devices"].append(bytes(uuid).hex())
-print("\\nstoker:" + json.dumps(told))
+            answer["init"] = answer["init"] or failed
+            answer["devices"].append(bytes(uuid).hex())
+print("\\nstoker:" + json.dumps(answer))
 """
 
 _LOOK: Final = "see whether `nvidia-smi` works and what `sudo dmesg` says of NVRM; restart, or install the driver again"
@@ -144,8 +144,8 @@ def visible_devices(
         how = f"signal {-finished.returncode}" if finished.returncode < 0 else f"exit code {finished.returncode}"
         return VisibleDevices(problem=_broken(f"a process that started CUDA ended with {how}{suffix}"))
     # Libraries may print other lines.
-    told = next(line for line in finished.stdout.splitlines() if line.startswith("stoker:"))
-    return _read(json.loads(told.removeprefix("stoker:")))
+    answer = next(line for line in finished.stdout.splitlines() if line.startswith("stoker:"))
+    return _read(json.loads(answer.removeprefix("stoker:")))
 
 
 def plain(uuid: str) -> str:

@@ -11,7 +11,7 @@ import attrs
 from stoker.core import status
 from stoker.core.devices import Device
 from stoker.core.words import count_text, memory_text
-from stoker.vendors.base import GateRequest, GateResult, contained, names_in
+from stoker.vendors.base import GateRequest, GateResult, in_container, names_in
 from stoker.vendors.builds import Problem, Version, dotted
 from stoker.vendors.nvidia import cuda, probe
 from stoker.vendors.nvidia.builds import forward_compatible
@@ -60,7 +60,7 @@ def _without_gpus(request: GateRequest) -> Problem | None:
     """The problem of a container without device files, which was started without GPUs."""
     # Under WSL the GPU is /dev/dxg: https://docs.nvidia.com/cuda/wsl-user-guide
     files = [*names_in(request.root / "dev", r"nvidia\d+"), *names_in(request.root / "dev", r"dxg")]
-    if files or not contained(request.environment, request.root):
+    if files or not in_container(request.environment, request.root):
         return None
     leased = count_text(len(request.devices), "GPU")
     return Problem(

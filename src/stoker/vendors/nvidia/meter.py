@@ -119,7 +119,7 @@ class NvidiaMeter:
         row: DeviceRow = {}
         if uuid not in self._slices:  # a slice's use, power and clock would be those of the whole GPU
             self._utilisation(uuid, row, slow)
-            _put(row, "w", self._query(uuid, nvml.nvmlDeviceGetPowerUsage, handle), 1e-3)
+            _put_number(row, "w", self._query(uuid, nvml.nvmlDeviceGetPowerUsage, handle), 1e-3)
         memory = self._query(uuid, nvml.nvmlDeviceGetMemoryInfo, handle)
         if memory is not None:
             row["m"] = int(memory.used)
@@ -128,9 +128,9 @@ class NvidiaMeter:
         self._add_own_processes(uuid, row, tree)
         if uuid in self._slices:
             return row
-        _put(row, "c", self._query(uuid, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU))
-        _put(row, "f", self._query(uuid, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM))
-        _put(row, "j", self._query(uuid, nvml.nvmlDeviceGetTotalEnergyConsumption, handle), 1e-3)
+        _put_number(row, "c", self._query(uuid, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU))
+        _put_number(row, "f", self._query(uuid, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM))
+        _put_number(row, "j", self._query(uuid, nvml.nvmlDeviceGetTotalEnergyConsumption, handle), 1e-3)
         bits = self._reasons(uuid)
         if bits is not None:
             row["r"] = sorted({name for bit, name in REASONS.items() if bits & bit})
@@ -253,7 +253,7 @@ class NvidiaMeter:
             throughput = self._query(uuid, nvml.nvmlDeviceGetPcieThroughput, self._handles_of[uuid], way)
         except nvml.NVMLError:  # the next sample reports the failure
             return
-        _put(rows[uuid], name, throughput, 1000)
+        _put_number(rows[uuid], name, throughput, 1000)
 
     def _find_strays(self, tree: frozenset[int]) -> None:
         strays = []
@@ -327,6 +327,6 @@ def _namespace() -> str:
         return ""
 
 
-def _put(row: DeviceRow, name: str, value: float | None, factor: float = 1) -> None:
+def _put_number(row: DeviceRow, name: str, value: float | None, factor: float = 1) -> None:
     if value is not None:
         row[name] = round(value * factor, 3)
