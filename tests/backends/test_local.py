@@ -340,7 +340,7 @@ def test_short_jobs_stand_in_line_and_idle_workers_take_over(place: Place) -> No
     jobs += [place.submit("slow", marked=True, behind=True, x=number) for number in range(2, 30)]
     results = place.ended(*jobs)
     assert [place.value(status) for status in results] == list(range(30))
-    assert len(place.backend._lines) == 2
+    assert len(place.backend._workers) == 2
 
 
 def test_jobs_in_line_behind_one_that_dies_are_lost_not_failed(place: Place) -> None:
@@ -384,7 +384,7 @@ def test_a_fork_server_that_went_away_unseen_is_replaced(place: Place) -> None:
     place.result("one")
     server = place.backend._servers.get("", None, clean=False)
     assert server is not None
-    for line in list(place.backend._lines.values()):
+    for line in list(place.backend._workers.values()):
         place.backend._idle.remove(line)  # so that the next job needs another worker
     os.kill(server.pid, signal.SIGKILL)
     assert gone(server.pid)

@@ -104,7 +104,7 @@ class Bench:
         return busy, idle
 
     def line_of(self, job: str) -> WorkerHandle:
-        return self.backend._line_of[job]
+        return self.backend._worker_of[job]
 
 
 def stopped(worker: int) -> None:

@@ -1,10 +1,10 @@
 """This machine: warm worker processes forked from a server that has imported the user's module.
 
-A step with `isolation="fresh"` gets a process of its own that ends with it. So does one that holds devices, from a
-server of its own, which has not imported the user's module: that one may ask for devices when it is imported, and CUDA
-that was asked before a fork is of no use after it. Every other step runs in a warm worker, one at a time, and sees no
-device; short elements of a fan-out may stand in line behind each other. When a worker dies, the job that it was running
-has failed, and those that it had not read are sent again.
+A step with `isolation="fresh"` gets a process of its own that ends with it. So does a step that holds devices, from a
+clean server that has not imported the user's module: the module may open devices when it is imported, and CUDA that was
+initialized before a fork does not work after it. Every other step runs in a warm worker, one at a time, and sees no
+device; short elements of a fan-out may queue for one worker. When a worker dies, the job that it was running fails, and
+those that it had not read are sent again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stoker.backends.base.channel import Updates
 from stoker.backends.base.machine import check, request_of
 from stoker.backends.base.messages import gang_task, node_environment, nodes_of, step_task, worker_job
 from stoker.backends.base.statuses import failed, of_exit, of_result
-from stoker.backends.local.settings import room
+from stoker.backends.local.settings import local_capacity
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
@@ -48,18 +48,18 @@ class LocalBackend:
 
     def __init__(self, site: Site, options: Mapping[str, Any], services: Services = NO_SERVICES) -> None:
         self._site = site
-        self._room = room(options)
+        self._room = local_capacity(options)
         self._leasing = services.leasing
         self._environments = services.environments
         self._selector = selectors.DefaultSelector()
         self._servers = Servers(site, self._selector)
-        self._lines: dict[int, WorkerHandle] = {}
+        self._workers: dict[int, WorkerHandle] = {}
         self._idle: list[WorkerHandle] = []
         self._jobs: dict[str, Job] = {}
-        self._line_of: dict[str, WorkerHandle] = {}
+        self._worker_of: dict[str, WorkerHandle] = {}
         self._updates = Updates()
         self._steps: dict[str, int] = {}
-        self._holding = Holding()
+        self._dedicated = DedicatedWorkers()
         self._count = 0
 
     # Deciding
@@ -69,13 +69,13 @@ class LocalBackend:
         return self._room if self._leasing is None else attrs.evolve(self._room, devices=self._leasing.room())
 
     def check(self, step: StepPlan) -> Iterable[Finding]:
-        """What this machine cannot give a step."""
+        """Findings on what this machine cannot give a step."""
         if self._leasing is not None:
             yield from self._leasing.check(step)
         yield from check(step, self._room, leases=self._leasing is not None)
 
     def render(self, job: Job) -> Mapping[str, Any]:
-        """The command of the fork server, the message that a worker is sent, and what the job takes of the machine."""
+        """The command of the fork server, the message to a worker, and what the job requests of the machine."""
         return {
             "command": [sys.executable, "-m", "stoker.worker.forkserver"],
             "message": to_json(attrs.evolve(worker_job(job, 0), steps={"0": step_task(job.step)})),
@@ -85,7 +85,7 @@ class LocalBackend:
     # Doing
 
     def submit(self, job: Job) -> str:
-        """Give the job to an idle worker, to a new one, or, if it may, into the line of a busy one."""
+        """Send the job to an idle worker, to a new one, or, if it may wait, to the queue of a busy one."""
         if job.name in self._jobs:
             return job.name
         if self._leasing is not None and self._leasing.wants(job):
@@ -100,62 +100,66 @@ class LocalBackend:
         try:
             self._start(job)
         except ServerGone as error:
-            # It went away since the last poll: what it held is told to the engine, and another one takes its place.
-            self._server_is_gone(error.server)
-            self._place(job)
+            # It ended since the last poll: its jobs are reported, and another server is started.
+            self._server_ended(error.server)
+            self._dispatch(job)
         return job.name
 
     def _start_leased(self, job: Job) -> None:
-        self._place(job)
-        line = self._line_of.get(job.name)
-        if line is not None and line.lease is not None:
-            self._updates.put(job.name, JobStatus(state="running", lease=line.lease))
+        self._dispatch(job)
+        worker = self._worker_of.get(job.name)
+        if worker is not None and worker.lease is not None:
+            self._updates.put(job.name, JobStatus(state="running", lease=worker.lease))
 
-    def _place(self, job: Job) -> None:
+    def _dispatch(self, job: Job) -> None:
         try:
             self._start(job)
         except BackendError as error:
-            # Lost, not refused: the engine submits it again, and counts how often. In the middle of a poll this is no
-            # moment to give up all lines; the poll will hear by itself that the fork server is gone.
+            # Lost, not refused: the engine submits it again, and counts how often. The poll itself notices that the
+            # fork server is gone.
             self._forget(job.name, JobStatus(state="unknown", lost=True, message=str(error)))
 
     def _start(self, job: Job) -> None:
         leases = [] if self._leasing is None else self._leasing.leases(job)
         nodes = nodes_of(job)
         if not leases and nodes == 1 and (job.step.settings.launch is None or job.kind == "hook"):
-            self._line_of[job.name] = line = self._line_for(job)
-            self._send(line, job)
+            self._worker_of[job.name] = worker = self._choose_worker(job)
+            self._send(worker, job)
             return
-        settings_environment, lines = job.step.settings.environment, []
+        settings_environment, workers = job.step.settings.environment, []
         gang = gang_task(job, self._site.scratch) if nodes > 1 else None
         for node in range(nodes):
             lease = leases[node] if leases else None
             visibility = {} if lease is None else _visibility(lease)
-            place = {} if gang is None else node_environment(node, nodes)
-            lines.append(
-                self._forked(
-                    job, once=True, environment={**settings_environment, **visibility, **place}, lease=lease, node=node
+            position = {} if gang is None else node_environment(node, nodes)
+            workers.append(
+                self._fork_worker(
+                    job,
+                    once=True,
+                    environment={**settings_environment, **visibility, **position},
+                    lease=lease,
+                    node=node,
                 )
             )
-        self._holding.begin(job.name, lines)
-        self._line_of[job.name] = lines[0]
-        for line in lines:
-            self._send(line, job, gang)
+        self._dedicated.add(job.name, workers)
+        self._worker_of[job.name] = workers[0]
+        for worker in workers:
+            self._send(worker, job, gang)
 
-    def _line_for(self, job: Job) -> WorkerHandle:
+    def _choose_worker(self, job: Job) -> WorkerHandle:
         if job.step.settings.isolation == "fresh" and job.kind == "step":
-            return self._forked(job, once=True, environment=job.step.settings.environment)
-        for line in self._servers.warm(reversed(self._idle), job.step.environment):
-            self._idle.remove(line)
-            return line
-        behind = self._servers.warm(self._lines.values(), job.step.environment) if job.behind else []
-        lines = [line for line in behind if self._takes_more(line)]
-        return min(lines, key=_length) if lines else self._forked(job, once=False, environment={})
+            return self._fork_worker(job, once=True, environment=job.step.settings.environment)
+        for worker in self._servers.warm(reversed(self._idle), job.step.environment):
+            self._idle.remove(worker)
+            return worker
+        warm = self._servers.warm(self._workers.values(), job.step.environment) if job.behind else []
+        workers = [worker for worker in warm if self._may_queue(worker)]
+        return min(workers, key=_queue_length) if workers else self._fork_worker(job, once=False, environment={})
 
-    def _takes_more(self, line: WorkerHandle) -> bool:
-        return bool(line.jobs) and not line.once and self._jobs[line.jobs[-1]].marked
+    def _may_queue(self, worker: WorkerHandle) -> bool:
+        return bool(worker.jobs) and not worker.once and self._jobs[worker.jobs[-1]].marked
 
-    def _forked(
+    def _fork_worker(
         self,
         job: Job,
         *,
@@ -166,225 +170,225 @@ class LocalBackend:
     ) -> WorkerHandle:
         server = self._servers.get(job.step.environment, self._environments, clean=lease is not None)
         self._count += 1
-        line = WorkerHandle(self._count, server, once=once, lease=lease, node=node)
+        worker = WorkerHandle(self._count, server, once=once, lease=lease, node=node)
         try:
-            server.fork(line, environment)
+            server.fork(worker, environment)
         except BackendError:
-            line.close_worker_ends()
-            line.close()
+            worker.close_worker_ends()
+            worker.close()
             raise
-        self._lines[line.number] = line
-        self._selector.register(line.results, selectors.EVENT_READ, line)
-        for output in line.outputs:
-            self._selector.register(output.descriptor, selectors.EVENT_READ, line)
-        return line
+        self._workers[worker.number] = worker
+        self._selector.register(worker.results, selectors.EVENT_READ, worker)
+        for output in worker.outputs:
+            self._selector.register(output.descriptor, selectors.EVENT_READ, worker)
+        return worker
 
-    def _send(self, line: WorkerHandle, job: Job, gang: GangTask | None = None) -> None:
+    def _send(self, worker: WorkerHandle, job: Job, gang: GangTask | None = None) -> None:
         number = self._steps.setdefault(job.step.key, len(self._steps))
         message = worker_job(job, number)
-        if number not in line.steps or line.lease is not None or gang is not None:
-            steps = {} if number in line.steps else {str(number): step_task(job.step)}
-            message = attrs.evolve(message, steps=steps, accelerators=line.lease, gang=gang)
-        line.send(message)
+        if number not in worker.steps or worker.lease is not None or gang is not None:
+            steps = {} if number in worker.steps else {str(number): step_task(job.step)}
+            message = attrs.evolve(message, steps=steps, accelerators=worker.lease, gang=gang)
+        worker.send(message)
 
     def wakeups(self) -> Iterable[int]:
-        """One descriptor that stands for every worker's."""
+        """One descriptor for all workers."""
         return (self._selector.fileno(),)
 
     def poll(self, ids: Iterable[str]) -> Mapping[str, JobStatus]:
-        """What is new since the last call."""
-        gone = []
+        """What is new of each job since the last call."""
+        ended_servers = []
         for key, _ in self._selector.select(0):
             if isinstance(key.data, ServerHandle):
-                if self._hear(key.data):
-                    gone.append(key.data)
-            elif key.data.number in self._lines:
+                if self._read_server(key.data):
+                    ended_servers.append(key.data)
+            elif key.data.number in self._workers:
                 self._read(key.data)
-        for server in gone:
-            self._server_is_gone(server)
-        self._share()
+        for server in ended_servers:
+            self._server_ended(server)
+        self._rebalance()
         if self._leasing is not None:
             self._leasing.retry(start=self._start_leased, tell=self._updates.put, refuse=self._forget)
         return self._updates.take()
 
-    def _read(self, line: WorkerHandle, *, over: bool = False) -> None:
-        """Results first, then output: whatever a finished job wrote is in the pipes by the time its result is."""
-        messages, open = line.receive()
+    def _read(self, worker: WorkerHandle, *, over: bool = False) -> None:
+        """Read results, then output: all that a finished job wrote is in the pipes when its result arrives."""
+        messages, open = worker.receive()
         if not open:
-            self._unwatch(line.results.fileno())
+            self._unwatch(worker.results.fileno())
         finished = any(isinstance(message, StepResult) for message in messages)
-        for output in line.outputs:
+        for output in worker.outputs:
             if not output.read(self._updates.lines, all=over or finished):
                 self._unwatch(output.descriptor)
         for message in messages:
             if isinstance(message, StepResult):
-                self._finish(line, message)
+                self._finish(worker, message)
             else:
                 self._updates.event(message.job, message)
 
-    def _finish(self, line: WorkerHandle, result: StepResult) -> None:
+    def _finish(self, worker: WorkerHandle, result: StepResult) -> None:
         name = result.job
-        if line.node:
-            line.jobs.popleft()
-            return  # its agent told the first node's, which speaks for all
+        if worker.node:
+            worker.jobs.popleft()
+            return  # its agent reported to that of the first node, whose result is the job's
         job = self._jobs.pop(name, None)
         if job is None:
             return
-        line.jobs.popleft()
-        del self._line_of[name]
-        line.steps.add(self._steps[job.step.key])
+        worker.jobs.popleft()
+        del self._worker_of[name]
+        worker.steps.add(self._steps[job.step.key])
         if not job.marked:
-            for output in line.outputs:
+            for output in worker.outputs:
                 output.end(self._updates.lines)
-        line.retired = result.retired
-        if line.retired:
-            self._send_elsewhere(line)
-        elif not line.jobs and not line.once:
-            self._idle.append(line)
-        status = of_result(result, line.lease)
-        if self._holding.holds(name):
-            self._is_over(name, status)
+        worker.retired = result.retired
+        if worker.retired:
+            self._resubmit_unread(worker)
+        elif not worker.jobs and not worker.once:
+            self._idle.append(worker)
+        status = of_result(result, worker.lease)
+        if self._dedicated.holds(name):
+            self._end_gang(name, status)
         else:
             self._updates.put(name, status)
 
-    def _is_over(self, name: str, status: JobStatus) -> None:
-        for line in self._holding.over(name, status):
-            if line.node:
-                line.server.end(line.number, grace=GANG_GRACE)
+    def _end_gang(self, name: str, status: JobStatus) -> None:
+        for worker in self._dedicated.set_status(name, status):
+            if worker.node:
+                worker.server.end(worker.number, grace=GANG_GRACE)
 
-    def _share(self) -> None:
-        """Idle workers take what stands unread in others' lines."""
+    def _rebalance(self) -> None:
+        """Move jobs that a busy worker has not read to idle workers."""
         if not self._idle:
             return
-        idle = {line.server for line in self._idle}
-        lines = [line for line in self._lines.values() if len(line.jobs) > 1 and line.server in idle]
-        if longest := max(lines, key=_length, default=None):
-            for name in self._taken_back(longest):
-                self._again(name)
+        idle = {worker.server for worker in self._idle}
+        workers = [worker for worker in self._workers.values() if len(worker.jobs) > 1 and worker.server in idle]
+        if longest := max(workers, key=_queue_length, default=None):
+            for name in self._withdraw_unread(longest):
+                self._resubmit(name)
 
-    def _taken_back(self, line: WorkerHandle) -> list[str]:
-        """The jobs that stood unread in a line; a worker that had not even read its first one is idle then."""
-        names = line.take_back()
-        if names and not line.jobs and not line.once and not line.retired:
-            self._idle.append(line)
+    def _withdraw_unread(self, worker: WorkerHandle) -> list[str]:
+        """Withdraw and return the jobs that a worker has not read; a worker without jobs becomes idle."""
+        names = worker.take_back()
+        if names and not worker.jobs and not worker.once and not worker.retired:
+            self._idle.append(worker)
         return names
 
-    def _again(self, name: str) -> None:
-        self._line_of.pop(name, None)
-        self._place(self._jobs[name])
+    def _resubmit(self, name: str) -> None:
+        self._worker_of.pop(name, None)
+        self._dispatch(self._jobs[name])
 
-    def _send_elsewhere(self, line: WorkerHandle) -> None:
-        for name in line.take_back():
-            self._again(name)
+    def _resubmit_unread(self, worker: WorkerHandle) -> None:
+        for name in worker.take_back():
+            self._resubmit(name)
 
-    def _hear(self, server: ServerHandle) -> bool:
-        """Take in what a fork server says; whether it is gone."""
+    def _read_server(self, server: ServerHandle) -> bool:
+        """Read a fork server's messages; whether the server is gone."""
         messages, there = server.receive()
         for message in messages:
-            line = None if message.exited is None else self._lines.get(message.exited.worker)
-            if message.exited is not None and line is not None:
-                self._worker_exited(line, message.exited)
+            worker = None if message.exited is None else self._workers.get(message.exited.worker)
+            if message.exited is not None and worker is not None:
+                self._worker_exited(worker, message.exited)
         return not there
 
-    def _worker_exited(self, line: WorkerHandle, exited: WorkerExit) -> None:
-        self._read(line)
-        unread = line.take_back()
-        # The job that was running goes first, so that what the worker wrote last is still its own.
-        if line.jobs:
-            self._fail(line, line.jobs[0], exited)
+    def _worker_exited(self, worker: WorkerHandle, exited: WorkerExit) -> None:
+        self._read(worker)
+        unread = worker.take_back()
+        # The running job goes first, so that the last output counts as its own.
+        if worker.jobs:
+            self._fail(worker, worker.jobs[0], exited)
         elif unread:
-            # It died before it read a job. That may be the job's doing, so the engine counts how often it happens.
-            self._ended(line, unread.pop(0), JobStatus(state="unknown", lost=True))
-        self._drop(line)
-        over = self._holding.gone(line)
+            # It died before it read a job. The job may be the cause, so the engine counts how often it happens.
+            self._report_end(worker, unread.pop(0), JobStatus(state="unknown", lost=True))
+        self._drop(worker)
+        over = self._dedicated.remove(worker)
         if over is not None:
             self._forget(*over)
         for name in unread:
-            self._again(name)
+            self._resubmit(name)
 
-    def _fail(self, line: WorkerHandle, name: str, exited: WorkerExit) -> None:
-        line.jobs.popleft()
-        for output in line.outputs:
+    def _fail(self, worker: WorkerHandle, name: str, exited: WorkerExit) -> None:
+        worker.jobs.popleft()
+        for output in worker.outputs:
             output.end(self._updates.lines)
-        self._ended(line, name, of_exit(exited, line.lease))
+        self._report_end(worker, name, of_exit(exited, worker.lease))
 
-    def _ended(self, line: WorkerHandle, name: str, status: JobStatus) -> None:
-        """A job ended with its worker; a gang only when its first node did, which hears of the others' ends itself."""
-        if not self._holding.holds(name):
+    def _report_end(self, worker: WorkerHandle, name: str, status: JobStatus) -> None:
+        """Report a job whose worker ended; a gang only with its first node, whose agent learns of the others' ends."""
+        if not self._dedicated.holds(name):
             self._forget(name, status)
-        elif self._holding.speaks(line, name):
-            self._is_over(name, status)
+        elif self._dedicated.is_head(worker, name):
+            self._end_gang(name, status)
 
     def _forget(self, name: str, status: JobStatus) -> None:
         self._jobs.pop(name, None)
-        self._line_of.pop(name, None)
+        self._worker_of.pop(name, None)
         self._updates.put(name, status)
         if self._leasing is not None:
             self._leasing.release(name)
 
-    def _drop(self, line: WorkerHandle) -> None:
-        del self._lines[line.number]
-        if line in self._idle:
-            self._idle.remove(line)
-        for descriptor in (line.results.fileno(), *(output.descriptor for output in line.outputs)):
+    def _drop(self, worker: WorkerHandle) -> None:
+        del self._workers[worker.number]
+        if worker in self._idle:
+            self._idle.remove(worker)
+        for descriptor in (worker.results.fileno(), *(output.descriptor for output in worker.outputs)):
             self._unwatch(descriptor)
-        line.close()
+        worker.close()
 
     def _unwatch(self, descriptor: int) -> None:
         if descriptor in self._selector.get_map():
             self._selector.unregister(descriptor)
 
-    def _server_is_gone(self, server: ServerHandle) -> None:
-        """Everything that ran is lost with it; the next job starts another one, without importing ahead."""
-        self._servers.gone(server)
+    def _server_ended(self, server: ServerHandle) -> None:
+        """Report the jobs of an ended server as lost; the next job starts another server, without importing ahead."""
+        self._servers.forget(server)
         words = server.stderr_tail()
         server.close()
         message = "the process that held the workers went away" + (f": {words}" if words else "")
-        for line in [line for line in self._lines.values() if line.server is server]:
-            self._read(line, over=True)
-            unread = line.take_back()
-            if line.jobs:
-                name = line.jobs[0]
-                for output in line.outputs:
+        for worker in [worker for worker in self._workers.values() if worker.server is server]:
+            self._read(worker, over=True)
+            unread = worker.take_back()
+            if worker.jobs:
+                name = worker.jobs[0]
+                for output in worker.outputs:
                     output.end(self._updates.lines)
-                self._ended(line, name, failed(WORKER_LOST, message, line.lease))
-            for name in [*list(line.jobs)[1:], *unread]:
-                self._ended(line, name, JobStatus(state="unknown", lost=True, message=message))
-            self._drop(line)
-            over = self._holding.gone(line)
+                self._report_end(worker, name, failed(WORKER_LOST, message, worker.lease))
+            for name in [*list(worker.jobs)[1:], *unread]:
+                self._report_end(worker, name, JobStatus(state="unknown", lost=True, message=message))
+            self._drop(worker)
+            over = self._dedicated.remove(worker)
             if over is not None:
                 self._forget(*over)
 
     def cancel(self, id: str, *, grace: float) -> None:
-        """End a job's process and all it started; a job still in line is only taken out of it."""
-        line = self._line_of.get(id)
-        if line is None:
+        """End a job's process and all it started; a queued job is only withdrawn."""
+        worker = self._worker_of.get(id)
+        if worker is None:
             if id in self._jobs:  # it waits for devices
                 self._forget(id, failed(CANCELLED))
             return
-        if line.jobs[0] != id:
-            for name in self._taken_back(line):
+        if worker.jobs[0] != id:
+            for name in self._withdraw_unread(worker):
                 if name == id:
                     self._forget(name, failed(CANCELLED))
                 else:
-                    self._again(name)
-            if id not in self._line_of:
+                    self._resubmit(name)
+            if id not in self._worker_of:
                 return
-        for one in (line, *self._holding.others(id)):
-            one.server.end(one.number, grace=grace)
+        for node_worker in (worker, *self._dedicated.others(id)):
+            node_worker.server.end(node_worker.number, grace=grace)
 
     def close(self) -> None:
         """End every worker."""
         self._servers.close()
         if self._leasing is not None:
             self._leasing.release_all()
-        for line in list(self._lines.values()):
-            self._drop(line)
+        for worker in list(self._workers.values()):
+            self._drop(worker)
         self._selector.close()
 
 
-def _length(line: WorkerHandle) -> int:
-    return len(line.jobs)
+def _queue_length(worker: WorkerHandle) -> int:
+    return len(worker.jobs)
 
 
 def _visibility(lease: Lease) -> Mapping[str, str]:
@@ -393,44 +397,44 @@ def _visibility(lease: Lease) -> Mapping[str, str]:
     return environment_of(lease.held)
 
 
-class Holding:
-    """Each such job's workers, one a node, and how it ended; node 0 speaks for all."""
+class DedicatedWorkers:
+    """The workers of each job that has its own, one a node, and the status of ended jobs; node 0's counts."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, list[WorkerHandle]] = {}
+        self._workers: dict[str, list[WorkerHandle]] = {}
         self._statuses: dict[str, JobStatus] = {}
 
-    def begin(self, name: str, lines: Iterable[WorkerHandle]) -> None:
-        """A job's workers have been forked, the one of node 0 first."""
-        self._lines[name] = list(lines)
+    def add(self, name: str, workers: Iterable[WorkerHandle]) -> None:
+        """Add a job's workers, by node."""
+        self._workers[name] = list(workers)
 
-    def over(self, name: str, status: JobStatus) -> Sequence[WorkerHandle]:
-        """How a job ended, as its first node says; whoever of it is still there, to be ended."""
+    def set_status(self, name: str, status: JobStatus) -> Sequence[WorkerHandle]:
+        """Set the status of a job, as its first node reports it; the workers that remain to be ended."""
         self._statuses.setdefault(name, status)
-        return self._lines.get(name, ())
+        return self._workers.get(name, ())
 
     def others(self, name: str) -> Sequence[WorkerHandle]:
-        """The workers of a job's further nodes that are still there."""
-        return [line for line in self._lines.get(name, ()) if line.node]
+        """The remaining workers of a job's further nodes."""
+        return [worker for worker in self._workers.get(name, ()) if worker.node]
 
-    def speaks(self, line: WorkerHandle, name: str) -> bool:
-        """Whether a worker is the one whose word counts for the job."""
-        return bool(self._lines.get(name)) and line.node == 0
+    def is_head(self, worker: WorkerHandle, name: str) -> bool:
+        """Whether a worker is that of the job's first node."""
+        return bool(self._workers.get(name)) and worker.node == 0
 
-    def gone(self, line: WorkerHandle) -> tuple[str, JobStatus] | None:
-        """A worker has ended; the job and its status if it was the last."""
-        for name, lines in self._lines.items():
-            if line in lines:
-                lines.remove(line)
-                if lines or name not in self._statuses:
+    def remove(self, worker: WorkerHandle) -> tuple[str, JobStatus] | None:
+        """Remove a worker that ended; the job and its status, if it was the last."""
+        for name, workers in self._workers.items():
+            if worker in workers:
+                workers.remove(worker)
+                if workers or name not in self._statuses:
                     return None
-                del self._lines[name]
+                del self._workers[name]
                 return name, self._statuses.pop(name)
         return None
 
     def holds(self, name: str) -> bool:
-        """Whether a job is one of these."""
-        return name in self._lines
+        """Whether a job has workers of its own."""
+        return name in self._workers
 
 
 Interpreters = Callable[[str], Interpreter]
@@ -443,11 +447,11 @@ class Servers:
     def __init__(self, site: Site, selector: selectors.BaseSelector) -> None:
         self._site = site
         self._selector = selector
-        self._known: dict[tuple[bool, str], ServerHandle] = {}
+        self._servers: dict[tuple[bool, str], ServerHandle] = {}
 
     def get(self, environment: str, interpreters: Interpreters | None, *, clean: bool) -> ServerHandle:
-        """The server of a kind, which hears in the selector from now on."""
-        server = self._known.get((clean, environment))
+        """The server of an environment, started and registered with the selector if there is none."""
+        server = self._servers.get((clean, environment))
         if server is None:
             site = self._site
             interpreter = None
@@ -456,30 +460,30 @@ class Servers:
                     raise BackendError(f"nobody told this backend where environment {environment} is")
                 interpreter = interpreters(environment)
                 site = attrs.evolve(site, path=interpreter.path)
-            server = self._known[clean, environment] = _server(site, clean=clean, interpreter=interpreter)
+            server = self._servers[clean, environment] = _server(site, clean=clean, interpreter=interpreter)
             self._selector.register(server.fileno(), selectors.EVENT_READ, server)
         return server
 
-    def warm(self, lines: Iterable[WorkerHandle], environment: str) -> list[WorkerHandle]:
-        """Those of the workers that the warm server of an environment begot."""
-        server = self._known.get((False, environment))
-        return [line for line in lines if line.server is server]
+    def warm(self, workers: Iterable[WorkerHandle], environment: str) -> list[WorkerHandle]:
+        """The workers that the warm server of an environment forked."""
+        server = self._servers.get((False, environment))
+        return [worker for worker in workers if worker.server is server]
 
-    def gone(self, server: ServerHandle) -> None:
-        """One went away: the next job starts another one."""
-        self._known = {kind: other for kind, other in self._known.items() if other is not server}
+    def forget(self, server: ServerHandle) -> None:
+        """Forget a server that ended: the next job starts another one."""
+        self._servers = {kind: other for kind, other in self._servers.items() if other is not server}
         self._selector.unregister(server.fileno())
 
     def close(self) -> None:
-        """End all of them, with all that they started."""
-        for server in self._known.values():
+        """End all servers, with all that they started."""
+        for server in self._servers.values():
             self._selector.unregister(server.fileno())
             server.close()
-        self._known = {}
+        self._servers = {}
 
 
 def _server(site: Site, *, clean: bool, interpreter: Interpreter | None) -> ServerHandle:
-    """A clean server imports packages that no device needs to be chosen for, a warm one the user's modules."""
+    """A clean server imports only packages that do not open devices, a warm one the user's modules."""
     hello = ServerHello(
         path=site.path,
         folder=site.folder,

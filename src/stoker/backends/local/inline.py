@@ -24,7 +24,7 @@ from stoker.backends.base.channel import Updates
 from stoker.backends.base.machine import check, request_of
 from stoker.backends.base.messages import step_task, worker_job
 from stoker.backends.base.statuses import failed, of_result
-from stoker.backends.local.settings import room
+from stoker.backends.local.settings import local_capacity
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
@@ -61,7 +61,7 @@ class InlineBackend:
     name = "inline"
 
     def __init__(self, site: Site, options: Mapping[str, Any], services: Services = NO_SERVICES) -> None:
-        self._room = room(options)
+        self._room = local_capacity(options)
         self._ready: deque[_Ready] = deque()
         self._updates = Updates()
         self._wakeup = Wakeup()
@@ -73,7 +73,7 @@ class InlineBackend:
         return Capacity(cpus=self._room.cpus, memory=self._room.memory, slots=1)
 
     def check(self, step: StepPlan) -> Iterable[Finding]:
-        """What this machine cannot give a step; nearly the same as without a debugger."""
+        """Findings on what this machine cannot give a step."""
         if self._leasing is not None:
             yield from self._leasing.check(step)
         yield from check(step, self.capacity(), leases=self._leasing is not None)
@@ -83,7 +83,7 @@ class InlineBackend:
             yield reporter_of(step).translated(STOPS_NOTHING, what, why)
 
     def render(self, job: Job) -> Mapping[str, Any]:
-        """The message that the step's function is called for, and what the job takes of the machine."""
+        """The message for the step's function, and what the job requests of the machine."""
         return {
             "message": to_json(worker_job(job, 0)),
             "step": to_json(step_task(job.step)),
@@ -92,7 +92,7 @@ class InlineBackend:
         }
 
     def submit(self, job: Job) -> str:
-        """Put the job in line for the next polls, or among those that wait for devices."""
+        """Queue the job for the next polls, or have it wait for devices."""
         if self._leasing is not None and self._leasing.wants(job):
             self._leasing.request(job, start=self._start_leased, tell=self._tell)
         else:
@@ -140,8 +140,8 @@ class InlineBackend:
         job, lease = ready.job, ready.lease
         message = attrs.evolve(worker_job(job, 0), accelerators=lease)
         try:
-            seen = NO_DEVICES if lease is None else _visibility(lease)
-            with _watched(lease), _surroundings({**job.step.settings.environment, **seen}):
+            visibility = NO_DEVICES if lease is None else _visibility(lease)
+            with _monitored(lease), _environment_set({**job.step.settings.environment, **visibility}):
                 result = self._execute(message, step_task(job.step))
         finally:
             if self._leasing is not None:
@@ -149,12 +149,12 @@ class InlineBackend:
         self._updates.put(job.name, of_result(result, lease))
 
     def cancel(self, id: str, *, grace: float) -> None:
-        """Take a waiting job out of the line; one that runs holds this very thread."""
-        known = [ready for ready in self._ready if ready.job.name == id]
-        for ready in known:
+        """Withdraw a waiting job; a running one occupies this thread and ends by itself."""
+        queued = [ready for ready in self._ready if ready.job.name == id]
+        for ready in queued:
             self._ready.remove(ready)
         waits = self._leasing is not None and self._leasing.waits(id)
-        if not known and not waits:
+        if not queued and not waits:
             return
         self._refuse(id, failed(CANCELLED))
 
@@ -172,8 +172,8 @@ def _visibility(lease: Lease) -> Mapping[str, str]:
 
 
 @contextlib.contextmanager
-def _surroundings(environment: Mapping[str, str]) -> Iterator[None]:
-    """A step's environment variables; whatever it does to them or to the working directory is put back."""
+def _environment_set(environment: Mapping[str, str]) -> Iterator[None]:
+    """Set a step's environment variables; afterwards restore the environment and the working directory."""
     before, folder = dict(os.environ), os.getcwd()
     os.environ.update(environment)
     try:
@@ -185,8 +185,8 @@ def _surroundings(environment: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watched(lease: Lease | None) -> Iterator[None]:
-    """A monitor beside this process for as long as a step with devices runs in it."""
+def _monitored(lease: Lease | None) -> Iterator[None]:
+    """Run a monitor beside this process while a step with devices runs in it."""
     monitor = _monitor(lease) if lease is not None else None
     if monitor is None or lease is None:
         yield
@@ -228,8 +228,8 @@ def _document(lease: Lease) -> str:
 
 def _await_begin(monitor: subprocess.Popen[bytes], samples: str) -> None:
     """Wait for a sample behind the header: from then on a monitor that is told to end writes its last one."""
-    until = time.monotonic() + _FIRST_SAMPLE
-    while monitor.poll() is None and time.monotonic() < until:
+    deadline = time.monotonic() + _FIRST_SAMPLE
+    while monitor.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(FileNotFoundError), open(samples, "rb") as file:
             if file.read().count(b"\n") > 1:
                 return

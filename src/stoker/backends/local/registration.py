@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, Mapping
 
 from stoker.backends.base.backend import Backend, RunningBackend, Services
-from stoker.backends.local.settings import LocalSettings, room
+from stoker.backends.local.settings import LocalSettings, local_capacity
 from stoker.core.plan import Site
 
 
@@ -23,5 +23,5 @@ def open_inline(site: Site, options: Mapping[str, Any], services: Services) -> R
     return InlineBackend(site, options, services)
 
 
-LOCAL: Final = Backend(name="local", title="Local", settings=LocalSettings, open=open_local, room=room)
+LOCAL: Final = Backend(name="local", title="Local", settings=LocalSettings, open=open_local, room=local_capacity)
 INLINE: Final = Backend(name="inline", title="Inline", settings=LocalSettings, open=open_inline)

@@ -23,8 +23,8 @@ class LocalSettings:
     """Bytes for all steps that run at once, or a text such as "16GB"."""
 
 
-def room(options: Mapping[str, Any]) -> Capacity:
-    """What this machine has for steps, less what the settings hold back."""
+def local_capacity(options: Mapping[str, Any]) -> Capacity:
+    """The capacity of this machine for steps, as the settings limit it."""
     from stoker.backends.base import machine
 
     settings = LocalSettings(**options)
