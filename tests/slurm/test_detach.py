@@ -8,7 +8,7 @@ import pytest
 from tests.servers.s3 import S3
 from tests.servers.slurm import Cluster, until
 
-from stoker.backends.slurm.cluster import Facts, Partition
+from stoker.backends.slurm.cluster import ClusterFacts, Partition
 from stoker.backends.slurm.detach import longest, script
 from stoker.backends.slurm.settings import SlurmSettings
 
@@ -187,7 +187,7 @@ def test_the_drivers_own_settings_win() -> None:
 
 def test_a_driver_may_run_as_long_as_its_partitions_let_it() -> None:
     parts = (Partition(name="a", longest=60.0, default=True), Partition(name="b", longest=30.0), Partition(name="c"))
-    cluster = Facts(partitions={one.name: one for one in parts})
+    cluster = ClusterFacts(partitions={one.name: one for one in parts})
     assert longest(cluster, None) == 60.0
     assert longest(cluster, "a,b") == 30.0
     assert longest(cluster, "c") == float("inf")

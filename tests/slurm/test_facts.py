@@ -12,8 +12,8 @@ from tests.servers.sshd import ALIAS, Sshd
 
 from stoker.backends.base.logins import Here, Ran, login
 from stoker.backends.base.platforms import Away
-from stoker.backends.slurm.cluster import Facts, Gres, gres_of, read, seconds
-from stoker.backends.slurm.facts import facts, prove
+from stoker.backends.slurm.cluster import ClusterFacts, Gres, cluster_facts, gres_of, parse_facts, seconds
+from stoker.backends.slurm.facts import prove
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
@@ -54,7 +54,7 @@ def one(login: Any, settings: dict[str, Any] | None = None, **resources: Any) ->
 
 
 def test_what_a_cluster_has(cluster: Cluster) -> None:
-    found = facts(Here())
+    found = cluster_facts(Here())
     assert found.version.startswith(cluster.run("sinfo", "--version").stdout.split()[1].rsplit(".", 1)[0])
     assert found.max_array == 101 and not found.routed
     assert found.default is not None and found.default.name == "main"
@@ -206,7 +206,7 @@ def test_the_controller_does_not_answer(cluster: Cluster) -> None:
     cluster.stop_controller()
     try:
         with pytest.raises(Away, match="controller does not answer"):
-            facts(Here())
+            cluster_facts(Here())
         found = one(Here())
         assert found.code == "STK170" and found.level == "error" and "scontrol ping" in found.fix
     finally:
@@ -217,7 +217,7 @@ def test_there_is_no_slurm_here(cluster: Cluster, monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patch:
         patch.setenv("PATH", "/nowhere")
         with pytest.raises(BackendError, match="no sinfo"):
-            facts(Here())
+            cluster_facts(Here())
         found = one(Here())
     assert found.code == "STK171" and 'host = "ssh://' in found.fix
 
@@ -275,7 +275,7 @@ class Printed(Here):
 
 
 def test_what_a_larger_cluster_prints() -> None:
-    found = facts(Printed())
+    found = cluster_facts(Printed())
     assert (found.version, found.max_array) == ("25.05.3", 10001)
     cpu, gpu, cloud = found.partitions["cpu"], found.partitions["gpu"], found.partitions["cloud"]
     assert (cpu.longest, cpu.usual, cpu.most_nodes, cpu.least_nodes) == (7 * 86400, INFINITE, 64, 2)
@@ -318,8 +318,8 @@ def test_where_the_site_chooses_the_partition_any_may_do() -> None:
 
 
 def test_a_cluster_that_tells_little() -> None:
-    found = read("", "", "")
-    assert found == Facts(partitions={}, max_array=1001)
+    found = parse_facts("", "", "")
+    assert found == ClusterFacts(partitions={}, max_array=1001)
     assert found.default is None
 
 

@@ -12,7 +12,7 @@ from tests.slurm.test_script import SITE
 
 from stoker.backends.slurm import backend as slurm
 from stoker.backends.slurm.queue import Controller
-from stoker.backends.slurm.task import Task
+from stoker.backends.slurm.task import SlurmJob
 
 
 @pytest.mark.parametrize("poll", [2, 25])
@@ -30,7 +30,7 @@ def test_the_controller_is_asked_as_often_as_poll_says(
     monkeypatch.setattr(Controller, "rows", rows)
     monkeypatch.setattr(Controller, "details", lambda self, ids: {})
     platform = slurm.SlurmPlatform(attrs.evolve(SITE, scratch=str(tmp_path)), {"poll": poll})
-    task = Task(id="1", folder=str(tmp_path), place=str(tmp_path), nodes=1, memory=0, batch=True)
+    task = SlurmJob(id="1", folder=str(tmp_path), job_folder=str(tmp_path), nodes=1, memory=0, batch=True)
     for second in range(50):
         now = float(second)
         platform.look({"run1/train/1": task})

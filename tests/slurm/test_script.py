@@ -168,7 +168,7 @@ def test_the_interpreter_is_the_drivers_own_where_its_folders_are_seen() -> None
     far = slurm.script([job()], FAR, SlurmSettings(host="ssh://login"), folder=FOLDER, token="t")
     assert "exec python3 -m stoker.worker.boot" in far
     assert f'export PYTHONPATH={FOLDER}/bundle-1"${{PYTHONPATH:+:$PYTHONPATH}}"' in far
-    assert slurm.bundle_place(FAR, SlurmSettings(host="ssh://login"), FOLDER) == f"{FOLDER}/bundle-1"
+    assert slurm.bundle_path(FAR, SlurmSettings(host="ssh://login"), FOLDER) == f"{FOLDER}/bundle-1"
 
 
 def test_a_folder_that_nobody_shares_keeps_checkpoints_for_every_attempt() -> None:
@@ -262,7 +262,7 @@ def test_accelerators_are_asked_for_by_the_sites_names(
 
 def test_every_kind_has_a_name_or_is_known_to_have_none() -> None:
     for name, model in MODELS.items():
-        found = slurmdevices.named(Accelerator(name=name), {})
+        found = slurmdevices.site_name(Accelerator(name=name), {})
         assert (found is None) == (model.vendor in ("tpu", "neuron"))
         assert found is None or (found.guess and found.type and found.type == found.type.lower())
 
@@ -334,7 +334,7 @@ def laid_out(one: Job, folder: Path, **given: Any) -> tuple[str, Path]:
     """A job's script and its own folder, with its document, below a folder whose name has all that shells mind."""
     home = str(folder / "a folder $HOME `date` *")
     site = attrs.evolve(SITE, artifacts=str(folder / "artifacts"), package="", path=(), folder=str(folder), bundle="")
-    here = Path(slurm.place(home, one.run, "t0ken", 0))
+    here = Path(slurm.submission_folder(home, one.run, "t0ken", 0))
     here.mkdir(parents=True)
     source = attrs.evolve(one.step.source, path=str(folder / "train.py"), root=str(folder), module="train")
     one = attrs.evolve(one, step=attrs.evolve(one.step, source=source, outputs=()))
@@ -405,7 +405,7 @@ def test_slurm_reads_the_options_as_they_are_meant(form: str, slurm_cluster: Clu
         options={"nice": 7, "contiguous": True, "begin": "now+1hour"},
     )
     home = str(tmp_path / "a folder, with 100%")
-    Path(slurm.place(home, "run1", "t0ken")).mkdir(parents=True)
+    Path(slurm.submission_folder(home, "run1", "t0ken")).mkdir(parents=True)
     path = tmp_path / "script.sh"
     told = slurm.arguments([one], given, folder=home, token="t0ken")
     text = slurm.script([one], SITE, given, folder=home, token="t0ken")

@@ -112,7 +112,7 @@ def send(slurm_cluster: Cluster, tmp_path: Path) -> Callable[..., Sent]:
         ]
         own, home = SlurmSettings(**(given or {})), str(tmp_path / FOLDER)
         assert len({slurm.group(job, own) for job in jobs}) == 1
-        folder = Path(slurm.place(home, "run1", "t0ken"))
+        folder = Path(slurm.submission_folder(home, "run1", "t0ken"))
         for index, job in enumerate(jobs):
             (folder / str(index)).mkdir(parents=True)
             told = to_json(slurm.specification(job, site, own, folder=home, token="t0ken", index=index, secret="s"))

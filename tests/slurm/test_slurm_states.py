@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from stoker.backends.slurm.states import STATES, Row, accounted, compact, ended, rows, shown
-from stoker.backends.slurm.task import LATE, LOST, Task
+from stoker.backends.slurm.states import STATES, JobRow, compact, end_status, sacct_rows, scontrol_rows, squeue_rows
+from stoker.backends.slurm.task import LATE, LOST, SlurmJob
 from stoker.core.status import CAUSES
 
 QUEUE = """\
@@ -29,7 +29,7 @@ ACCOUNTS = "12_3|CANCELLED by 1000|0:15|01:00:00|n1\n18|OUT_OF_MEMORY|0:125|UNLI
 
 
 def test_rows_of_the_queue() -> None:
-    found = {row.id: row for row in rows(QUEUE)}
+    found = {row.id: row for row in squeue_rows(QUEUE)}
     assert list(found) == ["12_3", "12_[4-9%2]", "13", "14", "15"]
     assert (found["12_3"].stage, found["12_3"].comment, found["12_3"].nodes) == ("running", "5ca1ab1e", "n1")
     assert found["13"].reason == "ReqNodeNotAvail, UnavailableNodes:n[1-2]"
@@ -39,21 +39,21 @@ def test_rows_of_the_queue() -> None:
 
 
 def test_a_job_as_the_controller_shows_it() -> None:
-    (row,) = shown(JOB)
+    (row,) = scontrol_rows(JOB)
     assert (row.id, row.state, row.reason) == ("12_3", "FAILED", "JobLaunchFailure")
     assert (row.code, row.signal, row.nodes, row.limit) == (0, 9, "n[1-2]", "01:00:00")
-    assert list(shown("slurm_load_jobs error: Invalid job id specified\n")) == []
+    assert list(scontrol_rows("slurm_load_jobs error: Invalid job id specified\n")) == []
 
 
 def test_a_job_in_the_accounts() -> None:
-    cancelled, killed = accounted(ACCOUNTS)
+    cancelled, killed = sacct_rows(ACCOUNTS)
     assert (cancelled.id, cancelled.state, cancelled.by) == ("12_3", "CANCELLED", "1000")
     assert (killed.state, killed.code, killed.signal, killed.limit, killed.nodes) == ("OUT_OF_MEMORY", 0, 125, "", "")
 
 
 @pytest.mark.parametrize("state", [state for state, (stage, _) in STATES.items() if stage == "over"])
 def test_every_end_has_a_cause_of_ours(state: str) -> None:
-    status = ended(Row(id="12", state=state, nodes="n1", code=3, limit="01:00:00"), "last words", memory=0)
+    status = end_status(JobRow(id="12", state=state, nodes="n1", code=3, limit="01:00:00"), "last words", memory=0)
     assert status.state == "failed"
     assert status.cause in CAUSES
     assert state in status.message or state in ("CANCELLED", "OUT_OF_MEMORY")
@@ -63,33 +63,33 @@ def test_every_end_has_a_cause_of_ours(state: str) -> None:
 @pytest.mark.parametrize(
     ("row", "errors", "cause", "words"),
     [
-        (Row(id="1", state="OUT_OF_MEMORY", signal=125), "", "host-oom", "limit is 1GiB: Slurm says OUT_OF_MEMORY"),
+        (JobRow(id="1", state="OUT_OF_MEMORY", signal=125), "", "host-oom", "limit is 1GiB: Slurm says OUT_OF_MEMORY"),
         (
-            Row(id="1", state="FAILED", reason="JobLaunchFailure", signal=9),
+            JobRow(id="1", state="FAILED", reason="JobLaunchFailure", signal=9),
             "a\nslurmstepd-n1: error: Exceeded job memory limit\n",
             "host-oom",
             "Exceeded job memory limit",
         ),
         (
-            Row(id="1", state="FAILED", signal=9),
+            JobRow(id="1", state="FAILED", signal=9),
             "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=1.batch.",
             "host-oom",
             "oom-kill event",
         ),
         (
-            Row(id="1", state="FAILED", code=127),
+            JobRow(id="1", state="FAILED", code=127),
             "script.sh: line 9: /x/python: No such file or directory\n",
             "worker-lost",
             "exit code 127; it wrote: script.sh: line 9: /x/python: No such file or directory",
         ),
-        (Row(id="1", state="FAILED", signal=11, reason="None"), "", "worker-lost", "FAILED, signal 11"),
-        (Row(id="1", state="TIMEOUT", limit="01:00:00"), "", "timed-out", "the limit of 01:00:00"),
-        (Row(id="1", state="CANCELLED", by="1000"), "", "killed", "was cancelled by user 1000, not by Stoker"),
-        (Row(id="1", state="NODE_FAIL", nodes="n3"), "", "node-lost", "a node of job 1 failed on n3"),
+        (JobRow(id="1", state="FAILED", signal=11, reason="None"), "", "worker-lost", "FAILED, signal 11"),
+        (JobRow(id="1", state="TIMEOUT", limit="01:00:00"), "", "timed-out", "the limit of 01:00:00"),
+        (JobRow(id="1", state="CANCELLED", by="1000"), "", "killed", "was cancelled by user 1000, not by Stoker"),
+        (JobRow(id="1", state="NODE_FAIL", nodes="n3"), "", "node-lost", "a node of job 1 failed on n3"),
     ],
 )
-def test_how_an_end_is_told(row: Row, errors: str, cause: str, words: str) -> None:
-    status = ended(row, errors, memory=1 << 30)
+def test_how_an_end_is_told(row: JobRow, errors: str, cause: str, words: str) -> None:
+    status = end_status(row, errors, memory=1 << 30)
     assert status.cause == cause
     assert words in status.message
 
@@ -98,8 +98,8 @@ def test_tasks_as_commands_take_them() -> None:
     assert compact({"12": {0, 1, 2, 7}, "13": set(), "14": {3}}) == ["12_[0-2,7]", "13", "14_[3]"]
 
 
-def task(**given: Any) -> Task:
-    return Task(id="12", folder="/f", place="/f/0", nodes=1, memory=0, batch=True, **given)
+def task(**given: Any) -> SlurmJob:
+    return SlurmJob(id="12", folder="/f", job_folder="/f/0", nodes=1, memory=0, batch=True, **given)
 
 
 def result(**given: Any) -> dict[str, bytes]:
@@ -111,8 +111,8 @@ GOOD = result(ok=True)
 STOPPED = result(cause="cancelled")
 
 
-def row(state: str, **given: Any) -> Row:
-    return Row(id="12", state=state, **given)
+def row(state: str, **given: Any) -> JobRow:
+    return JobRow(id="12", state=state, **given)
 
 
 def test_a_good_result_needs_no_queue() -> None:
@@ -124,14 +124,14 @@ def test_a_good_result_needs_no_queue() -> None:
 
 def test_a_result_that_was_ended_from_outside_waits_for_slurms_word() -> None:
     one = task()
-    one.seen(row("RUNNING"), 0.0)
+    one.note_row(row("RUNNING"), 0.0)
     one.read(STOPPED, 1.0)
     assert one.status(1.0) is None and one.wants == "row"
-    one.seen(row("COMPLETING"), 2.0)
+    one.note_row(row("COMPLETING"), 2.0)
     assert one.status(2.0) is None
-    one.seen(row("TIMEOUT"), 3.0)
+    one.note_row(row("TIMEOUT"), 3.0)
     assert one.status(3.0) is None and one.wants == "details"
-    one.told = row("TIMEOUT", limit="01:00:00")
+    one.details = row("TIMEOUT", limit="01:00:00")
     status = one.status(3.0)
     assert status is not None and status.cause == "timed-out"
 
@@ -139,17 +139,17 @@ def test_a_result_that_was_ended_from_outside_waits_for_slurms_word() -> None:
 @pytest.mark.parametrize("exited", [{"code": None, "signal": 15}, {"code": 143, "signal": None}, {}])
 def test_a_worker_that_was_ended_waits_for_slurms_word(exited: dict[str, Any]) -> None:
     one = task()
-    one.seen(row("RUNNING"), 0.0)
+    one.note_row(row("RUNNING"), 0.0)
     one.read(result(exited=exited), 1.0)
     assert one.status(1.0) is None
-    one.seen(row("PREEMPTED"), 2.0)
-    one.told = row("PREEMPTED")
+    one.note_row(row("PREEMPTED"), 2.0)
+    one.details = row("PREEMPTED")
     status = one.status(2.0)
     assert status is not None and status.cause == "preempted"
 
 
 def test_what_we_ended_needs_no_word() -> None:
-    one = task(asked=True)
+    one = task(ending=True)
     one.read(STOPPED, 1.0)
     status = one.status(1.0)
     assert status is not None and status.cause == "cancelled"
@@ -157,14 +157,14 @@ def test_what_we_ended_needs_no_word() -> None:
 
 def test_the_result_of_a_start_that_slurm_repeats_does_not_count() -> None:
     one = task()
-    one.seen(row("RUNNING", start="a"), 0.0)
+    one.note_row(row("RUNNING", start="a"), 0.0)
     one.read(STOPPED, 1.0)
-    one.seen(row("PENDING", reason="BeginTime"), 2.0)
-    one.seen(row("COMPLETING", start="a"), 2.0)
-    one.seen(row("PENDING", reason="BeginTime"), 2.0)
+    one.note_row(row("PENDING", reason="BeginTime"), 2.0)
+    one.note_row(row("COMPLETING", start="a"), 2.0)
+    one.note_row(row("PENDING", reason="BeginTime"), 2.0)
     assert one.status(2.0) is None
     assert [event.note for event in one.events] == ["requeued"]
-    one.seen(row("RUNNING", start="b"), 3.0)
+    one.note_row(row("RUNNING", start="b"), 3.0)
     one.read(STOPPED, 3.0)
     assert one.status(3.0) is None, "it is still the old one"
     one.read(GOOD, 4.0)
@@ -175,8 +175,8 @@ def test_the_result_of_a_start_that_slurm_repeats_does_not_count() -> None:
 def test_a_program_that_ran_to_its_end_has_a_result_that_may_be_late() -> None:
     one = task()
     one.read({"/f/0/out-0": b'\x1estoker {"kind": "up"}\n'}, 0.0)
-    one.seen(row("COMPLETED"), 1.0)
-    one.told = row("COMPLETED", code=0)
+    one.note_row(row("COMPLETED"), 1.0)
+    one.details = row("COMPLETED", code=0)
     assert one.status(1.0) is None
     one.read({}, 2.0)
     assert one.status(1.0 + LATE / 2) is None
@@ -187,9 +187,9 @@ def test_a_program_that_ran_to_its_end_has_a_result_that_may_be_late() -> None:
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED"])
 def test_what_ran_between_two_looks_is_looked_at_before_it_counts_as_lost(state: str) -> None:
     one = task()
-    one.seen(row("PENDING"), 0.0)
-    one.seen(row(state), 2.0)
-    one.told = row(state, code=0)
+    one.note_row(row("PENDING"), 0.0)
+    one.note_row(row(state), 2.0)
+    one.details = row(state, code=0)
     assert one.status(2.0) is None
     one.read(GOOD, 3.0)
     status = one.status(3.0)
@@ -199,8 +199,8 @@ def test_what_ran_between_two_looks_is_looked_at_before_it_counts_as_lost(state:
 def test_a_program_that_never_began_is_not_waited_for() -> None:
     one = task()
     one.read({"/f/0/err-0": b"no python\n"}, 0.0)
-    one.seen(row("FAILED"), 1.0)
-    one.told = row("FAILED", code=127)
+    one.note_row(row("FAILED"), 1.0)
+    one.details = row("FAILED", code=127)
     one.read({}, 2.0)
     status = one.status(2.0)
     assert status is not None and "no python" in status.message
@@ -208,10 +208,10 @@ def test_a_program_that_never_began_is_not_waited_for() -> None:
 
 def test_a_job_that_nobody_mentions_is_unknown_before_it_is_lost() -> None:
     one = task()
-    one.seen(row("RUNNING"), 0.0)
-    one.seen(None, 1.0)
+    one.note_row(row("RUNNING"), 0.0)
+    one.note_row(None, 1.0)
     assert one.status(1.0) is None and one.wants == "details"
-    one.seen(None, 2.0)
+    one.note_row(None, 2.0)
     assert one.status(LOST) is None
     late = one.status(2.0 + LOST)
     assert late is not None and late.cause == "worker-lost"

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from tests.servers.slurm import Cluster, until
 
-from stoker.backends.slurm.why import REASONS, words
+from stoker.backends.slurm.why import REASONS, explain
 
 CODES = [line for line in Path(__file__).with_name("reasons.txt").read_text().splitlines() if not line.startswith("#")]
 
 
 @pytest.mark.parametrize("code", CODES)
 def test_every_code_of_slurms_table_has_words(code: str) -> None:
-    said = words(code, partition="gpu", job="17")
+    said = explain(code, partition="gpu", job="17")
     assert said.endswith(f"({code})"), said
     meaning = said.removesuffix(f" ({code})")
     assert len(meaning.split()) >= 5
@@ -43,24 +43,24 @@ def test_every_word_is_of_a_code_that_slurm_has() -> None:
     ],
 )
 def test_limits_say_whose_and_of_what(code: str, parts: list[str]) -> None:
-    said = words(code, partition="gpu", job="17")
+    said = explain(code, partition="gpu", job="17")
     for part in parts:
         assert part in said
 
 
 def test_the_start_is_told_where_slurm_estimates_it() -> None:
     start = "2031-01-31T14:05:09"
-    assert words("Resources", start=start, today="2031-01-31").endswith("; starts about 14:05 by Slurm's estimate")
-    assert words("Priority", start=start).endswith("; starts about 2031-01-31 14:05 by Slurm's estimate")
+    assert explain("Resources", start=start, today="2031-01-31").endswith("; starts about 14:05 by Slurm's estimate")
+    assert explain("Priority", start=start).endswith("; starts about 2031-01-31 14:05 by Slurm's estimate")
     for unknown in ("", "N/A", "Unknown", "n/a", "soon"):
-        assert "estimate" not in words("Resources", start=unknown)
-    assert "estimate" not in words("JobHeldUser", start=start), "that one is from before it was held"
+        assert "estimate" not in explain("Resources", start=unknown)
+    assert "estimate" not in explain("JobHeldUser", start=start), "that one is from before it was held"
 
 
 def test_what_slurm_adds_is_told_too() -> None:
-    said = words("ReqNodeNotAvail, UnavailableNodes:n[1-2]")
+    said = explain("ReqNodeNotAvail, UnavailableNodes:n[1-2]")
     assert "maintenance" in said and said.endswith("(ReqNodeNotAvail: UnavailableNodes:n[1-2])")
-    assert words("(Resources)") == words("Resources"), "as squeue's %R has it"
+    assert explain("(Resources)") == explain("Resources"), "as squeue's %R has it"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_slurm_adds_is_told_too() -> None:
     ],
 )
 def test_an_unknown_reason_is_told_as_it_is(reason: str, said: str) -> None:
-    assert words(reason) == said
+    assert explain(reason) == said
 
 
 def test_reasons_of_a_real_queue(cluster: Cluster) -> None:
@@ -84,7 +84,7 @@ def test_reasons_of_a_real_queue(cluster: Cluster) -> None:
 
     def said(job: str) -> str:
         reason, start = cluster.run("squeue", "--noheader", f"--jobs={job}", "--format=%r|%S").stdout.strip().split("|")
-        return words(reason, start=start, partition="main", job=job)
+        return explain(reason, start=start, partition="main", job=job)
 
     until(lambda: "in use by other jobs" in said(waiting))
     assert said(held) == f"it is held. Let it go with `scontrol release {held}` (JobHeldUser)"

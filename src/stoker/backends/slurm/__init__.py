@@ -1,1 +1,1 @@
-"""Slurm: what is sent is `script`, how a job is followed `task`; all of it together is `backend`."""
+"""The Slurm backend: `script` makes what is submitted, `task` follows a job, `backend` joins them."""

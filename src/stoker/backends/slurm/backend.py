@@ -1,11 +1,11 @@
 """Slurm: one job for each step, or an array of jobs for steps that are alike, by sbatch.
 
-What is sent is decided in `script`, the cluster's commands are `queue`, and how a job is followed is
-`task`. A job outlives its driver: the next one that has the same to do finds it by its folder and its comment,
-takes over what it has done, and follows it if it still runs.
+`script` makes the batch script, `queue` calls the cluster's commands, and `task` follows a job. A job outlives its
+driver: the next driver with the same job finds it by its folder and its comment, and adopts its result, or follows it
+if it still runs.
 
-Beside what `script` describes, a submission's folder has `jobs.json`, written before: the names of its jobs, their
-keys and the digests of what they ask for; and `submitted`, written after: Slurm's id.
+Beside what `script` describes, a submission's folder has `jobs.json`, written before it is submitted: the names of its
+jobs, their keys and the digests of their requests; and `submitted`, written afterwards: Slurm's id.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from stoker.backends.slurm import script as slurmscript
 from stoker.backends.slurm.orphans import Orphans, jobs_document
 from stoker.backends.slurm.queue import Controller
 from stoker.backends.slurm.settings import SlurmSettings
-from stoker.backends.slurm.task import Task, task_of
-from stoker.backends.slurm.why import words
+from stoker.backends.slurm.task import SlurmJob, slurm_job
+from stoker.backends.slurm.why import explain
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
@@ -38,14 +38,14 @@ from stoker.core.words import dashed_name
 log = logging.getLogger(__name__)
 
 POLL: Final = 2.0
-"""Seconds between two questions to the controller at least; sites ask people not to do it more often.
+"""Seconds between two queries of the controller at least; sites ask users not to query more often.
 https://slurm.schedmd.com/squeue.html#SECTION_PERFORMANCE"""
 LONGEST: Final = 30.0
-"""Seconds between two questions at most, where nothing changes."""
+"""Seconds between two queries at most, where nothing changes."""
 TOKEN: Final = "TOKEN"
-"""In what is only shown; each submission has one of its own."""
+"""The token in a script that is only shown; each submission has its own."""
 KEEP: Final = 60.0
-"""Seconds for which the files of a job stay that is over: its samples are read when its end is told."""
+"""Seconds for which the files of a finished job stay: its samples are read after its end is reported."""
 
 
 class SlurmBackend(Watched):
@@ -59,36 +59,36 @@ class SlurmBackend(Watched):
         super().__init__(SlurmPlatform(site, options))
 
     def check(self, step: StepPlan) -> Iterable[Finding]:
-        """What a cluster cannot give a step, and how it takes the rest; nobody is asked."""
+        """What Slurm cannot give a step, and how it takes the rest; the cluster is not asked."""
         from stoker.backends.slurm.check import check
 
         return check(step, settings_of(step, SlurmSettings, self._options), self._site)
 
     def prove(self, steps: Sequence[StepPlan]) -> Iterator[Finding]:
-        """What this cluster will never give: asked before anything is submitted."""
+        """Requests that this cluster can never meet, checked before anything is submitted."""
         from stoker.backends.slurm.facts import prove
 
         settings = {step.key: settings_of(step, SlurmSettings, self._options) for step in steps}
-        asked = login(SlurmSettings(**self._options).get("host"))
+        machine = login(SlurmSettings(**self._options).get("host"))
         try:
-            yield from prove(steps, settings, asked)
+            yield from prove(steps, settings, machine)
         finally:
-            asked.close()
+            machine.close()
 
     def may_detach(self) -> None:
-        """Refuse a driver on this cluster, where its nodes do not have what it needs; nobody is asked."""
+        """`UsageError` if the nodes lack what a driver needs; the cluster is not asked."""
         from stoker.backends.slurm import detach as slurmdetach
 
         slurmdetach.check(SlurmSettings(**self._options))
 
     def detach(self, argv: Sequence[str], folder: str, name: str, *, output: str) -> str:
-        """Have a small job of the cluster drive a run."""
+        """Submit a small job that drives a run."""
         from stoker.backends.slurm import detach as slurmdetach
 
         return slurmdetach.detach(SlurmSettings(**self._options), argv, folder, name, output=output)
 
     def render(self, job: Job) -> Mapping[str, Any]:
-        """The script that sbatch is given for a job alone, and the document that the job reads."""
+        """The script that sbatch gets for a single job, and the document that the job reads."""
         settings = settings_of(job.step, SlurmSettings, self._options)
         folder = SlurmSettings(**self._options).folder_in(self._site.scratch)
         return {
@@ -99,7 +99,7 @@ class SlurmBackend(Watched):
 
 
 class SlurmPlatform:
-    """One cluster, as a watch needs it; all of it in the watch's thread."""
+    """One cluster, for `Watched`; all calls are in the watch's thread."""
 
     def __init__(self, site: Site, options: Mapping[str, Any]) -> None:
         self._site = site
@@ -115,25 +115,25 @@ class SlurmPlatform:
         self._folder = ""
         self._largest = 0
         self._orphans: Orphans | None = None
-        self._over: list[tuple[float, Task]] = []
+        self._over: list[tuple[float, SlurmJob]] = []
         self._open: dict[str, int] = {}
         self._adopted: set[str] = set()
 
     # Sending
 
     def find(self, jobs: Sequence[Job]) -> Mapping[str, Any]:
-        """Jobs that an earlier driver sent, or that we sent ourselves and did not hear the answer of."""
+        """Adopt jobs that an earlier driver sent, or that this one sent without getting an answer."""
         if self._orphans is None:
             self._orphans = Orphans(self._login, self._controller, self._home(), jobs[0].run)
-        found = self._orphans.taken(jobs, self._options)
-        for task in found.values():
+        adopted = self._orphans.adopt(jobs, self._options)
+        for task in adopted.values():
             self._open[task.folder] = self._open.get(task.folder, 0) + 1
-            self._adopted.add(task.folder)  # others of it may be taken over later
+            self._adopted.add(task.folder)  # other jobs of it may be adopted later
         self._hurry()
-        return found
+        return adopted
 
     def send(self, jobs: Sequence[Job]) -> Mapping[str, Any]:
-        """One sbatch for each group of alike jobs."""
+        """Submit each group of alike jobs by one sbatch."""
         groups: dict[str, list[Job]] = {}
         for job in jobs:
             settings = settings_of(job.step, SlurmSettings, self._options)
@@ -144,7 +144,7 @@ class SlurmPlatform:
             for first in range(0, len(alike), most):
                 part = alike[first : first + most]
                 try:
-                    answers.update(self._submitted(part))
+                    answers.update(self._submit(part))
                 except Away:
                     if not answers:
                         raise
@@ -155,24 +155,24 @@ class SlurmPlatform:
         self._hurry()
         return answers
 
-    def _submitted(self, jobs: Sequence[Job]) -> dict[str, Task]:
+    def _submit(self, jobs: Sequence[Job]) -> dict[str, SlurmJob]:
         settings = settings_of(jobs[0].step, SlurmSettings, self._options)
         home, token = self._home(), os.urandom(8).hex()
         site = self._at_home(settings, home)
         script = slurmscript.script(jobs, site, settings, folder=home, token=token)
-        folder = slurmscript.place(home, jobs[0].run, token)
+        folder = slurmscript.submission_folder(home, jobs[0].run, token)
         files = {
             f"{folder}/jobs.json": json.dumps(jobs_document(jobs)).encode(),
             f"{folder}/{slurmscript.SCRIPT}": script.encode(),
         }
-        secret, known = os.urandom(16).hex(), credentials(self._site.artifacts, os.environ)
+        secret, opened_store = os.urandom(16).hex(), credentials(self._site.artifacts, os.environ)
         for index, job in enumerate(jobs):
             spec = slurmscript.specification(
-                job, site, settings, folder=home, token=token, index=index, secret=secret, environment=known
+                job, site, settings, folder=home, token=token, index=index, secret=secret, environment=opened_store
             )
             files[f"{folder}/{index}/{slurmscript.DOCUMENT}"] = json.dumps(to_json(spec)).encode()
         assert self._orphans is not None  # `find` comes first
-        self._orphans.doubt(token)  # where no answer comes, `find` looks for it before it is sent again
+        self._orphans.doubt(token)  # without an answer, `find` looks for it before it is sent again
         self._login.write(files)
         try:
             id = self._controller.submit(folder, script)
@@ -184,7 +184,7 @@ class SlurmPlatform:
             raise
         self._orphans.settle(token)
         self._open[folder] = len(jobs)
-        return {job.name: task_of(folder, id, index, len(jobs), job, settings) for index, job in enumerate(jobs)}
+        return {job.name: slurm_job(folder, id, index, len(jobs), job, settings) for index, job in enumerate(jobs)}
 
     def _home(self) -> str:
         if not self._folder:
@@ -192,25 +192,25 @@ class SlurmPlatform:
         return self._folder
 
     def _at_home(self, settings: SlurmSettings, home: str) -> Site:
-        """The site as the nodes have it: with the worker in a folder that they see."""
+        """The site, once the worker is in a folder that the nodes see."""
         if self._site.bundle and not settings.shares:
-            self._login.bring(self._site.bundle, slurmscript.bundle_place(self._site, settings, home))
+            self._login.bring(self._site.bundle, slurmscript.bundle_path(self._site, settings, home))
         return self._site
 
     def _most(self) -> int:
         """The most tasks of an array."""
-        given: int | None = self._settings.get("max_array")
-        if given is not None:
-            return given
+        limit: int | None = self._settings.get("max_array")
+        if limit is not None:
+            return limit
         if not self._largest:
             self._largest = self._controller.largest_array()
         return self._largest
 
-    # Looking
+    # Watching
 
     def look(self, handles: Mapping[str, Any]) -> Mapping[str, JobUpdate]:
-        """What files and queue say; the queue is asked less often."""
-        tasks: dict[str, Task] = dict(handles)
+        """Observe jobs by their files, and less often by the queue."""
+        tasks: dict[str, SlurmJob] = dict(handles)
         pieces = self._read(tasks.values())
         now = time.monotonic()
         try:
@@ -231,14 +231,14 @@ class SlurmPlatform:
             updates[name] = JobUpdate(
                 running=not waits and (task.up or (task.row is not None and task.row.stage == "running")),
                 message=self._message(task),
-                output=pieces.get(task.place, ()),
+                output=pieces.get(task.job_folder, ()),
                 status=status,
                 events=events,
             )
         self._clear(now - KEEP)
         return updates
 
-    def _copy_samples(self, task: Task) -> None:
+    def _copy_samples(self, task: SlurmJob) -> None:
         """Copy a job's samples to this machine, where it does not see the job's folder."""
         for path in () if self._settings.shares else task.samples():
             data = self._login.read(path)
@@ -246,58 +246,58 @@ class SlurmPlatform:
                 here = os.path.join(self._site.scratch, f"samples-{dashed_name(path)[-200:]}")
                 Here().write({here: data})
 
-    def _message(self, task: Task) -> str:
+    def _message(self, task: SlurmJob) -> str:
         """Why a job waits."""
         if self._silent:
             return f"{self._silent}; it is asked again"
         row = task.row
         if row is None or row.stage != "waiting" or row.reason in ("None", ""):
             return ""  # the scheduler has not looked at it yet
-        return words(row.reason, start=row.start, job=task.id)
+        return explain(row.reason, start=row.start, job=task.id)
 
-    def _read(self, tasks: Iterable[Task]) -> dict[str, list[tuple[int, str, bytes]]]:
-        """Output by place. Of a job that is over, all of it: more is asked for until nothing comes."""
+    def _read(self, tasks: Iterable[SlurmJob]) -> dict[str, list[tuple[int, str, bytes]]]:
+        """New output by job folder; of a job that is over, all of it: it is read until nothing more comes."""
         pieces: dict[str, list[tuple[int, str, bytes]]] = {}
-        rest = [task for task in tasks if self._worth_reading(task)]
-        while rest:
+        unread = [task for task in tasks if self._worth_reading(task)]
+        while unread:
             files: dict[str, int] = {}
-            for task in rest:
+            for task in unread:
                 files.update(task.files())
-            found = self._login.tails(files)
+            contents = self._login.tails(files)
             now = time.monotonic()
-            again = []
-            for task in rest:
-                news = {path: data for path in task.files() if (data := found.get(path))}
+            unfinished = []
+            for task in unread:
+                chunks = {path: data for path in task.files() if (data := contents.get(path))}
                 had = task.result is not None
-                pieces.setdefault(task.place, []).extend(task.read(news, now))
-                if task.result is not None and (news or not had):
-                    again.append(task)
-            rest = again
+                pieces.setdefault(task.job_folder, []).extend(task.read(chunks, now))
+                if task.result is not None and (chunks or not had):
+                    unfinished.append(task)
+            unread = unfinished
         return pieces
 
-    def _worth_reading(self, task: Task) -> bool:
-        """By SSH, files of those that wait are not looked for."""
+    def _worth_reading(self, task: SlurmJob) -> bool:
+        """Whether a job may have files: over SSH, those of waiting jobs are not read."""
         far = self._settings.get("host") is not None
         return not far or task.up or task.row is None or task.row.stage != "waiting"
 
-    def _ask(self, tasks: Sequence[Task], now: float) -> None:
-        """Ask about all jobs at once, if it is time, and about some of them more."""
+    def _ask(self, tasks: Sequence[SlurmJob], now: float) -> None:
+        """Query the queue for all jobs if it is due, and details of those that need them."""
         if now < self._due:
             return
         self._asked = now
-        known = self._controller.rows({task.id.partition("_")[0] for task in tasks})
+        rows = self._controller.rows({task.id.partition("_")[0] for task in tasks})
         self._silent = ""
         changed = False
         for task in tasks:
-            row = known.get(task.id)
+            row = rows.get(task.id)
             changed = changed or row is None or task.row is None or row.state != task.row.state
-            task.seen(row, now)
+            task.note_row(row, now)
             task.status(now)
         puzzling = {task.id.partition("_")[0] for task in tasks if task.wants == "details"}
         if puzzling:
             details = self._controller.details(puzzling)
             for task in tasks:
-                task.told = details.get(task.id, task.told)
+                task.details = details.get(task.id, task.details)
         urgent = any(task.wants for task in tasks)
         self._pause = self._poll if changed or urgent else min(self._pause * 1.5, max(LONGEST, self._poll))
         self._due = time.monotonic() + self._pause
@@ -309,42 +309,42 @@ class SlurmPlatform:
     # Ending
 
     def end(self, handles: Mapping[str, Any], *, grace: float) -> None:
-        """Ask by SIGTERM, or end at once."""
-        tasks: list[Task] = list(handles.values())
+        """End jobs: by SIGTERM, or at once where there is no grace."""
+        tasks: list[SlurmJob] = list(handles.values())
         for task in tasks:
-            task.asked, task.forced = True, not grace
+            task.ending, task.forced = True, not grace
         self._hurry()
         if not grace:
-            self._controller.cancel(grouped(tasks))
+            self._controller.cancel(ids_of(tasks))
             return
         for batch in (True, False):
-            some = [task for task in tasks if task.batch == batch]
-            if some:
-                self._controller.ask(grouped(some), batch=batch)
+            signalled = [task for task in tasks if task.batch == batch]
+            if signalled:
+                self._controller.ask(ids_of(signalled), batch=batch)
 
     def forget(self, handle: Any) -> None:
-        """The files of a job that is over go after a while, those of its submission with the last."""
-        task: Task = handle
+        """Remove the files of a finished job after a while, its submission's with the last one."""
+        task: SlurmJob = handle
         self._over.append((time.monotonic(), task))
         if task.missing is not None or task.comes_again:
-            # It was taken for lost, and may still come; or it is done, and Slurm would start it again.
-            self._controller.cancel(grouped([task]))
+            # It counted as lost and may still start; or it is done, and Slurm would start it again.
+            self._controller.cancel(ids_of([task]))
 
     def _clear(self, before: float) -> None:
-        """Take away the files of jobs that were over at a time."""
+        """Remove the files of jobs that were over before a time."""
         if not self._over or self._over[0][0] > before:
             return
         old = [task for at, task in self._over if at <= before]
         self._over = self._over[len(old) :]
-        gone = []
+        paths = []
         for task in old:
             self._open[task.folder] -= 1
             whole = self._open[task.folder] == 0 and task.folder not in self._adopted
-            gone.append(task.folder if whole else task.place)
-        self._login.remove(gone)
+            paths.append(task.folder if whole else task.job_folder)
+        self._login.remove(paths)
 
     def close(self) -> None:
-        """Take away what is over, end what nobody took over, and hang up."""
+        """Remove the files of finished jobs, end jobs that were not adopted, and close the login."""
         try:
             self._clear(float("inf"))
             self._login.remove([folder for folder in self._adopted if self._open[folder] == 0])
@@ -356,10 +356,10 @@ class SlurmPlatform:
             self._login.close()
 
 
-def grouped(tasks: Iterable[Task]) -> dict[str, set[int]]:
-    """Slurm's ids, of arrays with their tasks."""
-    found: dict[str, set[int]] = {}
+def ids_of(tasks: Iterable[SlurmJob]) -> dict[str, set[int]]:
+    """The jobs' ids in Slurm, those of arrays with the tasks."""
+    ids: dict[str, set[int]] = {}
     for task in tasks:
         id, array, index = task.id.partition("_")
-        found.setdefault(id, set()).update([int(index)] if array else [])
-    return found
+        ids.setdefault(id, set()).update([int(index)] if array else [])
+    return ids

@@ -1,6 +1,6 @@
-"""What Slurm makes of each field of a step's request: honoured, translated, or refused with what to do.
+"""Checks each field of a step's request: Slurm honours it, or it is translated, or refused with advice.
 
-Nothing is asked of the cluster here; what it has is for `facts`.
+The cluster is not asked here; `facts` compares requests with what it has.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import attrs
 
 from stoker.backends.base.leasing import OWN_VISIBILITY
 from stoker.backends.base.mounts import Mount
-from stoker.backends.slurm.devices import GPU, asked
+from stoker.backends.slurm.devices import GPU, device_request
 from stoker.backends.slurm.facts import part_of
 from stoker.backends.slurm.script import OWN
 from stoker.backends.slurm.settings import SlurmSettings
@@ -39,15 +39,15 @@ WARNED_TOO_EARLY: Final = "STK164"
 NOT_COUNTED: Final = "STK165"
 WAITS_FOR_GPU: Final = "STK166"
 _OF_AN_IMAGE: Final = frozenset({"parent_image", "skip_build", "environment", "runtime_environment"})
-"""What is honoured of an image that is used as it is."""
+"""Fields that are honoured for an image that is used as it is."""
 _OF_A_BUILD: Final = frozenset({"target_repository", "image_tag", "prevent_build_reuse", "python_package_installer"})
-"""What says only how an image is built and where it is put: it changes nothing for one that is there."""
+"""Fields of an image's build and its target: they change nothing for an image that exists."""
 _GRES: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*(:[A-Za-z0-9_.+-]+)?")
 _SEPARATORS: Final = frozenset(":,")
 
 
 def check(step: StepPlan, settings: SlurmSettings, site: Site) -> Iterator[Finding]:
-    """Field by field."""
+    """The findings of a step's request, field by field."""
     report = reporter_of(step)
     yield from _size(step.settings.resources, report)
     yield from _devices(step, settings, report)
@@ -57,8 +57,12 @@ def check(step: StepPlan, settings: SlurmSettings, site: Site) -> Iterator[Findi
     yield from _times(step, settings, report)
 
 
-def _size(wanted: ResourceSettings, report: Reporter) -> Iterator[Finding]:
-    cpus, memory, shared = wanted.get("cpu_count", 0.0), wanted.get("memory", 0), wanted.get("shared_memory", 0)
+def _size(resources: ResourceSettings, report: Reporter) -> Iterator[Finding]:
+    cpus, memory, shared = (
+        resources.get("cpu_count", 0.0),
+        resources.get("memory", 0),
+        resources.get("shared_memory", 0),
+    )
     if math.ceil(cpus) != cpus:
         what = f"asks for {cpus:g} CPUs; it gets {math.ceil(cpus)}"
         yield report.translated(WHOLE_CPUS, what, "Slurm gives whole CPUs")
@@ -70,7 +74,7 @@ def _size(wanted: ResourceSettings, report: Reporter) -> Iterator[Finding]:
         what = f"asks for {size_text(shared)} of shared memory; it has the node's /dev/shm, in containers too"
         why = "Slurm gives none: how large that is says the node, half of its memory where nobody changed it"
         yield report.translated(SHARED_MEMORY, what, why)
-    for name, amount in wanted.get("extended", {}).items():
+    for name, amount in resources.get("extended", {}).items():
         if not _GRES.fullmatch(name):
             what = f"asks for the extended resource '{name}', which is no name of a GRES"
             yield report.refused(NO_GRES, what, 'a GRES is called "name" or "name:type"', "resources.extended=null")
@@ -84,19 +88,19 @@ def _size(wanted: ResourceSettings, report: Reporter) -> Iterator[Finding]:
 
 
 def _devices(step: StepPlan, settings: SlurmSettings, report: Reporter) -> Iterator[Finding]:
-    wanted = step.settings.resources
-    own = sorted((set(NO_DEVICES) | {"GPU_DEVICE_ORDINAL"}) & step.settings.environment.keys())
-    if own:
-        what = f"its environment sets {', '.join(own)}"
+    resources = step.settings.resources
+    variables = sorted((set(NO_DEVICES) | {"GPU_DEVICE_ORDINAL"}) & step.settings.environment.keys())
+    if variables:
+        what = f"its environment sets {', '.join(variables)}"
         why = "which devices a step sees follows from what Slurm gives it, and another job may hold these"
-        fix = f"remove {own[0]}, and ask for devices: resources=ResourceSettings(gpu_count=1)"
+        fix = f"remove {variables[0]}, and ask for devices: resources=ResourceSettings(gpu_count=1)"
         yield report.error(OWN_VISIBILITY, what, why, fix)
-    found = asked(wanted, settings)
-    if found.problem is not None:
-        yield report.error(found.problem.code, found.problem.what, found.problem.why, found.problem.fix)
-    for told in found.told:
-        yield report.translated(TYPE_TAKEN, told, "what a site calls a kind, gres_types of SlurmSettings says")
-    if wanted.gpus_per_node and step.settings.accelerator_policy == "prefer":
+    request = device_request(resources, settings)
+    if request.problem is not None:
+        yield report.error(request.problem.code, request.problem.what, request.problem.why, request.problem.fix)
+    for remark in request.remarks:
+        yield report.translated(TYPE_TAKEN, remark, "what a site calls a kind, gres_types of SlurmSettings says")
+    if resources.gpus_per_node and step.settings.accelerator_policy == "prefer":
         what = 'has accelerator_policy="prefer"; its job waits for accelerators all the same'
         why = "Slurm cannot be asked to give what there is; without a device where it runs, it runs on the CPU"
         yield report.translated(WAITS_FOR_GPU, what, why)
@@ -115,14 +119,14 @@ def _spot(step: StepPlan, settings: SlurmSettings, report: Reporter) -> Iterator
 
 
 def _image(step: StepPlan, settings: SlurmSettings, site: Site, report: Reporter) -> Iterator[Finding]:
-    """Whether the image can be run; without one, `container` and `mounts` have nothing to say."""
+    """Whether the image can be run; without one, `container` and `mounts` are not used."""
     docker = step.settings.docker
     if docker is not None and (docker.skip_build is not True or not value_or(docker.parent_image, "")):
         what = "asks for an image that is to be built" if docker.skip_build is not True else "names no image"
         why = "a cluster's nodes run images that are there already: in a registry, or as a file that they see"
         fix = "docker.skip_build=true with docker.parent_image=REGISTRY/NAME:TAG, or docker=null"
         yield report.refused(NOT_BUILT, what, why, fix)
-    elif docker is not None and (lost := _ignored(docker)):
+    elif docker is not None and (lost := _unsupported_fields(docker)):
         what = f"asks for the image {docker.parent_image} as it is, and {', '.join(lost)} would be ignored"
         why = "nothing is put into an image here, and in it the step runs as you"
         yield report.refused(NOT_BUILT, what, why, f"docker.{lost[0]}=null")
@@ -134,7 +138,7 @@ def _image(step: StepPlan, settings: SlurmSettings, site: Site, report: Reporter
         yield from _mounts(step, settings, site, report)
 
 
-def _ignored(docker: DockerSettings) -> list[str]:
+def _unsupported_fields(docker: DockerSettings) -> list[str]:
     """Fields that an image which is used as it is cannot honour."""
     names = (field.name for field in attrs.fields(DockerSettings))
     return [name for name in names if name not in _OF_AN_IMAGE | _OF_A_BUILD and value_or(getattr(docker, name), None)]
@@ -156,7 +160,7 @@ def _mounts(step: StepPlan, settings: SlurmSettings, site: Site, report: Reporte
 
 
 def _places(step: StepPlan, settings: SlurmSettings, site: Site, report: Reporter) -> Iterator[Finding]:
-    """Where the job finds what it needs."""
+    """Whether the nodes have the artifact store and the packages that the job needs."""
     store, far = site.artifacts, not settings.shares
     if store.startswith("memory:") or (far and "://" not in store):
         what = f"runs on a cluster whose nodes do not see the artifact store {store}"
@@ -197,5 +201,5 @@ def _times(step: StepPlan, settings: SlurmSettings, report: Reporter) -> Iterato
 
 
 def _part(step: StepPlan) -> str:
-    """How `--set` calls the settings of the part of the stack that the step runs on."""
+    """The name in `--set` of the settings of the part of the stack that the step runs on."""
     return f"{part_of(step)}.slurm"

@@ -1,7 +1,7 @@
-"""What a cluster of Slurm has, as its commands tell: partitions with their limits, and nodes in groups that are alike.
+"""A cluster's partitions with their limits, and its nodes in groups of equal ones, as Slurm's commands print them.
 
 Fields are those of `sinfo` and `scontrol` from Slurm 20.11 to 25.05 (https://slurm.schedmd.com/sinfo.html,
-https://slurm.schedmd.com/scontrol.html); one that is missing is no limit.
+https://slurm.schedmd.com/scontrol.html); a missing one is no limit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stoker.backends.base.platforms import Away
 from stoker.core.errors import BackendError
 
 FRESH: Final = 60.0
-"""Seconds for which what was learnt holds: a cluster's shape changes by the day, a plan is made in seconds."""
+"""Seconds for which facts are kept: a cluster changes by the day, a plan is made in seconds."""
 UNLIMITED: Final = float("inf")
 _GROUPS: Final = ("sinfo", "--all", "--noheader", "--exact", "--format=%R|%D|%c|%m|%d|%f|%G|%T|%N")
 _PARTITIONS: Final = ("scontrol", "--all", "--oneliner", "show", "partition")
@@ -26,124 +26,139 @@ _CONFIG: Final = ("scontrol", "show", "config")
 _ENVIRONMENT: Final = ("env",)
 _NOTHING: Final = frozenset({"", "(null)", "N/A", "NONE", "n/a", "(null type)"})
 _FACTORS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-"""What a count of GRES may end with: https://slurm.schedmd.com/gres.conf.html#OPT_Count"""
+"""Suffixes of a count of GRES: https://slurm.schedmd.com/gres.conf.html#OPT_Count"""
 
 
 @attrs.frozen(kw_only=True)
 class Gres:
-    """What each node of a group has of a generic resource: "gpu" of type "h100", 4 times; no type is empty."""
+    """A generic resource of each node of a group."""
 
     name: str
+    """Such as "gpu"."""
     type: str
+    """Such as "h100"; empty where it has none."""
     count: int
 
 
 @attrs.frozen(kw_only=True)
 class Group:
-    """Nodes of a partition that are alike; `memory` and `disk` of each in MiB. `names` is Slurm's own text for them."""
+    """Nodes of a partition that are alike; the values are those of each node."""
 
     partition: str
     nodes: int
+    """How many they are."""
     cpus: int
     memory: int
+    """MiB."""
     disk: int
+    """MiB."""
     features: frozenset[str]
     gres: tuple[Gres, ...]
     state: str
     names: str = ""
+    """The nodes' names as Slurm lists them."""
 
     def has(self, name: str, type: str = "") -> int:
         """How many of a resource each node has, of a type or of any."""
-        return sum(one.count for one in self.gres if one.name == name and type in ("", one.type))
+        return sum(gres.count for gres in self.gres if gres.name == name and type in ("", gres.type))
 
 
 @attrs.frozen(kw_only=True)
 class Partition:
-    """A partition's limits for one job; times in seconds. `hidden` nodes are in it and are not told of now, as cloud
-    nodes that are off."""
+    """A partition, with its limits for one job."""
 
     name: str
     default: bool = False
+    """Whether jobs that name no partition go to it."""
     state: str = "UP"
     nodes: int = 0
     least_nodes: int = 0
     most_nodes: float = UNLIMITED
     longest: float = UNLIMITED
+    """The longest time limit of a job, in seconds."""
     usual: float = UNLIMITED
+    """The time limit of a job that names none, in seconds."""
     node_cpus: float = UNLIMITED
+    """CPUs of one node that a job may have."""
     node_memory: float = UNLIMITED
+    """MiB of one node that a job may have."""
     qos: str = ""
+    """Its own QOS, which may change the limits; empty without one."""
     accounts: frozenset[str] | None = None
+    """Accounts that may use it; None for all."""
     denied_accounts: frozenset[str] = frozenset()
     qoses: frozenset[str] | None = None
+    """QOS that may be used in it; None for all."""
     denied_qoses: frozenset[str] = frozenset()
     groups: tuple[Group, ...] = ()
+    """Its nodes, as far as Slurm shows them."""
 
     @property
     def hidden(self) -> int:
-        """How many of its nodes nothing is known of."""
+        """How many of its nodes Slurm does not show now, such as cloud nodes that are off."""
         return max(0, self.nodes - sum(group.nodes for group in self.groups))
 
 
 @attrs.frozen(kw_only=True)
-class Facts:
-    """A cluster. `routed`: a plugin of the site's may send a job to another partition than the default one.
-
-    `given` are options of sbatch by environment variables there, such as "SBATCH_PARTITION".
-    """
+class ClusterFacts:
+    """A cluster, as far as plans need it."""
 
     partitions: Mapping[str, Partition]
     version: str = ""
+    """Slurm's."""
     max_array: int = 1001
+    """MaxArraySize."""
     routed: bool = False
-    given: Mapping[str, str] = attrs.field(factory=dict)
+    """Whether a plugin of the site's may send a job to another partition than the default one."""
+    environment: Mapping[str, str] = attrs.field(factory=dict)
+    """Options of sbatch by environment variables of the login, such as "SBATCH_PARTITION"."""
 
     @property
     def default(self) -> Partition | None:
-        """Where a job goes that names no partition."""
-        return next((one for one in self.partitions.values() if one.default), None)
+        """The partition of jobs that name none."""
+        return next((partition for partition in self.partitions.values() if partition.default), None)
 
 
-_known: WeakKeyDictionary[Login, tuple[float, Facts]] = WeakKeyDictionary()
+_cache: WeakKeyDictionary[Login, tuple[float, ClusterFacts]] = WeakKeyDictionary()
 
 
-def facts(login: Login) -> Facts:
-    """What the cluster has, asked at most once a minute for a login.
+def cluster_facts(login: Login) -> ClusterFacts:
+    """The facts of a login's cluster, read at most once a minute.
 
     Raises `Away` where the host or the controller does not answer, `BackendError` where there is no Slurm.
     """
-    asked, found = _known.get(login, (-FRESH, None))
-    if found is None or time.monotonic() - asked >= FRESH:
-        found = read(*(_said(login, command) for command in (_GROUPS, _PARTITIONS, _CONFIG, _ENVIRONMENT)))
-        _known[login] = (time.monotonic(), found)
-    return found
+    read_at, facts = _cache.get(login, (-FRESH, None))
+    if facts is None or time.monotonic() - read_at >= FRESH:
+        facts = parse_facts(*(_output_of(login, command) for command in (_GROUPS, _PARTITIONS, _CONFIG, _ENVIRONMENT)))
+        _cache[login] = (time.monotonic(), facts)
+    return facts
 
 
-def read(groups: str, partitions: str, config: str, environment: str = "") -> Facts:
-    """The facts in what the commands print."""
-    told = {name: text for line in config.splitlines() for name, text in [_pair(line)] if name}
+def parse_facts(groups: str, partitions: str, config: str, environment: str = "") -> ClusterFacts:
+    """The facts in the commands' output."""
+    config_values = {name: text for line in config.splitlines() for name, text in [_pair(line)] if name}
     by_partition: dict[str, list[Group]] = {}
     for group in _groups(groups):
         by_partition.setdefault(group.partition, []).append(group)
-    found = {}
+    by_name = {}
     for line in partitions.splitlines():
-        one = _partition(dict(re.findall(r"(\w+)=(\S*)", line)), by_partition)
-        if one is not None:
-            found[one.name] = one
-    plugins = (told.get("JobSubmitPlugins", ""), told.get("CliFilterPlugins", ""))
-    return Facts(
-        partitions=found,
-        version=told.get("SLURM_VERSION", ""),
-        max_array=int(_number(told.get("MaxArraySize", ""), 1001)),
+        partition = _partition(dict(re.findall(r"(\w+)=(\S*)", line)), by_partition)
+        if partition is not None:
+            by_name[partition.name] = partition
+    plugins = (config_values.get("JobSubmitPlugins", ""), config_values.get("CliFilterPlugins", ""))
+    return ClusterFacts(
+        partitions=by_name,
+        version=config_values.get("SLURM_VERSION", ""),
+        max_array=int(_number(config_values.get("MaxArraySize", ""), 1001)),
         routed=any(text not in _NOTHING for text in plugins),
-        given={name: text for name, text in map(_pair, environment.splitlines()) if name.startswith("SBATCH_")},
+        environment={name: text for name, text in map(_pair, environment.splitlines()) if name.startswith("SBATCH_")},
     )
 
 
 def seconds(text: str) -> float:
-    """A limit of time as Slurm writes it: "7-00:00:00", "00:30:00", "30:00", "UNLIMITED"."""
-    days, dash, rest = text.rpartition("-")
-    parts = rest.split(":")
+    """The seconds of a time limit as Slurm writes it: "7-00:00:00", "00:30:00", "30:00", "UNLIMITED"."""
+    days, dash, clock = text.rpartition("-")
+    parts = clock.split(":")
     if not all(part.isdigit() for part in parts) or (dash and not days.isdigit()):
         return UNLIMITED
     hours, minutes, last = (["0"] * (3 - len(parts)) + parts)[:3]
@@ -151,8 +166,8 @@ def seconds(text: str) -> float:
 
 
 def gres_of(text: str) -> tuple[Gres, ...]:
-    """What "gpu:h100:4(S:0-1),gpu:a100:2,neuron:16" says; `no_consume` is part of no type."""
-    found = []
+    """The resources of a text such as "gpu:h100:4(S:0-1),gpu:a100:2,neuron:16"; `no_consume` is part of no type."""
+    entries = []
     for entry in re.split(r",(?![^(]*\))", text):
         words = re.sub(r"\(.*", "", entry.strip()).split(":")
         if words[0] in _NOTHING or words[0].startswith("("):
@@ -160,11 +175,11 @@ def gres_of(text: str) -> tuple[Gres, ...]:
         amount = re.fullmatch(r"(\d+)([KMGT]?)", words[-1]) if len(words) > 1 else None
         count = int(amount[1]) * _FACTORS[amount[2]] if amount is not None else 1
         types = [word for word in (words[1:-1] if amount is not None else words[1:]) if word != "no_consume"]
-        found.append(Gres(name=words[0], type=":".join(types), count=count))
-    return tuple(found)
+        entries.append(Gres(name=words[0], type=":".join(types), count=count))
+    return tuple(entries)
 
 
-def _said(login: Login, command: Sequence[str]) -> str:
+def _output_of(login: Login, command: Sequence[str]) -> str:
     ran = login.run(command)
     if ran.code == NOT_FOUND:
         raise BackendError(
@@ -230,8 +245,8 @@ def _names(text: str) -> frozenset[str] | None:
 
 def _number(text: str, default: float = 0) -> float:
     """The number that a text begins with: "4", "4+", "4000M"."""
-    found = re.match(r"\d+", text)
-    return int(found[0]) if found else default
+    match = re.match(r"\d+", text)
+    return int(match[0]) if match else default
 
 
 def _pair(line: str) -> tuple[str, str]:

@@ -1,9 +1,9 @@
-"""How accelerators are asked of Slurm: names of the catalog as the types, GRES or features that a site calls them.
+"""How accelerators are requested from Slurm: the catalog's names become a site's types, GRES or features.
 
 Slurm knows a GPU by a type that the site's administrator chose (https://slurm.schedmd.com/gres.html), and takes one
 type in a request. Among alternatives it can choose only where they are features of nodes: `--constraint="h100|a100"`
-(https://slurm.schedmd.com/sbatch.html#OPT_constraint). Otherwise the first one is asked for, and that is said. Nothing
-of a site is known here but `gres_types`; whether a type is there is proved against the cluster.
+(https://slurm.schedmd.com/sbatch.html#OPT_constraint). Otherwise the first one is requested, with a remark. All that
+is known of a site here is `gres_types`; `facts` checks whether the cluster has a type.
 """
 
 from __future__ import annotations
@@ -28,23 +28,26 @@ _WAY: Final = 'gres_types={"H100": "h100"} of SlurmSettings says what the site c
 
 
 @attrs.frozen(kw_only=True)
-class Named:
-    """What a site calls a kind: the GRES and its type, or the feature of its nodes. `guess`: nobody said so."""
+class SiteName:
+    """A site's name for a kind of device: a GRES and its type, or a feature of nodes."""
 
     gres: str = GPU
     type: str = ""
+    """Empty for any type."""
     feature: str = ""
+    """The feature of nodes that have the kind; empty where the type tells it."""
     guess: bool = False
+    """Whether the name is guessed, because `gres_types` lacks the kind."""
 
     @property
     def text(self) -> str:
-        """As `--gres` takes it, without a count."""
+        """The value for `--gres`, without a count."""
         return f"{self.gres}:{self.type}" if self.type else self.gres
 
 
 @attrs.frozen(kw_only=True)
 class DeviceProblem:
-    """Why Slurm cannot be asked for some devices, as the parts of a finding."""
+    """Why accelerators cannot be requested: the parts of a finding."""
 
     code: str
     what: str
@@ -53,114 +56,126 @@ class DeviceProblem:
 
 
 @attrs.frozen(kw_only=True)
-class Asked:
-    """The accelerators of each node as Slurm is asked for them. `constraint` has features, with those that settings
-    give; `told` says in words where it is not literally what the step asks for."""
+class DeviceRequest:
+    """The request for the accelerators of each node."""
 
-    named: Named | None = None
+    name: SiteName | None = None
+    """None for a step without accelerators."""
     count: int = 0
     constraint: str = ""
-    told: tuple[str, ...] = ()
+    """Features of nodes, with those of the settings."""
+    remarks: tuple[str, ...] = ()
+    """Sentences about differences from what the step asks for."""
     problem: DeviceProblem | None = None
+    """Why there is no request; None where there is one."""
 
     def gres(self, settings: SlurmSettings, extended: Mapping[str, float]) -> tuple[str, ...]:
-        """The entries of `--gres`; GPUs are not among them where they are asked for by another option."""
-        found = [] if self.named is None or self.per_node(settings) else [f"{self.named.text}:{self.count}"]
-        return (*found, *(f"{name}:{round(amount)}" for name, amount in sorted(extended.items())))
+        """The entries of `--gres`, without GPUs where another option requests them."""
+        entries = [] if self.name is None or self.per_node(settings) else [f"{self.name.text}:{self.count}"]
+        return (*entries, *(f"{name}:{round(amount)}" for name, amount in sorted(extended.items())))
 
     def per_node(self, settings: SlurmSettings) -> str:
-        """The value of `--gpus-per-node`, where that is how GPUs are asked for."""
-        if self.named is None or self.named.gres != GPU or settings.get("gpus_as", "gres") == "gres":
+        """The value of `--gpus-per-node`, where that option requests GPUs; else empty."""
+        if self.name is None or self.name.gres != GPU or settings.get("gpus_as", "gres") == "gres":
             return ""
-        return f"{self.named.type}:{self.count}" if self.named.type else str(self.count)
+        return f"{self.name.type}:{self.count}" if self.name.type else str(self.count)
 
 
-def asked(resources: ResourceSettings, settings: SlurmSettings) -> Asked:
-    """How a step's accelerators are asked for, or why they cannot be."""
-    count, own = resources.gpus_per_node, settings.get("constraint", "")
+def device_request(resources: ResourceSettings, settings: SlurmSettings) -> DeviceRequest:
+    """The request for a step's accelerators, or why there can be none."""
+    count, constraint = resources.gpus_per_node, settings.get("constraint", "")
     if not count:
-        return Asked(constraint=own)
+        return DeviceRequest(constraint=constraint)
     if resources.get("share"):
-        return Asked(problem=_shared(resources))
+        return DeviceRequest(problem=_no_sharing(resources))
     types = settings.get("gres_types", {})
     kinds: Sequence[Accelerator] = resources.get("accelerators", ())
-    told: list[str] = []
+    remarks: list[str] = []
     if not kinds and (resources.get("gpu_memory") or resources.get("gpu_vendor")):
-        kinds, problem = _picked(resources, types)
+        kinds, problem = _pick_kind(resources, types)
         if problem is not None:
-            return Asked(problem=problem)
-        told.append(f"{_wanted(resources)} is asked for as {kinds[0]}, by gres_types")
+            return DeviceRequest(problem=problem)
+        remarks.append(f"{_request_text(resources)} is asked for as {kinds[0]}, by gres_types")
     if not kinds:
-        return Asked(named=Named(), count=count, constraint=own)
-    found = {kind: named(kind, types) for kind in kinds}
-    unknown = next((kind for kind, one in found.items() if one is None), None)
+        return DeviceRequest(name=SiteName(), count=count, constraint=constraint)
+    site_names = {kind: site_name(kind, types) for kind in kinds}
+    unknown = next((kind for kind, name in site_names.items() if name is None), None)
     if unknown is not None:
-        return Asked(problem=_unknown(unknown))
-    return _of_kinds({kind: one for kind, one in found.items() if one is not None}, resources, own, told)
+        return DeviceRequest(problem=_unknown_kind(unknown))
+    return _of_kinds(
+        {kind: name for kind, name in site_names.items() if name is not None}, resources, constraint, remarks
+    )
 
 
-def named(kind: Accelerator, types: Mapping[str, str]) -> Named | None:
-    """What the site calls a kind; None where nobody can guess.
+def site_name(kind: Accelerator, types: Mapping[str, str]) -> SiteName | None:
+    """The site's name for a kind; None where it cannot be guessed.
 
-    A GPU is guessed to be called by the chip alone, in small letters: "A100-80GB" by "a100"; its MIG slice by both:
+    The guess for a GPU is the chip alone, in small letters: "A100-80GB" by "a100"; its MIG slice by both:
     "a100_1g.10gb", which is what sites make of the names that AutoDetect=nvml finds
     (https://slurm.schedmd.com/gres.html#MIG_Management).
     """
     whole = types.get(kind.name)
-    said = types.get(f"{kind.name}/{kind.slice}") if kind.slice else whole
-    if said:
-        return _said(said)
+    text = types.get(f"{kind.name}/{kind.slice}") if kind.slice else whole
+    if text:
+        return _parse_site_name(text)
     if kind.slice and whole and not whole.startswith((FEATURE, OF_ITS_OWN)):
-        return Named(type=f"{whole}_{kind.slice}", guess=True)
+        return SiteName(type=f"{whole}_{kind.slice}", guess=True)
     if VENDORS.load(kind.model.vendor).noun != "GPU":
         return None  # each site has a name of its own for these
     chip = kind.name.partition("-")[0].lower()
-    return Named(type=f"{chip}_{kind.slice}" if kind.slice else chip, guess=True)
+    return SiteName(type=f"{chip}_{kind.slice}" if kind.slice else chip, guess=True)
 
 
-def _said(text: str) -> Named:
+def _parse_site_name(text: str) -> SiteName:
     if text.startswith(FEATURE):
-        return Named(feature=text.removeprefix(FEATURE))
+        return SiteName(feature=text.removeprefix(FEATURE))
     if text.startswith(OF_ITS_OWN):
         gres, _, type = text.removeprefix(OF_ITS_OWN).partition(":")
-        return Named(gres=gres, type=type)
-    return Named(type=text)
+        return SiteName(gres=gres, type=type)
+    return SiteName(type=text)
 
 
-def _of_kinds(found: Mapping[Accelerator, Named], resources: ResourceSettings, own: str, told: list[str]) -> Asked:
+def _of_kinds(
+    site_names: Mapping[Accelerator, SiteName], resources: ResourceSettings, constraint_set: str, remarks: list[str]
+) -> DeviceRequest:
     """One request of all alternatives, if Slurm can choose among them; else of the first."""
-    first = next(iter(found))
-    counts = {kind.count or resources.gpus_per_node for kind in found}
-    features = [one.feature for one in found.values()]
+    first = next(iter(site_names))
+    counts = {kind.count or resources.gpus_per_node for kind in site_names}
+    features = [other.feature for other in site_names.values()]
     count = first.count or resources.gpus_per_node
     if all(features) and len(counts) == 1:
         choice = "|".join(dict.fromkeys(features))
         several = "|" in choice
         if several and resources.get("nodes", 1) > 1:
             choice = f"[{choice}]"  # all nodes of one kind
-        if own and (several or _COMPOUND & set(own) - {"&"}):
-            return Asked(problem=_two_constraints(own, choice))
-        return Asked(named=Named(), count=count, constraint=f"{own}&{choice}" if own else choice, told=tuple(told))
-    name = found[first]
-    others = [str(kind) for kind, one in found.items() if one != name or (kind.count or count) != count]
+        if constraint_set and (several or _COMPOUND & set(constraint_set) - {"&"}):
+            return DeviceRequest(problem=_two_constraints(constraint_set, choice))
+        return DeviceRequest(
+            name=SiteName(),
+            count=count,
+            constraint=f"{constraint_set}&{choice}" if constraint_set else choice,
+            remarks=tuple(remarks),
+        )
+    name = site_names[first]
+    others = [str(kind) for kind, other in site_names.items() if other != name or (kind.count or count) != count]
     if others:
-        told.append(f"{first} is asked for, and not {' or '.join(others)}: Slurm takes one type for a request")
+        remarks.append(f"{first} is asked for, and not {' or '.join(others)}: Slurm takes one type for a request")
     if name.guess and name.type != first.name.lower():
-        told.append(f"{attrs.evolve(first, count=None)} is asked for as the type '{name.type}'")
-    if name.feature and own and _COMPOUND & set(own) - {"&"}:
-        return Asked(problem=_two_constraints(own, name.feature))
-    constraint = "&".join(filter(None, (own, name.feature)))
-    return Asked(named=name, count=count, constraint=constraint, told=tuple(told))
+        remarks.append(f"{attrs.evolve(first, count=None)} is asked for as the type '{name.type}'")
+    if name.feature and constraint_set and _COMPOUND & set(constraint_set) - {"&"}:
+        return DeviceRequest(problem=_two_constraints(constraint_set, name.feature))
+    constraint = "&".join(filter(None, (constraint_set, name.feature)))
+    return DeviceRequest(name=name, count=count, constraint=constraint, remarks=tuple(remarks))
 
 
-def _picked(
+def _pick_kind(
     resources: ResourceSettings, types: Mapping[str, str]
 ) -> tuple[Sequence[Accelerator], DeviceProblem | None]:
-    """The smallest kind of the site's that has the memory and is of the vendor that the step asks for."""
+    """The site's smallest kind with the memory and of the vendor that the step asks for."""
     memory, vendor = resources.get("gpu_memory", 0), resources.get("gpu_vendor", "")
-    fitting = [kind for kind in _kinds(types) if _least(kind) >= memory and (not vendor or kind.model.is_by(vendor))]
-    if fitting:
-        best = min(fitting, key=lambda kind: (bool(kind.slice), _least(kind)))
+    suitable = [kind for kind in _kinds(types) if _least(kind) >= memory and (not vendor or kind.model.is_by(vendor))]
+    if suitable:
+        best = min(suitable, key=lambda kind: (bool(kind.slice), _least(kind)))
         return (attrs.evolve(best, count=resources.gpus_per_node),), None
     what = f"asks for {describe(resources)}: Slurm knows GPUs by their types only"
     why = "none of those in gres_types is of that kind" if types else "which types would do is not known"
@@ -175,18 +190,18 @@ def _kinds(types: Mapping[str, str]) -> Iterable[Accelerator]:
 
 
 def _least(kind: Accelerator) -> int:
-    """Bytes that each of a kind has, in the smallest size that is sold."""
+    """Bytes of one device, in the smallest size of its kind that is sold."""
     return kind.memory if kind.slice else kind.model.memory[0]
 
 
-def _wanted(resources: ResourceSettings) -> str:
+def _request_text(resources: ResourceSettings) -> str:
     memory, vendor = resources.get("gpu_memory", 0), resources.get("gpu_vendor", "")
     return " and ".join(
         filter(None, (f"gpu_memory={size_text(memory)}" if memory else "", f"gpu_vendor={vendor}" if vendor else ""))
     )
 
 
-def _shared(resources: ResourceSettings) -> DeviceProblem:
+def _no_sharing(resources: ResourceSettings) -> DeviceProblem:
     return DeviceProblem(
         code=A_PART,
         what=f"asks for {describe(resources)}: Slurm gives no bytes of a GPU",
@@ -197,7 +212,7 @@ def _shared(resources: ResourceSettings) -> DeviceProblem:
     )
 
 
-def _unknown(kind: Accelerator) -> DeviceProblem:
+def _unknown_kind(kind: Accelerator) -> DeviceProblem:
     return DeviceProblem(
         code=NO_TYPE,
         what=f"asks for {kind}, which Slurm does not know as a GPU",
@@ -206,16 +221,16 @@ def _unknown(kind: Accelerator) -> DeviceProblem:
     )
 
 
-def _two_constraints(own: str, choice: str) -> DeviceProblem:
+def _two_constraints(constraint: str, choice: str) -> DeviceProblem:
     return DeviceProblem(
         code=TWO_CONSTRAINTS,
-        what=f"asks for nodes with {choice}, and its constraint is '{own}'",
+        what=f"asks for nodes with {choice}, and its constraint is '{constraint}'",
         why="Slurm reads operators from left to right, so that the two cannot be put together safely",
         fix="write both into constraint, and name no accelerators but gpu_count",
     )
 
 
 def vendor_of(resources: ResourceSettings) -> str:
-    """The maker of a step's accelerators, as far as it says; empty where it does not."""
+    """The vendor of a step's accelerators; empty where the step names none."""
     kinds: Any = resources.get("accelerators", ())
     return str(kinds[0].model.vendor) if kinds else str(resources.get("gpu_vendor", ""))

@@ -1,4 +1,4 @@
-"""Jobs on a cluster that were sent and that nobody follows: of a driver that is gone, or whose answer was not heard."""
+"""Finds and adopts jobs that no driver follows: of a driver that is gone, or of a submission without an answer."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from stoker.backends.base.messages import request_digest
 from stoker.backends.slurm import script as slurmscript
 from stoker.backends.slurm.queue import Controller
 from stoker.backends.slurm.settings import SlurmSettings
-from stoker.backends.slurm.states import Row
-from stoker.backends.slurm.task import Task, task_id, task_of
+from stoker.backends.slurm.states import JobRow
+from stoker.backends.slurm.task import SlurmJob, job_id, slurm_job
 from stoker.core.plan import Job
 from stoker.core.protocol import RESULT
 
 PATIENCE: Final = 10.0
-"""Seconds that jobs which are ended get to be gone before their files go."""
+"""Seconds that cancelled jobs get to end before their files are removed."""
 LOOK: Final = 0.5
 
 
 @attrs.define(kw_only=True)
 class _Orphan:
-    """A job by its place in a submission."""
+    """Job number `index` of `count` in a submission."""
 
     index: int
     count: int
@@ -36,17 +36,17 @@ class _Orphan:
 
     @property
     def task(self) -> str:
-        """Slurm's name of it."""
-        return task_id(self.id, self.index, self.count)
+        """Slurm's id of it."""
+        return job_id(self.id, self.index, self.count)
 
     @property
-    def place(self) -> str:
+    def job_folder(self) -> str:
         """The folder of its files."""
         return f"{self.folder}/{self.index}"
 
 
 def jobs_document(jobs: Sequence[Job]) -> dict[str, Any]:
-    """What is known of a submission by those who find its folder."""
+    """The document that describes a submission to a later driver."""
     return {
         "jobs": [job.name for job in jobs],
         "digests": [request_digest(job) for job in jobs],
@@ -55,57 +55,61 @@ def jobs_document(jobs: Sequence[Job]) -> dict[str, Any]:
 
 
 class Orphans:
-    """Those of one run. They are looked for once, and again those of our own that are in doubt."""
+    """The orphans of one run. All are looked for once, and this driver's own submissions in doubt again."""
 
     def __init__(self, login: Login, controller: Controller, home: str, run: str) -> None:
         self._login = login
         self._controller = controller
         self._name = run
-        self._run = slurmscript.place(home, run, "").rstrip("/")
+        self._run = slurmscript.submission_folder(home, run, "").rstrip("/")
         self._left: EarlierJobs[_Orphan] = EarlierJobs()
         self._looked = False
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, JobRow] = {}
         self._doubtful: list[str] = []
         self._ending: set[str] = set()
         self._ended: dict[str, None] = {}
 
     def doubt(self, token: str) -> None:
-        """A submission of ours of which nobody knows whether Slurm took it."""
+        """Note a submission that Slurm may or may not have taken."""
         self._doubtful.append(token)
 
     def settle(self, token: str) -> None:
-        """It is known now."""
+        """Note that a submission is no longer in doubt."""
         self._doubtful.remove(token)
 
-    def taken(self, jobs: Sequence[Job], options: Mapping[str, Any]) -> dict[str, Task]:
-        """By name, those jobs that are worth taking over. What has become of others of the same steps is ended."""
+    def adopt(self, jobs: Sequence[Job], options: Mapping[str, Any]) -> dict[str, SlurmJob]:
+        """Adopt jobs; returns their handles by name. Other jobs of the same steps are ended."""
         self._look()
         results = self._login.tails(
-            {f"{one.place}/{RESULT}": 0 for job in jobs for one in self._left.of(job)}, limit=1 << 24
+            {f"{orphan.job_folder}/{RESULT}": 0 for job in jobs for orphan in self._left.of(job)}, limit=1 << 24
         )
-        found: dict[str, Task] = {}
-        rest: list[_Orphan] = []
+        adopted: dict[str, SlurmJob] = {}
+        superseded: list[_Orphan] = []
         for job in jobs:
-            one, others = self._left.adopt(job, lambda one: self._worth(one, results.get(f"{one.place}/{RESULT}")))
-            rest += others
-            if one is not None:
+            orphan, others = self._left.adopt(
+                job, lambda orphan: self._worth(orphan, results.get(f"{orphan.job_folder}/{RESULT}"))
+            )
+            superseded += others
+            if orphan is not None:
                 settings = settings_of(job.step, SlurmSettings, options)
-                found[job.name] = task_of(one.folder, one.id, one.index, one.count, job, settings)
-        self._end(rest)
-        taken = {task.folder for task in found.values()} | {one.folder for one in self._left.remaining()}
-        self._ended.update(dict.fromkeys(one.place if one.folder in taken else one.folder for one in rest))
-        return found
+                adopted[job.name] = slurm_job(orphan.folder, orphan.id, orphan.index, orphan.count, job, settings)
+        self._end(superseded)
+        folders = {task.folder for task in adopted.values()} | {orphan.folder for orphan in self._left.remaining()}
+        self._ended.update(
+            dict.fromkeys(orphan.job_folder if orphan.folder in folders else orphan.folder for orphan in superseded)
+        )
+        return adopted
 
     def end(self) -> None:
-        """Nobody took these over: they end, and their files go."""
-        left = self._left.take_remaining()
-        self._end(left)
-        self._ended.update(dict.fromkeys(one.folder for one in left))
+        """End the jobs that were not adopted, and remove their files."""
+        orphans = self._left.take_remaining()
+        self._end(orphans)
+        self._ended.update(dict.fromkeys(orphan.folder for orphan in orphans))
         if not self._ended:
             return
         ids = {id for id in self._ending if id}
         until = time.monotonic() + PATIENCE
-        # What is still ending writes its result, and would make its folder anew.
+        # A job that is still ending writes its result, and would make its folder again.
         while ids and time.monotonic() < until:
             rows = self._controller.rows(ids).values()
             if all(row.stage == "over" for row in rows):
@@ -119,34 +123,34 @@ class Orphans:
             self._looked = True
             ran = self._login.run(["ls", "-1", self._run])
             tokens += ran.out.split() if ran.code == 0 else []
-        found = self._read(dict.fromkeys(tokens)) if tokens else []
-        self._rows.update(self._controller.rows({one.handle.id for one in found}) if found else {})
-        self._left.add(found)
+        jobs = self._read(dict.fromkeys(tokens)) if tokens else []
+        self._rows.update(self._controller.rows({orphan.handle.id for orphan in jobs}) if jobs else {})
+        self._left.add(jobs)
         self._doubtful = []
 
     def _read(self, tokens: Iterable[str]) -> list[EarlierJob[_Orphan]]:
         folders = {token: f"{self._run}/{token}" for token in tokens}
-        wanted = [f"{folder}/{name}" for folder in folders.values() for name in ("jobs.json", "submitted")]
-        files = self._login.tails(dict.fromkeys(wanted, 0), limit=1 << 26)
+        paths = [f"{folder}/{name}" for folder in folders.values() for name in ("jobs.json", "submitted")]
+        files = self._login.tails(dict.fromkeys(paths, 0), limit=1 << 26)
         ids = {token: files.get(f"{folder}/submitted", b"").decode().strip() for token, folder in folders.items()}
-        unsaid = [token for token, id in ids.items() if not id]
-        if unsaid:
-            ids.update(self._controller.commented(unsaid))
-        found = []
-        gone = []
+        unanswered = [token for token, id in ids.items() if not id]
+        if unanswered:
+            ids.update(self._controller.ids_by_comment(unanswered))
+        earlier = []
+        unknown = []
         for token, folder in folders.items():
             document = files.get(f"{folder}/jobs.json")
             if not ids[token] or document is None:
-                # Slurm does not know it. Should it come all the same, it finds nothing to do.
-                gone.append(folder)
+                # Slurm does not know it. Should it start all the same, it finds no document.
+                unknown.append(folder)
                 continue
-            found += _earlier(json.loads(document), self._name, folder, ids[token].partition(";")[0])
-        if gone:
-            self._login.remove(gone)
-        return found
+            earlier += _earlier(json.loads(document), self._name, folder, ids[token].partition(";")[0])
+        if unknown:
+            self._login.remove(unknown)
+        return earlier
 
     def _worth(self, orphan: _Orphan, result: bytes | None) -> bool:
-        """Whether it went well, or may still: one that failed is tried again instead."""
+        """Whether a job succeeded or may still succeed; one that failed is tried again instead."""
         if result is not None:
             return bool(json.loads(result).get("ok"))
         row = self._rows.get(orphan.task)
@@ -154,10 +158,10 @@ class Orphans:
 
     def _end(self, orphans: Sequence[_Orphan]) -> None:
         ids: dict[str, set[int]] = {}
-        for one in orphans:
-            row = self._rows.get(one.task)
+        for orphan in orphans:
+            row = self._rows.get(orphan.task)
             if row is None or row.stage != "over":
-                ids.setdefault(one.id, set()).update([one.index] if one.count > 1 else [])
+                ids.setdefault(orphan.id, set()).update([orphan.index] if orphan.count > 1 else [])
         if ids:
             self._controller.cancel(ids)
             self._ending.update(ids)

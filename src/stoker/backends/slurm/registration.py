@@ -1,4 +1,4 @@
-"""The slurm backend, as it is registered."""
+"""The registration of the slurm backend."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from stoker.core.plan import Site
 
 
 def open_slurm(site: Site, options: Mapping[str, Any], services: Services) -> RunningBackend:
-    """Runs jobs on a cluster."""
+    """Open a backend that runs jobs on a cluster."""
     from stoker.backends.slurm.backend import SlurmBackend
 
     return SlurmBackend(site, options)
 
 
 def doctor() -> Iterator[Check]:
-    """Whether sbatch is here; a login node is reached by the stack's `host`."""
+    """Whether this machine has sbatch; a stack's `host` names a login node instead."""
     yield Check(name="slurm", found=shutil.which("sbatch") or "nothing to reach it with (optional)")
 
 
 def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Leftover]:
-    """Folders of jobs: those in this machine's scratch folder, and those of any stack's cluster."""
-    own = f"{sweep.scratch}/slurm"
-    places: list[tuple[str | None, str]] = [(None, own)] if os.path.isdir(own) else []
+    """Job folders in this machine's scratch folder, and on the clusters of all stacks."""
+    local_folder = f"{sweep.scratch}/slurm"
+    places: list[tuple[str | None, str]] = [(None, local_folder)] if os.path.isdir(local_folder) else []
     for options in parts:
         settings = SlurmSettings(**options)
         places.append((settings.get("host"), settings.folder_in(sweep.scratch)))

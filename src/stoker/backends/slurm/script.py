@@ -1,13 +1,12 @@
-"""From jobs to the exact script that sbatch is given, and the documents that it hands to the worker; nothing is asked
-here and nothing is sent.
+"""Makes the batch script of jobs, and the documents for their workers. Pure: nothing is asked or sent.
 
     FOLDER/RUN/TOKEN/script.sh
-    FOLDER/RUN/TOKEN/INDEX/job.json     what `worker.boot` is told; beside it result.json, out-NODE and err-NODE
+    FOLDER/RUN/TOKEN/INDEX/job.json     the document of `worker.boot`; beside it result.json, out-NODE and err-NODE
 
-INDEX is the task of an array, 0 without one; TOKEN is also the job's comment, by which it is found again. A job of one
-node is the batch script itself, which becomes the worker, so that Slurm's signals reach it; the nodes of a gang, and
-containers of pyxis, are one step of srun. Environment variables of the step are in the document, never in the script:
-everybody can read that.
+INDEX is the task of an array, 0 without one; TOKEN is also the job's comment, by which a later driver finds it. The
+batch script of a job on one node becomes the worker, so that Slurm's signals reach it; the nodes of a gang, and
+containers of pyxis, are one step of srun. Environment variables of the step are in the document, never in the script,
+which all users can read.
 
 Options are those of https://slurm.schedmd.com/sbatch.html and https://slurm.schedmd.com/srun.html.
 """
@@ -24,7 +23,7 @@ from typing import Final, Iterable, Iterator, Mapping, Sequence
 from stoker.backends.base.leasing import requested_lease
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of
 from stoker.backends.base.mounts import Mount
-from stoker.backends.slurm.devices import asked, vendor_of
+from stoker.backends.slurm.devices import device_request, vendor_of
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.bootspec import BootSpec
 from stoker.core.codec import to_json
@@ -38,13 +37,13 @@ DOCUMENT: Final = "job.json"
 WARNED: Final = "warned"
 """The file by which `worker.boot` learns that the time limit is near."""
 OWN: Final = sys.executable
-"""The interpreter on the nodes where nobody says another and they see this machine's folders."""
+"""The interpreter on nodes that see this machine's folders, unless settings name another one."""
 GRACE: Final = 9.0
-"""Seconds between SIGTERM and the end that a step is told: the engine gives 10, a time limit at least KillWait's 30.
+"""Seconds that a step gets after SIGTERM: the engine gives 10, a time limit at least KillWait's 30.
 https://slurm.schedmd.com/slurm.conf.html#OPT_KillWait"""
 MARGIN: Final = 300.0
-"""Seconds that a job's limit is longer than the step's timeout: to start, to fetch code and an image, and to end. The
-engine counts the timeout itself; the limit is for when it is gone."""
+"""Seconds by which a job's limit exceeds the step's timeout: to start, to fetch code and an image, and to end. The
+engine enforces the timeout itself; the limit is for when the engine is gone."""
 _MIB: Final = 1 << 20
 _LONGEST_NAME: Final = 120
 _UNSET: Final = (
@@ -52,13 +51,13 @@ _UNSET: Final = (
     "SLURM_LABELIO",  # or each line begins with a number
     "SLURM_TIMELIMIT",  # or a step ends before its job
 )
-"""What srun would take from the environment of whoever submitted:
+"""Variables that srun would take from the environment of the submission:
 https://slurm.schedmd.com/srun.html#SECTION_INPUT-ENVIRONMENT-VARIABLES"""
 _STALE: Final = ("result*.json", "samples*.jsonl", "gang-*.json", WARNED)
 
 
 def group(job: Job, settings: SlurmSettings) -> str:
-    """Jobs with equal text may be tasks of one array; a gang is never one."""
+    """A text that is equal for jobs that may be tasks of one array; a gang is never one."""
     step = job.step
     alike = {
         "run": job.run,
@@ -73,24 +72,24 @@ def group(job: Job, settings: SlurmSettings) -> str:
     return json.dumps(alike, sort_keys=True, default=str)
 
 
-def place(folder: str, run: str, token: str, index: int | None = None) -> str:
+def submission_folder(folder: str, run: str, token: str, index: int | None = None) -> str:
     """The folder of a submission, or of one of its jobs."""
     whole = f"{folder.rstrip('/')}/{dashed_name(run)}/{token}"
     return whole if index is None else f"{whole}/{index}"
 
 
-def bundle_place(site: Site, settings: SlurmSettings, folder: str) -> str:
-    """Where Stoker's worker is on the nodes: its own place where they see it, else a copy in the shared folder."""
+def bundle_path(site: Site, settings: SlurmSettings, folder: str) -> str:
+    """The path of Stoker's worker on the nodes: this machine's if they see it, else a copy in the shared folder."""
     return site.bundle if settings.shares or not site.bundle else f"{folder}/{os.path.basename(site.bundle)}"
 
 
-def checkpoint_place(site: Site, settings: SlurmSettings, folder: str) -> str:
-    """Where checkpoints are on the nodes: the same for every attempt."""
+def checkpoint_folder(site: Site, settings: SlurmSettings, folder: str) -> str:
+    """The folder of checkpoints on the nodes, the same for every attempt."""
     return site.checkpoints if settings.shares else f"{folder.rstrip('/')}/checkpoints"
 
 
 def image_of(step: StepPlan) -> str:
-    """The image in which a step runs: one that is there already; empty without one."""
+    """The existing image in which a step runs; empty without one."""
     docker = step.settings.docker
     if docker is None or docker.skip_build is not True:
         return step.image
@@ -108,11 +107,11 @@ def specification(
     secret: str = "",
     environment: Mapping[str, str] | None = None,
 ) -> BootSpec:
-    """What `worker.boot` is told: the document of task `index`.
+    """The document of `worker.boot` for task `index`.
 
-    `secret` is what the nodes of a gang know each other by, `environment` what opens the artifact store.
+    `secret` is shared by the nodes of a gang, `environment` has the credentials of the artifact store.
     """
-    here = place(folder, job.run, token, index)
+    here = submission_folder(folder, job.run, token, index)
     lease = gang = None
     if job.kind == "step" and job.step.settings.resources.gpus_per_node:
         lease = requested_lease(job, samples=f"{here}/samples.jsonl")
@@ -121,7 +120,7 @@ def specification(
     return boot_spec(
         job,
         site,
-        checkpoints=checkpoint_place(site, settings, folder),
+        checkpoints=checkpoint_folder(site, settings, folder),
         grace=GRACE,
         lease=lease,
         gang=gang,
@@ -133,7 +132,7 @@ def specification(
 def script(jobs: Sequence[Job], site: Site, settings: SlurmSettings, *, folder: str, token: str) -> str:
     """The batch script of one job, or of an array of alike ones."""
     job = jobs[0]
-    here = place(folder, job.run, token)
+    here = submission_folder(folder, job.run, token)
     stale = " ".join(f'"$here"/{name}' for name in _STALE)
     lines = [
         "#!/bin/bash",
@@ -141,11 +140,11 @@ def script(jobs: Sequence[Job], site: Site, settings: SlurmSettings, *, folder: 
         "",
         f"unset {' '.join(_UNSET)}",
         f'here={shlex.quote(here)}/"${{SLURM_ARRAY_TASK_ID:-0}}"',
-        # What an earlier start of the same job left: Slurm starts it again in the same place.
+        # Files of an earlier start of the same job, which Slurm starts again in the same folder.
         f"rm -f {stale}",
-        *_before(settings),
-        *_paths(job, site, settings, folder),
-        *_run(job, site, settings, folder, here),
+        *_prolog(settings),
+        *_python_path(job, site, settings, folder),
+        *_start(job, site, settings, folder, here),
     ]
     return "\n".join(lines) + "\n"
 
@@ -153,10 +152,10 @@ def script(jobs: Sequence[Job], site: Site, settings: SlurmSettings, *, folder: 
 def arguments(jobs: Sequence[Job], settings: SlurmSettings, *, folder: str, token: str) -> list[str]:
     """The options of sbatch for a script. On its command line they also win over SBATCH_* of the environment."""
     job = jobs[0]
-    here = place(folder, job.run, token)
+    here = submission_folder(folder, job.run, token)
     files = _pattern(here)
     task = "%a" if len(jobs) > 1 else "0"
-    found = [
+    options = [
         f"--job-name={job_name(job)}",
         f"--comment={token}",
         f"--chdir={here}",
@@ -167,49 +166,49 @@ def arguments(jobs: Sequence[Job], settings: SlurmSettings, *, folder: str, toke
         *(f"--{name.replace('_', '-')}={settings.get(name)}" for name in _PLAIN if settings.get(name) is not None),
         *_size(job, settings),
         *_limits(job, settings),
-        *_further(settings),
+        *_other_options(settings),
     ]
-    return [*found, f"--array=0-{len(jobs) - 1}"] if len(jobs) > 1 else found
+    return [*options, f"--array=0-{len(jobs) - 1}"] if len(jobs) > 1 else options
 
 
 def job_name(job: Job) -> str:
-    """What the queue shows."""
+    """The job's name in the queue."""
     plain = f"stoker-{job.run}-{job.step.name}" + ("-hook" if job.kind == "hook" else "")
     return "".join(letter if letter.isascii() else "-" for letter in dashed_name(plain))[:_LONGEST_NAME]
 
 
 def time_limit(job: Job, settings: SlurmSettings) -> float | None:
-    """Seconds after which Slurm is to end a job; None where the partition says."""
-    given: float | None = settings.get("time_limit")
+    """Seconds after which Slurm ends a job; None where the partition's limit holds."""
+    limit: float | None = settings.get("time_limit")
     timeout = job.step.settings.timeout if job.kind == "step" else None
-    return given if given is not None or timeout is None else timeout + MARGIN
+    return limit if limit is not None or timeout is None else timeout + MARGIN
 
 
 def time_text(seconds: float) -> str:
-    """As `--time` takes it: days-hours:minutes:seconds."""
+    """The value for `--time`: days-hours:minutes:seconds."""
     whole = math.ceil(seconds)
-    days, rest = divmod(whole, 86400)
-    return f"{days}-{rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+    days, remainder = divmod(whole, 86400)
+    return f"{days}-{remainder // 3600:02d}:{remainder // 60 % 60:02d}:{remainder % 60:02d}"
 
 
 _PLAIN: Final = ("partition", "account", "qos", "reservation", "nodelist", "exclude", "mail_type", "mail_user")
-"""Fields whose value is that of sbatch's option."""
+"""Fields whose value is passed to sbatch's option unchanged."""
 
 
 def _size(job: Job, settings: SlurmSettings) -> Iterator[str]:
-    """What each node is to have. A CPU is given whole, memory in MiB: both are rounded up."""
-    wanted = job.step.settings.resources if job.kind == "step" else ResourceSettings()
+    """Options for the resources of each node. CPUs are whole, memory is in MiB: both are rounded up."""
+    resources = job.step.settings.resources if job.kind == "step" else ResourceSettings()
     nodes = nodes_of(job)
     yield f"--nodes={nodes}"
     yield "--ntasks-per-node=1"
-    if wanted.get("cpu_count"):
-        yield f"--cpus-per-task={math.ceil(wanted.get('cpu_count'))}"
-    if wanted.get("memory"):
-        yield f"--mem={math.ceil(wanted.get('memory') / _MIB)}M"
-    if wanted.get("disk"):
-        yield f"--tmp={math.ceil(wanted.get('disk') / _MIB)}M"
-    devices = asked(wanted, settings)
-    gres = devices.gres(settings, wanted.get("extended", {}))
+    if resources.get("cpu_count"):
+        yield f"--cpus-per-task={math.ceil(resources.get('cpu_count'))}"
+    if resources.get("memory"):
+        yield f"--mem={math.ceil(resources.get('memory') / _MIB)}M"
+    if resources.get("disk"):
+        yield f"--tmp={math.ceil(resources.get('disk') / _MIB)}M"
+    devices = device_request(resources, settings)
+    gres = devices.gres(settings, resources.get("extended", {}))
     if gres:
         yield f"--gres={','.join(gres)}"
     if devices.per_node(settings):
@@ -227,7 +226,7 @@ def _limits(job: Job, settings: SlurmSettings) -> Iterator[str]:
     yield "--requeue" if settings.get("requeue") else "--no-requeue"
 
 
-def _further(settings: SlurmSettings) -> Iterator[str]:
+def _other_options(settings: SlurmSettings) -> Iterator[str]:
     exclusive = settings.get("exclusive")
     if exclusive:
         yield "--exclusive" if exclusive is True else f"--exclusive={exclusive}"
@@ -238,11 +237,11 @@ def _further(settings: SlurmSettings) -> Iterator[str]:
             yield f"--{name}={value}"
 
 
-def _before(settings: SlurmSettings) -> Iterator[str]:
-    """What comes before the worker; the first line that fails ends the job, and is named."""
+def _prolog(settings: SlurmSettings) -> Iterator[str]:
+    """The lines before the worker; the first that fails ends the job, and is reported."""
     modules, lines = settings.get("modules", ()), settings.get("prolog", ())
     if modules:
-        # A shell that is no login's may not know it. What profiles do is not held to account.
+        # A shell that is no login shell may lack it. Failures in profiles do not count.
         yield "if ! command -v module >/dev/null; then . /etc/profile; fi"
     if modules or lines:
         yield "trap 'echo \"before the step began, this failed: $BASH_COMMAND\" >&2' ERR"
@@ -254,13 +253,13 @@ def _before(settings: SlurmSettings) -> Iterator[str]:
         yield "trap - ERR"
 
 
-def _paths(job: Job, site: Site, settings: SlurmSettings, folder: str) -> Iterator[str]:
-    """Stoker's worker for an interpreter that may lack it."""
+def _python_path(job: Job, site: Site, settings: SlurmSettings, folder: str) -> Iterator[str]:
+    """Lines that put Stoker's worker on the path of an interpreter that may lack it."""
     image = image_of(job.step)
     if not image and settings.shares and settings.get("python", OWN) == OWN:
         return
     yield "unset PYTHONHOME"
-    bundle = bundle_place(site, settings, folder)
+    bundle = bundle_path(site, settings, folder)
     if bundle and not image:
         yield f'export PYTHONPATH={shlex.quote(bundle)}"${{PYTHONPATH:+:$PYTHONPATH}}"'
 
@@ -270,11 +269,11 @@ def by_srun(job: Job, settings: SlurmSettings) -> bool:
     return nodes_of(job) > 1 or bool(image_of(job.step) and settings.get("container") == "pyxis")
 
 
-def _run(job: Job, site: Site, settings: SlurmSettings, folder: str, here: str) -> Iterator[str]:
-    """The worker: as the batch process itself, or as a step of srun that the shell waits for.
+def _start(job: Job, site: Site, settings: SlurmSettings, folder: str, here: str) -> Iterator[str]:
+    """The lines that start the worker: as the batch process itself, or as a step of srun that the shell waits for.
 
-    That shell hears of the limit in place of the step, whose every process Slurm would signal, the user's own too; and
-    it goes on waiting when it is told to end, as the step is, because its end is the job's.
+    That shell gets the warning before the limit instead of the step, in which Slurm would signal every process, also
+    the user's. On SIGTERM, which the step gets too, it goes on waiting, because its end is the job's.
     """
     words = _worker(job, site, settings, folder)
     spec = f'"$here/{DOCUMENT}"'
@@ -298,15 +297,15 @@ def _worker(job: Job, site: Site, settings: SlurmSettings, folder: str) -> list[
     words = [python, "-m", "stoker.worker.boot"]
     if not image:
         return words
-    bundle, kept = bundle_place(site, settings, folder), checkpoint_place(site, settings, folder)
-    mounts = mounts_of(site, settings, folders=(folder, kept), bundle=bundle)
-    # Only what the image is to have: packages of the node are no use in it. Said inside, it is not lost on the way.
+    bundle, checkpoints = bundle_path(site, settings, folder), checkpoint_folder(site, settings, folder)
+    mounts = mounts_of(site, settings, folders=(folder, checkpoints), bundle=bundle)
+    # The node's own packages are no use in the image. Set by `env` inside, the variable is not lost on the way.
     paths = ":".join(filter(None, (bundle, _environment(job.step).get("PYTHONPATH", ""))))
-    return [*contained(job, settings, image, mounts), "env", f"PYTHONPATH={paths}", *words]
+    return [*container_command(job, settings, image, mounts), "env", f"PYTHONPATH={paths}", *words]
 
 
 def _srun(job: Job, here: str) -> Iterator[str]:
-    """A step on all nodes at once; the first process that fails ends them all.
+    """The srun command of a step on all nodes; the first process that fails ends them all.
 
     It has the job's CPUs only if it says so again (https://slurm.schedmd.com/srun.html#OPT_cpus-per-task), and leaves
     them to a further srun that a launcher may start in it only with `--overlap`. A site's default for `--mpi` would put
@@ -322,21 +321,21 @@ def _srun(job: Job, here: str) -> Iterator[str]:
 
 
 def _pattern(folder: str) -> str:
-    """A folder in the name of a file in which Slurm fills in what stands behind "%"."""
+    """A folder's path in a pattern of file names, in which Slurm replaces words behind "%"."""
     return folder.replace("%", "%%")
 
 
 def _environment(step: StepPlan) -> dict[str, str]:
-    """Variables of the step, over those of its image."""
+    """The step's variables, over those of its image."""
     docker = step.settings.docker
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for layer in () if docker is None else (docker.environment, docker.runtime_environment):
-        found.update({name: text for name, text in (layer or {}).items() if text is not None})
-    return {**found, **step.settings.environment}
+        variables.update({name: text for name, text in (layer or {}).items() if text is not None})
+    return {**variables, **step.settings.environment}
 
 
-def contained(job: Job, settings: SlurmSettings, image: str, mounts: Iterable[Mount]) -> list[str]:
-    """What stands before the worker's command; for pyxis these are words of srun."""
+def container_command(job: Job, settings: SlurmSettings, image: str, mounts: Iterable[Mount]) -> list[str]:
+    """The command that runs the worker's in a container; for pyxis these are options of srun."""
     container = settings.get("container", "")
     if not container:
         return []
@@ -346,7 +345,7 @@ def contained(job: Job, settings: SlurmSettings, image: str, mounts: Iterable[Mo
 
 
 def mounts_of(site: Site, settings: SlurmSettings, *, folders: Sequence[str], bundle: str) -> Iterator[Mount]:
-    """Folders of the nodes at their own paths, and those that the person names."""
+    """Mounts of the nodes' folders at their own paths, and those of the settings."""
     ours = [*folders]
     if "://" not in site.artifacts:
         ours.append(site.artifacts)
@@ -361,12 +360,12 @@ def mounts_of(site: Site, settings: SlurmSettings, *, folders: Sequence[str], bu
 
 
 def docker_address(image: str) -> str:
-    """An image as Apptainer takes it: a file's path and other schemes are left as they are."""
+    """The address of an image for Apptainer; a file's path and other schemes are unchanged."""
     return image if "://" in image or image.startswith(("/", "./")) else f"docker://{image}"
 
 
 def enroot_address(image: str) -> str:
-    """An image as enroot takes it, with a "#" behind the registry; files and other schemes are left as they are.
+    """The address of an image for enroot, with a "#" behind the registry; files and other schemes are unchanged.
 
     https://github.com/NVIDIA/enroot/blob/master/doc/cmd/import.md
     """
@@ -381,18 +380,18 @@ def enroot_address(image: str) -> str:
 def _apptainer(job: Job, mounts: Iterable[Mount]) -> Iterator[str]:
     """Options of https://apptainer.org/docs/user/latest/cli/apptainer_exec.html, whose words are Singularity's too.
 
-    It hands on the environment by itself, and shows the person's home as the site has it.
+    It passes the environment on, and mounts the user's home as the site configures it.
     """
-    wanted = job.step.settings.resources
+    resources = job.step.settings.resources
     yield "exec"
-    if job.kind == "step" and wanted.gpus_per_node:
-        yield from VENDORS.load(vendor_of(wanted) or USUAL).apptainer
+    if job.kind == "step" and resources.gpus_per_node:
+        yield from VENDORS.load(vendor_of(resources) or USUAL).apptainer
     for mount in mounts:
         yield f"--bind={_bound(mount)}"
 
 
 def _pyxis(image: str, mounts: Iterable[Mount]) -> Iterator[str]:
-    """https://github.com/NVIDIA/pyxis/wiki/Usage: the job's environment is handed on, but for what the image sets."""
+    """Options of https://github.com/NVIDIA/pyxis/wiki/Usage; variables that the image sets override the job's."""
     yield f"--container-image={enroot_address(image)}"
     yield f"--container-mounts={','.join(map(_bound, mounts))}"
     yield from ("--no-container-mount-home", "--no-container-entrypoint")

@@ -1,7 +1,7 @@
-"""The settings of the slurm backend: what a person asks of Slurm beside resources.
+"""The settings of the slurm backend, beside a step's resources.
 
-How the script of a job is written is `backends.slurm.script`. Options of sbatch that have no field are taken from a
-table, so that a typo is refused before anything is submitted.
+`backends.slurm.script` writes the script of a job. Options of sbatch without a field here are in a table, so that a
+typo is refused before anything is submitted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GpusAs = Literal["gres", "gpus-per-node"]
 Container = Literal["apptainer", "singularity", "pyxis"]
 CONTAINERS: Final[tuple[Container, ...]] = ("apptainer", "singularity", "pyxis")
 SHARED: Final[tuple[str, ...]] = ("user", "mcs", "topo")
-"""With whom nodes may be shared that are otherwise the job's own: https://slurm.schedmd.com/sbatch.html#OPT_exclusive"""
+"""Values of `exclusive` beside true and false: https://slurm.schedmd.com/sbatch.html#OPT_exclusive"""
 LONGEST_WARNING: Final = 65535
 """Seconds: https://slurm.schedmd.com/sbatch.html#OPT_signal"""
 MAIL_TYPES: Final = (
@@ -56,12 +56,12 @@ MAIL_TYPES: Final = (
 )
 """https://slurm.schedmd.com/sbatch.html#OPT_mail-type"""
 FEATURE: Final = "feature/"
-"""Begins what `gres_types` says of a kind that nodes have as a feature, not as a type of GPU."""
+"""Prefix in `gres_types` of a kind that is a feature of nodes, not a type of GPU."""
 OF_ITS_OWN: Final = "gres/"
-"""Begins what `gres_types` says of a kind that is no `gpu`, as Slurm's own TRES have it: "gres/shard"."""
+"""Prefix in `gres_types` of a kind that is another GRES than `gpu`, as in Slurm's TRES: "gres/shard"."""
 
 DRIVER_MEMORY: Final = 1 << 30
-"""Bytes for the job of a detached run's driver where nobody says: a driver of ten thousand steps has 200 MB."""
+"""Default memory of a detached run's driver, in bytes: a driver of ten thousand steps uses 200 MB."""
 
 OPTIONS: Final[Mapping[str, str]] = {
     # sbatch's long option → what its value is: text, number, flag, or either of a flag and a value.
@@ -121,7 +121,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "wait-all-nodes": "number",
     "wckey": "text",
 }
-"""Further options of sbatch that a person may give."""
+"""Further options of sbatch that settings may have."""
 
 _CPUS: Final = "resources=ResourceSettings(cpu_count=…)"
 _MEMORY: Final = "resources=ResourceSettings(memory=…)"
@@ -181,11 +181,11 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "wait": "Stoker waits for the job by itself",
     "wrap": "the step's function is what runs",
 }
-"""Options that people know from sbatch and that have a place of their own here, or none."""
+"""Options of sbatch that are set elsewhere or not at all → what to write instead."""
 
 _WORD: Final = "[A-Za-z0-9_][A-Za-z0-9_.+-]*"
 _TYPE = re.compile(rf"(?:{FEATURE})?{_WORD}|{OF_ITS_OWN}{_WORD}(?::{_WORD})?")
-# A line of #SBATCH knows quotes and backslashes of its own, and a name has none of them.
+# Quotes and backslashes have a meaning in a line of #SBATCH, and no name has them.
 _NAMES = re.compile(r"[^\s'\"\\#]+")
 
 
@@ -204,18 +204,18 @@ def parse_folder(value: str | None) -> str | None:
 
 def parse_names(value: str | Iterable[str] | None) -> str | None:
     """A name, or several: a list is joined by commas."""
-    found: str | None = _names(value, ",")
-    return found
+    names: str | None = _names(value, ",")
+    return names
 
 
 def parse_features(value: str | Iterable[str] | None) -> str | None:
-    """`constraint`: a list is what a node must have all of."""
-    found: str | None = _names(value, "&")
-    return found
+    """`constraint`: a node must have all features of a list."""
+    features: str | None = _names(value, "&")
+    return features
 
 
 def parse_seconds(value: float | str | timedelta | None) -> float | None:
-    """A time above nothing."""
+    """A positive time, in seconds."""
     raw: Any = value
     return raw if raw is None or raw is UNSET else units.positive_duration(raw)
 
@@ -234,8 +234,8 @@ def parse_exclusive(value: bool | str | None) -> bool | str | None:
     raw: Any = value
     if raw is None or raw is UNSET or isinstance(raw, bool) or raw in SHARED:
         return value
-    known = ("true", "false", *SHARED)
-    raise SettingsError(f"{value!r} is not one of {', '.join(known)}{nearest(str(value), known)}")
+    choices = ("true", "false", *SHARED)
+    raise SettingsError(f"{value!r} is not one of {', '.join(choices)}{nearest(str(value), choices)}")
 
 
 def parse_mail_type(value: str | Iterable[str] | None) -> str | None:
@@ -275,9 +275,9 @@ def parse_container(value: Container | None) -> Container | None:
 
 def parse_types(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """`gres_types`, by the catalog's own names."""
-    found: Any = parse_mapping(value)
+    mapping: Any = parse_mapping(value)
     types: dict[str, Any] = {}
-    for name, text in (found or {}).items():
+    for name, text in (mapping or {}).items():
         kind = Accelerator.parse(name)
         if kind.count is not None:
             raise SettingsError(f"{name!r} counts", fix=f'name the kind alone: "{str(kind).partition(":")[0]}"')
@@ -285,37 +285,37 @@ def parse_types(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
             fix = f'write "h100", or "{OF_ITS_OWN}shard" for another GRES, or "{FEATURE}h100" for a feature of nodes'
             raise SettingsError(f"{name}: {text!r} is not a type of GRES", fix=fix)
         types[str(kind)] = text
-    return found if found is None or found is UNSET else types
+    return mapping if mapping is None or mapping is UNSET else types
 
 
 def parse_options(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """`options`, by sbatch's own names; `_` and `-` are the same."""
-    found: Any = parse_mapping(value)
-    taken: dict[str, Any] = {}
-    for option_name, option in (found or {}).items():
+    mapping: Any = parse_mapping(value)
+    options: dict[str, Any] = {}
+    for option_name, option in (mapping or {}).items():
         name = option_name.lstrip("-").replace("_", "-")
         if name in ELSEWHERE:
             raise SettingsError(f"options has no '{name}': it is given elsewhere", fix=ELSEWHERE[name])
         if name not in OPTIONS:
             raise SettingsError(f"sbatch has no option '{name}'{nearest(name, [*OPTIONS, *ELSEWHERE])}")
-        if name in taken:
+        if name in options:
             raise SettingsError(f"options has '{name}' twice", fix="remove one of the two")
-        taken[name] = None if option is None else _option(name, option)
-    return found if found is None or found is UNSET else taken
+        options[name] = None if option is None else _option(name, option)
+    return mapping if mapping is None or mapping is UNSET else options
 
 
 def parse_driver(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """`driver`: time in seconds, memory in bytes, the rest names as sbatch takes them; `SettingsError` for others."""
-    found: Any = parse_mapping(value)
-    if found is None or found is UNSET:
+    mapping: Any = parse_mapping(value)
+    if mapping is None or mapping is UNSET:
         return value
-    taken = {}
-    for name, given in found.items():
+    settings = {}
+    for name, text in mapping.items():
         if name not in _DRIVER_FIELDS:
             fix = f"it takes {', '.join(_DRIVER_FIELDS)}"
             raise SettingsError(f"driver has no '{name}'{nearest(name, _DRIVER_FIELDS)}", fix=fix)
-        taken[name] = None if given is None else _DRIVER_FIELDS[name](name, given)
-    return taken
+        settings[name] = None if text is None else _DRIVER_FIELDS[name](name, text)
+    return settings
 
 
 def _driver_name(name: str, value: Any) -> str:

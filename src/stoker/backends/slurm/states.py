@@ -1,6 +1,6 @@
-"""What Slurm says of a job, from the rows that its commands print to how the job ended. Pure: nobody is asked here.
+"""States of jobs: from the rows that Slurm's commands print to a `JobStatus`. Pure.
 
-Rows are asked for field by field, not as JSON (docs/dev/decisions/0015).
+Rows are requested field by field, not as JSON (docs/dev/decisions/0015).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stoker.core.status import HOST_OOM, KILLED, NODE_LOST, PREEMPTED, TIMED_OUT
 Stage = Literal["waiting", "running", "over"]
 
 STATES: Final[Mapping[str, tuple[Stage, str]]] = {
-    # Slurm's word → where the job stands, and why it ended where the word alone says so.
+    # Slurm's state → the job's stage, and the cause of its end where the state tells it.
     # https://slurm.schedmd.com/job_state_codes.html
     "PENDING": ("waiting", ""),
     "CONFIGURING": ("waiting", ""),
@@ -35,7 +35,7 @@ STATES: Final[Mapping[str, tuple[Stage, str]]] = {
     "STOPPED": ("running", ""),
     "SUSPENDED": ("running", ""),
     "UPDATE_DB": ("running", ""),
-    "COMPLETING": ("running", ""),  # how it ended stands there when the last process is gone
+    "COMPLETING": ("running", ""),  # its end is known when the last process is gone
     "COMPLETED": ("over", ""),
     "FAILED": ("over", ""),
     "CANCELLED": ("over", KILLED),
@@ -51,97 +51,119 @@ STATES: Final[Mapping[str, tuple[Stage, str]]] = {
 }
 
 QUEUE: Final = "%i|%T|%S|%k|%N|%r"
-"""squeue's --format for `rows`: what may have any letters in it comes last."""
+"""squeue's --format for `squeue_rows`; the field of free text comes last."""
 ACCOUNT: Final = "JobID,State,ExitCode,Timelimit,NodeList"
-"""sacct's --format for `accounted`."""
+"""sacct's --format for `sacct_rows`."""
 
 _FIELD: Final = re.compile(r"(?:^|\s)([A-Z][A-Za-z/:]*)=")
 _MEMORY: Final = re.compile(
     r"exceeded (?:job|step|memory) memory limit|exceeded memory limit|oom[-_]kill", re.IGNORECASE
 )
-"""What slurmstepd writes into the step's stderr: the polling plugin's words, and the cgroup plugin's.
+"""Messages of slurmstepd in the step's stderr: the polling plugin's, and the cgroup plugin's.
 https://github.com/SchedMD/slurm/blob/slurm-22-05-8-1/src/slurmd/slurmstepd/mgr.c"""
 
 
 @attrs.frozen(kw_only=True)
-class Row:
-    """One job, or one task of an array, as Slurm tells it. `id` is "12" or "12_3", `start` when it began or may begin,
-    `reason` why it waits. `code` and `signal` of its end, `limit` and `by` are only known to those who keep accounts
-    of it: the limit of its time in Slurm's words, and the uid of who cancelled it."""
+class JobRow:
+    """One job, or one task of an array, as Slurm's commands print it."""
 
     id: str
+    """"12", or "12_3" for a task of an array."""
     state: str
+    """A word of `STATES`, or one of a later Slurm."""
     start: str = ""
+    """When it began, or may begin by Slurm's estimate."""
     comment: str = ""
     nodes: str = ""
+    """The nodes that it runs on, as Slurm lists them."""
     reason: str = ""
+    """Why it waits: a code of `why`."""
     code: int | None = None
+    """The exit code; None where it is not known. Only `scontrol` and `sacct` tell this and what follows."""
     signal: int = 0
+    """The signal that ended it; 0 for none."""
     limit: str = ""
+    """Its time limit as Slurm writes it."""
     by: str = ""
+    """The uid of the user who cancelled it."""
 
     @property
     def stage(self) -> Stage:
-        """Where it stands; a word that nobody knows yet is a job that is still there."""
+        """The stage of its state; one that is not in `STATES` counts as running."""
         return STATES.get(self.state, ("running", ""))[0]
 
 
-def rows(text: str) -> Iterator[Row]:
-    """What `squeue --format=QUEUE --array` printed."""
+def squeue_rows(text: str) -> Iterator[JobRow]:
+    """The rows of `squeue --format=QUEUE --array`."""
     for line in text.splitlines():
         parts = line.strip().split("|", 5)
         if len(parts) == 6:
             id, state, start, comment, nodes, reason = parts
-            yield Row(id=id, state=_word(state), start=_said(start), comment=_said(comment), nodes=nodes, reason=reason)
+            yield JobRow(
+                id=id,
+                state=_state_word(state),
+                start=_value(start),
+                comment=_value(comment),
+                nodes=nodes,
+                reason=reason,
+            )
 
 
-def shown(text: str) -> Iterator[Row]:
-    """What `scontrol --oneliner show job` printed."""
+def scontrol_rows(text: str) -> Iterator[JobRow]:
+    """The rows of `scontrol --oneliner show job`."""
     for line in text.splitlines():
         fields = _fields(line)
         if "JobState" not in fields:
             continue
         task = fields.get("ArrayTaskId", "")
         code, signal = _exit(fields.get("ExitCode", ""))
-        yield Row(
+        yield JobRow(
             id=f"{fields['ArrayJobId']}_{task}" if task else fields["JobId"],
-            state=_word(fields["JobState"]),
-            start=_said(fields.get("StartTime", "")),
-            comment=_said(fields.get("Comment", "")),
-            nodes=_said(fields.get("NodeList", "")),
-            reason=_said(fields.get("Reason", "")),
+            state=_state_word(fields["JobState"]),
+            start=_value(fields.get("StartTime", "")),
+            comment=_value(fields.get("Comment", "")),
+            nodes=_value(fields.get("NodeList", "")),
+            reason=_value(fields.get("Reason", "")),
             code=code,
             signal=signal,
-            limit=_said(fields.get("TimeLimit", "")),
+            limit=_value(fields.get("TimeLimit", "")),
         )
 
 
-def accounted(text: str) -> Iterator[Row]:
-    """What `sacct --format=ACCOUNT --allocations --parsable2 --noheader` printed."""
+def sacct_rows(text: str) -> Iterator[JobRow]:
+    """The rows of `sacct --format=ACCOUNT --allocations --parsable2 --noheader`."""
     for line in text.splitlines():
         parts = line.strip().split("|", 4)
         if len(parts) == 5:
-            id, said, ended, limit, nodes = parts
-            code, signal = _exit(ended)
-            by = said.partition(" by ")[2]
-            yield Row(id=id, state=_word(said), code=code, signal=signal, limit=_said(limit), nodes=_said(nodes), by=by)
+            id, state, exit_text, limit, nodes = parts
+            code, signal = _exit(exit_text)
+            by = state.partition(" by ")[2]
+            yield JobRow(
+                id=id,
+                state=_state_word(state),
+                code=code,
+                signal=signal,
+                limit=_value(limit),
+                nodes=_value(nodes),
+                by=by,
+            )
 
 
-def ended(row: Row, errors: str, *, memory: int) -> JobStatus:
-    """How a job ended that left no result, or one that only says that it was ended from outside.
+def end_status(row: JobRow, errors: str, *, memory: int) -> JobStatus:
+    """The status of a job that ended without a result, or whose result only reports an end from outside.
 
-    `errors` is the end of what it wrote on stderr, `memory` the step's limit in bytes.
+    `errors` is the end of its stderr, `memory` the step's limit in bytes.
     """
-    told = [line.strip() for line in errors.splitlines() if _MEMORY.search(line)]
+    lines = [line.strip() for line in errors.splitlines() if _MEMORY.search(line)]
     cause = STATES.get(row.state, ("over", ""))[1]
-    if cause == HOST_OOM or (told and row.state == "FAILED"):
-        return killed_for_memory(told[-1] if told else f"Slurm says {row.state}", None, memory=memory)
+    if cause == HOST_OOM or (lines and row.state == "FAILED"):
+        return killed_for_memory(lines[-1] if lines else f"Slurm says {row.state}", None, memory=memory)
     code = -row.signal if row.signal else row.code
     return attrs.evolve(failed(cause or WORKER_LOST, _sentence(row, cause, errors)), exit_code=code)
 
 
-def _sentence(row: Row, cause: str, errors: str) -> str:
-    """What happened, in Slurm's word and ours."""
+def _sentence(row: JobRow, cause: str, errors: str) -> str:
+    """What happened, with Slurm's own word for it."""
     on = f" on {row.nodes}" if row.nodes else ""
     if cause == TIMED_OUT:
         limit = f" of {row.limit}" if row.limit else ""
@@ -157,15 +179,15 @@ def _sentence(row: Row, cause: str, errors: str) -> str:
         who = f" by user {row.by}" if row.by else ""
         return f"job {row.id}{on} was cancelled{who}, not by Stoker (scancel, or an administrator)"
     ending = f"signal {row.signal}" if row.signal else f"exit code {row.code}" if row.code is not None else ""
-    said = " | ".join(line.strip() for line in errors.splitlines()[-5:] if line.strip())[-1000:]
+    last_lines = " | ".join(line.strip() for line in errors.splitlines()[-5:] if line.strip())[-1000:]
     parts = [f"Slurm says {row.state}", row.reason if row.reason not in ("None", "") else "", ending]
     words = f"job {row.id}{on} left no result: {', '.join(part for part in parts if part)}"
-    return f"{words}; it wrote: {said}" if said else words
+    return f"{words}; it wrote: {last_lines}" if last_lines else words
 
 
 def compact(ids: Mapping[str, set[int]]) -> list[str]:
     """Tasks of arrays as Slurm's commands take them: {"12": {0, 1, 2, 7}} is ["12_[0-2,7]"]; no task means all."""
-    found = []
+    texts = []
     for id, tasks in ids.items():
         parts: list[list[int]] = []
         for task in sorted(tasks):
@@ -174,16 +196,16 @@ def compact(ids: Mapping[str, set[int]]) -> list[str]:
             else:
                 parts.append([task])
         text = ",".join("-".join(map(str, part)) for part in parts)
-        found.append(f"{id}_[{text}]" if text else id)
-    return found
+        texts.append(f"{id}_[{text}]" if text else id)
+    return texts
 
 
-def _word(state: str) -> str:
-    """The state alone: "CANCELLED by 1000", and "CANCELLED+" where a column was too narrow."""
+def _state_word(state: str) -> str:
+    """The state alone, of "CANCELLED by 1000", or of "CANCELLED+" where a column was too narrow."""
     return state.partition(" ")[0].rstrip("+").upper()
 
 
-def _said(text: str) -> str:
+def _value(text: str) -> str:
     return "" if text in ("(null)", "None", "N/A", "Unknown", "None assigned", "UNLIMITED", "Partition_Limit") else text
 
 
@@ -193,9 +215,9 @@ def _exit(text: str) -> tuple[int | None, int]:
 
 
 def _fields(line: str) -> dict[str, str]:
-    """KEY=VALUE of a line; of a key that stands there twice, the first: what a person named comes later."""
-    found: dict[str, str] = {}
+    """The KEY=VALUE pairs of a line. Of a key that is there twice the first counts: user-defined text comes later."""
+    fields: dict[str, str] = {}
     marks = list(_FIELD.finditer(line))
     for mark, following in zip(marks, [*marks[1:], None]):
-        found.setdefault(mark.group(1), line[mark.end() : following.start() if following else None].strip())
-    return found
+        fields.setdefault(mark.group(1), line[mark.end() : following.start() if following else None].strip())
+    return fields

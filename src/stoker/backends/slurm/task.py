@@ -1,7 +1,7 @@
-"""One job on Slurm, or one task of an array, as it is followed: what its files and the queue said, and what follows.
+"""Follows one job of Slurm, or one task of an array: its files and its rows in the queue become a `JobStatus`.
 
-The worker's result is believed before the queue. A result that says that the step was ended from outside is not: who
-ended it, and whether Slurm starts it again, is only known to Slurm.
+The worker's result counts before the queue. A result that reports an end from outside does not: only Slurm knows who
+ended the step, and whether it is started again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.statuses import failed, of_boot
 from stoker.backends.slurm.script import by_srun
 from stoker.backends.slurm.settings import SlurmSettings
-from stoker.backends.slurm.states import Row, ended
+from stoker.backends.slurm.states import JobRow, end_status
 from stoker.core.codec import from_json
 from stoker.core.plan import Job, JobStatus
 from stoker.core.protocol import MARK, RESULT, StepResult, WorkerEvent
@@ -23,70 +23,84 @@ from stoker.core.status import CANCELLED, WORKER_LOST
 
 LATE: Final = 60.0
 """Seconds after a job's end in which its result may still appear: file systems of clusters show a new file that late.
-NFS keeps for up to `acdirmax` what a folder did not have: https://man7.org/linux/man-pages/man5/nfs.5.html"""
+NFS caches for up to `acdirmax` that a folder lacks a file: https://man7.org/linux/man-pages/man5/nfs.5.html"""
 LOST: Final = 300.0
-"""Seconds after which a job counts as lost that neither the queue nor the accounts know, and that left no result."""
+"""Seconds after which a job counts as lost that is neither in the queue nor in the accounts, and has no result."""
 _BY_SIGNAL: Final = (128 + 9, 128 + 15)
-"""Exit codes of a process that took SIGKILL or SIGTERM for its end."""
+"""Exit codes of a shell whose process was ended by SIGKILL or SIGTERM."""
 _TAIL: Final = 4096
 """Bytes of stderr that are kept to explain an end."""
 
 
 @attrs.define(kw_only=True)
-class Task:
-    """`id` is Slurm's, "12" or "12_3"; `place` the folder of its files; `memory` the step's limit in bytes; `batch`:
-    the worker is the batch script's own process, and not a step of srun. `devices`: it holds some. `asked`: we are
-    ending it, `forced`: at once.
-
-    Times are of the monotonic clock. `ran`: as the queue saw it run last. `wants`: what Slurm has to be asked before
-    it can be judged.
-    """
+class SlurmJob:
+    """The handle of a job, with what is known of it so far. Times are of the monotonic clock."""
 
     id: str
+    """Slurm's: "12", or "12_3" for a task of an array."""
     folder: str
-    place: str
+    """The folder of its submission."""
+    job_folder: str
+    """The folder of its own files."""
     nodes: int
     memory: int
+    """The step's limit in bytes; 0 for none."""
     batch: bool
+    """Whether the worker is the batch script's own process, and not a step of srun."""
     devices: bool = False
-    asked: bool = False
+    """Whether the step holds devices."""
+    ending: bool = False
+    """Whether Stoker is ending it."""
     forced: bool = False
-    row: Row | None = None
-    ran: Row | None = None
+    """Whether Stoker is ending it at once."""
+    row: JobRow | None = None
+    """Its last row in the queue."""
+    ran: JobRow | None = None
+    """Its last row while it ran."""
     row_at: float = float("-inf")
     missing: float | None = None
+    """Since when the queue does not mention it; None where it does."""
     over: float | None = None
-    told: Row | None = None
+    """Since when the queue shows it as over."""
+    details: JobRow | None = None
+    """Its row from scontrol or sacct, once it is over."""
     result: StepResult | None = None
     result_at: float = 0.0
     read_at: float = float("-inf")
+    """When its files were read last."""
     stale: bytes = b""
+    """The result that was read last: one that is discarded is not read again."""
     up: bool = False
+    """Whether the worker has reported that it is up."""
     wants: str = ""
+    """What Slurm has to be asked before the end can be judged: "row", "details", or nothing."""
     offsets: dict[str, int] = attrs.field(factory=dict)
+    """Bytes of each file that were read."""
     errors: bytes = b""
+    """The end of its stderr."""
     events: list[WorkerEvent] = attrs.field(factory=list)
+    """Events that the backend has not taken yet."""
 
     # Files
 
     def files(self) -> dict[str, int]:
-        """Which files to look into, and from where on."""
-        found = {}
+        """The files to read, with the offset of each."""
+        offsets = {}
         for node in range(self.nodes):
             for name in (f"out-{node}", f"err-{node}"):
-                path = f"{self.place}/{name}"
-                found[path] = self.offsets.get(path, 0)
+                path = f"{self.job_folder}/{name}"
+                offsets[path] = self.offsets.get(path, 0)
         if self.result is None:
-            found[f"{self.place}/{RESULT}"] = 0
-        return found
+            offsets[f"{self.job_folder}/{RESULT}"] = 0
+        return offsets
 
     def read(self, files: Mapping[str, bytes], now: float) -> list[tuple[int, str, bytes]]:
-        """Take in what files have; pieces of output: node, stream, bytes."""
+        """Note what was read from files; returns the new output as (node, stream, bytes)."""
         self.read_at = now
         pieces = []
         for node in range(self.nodes):
             for name, stream in ((f"out-{node}", "stdout"), (f"err-{node}", "stderr")):
-                path = f"{self.place}/{name}"
+                path = f"{self.job_folder}/{name}"
                 data = files.get(path)
                 if data:
                     self.offsets[path] = self.offsets.get(path, 0) + len(data)
@@ -94,21 +108,21 @@ class Task:
                     self.up = self.up or (stream == "stdout" and MARK.encode() in data)
                     if stream == "stderr":
                         self.errors = (self.errors + data)[-_TAIL:]
-        data = files.get(f"{self.place}/{RESULT}")
+        data = files.get(f"{self.job_folder}/{RESULT}")
         if data and data != self.stale:
             self.result = from_json(StepResult, json.loads(data), strict=False)
             self.result_at, self.stale = now, data
         return pieces
 
     def samples(self) -> list[str]:
-        """What the monitors beside the step wrote, a file for each node."""
+        """The monitors' files of samples, one for each node."""
         names = [f"samples-{node}.jsonl" if node else "samples.jsonl" for node in range(self.nodes)]
-        return [f"{self.place}/{name}" for name in names] if self.devices else []
+        return [f"{self.job_folder}/{name}" for name in names] if self.devices else []
 
     # The queue
 
-    def seen(self, row: Row | None, now: float) -> None:
-        """Take in what the queue said of it, None where it did not mention it."""
+    def note_row(self, row: JobRow | None, now: float) -> None:
+        """Note the queue's row of the job; None where the queue does not mention it."""
         if row is None:
             self.missing = self.missing if self.missing is not None else now
             return
@@ -119,8 +133,8 @@ class Task:
         if row.state == "RUNNING":
             self.ran = row
 
-    def _runs_again(self, before: Row, row: Row) -> None:
-        self.up, self.told, self.ran = False, None, None
+    def _runs_again(self, before: JobRow, row: JobRow) -> None:
+        self.up, self.details, self.ran = False, None, None
         if self.result is not None and not self.result.ok:
             self.result = None
         why = row.reason if row.stage == "waiting" else row.state
@@ -130,13 +144,13 @@ class Task:
 
     @property
     def comes_again(self) -> bool:
-        """Whether it waits in the queue though it has left a result."""
+        """Whether it waits in the queue although it has left a result."""
         return self.row is not None and self.row.stage == "waiting" and self.row_at > self.result_at
 
-    # What follows
+    # Its end
 
     def status(self, now: float) -> JobStatus | None:
-        """How it ended; None while that is not known. Says in `wants` what would help."""
+        """How it ended; None while that is not known. Sets `wants` to what would tell it."""
         self.wants = ""
         return self._by_result(now) if self.result is not None else self._by_queue(now)
 
@@ -147,7 +161,7 @@ class Task:
         code = status.exit_code or 0
         ended_so = status.cause in (CANCELLED, WORKER_LOST) or code < 0 or code in _BY_SIGNAL
         from_outside = status.state == "failed" and ended_so
-        if not from_outside or self.asked or self.result_at + LATE < now:
+        if not from_outside or self.ending or self.result_at + LATE < now:
             return status
         row = self.row
         if row is None or self.row_at <= self.result_at or row.stage == "running":
@@ -157,69 +171,69 @@ class Task:
             self.result = None  # it will run again, and leave another one
             return None
         if row.state in ("COMPLETED", "FAILED"):
-            return attrs.evolve(self._ended(row), result=result) if self._for_memory(row) else status
-        return self._explained(now)
+            return attrs.evolve(self._end_status(row), result=result) if self._for_memory(row) else status
+        return self._status_by_details(now)
 
-    def _for_memory(self, row: Row) -> bool:
-        return ended(row, self._errors(), memory=self.memory).cause == "host-oom"
+    def _for_memory(self, row: JobRow) -> bool:
+        return end_status(row, self._errors(), memory=self.memory).cause == "host-oom"
 
     def _by_queue(self, now: float) -> JobStatus | None:
         if self.missing is not None:
-            return self._by_memory(now)
+            return self._by_absence(now)
         if self.row is None:
             return None
-        if self.asked and (self.over is not None or (self.forced and self.row.state == "COMPLETING")):
+        if self.ending and (self.over is not None or (self.forced and self.row.state == "COMPLETING")):
             return failed(CANCELLED)
         if self.over is None:
             return None
-        return self._explained(now)
+        return self._status_by_details(now)
 
-    def _by_memory(self, now: float) -> JobStatus | None:
-        """The queue does not mention it: what others know of it."""
+    def _by_absence(self, now: float) -> JobStatus | None:
+        """The status of a job that the queue does not mention."""
         assert self.missing is not None
-        if self.told is not None and self.told.stage == "over":
+        if self.details is not None and self.details.stage == "over":
             self.over = self.over if self.over is not None else now
-            return self._explained(now)
-        if self.asked:
+            return self._status_by_details(now)
+        if self.ending:
             return failed(CANCELLED)
         if self.missing + LOST < now:
-            why = f"Slurm no longer knows job {self.id}, and it left no result in {self.place}"
+            why = f"Slurm no longer knows job {self.id}, and it left no result in {self.job_folder}"
             return failed(WORKER_LOST, why)
         self.wants = "details"
         return None
 
-    def _explained(self, now: float) -> JobStatus | None:
-        """Slurm says that it is over, and there is no result that says why."""
-        if self.told is None:
+    def _status_by_details(self, now: float) -> JobStatus | None:
+        """The status of a job that is over by Slurm, with no result that explains it."""
+        if self.details is None:
             self.wants = "details"
             return None
-        row = self.told
+        row = self.details
         if self.result is None and self.over is not None and self.read_at <= self.over:
-            return None  # it may have come and gone since its files were looked at: they are looked at once more
+            return None  # it may have ended since its files were read: they are read once more
         plain = row.state in ("COMPLETED", "FAILED") and not row.signal
         ran = self.up or row.state == "COMPLETED"
         if plain and ran and self.result is None and self.over is not None and self.over + LATE > now:
             return None  # the program ran to its end: its result is on its way
-        return self._ended(row)
+        return self._end_status(row)
 
-    def _ended(self, row: Row) -> JobStatus:
-        return ended(row, self._errors(), memory=self.memory)
+    def _end_status(self, row: JobRow) -> JobStatus:
+        return end_status(row, self._errors(), memory=self.memory)
 
     def _errors(self) -> str:
         return self.errors.decode("utf-8", "replace")
 
 
-def task_id(id: str, index: int, count: int) -> str:
-    """Slurm's name of a job by its place in a submission of `count` jobs."""
+def job_id(id: str, index: int, count: int) -> str:
+    """Slurm's id of job number `index` in a submission of `count` jobs."""
     return f"{id}_{index}" if count > 1 else id
 
 
-def task_of(folder: str, id: str, index: int, count: int, job: Job, settings: SlurmSettings) -> Task:
-    """The handle of a job by its place in a submission."""
-    return Task(
-        id=task_id(id, index, count),
+def slurm_job(folder: str, id: str, index: int, count: int, job: Job, settings: SlurmSettings) -> SlurmJob:
+    """The handle of job number `index` in a submission."""
+    return SlurmJob(
+        id=job_id(id, index, count),
         folder=folder,
-        place=f"{folder}/{index}",
+        job_folder=f"{folder}/{index}",
         nodes=nodes_of(job),
         memory=job.step.settings.resources.get("memory", 0) if job.kind == "step" else 0,
         batch=not by_srun(job, settings),
@@ -227,6 +241,6 @@ def task_of(folder: str, id: str, index: int, count: int, job: Job, settings: Sl
     )
 
 
-def _again(before: Row, row: Row) -> bool:
-    """Whether a job that ran waits anew, or runs since another time."""
+def _again(before: JobRow, row: JobRow) -> bool:
+    """Whether a job that ran waits again, or has started again."""
     return row.stage == "waiting" or (row.state == "RUNNING" and bool(before.start and row.start != before.start))

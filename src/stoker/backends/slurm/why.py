@@ -1,4 +1,4 @@
-"""Why a job of Slurm waits, in words for a person: what it means, and what to do where waiting does not help.
+"""Explains why a job of Slurm waits: what its reason means, and what to do where waiting does not help.
 
 The codes are those of https://slurm.schedmd.com/job_reason_codes.html and of `man squeue`, up to Slurm 25.05. Pure.
 """
@@ -9,7 +9,7 @@ import re
 from typing import Final, Mapping
 
 REASONS: Final[Mapping[str, str]] = {
-    # Its turn will come
+    # Waiting helps
     "None": "it is new: the scheduler has not looked at it yet",
     "WaitingForScheduling": "it is new: the scheduler has not looked at it yet",
     "Resources": "what it asks for is in use by other jobs; it is next in line for it",
@@ -29,7 +29,7 @@ REASONS: Final[Mapping[str, str]] = {
     "SchedDefer": "the site starts no job at once; it is looked at with the others",
     "Reservation": "its reservation has not begun yet, or is full",
     "Dependency": "it waits for another job: options.dependency",
-    # Somebody must do something
+    # Action is needed
     "JobHeldUser": "it is held. Let it go with `scontrol release {job}`",
     "JobHeldAdmin": "the cluster's administrators hold it; ask them why",
     "JobHoldMaxRequeue": (
@@ -87,7 +87,7 @@ REASONS: Final[Mapping[str, str]] = {
     "QOSJobLimit": "as many jobs of its QOS run as may; it begins when others end",
     "QOSResourceLimit": "jobs of its QOS use as much as they may; it begins when others end",
     "QOSTimeLimit": "jobs of its QOS have used their time. Use another qos",
-    # How jobs ended that were started again
+    # Ends of jobs that Slurm starts again
     "JobLaunchFailure": (
         "it could not be started, often because its node lacks a file system. Slurm tries again, or holds it"
     ),
@@ -98,7 +98,7 @@ REASONS: Final[Mapping[str, str]] = {
     "BlockMaxError": "its block of nodes has too many errors. Ask the administrators",
     "BlockFreeAction": "its block of nodes is being freed",
 }
-"""Codes that are words of their own → what they mean. The other ones are made by rule: `_FAMILIES`."""
+"""Single codes → what they mean. Codes that follow a pattern are in `_FAMILIES`."""
 
 _THINGS: Final = {
     "bb": "burst buffer",
@@ -173,22 +173,22 @@ _WHOSE: Final = {"Assoc": ("of your account", "account"), "QOS": ("of this QOS",
 _NOT_A_TIME: Final = frozenset({"", "N/A", "NONE", "UNKNOWN", "INVALID", "(NULL)"})
 _MOMENT: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(?::\d\d)?")
 LATER: Final = frozenset({"Resources", "Priority", "Licenses", "Reservation", "BeginTime", "None", "ReqNodeNotAvail"})
-"""Reasons with which Slurm's scheduler works out a start; with others what it says is left from before."""
+"""Reasons with which the scheduler estimates a start; with others the estimate is an old one."""
 
 
-def words(reason: str, *, start: str = "", partition: str = "", job: str = "JOBID", today: str = "") -> str:
+def explain(reason: str, *, start: str = "", partition: str = "", job: str = "JOBID", today: str = "") -> str:
     """One sentence for a pending job: why it waits, what to do, and when it starts by Slurm's estimate.
 
     `reason` and `start` are `squeue`'s %r and %S; `today` is the date of the cluster, "2031-01-31", so that a time of
-    that day is told without it. A reason that is none of Slurm's codes is told as Slurm tells it.
+    that day is shown without it. A reason that is not in the tables is shown as Slurm gives it.
     """
     code, detail = _parts(reason)
     meaning = _meaning(code)
     if not meaning:
-        text = f"Slurm says: {_spaced(reason)}" if code else "it waits in Slurm's queue"
+        text = f"Slurm says: {_readable(reason)}" if code else "it waits in Slurm's queue"
     else:
-        place = f"partition {partition}" if partition else "its partition"
-        text = f"{meaning.format(partition=place, job=job)} ({code}{f': {_spaced(detail)}' if detail else ''})"
+        where = f"partition {partition}" if partition else "its partition"
+        text = f"{meaning.format(partition=where, job=job)} ({code}{f': {_readable(detail)}' if detail else ''})"
     moment = _MOMENT.fullmatch(start) if start.upper() not in _NOT_A_TIME and (code in LATER or not meaning) else None
     if moment is None:
         return text
@@ -206,16 +206,16 @@ def _meaning(code: str) -> str:
     if code in REASONS:
         return REASONS[code]
     for pattern, meaning in _FAMILIES:
-        found = re.fullmatch(pattern, code)
-        if found is not None:
-            of, change = _WHOSE[found["who"]]
-            thing = _THINGS[found["thing"].lower()]
-            # The rest are places for `words` itself.
+        match = re.fullmatch(pattern, code)
+        if match is not None:
+            of, change = _WHOSE[match["who"]]
+            thing = _THINGS[match["thing"].lower()]
+            # The other fields are filled in by `explain`.
             return meaning.replace("{of}", of).replace("{change}", change).replace("{thing}", thing)
     return ""
 
 
-def _spaced(text: str) -> str:
-    """Slurm's own sentences, which squeue writes with underscores: "launch_failed_requeued_held"."""
+def _readable(text: str) -> str:
+    """Slurm's own sentences without the underscores of squeue: "launch_failed_requeued_held"."""
     is_name = " " in text or text.count("_") == 1
     return text if is_name else text.replace("_", " ")
