@@ -139,8 +139,8 @@ def test_another_driver_takes_over(bench: Bench, tmp_path: Path) -> None:
     bench.says(first, job, "waiting")
     bench.says(first, other, "waiting")
     bench.end(first, failing)
-    first._watch._closing = True  # as if its process had died: nothing is ended
-    first._watch._flights.clear()
+    first._watcher._closing = True  # as if its process had died: nothing is ended
+    first._watcher._flights.clear()
     bench.news.clear()
     bench.lines.clear()
 

@@ -14,8 +14,8 @@ from stoker.backends.slurm.backend import SlurmBackend
 
 def left_alone(backend: SlurmBackend) -> None:
     """As if its driver had been killed: it neither ends its jobs nor takes anything away."""
-    backend._watch._flights.clear()
-    platform = backend._watch._platform
+    backend._watcher._flights.clear()
+    platform = backend._watcher._platform
     platform._over, platform._orphans = [], None  # type: ignore[attr-defined]
     backend.close()
 
