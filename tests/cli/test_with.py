@@ -90,6 +90,7 @@ def test_a_set_is_stronger(two: Any) -> None:
         (["--with", "kubernetes:nod=1"], "KubernetesSettings has no field 'nod'"),
         (["--with"], "--with needs a value\n  fix: write --with BACKEND"),
         (["--wiht", "slurm"], "has no parameter for --wiht, did you mean '--with'"),
+        (["--set", "orchestrator.slrum.partition=x"], "has no field 'slrum', did you mean 'slurm'?"),
         (["--environment", "pipy"], "--environment=pipy: packages: environment: 'pipy' is not one of local, pypi"),
         (["--detach=maybe"], "--detach takes no value, got 'maybe'\n  fix: write --detach alone"),
     ],
