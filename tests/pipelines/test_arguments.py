@@ -260,8 +260,8 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def _from_stoker() -> Any:
     """A function whose frame looks like one of Stoker's: one of this file would be taken for the caller."""
-    names: dict[str, Any] = {"__name__": "stoker.pipelines.functional", "asked": commandline.asked}
-    exec("def ask(): return asked(pipeline, given)[1]", names)
+    names: dict[str, Any] = {"__name__": "stoker.pipelines.functional", "read_call": commandline.read_call}
+    exec("def ask(): return read_call(pipeline, given)[1]", names)
     names.update(pipeline=PIPELINE, given={})
     return names["ask"]
 
@@ -341,19 +341,19 @@ def line() -> Any:
 
 def test_the_command_line_waits_for_the_pipeline(line: Any) -> None:
     given = line(words=["--stack", "gpu", "--lr", "2"])
-    assert commandline.asked(PIPELINE, {"data": "x"})[1] == RunRequest(stack="gpu", parameters={"lr": 2.0})
+    assert commandline.read_call(PIPELINE, {"data": "x"})[1] == RunRequest(stack="gpu", parameters={"lr": 2.0})
     assert given.calls == [(PIPELINE, {"data": "x"})]
 
 
 def test_another_pipeline_than_the_wanted_one_ends_the_script(line: Any) -> None:
     given = line(wanted="other")
     with pytest.raises(NotTheDriver):
-        commandline.asked(PIPELINE, {})[1]
+        commandline.read_call(PIPELINE, {})[1]
     assert given.calls == []
 
 
 def test_planning_stops_at_the_call(line: Any) -> None:
     given = line(planning=True)
     with pytest.raises(NotTheDriver):
-        commandline.asked(PIPELINE, {"lr": 3})[1]
+        commandline.read_call(PIPELINE, {"lr": 3})[1]
     assert given.calls == [(PIPELINE, {"lr": 3})]

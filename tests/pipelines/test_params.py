@@ -20,12 +20,12 @@ from stoker.pipelines.params import (
     LOOKED_AT,
     Unknown,
     check,
-    converted,
+    convert,
+    describe,
     from_document,
     incompatible,
     parse,
-    resolved,
-    shown,
+    resolve,
     text_of,
 )
 
@@ -147,19 +147,19 @@ def test_shown_is_short_and_never_calls_a_strangers_repr() -> None:
         def __repr__(self) -> str:
             raise RuntimeError
 
-    assert "Rude" in shown(Rude())
-    assert len(shown("x" * 1000)) < 80
-    assert shown([0] * 10_000) == "list"
+    assert "Rude" in describe(Rude())
+    assert len(describe("x" * 1000)) < 80
+    assert describe([0] * 10_000) == "list"
 
 
 def test_a_text_becomes_a_path_only_where_a_path_is_wanted() -> None:
-    assert converted("x", Path) == Path("x")
-    assert converted("x", Path | None) == Path("x")
-    assert converted("x", str | Path) == "x"
-    assert converted(3, Path) == 3
-    assert converted(["x"], list[Path]) == [Path("x")]
-    assert converted(("x", "y"), tuple[str, Path]) == ("x", Path("y"))
-    assert converted({"a": ["x"]}, dict[str, list[Path]] | None) == {"a": [Path("x")]}
+    assert convert("x", Path) == Path("x")
+    assert convert("x", Path | None) == Path("x")
+    assert convert("x", str | Path) == "x"
+    assert convert(3, Path) == 3
+    assert convert(["x"], list[Path]) == [Path("x")]
+    assert convert(("x", "y"), tuple[str, Path]) == ("x", Path("y"))
+    assert convert({"a": ["x"]}, dict[str, list[Path]] | None) == {"a": [Path("x")]}
 
 
 PARSED: list[tuple[str, Any, Any]] = [
@@ -359,4 +359,4 @@ def test_annotations_are_read_aloud(annotation: Any, text: str) -> None:
 )
 def test_names_that_only_a_type_checker_knows(text: str, expected: str) -> None:
     scope = {"Annotated": Annotated, "Optional": Optional}
-    assert text_of(resolved(text, scope)) == expected
+    assert text_of(resolve(text, scope)) == expected

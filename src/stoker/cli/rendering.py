@@ -65,7 +65,7 @@ def render_plan(made: Plan, session: Session) -> tuple[RenderedStep, ...]:
     builder = session.builder(made.settings, lambda text: None)
     steps = list(made.steps)
     images: dict[str, _Image] = {}
-    if builder is not None and builder.needed(steps):
+    if builder is not None and builder.has_work(steps):
         images = _images(steps, builder, session.stack.home)
         session.code = _code(steps, builder, session.stack.home)
     backends = session.backends(steps, made.settings)

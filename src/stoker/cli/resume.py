@@ -13,7 +13,7 @@ from stoker.client import Client
 from stoker.core.errors import NotFound
 from stoker.core.request import RunRequest
 from stoker.run import detaching, driver
-from stoker.run.commandline import RUN_OPTIONS, applied
+from stoker.run.commandline import RUN_OPTIONS, apply_run_options
 
 _OPTIONS: Final = tuple(
     option
@@ -38,7 +38,7 @@ def _run_options(command: Any) -> Any:
 def command(*, run_id: str, **given: Any) -> None:
     """Go on with a run where it stopped, with the code as it is now."""
     options = {name.replace("_", "-"): value for name, value in given.items() if value}
-    request = applied(_OPTIONS, options, RunRequest())
+    request = apply_run_options(_OPTIONS, options, RunRequest())
     token = os.environ.pop(detaching.TOKEN, "")  # nobody whom this process starts is a run's driver
     try:
         run = driver.resume(Client(request.stack).run(run_id).id, request, token=token)

@@ -82,7 +82,7 @@ def main(kind: type[FlowInstance], argv: Sequence[str] | None = None) -> None:
     """Called by `FlowSpec()`: the command line of the program, or of `stoker run flow.py`."""
     line = COMMAND_LINE.get()
     if line is not None and argv is None:
-        flow, request = commandline.waited_for(FlowDefinition(kind), {}, line)
+        flow, request = commandline.take_call(FlowDefinition(kind), {}, line)
         start.run(flow, {}, request)
         return
     words = list(sys.argv[1:] if argv is None else argv)
@@ -128,14 +128,14 @@ def _start(flow: FlowDefinition, name: str, words: list[str]) -> int:
     accepted = options_of(flow, name)
     options, arguments = split(words, accepted)
     if name in ("run", "check"):
-        flow = flow.configured(options)
+        flow = flow.apply_options(options)
         request = commandline.request(flow, accepted, options, arguments)
         if name == "check":
             return _check(flow, request)
         start.run(flow, {}, request)
         return 0
-    flow = flow.configured(options)
-    request = commandline.applied(accepted, options, RunRequest())
+    flow = flow.apply_options(options)
+    request = commandline.apply_run_options(accepted, options, RunRequest())
     if name == "resume":
         return _resume(flow, request, options.get("origin-run-id"), arguments)
     from stoker.flows import spin as cli_spin  # nearly all there is to import

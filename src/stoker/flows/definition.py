@@ -34,7 +34,7 @@ from stoker.flows.decorators import BUILT_IN, FOR_WORKER, notes_of
 from stoker.flows.execution import FlowBody, TaskOptions
 from stoker.flows.instance import FlowInstance, parameters_of
 from stoker.flows.task import FlowTask
-from stoker.pipelines.signature import Parameter, Signature
+from stoker.pipelines.signature import FunctionParameter, FunctionSignature
 from stoker.plan import source as sources
 from stoker.plan.planner import Planner
 from stoker.run.program import ProgramStart
@@ -42,7 +42,7 @@ from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
 _NAMES: Final = frozenset(
-    {"step", "current", "Parameter", "JSONType", "IncludeFile", "Config", "config_expr", "user_step_decorator"}
+    {"step", "current", "FunctionParameter", "JSONType", "IncludeFile", "Config", "config_expr", "user_step_decorator"}
     | {"UserStepDecorator", "USER_SKIP_STEP", "StepMutator", "FlowMutator", *BUILT_IN}
 )
 """Names that a flow's file has from here, and never from Metaflow."""
@@ -128,7 +128,7 @@ class FlowDefinition:
         """The options of its command line that pipelines do not have."""
         return flowoptions.of_flow(self.name, self._config_names())
 
-    def configured(self, options: Mapping[str, Any]) -> FlowDefinition:
+    def apply_options(self, options: Mapping[str, Any]) -> FlowDefinition:
         """The flow as the options of a command line make it."""
         flowoptions.check_local(options)
         splits = options.get("max-num-splits")
@@ -175,7 +175,7 @@ class FlowDefinition:
         """For the help: each parameter as it is written, and what is to be said of it."""
         return flowparams.rows(self.kind)
 
-    def resumed(self, plan: Plan, blobs: Blobs) -> None:
+    def restore(self, plan: Plan, blobs: Blobs) -> None:
         """Go on with a run: the words of its command line count, unless this one says others."""
         self.recall(plan, blobs)
         self._namespace = self._namespace or plan.program.get("namespace")
@@ -289,7 +289,7 @@ class FlowDefinition:
         }
         return flowparams.bind(self.kind, {**arguments, **configs})
 
-    def shown(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def describe_arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters as the run's record shows them."""
         parameters = {parameter.name: parameter for parameter in parameters_of(self.kind).values()}
         return {
@@ -298,14 +298,14 @@ class FlowDefinition:
         }
 
     @property
-    def signature(self) -> Signature:
+    def signature(self) -> FunctionSignature:
         """Its parameters, for a command line; texts are parsed by `bind`."""
         flow_parameters = parameters_of(self.kind).values()
         parameters = {
-            parameter.name.replace("-", "_"): Parameter(name=parameter.name.replace("-", "_"), default=None)
+            parameter.name.replace("-", "_"): FunctionParameter(name=parameter.name.replace("-", "_"), default=None)
             for parameter in flow_parameters
         }
-        return Signature(
+        return FunctionSignature(
             owner=f"flow '{self.name}'",
             parameters=parameters,
             others=UNSET,
@@ -315,7 +315,7 @@ class FlowDefinition:
             complete=True,
         )
 
-    def completed(self, plan: Plan) -> Plan:
+    def complete_plan(self, plan: Plan) -> Plan:
         """The plan with what platforms are told beside resources, and with what is to be said of it."""
         elsewhere = {name: options for name, options in self.options.items() if options.remote}
         steps, findings = [], []

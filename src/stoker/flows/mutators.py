@@ -26,7 +26,7 @@ from stoker.flows.instance import FlowInstance, parameters_of
 from stoker.flows.parameters import Config, Parameter
 from stoker.flows.transitions import is_step, steps_of
 from stoker.flows.user_decorators import USERS, Decorating, find_user_decorator, suggest
-from stoker.pipelines.places import caller, place
+from stoker.pipelines.places import caller, source_line
 from stoker.run.attached import words_of
 
 Phase = Literal["early", "late"]
@@ -456,5 +456,5 @@ def _last_line(error: Exception) -> str:
     position = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         if frame.f_globals.get("__name__", "").partition(".")[0] != "stoker":
-            position = place(frame.f_code.co_filename, line)
+            position = source_line(frame.f_code.co_filename, line)
     return position

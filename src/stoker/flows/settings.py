@@ -144,7 +144,7 @@ def missing_backend(step: str, options: FlowStepOptions) -> Finding:
     return no_backend(
         planned_platforms()[options.remote],
         f"{options.remote_at} step '{step}'",
-        said=f"@{options.remote}",
+        cause=f"@{options.remote}",
         fix=f"run --without {options.remote}, or remove the decorator",
     )
 

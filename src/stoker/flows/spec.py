@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from stoker.core import request
 from stoker.core.errors import UsageError
 from stoker.flows.instance import FlowInstance
-from stoker.pipelines.places import caller, place_of
+from stoker.pipelines.places import caller, definition_line
 
 if TYPE_CHECKING:
     from stoker.flows.definition import FlowDefinition
@@ -28,7 +28,7 @@ class FlowSpec(FlowInstance):
         if init is not None and "__init__" not in getattr(init, "__code__", cls.__init__.__code__).co_names:
             raise UsageError(
                 f"flow {cls.__name__} has an __init__ of its own, which would keep {cls.__name__}() from running it",
-                where=place_of(init),
+                where=definition_line(init),
                 fix="set what all steps see as attributes of the class, and artifacts in its first step",
             )
         if request.WORKER:

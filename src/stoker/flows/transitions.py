@@ -15,7 +15,7 @@ import attrs
 
 from stoker.core.errors import GraphError, nearest
 from stoker.core.flow import STEP_MARK, FlowGraph, FlowStep, StepKind
-from stoker.pipelines.places import place
+from stoker.pipelines.places import source_line
 
 _FORMS: Final = ("foreach", "num_parallel", "condition")
 _NEXT: Final = "self.next(self.another_step)"
@@ -87,7 +87,7 @@ def _step_with_role(options_by_step: Mapping[str, Mapping[str, Any]], role: str,
 
 def place_of_class(kind: type) -> str:
     try:
-        return place(inspect.getfile(kind), inspect.getsourcelines(kind)[1])
+        return source_line(inspect.getfile(kind), inspect.getsourcelines(kind)[1])
     except (OSError, TypeError):
         return kind.__name__
 
@@ -106,13 +106,13 @@ class _Method:
 
     def at(self, node: ast.AST) -> str:
         """Where a part of it stands."""
-        return place(self.file, self.line + getattr(node, "lineno", 1) - 1)
+        return source_line(self.file, self.line + getattr(node, "lineno", 1) - 1)
 
 
 def _read(name: str, function: Callable[..., Any], kind: type) -> FlowStep:
     method = _method(name, inspect.unwrap(function), kind)
     arguments = [argument.arg for argument in (*method.tree.args.posonlyargs, *method.tree.args.args)]
-    where = place(method.file, inspect.unwrap(function).__code__.co_firstlineno)
+    where = source_line(method.file, inspect.unwrap(function).__code__.co_firstlineno)
     if len(arguments) not in (1, 2):
         raise GraphError(
             f"step '{name}' takes {len(arguments)} arguments",

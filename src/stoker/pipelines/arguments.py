@@ -13,25 +13,27 @@ from stoker.core.errors import ParameterError, nearest
 from stoker.core.units import UNSET
 from stoker.pipelines import params
 from stoker.pipelines.params import UNIONS, bare, element_of, text_of
-from stoker.pipelines.signature import Parameter, Signature
+from stoker.pipelines.signature import FunctionParameter, FunctionSignature
 
 _MANY: Final = (abc.Sequence, abc.Set)
 
 
-def parse(signature: Signature, argv: Sequence[str], flags: Sequence[str] = ()) -> tuple[dict[str, Any], list[str]]:
+def parse(
+    signature: FunctionSignature, argv: Sequence[str], flags: Sequence[str] = ()
+) -> tuple[dict[str, Any], list[str]]:
     """Parameters by name from `--lr 0.01`, `--lr=0.01`, `--fast`, `--no-fast`; and what is no option.
 
     `flags` are other words that may have been meant by one that is no parameter's.
     """
-    found: dict[str, Any] = {}
-    rest: list[str] = []
+    values: dict[str, Any] = {}
+    positional: list[str] = []
     words = list(argv)
     while words:
         word = words.pop(0)
         if word == "--":
-            return found, rest + words
+            return values, positional + words
         if not word.startswith("--"):
-            rest.append(word)
+            positional.append(word)
             continue
         flag, equals, text = word.partition("=")
         parameter, negated = _parameter(signature, flag, flags)
@@ -46,57 +48,57 @@ def parse(signature: Signature, argv: Sequence[str], flags: Sequence[str] = ()) 
             value = True
         else:
             value = _value(flag, texts, parameter)
-            if parameter.name in found and _is_many(parameter):
-                value = type(value)([*found[parameter.name], *value])
-        found[parameter.name] = value
-    return found, rest
+            if parameter.name in values and _is_many(parameter):
+                value = type(value)([*values[parameter.name], *value])
+        values[parameter.name] = value
+    return values, positional
 
 
-def rows(signature: Signature) -> list[tuple[str, str]]:
+def rows(signature: FunctionSignature) -> list[tuple[str, str]]:
     """For the help: each parameter as it is written, and its default."""
-    found = [(_written(parameter), _told(parameter)) for parameter in signature.parameters.values()]
-    return found if signature.others is UNSET else [*found, ("and any other --name value", "")]
+    lines = [(_flag_text(parameter), _default_note(parameter)) for parameter in signature.parameters.values()]
+    return lines if signature.others is UNSET else [*lines, ("and any other --name value", "")]
 
 
 def _key(flag: str) -> str:
     return flag.removeprefix("--").replace("-", "_")
 
 
-def _parameter(signature: Signature, flag: str, flags: Sequence[str]) -> tuple[Parameter, bool]:
+def _parameter(signature: FunctionSignature, flag: str, flags: Sequence[str]) -> tuple[FunctionParameter, bool]:
     """The parameter that a flag names, and whether the flag takes it back."""
     key = _key(flag)
-    found = signature.parameters.get(key)
-    if found is not None:
-        return found, False
+    exact = signature.parameters.get(key)
+    if exact is not None:
+        return exact, False
     positive = signature.parameters.get(key.removeprefix("no_"))
     if positive is not None and _is_flag(positive):
         return positive, True
     if signature.others is not UNSET and key.isidentifier():
-        return Parameter(name=key, annotation=signature.others), False
-    known = [f"--{name.replace('_', '-')}" for name in signature.parameters]
-    close = nearest(flag, [*known, *flags])
-    hint = close if "did you mean" in close else nearest(flag, known)
+        return FunctionParameter(name=key, annotation=signature.others), False
+    known_flags = [f"--{name.replace('_', '-')}" for name in signature.parameters]
+    close = nearest(flag, [*known_flags, *flags])
+    hint = close if "did you mean" in close else nearest(flag, known_flags)
     raise ParameterError(f"{signature.owner} has no parameter for {flag}{hint}")
 
 
-def _values(words: list[str], parameter: Parameter, *, negated: bool) -> list[str]:
+def _values(words: list[str], parameter: FunctionParameter, *, negated: bool) -> list[str]:
     """The words behind a flag that are its values; they are taken off."""
     if negated or not words or words[0].startswith("--"):
         return []
     if _is_flag(parameter):
         return [words.pop(0)] if words[0].lower() in params.TRUE | params.FALSE else []
-    taken = [words.pop(0)]
+    texts = [words.pop(0)]
     while _is_many(parameter) and words and not words[0].startswith("--"):
-        taken.append(words.pop(0))
-    return taken
+        texts.append(words.pop(0))
+    return texts
 
 
-def _needs_value(owner: str, flag: str, parameter: Parameter, words: Sequence[str]) -> ParameterError:
+def _needs_value(owner: str, flag: str, parameter: FunctionParameter, words: Sequence[str]) -> ParameterError:
     fix = f"write {flag}={words[0]} if that is the value" if words else f"write {flag} {_kind(parameter)}"
     return ParameterError(f"{owner}: {flag} needs a value", fix=fix)
 
 
-def _value(flag: str, texts: Sequence[str], parameter: Parameter) -> Any:
+def _value(flag: str, texts: Sequence[str], parameter: FunctionParameter) -> Any:
     annotation = _annotation(parameter)
     try:
         if len(texts) == 1:
@@ -107,7 +109,7 @@ def _value(flag: str, texts: Sequence[str], parameter: Parameter) -> Any:
         raise ParameterError(f"{flag}: {error.message}", where=error.where, fix=error.fix) from None
 
 
-def _annotation(parameter: Parameter) -> Any:
+def _annotation(parameter: FunctionParameter) -> Any:
     """The parameter's type; where none is written, that of its default says as much."""
     default = parameter.default
     plain: tuple[type, ...] = (bool, int, float, str, list, tuple)
@@ -124,11 +126,11 @@ def _options(annotation: Any) -> tuple[Any, ...]:
     return tuple(option for option in map(bare, options) if option not in (None, type(None)))
 
 
-def _is_flag(parameter: Parameter) -> bool:
+def _is_flag(parameter: FunctionParameter) -> bool:
     return _options(_annotation(parameter)) == (bool,)
 
 
-def _is_many(parameter: Parameter) -> bool:
+def _is_many(parameter: FunctionParameter) -> bool:
     return any(map(_holds_many, _options(_annotation(parameter))))
 
 
@@ -137,17 +139,17 @@ def _holds_many(option: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, _MANY) and not issubclass(kind, (str, bytes))
 
 
-def _kind(parameter: Parameter) -> str:
+def _kind(parameter: FunctionParameter) -> str:
     annotation = _annotation(parameter)
     return "VALUE" if annotation is Any else text_of(annotation)
 
 
-def _written(parameter: Parameter) -> str:
+def _flag_text(parameter: FunctionParameter) -> str:
     name = parameter.name.replace("_", "-")
     return f"--{name} / --no-{name}" if _is_flag(parameter) else f"--{name} {_kind(parameter)}"
 
 
-def _told(parameter: Parameter) -> str:
+def _default_note(parameter: FunctionParameter) -> str:
     return "required" if parameter.required else f"default: {_default_text(parameter.default)}"
 
 

@@ -8,8 +8,8 @@ from typing import Any, Iterable, Mapping
 from stoker.core.errors import GraphError, ParameterError
 from stoker.core.graph import Binding, Constant, Entries, Many
 from stoker.pipelines.handles import Each, Future, Handles, Origin, StepHandle, origins_of
-from stoker.pipelines.params import check, element_of, incompatible, is_iterable, shown, text_of, value_of
-from stoker.pipelines.signature import Signature
+from stoker.pipelines.params import check, describe, element_of, incompatible, is_iterable, text_of, value_of
+from stoker.pipelines.signature import FunctionSignature
 
 _HANDLES = (StepHandle, Future, Each)
 _DEEP = 50
@@ -19,49 +19,51 @@ _DEEP = 50
 class Binder:
     """Binds the arguments of one call: `where` is its place, `trace` the one whose outputs it may use."""
 
-    def __init__(self, signature: Signature, where: str, trace: object) -> None:
+    def __init__(self, signature: FunctionSignature, where: str, trace: object) -> None:
         self._signature = signature
         self._where = where
         self._trace = trace
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Binding]:
         """The bindings of a call's arguments."""
-        return {name: self._one(name, value, self._signature.annotation(name)) for name, value in arguments.items()}
+        return {
+            name: self._bind_value(name, value, self._signature.annotation(name)) for name, value in arguments.items()
+        }
 
     def bind_mapped(self, arguments: Mapping[str, Any], mapped: Iterable[str]) -> dict[str, Binding]:
         """The bindings of a `.map(…)`: those named in `mapped` are lists of what the function takes."""
-        found: dict[str, Binding] = {}
+        bindings: dict[str, Binding] = {}
         lengths: dict[str, int] = {}
         for name, value in arguments.items():
             annotation = self._signature.annotation(name)
             if name not in mapped:
-                found[name] = self._one(name, value, annotation)
+                bindings[name] = self._bind_value(name, value, annotation)
                 continue
             origins = origins_of(value)
             if origins:
-                found[name] = self._iterated(name, origins, annotation)
+                bindings[name] = self._bind_iterated(name, origins, annotation)
                 continue
             items = self._items(name, value)
             lengths[name] = len(items)
-            bound = [self._one(name, item, annotation) for item in items]
-            found[name] = _joined(bound)
+            item_bindings = [self._bind_value(name, item, annotation) for item in items]
+            bindings[name] = _merge_items(item_bindings)
         if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+            sizes = ", ".join(f"{name} has {length}" for name, length in lengths.items())
             raise ParameterError(
-                f"{self._owner}: the lists to map over differ in length: {told}",
+                f"{self._owner}: the lists to map over differ in length: {sizes}",
                 where=self._where,
                 fix="make them equally long, or hand the one that is the same for all elements over by keyword",
             )
-        return found
+        return bindings
 
     @property
     def _owner(self) -> str:
         return self._signature.owner
 
-    def _one(self, name: str, value: Any, annotation: Any) -> Binding:
+    def _bind_value(self, name: str, value: Any, annotation: Any) -> Binding:
         origins = origins_of(value)
         if origins and not isinstance(value, Handles) and len(origins) == 1:
-            return self._linked(name, origins[0], annotation)
+            return self._link(name, origins[0], annotation)
         if origins:
             self._check_several(name, origins, annotation)
             return Many(items=tuple(self._source(origin) for origin in origins))
@@ -70,11 +72,11 @@ class Binder:
                 f"{self._owner}: {name}=each(…) in a plain call", where=self._where, fix="call .map(…) instead"
             )
         if _holds_output(value, 0):
-            return self._structure(name, value, annotation)
+            return self._bind_container(name, value, annotation)
         problem = check(value, annotation)
         if problem is not None:
             raise ParameterError(f"{self._owner}: {name} {problem}", where=self._where)
-        return Constant(value=_copied(value, 0))
+        return Constant(value=_copy(value, 0))
 
     def _source(self, origin: Origin) -> Binding:
         if origin.trace is not self._trace:
@@ -91,7 +93,7 @@ class Binder:
             )
         return origin.source
 
-    def _linked(self, name: str, origin: Origin, annotation: Any) -> Binding:
+    def _link(self, name: str, origin: Origin, annotation: Any) -> Binding:
         source = self._source(origin)
         produced = list[origin.annotation] if origin.mapped else origin.annotation  # type: ignore[name-defined]
         self._check_link(name, origin, produced, annotation)
@@ -116,7 +118,7 @@ class Binder:
                 fix=f'hand over one of them, such as result["{origins[0].output}"]',
             )
 
-    def _structure(self, name: str, value: Any, annotation: Any) -> Binding:
+    def _bind_container(self, name: str, value: Any, annotation: Any) -> Binding:
         """A list, tuple or dict with outputs in it."""
         if isinstance(value, abc.Set):
             raise GraphError(
@@ -137,14 +139,16 @@ class Binder:
                     fix="use texts as keys",
                 )
             kinds = value_of(annotation)
-            return Entries(items={key: self._one(f"{name}[{key!r}]", item, kinds) for key, item in value.items()})
+            return Entries(
+                items={key: self._bind_value(f"{name}[{key!r}]", item, kinds) for key, item in value.items()}
+            )
         kinds = element_of(annotation)
-        return Many(items=tuple(self._one(f"{name}[{index}]", item, kinds) for index, item in enumerate(value)))
+        return Many(items=tuple(self._bind_value(f"{name}[{index}]", item, kinds) for index, item in enumerate(value)))
 
-    def _iterated(self, name: str, origins: tuple[Origin, ...], annotation: Any) -> Binding:
+    def _bind_iterated(self, name: str, origins: tuple[Origin, ...], annotation: Any) -> Binding:
         if len(origins) > 1:
             # The outputs of one call are the items: train.map(split()).
-            return Many(items=tuple(self._linked(name, origin, annotation) for origin in origins))
+            return Many(items=tuple(self._link(name, origin, annotation) for origin in origins))
         (origin,) = origins
         source = self._source(origin)
         if origin.mapped:
@@ -162,14 +166,14 @@ class Binder:
     def _items(self, name: str, value: Any) -> list[Any]:
         if isinstance(value, (str, bytes, abc.Mapping)) or not isinstance(value, abc.Iterable):
             raise ParameterError(
-                f"{self._owner} is mapped over {name}, which is no list but {shown(value)}",
+                f"{self._owner} is mapped over {name}, which is no list but {describe(value)}",
                 where=self._where,
                 fix="give a list; what is the same for all elements goes by keyword",
             )
         return list(value)
 
 
-def _joined(items: list[Binding]) -> Binding:
+def _merge_items(items: list[Binding]) -> Binding:
     """One list as a binding: a constant where none of its items is an output."""
     values = [item.value for item in items if isinstance(item, Constant)]
     return Constant(value=values) if len(values) == len(items) else Many(items=tuple(items))
@@ -187,14 +191,14 @@ def _holds_output(value: Any, depth: int) -> bool:
     return False
 
 
-def _copied(value: Any, depth: int) -> Any:
+def _copy(value: Any, depth: int) -> Any:
     """A copy of plain containers, so that what the body does to a list afterwards does not reach this call."""
     kind = type(value)
     if kind not in (list, dict, set, tuple) or depth == _DEEP:
         return value
     if kind is dict:
-        return {key: _copied(item, depth + 1) for key, item in value.items()}
+        return {key: _copy(item, depth + 1) for key, item in value.items()}
     if kind is set:
         return set(value)
-    items = [item if type(item) not in (list, dict, set, tuple) else _copied(item, depth + 1) for item in value]
+    items = [item if type(item) not in (list, dict, set, tuple) else _copy(item, depth + 1) for item in value]
     return items if kind is list else tuple(items)

@@ -34,10 +34,10 @@ from stoker.pipelines import options as keywords
 from stoker.pipelines import signature as signatures
 from stoker.pipelines.bindings import Binder
 from stoker.pipelines.handles import Each, Future, each
-from stoker.pipelines.options import CallOptions, Hook, PipelineOptions, StepOptions, taken_apart
+from stoker.pipelines.options import CallOptions, Hook, PipelineOptions, StepOptions, split_options
 from stoker.pipelines.params import check, from_document
-from stoker.pipelines.places import caller, place_of
-from stoker.pipelines.signature import Parameter, Signature
+from stoker.pipelines.places import caller, definition_line
+from stoker.pipelines.signature import FunctionParameter, FunctionSignature
 from stoker.pipelines.tracing import ACTIVE, BodySession, Call, Trace, checked_name, inside
 
 if TYPE_CHECKING:
@@ -72,13 +72,13 @@ class Step(Generic[P, R]):
         self._definition = definition
         self._options = call
         self._call: Call | None = None
-        _look_like(self, function)
+        _copy_metadata(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         trace = ACTIVE.get()
         if trace is None:
             return self.function(*args, **kwargs)
-        return trace.call(self._called(), args, kwargs)  # type: ignore[no-any-return]
+        return trace.call(self._step_call(), args, kwargs)  # type: ignore[no-any-return]
 
     def map(self, *args: Any, **kwargs: Any) -> Any:
         """One call for each element: positional arguments and `each(…)` are iterated over side by side, keywords fixed.
@@ -87,8 +87,8 @@ class Step(Generic[P, R]):
         """
         trace = ACTIVE.get()
         if trace is None:
-            return self._plainly_mapped(args, kwargs)
-        return trace.map(self._called(), args, kwargs)
+            return self._map_function(args, kwargs)
+        return trace.map(self._step_call(), args, kwargs)
 
     def submit(self, *args: Any, **kwargs: Any) -> Future[R]:
         """In a dynamic pipeline: start the step and go on; `.result()` of what is returned waits for its value."""
@@ -97,25 +97,25 @@ class Step(Generic[P, R]):
             raise UsageError(
                 f"step '{self.name}'.submit(…) outside a pipeline", where=caller(), fix="call the step like a function"
             )
-        return trace.submit(self._called(), args, kwargs)
+        return trace.submit(self._step_call(), args, kwargs)
 
     def with_options(self, **options: Unpack[CallOptions]) -> Step[P, R]:
         """The same step with other settings, another `name` or `id`, or steps that it waits for (`after`)."""
         where = caller()
-        given = taken_apart(
+        split = split_options(
             options, CallOptions, owner=f"step '{self.name}'.with_options", origin=f"{where} with_options", step=True
         )
         definition = self._definition
-        rest = given.rest
-        if "name" in rest:
-            definition = definition.renamed(checked_name(rest["name"], "name of a step", where))
+        names = split.rest
+        if "name" in names:
+            definition = definition.with_name(checked_name(names["name"], "name of a step", where))
         return Step(
             self.function,
             definition,
-            id=checked_name(rest["id"], "id of a step", where) if "id" in rest else self._options.get("id"),
-            after=_several(rest["after"]) if "after" in rest else self._options.get("after", ()),
-            layers=(*self._options.get("layers", ()), *given.layers),
-            hooks={**self._options.get("hooks", {}), **given.hooks},
+            id=checked_name(names["id"], "id of a step", where) if "id" in names else self._options.get("id"),
+            after=_as_tuple(names["after"]) if "after" in names else self._options.get("after", ()),
+            layers=(*self._options.get("layers", ()), *split.layers),
+            hooks={**self._options.get("hooks", {}), **split.hooks},
         )
 
     @property
@@ -124,7 +124,7 @@ class Step(Generic[P, R]):
         return self._definition.spec
 
     @property
-    def signature(self) -> Signature:
+    def signature(self) -> FunctionSignature:
         """What the function takes and gives."""
         return self._definition.signature
 
@@ -134,25 +134,25 @@ class Step(Generic[P, R]):
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _importable_name(self) or super().__reduce_ex__(protocol)
 
-    def _called(self) -> Call:
+    def _step_call(self) -> Call:
         if self._call is None or not self._call.signature.complete:
             self._definition.complete()
             self._call = Call(step=self.spec, signature=self.signature, **self._options)
         return self._call
 
-    def _plainly_mapped(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    def _map_function(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         function: Callable[..., Any] = self.function
         columns = [list(arg.items if isinstance(arg, Each) else arg) for arg in args]
-        named = {name: list(value.items) for name, value in kwargs.items() if isinstance(value, Each)}
-        fixed = {name: value for name, value in kwargs.items() if name not in named}
-        lengths = {len(column) for column in (*columns, *named.values())}
+        iterated = {name: list(value.items) for name, value in kwargs.items() if isinstance(value, Each)}
+        fixed = {name: value for name, value in kwargs.items() if name not in iterated}
+        lengths = {len(column) for column in (*columns, *iterated.values())}
         if len(lengths) != 1:
             problem = "differ in length" if lengths else "are missing"
             raise ParameterError(f"step '{self.name}'.map(…): the lists to map over {problem}", where=caller())
         return [
             function(
                 *(column[index] for column in columns),
-                **{name: column[index] for name, column in named.items()},
+                **{name: column[index] for name, column in iterated.items()},
                 **fixed,
             )
             for index in range(lengths.pop())
@@ -178,57 +178,57 @@ class Pipeline(Generic[P]):
         self.tags = definition.tags
         self._definition = definition
         self._on_call = on_call
-        _look_like(self, function)
+        _copy_metadata(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         trace = ACTIVE.get()
         where = caller()
         if trace is None and request.WORKER:
             raise request.NotTheDriver(f"pipeline '{self.name}' was called while a worker imported {where}")
-        given = self.signature.given(args, kwargs, where)
+        bound = self.signature.bind_arguments(args, kwargs, where)
         if trace is not None:
-            return self._nested(trace, given, where)
-        self._check(given, where)
-        return self._on_call(self, given)
+            return self._run_nested(trace, bound, where)
+        self._check(bound, where)
+        return self._on_call(self, bound)
 
     def with_options(self, **options: Unpack[PipelineOptions]) -> Pipeline[P]:
         """The same pipeline with other settings."""
         where = caller()
-        given = taken_apart(
+        split = split_options(
             options,
             PipelineOptions,
             owner=f"pipeline '{self.name}'.with_options",
             origin=f"{where} with_options",
             step=False,
         )
-        return Pipeline(self.function, self._definition.with_given(given, where), self._on_call)
+        return Pipeline(self.function, self._definition.with_options(split, where), self._on_call)
 
     @property
-    def signature(self) -> Signature:
+    def signature(self) -> FunctionSignature:
         """What the function takes."""
         return self._definition.signature
 
     @property
-    def parameters(self) -> Mapping[str, Parameter]:
+    def parameters(self) -> Mapping[str, FunctionParameter]:
         """The parameters by name, for a command line."""
         return self.signature.parameters
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """All arguments, defaults filled in, every one of the type that is asked for; texts are parsed where needed."""
         where = caller()
-        given = self.signature.given((), arguments, where)
-        for name, value in given.items():
+        values = self.signature.bind_arguments((), arguments, where)
+        for name, value in values.items():
             try:
-                given[name] = from_document(value, self.signature.annotation(name))
+                values[name] = from_document(value, self.signature.annotation(name))
             except ParameterError as error:
                 raise ParameterError(f"pipeline '{self.name}': {name}: {error.message}", where=where) from None
-        return self.signature.complete_with_defaults(given, where)
+        return self.signature.complete_with_defaults(values, where)
 
     def run_options(self) -> tuple[RunOption, ...]:
         """A pipeline has the options of every run and no others."""
         return ()
 
-    def configured(self, options: Mapping[str, Any]) -> Pipeline[P]:
+    def apply_options(self, options: Mapping[str, Any]) -> Pipeline[P]:
         """The pipeline as it is: it has no options of its own."""
         return self
 
@@ -244,7 +244,7 @@ class Pipeline(Generic[P]):
 
         return arguments.rows(self.signature)
 
-    def shown(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    def describe_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Bound arguments as the run's record shows them: as they are."""
         return arguments
 
@@ -255,7 +255,7 @@ class Pipeline(Generic[P]):
         """The graph for bound arguments."""
         return self.outline(arguments) if self.dynamic else self.trace(**arguments)  # type: ignore[call-arg]
 
-    def completed(self, plan: Plan) -> Plan:
+    def complete_plan(self, plan: Plan) -> Plan:
         """The plan as the planner makes it: a pipeline adds nothing."""
         return plan
 
@@ -263,15 +263,15 @@ class Pipeline(Generic[P]):
         """Nothing: the function is the whole pipeline."""
         return {}
 
-    def resumed(self, plan: Plan, blobs: Any) -> None:
+    def restore(self, plan: Plan, blobs: Any) -> None:
         """A pipeline is in a later session what it was: its plan changes nothing of it."""
 
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> Graph:
         """The graph that the pipeline's body makes of its arguments; nothing runs. A dynamic one has no nodes yet."""
         where = caller()
-        given = self.signature.given(args, kwargs, where)
-        self._check(given, where)
-        arguments = self.signature.complete_with_defaults(given, where)
+        bound = self.signature.bind_arguments(args, kwargs, where)
+        self._check(bound, where)
+        arguments = self.signature.complete_with_defaults(bound, where)
         if self.dynamic:
             return self.outline(arguments)
         if ACTIVE.get() is not None:
@@ -285,9 +285,9 @@ class Pipeline(Generic[P]):
             raise GraphError(
                 f"pipeline '{self.name}' calls no step", where=self.where, fix="call a function that has @step in it"
             )
-        found = attrs.evolve(self.outline(arguments), nodes=tuple(trace.nodes))
-        graph.check(found)
-        return found
+        complete_graph = attrs.evolve(self.outline(arguments), nodes=tuple(trace.nodes))
+        graph.check(complete_graph)
+        return complete_graph
 
     def outline(self, arguments: Mapping[str, Any]) -> Graph:
         """The graph without its nodes: name, parameters, settings."""
@@ -320,7 +320,7 @@ class Pipeline(Generic[P]):
         function: Callable[..., Any] = self.function
         return function(**arguments)
 
-    def _nested(self, trace: Trace, given: Mapping[str, Any], where: str) -> Any:
+    def _run_nested(self, trace: Trace, bound: Mapping[str, Any], where: str) -> Any:
         if self.dynamic and trace.session is None:
             raise GraphError(
                 f"pipeline '{self.name}' is dynamic and is called in '{trace.pipeline}', which is not",
@@ -328,13 +328,13 @@ class Pipeline(Generic[P]):
                 fix=f"write @pipeline(dynamic=True) on {trace.pipeline}",
             )
         # Bound for its checks only: arguments may be other steps' outputs.
-        Binder(self.signature, where, trace).bind(given)
-        arguments = self.signature.complete_with_defaults(given, where)
-        with trace.nested(self.name, self.layers, self.hooks):
+        Binder(self.signature, where, trace).bind(bound)
+        arguments = self.signature.complete_with_defaults(bound, where)
+        with trace.nest(self.name, self.layers, self.hooks):
             return self._body(arguments)
 
-    def _check(self, given: Mapping[str, Any], where: str) -> None:
-        for name, value in given.items():
+    def _check(self, bound: Mapping[str, Any], where: str) -> None:
+        for name, value in bound.items():
             problem = check(value, self.signature.annotation(name))
             if problem is not None:
                 raise ParameterError(f"pipeline '{self.name}': {name} {problem}", where=where)
@@ -353,33 +353,33 @@ def step(function: Any = None, /, **options: Any) -> Any:
 
 def pipeline_of(function: Any, options: Mapping[str, Any], on_call: OnCall) -> Pipeline[...]:
     """Make a function a pipeline with the options of `@pipeline`; `on_call` is what a call of it does."""
-    with _shown_in_scripts():
+    with _errors_shown_in_scripts():
         return _checked_pipeline(function, options, on_call)
 
 
 def _checked_pipeline(function: Any, options: Mapping[str, Any], on_call: OnCall) -> Pipeline[...]:
     if isinstance(function, (Step, Pipeline)):
         raise UsageError(f"@pipeline on {function!r}", where=caller(), fix="remove one of the two decorators")
-    _refuse_or_place(function, "@pipeline")
-    where = place_of(function)
-    given = taken_apart(options, PipelineOptions, owner="@pipeline", origin=f"{where} @pipeline", step=False)
-    name = checked_name(given.rest.get("name", function.__name__), "name of a pipeline", where)
+    _check_function(function, "@pipeline")
+    where = definition_line(function)
+    split = split_options(options, PipelineOptions, owner="@pipeline", origin=f"{where} @pipeline", step=False)
+    name = checked_name(split.rest.get("name", function.__name__), "name of a pipeline", where)
     signature = signatures.read(function, f"pipeline '{name}'", where, outputs=False)
-    definition = _PipelineDefinition(name=name, where=where, signature=signature).with_given(given, where)
+    definition = _PipelineDefinition(name=name, where=where, signature=signature).with_options(split, where)
     return Pipeline(function, definition, on_call)
 
 
 class _Definition:
     """What `@step` knows of a function."""
 
-    def __init__(self, function: Callable[..., Any], name: str, where: str, given: keywords.Given) -> None:
+    def __init__(self, function: Callable[..., Any], name: str, where: str, split: keywords.SplitOptions) -> None:
         self.name = name
         self.where = where
         self._function = function
-        self._given = given
+        self._given = split
         self._read()
 
-    def renamed(self, name: str) -> _Definition:
+    def with_name(self, name: str) -> _Definition:
         """The same under another name."""
         return _Definition(self._function, name, self.where, self._given)
 
@@ -408,30 +408,30 @@ class _PipelineDefinition:
 
     name: str
     where: str
-    signature: Signature
+    signature: FunctionSignature
     layers: tuple[Layer, ...] = ()
     hooks: Mapping[str, Hook] = attrs.field(factory=dict)
     dynamic: bool = False
     stack: str | None = None
     tags: tuple[str, ...] = ()
 
-    def with_given(self, given: keywords.Given, where: str) -> _PipelineDefinition:
+    def with_options(self, split: keywords.SplitOptions, where: str) -> _PipelineDefinition:
         """The definition with more options."""
-        rest = dict(given.rest)
-        if "name" in rest:
-            checked_name(rest["name"], "name of a pipeline", where)
-        if "tags" in rest:
-            rest["tags"] = keywords.tags_of(rest["tags"], where)
-        return attrs.evolve(self, layers=(*self.layers, *given.layers), hooks={**self.hooks, **given.hooks}, **rest)
+        fields = dict(split.rest)
+        if "name" in fields:
+            checked_name(fields["name"], "name of a pipeline", where)
+        if "tags" in fields:
+            fields["tags"] = keywords.tags_of(fields["tags"], where)
+        return attrs.evolve(self, layers=(*self.layers, *split.layers), hooks={**self.hooks, **split.hooks}, **fields)
 
 
 def _step(function: Any, options: Mapping[str, Any]) -> Step[..., Any]:
-    with _shown_in_scripts():
+    with _errors_shown_in_scripts():
         return _checked_step(function, options)
 
 
 @contextlib.contextmanager
-def _shown_in_scripts() -> Iterator[None]:
+def _errors_shown_in_scripts() -> Iterator[None]:
     """A mistake in a decorator ends a script with a message: no pipeline has been called yet that would see to it."""
     try:
         yield
@@ -447,27 +447,27 @@ def _checked_step(function: Any, options: Mapping[str, Any]) -> Step[..., Any]:
         raise UsageError(
             f"@step on {function!r}", where=caller(), fix="remove one @step; .with_options(…) changes a step"
         )
-    _refuse_or_place(function, "@step")
-    where = place_of(function)
+    _check_function(function, "@step")
+    where = definition_line(function)
     options = keywords.with_marks(options, function, where)
-    given = taken_apart(options, StepOptions, owner="@step", origin=f"{where} @step", step=True)
-    name = checked_name(given.rest.get("name", function.__name__), "name of a step", where)
-    return Step(function, _Definition(function, name, where, given))
+    split = split_options(options, StepOptions, owner="@step", origin=f"{where} @step", step=True)
+    name = checked_name(split.rest.get("name", function.__name__), "name of a step", where)
+    return Step(function, _Definition(function, name, where, split))
 
 
-def _refuse_or_place(function: Any, decorator: str) -> None:
+def _check_function(function: Any, decorator: str) -> None:
     try:
         signatures.check_function(function, decorator)
     except UsageError as error:
-        error.where = place_of(function)
+        error.where = definition_line(function)
         raise
 
 
-def _several(after: Any) -> tuple[Any, ...]:
-    return tuple(after) if isinstance(after, (list, tuple, set)) else (after,)
+def _as_tuple(steps: Any) -> tuple[Any, ...]:
+    return tuple(steps) if isinstance(steps, (list, tuple, set)) else (steps,)
 
 
-def _look_like(wrapper: Any, function: Any) -> None:
+def _copy_metadata(wrapper: Any, function: Any) -> None:
     """What help(), inspect and editors look at; and where a worker finds the plain function."""
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(wrapper, name, getattr(function, name, None))

@@ -174,20 +174,20 @@ _REFUSED: Final[Mapping[str, str]] = {
 }
 
 
-def _refused(what: str) -> Callable[..., NoReturn]:
+def _refuse_with(reason: str) -> Callable[..., NoReturn]:
     def refuse(self: StepHandle, *args: object) -> NoReturn:
-        raise _refusal(self, what)
+        raise _refusal(self, reason)
 
     return refuse
 
 
-def _refusal(handle: StepHandle, what: str) -> GraphError:
+def _refusal(handle: StepHandle, reason: str) -> GraphError:
     return GraphError(
-        f"{handle._origin.words} {what}: its value is not known while the pipeline is traced",
+        f"{handle._origin.words} {reason}: its value is not known while the pipeline is traced",
         where=caller(),
         fix="do it inside a step, call .map(…) for one call for each element, or write @pipeline(dynamic=True)",
     )
 
 
 for _name, _what in _REFUSED.items():
-    setattr(StepHandle, _name, _refused(_what))
+    setattr(StepHandle, _name, _refuse_with(_what))

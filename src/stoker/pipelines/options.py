@@ -72,7 +72,7 @@ class PipelineOptions(Options, total=False):
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Given:
+class SplitOptions:
     """Keywords taken apart: a layer if any setting was given, hooks by name, and the rest as it is."""
 
     layers: tuple[Layer, ...]
@@ -80,9 +80,9 @@ class Given:
     rest: Mapping[str, Any]
 
 
-def taken_apart(options: Mapping[str, Any], known: Any, *, owner: str, origin: str, step: bool) -> Given:
+def split_options(options: Mapping[str, Any], keywords: Any, *, owner: str, origin: str, step: bool) -> SplitOptions:
     """The keywords of a decorator; `known` is the TypedDict that lists them, `owner` is who complains."""
-    names = known.__optional_keys__
+    names = keywords.__optional_keys__
     for name in options:
         if name not in names:
             raise UsageError(f"{owner} has no option '{name}'{nearest(name, names)}", where=origin)
@@ -95,8 +95,10 @@ def taken_apart(options: Mapping[str, Any], known: Any, *, owner: str, origin: s
     for name, hook in hooks.items():
         if not callable(hook):
             raise UsageError(f"{owner}: {name}={hook!r} is not a function", where=origin)
-    rest = {name: value for name, value in options.items() if name not in OPTIONS and name not in (*HOOKS, "settings")}
-    return Given(layers=layers, hooks=hooks, rest=rest)
+    others = {
+        name: value for name, value in options.items() if name not in OPTIONS and name not in (*HOOKS, "settings")
+    }
+    return SplitOptions(layers=layers, hooks=hooks, rest=others)
 
 
 def with_marks(options: Mapping[str, Any], function: Any, where: str) -> Mapping[str, Any]:
@@ -114,8 +116,8 @@ def with_marks(options: Mapping[str, Any], function: Any, where: str) -> Mapping
     return {**options, "launch": launch}
 
 
-def tags_of(given: Any, where: str) -> tuple[str, ...]:
+def tags_of(tags: Any, where: str) -> tuple[str, ...]:
     """Tags of a run: texts, not one text."""
-    if isinstance(given, str) or not all(isinstance(tag, str) for tag in given):
-        raise UsageError(f"tags={given!r} is not a list of texts", where=where, fix='write tags=["nightly"]')
-    return tuple(given)
+    if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
+        raise UsageError(f"tags={tags!r} is not a list of texts", where=where, fix='write tags=["nightly"]')
+    return tuple(tags)

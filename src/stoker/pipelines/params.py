@@ -24,7 +24,7 @@ _SHOWN: Final = 60
 
 def check(value: Any, annotation: Any) -> str | None:
     """What is wrong with a value for an annotation, such as "takes float, got 'abc' (str)"; None if nothing is."""
-    return None if allows(annotation, value) else f"takes {text_of(annotation)}, got {shown(value)}"
+    return None if allows(annotation, value) else f"takes {text_of(annotation)}, got {describe(value)}"
 
 
 def allows(annotation: Any, value: Any) -> bool:
@@ -49,7 +49,7 @@ def allows(annotation: Any, value: Any) -> bool:
     return _is_instance(value, annotation)
 
 
-def converted(value: Any, annotation: Any) -> Any:
+def convert(value: Any, annotation: Any) -> Any:
     """The value in the type that the function expects: a text for a `Path` becomes one, everything else stays."""
     kind = type(value)
     if kind not in (str, list, tuple, dict) or not _mentions_path(annotation):
@@ -64,11 +64,11 @@ def converted(value: Any, annotation: Any) -> Any:
         return Path(value)
     fitting = next((option for option in options if _mentions_path(option) and allows(option, value)), Any)
     if kind is dict:
-        return {key: converted(item, value_of(fitting)) for key, item in value.items()}
+        return {key: convert(item, value_of(fitting)) for key, item in value.items()}
     args = typing.get_args(bare(fitting))
     if kind is tuple and args and args[-1] is not Ellipsis:
-        return tuple(converted(item, arg) for item, arg in zip(value, args))
-    return kind(converted(item, element_of(fitting)) for item in value)
+        return tuple(convert(item, arg) for item, arg in zip(value, args))
+    return kind(convert(item, element_of(fitting)) for item in value)
 
 
 def parse(text: str, annotation: Any) -> Any:
@@ -98,7 +98,7 @@ def parse(text: str, annotation: Any) -> Any:
 def from_document(value: Any, annotation: Any) -> Any:
     """The value that one from the command line, JSON, YAML or TOML means: texts inside are parsed, lists converted."""
     if allows(annotation, value):
-        return converted(value, annotation)
+        return convert(value, annotation)
     if isinstance(value, str):
         return parse(value, annotation)
     bared = bare(annotation)
@@ -110,14 +110,14 @@ def from_document(value: Any, annotation: Any) -> Any:
                 continue
     container = typing.get_origin(bared) or bared
     if isinstance(value, list) and isinstance(container, type) and container in _CONTAINERS:
-        return _built(value, bared, container)
+        return _build(value, bared, container)
     if isinstance(value, abc.Mapping) and isinstance(container, type) and issubclass(container, abc.Mapping):
         kinds = typing.get_args(bared) or (Any, Any)
         return {from_document(key, kinds[0]): from_document(item, kinds[1]) for key, item in value.items()}
-    raise _expected(value, annotation)
+    raise _type_error(value, annotation)
 
 
-def shown(value: Any) -> str:
+def describe(value: Any) -> str:
     """A value as an error shows it: short, with its type."""
     kind = type(value)
     if value is None:
@@ -136,12 +136,12 @@ def _is_instance(value: Any, kind: type) -> bool:
     if _is_path(kind) and isinstance(value, str):
         return True
     try:
-        return isinstance(value, kind) or (kind.__module__ == "__main__" and _was(value, kind))
+        return isinstance(value, kind) or (kind.__module__ == "__main__" and _is_earlier_class(value, kind))
     except TypeError:  # a Protocol that cannot be asked at run time
         return True
 
 
-def _was(value: Any, kind: type) -> bool:
+def _is_earlier_class(value: Any, kind: type) -> bool:
     """Whether a value is of an earlier definition of a class: one of a notebook's cell that was run again."""
     return any(
         base.__module__ == kind.__module__ and base.__qualname__ == kind.__qualname__ for base in type(value).__mro__
@@ -192,13 +192,13 @@ def _allows_generic(annotation: Any, origin: Any, value: Any) -> bool:
         items = () if args == ((),) else args
         return len(value) == len(items) and all(allows(kind, item) for kind, item in zip(items, value))
     if isinstance(value, abc.Mapping) and len(args) == 2:
-        return all(allows(args[0], key) and allows(args[1], item) for key, item in _some(value.items()))
+        return all(allows(args[0], key) and allows(args[1], item) for key, item in _first_items(value.items()))
     if isinstance(value, (list, tuple, set, frozenset)) and args and issubclass(origin, abc.Collection):
-        return all(allows(args[0], item) for item in _some(value))
+        return all(allows(args[0], item) for item in _first_items(value))
     return True
 
 
-def _some(items: typing.Iterable[Any]) -> typing.Iterable[Any]:
+def _first_items(items: typing.Iterable[Any]) -> typing.Iterable[Any]:
     for count, item in enumerate(items):
         if count == LOOKED_AT:
             return
@@ -220,15 +220,15 @@ _CONTAINERS: Final[Mapping[type, Callable[[list[Any]], Any]]] = {
 }
 
 
-def _expected(value: Any, annotation: Any, more: str = "") -> ParameterError:
-    got = repr(value) if isinstance(value, str) else shown(value)
-    return ParameterError(f"expected {text_of(annotation)}, got {got}{more}")
+def _type_error(value: Any, annotation: Any, more: str = "") -> ParameterError:
+    text = repr(value) if isinstance(value, str) else describe(value)
+    return ParameterError(f"expected {text_of(annotation)}, got {text}{more}")
 
 
 def _word(text: str, words: frozenset[str], value: Any, annotation: Any) -> Any:
     if text.strip().lower() in words:
         return value
-    raise _expected(text, annotation)
+    raise _type_error(text, annotation)
 
 
 def _parse_union(text: str, annotation: Any) -> Any:
@@ -242,7 +242,7 @@ def _parse_union(text: str, annotation: Any) -> Any:
             return parse(text, option)
         except ParameterError:
             continue
-    raise _expected(text, annotation)
+    raise _type_error(text, annotation)
 
 
 def _parse_literal(text: str, annotation: Any) -> Any:
@@ -258,12 +258,12 @@ def _parse_class(text: str, kind: type) -> Any:
     if issubclass(kind, bool):
         words = {**dict.fromkeys(TRUE, True), **dict.fromkeys(FALSE, False)}
         if text.strip().lower() not in words:
-            raise _expected(text, kind, " (true or false, yes or no, on or off, 1 or 0)")
+            raise _type_error(text, kind, " (true or false, yes or no, on or off, 1 or 0)")
         return words[text.strip().lower()]
     if issubclass(kind, enum.Enum):
         return _parse_enum(text, kind)
     if _is_path(kind):
-        return converted(text, kind)
+        return convert(text, kind)
     if issubclass(kind, bytes):
         return text.encode()
     # datetime, date and time, and whatever else is written that way; then numbers.
@@ -275,7 +275,7 @@ def _parse_class(text: str, kind: type) -> Any:
     try:
         return make(text.strip())
     except (ValueError, ArithmeticError):
-        raise _expected(text, kind) from None
+        raise _type_error(text, kind) from None
 
 
 _FROM_TEXT: Final = frozenset({int, float, complex})
@@ -291,9 +291,9 @@ def _parse_enum(text: str, kind: Any) -> Any:
     raise ParameterError(f"expected one of {names}, got {text!r}{_did_you_mean(text, kind.__members__)}")
 
 
-def _did_you_mean(text: str, known: typing.Iterable[str]) -> str:
-    found = nearest(text, known)
-    return found if "did you mean" in found else ""
+def _did_you_mean(text: str, choices: typing.Iterable[str]) -> str:
+    hint = nearest(text, choices)
+    return hint if "did you mean" in hint else ""
 
 
 def _json(text: str, otherwise: Any) -> Any:
@@ -308,18 +308,18 @@ def _json(text: str, otherwise: Any) -> Any:
 def _parse_items(text: str, annotation: Any, container: type) -> Any:
     """ "[1, 2]" as JSON, or "1,2" with or without brackets: each item is parsed as what the container holds."""
     inside = text.strip()
-    found = _json(inside, None) if inside.startswith("[") else None
-    if not isinstance(found, list):
+    items = _json(inside, None) if inside.startswith("[") else None
+    if not isinstance(items, list):
         if inside[:1] + inside[-1:] in ("[]", "()", "{}"):
             inside = inside[1:-1]
-        found = [item.strip() for item in inside.rstrip(",").split(",")] if inside.strip() else []
+        items = [item.strip() for item in inside.rstrip(",").split(",")] if inside.strip() else []
     try:
-        return _built(found, annotation, container)
+        return _build(items, annotation, container)
     except ParameterError as error:
-        raise _expected(text, annotation, f": {error.message}") from None
+        raise _type_error(text, annotation, f": {error.message}") from None
 
 
-def _built(items: list[Any], annotation: Any, container: type) -> Any:
+def _build(items: list[Any], annotation: Any, container: type) -> Any:
     args = typing.get_args(annotation)
     if container is tuple and args and args[-1] is not Ellipsis:
         if len(items) != len(args):
@@ -331,10 +331,10 @@ def _built(items: list[Any], annotation: Any, container: type) -> Any:
 
 
 def _parse_mapping(text: str, annotation: Any) -> Any:
-    found = _json(text, None)
-    if not isinstance(found, dict):
-        raise _expected(text, annotation, ' (write JSON, such as {"key": 1})')
-    return from_document(found, annotation)
+    mapping = _json(text, None)
+    if not isinstance(mapping, dict):
+        raise _type_error(text, annotation, ' (write JSON, such as {"key": 1})')
+    return from_document(mapping, annotation)
 
 
 ANYTHING: Final[Any] = Any
@@ -382,20 +382,20 @@ class _Names(dict[str, Any]):
         return getattr(builtins, name) if hasattr(builtins, name) else Unknown(name)
 
 
-def resolved(annotation: Any, scope: Mapping[str, Any]) -> Any:
+def resolve(annotation: Any, scope: Mapping[str, Any]) -> Any:
     """An annotation with its texts turned into what they name."""
     if isinstance(annotation, ForwardRef):
         annotation = annotation.__forward_arg__
     if isinstance(annotation, str):
         try:
-            found = eval(annotation, {"__builtins__": {}}, _Names(scope))
+            value = eval(annotation, {"__builtins__": {}}, _Names(scope))
         except Exception:  # the annotation is the user's code; what it means is not known
             return Unknown(annotation)
-        return resolved(found, scope) if found != annotation else Unknown(annotation)
+        return resolve(value, scope) if value != annotation else Unknown(annotation)
     if typing.get_origin(annotation) is typing.Annotated:
-        return typing.Annotated[(resolved(annotation.__origin__, scope), *annotation.__metadata__)]
+        return typing.Annotated[(resolve(annotation.__origin__, scope), *annotation.__metadata__)]
     if typing.get_origin(annotation) is tuple:
-        return tuple[tuple(resolved(item, scope) for item in typing.get_args(annotation))]  # type: ignore[misc]
+        return tuple[tuple(resolve(item, scope) for item in typing.get_args(annotation))]  # type: ignore[misc]
     return annotation
 
 

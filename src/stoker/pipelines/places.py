@@ -11,7 +11,7 @@ _OURS: Final = __name__.partition(".")[0]
 _shown: dict[tuple[str, str], str] = {}
 
 
-def place(filename: str, line: int) -> str:
+def source_line(filename: str, line: int) -> str:
     """A file, relative to the working directory where it lies below it, and a line."""
     folder = _folder()
     name = _shown.get((folder, filename))
@@ -20,10 +20,10 @@ def place(filename: str, line: int) -> str:
     return f"{name}:{line}"
 
 
-def place_of(function: Any) -> str:
+def definition_line(function: Any) -> str:
     """Where a function is defined; its first decorator's line where it has one."""
     code = getattr(function, "__code__", None)
-    return place(code.co_filename, code.co_firstlineno) if isinstance(code, CodeType) else caller()
+    return source_line(code.co_filename, code.co_firstlineno) if isinstance(code, CodeType) else caller()
 
 
 def caller() -> str:
@@ -31,7 +31,7 @@ def caller() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _OURS:
         frame = frame.f_back
-    return place(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
+    return source_line(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
 
 
 def _folder() -> str:

@@ -10,7 +10,7 @@ import attrs
 from stoker.core.errors import GraphError, ParameterError, UsageError, nearest
 from stoker.core.graph import StepInput, StepOutput
 from stoker.core.units import UNSET
-from stoker.pipelines.params import converted, is_unknown, resolved, text_of
+from stoker.pipelines.params import convert, is_unknown, resolve, text_of
 
 OUTPUT: Final = "output"
 """The name of a step's only output, where it has none of its own."""
@@ -20,7 +20,7 @@ _COROUTINE: Final = 0x80
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Parameter:
+class FunctionParameter:
     """One parameter: `annotation` is `Any` and `default` is `UNSET` where the author wrote none."""
 
     name: str
@@ -35,14 +35,14 @@ class Parameter:
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Signature:
+class FunctionSignature:
     """A function's parameters and outputs. `others` is the annotation of `**kwargs`, `UNSET` without them.
 
     `complete`: every name in the annotations was found; otherwise a later reading may find more.
     """
 
     owner: str
-    parameters: Mapping[str, Parameter]
+    parameters: Mapping[str, FunctionParameter]
     others: Any
     outputs: tuple[StepOutput, ...]
     results: tuple[Any, ...]
@@ -59,44 +59,44 @@ class Signature:
 
     def annotation(self, name: str) -> Any:
         """The type of a parameter, also of one that `**kwargs` takes."""
-        found = self.parameters.get(name)
-        return self.others if found is None else found.annotation
+        parameter = self.parameters.get(name)
+        return self.others if parameter is None else parameter.annotation
 
-    def given(self, args: Sequence[Any], kwargs: Mapping[str, Any], where: str) -> dict[str, Any]:
+    def bind_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any], where: str) -> dict[str, Any]:
         """Arguments by name, as the call gave them; `ParameterError` for what the function does not take."""
         names = [name for name, parameter in self.parameters.items() if not parameter.keyword_only]
         if len(args) > len(names):
             takes = f"{len(names)} argument{'s' * (len(names) != 1)} by position"
             raise ParameterError(f"{self.owner} takes {takes} ({', '.join(names)}), {len(args)} given", where=where)
-        found = dict(zip(names, args))
+        arguments = dict(zip(names, args))
         for name, value in kwargs.items():
-            if name in found:
+            if name in arguments:
                 raise ParameterError(f"{self.owner} got {name} twice, by position and by name", where=where)
             if name not in self.parameters and self.others is UNSET:
                 raise ParameterError(
                     f"{self.owner} has no parameter '{name}'{nearest(name, self.parameters)}", where=where
                 )
-            found[name] = value
-        return found
+            arguments[name] = value
+        return arguments
 
-    def complete_with_defaults(self, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    def complete_with_defaults(self, arguments: Mapping[str, Any], where: str) -> dict[str, Any]:
         """All arguments in the function's order, defaults filled in; `ParameterError` for a missing one."""
-        found: dict[str, Any] = {}
+        completed: dict[str, Any] = {}
         missing = []
         for name, parameter in self.parameters.items():
-            value = given.get(name, parameter.default)
+            value = arguments.get(name, parameter.default)
             if value is UNSET:
                 missing.append(name)
             # A default is the author's own business: `lr: float = None` is common and meant.
-            found[name] = converted(value, parameter.annotation)
+            completed[name] = convert(value, parameter.annotation)
         if missing:
-            shown = ", ".join(f"{name}: {text_of(self.parameters[name].annotation)}" for name in missing)
-            raise ParameterError(f"{self.owner} needs {shown}", where=where, fix=f"give {missing[0]}=…")
-        found.update((name, value) for name, value in given.items() if name not in found)
-        return found
+            needed = ", ".join(f"{name}: {text_of(self.parameters[name].annotation)}" for name in missing)
+            raise ParameterError(f"{self.owner} needs {needed}", where=where, fix=f"give {missing[0]}=…")
+        completed.update((name, value) for name, value in arguments.items() if name not in completed)
+        return completed
 
 
-def read(function: Callable[..., Any], owner: str, where: str, *, outputs: bool = True) -> Signature:
+def read(function: Callable[..., Any], owner: str, where: str, *, outputs: bool = True) -> FunctionSignature:
     """A function's signature; what a step or a pipeline cannot have is a `UsageError`."""
     import inspect
 
@@ -105,33 +105,37 @@ def read(function: Callable[..., Any], owner: str, where: str, *, outputs: bool 
     except (TypeError, ValueError) as error:
         raise UsageError(f"{owner} has no signature that can be read: {error}", where=where) from None
     scope = _scope(inspect.unwrap(function))
-    parameters: dict[str, Parameter] = {}
-    others: Any = UNSET
-    for found in raw.parameters.values():
-        annotation = Any if found.annotation is found.empty else resolved(found.annotation, scope)
-        if found.kind is found.VAR_KEYWORD:
-            others = annotation
+    parameters: dict[str, FunctionParameter] = {}
+    extra: Any = UNSET
+    for parameter in raw.parameters.values():
+        annotation = Any if parameter.annotation is parameter.empty else resolve(parameter.annotation, scope)
+        if parameter.kind is parameter.VAR_KEYWORD:
+            extra = annotation
             continue
-        if found.kind in (found.VAR_POSITIONAL, found.POSITIONAL_ONLY):
-            how = f"*{found.name}" if found.kind is found.VAR_POSITIONAL else f"{found.name} by position only"
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            how = (
+                f"*{parameter.name}"
+                if parameter.kind is parameter.VAR_POSITIONAL
+                else f"{parameter.name} by position only"
+            )
             raise UsageError(
                 f"{owner} takes {how}; its arguments must have names, by which they are kept",
                 where=where,
                 fix="name every parameter, or take a list",
             )
-        parameters[found.name] = Parameter(
-            name=found.name,
+        parameters[parameter.name] = FunctionParameter(
+            name=parameter.name,
             annotation=annotation,
-            default=UNSET if found.default is found.empty else found.default,
-            keyword_only=found.kind is found.KEYWORD_ONLY,
+            default=UNSET if parameter.default is parameter.empty else parameter.default,
+            keyword_only=parameter.kind is parameter.KEYWORD_ONLY,
         )
-    returns = Any if raw.return_annotation is raw.empty else resolved(raw.return_annotation, scope)
-    named, results, unpack = _outputs(returns, owner, where) if outputs else ((), (), False)
-    return Signature(
+    returns = Any if raw.return_annotation is raw.empty else resolve(raw.return_annotation, scope)
+    step_outputs, results, unpack = _outputs(returns, owner, where) if outputs else ((), (), False)
+    return FunctionSignature(
         owner=owner,
         parameters=parameters,
-        others=others,
-        outputs=named,
+        others=extra,
+        outputs=step_outputs,
         results=results,
         unpack=unpack,
         complete=not any(map(is_unknown, [*(p.annotation for p in parameters.values()), returns])),
@@ -200,5 +204,5 @@ def _name(annotation: Any) -> str:
     """The name in `Annotated[T, "name"]`; the first text counts, a name of blanks is not left out."""
     if typing.get_origin(annotation) is not typing.Annotated:
         return ""
-    found = next((item for item in annotation.__metadata__ if isinstance(item, str)), None)
-    return "" if found is None else found or " "
+    name = next((item for item in annotation.__metadata__ if isinstance(item, str)), None)
+    return "" if name is None else name or " "

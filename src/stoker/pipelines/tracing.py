@@ -21,7 +21,7 @@ from stoker.core.settings import Layer
 from stoker.pipelines.bindings import Binder
 from stoker.pipelines.handles import Each, Future, Handles, Origin, StepHandle, origins_of
 from stoker.pipelines.places import caller
-from stoker.pipelines.signature import Signature
+from stoker.pipelines.signature import FunctionSignature
 from stoker.settings.options import OPTIONS
 
 NESTED: Final = 50
@@ -47,7 +47,7 @@ class Call:
     """A step as it is called: its definition, and what `with_options` adds for this call."""
 
     step: StepSpec
-    signature: Signature
+    signature: FunctionSignature
     id: str | None = None
     after: tuple[Any, ...] = ()
     layers: tuple[Layer, ...] = ()
@@ -93,7 +93,7 @@ class Trace:
 
     def call(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """One call of a step: handles in a static pipeline, the real values in a dynamic one."""
-        node = self._called(call, args, kwargs)
+        node = self._bind_call(call, args, kwargs)
         return _handles(self._origins(node, call.signature), call) if self.session is None else self._values(node, call)
 
     def submit(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Future[Any]:
@@ -104,28 +104,28 @@ class Trace:
                 where=caller(),
                 fix="call the step itself: steps that do not depend on each other run at the same time anyway",
             )
-        return self._future(self._called(call, args, kwargs), call)
+        return self._future(self._bind_call(call, args, kwargs), call)
 
     def map(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """One call of a step for each element: handles in a static pipeline, a future in a dynamic one."""
         where = caller()
-        given = call.signature.given(args, kwargs, where)
-        names = list(given)
-        mapped = tuple(name for index, name in enumerate(names) if index < len(args) or isinstance(given[name], Each))
+        bound = call.signature.bind_arguments(args, kwargs, where)
+        names = list(bound)
+        mapped = tuple(name for index, name in enumerate(names) if index < len(args) or isinstance(bound[name], Each))
         if not mapped:
             raise ParameterError(
                 f"{call.signature.owner}.map(…) has nothing to iterate over",
                 where=where,
                 fix="give the list by position, or as name=each(list)",
             )
-        given = {name: value.items if isinstance(value, Each) else value for name, value in given.items()}
-        arguments = call.signature.complete_with_defaults(given, where)
+        bound = {name: value.items if isinstance(value, Each) else value for name, value in bound.items()}
+        arguments = call.signature.complete_with_defaults(bound, where)
         bindings = Binder(call.signature, where, self).bind_mapped(arguments, mapped)
-        node = self._added(call, bindings, where, tuple(name for name in arguments if name in mapped))
+        node = self._add_node(call, bindings, where, tuple(name for name in arguments if name in mapped))
         return _handles(self._origins(node, call.signature), call) if self.session is None else self._future(node, call)
 
     @contextmanager
-    def nested(self, name: str, layers: tuple[Layer, ...], hooks: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    def nest(self, name: str, layers: tuple[Layer, ...], hooks: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
         """Calls in here are those of a pipeline inside this one."""
         where = caller()
         if len(self._scopes) > NESTED:
@@ -138,26 +138,26 @@ class Trace:
         prefix = self._prefixes.free(outer.prefix + name)
         self._prefixes.places[prefix] = where
         # What is for a whole run says nothing about steps: it holds where this pipeline is run by itself.
-        own = tuple(attrs.evolve(layer, values=_for_steps(layer.values)) for layer in layers)
-        scope = _Scope(prefix=f"{prefix}.", layers=(*outer.layers, *own), hooks={**outer.hooks, **hooks})
+        step_layers = tuple(attrs.evolve(layer, values=_for_steps(layer.values)) for layer in layers)
+        scope = _Scope(prefix=f"{prefix}.", layers=(*outer.layers, *step_layers), hooks={**outer.hooks, **hooks})
         self._scopes.append(scope)
         try:
             yield
         finally:
             self._scopes.pop()
 
-    def _called(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> GraphNode:
+    def _bind_call(self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> GraphNode:
         where = caller()
-        arguments = call.signature.complete_with_defaults(call.signature.given(args, kwargs, where), where)
-        return self._added(call, Binder(call.signature, where, self).bind(arguments), where, ())
+        arguments = call.signature.complete_with_defaults(call.signature.bind_arguments(args, kwargs, where), where)
+        return self._add_node(call, Binder(call.signature, where, self).bind(arguments), where, ())
 
-    def _added(self, call: Call, bindings: Mapping[str, Any], where: str, mapped: tuple[str, ...]) -> GraphNode:
-        after = tuple(self._after(call, where))
+    def _add_node(self, call: Call, bindings: Mapping[str, Any], where: str, mapped: tuple[str, ...]) -> GraphNode:
+        dependencies = tuple(self._after(call, where))
         node = GraphNode(
             key=self._key(call, where),
             step=self._step(call.step),
             bindings=bindings,
-            after=after,
+            after=dependencies,
             mapped=mapped,
             layers=call.layers,
             hooks=call.hooks,
@@ -189,12 +189,12 @@ class Trace:
         scope = self._scopes[-1]
         if not scope.layers and not scope.hooks:
             return step
-        known = (id(step), id(scope))
-        if known not in self._steps:
+        key = (id(step), id(scope))
+        if key not in self._steps:
             nested = attrs.evolve(step, layers=(*scope.layers, *step.layers), hooks={**scope.hooks, **step.hooks})
             # The other two are kept so that nothing else gets their ids.
-            self._steps[known] = (nested, step, scope)
-        return self._steps[known][0]
+            self._steps[key] = (nested, step, scope)
+        return self._steps[key][0]
 
     def _after(self, call: Call, where: str) -> Iterator[str]:
         for item in call.after:
@@ -210,7 +210,7 @@ class Trace:
                 raise GraphError(f"{call.signature.owner}: after= names {origins[0].words} of another run", where=where)
             yield origins[0].key
 
-    def _origins(self, node: GraphNode, signature: Signature) -> tuple[Origin, ...]:
+    def _origins(self, node: GraphNode, signature: FunctionSignature) -> tuple[Origin, ...]:
         outputs = [(output.name, annotation) for output, annotation in zip(node.step.outputs, signature.results)]
         if _gathers(node):
             outputs = [
@@ -271,13 +271,13 @@ def outside() -> Iterator[None]:
         ACTIVE.reset(token)
 
 
-def checked_name(name: Any, what: str, where: str) -> str:
+def checked_name(name: Any, role: str, where: str) -> str:
     """A name of a step or a pipeline, or an id; `UsageError` where it could not be a key."""
     if name == "<lambda>":
-        raise UsageError(f"a lambda has no name; one is needed as the {what}", where=where, fix="write it with def")
+        raise UsageError(f"a lambda has no name; one is needed as the {role}", where=where, fix="write it with def")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r} cannot be the {what}",
+            f"{name!r} cannot be the {role}",
             where=where,
             fix="use letters, digits, '_', '-' and spaces, such as train_2",
         )
@@ -295,5 +295,5 @@ def _for_steps(values: Mapping[str, Any]) -> dict[str, Any]:
 def _gathers(node: GraphNode) -> bool:
     """Whether a step's value is a list of what its ranks returned, as far as its own code says."""
     launches = (layer.values.get("launch") for layer in node.step.layers)
-    said = [launch["outputs"] for launch in launches if launch and "outputs" in launch]
-    return bool(said) and said[-1] == "all"
+    modes = [launch["outputs"] for launch in launches if launch and "outputs" in launch]
+    return bool(modes) and modes[-1] == "all"

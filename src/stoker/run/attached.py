@@ -40,17 +40,17 @@ _NEXT_WORD: Final = re.compile(r",(?=[\s\w]+=)")
 """The comma before a word, not those inside of a value: `vars={"a": 1, "b": 2},times=3`."""
 
 
-def attached(request: RunRequest) -> tuple[RunFile, tuple[Finding, ...]]:
+def attached_settings(request: RunRequest) -> tuple[RunFile, tuple[Finding, ...]]:
     """What `--environment` and `--with` ask for, and what is to be said of platforms that nothing runs yet."""
     layers: list[Layer] = []
     if request.environment is not None:
-        asked = {"packages": {"environment": request.environment}}
-        layers.append(layer_from(f"--environment={request.environment}", (asked,)))
+        packages = {"packages": {"environment": request.environment}}
+        layers.append(layer_from(f"--environment={request.environment}", (packages,)))
     findings: list[Finding] = []
     places: list[str] = []
     planned = {decorator.name: decorator for decorator in planned_decorators()}
     for text in request.attached:
-        name, colon, rest = text.partition(":")
+        name, colon, words_text = text.partition(":")
         where = f"--with {text}"
         if name not in BACKENDS and name not in planned and name != "resources":
             raise UsageError(
@@ -58,10 +58,10 @@ def attached(request: RunRequest) -> tuple[RunFile, tuple[Finding, ...]]:
                 where=where,
                 fix="write --with BACKEND[:field=value,…]; other settings are --set KEY=VALUE",
             )
-        if not rest and (colon or name == "resources"):
+        if not words_text and (colon or name == "resources"):
             problem = "nothing stands behind the colon" if colon else "it asks for nothing"
             raise UsageError(problem, where=where, fix=f"write --with {name}:gpu=1")
-        words = words_of(name, rest, where) if colon else {}
+        words = words_of(name, words_text, where) if colon else {}
         places += [name] if name != "resources" else []
         if len(places) > 1:
             raise UsageError(
@@ -73,18 +73,18 @@ def attached(request: RunRequest) -> tuple[RunFile, tuple[Finding, ...]]:
             raise SettingsError(error.message, where=where, fix=error.fix) from None
         if name in planned:
             findings.append(
-                no_backend(planned[name], where, said="--with", fix="leave it out, or name a backend that is here")
+                no_backend(planned[name], where, cause="--with", fix="leave it out, or name a backend that is here")
             )
     return RunFile(origin="the command line", layers=tuple(layers)), tuple(findings)
 
 
-def no_backend(platform: FlowDecorator, where: str, *, said: str, fix: str) -> Finding:
-    """That nothing runs steps on a platform yet; `said` is what asks for it."""
+def no_backend(platform: FlowDecorator, where: str, *, cause: str, fix: str) -> Finding:
+    """That nothing runs steps on a platform yet; `cause` is what asks for it."""
     return Finding(
         code=NO_BACKEND,
         level="error",
         where=where,
-        what=f"{said} is to run it on {platform.title}",
+        what=f"{cause} is to run it on {platform.title}",
         why="this version of Stoker has no backend for that yet; what the decorator says was read and checked",
         fix=fix,
     )
@@ -92,54 +92,54 @@ def no_backend(platform: FlowDecorator, where: str, *, said: str, fix: str) -> F
 
 def _layer(name: str, words: Mapping[str, Any], where: str, planned: Mapping[str, FlowDecorator]) -> Layer:
     hardware = fields_given(ResourceSettings(**resource_words({w: v for w, v in words.items() if w in HARDWARE})))
-    own = {word: value for word, value in words.items() if word not in HARDWARE}
+    settings = {word: value for word, value in words.items() if word not in HARDWARE}
     values: dict[str, Any] = {"resources": hardware} if hardware and name not in planned else {}
     if name == "resources":
-        if own:
-            word = next(iter(own))
+        if settings:
+            word = next(iter(settings))
             raise SettingsError(f"resources has no '{word}'{nearest(word, HARDWARE)}")
     elif name in planned:
-        checked_fields(planned[name].settings, own)
+        checked_fields(planned[name].settings, settings)
     else:
         # On the orchestrator also those steps that name an operator; a part that is an operator puts its name there.
-        values |= {"step_operator": None, f"{PLATFORM}{name}": component_settings(name, own)}
+        values |= {"step_operator": None, f"{PLATFORM}{name}": component_settings(name, settings)}
     return Layer(origin=where, values=values)
 
 
 def words_of(name: str, text: str, where: str) -> dict[str, Any]:
     """What stands behind the name's colon, by word; values are JSON, or texts."""
-    given: dict[str, Any] = {}
+    words: dict[str, Any] = {}
     for part in _NEXT_WORD.split(text):
         word, equals, value = part.partition("=")
         word = word.strip()
         if not equals or not word:
             raise UsageError(f"{part!r} is not word=value", where=where, fix=f"write {name}:{word or 'word'}=VALUE")
-        if word in given:
+        if word in words:
             raise UsageError(f"{word} is given twice", where=where, fix="say it once")
-        given[word] = value.strip() if word in SHORT else parse(value.strip(), Any)
-    return given
+        words[word] = value.strip() if word in SHORT else parse(value.strip(), Any)
+    return words
 
 
 def resource_words(values: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of `ResourceSettings` from what a decorator was given; None asks for nothing."""
-    found: dict[str, Any] = {}
-    for word, given in values.items():
-        value: Any = given
+    fields: dict[str, Any] = {}
+    for word, word_value in values.items():
+        value: Any = word_value
         if value is None or value is UNSET:
             continue
         name = _RENAMED.get(word, word)
         if word in _CORES:
-            name, value = "accelerators", f"{word}:{_cores(word, value)}"
+            name, value = "accelerators", f"{word}:{_core_count(word, value)}"
         elif word in _SIZES:
             value = _size(word, value)
         elif word in _RENAMED and isinstance(value, bool):
             raise SettingsError(f"{word}={value!r} is not a number", fix=f"write {word}=1")
-        if name in found:
+        if name in fields:
             raise SettingsError(f"{word}={value!r} says again what {name} says", fix="remove one of the two")
-        found[name] = value
-    if found.get("gpu_vendor") and not found.get("gpu_count") and not found.get("accelerators"):
-        found.pop("gpu_vendor")  # of which kind the GPUs are, if there were any
-    return found
+        fields[name] = value
+    if fields.get("gpu_vendor") and not fields.get("gpu_count") and not fields.get("accelerators"):
+        fields.pop("gpu_vendor")  # of which kind the GPUs are, if there were any
+    return fields
 
 
 def _size(word: str, value: Any) -> Any:
@@ -155,7 +155,7 @@ def _size(word: str, value: Any) -> Any:
     return int(number * _SIZES[word])
 
 
-def _cores(word: str, value: Any) -> int:
+def _core_count(word: str, value: Any) -> int:
     try:
         count = int(str(value))
     except ValueError:

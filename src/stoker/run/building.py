@@ -43,24 +43,24 @@ class Builder:
         self._images: dict[str, str] = {}
         self._engines: dict[str, engine.ImageEngine] = {}
 
-    def needed(self, steps: Iterable[StepPlan]) -> bool:
+    def has_work(self, steps: Iterable[StepPlan]) -> bool:
         """Whether one of these steps needs anything to be sent along."""
         return any(step.backend in self.hosts or step.backend in self._far for step in steps)
 
-    def ready(self, steps: Iterable[StepPlan]) -> tuple[StepPlan, ...]:
+    def with_images(self, steps: Iterable[StepPlan]) -> tuple[StepPlan, ...]:
         """The steps with their images, which are there then."""
-        return tuple(self.one(step) for step in steps)
+        return tuple(self.with_image(step) for step in steps)
 
-    def one(self, step: StepPlan) -> StepPlan:
+    def with_image(self, step: StepPlan) -> StepPlan:
         """The step with its image, if it runs in one."""
         host = self.hosts.get(step.backend)
         if host is None:
             return step
         root = step.source.root or os.getcwd()
-        known = f"{host} {root} {to_json(step.settings.docker)}"
-        if known not in self._images:
-            self._images[known] = self._image(step, host, Path(root))
-        return attrs.evolve(step, image=self._images[known])
+        key = f"{host} {root} {to_json(step.settings.docker)}"
+        if key not in self._images:
+            self._images[key] = self._image(step, host, Path(root))
+        return attrs.evolve(step, image=self._images[key])
 
     def _image(self, step: StepPlan, host: str, root: Path) -> str:
         if host not in self._engines:
@@ -80,21 +80,21 @@ class Builder:
     def code(self, sources: Sequence[FunctionSource], steps: Iterable[StepPlan], blobs: Blobs, home: Path) -> Code:
         """The user's code in the artifact store, and a worker for the images and machines that lack one."""
         steps = list(steps)
-        used = [step.settings.docker for step in steps if step.backend in self.hosts]
-        lacks = any(docker is not None and docker.skip_build is True for docker in used)
+        docker_settings = [step.settings.docker for step in steps if step.backend in self.hosts]
+        lacks = any(docker is not None and docker.skip_build is True for docker in docker_settings)
         lacks = lacks or bool(self._far)
         bundle = str(worker_bundle(self._folder)) if lacks else ""
         root = code_root(sources)
         if not root:
             return Code(bundle=bundle)
         files = [Path(source.path) for source in sources if source.path and _is_below(source.path, root)]
-        made = context.package(Path(root), files, home=home)
-        if not blobs.exists(made.digest):
+        package = context.package(Path(root), files, home=home)
+        if not blobs.exists(package.digest):
             with blobs.writer() as writer:
-                context.write(made, cast("BinaryIO", writer))
-        for left in made.left_out:
-            self._report(f"stays behind: {left}")
-        return Code(package=made.digest, root=str(made.root), bundle=bundle)
+                context.write(package, cast("BinaryIO", writer))
+        for path in package.left_out:
+            self._report(f"stays behind: {path}")
+        return Code(package=package.digest, root=str(package.root), bundle=bundle)
 
 
 def code_root(sources: Iterable[FunctionSource], loaded: Mapping[str, Any] | None = None) -> str:
@@ -105,21 +105,25 @@ def code_root(sources: Iterable[FunctionSource], loaded: Mapping[str, Any] | Non
     roots = {os.path.realpath(source.root) for source in sources if source.root and not is_installed(source.root)}
     path = [os.path.realpath(entry or os.getcwd()) for entry in sys.path]
     for entry in dict.fromkeys(path):
-        if entry not in roots and not is_installed(entry) and _gave(entry, sys.modules if loaded is None else loaded):
+        if (
+            entry not in roots
+            and not is_installed(entry)
+            and _was_imported_from(entry, sys.modules if loaded is None else loaded)
+        ):
             roots.add(entry)
     if not roots:
         return ""
-    found = os.path.commonpath(sorted(roots))
+    common = os.path.commonpath(sorted(roots))
     home = os.path.realpath(os.path.expanduser("~"))
-    if len(roots) > 1 and (found in {"/", home} or _is_below(home, found)):
+    if len(roots) > 1 and (common in {"/", home} or _is_below(home, common)):
         raise UsageError(
-            f"the steps' code lies in folders that have nothing but {found} in common: {', '.join(sorted(roots))}",
+            f"the steps' code lies in folders that have nothing but {common} in common: {', '.join(sorted(roots))}",
             fix="put it below one folder, or install what the steps import as a package (requirements of the image)",
         )
-    return found
+    return common
 
 
-def _gave(entry: str, loaded: Mapping[str, Any]) -> bool:
+def _was_imported_from(entry: str, loaded: Mapping[str, Any]) -> bool:
     """Whether a module of the user's was imported from an entry of the path."""
     for name, module in list(loaded.items()):
         file = getattr(module, "__file__", None)

@@ -29,9 +29,9 @@ def pipeline(function: Any = None, /, **options: Any) -> Any:
     return pipeline_of(function, options, call)
 
 
-def call(called: Pipeline[...], arguments: Mapping[str, Any]) -> Any:
+def call(program: Pipeline[...], arguments: Mapping[str, Any]) -> Any:
     """Run a pipeline that the user's code calls, with what the command line says of it."""
     from stoker.run import commandline, start
 
-    program, request = commandline.asked(called, arguments)
-    return start.run(program, arguments, request)
+    configured, request = commandline.read_call(program, arguments)
+    return start.run(configured, arguments, request)

@@ -121,14 +121,14 @@ class CommandLine:
 COMMAND_LINE: ContextVar[CommandLine | None] = ContextVar("stoker_command_line", default=None)
 
 
-def asked(program: Program, arguments: Mapping[str, Any]) -> tuple[Program, RunRequest]:
+def read_call(program: Program, arguments: Mapping[str, Any]) -> tuple[Program, RunRequest]:
     """What the command line asks of a program that is being called with some arguments.
 
     In a script that was started by itself, `--help` and a mistake end the program, as a command line's do.
     """
     line = COMMAND_LINE.get()
     if line is not None:
-        return waited_for(program, arguments, line)
+        return take_call(program, arguments, line)
     there = REQUEST.get()
     words = script_words(program) if there is None else None
     if words is None:
@@ -144,7 +144,7 @@ def asked(program: Program, arguments: Mapping[str, Any]) -> tuple[Program, RunR
     raise SystemExit(0)
 
 
-def waited_for(program: Program, arguments: Mapping[str, Any], line: CommandLine) -> tuple[Program, RunRequest]:
+def take_call(program: Program, arguments: Mapping[str, Any], line: CommandLine) -> tuple[Program, RunRequest]:
     """What `stoker run` asks of a program that its script calls; `NotTheDriver` where the call is not to run."""
     if line.wanted and program.name != line.wanted:
         raise NotTheDriver
@@ -156,17 +156,17 @@ def waited_for(program: Program, arguments: Mapping[str, Any], line: CommandLine
 
 def read(program: Program, words: Sequence[str]) -> tuple[Program, RunRequest]:
     """The program and the request that a command line makes; `ParameterError` for what neither takes."""
-    known = options_of(program)
-    options, rest = split(words, known)
-    program = program.configured(options)
-    return program, request(program, known, options, rest)
+    accepted = options_of(program)
+    options, remaining = split(words, accepted)
+    program = program.apply_options(options)
+    return program, request(program, accepted, options, remaining)
 
 
-def request(program: Program, known: Sequence[RunOption], options: Options, words: Sequence[str]) -> RunRequest:
+def request(program: Program, accepted: Sequence[RunOption], options: Options, words: Sequence[str]) -> RunRequest:
     """The request of options that are taken off, and of the words that are left; `known` are those of the command."""
-    own = {option.name for option in program.run_options()}
+    own_names = {option.name for option in program.run_options()}
     for name in options:
-        if name in own:
+        if name in own_names:
             continue
         key = name.replace("-", "_")
         key = key if key in program.signature.parameters else key.removeprefix("no_")
@@ -175,15 +175,15 @@ def request(program: Program, known: Sequence[RunOption], options: Options, word
                 f"--{name} is an option of every run, and {program.signature.owner} has a parameter '{key}'",
                 fix=f"write --set parameters.{key}=… for the parameter, or give it another name",
             )
-    parameters, rest = program.parse(words, [option.flag for option in known])
-    if rest:
-        raise ParameterError(f"unexpected argument {rest[0]!r}", fix="write --parameter value")
-    return applied(known, options, RunRequest(parameters=parameters))
+    parameters, remaining = program.parse(words, [option.flag for option in accepted])
+    if remaining:
+        raise ParameterError(f"unexpected argument {remaining[0]!r}", fix="write --parameter value")
+    return apply_run_options(accepted, options, RunRequest(parameters=parameters))
 
 
-def applied(known: Iterable[RunOption], options: Options, start: RunRequest) -> RunRequest:
+def apply_run_options(accepted: Iterable[RunOption], options: Options, start: RunRequest) -> RunRequest:
     """A request with what the given options make of it."""
-    for option in known:
+    for option in accepted:
         if option.name in options and option.apply is not None:
             start = option.apply(start, options[option.name])
     return start
@@ -191,25 +191,25 @@ def applied(known: Iterable[RunOption], options: Options, start: RunRequest) -> 
 
 def options_of(program: Program) -> tuple[RunOption, ...]:
     """The options of a program's runs: its own, and those of every run that it does not have by the same name."""
-    own = program.run_options()
-    hidden = {option.name for option in own}
-    return (*own, *(option for option in RUN_OPTIONS if option.name not in hidden))
+    own_options = program.run_options()
+    hidden = {option.name for option in own_options}
+    return (*own_options, *(option for option in RUN_OPTIONS if option.name not in hidden))
 
 
-def split(words: Sequence[str], known: Iterable[RunOption]) -> tuple[dict[str, Any], list[str]]:
+def split(words: Sequence[str], accepted: Iterable[RunOption]) -> tuple[dict[str, Any], list[str]]:
     """The known options among the words, and the words that are left; `-` and `_` in a name are the same."""
-    by_name = {option.name: option for option in known}
+    by_name = {option.name: option for option in accepted}
     options: dict[str, Any] = {}
-    rest: list[str] = []
+    remaining: list[str] = []
     line = iter(words)
     for word in line:
         flag, equals, value = word.partition("=")
         name = flag.removeprefix("--").replace("_", "-")
         option = by_name.get(name) if flag.startswith("--") else None
         if word == "--":
-            return options, [*rest, word, *line]
+            return options, [*remaining, word, *line]
         if option is None:
-            rest.append(word)
+            remaining.append(word)
         elif not option.value:
             if equals and value.lower() not in ("true", "false"):
                 raise ParameterError(f"{flag} takes no value, got {value!r}", fix=f"write {flag} alone")
@@ -225,7 +225,7 @@ def split(words: Sequence[str], known: Iterable[RunOption]) -> tuple[dict[str, A
                 options.setdefault(name, []).append(value)
             else:
                 options[name] = value
-    return options, rest
+    return options, remaining
 
 
 def script_words(program: Program) -> list[str] | None:
@@ -263,8 +263,8 @@ def options_text(options: Sequence[RunOption]) -> str:
 
 def columns(rows: Sequence[tuple[str, str]]) -> list[str]:
     """Rows of the help, with the second column below each other."""
-    width = max((len(left) for left, _ in rows if len(left) <= 32), default=0)
-    return [f"  {left:<{width}}  {right}".rstrip() for left, right in rows]
+    width = max((len(first) for first, _ in rows if len(first) <= 32), default=0)
+    return [f"  {first:<{width}}  {second}".rstrip() for first, second in rows]
 
 
 def first_line(program: Program) -> str:

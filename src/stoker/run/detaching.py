@@ -51,7 +51,7 @@ class Start:
     request: RunRequest
     code: Code
 
-    def completed(self, request: RunRequest) -> RunRequest:
+    def merge_into(self, request: RunRequest) -> RunRequest:
         """A request of who begins the run, over that of who started it."""
         earlier = self.request
         return attrs.evolve(
@@ -89,7 +89,7 @@ def start(session: Session, row: RunRow, plan: Plan, settings: PipelineSettings)
     row = attrs.evolve(row, driver=here, started=None, sessions=0)
     store.records.create_run(row, plan=plandoc.dump(plan))
     try:
-        where = _begun(session, settings, row, output)
+        where = _start_driver(session, settings, row, output)
     except BaseException:  # also an interrupt: nobody drives it
         store.records.delete_run(row.id)
         store.logs.delete(row.id)
@@ -99,9 +99,9 @@ def start(session: Session, row: RunRow, plan: Plan, settings: PipelineSettings)
     store.records.set_run(row.id, row.token, driver=waiting, heartbeat=time.time())
 
 
-def whereabouts(run: str, place: str) -> str:
+def whereabouts(run: str, location: str) -> str:
     """Where a run goes on, and how to look at it."""
-    where = f"run {run} goes on by itself: {place}" if place else f"run {run} goes on by itself"
+    where = f"run {run} goes on by itself: {location}" if location else f"run {run} goes on by itself"
     return f"{where}\n  look: stoker show {run} · stoker logs {run} --follow\n  stop: stoker cancel {run}"
 
 
@@ -120,8 +120,8 @@ def start_of(row: RunRow) -> Start | None:
         environment=document.get("environment"),
         tags=tuple(document.get("tags", ())),
     )
-    known = {field.name for field in attrs.fields(Code)}
-    code = {name: text for name, text in document.get("code", {}).items() if name in known}
+    fields = {field.name for field in attrs.fields(Code)}
+    code = {name: text for name, text in document.get("code", {}).items() if name in fields}
     return Start(request=request, code=Code(**code))
 
 
@@ -139,16 +139,16 @@ def record_failure(records: Records, run: str, token: str) -> Iterator[None]:
 
 def _start_document(session: Session, folder: Path) -> dict[str, Any]:
     request = session.request
-    kept = ""
+    run_file = ""
     if request.run_file:
         # As it is now: who waits for a place to drive from may wait for long.
-        kept = str(folder / _RUN_FILE)
-        Path(kept).write_bytes(Path(request.run_file).read_bytes())
+        run_file = str(folder / _RUN_FILE)
+        Path(run_file).write_bytes(Path(request.run_file).read_bytes())
     return {
         "stack": session.stack.name,
         "cache": request.cache,
         "simulate": request.simulate,
-        "run_file": kept,
+        "run_file": run_file,
         "assignments": list(request.assignments),
         "attached": list(request.attached),
         "environment": request.environment,
@@ -157,7 +157,7 @@ def _start_document(session: Session, folder: Path) -> dict[str, Any]:
     }
 
 
-def _begun(session: Session, settings: PipelineSettings, row: RunRow, output: Path) -> dict[str, Any]:
+def _start_driver(session: Session, settings: PipelineSettings, row: RunRow, output: Path) -> dict[str, Any]:
     """Start the driver; the row's document of it."""
     argv = [sys.executable, "-m", "stoker", "resume", row.id, "--stack", session.stack.name]
     with _orchestrator(session, settings) as backend:

@@ -57,16 +57,16 @@ _EPOCH: Final = 1_735_689_600
 def plan(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> Plan:
     """The plan of a program, with its findings; nothing runs, and nobody is refused."""
     session = Session(request, stack=program.stack)
-    return _planned(session, program, arguments)[0]
+    return _plan_program(session, program, arguments)[0]
 
 
-def _planned(
+def _plan_program(
     session: Session, program: Program, arguments: Mapping[str, Any]
 ) -> tuple[Plan, Planner, PipelineSettings]:
-    bound = _bind(session, program, arguments)
+    values = _bind(session, program, arguments)
     alias_main()
     session.hint(program)
-    graph = program.graph_of(bound)
+    graph = program.graph_of(values)
     overrides = session.overrides()
     settings, _ = resolve_pipeline((session.stack.layer, *graph.layers, *overrides.every), session.stack)
     planner = Planner(session.stack, session.store.blobs, layers=graph.layers, overrides=overrides)
@@ -86,7 +86,7 @@ def _planned(
     finally:
         for backend in set(checkers.values()):
             backend.close()
-    plan = attrs.evolve(program.completed(plan), program=program.document())
+    plan = attrs.evolve(program.complete_plan(plan), program=program.document())
     if plan.steps:
         check_names(overrides, plan.steps)
     findings = (*plan.findings, *session.findings, *session.proofs(plan, settings))
@@ -110,12 +110,12 @@ def alias_main() -> None:
 def run(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> Run:
     """Run a program to its end; `RunFailed` where a step failed, `PreflightError` where the plan is refused."""
     session = Session(request, stack=program.stack)
-    plan, planner, settings = _planned(session, program, arguments)
+    plan, planner, settings = _plan_program(session, program, arguments)
     refuse(plan)
     if request.detach:
         detaching.check(session, plan, settings)
     plan = attrs.evolve(plan, hooks=planner.hooks(program.hooks, plan.where))
-    bound = _bind(session, program, arguments)
+    values = _bind(session, program, arguments)
     observer = Terminal(verbose=not request.quiet)
     builder = session.builder(settings, observer.message)
     if builder is not None:
@@ -128,7 +128,7 @@ def run(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> 
         pipeline=request.name or plan.pipeline,
         created=now,
         started=now,
-        parameters=_shown_parameters(program.shown(bound)),
+        parameters=_parameters_document(program.describe_arguments(values)),
         tags=tuple(dict.fromkeys((*program.tags, *request.tags))),
         source=plan.where,
         stack=session.stack.name,
@@ -143,7 +143,7 @@ def run(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> 
     session.store.records.create_run(row, plan=plandoc.dump(plan))
     if request.began is not None:
         request.began(id)
-    body = _body(session, program, plan, bound, planner) if plan.dynamic else None
+    body = _body(session, program, plan, values, planner) if plan.dynamic else None
     return Drive(session, plan, settings, observer, id=id, token=token, body=body).go()
 
 
@@ -181,7 +181,7 @@ def resume(run_id: str, request: RunRequest, *, program: Program | None = None, 
     with detaching.record_failure(session.store.records, row.id, token):
         start = detaching.start_of(row)
         if start is not None:
-            request = start.completed(request)
+            request = start.merge_into(request)
         elif run.status == "running":
             raise UsageError(
                 f"run {row.id} is still running (driver: pid {row.driver.get('pid')} on {row.driver.get('host')})",
@@ -204,31 +204,31 @@ def _drive(session: Session, row: RunRow, start: Start | None, *, program: Progr
     observer = Terminal(verbose=not session.request.quiet)
     if start is not None and token and not plan.dynamic:
         session.code = start.code
-        plan = session.prepare(_with_code_of_now(plan, session, session.builder(settings, observer.message)))
+        plan = session.prepare(_with_current_code(plan, session, session.builder(settings, observer.message)))
     else:
         plan = _plan_again(plan, session, settings, observer)
-    before, body = plan.program, None
+    program_document, body = plan.program, None
     if plan.dynamic:
         plan, body = _resumed_body(row.id, plan, session, program)
-    mine = new_token()
-    document = plandoc.dump(plan) if plan.package or plan.program != before else ""
+    new_owner = new_token()
+    document = plandoc.dump(plan) if plan.package or plan.program != program_document else ""
     if not session.store.records.take_over(
-        row.id, expected=row.token, token=mine, driver=this_process(), plan=document
+        row.id, expected=row.token, token=new_owner, driver=this_process(), plan=document
     ):
         if token:
             return client_of(session.store).run(row.id)
         raise UsageError(f"run {row.id} was taken over by another driver just now", fix=f"stoker show {row.id}")
     if row.started is None:
-        session.store.records.set_run(row.id, mine, started=time.time())
+        session.store.records.set_run(row.id, new_owner, started=time.time())
     resumed = row.sessions > 0
-    return Drive(session, plan, settings, observer, id=row.id, token=mine, body=body, resumed=resumed).go()
+    return Drive(session, plan, settings, observer, id=row.id, token=new_owner, body=body, resumed=resumed).go()
 
 
 def _plan_again(plan: Plan, session: Session, settings: PipelineSettings, observer: Terminal) -> Plan:
     """A run's plan for this session, checked again, with code and images as they are now."""
     templates = plan.dynamic and plan.steps  # they are planned again, from the program as it is now
     if not templates:
-        plan = replan(_with_code_of_now(plan, session), session.overrides(), session.stack)
+        plan = replan(_with_current_code(plan, session), session.overrides(), session.stack)
     findings = findings_again(session, plan.steps, settings) if not templates else ()
     plan = attrs.evolve(plan, settings=settings, failure_mode=settings.failure_mode, findings=findings)
     refuse(plan)
@@ -270,19 +270,19 @@ def _resumed_body(run: str, plan: Plan, session: Session, program: Program | Non
         raise UsageError(f"{plan.source.qualname} of {plan.source.path} is no pipeline and no flow any more")
     alias_main()
     blobs = session.store.blobs
-    program.resumed(plan, blobs)
+    program.restore(plan, blobs)
     session.hint(program)
     arguments = {} if plan.steps else {n: artifacts.load(from_wire(wire), blobs) for n, wire in plan.parameters.items()}
     graph = program.outline(arguments)
     planner = Planner(session.stack, blobs, layers=graph.layers, overrides=session.overrides())
     steps = tuple(planner.step_plan(node) for node in graph.nodes)
     plan = attrs.evolve(plan, program=program.document())
-    now = program.completed(attrs.evolve(plan, steps=steps, findings=findings_again(session, steps, plan.settings)))
+    now = program.complete_plan(attrs.evolve(plan, steps=steps, findings=findings_again(session, steps, plan.settings)))
     refuse(now)
     return plan, _body(session, program, session.prepare(now), arguments, planner)
 
 
-def _with_code_of_now(plan: Plan, session: Session, builder: Builder | None = None) -> Plan:
+def _with_current_code(plan: Plan, session: Session, builder: Builder | None = None) -> Plan:
     """The plan with the digests of the code as it is: what runs now must not be cached under what ran then.
 
     With a builder all but steps whose code was sent along: that is as it was.
@@ -290,13 +290,13 @@ def _with_code_of_now(plan: Plan, session: Session, builder: Builder | None = No
     digests: dict[tuple[str, str], str] = {}
     steps = []
     for step in plan.steps:
-        known = (step.source.module, step.source.qualname)
-        if step.source.kind == "pickled" or (builder is not None and builder.needed([step])):
+        key = (step.source.module, step.source.qualname)
+        if step.source.kind == "pickled" or (builder is not None and builder.has_work([step])):
             steps.append(step)
             continue
-        if known not in digests:
-            digests[known] = source.code_digest(modules.function_of(step.source, session.store.blobs.read))
-        steps.append(attrs.evolve(step, code=digests[known]) if step.code != digests[known] else step)
+        if key not in digests:
+            digests[key] = source.code_digest(modules.function_of(step.source, session.store.blobs.read))
+        steps.append(attrs.evolve(step, code=digests[key]) if step.code != digests[key] else step)
     return attrs.evolve(plan, steps=tuple(steps))
 
 
@@ -312,17 +312,17 @@ def new_token() -> str:
     return os.urandom(8).hex()
 
 
-def _shown_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _parameters_document(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The pipeline's parameters as JSON for the record; what is not JSON is shown as Python would."""
     import json
 
-    shown: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     for name, value in parameters.items():
         try:
-            shown[name] = json.loads(json.dumps(value))
+            document[name] = json.loads(json.dumps(value))
         except (TypeError, ValueError):
-            shown[name] = repr(value)
-    return shown
+            document[name] = repr(value)
+    return document
 
 
 class Drive:
@@ -377,8 +377,8 @@ class Drive:
                 ),
             )
             # Which of a dynamic plan's steps will be reached, and how often, nobody knows yet.
-            shown = self._plan if self._body is None else attrs.evolve(self._plan, steps=())
-            self._observer.began(self._id, shown)
+            announced = self._plan if self._body is None else attrs.evolve(self._plan, steps=())
+            self._observer.began(self._id, announced)
             if request.debug:
                 status = self._loop(runner, backends)
             else:
@@ -420,8 +420,8 @@ class Drive:
 
     def _summary(self, run: Run) -> str:
         failed = [step for step in run.steps.values() if step.status == "failed"]
-        told = "; ".join(f"{step.key}: {step.cause}: {step.message}".rstrip(": ") for step in failed[:5])
-        return f"run {self._id} failed: {told}"
+        failures = "; ".join(f"{step.key}: {step.cause}: {step.message}".rstrip(": ") for step in failed[:5])
+        return f"run {self._id} failed: {failures}"
 
 
 def client_of(store: Store) -> Client:

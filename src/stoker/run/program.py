@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from stoker.core.request import RunOption
     from stoker.core.settings import Layer
     from stoker.engine.dynamic import Body, DynamicBody
-    from stoker.pipelines.signature import Signature
+    from stoker.pipelines.signature import FunctionSignature
     from stoker.plan.planner import Planner
     from stoker.store.blobs import Blobs
 
@@ -40,7 +40,7 @@ class Program(Protocol):
         """The function or the class that a later session finds again by its module and name."""
 
     @property
-    def signature(self) -> Signature:
+    def signature(self) -> FunctionSignature:
         """Its parameters."""
 
     @property
@@ -66,7 +66,7 @@ class Program(Protocol):
     def run_options(self) -> Sequence[RunOption]:
         """Options of its command line beside those of every run, and instead of those of the same name."""
 
-    def configured(self, options: Mapping[str, Any]) -> Program:
+    def apply_options(self, options: Mapping[str, Any]) -> Program:
         """The program as the options of a command line make it."""
 
     def parse(self, words: Sequence[str], flags: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
@@ -81,7 +81,7 @@ class Program(Protocol):
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters by name, checked, defaults filled in; texts are parsed."""
 
-    def shown(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    def describe_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Bound arguments as the run's record shows them."""
 
     def hint(self, cpus: float, memory: int) -> None:
@@ -93,7 +93,7 @@ class Program(Protocol):
     def outline(self, arguments: Mapping[str, Any]) -> Graph:
         """The graph without what only running the program's code would tell."""
 
-    def completed(self, plan: Plan) -> Plan:
+    def complete_plan(self, plan: Plan) -> Plan:
         """The plan with what the program adds to the steps and findings of the planner."""
 
     def body(self, start: ProgramStart) -> Body:
@@ -102,7 +102,7 @@ class Program(Protocol):
     def document(self) -> Mapping[str, Any]:
         """What a later session needs beside `function` to make the same program again, as JSON."""
 
-    def resumed(self, plan: Plan, blobs: Blobs) -> None:
+    def restore(self, plan: Plan, blobs: Blobs) -> None:
         """Be the program that a run was started with, as its plan says; called in a new session."""
 
 
@@ -150,5 +150,5 @@ def program_of(value: Any) -> Program | None:
 
 def programs_of(values: Mapping[str, Any]) -> dict[str, Program]:
     """The programs among a module's values, by the names that it gives them."""
-    found = ((name, program_of(value)) for name, value in values.items())
-    return {name: program for name, program in found if program is not None}
+    programs = ((name, program_of(value)) for name, value in values.items())
+    return {name: program for name, program in programs if program is not None}

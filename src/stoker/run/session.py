@@ -20,7 +20,7 @@ from stoker.core.settings import PipelineSettings
 from stoker.core.source import FunctionSource
 from stoker.plan.layers import RunFile, assignments, resolve_pipeline, run_file
 from stoker.plan.planner import ORCHESTRATOR, Overrides
-from stoker.run.attached import attached
+from stoker.run.attached import attached_settings
 from stoker.store.store import Store, open_store
 from stoker.vendors.table import SIMULATE
 from stoker.worker.processes import this_process
@@ -44,13 +44,13 @@ class Session:
 
     def __init__(self, request: RunRequest, *, stack: str | None = None) -> None:
         files = [run_file(request.run_file)] if request.run_file else []
-        backends, self.findings = attached(request)
+        backends, self.findings = attached_settings(request)
         files += [backends] if backends.layers else []
         files += [assignments(request.assignments)] if request.assignments else []
         self.files: Sequence[RunFile] = files
-        named = [file.stack for file in files if file.stack]
+        stack_names = [file.stack for file in files if file.stack]
         self.request = request
-        self.stack = stacks.load(request.stack or (named[-1] if named else None) or stack)
+        self.stack = stacks.load(request.stack or (stack_names[-1] if stack_names else None) or stack)
         self.store: Store = open_store(self.stack.database, self.stack.artifact_store, str(self.stack.home))
         self.code = Code()
         """What travels to steps in images; known once their images are."""
@@ -78,11 +78,11 @@ class Session:
 
     def parameters(self) -> dict[str, Any]:
         """What run file and command line say about the pipeline's parameters."""
-        found: dict[str, Any] = {}
+        parameters: dict[str, Any] = {}
         for file in self.files:
-            found.update(file.parameters)
-        found.update(self.request.parameters)
-        return found
+            parameters.update(file.parameters)
+        parameters.update(self.request.parameters)
+        return parameters
 
     def site(self, sources: Sequence[FunctionSource]) -> Site:
         """Where this machine's workers find things."""
@@ -121,12 +121,12 @@ class Session:
 
     def stage(self, plan: Plan, builder: Builder) -> Plan:
         """Build what the steps' images lack and send the user's code along; the plan that names both."""
-        if not plan.dynamic and not builder.needed(plan.steps):
+        if not plan.dynamic and not builder.has_work(plan.steps):
             return plan
         sources = _modules_of(plan.steps)
         if plan.source is not None and plan.source.kind != "pickled":
             sources.append(plan.source)
-        steps = builder.ready(plan.steps)
+        steps = builder.with_images(plan.steps)
         self.code = builder.code(sources, steps, self.store.blobs, self.stack.home)
         return attrs.evolve(plan, steps=steps, package=self.code.package)
 
@@ -136,7 +136,7 @@ class Session:
 
     def prepare_step(self, step: StepPlan) -> StepPlan:
         """Make a step's image or its Python environment; the step that names it."""
-        return self._with_environment(step if self._builder is None or step.image else self._builder.one(step))
+        return self._with_environment(step if self._builder is None or step.image else self._builder.with_image(step))
 
     def _with_environment(self, step: StepPlan) -> StepPlan:
         packages = step.settings.packages
@@ -168,12 +168,15 @@ class Session:
         from stoker.plan.preflight import findings_without_images
 
         hosts = self._builder.hosts if self._builder is not None else {}
-        others = [step for step in plan.steps if step.backend not in hosts]
-        return (*in_images, *findings_without_images(plan, others, inventory=lambda: self.devices().inventory()))
+        without_images = [step for step in plan.steps if step.backend not in hosts]
+        return (
+            *in_images,
+            *findings_without_images(plan, without_images, inventory=lambda: self.devices().inventory()),
+        )
 
     def _image_proofs(self, plan: Plan, settings: PipelineSettings) -> tuple[Finding, ...]:
         builder = self.builder(settings, lambda text: None)
-        if builder is None or not builder.hosts or not builder.needed(plan.steps):
+        if builder is None or not builder.hosts or not builder.has_work(plan.steps):
             return ()
         from functools import partial
 
@@ -231,8 +234,8 @@ class Session:
 
 def _modules_of(steps: Sequence[StepPlan]) -> list[FunctionSource]:
     """The modules that a worker should have imported before its first step."""
-    found: dict[tuple[str, str], FunctionSource] = {}
+    modules: dict[tuple[str, str], FunctionSource] = {}
     for step in steps:
         if step.source.kind != "pickled":
-            found.setdefault((step.source.module, step.source.path), step.source)
-    return list(found.values())
+            modules.setdefault((step.source.module, step.source.path), step.source)
+    return list(modules.values())
