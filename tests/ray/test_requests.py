@@ -17,7 +17,7 @@ from stoker.backends.ray import words as raywords
 from stoker.backends.ray.backend import RayBackend
 from stoker.backends.ray.check import check, prove
 from stoker.backends.ray.jobs import Jobs, address_of, headers_of, is_loopback
-from stoker.backends.ray.log import Lines, _frame
+from stoker.backends.ray.log import RecordLines, _frame
 from stoker.backends.ray.settings import KINDS, RaySettings
 from stoker.config import Torchrun
 from stoker.core.errors import BackendError, SettingsError
@@ -152,7 +152,7 @@ def test_a_cluster_may_have_names_of_its_own() -> None:
     asked = step(resources=ResourceSettings(accelerators="V100-32GB:2"))
     assert codes(asked, accelerators={"V100-32GB": "V100"}) == []
     mine = Job(name="r/s/1", run="r", key="s", attempt=1, step=asked, inputs={})
-    made = raytasks.asked_of_ray(mine, RaySettings(accelerators={"V100-32GB": "V100"}))
+    made = raytasks.ray_request(mine, RaySettings(accelerators={"V100-32GB": "V100"}))
     assert made["choices"] == [{"type": "V100", "resource": "GPU", "count": 2}]
 
 
@@ -347,7 +347,7 @@ def test_the_same_jobs_have_the_same_name() -> None:
 
 
 def test_records_and_frames_are_put_together_again() -> None:
-    lines = Lines(b"> ")
+    lines = RecordLines(b"> ")
     assert list(lines.feed(b'noise\n> {"a": 1}\n> {"b"')) == [{"a": 1}]
     assert list(lines.feed(b": 2}\n> broken\n")) == [{"b": 2}] and lines.words == ["noise"]
     short, middle, long = (

@@ -14,7 +14,7 @@ from stoker.backends.base.leasing import OWN_VISIBILITY
 from stoker.backends.base.platforms import Away
 from stoker.backends.ray.jobs import Jobs
 from stoker.backends.ray.settings import RaySettings
-from stoker.backends.ray.tasks import asked_of_ray, fraction_of, kinds_of
+from stoker.backends.ray.tasks import fraction_of, kinds_of, ray_request
 from stoker.backends.ray.words import amount_text
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding, Reporter
@@ -175,7 +175,7 @@ def _fits(
     step: StepPlan, settings: RaySettings, nodes: list[Mapping[str, Any]], version: tuple[int, ...], *, autoscales: bool
 ) -> Iterator[Finding]:
     report = reporter_of(step)
-    ask = asked_of_ray(Job(name="", run="", key=step.key, attempt=1, step=step, inputs={}), settings)
+    ask = ray_request(Job(name="", run="", key=step.key, attempt=1, step=step, inputs={}), settings)
     if ask["labels"] and version < WITH_LABELS:
         what = f"selects nodes by labels, on Ray {'.'.join(map(str, version))}"
         why = "its tasks do not know labels"

@@ -52,53 +52,66 @@ https://docs.ray.io/en/latest/ray-core/fault_tolerance/nodes.html"""
 
 
 @attrs.define(kw_only=True)
-class Task:
-    """One node of a step. `tie` is its connection, while there is one; `crash` is Ray's error where it told nothing."""
+class NodeTask:
+    """One node of a step, which Ray runs as a task."""
 
     step: int
+    """Of a connection that has not introduced itself: -1."""
     node: int
     ref: Any
-    tie: socket.socket | None = None
+    """Ray's reference to the task."""
+    connection: socket.socket | None = None
     frames: wire.Frames = attrs.field(factory=wire.Frames)
     began: bool = False
     ray_node: str = ""
+    """Ray's id of the node on which the task runs."""
     over: Mapping[str, Any] | None = None
+    """The end of the step, as the node reported it."""
     crash: Exception | None = None
+    """Ray's error, where the task ended with one."""
     crashed: float = 0.0
+    """When Ray reported the task's end, on the monotonic clock; 0: not yet."""
 
 
 @attrs.define(kw_only=True)
-class Step:
-    """A step and its tasks, by node."""
+class BatchStep:
+    """A step of the batch."""
 
     number: int
-    order: Mapping[str, Any]
+    entry: Mapping[str, Any]
+    """The step in the batch's document."""
     ask: Mapping[str, Any]
-    tasks: list[Task] = attrs.field(factory=list)
+    """What each node asks of Ray."""
+    tasks: list[NodeTask] = attrs.field(factory=list)
+    """By node."""
     group: Any = None
+    """Ray's placement group of a gang."""
     since: float = attrs.field(factory=time.monotonic)
-    said: str = ""
+    """When the step was submitted to Ray, on the monotonic clock."""
+    reported_wait: str = ""
+    """Why it waits, as last reported."""
     grace: float | None = None
+    """Seconds in which it was asked to end; None: it was not."""
     done: bool = False
 
 
 class Journal:
-    """Where the driver reads what became of its steps."""
+    """Writes the records that the driver reads."""
 
     def __init__(self, path: str) -> None:
         # A line in one call, at the file's end: nothing is lost with this process, and no reader sees half of one.
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600) if path else 1
         self._mark = b"" if path else MARK.encode()
 
-    def say(self, **record: Any) -> None:
-        """Write a line."""
+    def write(self, **record: Any) -> None:
+        """Write a record."""
         data = memoryview(self._mark + json.dumps(record, separators=(",", ":")).encode() + b"\n")
         while data.nbytes:
             data = data[os.write(self._file, data) :]
 
 
-class Batch:
-    """All steps of the document, from the first to the last."""
+class BatchProgram:
+    """Runs all steps of the document."""
 
     def __init__(self, document: Mapping[str, Any], ray: Any) -> None:
         self._document = document
@@ -108,16 +121,16 @@ class Batch:
         self._selector = selectors.DefaultSelector()
         self._listener = socket.create_server((ray.util.get_node_ip_address(), 0), backlog=1024)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
-        self._steps: list[Step] = []
-        self._tasks: dict[tuple[int, int], Task] = {}
+        self._steps: list[BatchStep] = []
+        self._tasks: dict[tuple[int, int], NodeTask] = {}
         self._ends_every = FAR_NOTES if "://" in document["ends"] else TICK
         self._next_ends = self._next_words = 0.0
         self.stopped = False
 
     def run(self) -> bool:
-        """Start all, follow all; whether each went well."""
+        """Run all steps to their end; whether each succeeded."""
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        self._journal.say(up={"ray": self._ray.__version__, "python": version})
+        self._journal.write(up={"ray": self._ray.__version__, "python": version})
         self._start()
         good = True
         while any(not step.done for step in self._steps):
@@ -125,13 +138,13 @@ class Batch:
                 if key.data is None:
                     self._accept()
                 else:
-                    self._hear(key.data)
+                    self._receive(key.data)
             self._look_for_crashes()
             self._look_for_ends()
             for step in self._steps:
                 good = self._settle(step) and good
-            self._say_who_waits()
-        self._journal.say(done=True)
+            self._report_waiting()
+        self._journal.write(done=True)
         return good
 
     # Starting
@@ -142,7 +155,7 @@ class Batch:
         link = (*self._listener.getsockname()[:2], self._token)
         for number, one in enumerate(self._document["steps"]):
             ask = {**one["ask"], "choice": chosen(one["ask"], nodes)}
-            step = Step(number=number, order=one, ask=ask)
+            step = BatchStep(number=number, entry=one, ask=ask)
             self._steps.append(step)
             options = pick(ask, one["runtime_env"])
             if one["nodes"] > 1:
@@ -164,8 +177,8 @@ class Batch:
                     "shares": self._document["shares"],
                 }
                 ref = task.options(**options, name=one["name"]).remote(order, link)
-                made = self._tasks[number, node] = Task(step=number, node=node, ref=ref)
-                step.tasks.append(made)
+                node_task = self._tasks[number, node] = NodeTask(step=number, node=node, ref=ref)
+                step.tasks.append(node_task)
 
     def _group(
         self, one: Mapping[str, Any], ask: Mapping[str, Any], options: dict[str, Any]
@@ -179,68 +192,70 @@ class Batch:
         group = self._ray.util.placement_group([bundle] * one["nodes"], strategy=one["placement"], **labels)
         return group, {name: value for name, value in options.items() if name != "label_selector"}
 
-    # Hearing
+    # Connections
 
     def _accept(self) -> None:
-        tie, _ = self._listener.accept()
-        self._selector.register(tie, selectors.EVENT_READ, Task(step=-1, node=-1, ref=None, tie=tie))
+        connection, _ = self._listener.accept()
+        unknown = NodeTask(step=-1, node=-1, ref=None, connection=connection)
+        self._selector.register(connection, selectors.EVENT_READ, unknown)
 
-    def _hear(self, task: Task) -> None:
-        """Take in what a node says; who does not know the token is a stranger."""
-        tie = task.tie
-        assert tie is not None
+    def _receive(self, task: NodeTask) -> None:
+        """Read the messages of a node; a connection without the token is closed."""
+        connection = task.connection
+        assert connection is not None
         try:
-            data = tie.recv(1 << 18)
+            data = connection.recv(1 << 18)
         except OSError:
             data = b""
         if not data:
-            self._hang_up(task)
+            self._disconnect(task)
             return
         try:
             for message in task.frames.feed(data):
                 if task.step < 0:
-                    task = self._known(task, message)
+                    task = self._introduce(task, message)
                 else:
-                    self._said(task, message)
+                    self._record(task, message)
         except (ValueError, KeyError):
-            self._hang_up(task)
+            self._disconnect(task)
 
-    def _known(self, stranger: Task, message: Mapping[str, Any]) -> Task:
+    def _introduce(self, stranger: NodeTask, message: Mapping[str, Any]) -> NodeTask:
         if not secrets.compare_digest(str(message["token"]), self._token):
-            raise ValueError("a stranger")
+            raise ValueError("the token is wrong")
         task = self._tasks[message["step"], message["node"]]
-        task.tie, task.frames, task.began, task.ray_node = stranger.tie, stranger.frames, True, message["ray_node"]
-        assert task.tie is not None
-        self._selector.modify(task.tie, selectors.EVENT_READ, task)
-        self._journal.say(step=task.step, node=task.node, on=message["host"])
+        task.connection, task.frames = stranger.connection, stranger.frames
+        task.began, task.ray_node = True, message["ray_node"]
+        assert task.connection is not None
+        self._selector.modify(task.connection, selectors.EVENT_READ, task)
+        self._journal.write(step=task.step, node=task.node, on=message["host"])
         grace = self._steps[task.step].grace
         if grace is not None:
             self._end(task, grace)
         return task
 
-    def _said(self, task: Task, message: Mapping[str, Any]) -> None:
+    def _record(self, task: NodeTask, message: Mapping[str, Any]) -> None:
         if "stream" in message:
-            self._journal.say(step=task.step, node=task.node, **message)
+            self._journal.write(step=task.step, node=task.node, **message)
         elif "samples" in message:
-            self._journal.say(**message)
+            self._journal.write(**message)
         elif "over" in message:
             task.over = message["over"]
 
-    def _hang_up(self, task: Task) -> None:
-        if task.tie is not None:
-            self._selector.unregister(task.tie)
-            task.tie.close()
-            task.tie = None
+    def _disconnect(self, task: NodeTask) -> None:
+        if task.connection is not None:
+            self._selector.unregister(task.connection)
+            task.connection.close()
+            task.connection = None
 
-    def _end(self, task: Task, grace: float) -> None:
-        if task.tie is not None:
-            with contextlib.suppress(OSError):  # it is gone: that is heard next
-                task.tie.sendall(wire.framed({"end": grace}))
+    def _end(self, task: NodeTask, grace: float) -> None:
+        if task.connection is not None:
+            with contextlib.suppress(OSError):  # it is gone: the next read notices it
+                task.connection.sendall(wire.framed({"end": grace}))
 
-    # Looking
+    # Polling
 
     def _look_for_crashes(self) -> None:
-        """Tasks whose end Ray knows of: those that told their own are over anyway."""
+        """Note the tasks whose end Ray reports."""
         refs = {task.ref: task for task in self._tasks.values() if task.crash is None and not task.crashed}
         if not refs:
             return
@@ -267,8 +282,8 @@ class Batch:
             for number, grace in json.loads(text).items():
                 self._end_step(self._steps[int(number)], float(grace))
 
-    def _end_step(self, step: Step, grace: float) -> None:
-        """Ask all of a step's nodes to end; what has not begun never will."""
+    def _end_step(self, step: BatchStep, grace: float) -> None:
+        """Ask all nodes of a step to end; tasks that have not begun are cancelled."""
         if step.done or (step.grace is not None and grace >= step.grace):
             return
         step.grace = grace
@@ -278,39 +293,39 @@ class Batch:
             else:
                 self._ray.cancel(task.ref, force=True)
 
-    def _settle(self, step: Step) -> bool:
-        """Write a step's end, once it is known; False for one that did not go well."""
+    def _settle(self, step: BatchStep) -> bool:
+        """Write a step's end, once it is known; False for a step that failed."""
         if step.done:
             return True
         head, others = step.tasks[0], step.tasks[1:]
         if others and (_over(head) or any(task.crash for task in others)) and step.grace is None:
             self._end_step(step, GANG_GRACE)
-        if not all(_over(task) and self._explained(task) for task in step.tasks):
+        if not all(_over(task) and self._is_explained(task) for task in step.tasks):
             return True
         step.done = True
         for task in step.tasks:
-            self._hang_up(task)
+            self._disconnect(task)
         if step.group is not None:
             self._ray.util.remove_placement_group(step.group)
         end = dict(head.over or {"result": None, "code": None})
         crash = next((task for task in step.tasks if task.crash is not None and task.over is None), None)
         well = bool((end["result"] or {}).get("ok"))
         if crash is not None and crash.crash is not None and not well:
-            asked = step.grace is not None and not others
-            end["cause"], end["message"] = cause_of(crash.crash, node_alive=self._alive(crash), asked=asked)
-        self._journal.say(step=step.number, over=end)
+            ended_on_request = step.grace is not None and not others
+            end["cause"], end["message"] = cause_of(crash.crash, node_alive=self._alive(crash), asked=ended_on_request)
+        self._journal.write(step=step.number, over=end)
         return well
 
-    def _explained(self, task: Task) -> bool:
-        """Whether it is known why a task crashed: Ray tells that a worker died before it knows that its node did."""
+    def _is_explained(self, task: NodeTask) -> bool:
+        """Whether it is known why a task crashed: Ray reports a worker's death before that of its node."""
         if task.over is not None or task.crash is None or type(task.crash).__name__ != "WorkerCrashedError":
             return True
         return not self._alive(task) or time.monotonic() > task.crashed + NODE_DIES
 
-    def _alive(self, task: Task) -> bool:
+    def _alive(self, task: NodeTask) -> bool:
         return not task.ray_node or any(one["NodeID"] == task.ray_node and one["Alive"] for one in self._ray.nodes())
 
-    def _say_who_waits(self) -> None:
+    def _report_waiting(self) -> None:
         now = time.monotonic()
         if now < self._next_words:
             return
@@ -323,32 +338,32 @@ class Batch:
         if not idle:
             return
         nodes, free = self._ray.nodes(), self._ray.available_resources()
-        known: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         for step in idle:
-            alike = json.dumps([step.ask, step.order["nodes"], step.order["placement"]], sort_keys=True)
-            if alike not in known:
-                known[alike] = waits(
-                    step.ask, nodes=nodes, free=free, gang=step.order["nodes"], placement=step.order["placement"]
+            alike = json.dumps([step.ask, step.entry["nodes"], step.entry["placement"]], sort_keys=True)
+            if alike not in reasons:
+                reasons[alike] = waits(
+                    step.ask, nodes=nodes, free=free, gang=step.entry["nodes"], placement=step.entry["placement"]
                 )
-            if known[alike] != step.said:
-                step.said = known[alike]
-                self._journal.say(step=step.number, waiting=step.said)
+            if reasons[alike] != step.reported_wait:
+                step.reported_wait = reasons[alike]
+                self._journal.write(step=step.number, waiting=step.reported_wait)
 
 
-def _over(task: Task) -> bool:
+def _over(task: NodeTask) -> bool:
     """Whether nothing more is to come of a task."""
-    return (task.over is not None and task.tie is None) or (task.crashed > 0 and task.tie is None)
+    return (task.over is not None and task.connection is None) or (task.crashed > 0 and task.connection is None)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the batch that PLACE tells; 0 where all steps went well."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if len(given) != 1:
+    """Run the batch of the document at PLACE; 0 where all steps succeeded."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if len(words) != 1:
         sys.stderr.write("usage: python -m stoker.backends.ray.job PLACE\n")
         return 2
-    text = notes.get(given[0])
+    text = notes.get(words[0])
     if text is None:
-        sys.stderr.write(f"there is no {given[0]} here: the folder that holds it is not seen by this cluster\n")
+        sys.stderr.write(f"there is no {words[0]} here: the folder that holds it is not seen by this cluster\n")
         return 2
     import ray.util.scheduling_strategies
 
@@ -357,13 +372,13 @@ def main(arguments: list[str] | None = None) -> int:
     ray.init(log_to_driver=False, logging_level=logging.WARNING)
     by_value: Any = ray.cloudpickle
     by_value.register_pickle_by_value(raynode)
-    batch = Batch(json.loads(text), ray)
+    program = BatchProgram(json.loads(text), ray)
 
     def stop(number: int, frame: Any) -> None:
-        batch.stopped = True
+        program.stopped = True
 
     signal.signal(signal.SIGTERM, stop)
-    return 0 if batch.run() else 1
+    return 0 if program.run() else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A client of Ray's Jobs API and of what else its dashboard tells, over one connection; Ray itself is not imported.
+"""A client of Ray's Jobs API and of the rest of its dashboard, over one connection; Ray itself is not imported.
 
 https://docs.ray.io/en/latest/cluster/running-applications/job-submission/openapi.html
 """
@@ -33,24 +33,24 @@ def address_of(settings: RaySettings, environment: Mapping[str, str]) -> str:
     """Where the dashboard is: as the settings say, else as Ray's own client finds it. `BackendError` where "auto" finds
     nothing.
 
-    An address of Ray's other doors ("ray://", or a bare "host:port") is taken for the same host's dashboard.
+    An address of Ray's other services ("ray://", or a bare "host:port") is taken for the same host's dashboard.
     """
-    given = settings.get("address") or environment.get("RAY_API_SERVER_ADDRESS") or environment.get("RAY_ADDRESS")
-    if given is None or given == "local":
+    address = settings.get("address") or environment.get("RAY_API_SERVER_ADDRESS") or environment.get("RAY_ADDRESS")
+    if address is None or address == "local":
         return f"http://127.0.0.1:{PORT}"
-    if given == "auto":
+    if address == "auto":
         folder = environment.get("RAY_TMPDIR") or "/tmp"
         try:
             with open(os.path.join(folder, CURRENT), encoding="utf-8") as file:
-                given = file.read().strip()
+                address = file.read().strip()
         except OSError:
             raise BackendError(
                 f"no Ray cluster runs on this machine: there is no {folder}/{CURRENT}",
                 fix="start one (ray start --head), or give its address to RaySettings or RAY_ADDRESS",
             ) from None
-    if given.startswith(("http://", "https://")):
-        return str(given).rstrip("/")
-    host = urllib.parse.urlsplit(given if "://" in given else f"ray://{given}").hostname
+    if address.startswith(("http://", "https://")):
+        return str(address).rstrip("/")
+    host = urllib.parse.urlsplit(address if "://" in address else f"ray://{address}").hostname
     return f"http://{f'[{host}]' if host and ':' in host else host}:{PORT}"
 
 
@@ -61,14 +61,14 @@ def is_loopback(address: str) -> bool:
 
 def headers_of(settings: RaySettings, environment: Mapping[str, str]) -> dict[str, str]:
     """The headers of every request, with the token as Ray finds it: https://docs.ray.io/en/latest/ray-security/token-auth.html"""
-    found = {}
+    headers = {}
     for name, text in settings.get("headers", {}).items():
         if text is not None:
-            found[name] = environment.get(text.removeprefix("env:"), "") if text.startswith("env:") else text
-    if any(name.lower() == "authorization" for name in found):
-        return found
+            headers[name] = environment.get(text.removeprefix("env:"), "") if text.startswith("env:") else text
+    if any(name.lower() == "authorization" for name in headers):
+        return headers
     token = _token(settings, environment)
-    return {**found, "Authorization": f"Bearer {token}"} if token else found
+    return {**headers, "Authorization": f"Bearer {token}"} if token else headers
 
 
 def _token(settings: RaySettings, environment: Mapping[str, str]) -> str:
@@ -96,12 +96,12 @@ def _content(path: str) -> str:
 
 
 class Jobs:
-    """The dashboard's answers. Used by one thread at a time; `asked` counts the requests."""
+    """A client of the dashboard. Used by one thread at a time; `request_count` counts the requests."""
 
     def __init__(self, settings: RaySettings, environment: Mapping[str, str]) -> None:
         self.address = address_of(settings, environment)
         self.headers = headers_of(settings, environment)
-        self.asked = 0
+        self.request_count = 0
         self._verify = settings.get("verify", True)
         self._connection: http.client.HTTPConnection | None = None
 
@@ -110,7 +110,7 @@ class Jobs:
         return self._json("GET", "/api/version")
 
     def python(self) -> str:
-        """The version of the cluster's Python; empty where it does not tell."""
+        """The version of the cluster's Python; empty where the cluster does not report it."""
         with contextlib.suppress(BackendError):
             return str(self._json("GET", "/api/v0/cluster_metadata")["data"].get("pythonVersion", ""))
         return ""
@@ -129,13 +129,13 @@ class Jobs:
 
     def jobs(self) -> list[Mapping[str, Any]]:
         """All jobs that were submitted, in one call."""
-        found: Any = self._json("GET", "/api/jobs/")
-        return [one for one in found if one["type"] == "SUBMISSION"]
+        jobs: Any = self._json("GET", "/api/jobs/")
+        return [job for job in jobs if job["type"] == "SUBMISSION"]
 
     def job(self, id: str) -> Mapping[str, Any] | None:
         """One job; None where there is none."""
         status, text = self.ask("GET", f"/api/jobs/{id}")
-        return None if status == 404 else self._checked("GET", f"/api/jobs/{id}", status, text)
+        return None if status == 404 else self._parse_answer("GET", f"/api/jobs/{id}", status, text)
 
     def submit(self, body: Mapping[str, Any]) -> None:
         """Start a job. An id that is taken makes it fail: ask first."""
@@ -145,38 +145,38 @@ class Jobs:
         """Have a job end: SIGTERM, and SIGKILL after 3 seconds. One that is gone is fine."""
         status, text = self.ask("POST", f"/api/jobs/{id}/stop")
         if status != 404:
-            self._checked("POST", f"/api/jobs/{id}/stop", status, text)
+            self._parse_answer("POST", f"/api/jobs/{id}/stop", status, text)
 
     def has_package(self, name: str) -> bool:
         """Whether the cluster has a package; if so, it keeps it for some minutes."""
         status, text = self.ask("GET", f"/api/packages/gcs/{name}")
         if status not in (200, 404):
-            self._checked("GET", f"/api/packages/gcs/{name}", status, text)
+            self._parse_answer("GET", f"/api/packages/gcs/{name}", status, text)
         return status == 200
 
     def put_package(self, name: str, data: bytes) -> None:
         """Hand a package to the cluster."""
         status, text = self.ask("PUT", f"/api/packages/gcs/{name}", data)
-        self._checked("PUT", f"/api/packages/gcs/{name}", status, text or "{}")
+        self._parse_answer("PUT", f"/api/packages/gcs/{name}", status, text or "{}")
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    # Asking
+    # Requests
 
     def ask(self, method: str, path: str, data: bytes | None = None) -> tuple[int, str]:
         """Status and text of an answer; `Away` where there is none."""
-        self.asked += 1
+        self.request_count += 1
         headers = dict(self.headers)
         if data is not None:
             headers["Content-Type"] = "application/json" if data[:1] == b"{" else "application/octet-stream"
         fresh = self._connection is None
         try:
             if self._connection is None:
-                self._connection = self.connected()
+                self._connection = self.connect()
             prefix = urllib.parse.urlsplit(self.address).path
             self._connection.request(method, prefix + path, data, headers)
             answer = self._connection.getresponse()
@@ -184,14 +184,14 @@ class Jobs:
         except (OSError, http.client.HTTPException) as error:
             self.close()
             if not fresh and method == "GET":
-                return self.ask(method, path, data)  # a connection that was kept, and that the other side let go
+                return self.ask(method, path, data)  # the server closed the kept connection
             raise self._away(str(error) or type(error).__name__) from error
         if answer.status in _AGAIN or (answer.status == 500 and text.startswith(_NO_AGENT)):
             raise self._away(f"status {answer.status}: {text[:200].strip()}")
         return answer.status, text
 
-    def connected(self) -> http.client.HTTPConnection:
-        """A connection of one's own."""
+    def connect(self) -> http.client.HTTPConnection:
+        """A new connection."""
         parts = urllib.parse.urlsplit(self.address)
         if parts.scheme != "https":
             return http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=TIMEOUT)
@@ -207,9 +207,9 @@ class Jobs:
 
     def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         status, text = self.ask(method, path, None if body is None else json.dumps(body).encode())
-        return self._checked(method, path, status, text)
+        return self._parse_answer(method, path, status, text)
 
-    def _checked(self, method: str, path: str, status: int, text: str) -> Mapping[str, Any]:
+    def _parse_answer(self, method: str, path: str, status: int, text: str) -> Mapping[str, Any]:
         if status in (401, 403):
             raise BackendError(
                 f"the Ray cluster at {self.address} does not let us in: {text[:200].strip()}",
@@ -219,8 +219,8 @@ class Jobs:
             last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
             raise BackendError(f"the Ray cluster at {self.address} refuses {method} {path} ({status}): {last[:500]}")
         try:
-            found: Mapping[str, Any] = json.loads(text)
+            answer: Mapping[str, Any] = json.loads(text)
         except ValueError as error:
             fix = "name the address of Ray's dashboard, with the port that `ray start` shows"
             raise BackendError(f"what answers at {self.address} is not Ray", fix=fix) from error
-        return found
+        return answer

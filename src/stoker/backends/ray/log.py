@@ -1,7 +1,7 @@
-"""What the program of a Ray job tells, as it comes: from its journal's file, or from the job's log at Ray's dashboard.
+"""The records that the program of a Ray job writes, from its journal's file or from the job's log at Ray's dashboard.
 
-The log is followed over a WebSocket, which Ray offers for nothing else (https://www.rfc-editor.org/rfc/rfc6455). It
-begins anew with each connection: what was taken already is passed over.
+The log is followed over a WebSocket (https://www.rfc-editor.org/rfc/rfc6455). It begins anew with each connection: what
+was read already is skipped.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from stoker.backends.ray.jobs import Jobs
 from stoker.core.protocol import MARK
 
 MOST: Final = 1 << 22
-"""Bytes that are read at one look; the rest at the next."""
+"""Bytes that are read at one poll; what is more at the next."""
 
 
-class Source(Protocol):
-    """Where records come from."""
+class RecordSource(Protocol):
+    """A journal or a log."""
 
     def read(self) -> list[Mapping[str, Any]]:
-        """The records that are whole now and were not told yet."""
+        """The complete records since the last call."""
 
     def close(self) -> None:
-        """Let go."""
+        """Close what is open."""
 
 
-class Lines:
-    """Cuts bytes into records; what is no record of ours is kept as the program's last words."""
+class RecordLines:
+    """Cuts bytes into records; the last other lines are kept in `words`."""
 
     def __init__(self, mark: bytes) -> None:
         self._mark = mark
@@ -43,7 +43,7 @@ class Lines:
         self.words: list[str] = []
 
     def feed(self, data: bytes) -> Iterator[Mapping[str, Any]]:
-        """The records that are whole now."""
+        """The complete records."""
         *whole, self._rest = (self._rest + data).split(b"\n")
         for line in whole:
             if line.startswith(self._mark):
@@ -53,16 +53,16 @@ class Lines:
                 self.words = [*self.words[-9:], line.decode("utf-8", "replace")]
 
 
-class File:
-    """A journal that this machine sees."""
+class JournalFile:
+    """A journal in a folder that this machine sees."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._lines = Lines(b"")
+        self._lines = RecordLines(b"")
         self._offset = 0
 
     def read(self) -> list[Mapping[str, Any]]:
-        """The records that are whole now and were not told yet."""
+        """The complete records since the last call."""
         with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
             file.seek(self._offset)
             data = file.read(MOST)
@@ -71,44 +71,44 @@ class File:
         return []
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing is open between two calls."""
 
 
-class Log:
+class DashboardLog:
     """A job's log at the dashboard."""
 
     def __init__(self, jobs: Jobs, id: str) -> None:
         self._jobs = jobs
         self._id = id
-        self._lines = Lines(MARK.encode())
-        self._taken = self._skip = 0
+        self._lines = RecordLines(MARK.encode())
+        self._read_bytes = self._skip = 0
         self._connection: http.client.HTTPConnection | None = None
         self._data = b""
 
     def read(self) -> list[Mapping[str, Any]]:
-        """The records that are whole now and were not told yet; `Away` where the dashboard does not answer."""
+        """The complete records since the last call; `Away` where the dashboard does not answer."""
         if self._connection is None:
             self._connect()
-        found: list[Mapping[str, Any]] = []
+        records: list[Mapping[str, Any]] = []
         for text in self._texts():
             data = text[min(self._skip, len(text)) :]
             self._skip -= len(text) - len(data)
-            self._taken += len(data)
-            found += self._lines.feed(data)
-        return found
+            self._read_bytes += len(data)
+            records += self._lines.feed(data)
+        return records
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def _connect(self) -> None:
-        connection = self._jobs.connected()
+        connection = self._jobs.connect()
         key = base64.b64encode(os.urandom(16)).decode()
         upgrade = {"Upgrade": "websocket", "Connection": "Upgrade"}
         path = urllib.parse.urlsplit(self._jobs.address).path + f"/api/jobs/{self._id}/logs/tail"
-        self._jobs.asked += 1
+        self._jobs.request_count += 1
         try:
             connection.request(
                 "GET",
@@ -124,10 +124,10 @@ class Log:
             connection.close()
             raise Away(f"the log of the Ray job {self._id} cannot be read: {header[:80]!r}")
         connection.sock.settimeout(10.0)
-        self._connection, self._skip, self._data = connection, self._taken, b""
+        self._connection, self._skip, self._data = connection, self._read_bytes, b""
 
     def _texts(self) -> Iterator[bytes]:
-        """The texts that are there now; at the connection's end, those of the next one come with the next look."""
+        """The texts that have arrived; after the connection's end, the next call reads those of the next connection."""
         while self._connection is not None:
             sock = self._connection.sock
             if not select.select([sock], [], [], 0)[0] and not _pending(sock):
@@ -152,7 +152,7 @@ class Log:
 
 
 def _pending(sock: Any) -> bool:
-    """Whether TLS has read more than it gave."""
+    """Whether TLS has buffered data."""
     pending = getattr(sock, "pending", None)
     return bool(pending and pending())
 

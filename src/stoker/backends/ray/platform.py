@@ -1,7 +1,7 @@
 """Batches of steps on one Ray cluster: sent, found again, followed and ended.
 
-A batch outlives its driver: the next one that has the same to do finds it by its metadata and its document, takes over
-what it has done, and follows it if it still runs.
+A batch outlives its driver: the next one that has the same to do finds it by its metadata and its document, adopts
+the steps that went well or still run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stoker.backends.base.platforms import Away, JobUpdate
 from stoker.backends.base.statuses import failed, of_boot
 from stoker.backends.ray import tasks as raytasks
 from stoker.backends.ray.jobs import OVER, Jobs
-from stoker.backends.ray.log import File, Log, Source
+from stoker.backends.ray.log import DashboardLog, JournalFile, RecordSource
 from stoker.backends.ray.settings import RaySettings
 from stoker.core.codec import from_json
 from stoker.core.errors import BackendError
@@ -42,29 +42,38 @@ LAST_WORDS: Final = 5.0
 
 
 @attrs.define(kw_only=True, eq=False)
-class Batch:
-    """A Ray job and what is known of its steps, by number. `ends` are those asked to end, with their grace."""
+class RayBatch:
+    """A Ray job and what is known of its steps, by their number."""
 
     id: str
     folder: str
     names: list[str]
-    source: Source
+    source: RecordSource
     running: set[int] = attrs.field(factory=set)
     waiting: dict[int, str] = attrs.field(factory=dict)
-    overs: dict[int, Mapping[str, Any]] = attrs.field(factory=dict)
+    """Why steps wait."""
+    results: dict[int, Mapping[str, Any]] = attrs.field(factory=dict)
+    """The "over" records of steps that ended."""
     output: dict[int, list[tuple[int, str, bytes]]] = attrs.field(factory=dict)
-    held: set[int] = attrs.field(factory=set)
+    """What was not reported yet: node, stream, bytes."""
+    followed: set[int] = attrs.field(factory=set)
+    """Steps for which this driver has a handle."""
     ends: dict[int, float] = attrs.field(factory=dict)
+    """Steps that were asked to end, with their grace in seconds."""
     done: bool = False
+    """Whether the program has written its last record."""
     state: str = "PENDING"
+    """As the dashboard reports it."""
     message: str = ""
-    seen: float = attrs.field(factory=time.monotonic)
+    last_seen: float = attrs.field(factory=time.monotonic)
+    """When the dashboard last mentioned the job, on the monotonic clock."""
     over_at: float = 0.0
+    """When the job was first seen to be over, on the monotonic clock; 0: not yet."""
 
 
 @attrs.frozen(kw_only=True)
-class Order:
-    """A batch that is being sent."""
+class UnsentBatch:
+    """A batch that is being sent; kept until the cluster has confirmed it."""
 
     jobs: Sequence[Job]
     id: str
@@ -73,16 +82,18 @@ class Order:
 
 
 @attrs.frozen(kw_only=True)
-class Handle:
-    """One job: its batch, and its number there."""
+class RayHandle:
+    """One job of a batch."""
 
-    batch: Batch
+    batch: RayBatch
     number: int
+    """Of its step in the batch."""
     memory: int = 0
+    """The step's memory limit in bytes; 0: none."""
 
 
 class RayPlatform:
-    """How batches are sent to one cluster, found, followed and ended."""
+    """Sends batches to one cluster, finds, follows and ends them."""
 
     def __init__(self, site: Site, options: Mapping[str, Any], jobs: Jobs, *, shares: bool) -> None:
         self._site = site
@@ -90,40 +101,40 @@ class RayPlatform:
         self._settings = RaySettings(**options)
         self._jobs = jobs
         self._shares = shares
-        self._batches: list[Batch] = []
-        self._earlier: EarlierJobs[tuple[Batch, int]] = EarlierJobs()
-        self._looked: set[str] = set()
-        self._unsent: Order | None = None
+        self._batches: list[RayBatch] = []
+        self._earlier: EarlierJobs[tuple[RayBatch, int]] = EarlierJobs()
+        self._loaded: set[str] = set()
+        self._unsent: UnsentBatch | None = None
         self._package = ""
         self._next_ask = 0.0
         self._calm = 0
 
     # Finding
 
-    def find(self, jobs: Sequence[Job]) -> Mapping[str, Handle]:
-        """Jobs that a driver that is gone had sent, and that still run, wait, or went well."""
-        for run in {job.run for job in jobs} - self._looked:
+    def find(self, jobs: Sequence[Job]) -> Mapping[str, RayHandle]:
+        """Handles of jobs that an earlier driver sent, and that still run, wait, or went well."""
+        for run in {job.run for job in jobs} - self._loaded:
             self._load(run)
-            self._looked.add(run)
-        found = {}
+            self._loaded.add(run)
+        handles = {}
         for job in jobs:
-            adopted, others = self._earlier.adopt(job, lambda one: _is_worth(*one))
+            adopted, others = self._earlier.adopt(job, lambda one: _is_worth_adopting(*one))
             if adopted is not None:
-                found[job.name] = self._held(*adopted, job)
+                handles[job.name] = self._handle(*adopted, job)
             for batch, number in others:
-                if number not in batch.overs and batch.state not in OVER:
+                if number not in batch.results and batch.state not in OVER:
                     self._end_in(batch, {number: 0.0})
-        return found
+        return handles
 
     def _load(self, run: str) -> None:
-        """What earlier drivers of a run had sent, the latest first."""
-        theirs = []
+        """Load what earlier drivers of a run sent, the latest first."""
+        entries = []
         for one in self._jobs.jobs():
             metadata = one.get("metadata") or {}
             if metadata.get("stoker.run") == run and metadata.get("stoker.home") == self._site.scratch:
-                theirs.append((one.get("start_time") or 0, one["submission_id"], metadata["stoker.folder"], one))
-        found: list[tuple[Batch, list[Any]]] = []
-        for _, id, folder, one in sorted(theirs, key=lambda entry: entry[:2], reverse=True):
+                entries.append((one.get("start_time") or 0, one["submission_id"], metadata["stoker.folder"], one))
+        batches: list[tuple[RayBatch, list[Any]]] = []
+        for _, id, folder, one in sorted(entries, key=lambda entry: entry[:2], reverse=True):
             text = read_file(folder, raytasks.DOCUMENT)
             if text is None:
                 continue
@@ -131,8 +142,8 @@ class RayPlatform:
             batch = self._batch(id, folder, [step["name"] for step in steps])
             batch.state = one["status"]
             self._read(batch)
-            found.append((batch, steps))
-        for batch, steps in found:
+            batches.append((batch, steps))
+        for batch, steps in batches:
             self._batches.append(batch)
             self._earlier.add(
                 EarlierJob(
@@ -146,52 +157,56 @@ class RayPlatform:
                 for number, step in enumerate(steps)
             )
 
-    def _batch(self, id: str, folder: str, names: list[str]) -> Batch:
-        source: Source = File(f"{folder}/journal") if self._shares else Log(self._jobs, id)
-        return Batch(id=id, folder=folder, names=names, source=source)
+    def _batch(self, id: str, folder: str, names: list[str]) -> RayBatch:
+        source: RecordSource = JournalFile(f"{folder}/journal") if self._shares else DashboardLog(self._jobs, id)
+        return RayBatch(id=id, folder=folder, names=names, source=source)
 
-    def _held(self, batch: Batch, number: int, job: Job) -> Handle:
-        batch.held.add(number)
-        return Handle(batch=batch, number=number, memory=job.step.settings.resources.get("memory", 0))
+    def _handle(self, batch: RayBatch, number: int, job: Job) -> RayHandle:
+        batch.followed.add(number)
+        return RayHandle(batch=batch, number=number, memory=job.step.settings.resources.get("memory", 0))
 
     # Sending
 
-    def send(self, jobs: Sequence[Job]) -> Mapping[str, Handle]:
-        """Start one Ray job for all. What an answer that never came may have started is sent again first, as it was:
-        the cluster knows it by its id."""
+    def send(self, jobs: Sequence[Job]) -> Mapping[str, RayHandle]:
+        """Start one Ray job for all. A batch whose request got no answer is sent again first, unchanged: the cluster
+        knows by its id whether it was started."""
         if self._unsent is None:
-            self._unsent = self._order(jobs)
-        order = self._unsent
-        batch_of, id, folder = order.jobs, order.id, order.folder
+            self._unsent = self._prepare(jobs)
+        unsent = self._unsent
+        sent_jobs, id, folder = unsent.jobs, unsent.id, unsent.folder
         if self._jobs.job(id) is None:
-            self._start(order)
+            self._start(unsent)
         self._unsent = None
-        batch = self._batch(id, folder, [job.name for job in batch_of])
+        batch = self._batch(id, folder, [job.name for job in sent_jobs])
         self._batches.append(batch)
         self._next_ask, self._calm = 0.0, 0
-        asked = {job.name for job in jobs}
-        gone = {number: 0.0 for number, job in enumerate(batch_of) if job.name not in asked}
-        if gone:
-            self._end_in(batch, gone)
-        return {job.name: self._held(batch, number, job) for number, job in enumerate(batch_of) if job.name in asked}
+        wanted_names = {job.name for job in jobs}
+        unwanted = {number: 0.0 for number, job in enumerate(sent_jobs) if job.name not in wanted_names}
+        if unwanted:
+            self._end_in(batch, unwanted)
+        return {
+            job.name: self._handle(batch, number, job)
+            for number, job in enumerate(sent_jobs)
+            if job.name in wanted_names
+        }
 
-    def _order(self, jobs: Sequence[Job]) -> Order:
-        """A batch that is to be sent, by a name that the cluster does not know yet: those that it knows are over, or
-        were found before."""
+    def _prepare(self, jobs: Sequence[Job]) -> UnsentBatch:
+        """A batch of jobs, under an id that the cluster does not know yet: batches that it knows are over, or were
+        found before."""
         run, token, again = jobs[0].run, raytasks.token_of(jobs), 0
         while self._jobs.job(id := raytasks.submission_id(run, token, again)) is not None:
             again += 1
         folder = f"{self._root()}/{run}/{token}" + (f"-{again}" if again else "")
-        return Order(jobs=list(jobs), id=id, folder=folder, token=token)
+        return UnsentBatch(jobs=list(jobs), id=id, folder=folder, token=token)
 
-    def _start(self, order: Order) -> None:
-        folder, run = order.folder, order.jobs[0].run
-        package = "" if self._shares else self._sent_package()
+    def _start(self, unsent: UnsentBatch) -> None:
+        folder, run = unsent.folder, unsent.jobs[0].run
+        package = "" if self._shares else self._uploaded_package()
         shared: dict[str, Any] = {"folder": folder, "shares": self._shares, "package": package}
-        told = raytasks.document(order.jobs, self._site, self._options, token=order.token, **shared)
-        body = raytasks.request(self._site, self._settings, id=order.id, run=run, **shared)
+        document = raytasks.document(unsent.jobs, self._site, self._options, token=unsent.token, **shared)
+        body = raytasks.request(self._site, self._settings, id=unsent.id, run=run, **shared)
         try:
-            write_file(folder, raytasks.DOCUMENT, json.dumps(told).encode())
+            write_file(folder, raytasks.DOCUMENT, json.dumps(document).encode())
             self._jobs.submit(body)
         except BackendError as error:
             if not isinstance(error, Away):
@@ -202,19 +217,19 @@ class RayPlatform:
     def _root(self) -> str:
         return f"{self._site.scratch}/ray" if self._shares else f"{self._site.artifacts}/ray"
 
-    def _sent_package(self) -> str:
-        """The URI of Stoker's worker in the cluster, which has it then."""
+    def _uploaded_package(self) -> str:
+        """The URI of Stoker's worker in the cluster, uploaded if it is not there."""
         if not self._package:
             name = f"_ray_pkg_stoker_{Path(self._site.bundle).name.partition('-')[2]}.zip"
             if not self._jobs.has_package(name):
-                self._jobs.put_package(name, _zipped(Path(self._site.bundle)))
+                self._jobs.put_package(name, _zip(Path(self._site.bundle)))
             self._package = f"gcs://{name}"
         return self._package
 
     # Following
 
-    def look(self, handles: Mapping[str, Handle]) -> Mapping[str, JobUpdate]:
-        """What is new of jobs: from their journals, and in one call for all from the dashboard."""
+    def look(self, handles: Mapping[str, RayHandle]) -> Mapping[str, JobUpdate]:
+        """What is new of jobs, from their journals and, in one call for all, from the dashboard."""
         batches = list({id(handle.batch): handle.batch for handle in handles.values()}.values())
         away: Away | None = None
         for batch in batches:
@@ -224,16 +239,16 @@ class RayPlatform:
                 away = error
         if away is None:
             try:
-                self._ask(batches)
+                self._poll_states(batches)
             except Away as error:
                 away = error
-        found = {name: seen for name, handle in handles.items() if (seen := self._seen(handle)) is not None}
-        if away is not None and not found:
+        updates = {name: update for name, handle in handles.items() if (update := self._update(handle)) is not None}
+        if away is not None and not updates:
             raise away
-        return found
+        return updates
 
-    def _read(self, batch: Batch) -> None:
-        """Take in what a batch's program told."""
+    def _read(self, batch: RayBatch) -> None:
+        """Read the records of a batch's program."""
         if batch.done:
             return
         for record in batch.source.read():
@@ -248,47 +263,47 @@ class RayPlatform:
             elif "samples" in record:
                 self._keep_samples(*record["samples"])
             elif "over" in record:
-                batch.overs[number] = record["over"]
+                batch.results[number] = record["over"]
             elif record.get("done"):
                 batch.done = True
                 batch.source.close()
 
     def _keep_samples(self, path: str, text: str) -> None:
-        """What a node that does not see our folders measured, where this machine looks for it."""
+        """Write the samples of a node without shared folders to this machine's scratch."""
         if os.path.dirname(path) == self._site.scratch:
             os.makedirs(self._site.scratch, exist_ok=True)
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
 
-    def _ask(self, batches: Sequence[Batch]) -> None:
-        """Learn the states of all Ray jobs, if it is time to."""
+    def _poll_states(self, batches: Sequence[RayBatch]) -> None:
+        """Ask the dashboard for the states of all Ray jobs, where it is time to."""
         now = time.monotonic()
         waiting = [batch for batch in batches if not batch.done]
         if not waiting or now < self._next_ask:
             return
-        known = {one["submission_id"]: one for one in self._jobs.jobs()}
+        reported = {job["submission_id"]: job for job in self._jobs.jobs()}
         self._calm = 0 if any(batch.state == "PENDING" for batch in waiting) else min(self._calm + 1, len(ASK) - 1)
         self._next_ask = now + ASK[self._calm]
         for batch in waiting:
-            one = known.get(batch.id)
-            if one is None:
-                if now > batch.seen + MISSING:
+            job = reported.get(batch.id)
+            if job is None:
+                if now > batch.last_seen + MISSING:
                     batch.state, batch.message = "FAILED", "the Ray cluster no longer knows the job: was it restarted?"
                 continue
-            batch.seen, batch.state, batch.message = now, one["status"], one.get("message") or ""
+            batch.last_seen, batch.state, batch.message = now, job["status"], job.get("message") or ""
             if batch.state in OVER:
                 # Its program's last words are read after its end was seen: what is there now is all.
                 batch.over_at = batch.over_at or now
                 self._read(batch)
 
-    def _seen(self, handle: Handle) -> JobUpdate | None:
+    def _update(self, handle: RayHandle) -> JobUpdate | None:
         batch, number = handle.batch, handle.number
         output = batch.output.pop(number, ())
-        over = batch.overs.get(number)
-        if over is not None:
-            return JobUpdate(output=output, status=_status(over, handle))
+        result = batch.results.get(number)
+        if result is not None:
+            return JobUpdate(output=output, status=_status(result, handle))
         if batch.state in OVER and time.monotonic() > batch.over_at + (0.0 if self._shares else LAST_WORDS):
-            return JobUpdate(output=output, status=self._gone(handle))
+            return JobUpdate(output=output, status=self._status_without_result(handle))
         if number in batch.running:
             return JobUpdate(running=True, output=output)
         message = batch.waiting.get(number, "")
@@ -296,8 +311,8 @@ class RayPlatform:
             message = f"Ray starts its job: {batch.message}" if batch.message else "Ray starts its job"
         return JobUpdate(message=message, output=output) if message or output else None
 
-    def _gone(self, handle: Handle) -> JobStatus:
-        """The end of a job whose program is gone without having told it."""
+    def _status_without_result(self, handle: RayHandle) -> JobStatus:
+        """The status of a job whose program ended without reporting it."""
         batch = handle.batch
         if handle.number in batch.ends:
             return failed(CANCELLED)
@@ -310,57 +325,57 @@ class RayPlatform:
 
     # Ending
 
-    def end(self, handles: Mapping[str, Handle], *, grace: float) -> None:
+    def end(self, handles: Mapping[str, RayHandle], *, grace: float) -> None:
         """Ask jobs to end; where that is all that a Ray job still does, and at once, the Ray job is stopped."""
-        by_batch: dict[int, tuple[Batch, dict[int, float]]] = {}
+        by_batch: dict[int, tuple[RayBatch, dict[int, float]]] = {}
         for handle in handles.values():
             by_batch.setdefault(id(handle.batch), (handle.batch, {}))[1][handle.number] = grace
         for batch, ends in by_batch.values():
             self._end_in(batch, ends)
 
-    def _end_in(self, batch: Batch, ends: Mapping[int, float]) -> None:
+    def _end_in(self, batch: RayBatch, ends: Mapping[int, float]) -> None:
         before = dict(batch.ends)
         for number, grace in ends.items():
             batch.ends[number] = min(grace, batch.ends.get(number, grace))
         if batch.ends != before and not batch.done:
-            told = {str(number): grace for number, grace in batch.ends.items()}
-            write_file(batch.folder, "ends.json", json.dumps(told).encode())
-        if _all_end(batch) and len(batch.overs) < len(batch.names) and batch.state not in OVER:
+            graces = {str(number): grace for number, grace in batch.ends.items()}
+            write_file(batch.folder, "ends.json", json.dumps(graces).encode())
+        if _all_end(batch) and len(batch.results) < len(batch.names) and batch.state not in OVER:
             self._jobs.stop(batch.id)
 
-    def forget(self, handle: Handle) -> None:
-        """A job is over; with its batch's last one goes what the batch left behind."""
+    def forget(self, handle: RayHandle) -> None:
+        """A job is over; with the last one of a batch, the batch's files are removed."""
         batch = handle.batch
-        batch.held.discard(handle.number)
+        batch.followed.discard(handle.number)
         batch.output.pop(handle.number, None)
-        if not batch.held and (batch.state in OVER or len(batch.overs) == len(batch.names)):
-            self._leave(batch)
+        if not batch.followed and (batch.state in OVER or len(batch.results) == len(batch.names)):
+            self._remove(batch)
 
-    def _leave(self, batch: Batch) -> None:
+    def _remove(self, batch: RayBatch) -> None:
         self._batches = [one for one in self._batches if one is not batch]
         batch.source.close()
         remove_folder(batch.folder)
 
     def close(self) -> None:
-        """End what nobody took over, and let go of connections."""
+        """End earlier jobs that were not adopted, and close connections."""
         with contextlib.suppress(BackendError):
             for batch, number in self._earlier.take_remaining():
-                if number not in batch.overs and batch.state not in OVER:
+                if number not in batch.results and batch.state not in OVER:
                     self._end_in(batch, {number: 0.0})
         for batch in list(self._batches):
             batch.source.close()
             if batch.state in OVER or _all_end(batch):
-                self._leave(batch)
+                self._remove(batch)
         self._jobs.close()
 
 
-def _all_end(batch: Batch) -> bool:
+def _all_end(batch: RayBatch) -> bool:
     """Whether every step of a batch is over, or was told to be at once."""
-    return all(number in batch.overs or batch.ends.get(number) == 0.0 for number in range(len(batch.names)))
+    return all(number in batch.results or batch.ends.get(number) == 0.0 for number in range(len(batch.names)))
 
 
-def _status(over: Mapping[str, Any], handle: Handle) -> JobStatus:
-    """How a job went, from what its program told of its end."""
+def _status(over: Mapping[str, Any], handle: RayHandle) -> JobStatus:
+    """The status of a job, from the record of its end."""
     if over.get("cause"):
         return failed(over["cause"], over.get("message", ""))
     if over.get("result") is not None:
@@ -371,13 +386,13 @@ def _status(over: Mapping[str, Any], handle: Handle) -> JobStatus:
     return attrs.evolve(failed(cause, f"Stoker's worker ended without a result: {why}"), exit_code=code)
 
 
-def _is_worth(batch: Batch, number: int) -> bool:
+def _is_worth_adopting(batch: RayBatch, number: int) -> bool:
     """Whether a job of an earlier driver went well, or may still."""
-    over = batch.overs.get(number)
+    over = batch.results.get(number)
     return batch.state not in OVER if over is None else bool((over.get("result") or {}).get("ok"))
 
 
-def _zipped(folder: Path) -> bytes:
+def _zip(folder: Path) -> bytes:
     """A folder as the archive that Ray unpacks: the same bytes for the same files."""
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -421,7 +436,7 @@ def read_file(folder: str, name: str) -> bytes | None:
 
 
 def remove_folder(folder: str) -> None:
-    """Take the folder away; one that is gone is fine."""
+    """Remove a folder; one that is gone is ignored."""
     if "://" not in folder:
         shutil.rmtree(folder, ignore_errors=True)
         return

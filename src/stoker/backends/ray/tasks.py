@@ -37,55 +37,58 @@ CPUS: Final = 1.0
 
 def kinds_of(step: StepPlan, settings: RaySettings) -> list[tuple[Accelerator, Kind | None]]:
     """The kinds of accelerator that a step may run on, the one it would rather have first; Ray's word for each."""
-    wanted = step.settings.resources
-    named: Sequence[Accelerator] = wanted.get("accelerators", ())
-    return [(kind, None if kind.slice else kind_of(kind.name, settings)) for kind in named or _fitting(step, settings)]
+    resources = step.settings.resources
+    accelerators: Sequence[Accelerator] = resources.get("accelerators", ())
+    return [
+        (kind, None if kind.slice else kind_of(kind.name, settings))
+        for kind in accelerators or _matching_models(step, settings)
+    ]
 
 
-def _fitting(step: StepPlan, settings: RaySettings) -> list[Accelerator]:
+def _matching_models(step: StepPlan, settings: RaySettings) -> list[Accelerator]:
     """Those of the catalog with the memory and of the vendor that a step asks for, the smallest first."""
-    wanted = step.settings.resources
-    vendor, least = wanted.get("gpu_vendor"), wanted.get("gpu_memory", 0)
-    if vendor is None and (not least or wanted.get("share")):
+    resources = step.settings.resources
+    vendor, least = resources.get("gpu_vendor"), resources.get("gpu_memory", 0)
+    if vendor is None and (not least or resources.get("share")):
         return []
-    known = [MODELS[name] for name in dict.fromkeys([*KINDS, *settings.get("accelerators", {})])]
-    fit = [one for one in known if one.memory[0] >= least and vendor in (None, one.vendor)]
+    models = [MODELS[name] for name in dict.fromkeys([*KINDS, *settings.get("accelerators", {})])]
+    fit = [one for one in models if one.memory[0] >= least and vendor in (None, one.vendor)]
     fit = [one for one in fit if (kind := kind_of(one.name, settings)) is not None and kind.resource == "GPU"]
     return [Accelerator(name=one.name) for one in sorted(fit, key=lambda one: one.memory[0])]
 
 
 def fraction_of(step: StepPlan, settings: RaySettings) -> float | None:
     """The part of its one GPU that a step takes; None where it takes whole ones."""
-    wanted = step.settings.resources
+    resources = step.settings.resources
     if settings.get("gpu_fraction"):
         return float(settings.get("gpu_fraction"))
-    named = wanted.get("accelerators", ())
-    if wanted.get("share") and named:
+    accelerators = resources.get("accelerators", ())
+    if resources.get("share") and accelerators:
         # Of the smallest that goes by this name, in Ray's steps: never less than was asked for.
-        part = wanted.get("gpu_memory") / named[0].model.memory[0]
+        part = resources.get("gpu_memory") / accelerators[0].model.memory[0]
         return float(min(1.0, math.ceil(part * 10_000) / 10_000))
     return None
 
 
-def asked_of_ray(job: Job, settings: RaySettings) -> dict[str, Any]:
+def ray_request(job: Job, settings: RaySettings) -> dict[str, Any]:
     """What each node of a job asks of Ray. "choices": the first whose type some node has is taken."""
     if job.kind == "hook":
         return {"num_cpus": 0.0, "memory": 0, "choices": [], "resources": {}, "labels": {}, "prefer": False}
-    wanted = job.step.settings.resources
-    gpus = wanted.gpus_per_node
+    resources = job.step.settings.resources
+    gpus = resources.gpus_per_node
     part = fraction_of(job.step, settings)
     choices = []
-    for kind, known in kinds_of(job.step, settings) if gpus else ():
-        if known is not None:
-            count = part or (kind.count or gpus) * known.each
-            choices.append({"type": known.type, "resource": known.resource, "count": count})
+    for kind, ray_kind in kinds_of(job.step, settings) if gpus else ():
+        if ray_kind is not None:
+            count = part or (kind.count or gpus) * ray_kind.each
+            choices.append({"type": ray_kind.type, "resource": ray_kind.resource, "count": count})
     if gpus and not choices:
         choices = [{"type": "", "resource": "GPU", "count": part or gpus}]
     return {
-        "num_cpus": float(wanted.get("cpu_count", CPUS)),
-        "memory": wanted.get("memory", 0),
+        "num_cpus": float(resources.get("cpu_count", CPUS)),
+        "memory": resources.get("memory", 0),
         "choices": choices,
-        "resources": {**wanted.get("extended", {}), **settings.get("resources", {})},
+        "resources": {**resources.get("extended", {}), **settings.get("resources", {})},
         "labels": dict(settings.get("labels", {})),
         "prefer": job.step.settings.accelerator_policy == "prefer",
     }
@@ -120,7 +123,7 @@ def entry(job: Job, site: Site, settings: RaySettings, *, folder: str, shares: b
         "digest": request_digest(job),
         "nodes": nodes,
         "asked": describe(job.step.settings.resources),
-        "ask": asked_of_ray(job, settings),
+        "ask": ray_request(job, settings),
         "placement": settings.get("placement", "STRICT_SPREAD"),
         "python": settings.get("python", ""),
         "runtime_env": runtime_env(settings, ""),
@@ -131,13 +134,13 @@ def entry(job: Job, site: Site, settings: RaySettings, *, folder: str, shares: b
 def document(
     jobs: Sequence[Job], site: Site, options: Mapping[str, Any], *, folder: str, token: str, shares: bool, package: str
 ) -> dict[str, Any]:
-    """What the program in the cluster is told of a batch. `package` is the URI of Stoker's worker, where it is sent."""
+    """The document of a batch for the program in the cluster; `package`: the URI of Stoker's worker, if it is sent."""
     steps = []
     for job in jobs:
-        made = entry(job, site, settings_of(job.step, RaySettings, options), folder=folder, shares=shares)
-        if package and made["runtime_env"].get("py_modules"):
-            made["runtime_env"]["py_modules"] = [package, *made["runtime_env"]["py_modules"]]
-        steps.append(made)
+        step = entry(job, site, settings_of(job.step, RaySettings, options), folder=folder, shares=shares)
+        if package and step["runtime_env"].get("py_modules"):
+            step["runtime_env"]["py_modules"] = [package, *step["runtime_env"]["py_modules"]]
+        steps.append(step)
     return {
         "version": VERSION,
         "run": jobs[0].run,
@@ -152,14 +155,14 @@ def document(
 
 def runtime_env(settings: RaySettings, package: str) -> dict[str, Any]:
     """Ray's runtime environment, with Stoker's worker in it where that is a package."""
-    found = {name: value for name, value in settings.get("runtime_env", {}).items() if value is not None}
-    return {**found, "py_modules": [package, *found.get("py_modules", ())]} if package else found
+    fields = {name: value for name, value in settings.get("runtime_env", {}).items() if value is not None}
+    return {**fields, "py_modules": [package, *fields.get("py_modules", ())]} if package else fields
 
 
 def token_of(jobs: Sequence[Job]) -> str:
     """The same for the same jobs, so that sending them twice starts them once."""
-    told = "\n".join(sorted(f"{job.name} {request_digest(job)}" for job in jobs))
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    requests = "\n".join(sorted(f"{job.name} {request_digest(job)}" for job in jobs))
+    return hashlib.sha256(requests.encode()).hexdigest()[:16]
 
 
 def submission_id(run: str, token: str, again: int) -> str:
@@ -172,8 +175,10 @@ def request(
     site: Site, settings: RaySettings, *, id: str, folder: str, run: str, shares: bool, package: str
 ) -> dict[str, Any]:
     """The body of the request that starts a batch."""
-    place = f"{folder}/{DOCUMENT}"
-    command = f"exec {shlex.quote(settings.get('python', 'python'))} -m stoker.backends.ray.job {shlex.quote(place)}"
+    document_path = f"{folder}/{DOCUMENT}"
+    command = (
+        f"exec {shlex.quote(settings.get('python', 'python'))} -m stoker.backends.ray.job {shlex.quote(document_path)}"
+    )
     if shares and site.bundle:
         bundle = shlex.quote(site.bundle)
         command = f'export PYTHONPATH={bundle}"${{PYTHONPATH:+:$PYTHONPATH}}"; {command}'
@@ -181,11 +186,11 @@ def request(
         "entrypoint": command,
         "submission_id": id,
         "metadata": {"stoker.run": run, "stoker.home": site.scratch, "stoker.folder": folder},
-        "runtime_env": _own_runtime_env(settings, package),
+        "runtime_env": _program_runtime_env(settings, package),
     }
 
 
-def _own_runtime_env(settings: RaySettings, package: str) -> dict[str, Any]:
+def _program_runtime_env(settings: RaySettings, package: str) -> dict[str, Any]:
     """That of the program itself. Where files are not shared, it opens the artifact store as the steps do: with the
     cluster's own credentials, or by variables that the person gave."""
     if not package:
