@@ -73,11 +73,11 @@ _WARNS: Final = signal.SIGUSR1
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the job that SPEC describes; the exit code is 0 where it succeeds."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if len(given) != 1:
+    words = sys.argv[1:] if arguments is None else arguments
+    if len(words) != 1:
         sys.stderr.write("usage: python -m stoker.worker.boot SPEC\n")
         return 2
-    spec_uri = given[0]
+    spec_uri = words[0]
     signals = Signals(beside(spec_uri, WARNED))
     _emit(WorkerEvent(kind="up"))
     text = notes.get(spec_uri)

@@ -239,10 +239,10 @@ class _WatchingFinder:
             self._looking.now = False
         if spec is None or spec.loader is None:
             return None
-        spec.loader = _ReportingLoader(spec.loader, self._executed)  # type: ignore[assignment]
+        spec.loader = _ReportingLoader(spec.loader, self._on_executed)  # type: ignore[assignment]
         return spec
 
-    def _executed(self, name: str) -> None:
+    def _on_executed(self, name: str) -> None:
         if name in self._names:
             self._names.discard(name)
             self._check(name)
@@ -251,9 +251,9 @@ class _WatchingFinder:
 class _ReportingLoader:
     """Executes a package by its own loader, which the package gets back first, and then calls back."""
 
-    def __init__(self, loader: Any, executed: Callable[[str], None]) -> None:
+    def __init__(self, loader: Any, on_executed: Callable[[str], None]) -> None:
         self._loader = loader
-        self._executed = executed
+        self._on_executed = on_executed
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -269,7 +269,7 @@ class _ReportingLoader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        self._executed(module.__name__)
+        self._on_executed(module.__name__)
 
 
 def _ask_framework(name: str, devices: Sequence[Device]) -> tuple[str, Problem | None]:
