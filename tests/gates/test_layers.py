@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,29 @@ def layers(repository: Path) -> list[list[str]]:
     """The folders of each layer as pyproject.toml has them, the highest first."""
     contracts = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
     return [[name.strip() for name in row.split("|")] for row in contracts["contracts"][0]["layers"]]
+
+
+SAME_NAME = ("stoker.flows", "stoker.integrations")
+"""Their classes are called as users of Metaflow and ZenML know them, whatever ours are called."""
+PUBLIC = {"Step": {"stoker.client.steps", "stoker.pipelines.functional"}}
+"""What people call both a function with `@step` and what a run shows of it."""
+
+
+def test_a_class_name_means_one_thing(repository: Path) -> None:
+    homes: dict[str, set[str]] = {}
+    for path in sorted((repository / "src").rglob("*.py")):
+        module = ".".join(path.relative_to(repository / "src").with_suffix("").parts)
+        if module.startswith(SAME_NAME):
+            continue
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, set()).add(module)
+    several = {
+        name: sorted(modules)
+        for name, modules in homes.items()
+        if len(modules) > 1 and PUBLIC.get(name, set()) != modules
+    }
+    assert not several, "\n".join(f"{name}: {', '.join(modules)}" for name, modules in several.items())
 
 
 def test_third_parties_are_imported_where_they_may_be(graph: grimp.ImportGraph) -> None:

@@ -9,7 +9,7 @@ import attrs
 from stoker.core.observer import Observer
 from stoker.core.plan import StepPlan
 from stoker.engine.execution import Policy
-from stoker.engine.jobs import JobUpdate, RunJobs
+from stoker.engine.jobs import JobChange, RunJobs
 from stoker.engine.outcomes import hook_facts
 from stoker.engine.recorder import Recorder
 
@@ -38,7 +38,7 @@ class Hooks:
         self._jobs.call_hook("", which, step, hook_facts(self._jobs.run, self._policy.pipeline, "", status, facts))
         return True
 
-    def record_end(self, update: JobUpdate) -> bool:
+    def record_end(self, update: JobChange) -> bool:
         """Whether a hook is over; one that failed is recorded and reported, and changes nothing else."""
         if not (update.is_over or update.status.lost):
             return False

@@ -25,7 +25,7 @@ _OVER: Final = ("succeeded", "failed")
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class JobUpdate:
+class JobChange:
     """A job's new status. `hook` is the name of the hook that the job is, if it is one."""
 
     key: str
@@ -119,9 +119,9 @@ class RunJobs:
         if any(key.fd == self._wakeup.descriptor for key, _ in woken):
             self._wakeup.clear()
 
-    def poll(self) -> list[JobUpdate]:
+    def poll(self) -> list[JobChange]:
         """What happened since the last call; lost and ended jobs are forgotten."""
-        updates: list[JobUpdate] = []
+        updates: list[JobChange] = []
         now = time.time()
         due = now >= self._next_poll
         for name, backend in self.pace.distinct():
@@ -138,7 +138,7 @@ class RunJobs:
             self._next_poll = now + _POLL[self._quiet_polls]
         return updates
 
-    def _receive(self, job: str, status: JobStatus, updates: list[JobUpdate]) -> None:
+    def _receive(self, job: str, status: JobStatus, updates: list[JobChange]) -> None:
         entry = self._jobs.get(job)
         if entry is None:
             return
@@ -146,7 +146,7 @@ class RunJobs:
         if status.lost or status.state in _OVER:
             del self._jobs[job]
             self._hooks.pop(job, None)
-        updates.append(JobUpdate(key=key, attempt=attempt, status=status, hook=hook))
+        updates.append(JobChange(key=key, attempt=attempt, status=status, hook=hook))
 
     def close(self) -> None:
         """Close what waiting needed; the backends are their owner's to close."""

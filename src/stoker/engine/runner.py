@@ -22,7 +22,7 @@ from stoker.engine.execution import Policy, StepExecution
 from stoker.engine.growth import Growth
 from stoker.engine.hooks import Hooks
 from stoker.engine.inputs import StepBindings, result_key
-from stoker.engine.jobs import JobUpdate, RunJobs
+from stoker.engine.jobs import JobChange, RunJobs
 from stoker.engine.machine import Machine
 from stoker.engine.outcomes import Witness, attempt_facts, observed_facts
 from stoker.engine.recorder import Recorder
@@ -196,7 +196,7 @@ class RunLoop:
 
     # Updates from the backends
 
-    def _receive(self, update: JobUpdate) -> None:
+    def _receive(self, update: JobChange) -> None:
         key, attempt, status = update.key, update.attempt, update.status
         if status.lines:
             self._recorder.append_log(key, attempt, status.lines)
@@ -388,7 +388,7 @@ class RunLoop:
         step, _ = self._step_of(action.key)
         self._hooks.call_for_step(action.key, action.which, step, self._executions[action.key].facts)
 
-    def _end_hook(self, update: JobUpdate) -> None:
+    def _end_hook(self, update: JobChange) -> None:
         if not self._hooks.record_end(update):
             return
         if update.key:
