@@ -17,7 +17,7 @@ import attrs
 
 from stoker.backends.base.backend import Backend, FlowDecorator, RunningBackend, Services
 from stoker.backends.base.messages import boot_spec
-from stoker.backends.base.platforms import JobUpdate
+from stoker.backends.base.platforms import JobReport
 from stoker.backends.base.statuses import failed, of_boot
 from stoker.backends.base.watched import Watched
 from stoker.core.codec import from_json, to_json
@@ -135,7 +135,7 @@ class AcmePlatform:
         """Start a process for each job."""
         return {job.name: self._start(job) for job in jobs}
 
-    def look(self, handles: Mapping[str, Any]) -> Mapping[str, JobUpdate]:
+    def look(self, handles: Mapping[str, Any]) -> Mapping[str, JobReport]:
         """What each wrote, and whether it is over."""
         return {name: _look(handle) for name, handle in handles.items()}
 
@@ -162,9 +162,9 @@ class AcmePlatform:
         return Handle(job, folder, process)
 
 
-def _look(handle: Handle) -> JobUpdate:
+def _look(handle: Handle) -> JobReport:
     over = handle.process.poll() is not None  # before its output is read: nothing comes after that
-    return JobUpdate(running=True, output=handle.output(), status=handle.status() if over else None)
+    return JobReport(running=True, output=handle.output(), status=handle.status() if over else None)
 
 
 def open_acme(site: Site, options: Mapping[str, Any], services: Services) -> RunningBackend:

@@ -16,7 +16,7 @@ class Away(BackendError):
 
 
 @attrs.frozen(kw_only=True)
-class JobUpdate:
+class JobReport:
     """What a platform reports of a job at one poll."""
 
     running: bool = False
@@ -43,7 +43,7 @@ class Platform(Protocol):
         """Start jobs; by name a handle, or the `JobStatus` of a job that the platform refuses. A job that is not
         mentioned is sent again later."""
 
-    def look(self, handles: Mapping[str, Any]) -> Mapping[str, JobUpdate]:
+    def look(self, handles: Mapping[str, Any]) -> Mapping[str, JobReport]:
         """What is new of jobs; a job that is not mentioned has no news."""
 
     def end(self, handles: Mapping[str, Any], *, grace: float) -> None:

@@ -21,7 +21,7 @@ import attrs
 from stoker.backends.base.channel import Channel
 from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.output import Reader
-from stoker.backends.base.platforms import Away, JobUpdate, Platform
+from stoker.backends.base.platforms import Away, JobReport, Platform
 from stoker.backends.base.statuses import failed
 from stoker.core.devices import Lease
 from stoker.core.errors import BackendError, StokerError
@@ -229,7 +229,7 @@ class JobWatcher:
                 changed = True
         return changed
 
-    def _apply(self, flight: _Flight, update: JobUpdate) -> bool:
+    def _apply(self, flight: _Flight, update: JobReport) -> bool:
         """Pass on what is new of a job; whether anything is."""
         name = flight.job.name
         changed = False

@@ -20,7 +20,7 @@ from typing import Any, Final, Mapping, Sequence
 import attrs
 
 from stoker.backends.base.adoption import EarlierJob, EarlierJobs
-from stoker.backends.base.platforms import Away, JobUpdate
+from stoker.backends.base.platforms import Away, JobReport
 from stoker.backends.base.statuses import failed, of_boot
 from stoker.backends.ray import tasks as raytasks
 from stoker.backends.ray.jobs import OVER, Jobs
@@ -228,7 +228,7 @@ class RayPlatform:
 
     # Following
 
-    def look(self, handles: Mapping[str, RayHandle]) -> Mapping[str, JobUpdate]:
+    def look(self, handles: Mapping[str, RayHandle]) -> Mapping[str, JobReport]:
         """What is new of jobs, from their journals and, in one call for all, from the dashboard."""
         batches = list({id(handle.batch): handle.batch for handle in handles.values()}.values())
         away: Away | None = None
@@ -296,20 +296,20 @@ class RayPlatform:
                 batch.over_at = batch.over_at or now
                 self._read(batch)
 
-    def _update(self, handle: RayHandle) -> JobUpdate | None:
+    def _update(self, handle: RayHandle) -> JobReport | None:
         batch, number = handle.batch, handle.number
         output = batch.output.pop(number, ())
         result = batch.results.get(number)
         if result is not None:
-            return JobUpdate(output=output, status=_status(result, handle))
+            return JobReport(output=output, status=_status(result, handle))
         if batch.state in OVER and time.monotonic() > batch.over_at + (0.0 if self._shares else LAST_WORDS):
-            return JobUpdate(output=output, status=self._status_without_result(handle))
+            return JobReport(output=output, status=self._status_without_result(handle))
         if number in batch.running:
-            return JobUpdate(running=True, output=output)
+            return JobReport(running=True, output=output)
         message = batch.waiting.get(number, "")
         if not message and batch.state == "PENDING":
             message = f"Ray starts its job: {batch.message}" if batch.message else "Ray starts its job"
-        return JobUpdate(message=message, output=output) if message or output else None
+        return JobReport(message=message, output=output) if message or output else None
 
     def _status_without_result(self, handle: RayHandle) -> JobStatus:
         """The status of a job whose program ended without reporting it."""

@@ -18,7 +18,7 @@ from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.logins import Here, login
-from stoker.backends.base.platforms import Away, JobUpdate
+from stoker.backends.base.platforms import Away, JobReport
 from stoker.backends.base.secrets import credentials
 from stoker.backends.base.statuses import failed
 from stoker.backends.base.watched import Watched
@@ -208,7 +208,7 @@ class SlurmPlatform:
 
     # Watching
 
-    def look(self, handles: Mapping[str, Any]) -> Mapping[str, JobUpdate]:
+    def look(self, handles: Mapping[str, Any]) -> Mapping[str, JobReport]:
         """Observe jobs by their files, and less often by the queue."""
         tasks: dict[str, SlurmJob] = dict(handles)
         pieces = self._read(tasks.values())
@@ -228,7 +228,7 @@ class SlurmPlatform:
             if status is None and task.wants:
                 self._due = min(self._due, self._asked + self._poll)
             waits = task.row is not None and task.row.stage == "waiting"
-            updates[name] = JobUpdate(
+            updates[name] = JobReport(
                 running=not waits and (task.up or (task.row is not None and task.row.stage == "running")),
                 message=self._message(task),
                 output=pieces.get(task.job_folder, ()),
