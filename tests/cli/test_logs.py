@@ -72,3 +72,13 @@ def test_mistaken_ranks(ranked: Any) -> None:
     assert "no line of rank 0, nor of any other" in told("load", "--rank", "0")
     assert "'x' is no rank" in told("train", "--rank", "0,x")
     assert "'-1' is no rank" in told("train", "--rank=-1")
+
+
+def test_a_cached_step_names_the_run_that_computed_it(stoker: Any) -> None:
+    stoker("run", "train.py")
+    stoker("run", "train.py")
+    cached, computed = (run["id"] for run in stoker.json("runs"))
+    printed = stoker("logs", cached, "load")
+    assert printed.stdout == ""
+    assert f"step 'load' is cached; run {computed} computed it: stoker logs {computed} load" in printed.stderr
+    assert stoker("logs", computed, "load").stderr == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shlex
 import sys
 import time
 from collections import deque
@@ -84,6 +85,11 @@ def command(
     single = step is not None and run.steps[step].count is None
     lines: Lines
     if step is not None and single:
+        cached_from = run.steps[step].cached_from
+        if cached_from:
+            source_run, _, source_step = cached_from.partition("/")
+            computed = f"stoker logs {source_run} {shlex.quote(source_step)}"
+            click.echo(f"step '{step}' is cached; run {source_run} computed it: {computed}", err=True)
         log_lines = run.steps[step].logs(attempt, stream=stream, rank=ranks, follow=follow, tail=tail)
         lines = ((step, line) for line in log_lines)
     elif attempt is not None:
