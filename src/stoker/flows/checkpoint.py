@@ -1,7 +1,7 @@
 """Checkpoints of a flow's tasks: `current.checkpoint` in a step with `@checkpoint`, and `Checkpoint` anywhere else.
 
 Checkpoints belong to a task of a run: its step, its place in a foreach. They lie in the task's folder, which every
-attempt gets (`worker.context`), each whole or not at all. A task's like in other runs, that of the same step and the
+attempt gets (`worker.context`), each whole or not at all. The same task of other runs, that of the same step and the
 same elements, is found by a folder beside the runs', which has an empty file for each of them:
 
     RUN/KEY/saved/00000003-best/content/…, about.json        .flows/DIGEST/RUN/KEY
@@ -26,7 +26,7 @@ from stoker.core.errors import NotFound, UsageError
 from stoker.store.logs import file_name
 
 VARIABLE: Final = "STOKER_FLOW_CHECKPOINT"
-"""JSON of a `Place`: by it a program that the task started saves the task's checkpoints, too."""
+"""JSON of a `CheckpointLocation`, by which a program that the task started saves the task's checkpoints, too."""
 NAME: Final = "checkpoint"
 """What a checkpoint is called that nobody named."""
 SCOPE: Final = "checkpoint:"
@@ -39,20 +39,26 @@ _FORMATS: Final = ("files", "tar")
 
 @attrs.frozen(kw_only=True)
 class CheckpointInfo:
-    """What is known of a checkpoint: `key` names it among all, `url` is where its files are.
-
-    `attempt` is the task's, from 0; `version_id` counts its checkpoints; `created_on` is UTC, as ISO 8601.
-    """
+    """The record of one checkpoint."""
 
     key: str
+    """Its name among all checkpoints: run, task and folder."""
     name: str
+    """The name that `save` was given."""
     url: str
+    """The folder with its files."""
     pathspec: str
+    """The task that saved it: flow, run, step and task."""
     created_on: str
+    """When it was saved: UTC, as ISO 8601."""
     attempt: int = 0
+    """The attempt of the task, from 0."""
     version_id: int = 0
+    """Counts the checkpoints of the task, from 0."""
     metadata: Mapping[str, Any] = attrs.field(factory=dict)
+    """JSON that the user keeps with it."""
     latest: bool = True
+    """Whether `load` takes it when no checkpoint is named."""
     storage_format: str = "files"
     creation_context: str = "task"
     type: str = "checkpoint"
@@ -64,18 +70,22 @@ class CheckpointInfo:
 
 @attrs.frozen(kw_only=True)
 class CheckpointLocation:
-    """A task as far as its checkpoints go. `same` is one for its like in all runs that share checkpoints.
-
-    `nodes` keep and find theirs together.
-    """
+    """The folder in which one task keeps its checkpoints."""
 
     root: str
+    """The folder of all checkpoints of the store."""
     run: str
+    """The run's id."""
     key: str
+    """The task's key in the run; a folder's name."""
     pathspec: str = ""
+    """Flow, run, step and task."""
     attempt: int = 0
+    """The attempt of the task that runs, from 0."""
     same: str = ""
+    """A digest that the same task of all runs that share checkpoints has; empty where none are shared."""
     nodes: int = 1
+    """How many nodes save and load checkpoints together."""
 
     @property
     def folder(self) -> Path:
@@ -83,18 +93,18 @@ class CheckpointLocation:
         return Path(self.root, self.run, self.key, _SAVED)
 
     def checkpoints(self) -> list[CheckpointInfo]:
-        """All of them, the newest first."""
+        """The checkpoints of the task, the newest first."""
         return _read_checkpoints(self.folder, f"{self.run}/{self.key}")
 
     def checkpoints_of_all_runs(self) -> list[CheckpointInfo]:
-        """Those of its like in all runs, the newest first."""
+        """The checkpoints of the same task in all runs, the newest first."""
         checkpoints = []
         for run, key in self._others():
             checkpoints += CheckpointLocation(root=self.root, run=run, key=key).checkpoints()
         return sorted(checkpoints, key=lambda one: (one.created_on, one.version_id), reverse=True)
 
     def announce(self) -> None:
-        """Let its like in other runs find it."""
+        """Record the folder where the same task of other runs looks for checkpoints."""
         if self.same:
             marker = Path(self.root, _SAME, self.same, self.run, self.key)
             marker.parent.mkdir(parents=True, exist_ok=True)
@@ -342,7 +352,7 @@ def _read_checkpoints(folder: Path, prefix: str) -> list[CheckpointInfo]:
 
 
 def _find_checkpoint(location: CheckpointLocation | None, reference: Any) -> CheckpointInfo:
-    """The checkpoint that somebody names."""
+    """The checkpoint that a reference names; the newest where there is no reference."""
     if isinstance(reference, CheckpointInfo):
         reference = reference.key
     if isinstance(reference, Mapping):

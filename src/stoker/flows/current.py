@@ -106,7 +106,7 @@ class Current:
 
     @property
     def namespace(self) -> str | None:
-        """The namespace of the run: "user:" and whoever started it, unless another was given."""
+        """The namespace of the run: "user:" and the name of the user who started it, unless another was given."""
         return self._run_value("namespace") or None
 
     @property
@@ -261,7 +261,7 @@ class Current:
 
 
 current: Final = Current()
-"""The one there is."""
+"""The only instance."""
 
 
 @contextlib.contextmanager

@@ -44,13 +44,18 @@ class Note:
 
 @attrs.frozen(kw_only=True)
 class DecoratorKind:
-    """What a decorator takes: words with their defaults, `UNSET` for none, and a check of all of them together."""
+    """What a decorator takes, and where it may stand."""
 
     words: Mapping[str, Any]
+    """Its words with their defaults; `UNSET` where a word has none."""
     of_flow: bool = False
+    """Whether it belongs on a flow's class, not on a step."""
     many: bool = False
+    """Whether a step may have several of it."""
     check: Callable[[Mapping[str, Any]], None] | None = None
+    """Raises `SettingsError` for values that make no sense together."""
     help: str = ""
+    """Its docstring, and its line in the documentation."""
     for_worker: bool = False
     """Whether the worker looks at its words."""
 

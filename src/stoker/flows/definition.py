@@ -1,7 +1,7 @@
 """A flow's class as a program (`run.program.Program`): name, parameters, settings, one node for each step, its body.
 
-What the driver needs of a pipeline it finds here, so that both are planned, run and resumed in the same way. From the
-class and the plan come the templates of its tasks, and what these know of the run.
+Pipelines implement the same protocol, so that both are planned, run and resumed in the same way. The templates of the
+flow's tasks, and what tasks know about the run, come from the class and the plan.
 """
 
 from __future__ import annotations
@@ -103,13 +103,13 @@ class FlowDefinition:
 
     @property
     def command_line(self) -> dict[str, list[str]]:
-        """What the command line said of decorators and environments; empty where it said nothing."""
+        """Decorators and environments that the command line asks for; empty where it asks for none."""
         environment = [] if self._environment is None else [self._environment]
         words = {"with": list(self._attached), "without": sorted(self._without), "environment": environment}
         return words if any(words.values()) else {}
 
     def attach(self, words: Mapping[str, Sequence[str]]) -> None:
-        """Take over what another command line said of decorators, and of environments where this one says nothing."""
+        """Take the decorators of another command line, and its environment where this one names none."""
         self._attached = tuple(words.get("with", ()))
         self._without = frozenset(words.get("without", ()))
         if self._environment is None:
@@ -120,7 +120,7 @@ class FlowDefinition:
         self._room = (cpus, memory)
 
     def document(self) -> dict[str, Any]:
-        """What the command line said of it, as JSON: a later session makes the same flow of it and of the class."""
+        """The options of the command line, as JSON; a later session makes the same flow of them and the class."""
         words = {"namespace": self._namespace, "max_splits": self.max_splits}
         return {**self.command_line, **{name: value for name, value in words.items() if value is not None}}
 
@@ -172,7 +172,7 @@ class FlowDefinition:
         return flowparams.parse(self.kind, words, flags)
 
     def parameter_rows(self) -> list[tuple[str, str]]:
-        """For the help: each parameter as it is written, and what is to be said of it."""
+        """Rows of the help: each parameter as it is written, and its description."""
         return flowparams.rows(self.kind)
 
     def restore(self, plan: Plan, blobs: Blobs) -> None:
@@ -316,7 +316,7 @@ class FlowDefinition:
         )
 
     def complete_plan(self, plan: Plan) -> Plan:
-        """The plan with what platforms are told beside resources, and with what is to be said of it."""
+        """The plan with the settings of platforms, and with a finding for each that has no backend."""
         elsewhere = {name: options for name, options in self.options.items() if options.remote}
         steps, findings = [], []
         for step in plan.steps:
@@ -385,7 +385,7 @@ class FlowDefinition:
 def templates(
     flow: FlowDefinition, steps: Sequence[StepPlan], planner: Planner, *, tags: Sequence[str], origin: str = ""
 ) -> dict[str, StepPlan]:
-    """The plans of a flow's tasks by step: where a worker finds its class, and what it is told of the run.
+    """The plans of a flow's tasks by step: where a worker finds its class, and a description of the run.
 
     `origin` is the run whose task is run once more on its own.
     """

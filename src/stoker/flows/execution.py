@@ -31,15 +31,14 @@ from stoker.store.receipts import ReceiptRow
 
 @attrs.frozen(kw_only=True)
 class TaskOptions:
-    """What decorators say of a step's tasks. `catch` is the attribute for a failure: "" is none, None is not caught.
-
-    `profile` begins the names of the artifacts that say what the devices did, None where nobody wants them. `notes` are
-    the words of decorators that the worker honours, by the decorator's name.
-    """
+    """What a step's decorators say about its tasks."""
 
     catch: str | None = None
+    """The attribute that gets a caught failure; "" catches without an attribute, None does not catch."""
     profile: str | None = None
+    """The prefix of the artifacts with what the devices did; None where no such artifacts are made."""
     notes: Mapping[str, Any] = attrs.field(factory=dict)
+    """Words of the decorators that the worker reads, by the decorator's name."""
 
 
 class FlowBody:

@@ -59,10 +59,15 @@ class Transition:
     """What a step's `self.next(…)` asked for."""
 
     targets: tuple[str, ...]
+    """The steps that follow."""
     kind: str
+    """"linear", "split", "foreach", "parallel" or "switch"."""
     name: str = ""
+    """The attribute of a foreach or of a condition."""
     count: int = 0
+    """The number of nodes of a `num_parallel`."""
     where: str = ""
+    """The line of the call."""
 
 
 @overload

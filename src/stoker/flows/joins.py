@@ -1,8 +1,8 @@
-"""Which tasks come next in a run of a flow: where each one goes, what it is given, and when a join has all it needs.
+"""Follows a run of a flow: which tasks come next, what each is given, and when a join has all its inputs.
 
-Starts nothing and records nothing: it is told what a task made and says what follows from that. So it can be asked by
-the run itself, and later by whoever follows a run that is over. A task's key is its step's name, with "#2" where the
-step is reached again, and an index for each foreach that it is in.
+Starts nothing and records nothing: from what a task made it computes what follows. The run itself uses it, and so does
+`spin`, which follows a run that is over. A task's key is its step's name, with "#2" where the step is reached again,
+and an index for each foreach that it is in.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NEWER: Final = "start a new run of the flow as it is now"
 
 
 class Split:
-    """A step that went several ways at once, and those of them that came to the join."""
+    """A step that split into branches, and the branches that have reached the join."""
 
     __slots__ = ("arrived", "count", "elements", "frames", "kind")
 
@@ -38,7 +38,7 @@ class Split:
 
 
 class Frame:
-    """One way of a split."""
+    """One branch of a split."""
 
     __slots__ = ("index", "split")
 
@@ -49,17 +49,20 @@ class Frame:
 
 @attrs.frozen(slots=True)
 class TaskState:
-    """A task on its way: its step, the ways of splits that it is on, and what it was given.
-
-    `group` is the key of the elements of a foreach that it is one of; `nodes` is 0 for what is no `num_parallel`.
-    """
+    """A task that was started: its step, the branches that it is on, and what it inherits."""
 
     key: str
+    """The task's key in the run."""
     step: str
+    """The name of its step."""
     frames: tuple[Frame, ...]
+    """The branches of splits that it is on, outermost first."""
     inherited: Mapping[str, Wire]
+    """The artifacts of the task before it, by name."""
     group: str = ""
+    """The key of all elements of the foreach that it is one of."""
     nodes: int = 0
+    """The nodes of a `num_parallel`; 0 for any other task."""
 
     @property
     def element(self) -> Frame | None:
@@ -69,19 +72,18 @@ class TaskState:
 
 @attrs.frozen(kw_only=True)
 class NextTasks:
-    """What follows: tasks that may start, each with what it is given.
-
-    `joined_split` is a split whose ways have all come to their join. `by_node` has the artifacts of each node of a
-    gang.
-    """
+    """The tasks that may start after a task has ended."""
 
     tasks: Sequence[tuple[TaskState, Trees]] = ()
+    """Each task with its inputs."""
     joined_split: Split | None = None
+    """The split whose branches have all come to their join now, if there is one."""
     by_node: Sequence[Mapping[str, Wire]] = ()
+    """The artifacts of each node of a gang."""
 
 
 class Traversal:
-    """One run of a flow. `parameters` are what all tasks are given, `notes` each step's words for its worker."""
+    """Follows one run of a flow. All tasks get `parameters`; `notes` are each step's words for its worker."""
 
     def __init__(
         self,
@@ -168,7 +170,9 @@ class Traversal:
         entries = [split.arrived[index] for index in sorted(split.arrived)]
         inputs_wire = artifacts.save(entries, self._blobs).wire()
         split.arrived.clear()
-        return NextTasks(tasks=[self._start(target, split.frames, _NOTHING, joined=inputs_wire)], joined_split=split)
+        return NextTasks(
+            tasks=[self._start(target, split.frames, _NOTHING, inputs_wire=inputs_wire)], joined_split=split
+        )
 
     def _after_gang(self, task: TaskState, outputs: Mapping[str, Wire]) -> NextTasks:
         """All nodes of a `num_parallel` are done: their join gets the artifacts of each."""
@@ -190,7 +194,7 @@ class Traversal:
             )
         target = self._graph.steps[task.step].targets[0]
         inputs_wire = artifacts.save(entries, self._blobs).wire()
-        next_task = self._start(target, task.frames, _NOTHING, joined=inputs_wire)
+        next_task = self._start(target, task.frames, _NOTHING, inputs_wire=inputs_wire)
         return NextTasks(tasks=[next_task], by_node=node_artifacts if word is not None else ())
 
     # Tasks begin
@@ -199,19 +203,19 @@ class Traversal:
         self,
         name: str,
         frames: tuple[Frame, ...],
-        given: Mapping[str, Wire],
+        inherited: Mapping[str, Wire],
         *,
-        joined: Wire | None = None,
+        inputs_wire: Wire | None = None,
         nodes: int = 0,
     ) -> tuple[TaskState, Trees]:
         """A task with a key of its own: a switch may go back, and reach a step again with the same indices."""
         indices = "".join(f"[{frame.index}]" for frame in frames if frame.split.kind != "split")
         visit = self._visits[name, indices] = self._visits.get((name, indices), 0) + 1
         key = (name if visit == 1 else f"{name}#{visit}") + indices
-        task = TaskState(key, name, frames, given, key.rpartition("[")[0], nodes)
-        return task, self._inputs(task, joined)
+        task = TaskState(key, name, frames, inherited, key.rpartition("[")[0], nodes)
+        return task, self._inputs(task, inputs_wire)
 
-    def _inputs(self, task: TaskState, joined: Wire | None) -> dict[str, Any]:
+    def _inputs(self, task: TaskState, inputs_wire: Wire | None) -> dict[str, Any]:
         """The trees of what a task is given."""
         spread = [frame for frame in task.frames if frame.split.kind != "split"]
         stack = [[frame.index, frame.split.count] for frame in spread if frame.split.elements is not None]
@@ -223,8 +227,8 @@ class Traversal:
         }
         if elements:
             trees["elements"] = {"list": [{"value": wire} for wire in elements]}
-        if joined is not None:
-            trees["inputs"] = {"value": joined}
+        if inputs_wire is not None:
+            trees["inputs"] = {"value": inputs_wire}
         return trees
 
     def _save_place(self, name: str, stack: list[Any], parallel: Any) -> Wire:

@@ -25,7 +25,7 @@ from stoker.worker.cluster import free_port
 from stoker.worker.context import context
 
 _PLACE: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
-"""What the task itself was told of its place; its ranks are told theirs by their launcher."""
+"""Variables with the task's own rank; its ranks get theirs from their launcher."""
 
 
 ALL_STARTED: Final = 90.0

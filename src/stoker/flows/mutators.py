@@ -42,7 +42,7 @@ _MARKS: Final = (USERS, STEP_MUTATORS)
 
 
 class _Mutable:
-    """What both have: how decorators are named, added and told apart. `by` is the mutator that changes something."""
+    """Names, adds and compares decorators, for a flow and for a step. `by` is the mutator that makes the change."""
 
     IGNORE: Final = 1
     ERROR: Final = 2
@@ -421,19 +421,19 @@ def _copy_step(step: Callable[..., Any]) -> Callable[..., Any]:
 def _run(kind: type[FlowInstance], phase: Phase, configs: Mapping[str, Any]) -> None:
     """All mutators of a phase: the flow's, then those of each step, each with those that were added meanwhile."""
     mutators: list[Any] = vars(kind)[FLOW_MUTATORS]
-    done: list[Any] = []
-    while waiting := [mutator for mutator in mutators if not any(mutator is called for called in done)]:
-        done.append(waiting[0])
+    finished: list[Any] = []
+    while waiting := [mutator for mutator in mutators if not any(mutator is earlier for earlier in finished)]:
+        finished.append(waiting[0])
         _call(waiting[0], phase, MutableFlow(kind, configs, waiting[0], phase), f"flow '{kind.__name__}'")
     for step in steps_of(kind).values():
         if phase == "early":
             setattr(step, STEP_MUTATORS, [mutator.instantiate(configs) for mutator in getattr(step, STEP_MUTATORS, ())])
     for name, step in steps_of(kind).items():
-        done = []
+        finished = []
         while waiting := [
-            mutator for mutator in getattr(step, STEP_MUTATORS, ()) if not any(mutator is one for one in done)
+            mutator for mutator in getattr(step, STEP_MUTATORS, ()) if not any(mutator is one for one in finished)
         ]:
-            done.append(waiting[0])
+            finished.append(waiting[0])
             _call(waiting[0], phase, MutableStep(kind, name, configs, waiting[0], phase), f"step '{name}'")
 
 

@@ -39,7 +39,7 @@ JSONTypeClass = JSONType
 
 @attrs.frozen
 class ParameterContext:
-    """What a parameter's `default` is told when it is a function."""
+    """The argument of a `default` that is a function."""
 
     flow_name: str
     user_name: str

@@ -39,19 +39,22 @@ _LARGEST: Final = ("cpu_count", "gpu_count", "memory", "disk", "shared_memory", 
 
 @attrs.frozen(kw_only=True, eq=False)
 class FlowStepOptions:
-    """What a step's decorators ask for. `catch` is the attribute for a failure, "" where it is only to go on.
-
-    `placed`: a decorator names the platform on which the step is to run. `remote` is its name where there is no backend
-    for that yet, and `platform_settings` then has its words beside resources.
-    """
+    """What a step's decorators ask for."""
 
     layers: tuple[Layer, ...]
+    """Settings of the step, weakest first."""
     notes: tuple[Note, ...] = ()
+    """The decorators as they were written."""
     catch: str | None = None
+    """The attribute that gets a caught failure; "" catches without an attribute, None does not catch."""
     remote: str = ""
+    """The platform that a decorator names, where there is no backend for it yet."""
     remote_at: str = ""
+    """The line of that decorator."""
     platform_settings: Mapping[str, Any] = attrs.field(factory=dict)
+    """The words of that decorator beside resources."""
     placed: bool = False
+    """Whether a decorator names the platform of the step."""
 
     def note(self, name: str) -> Note | None:
         """What a decorator noted; None where the step does not have it."""
@@ -140,7 +143,7 @@ def parse_note(text: str) -> Note:
 
 
 def missing_backend(step: str, options: FlowStepOptions) -> Finding:
-    """That the platform of a step's decorator is not here yet."""
+    """The finding that there is no backend yet for the platform of a step's decorator."""
     return no_backend(
         planned_platforms()[options.remote],
         f"{options.remote_at} step '{step}'",

@@ -138,11 +138,11 @@ def with_artifacts(trees: Trees, values: Mapping[str, Any], blobs: Blobs) -> Tre
         raise UsageError(f"'{reserved[0]}' is the flow's own, and no artifact", fix="leave it out")
     wires = {name: artifacts.save(value, blobs).wire() for name, value in values.items()}
     parameters = {name: wire for name, wire in wires.items() if name in trees["parameters"]["dict"]}
-    others = {name: wire for name, wire in wires.items() if name not in parameters}
+    other_wires = {name: wire for name, wire in wires.items() if name not in parameters}
     inputs = {**trees, "parameters": _with_wires(trees["parameters"], parameters)}
     if "inputs" not in trees:
-        return {**inputs, "artifacts": _with_wires(trees["artifacts"], others)}
-    entries = [{**entry, "artifacts": {**entry["artifacts"], **others}} for entry in join_entries(trees, blobs)]
+        return {**inputs, "artifacts": _with_wires(trees["artifacts"], other_wires)}
+    entries = [{**entry, "artifacts": {**entry["artifacts"], **other_wires}} for entry in join_entries(trees, blobs)]
     return {**inputs, "inputs": {"value": artifacts.save(entries, blobs).wire()}}
 
 
@@ -406,7 +406,7 @@ def _template(session: Session, template: StepPlan, task: TaskState, settings: P
 
 
 def _spin_messages(flow: FlowDefinition, target: SpinTarget) -> list[str]:
-    """What is to be said of the step beforehand: requests that are hints, and decorators that do not count."""
+    """Lines to print before the step runs: requests that are only hints, and decorators that are left out."""
     lines = [line for line in flow.messages if line.startswith(f"{target.step}: ")]
     has = {note.name for note in notes_of(steps_of(flow.kind)[target.step])}
     left_out = KINDS if target.bare else (*platform_names(), *LEFT_OUT)

@@ -242,7 +242,7 @@ class FlowTask:
         return {**more, TRANSITION: artifacts.save(document, self.blobs).wire()}
 
     def _save_elements(self, transition: Transition, outputs: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        """The foreach's elements, kept one by one unless they can be told apart as they are."""
+        """Save the elements of a foreach, one by one unless the list is saved in a form that has them one by one."""
         where = f"{transition.where} step '{self.place['step']}'"
         name = transition.name
         if not hasattr(self.flow, name):

@@ -201,10 +201,10 @@ def suggest(name: str, names: Any) -> str:
 
 
 def call_wrapped(method: Callable[..., Any], name: str, flow: Any, inputs: Any, configs: Mapping[str, Any]) -> Any:
-    """Call a step's method inside of what its users put around it.
+    """Call a step's method inside its user decorators.
 
-    What comes back is for whoever calls: None where the step said itself where it goes, else True or words for
-    `self.next`, which is to be called in its stead.
+    Returns None where the step called `self.next` itself; otherwise True or words for `self.next`, which the caller
+    calls instead.
     """
     arguments = () if inputs is None else (inputs,)
     entered: list[UserStepDecorator] = []
@@ -225,7 +225,7 @@ def call_wrapped(method: Callable[..., Any], name: str, flow: Any, inputs: Any, 
             way = instead(flow, *arguments) or None
         elif not way:
             method(*arguments)
-    except Exception as error:  # the user's step: whoever is around it sees it, and may deal with it
+    except Exception as error:  # the user's step: its decorators get the exception, and may handle it
         failure, failed = error, True
     for wrapper in reversed(entered):
         failure, way = _run_post_step(wrapper, name, flow, failure, way)
@@ -241,7 +241,7 @@ def call_wrapped(method: Callable[..., Any], name: str, flow: Any, inputs: Any, 
 def _run_post_step(
     wrapper: UserStepDecorator, name: str, flow: Any, failure: Exception | None, way: Any
 ) -> tuple[Exception | None, Any]:
-    """What one of them makes of how the step went."""
+    """Call a decorator's `post_step`; the failure and the transition that it leaves."""
     try:
         answer = wrapper.post_step(name, flow, failure)
     except Exception as error:  # the user's own, often the step's, which it lets through

@@ -1,7 +1,7 @@
 """`@step` and `@pipeline`: ordinary functions that become the steps of a graph.
 
-A step that is called outside a pipeline is its plain function. What a pipeline does that is called is handed to it when
-it is made (`run.calling`): nothing here knows how a pipeline runs.
+A step that is called outside a pipeline is its plain function. A pipeline gets the function that a
+call of it runs when it is made (`run.calling`): nothing here knows how a pipeline runs.
 """
 
 from __future__ import annotations
@@ -376,15 +376,15 @@ class _Definition:
         self.name = name
         self.where = where
         self._function = function
-        self._given = split
+        self._options = split
         self._read()
 
     def with_name(self, name: str) -> _Definition:
         """The same under another name."""
-        return _Definition(self._function, name, self.where, self._given)
+        return _Definition(self._function, name, self.where, self._options)
 
     def complete(self) -> None:
-        """Look again for what the annotations name: it may have been defined further down in the file."""
+        """Read the annotations again where a name was missing: it may be defined further down in the file."""
         if not self.signature.complete:
             self._read()
 
@@ -397,8 +397,8 @@ class _Definition:
             outputs=self.signature.outputs,
             unpack=self.signature.unpack,
             where=self.where,
-            layers=self._given.layers,
-            hooks=self._given.hooks,
+            layers=self._options.layers,
+            hooks=self._options.hooks,
         )
 
 

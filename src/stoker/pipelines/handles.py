@@ -15,14 +15,20 @@ R_co = TypeVar("R_co", covariant=True)
 
 @attrs.frozen(kw_only=True, eq=False)
 class Origin:
-    """Which output of which call in which trace. `output` is "" for a step that returns nothing."""
+    """One output of one call in a trace."""
 
     trace: object
+    """The trace that the call belongs to."""
     key: str
+    """The call's key in the run."""
     step: str
+    """The step's name."""
     output: str
+    """The name of the output; "" for a step that returns nothing."""
     annotation: Any = Any
+    """The type of the output."""
     mapped: bool = False
+    """Whether the call is a `.map(…)`."""
 
     @property
     def source(self) -> FromStep:

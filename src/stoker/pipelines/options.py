@@ -73,11 +73,14 @@ class PipelineOptions(Options, total=False):
 
 @attrs.frozen(kw_only=True, eq=False)
 class SplitOptions:
-    """Keywords taken apart: a layer if any setting was given, hooks by name, and the rest as it is."""
+    """The keywords of a decorator, split by what they mean."""
 
     layers: tuple[Layer, ...]
+    """One layer of settings if any was given."""
     hooks: Mapping[str, Hook]
+    """Functions by "on_success" and "on_failure"."""
     rest: Mapping[str, Any]
+    """The other keywords, as they are."""
 
 
 def split_options(options: Mapping[str, Any], keywords: Any, *, owner: str, origin: str, step: bool) -> SplitOptions:

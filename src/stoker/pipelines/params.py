@@ -1,6 +1,6 @@
 """Values against annotations: is this value one that the annotation allows, and which value does a text mean?
 
-In doubt a value is allowed: what an annotation from somebody's library means is that library's business.
+In doubt a value is allowed: what an annotation of a foreign library means is known to that library only.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def caller() -> str:
 def _folder() -> str:
     try:
         return os.getcwd()
-    except FileNotFoundError:  # somebody removed it
+    except FileNotFoundError:  # it was removed
         return ""
 
 

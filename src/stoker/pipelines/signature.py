@@ -21,12 +21,15 @@ _COROUTINE: Final = 0x80
 
 @attrs.frozen(kw_only=True, eq=False)
 class FunctionParameter:
-    """One parameter: `annotation` is `Any` and `default` is `UNSET` where the author wrote none."""
+    """One parameter of a step's or a pipeline's function."""
 
     name: str
     annotation: Any = Any
+    """Its type; `Any` where there is none."""
     default: Any = UNSET
+    """Its default; `UNSET` where there is none."""
     keyword_only: bool = False
+    """Whether it is taken by keyword only."""
 
     @property
     def required(self) -> bool:
@@ -36,18 +39,21 @@ class FunctionParameter:
 
 @attrs.frozen(kw_only=True, eq=False)
 class FunctionSignature:
-    """A function's parameters and outputs. `others` is the annotation of `**kwargs`, `UNSET` without them.
-
-    `complete`: every name in the annotations was found; otherwise a later reading may find more.
-    """
+    """A function's parameters and outputs."""
 
     owner: str
+    """What it is the signature of, for messages: "step 'train'"."""
     parameters: Mapping[str, FunctionParameter]
     others: Any
+    """The annotation of `**kwargs`; `UNSET` without them."""
     outputs: tuple[StepOutput, ...]
+    """The outputs' names and types as text."""
     results: tuple[Any, ...]
+    """The outputs' types."""
     unpack: bool
+    """Whether the function returns a tuple of its outputs."""
     complete: bool
+    """Whether every name in the annotations was found; if not, a later reading may find more."""
 
     @property
     def inputs(self) -> tuple[StepInput, ...]:

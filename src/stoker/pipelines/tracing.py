@@ -44,14 +44,18 @@ class BodySession(Protocol):
 
 @attrs.frozen(kw_only=True, eq=False)
 class Call:
-    """A step as it is called: its definition, and what `with_options` adds for this call."""
+    """A step as it is called: its definition, and the options of `with_options`."""
 
     step: StepSpec
     signature: FunctionSignature
     id: str | None = None
+    """The key in the run; None derives it from the name."""
     after: tuple[Any, ...] = ()
+    """Results or keys of the steps that it waits for."""
     layers: tuple[Layer, ...] = ()
+    """Settings of this call."""
     hooks: Mapping[str, Callable[..., Any]] = attrs.field(factory=dict)
+    """Functions of this call, by "on_success" and "on_failure"."""
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -41,7 +41,7 @@ _NEXT_WORD: Final = re.compile(r",(?=[\s\w]+=)")
 
 
 def attached_settings(request: RunRequest) -> tuple[RunFile, tuple[Finding, ...]]:
-    """What `--environment` and `--with` ask for, and what is to be said of platforms that nothing runs yet."""
+    """What `--environment` and `--with` ask for, and findings for platforms without a backend."""
     layers: list[Layer] = []
     if request.environment is not None:
         packages = {"packages": {"environment": request.environment}}

@@ -105,17 +105,16 @@ _PARSERS: Final = re.compile(r"\b(argv|argparse|parse_args|click|typer|fire|absl
 
 @attrs.define
 class CommandLine:
-    """What `stoker run` was given for the program that the script will call, and the calls that were made.
-
-    `words` are those that the command did not take itself. `wanted`: only the program of this name is meant; the script
-    is left where it calls another one. `planning`: it is left at the first call, because only what would be run is
-    asked.
-    """
+    """The words of `stoker run` for the program that its script will call, and the calls that were made."""
 
     words: Sequence[str] = ()
+    """The words that the command does not take itself."""
     wanted: str = ""
+    """The name of the program to run; the script is left where it calls another one."""
     planning: bool = False
+    """Whether the script is left at its first call, because only the plan is needed."""
     calls: list[tuple[Program, Mapping[str, Any]]] = attrs.field(factory=list)
+    """The programs that the script called, each with its arguments."""
 
 
 COMMAND_LINE: ContextVar[CommandLine | None] = ContextVar("stoker_command_line", default=None)

@@ -46,7 +46,7 @@ _RUN_FILE: Final = "run-file.yaml"
 
 @attrs.frozen(kw_only=True)
 class Start:
-    """What a run is begun with that neither its row nor its plan says."""
+    """What a detached driver needs beside the run's row and plan."""
 
     request: RunRequest
     code: Code
@@ -127,7 +127,7 @@ def start_of(row: RunRow) -> Start | None:
 
 @contextlib.contextmanager
 def record_failure(records: Records, run: str, token: str) -> Iterator[None]:
-    """While inside, a failure ends a run that still has the token of its detached driver: nobody else would tell."""
+    """Record a failure inside as the end of a run that still has the token of its detached driver."""
     try:
         yield
     except BaseException as error:  # the end is recorded, whatever it was, and then raised again
@@ -181,7 +181,7 @@ def _process(argv: list[str], token: str, output: Path) -> dict[str, Any]:
             start_new_session=True,
         )
     driver = process_of(process.pid)  # also if it is over: nobody has asked for its end yet
-    # Where this process lives on, as a notebook does, it is told of the driver's end, so that no zombie stays.
+    # A process that lives on, such as a notebook, waits for the driver's end, so that no zombie stays.
     threading.Thread(target=process.wait, name="stoker-detached", daemon=True).start()
     return {**driver, DRIVER_PLACE: f"process {process.pid} of {driver['host']}"}
 

@@ -1,7 +1,7 @@
 """From a called pipeline to a finished run: the one place that both `python train.py` and `stoker run train.py` use.
 
-Ties the floors together: configuration and graph become a plan, the plan a run in the store, the engine runs it, the
-terminal shows it, and the client's `Run` is handed back.
+Configuration and graph become a plan, the plan becomes a run in the store, the engine runs it, the terminal shows it,
+and the caller gets the client's `Run`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _EPOCH: Final = 1_735_689_600
 
 
 def plan(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> Plan:
-    """The plan of a program, with its findings; nothing runs, and nobody is refused."""
+    """The plan of a program, with its findings; nothing runs, and no plan is refused."""
     session = Session(request, stack=program.stack)
     return _plan_program(session, program, arguments)[0]
 
@@ -308,7 +308,7 @@ def new_id(now: float) -> str:
 
 
 def new_token() -> str:
-    """What a driver holds a run by: who takes the run over writes another one."""
+    """A token by which one driver owns a run; a driver that takes the run over writes another one."""
     return os.urandom(8).hex()
 
 

@@ -25,7 +25,7 @@ class Program(Protocol):
 
     @property
     def name(self) -> str:
-        """What it goes by."""
+        """Its name."""
 
     @property
     def noun(self) -> str:
@@ -76,7 +76,7 @@ class Program(Protocol):
         """
 
     def parameter_rows(self) -> Sequence[tuple[str, str]]:
-        """For the help: each parameter as it is written, and what is to be said of it."""
+        """Rows of the help: each parameter as it is written, and its description."""
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters by name, checked, defaults filled in; texts are parsed."""
@@ -103,7 +103,7 @@ class Program(Protocol):
         """What a later session needs beside `function` to make the same program again, as JSON."""
 
     def restore(self, plan: Plan, blobs: Blobs) -> None:
-        """Be the program that a run was started with, as its plan says; called in a new session."""
+        """Restore the program that a run was started with from its plan; called in a new session."""
 
 
 @runtime_checkable

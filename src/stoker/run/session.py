@@ -1,4 +1,4 @@
-"""What one call of a pipeline is made with: its stack, its store, its settings, and the backends that run its steps."""
+"""The session of one run: its stack, its store, its settings, and the backends that run its steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TensorFlow start threads of their own, which do not survive a fork."""
 
 
 class Session:
-    """What one call of a pipeline is made with: its stack, its store, its settings."""
+    """One session of a run: its stack, its store, its settings."""
 
     def __init__(self, request: RunRequest, *, stack: str | None = None) -> None:
         files = [run_file(request.run_file)] if request.run_file else []
@@ -190,7 +190,7 @@ class Session:
         return tuple(findings(plan, inventory=self.devices().inventory(), image_facts=read, steps=steps))
 
     def devices(self) -> Devices:
-        """This machine's accelerators, or the pretended ones; opened when somebody asks: to find them takes a while."""
+        """This machine's accelerators, or the pretended ones; opened at the first call, since probing takes a while."""
         if self._ledger is None:
             from functools import partial
 
@@ -225,7 +225,7 @@ class Session:
         return {name: (part.flavor, settings.backend.get(name, part.options)) for name, part in parts.items()}
 
     def _leasing(self, site: Site, steps: Sequence[StepPlan]) -> Leasing:
-        """Who leases this machine's devices to the jobs of one backend."""
+        """The leasing of this machine's devices to the jobs of one backend."""
         me = this_process()
         limits = any(step.settings.resources.gpus_per_node for step in steps)
         process = (int(me["pid"]), float(me["started"]))
