@@ -188,7 +188,7 @@ class Bench:
         return over[-1] if over else None
 
     def events(self, job: Job) -> list[str]:
-        return [kind for one in self.news.get(job.name, ()) for kind, _ in one.events]
+        return [event.note for one in self.news.get(job.name, ()) for event in one.events]
 
     def messages(self, job: Job) -> list[str]:
         return [one.message for one in self.news.get(job.name, ()) if one.state == "queued"]

@@ -64,7 +64,7 @@ class Sent:
     def said(self, node: int = 0, index: int = 0) -> list[str]:
         """Lines of the step, also those of ranks, which come in messages."""
         lines, messages = Reader().read("stdout", self.file(f"out-{node}", index).encode())
-        return [line.text for line in lines] + [row[3] for one in messages for row in one.get("lines", ())]
+        return [line.text for line in lines] + [row[3] for event in messages for row in event.lines]
 
     def result(self, index: int = 0) -> dict[str, Any]:
         until(lambda: bool(self.file("result.json", index)) or not GOES_ON & set(self.state().split()))
