@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +65,14 @@ def installed(folder: Path) -> Path:
 
 
 @pytest.fixture
-def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Stack:
+def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[config.Stack]:
     """A stack whose orchestrator is theirs."""
     monkeypatch.syspath_prepend(installed(tmp_path / "site"))
     monkeypatch.delitem(__import__("sys").modules, "their_backend", raising=False)
     entry_points.cache_clear()
     (tmp_path / "stoker.toml").write_text(TOML)
-    return config.load("far", tmp_path)
+    yield config.load("far", tmp_path)
+    entry_points.cache_clear()
 
 
 def theirs(stack: config.Stack, *layers: Any) -> dict[str, Any]:

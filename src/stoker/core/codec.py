@@ -173,7 +173,7 @@ def _class_decoder(cls: type, strict: bool) -> Decode:
         return entry
 
     def read(data: Any) -> Any:
-        if not isinstance(data, Mapping):
+        if type(data) is not dict and not isinstance(data, AbstractMapping):
             raise SettingsError(f"{data!r} is no {cls.__name__}")
         values = {}
         for key, item in data.items():
@@ -284,7 +284,7 @@ def _mapping(argument: Any, strict: bool) -> Decode:
     decode = _decoder(argument, strict)
 
     def read(data: Any) -> Any:
-        if not isinstance(data, Mapping):
+        if type(data) is not dict and not isinstance(data, AbstractMapping):
             raise SettingsError(f"{data!r} is not a table")
         if decode is _as_it_is:
             return dict(data)

@@ -27,7 +27,6 @@ import attrs
 from stoker.core import graph, request
 from stoker.core.errors import GraphError, ParameterError, StokerError, UsageError
 from stoker.core.graph import Graph, StepSpec
-from stoker.core.plan import Plan
 from stoker.core.request import RunOption
 from stoker.core.settings import Layer
 from stoker.pipelines import options as keywords
@@ -42,6 +41,8 @@ from stoker.pipelines.tracing import ACTIVE, BodySession, Call, Trace, checked_n
 
 if TYPE_CHECKING:
     from typing import Unpack
+
+    from stoker.core.plan import Plan
 
 P = ParamSpec("P")
 R = TypeVar("R")

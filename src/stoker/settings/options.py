@@ -6,11 +6,10 @@ YAML or `--set`. The values are in `core.settings`; merging layers is `plan.laye
 
 from __future__ import annotations
 
-from typing import Any, Callable, Final, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping
 
 import attrs
 
-from stoker.backends.registry import BACKENDS
 from stoker.core import units
 from stoker.core.docker import DockerSettings, parse_environment
 from stoker.core.errors import SettingsError, nearest
@@ -23,6 +22,10 @@ from stoker.core.resources import ResourceSettings, check_complete
 from stoker.core.retry import NO_RETRY, Retry
 from stoker.core.settings import COMPONENTS, Layer, Level, StepSettings, fields_given
 from stoker.core.units import UNSET, parse_flag, parse_mapping, parse_positive_count, whole_run_fields
+
+if TYPE_CHECKING:
+    from stoker.backends.base.backend import Backend
+    from stoker.core.plugins import Registry
 
 
 @attrs.frozen(kw_only=True)
@@ -169,13 +172,13 @@ def component_settings(flavor: str, values: Mapping[str, Any]) -> dict[str, Any]
 
 def settings_class(flavor: str) -> type[attrs.AttrsInstance]:
     """The class of a backend's settings."""
-    return BACKENDS.load(flavor).settings
+    return _backends().load(flavor).settings
 
 
 def check_flavor(flavor: str) -> None:
     """Refuse a name that no backend has."""
-    if flavor not in BACKENDS:
-        raise SettingsError(f"there is no backend called '{flavor}'{nearest(flavor, BACKENDS.names())}")
+    if flavor not in _backends():
+        raise SettingsError(f"there is no backend called '{flavor}'{nearest(flavor, _backends().names())}")
 
 
 def check_level(key: str, flavor: str, level: Level, names: Iterable[str] = ()) -> None:
@@ -222,7 +225,12 @@ def _entries(key: Any, value: Any, level: Level, also: Iterable[str]) -> Iterabl
         yield from _component(component, flavor, value, level)
         return
     if option is None:
-        keys = [*OPTIONS, *also, *COMPONENTS, *(f"{part}.{name}" for part in COMPONENTS for name in BACKENDS.names())]
+        keys = [
+            *OPTIONS,
+            *also,
+            *COMPONENTS,
+            *(f"{part}.{name}" for part in COMPONENTS for name in _backends().names()),
+        ]
         raise SettingsError(f"there is no setting '{key}'{nearest(str(key), keys)}")
     if level == "step" and option.level == "pipeline":
         raise SettingsError(f"{key} is for a whole pipeline, not for one step", fix=f"give {key} to @pipeline")
@@ -249,7 +257,7 @@ def _component(component: str, flavor: str, value: Any, level: Level) -> Iterabl
     plain = dict(parse_mapping(value) or {})
     if not flavor:
         # TOML and --set write "orchestrator.local.cpus" as nested tables.
-        for name in [name for name in plain if isinstance(plain[name], Mapping) and name in BACKENDS]:
+        for name in [name for name in plain if isinstance(plain[name], Mapping) and name in _backends()]:
             yield from _component(component, name, plain.pop(name), level)
         if plain or not value:
             yield f"{component}.*", plain
@@ -268,12 +276,12 @@ def flavor_of(value: Any) -> str | None:
 
 def _backends_near(module: str) -> list[str]:
     """Backends registered in the folder that a module lies in, or by its distribution: others are not imported."""
-    folders = {name: target.partition(":")[0].rpartition(".")[0] for name, (target, _) in BACKENDS.builtin.items()}
+    folders = {name: target.partition(":")[0].rpartition(".")[0] for name, (target, _) in _backends().builtin.items()}
     built_in = [name for name, folder in folders.items() if module.startswith(f"{folder}.")]
     package = module.partition(".")[0]
     if built_in or package == __name__.partition(".")[0]:
         return built_in
-    entries = entry_points(BACKENDS.group)
+    entries = entry_points(_backends().group)
     return [entry.name for entry in entries if entry.value.partition(":")[0].partition(".")[0] == package]
 
 
@@ -283,7 +291,7 @@ def checked_fields(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     for name in values:
         if name not in fields:
             # Nested tables are how TOML and --set write a backend's name, which may be misspelt.
-            names = BACKENDS.names() if isinstance(values[name], Mapping) else ()
+            names = _backends().names() if isinstance(values[name], Mapping) else ()
             raise SettingsError(f"{kind.__name__} has no field '{name}'{nearest(name, [*fields, *names])}")
     try:
         settings = kind(**values)
@@ -346,3 +354,10 @@ def _value_text(value: Any) -> str:
 
 def _without_none(values: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: value for name, value in (values or {}).items() if value is not None}
+
+
+def _backends() -> Registry[Backend]:
+    """The registry of backends; imported for the first option that names one, since most decorators name none."""
+    from stoker.backends.registry import BACKENDS
+
+    return BACKENDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import TYPE_CHECKING, Final, Mapping
+from typing import TYPE_CHECKING, Final, Hashable, Mapping
 
 import attrs
 
@@ -134,4 +134,18 @@ def step_task(step: StepPlan) -> StepTask:
         split=step.split,
         environment=dict(step.settings.environment),
         runner=step.runner,
+    )
+
+
+def task_key(step: StepPlan) -> Hashable:
+    """Equal for steps with equal tasks: a chain of a thousand calls of one function is one task to a worker, which is
+    sent once."""
+    return (
+        step.name,
+        step.source,
+        tuple([output.name for output in step.outputs]),
+        step.unpack,
+        step.split,
+        tuple(step.settings.environment.items()),
+        step.runner,
     )

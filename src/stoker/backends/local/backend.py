@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import selectors
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Literal, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Final, Hashable, Iterable, Literal, Mapping, Sequence
 
 import attrs
 
 from stoker.backends.base.backend import NO_SERVICES, Services
 from stoker.backends.base.channel import Updates
 from stoker.backends.base.machine import check, request_of
-from stoker.backends.base.messages import gang_task, node_environment, nodes_of, step_task, worker_job
+from stoker.backends.base.messages import gang_task, node_environment, nodes_of, step_task, task_key, worker_job
 from stoker.backends.base.statuses import failed, of_exit, of_result
 from stoker.backends.local.settings import local_capacity
 from stoker.core.codec import to_json
@@ -58,7 +58,8 @@ class LocalBackend:
         self._jobs: dict[str, Job] = {}
         self._worker_of: dict[str, WorkerHandle] = {}
         self._updates = Updates()
-        self._steps: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
+        self._tasks: dict[Hashable, int] = {}
         self._dedicated = DedicatedWorkers()
         self._count = 0
 
@@ -184,12 +185,19 @@ class LocalBackend:
         return worker
 
     def _send(self, worker: WorkerHandle, job: Job, gang: GangTask | None = None) -> None:
-        number = self._steps.setdefault(job.step.key, len(self._steps))
+        number = self._task_number(job.step)
         message = worker_job(job, number)
         if number not in worker.steps or worker.lease is not None or gang is not None:
             steps = {} if number in worker.steps else {str(number): step_task(job.step)}
             message = attrs.evolve(message, steps=steps, accelerators=worker.lease, gang=gang)
         worker.send(message)
+
+    def _task_number(self, step: StepPlan) -> int:
+        """The number by which workers know what a step calls; steps that call the same have the same."""
+        number = self._numbers.get(step.key)
+        if number is None:
+            number = self._numbers[step.key] = self._tasks.setdefault(task_key(step), len(self._tasks))
+        return number
 
     def wakeups(self) -> Iterable[int]:
         """One descriptor for all workers."""
@@ -236,7 +244,7 @@ class LocalBackend:
             return
         worker.jobs.popleft()
         del self._worker_of[name]
-        worker.steps.add(self._steps[job.step.key])
+        worker.steps.add(self._numbers[job.step.key])
         if not job.marked:
             for output in worker.outputs:
                 output.end(self._updates.lines)
