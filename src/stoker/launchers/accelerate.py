@@ -25,7 +25,6 @@ from stoker.launchers.base import (
     Node,
     NodeCommand,
     complete_table,
-    launch_of,
     refusal,
     target_of,
     words,
@@ -235,8 +234,7 @@ def Accelerate(  # noqa: N802  a value by its name, as in Retry(3)
     `num_processes` is the number of ranks on all machines, as Accelerate has it. Several processes with `cpu=True` are
     several ranks that talk through gloo; the command itself would start one.
     """
-    options = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
-    return launch_of(LAUNCHER, options, launch_arguments)
+    return LAUNCHER.launch(outputs=outputs, hang_after=hang_after, gang_timeout=gang_timeout, **launch_arguments)
 
 
 def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:

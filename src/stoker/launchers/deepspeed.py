@@ -24,7 +24,6 @@ from stoker.launchers.base import (
     Node,
     NodeCommand,
     RankVariables,
-    launch_of,
     target_of,
     words,
 )
@@ -92,8 +91,7 @@ def DeepSpeed(  # noqa: N802  a value by its name, as in Retry(3)
     **launch_arguments: Any,
 ) -> Launch:
     """Ranks by DeepSpeed's launcher, without ssh; its `num_gpus` counts the ranks of each node."""
-    options = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
-    return launch_of(LAUNCHER, options, launch_arguments)
+    return LAUNCHER.launch(outputs=outputs, hang_after=hang_after, gang_timeout=gang_timeout, **launch_arguments)
 
 
 def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:

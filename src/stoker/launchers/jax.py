@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Mapping
 from stoker.core.launch import Launch, Outputs
 from stoker.core.units import UNSET
 from stoker.launchers.arguments import Argument
-from stoker.launchers.base import Argv, Launcher, Node, NodeCommand, RankVariables, launch_of
+from stoker.launchers.base import Argv, Launcher, Node, NodeCommand, RankVariables
 
 if TYPE_CHECKING:
     from stoker.launchers.base import Duration
@@ -51,8 +51,7 @@ def Jax(  # noqa: N802  a value by its name, as in Retry(3)
     **launch_arguments: Any,
 ) -> Launch:
     """Processes of JAX that find each other; takes the arguments of `jax.distributed.initialize`."""
-    options = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
-    return launch_of(LAUNCHER, options, launch_arguments)
+    return LAUNCHER.launch(outputs=outputs, hang_after=hang_after, gang_timeout=gang_timeout, **launch_arguments)
 
 
 def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:

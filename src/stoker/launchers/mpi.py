@@ -24,7 +24,6 @@ from stoker.launchers.base import (
     NodeCommand,
     RankVariables,
     bracket_address,
-    launch_of,
     refusal,
     words,
 )
@@ -155,8 +154,7 @@ def MPI(  # noqa: N802  a value by its name, as in Retry(3)
     **launch_arguments: Any,
 ) -> Launch:
     """Ranks by Open MPI's `mpirun`, or with `program="srun"` by Slurm; `np` and `ntasks` count all ranks."""
-    options = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
-    return launch_of(LAUNCHER, options, launch_arguments)
+    return LAUNCHER.launch(outputs=outputs, hang_after=hang_after, gang_timeout=gang_timeout, **launch_arguments)
 
 
 def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:

@@ -22,7 +22,6 @@ from stoker.launchers.base import (
     NodeCommand,
     bracket_address,
     complete_table,
-    launch_of,
     refusal,
     target_of,
     words,
@@ -80,8 +79,7 @@ def Torchrun(  # noqa: N802  a value by its name, as in Retry(3)
     **launch_arguments: Any,
 ) -> Launch:
     """Ranks by `torchrun`; its `nproc_per_node` counts the ranks of each node, `num_processes` all of them."""
-    options = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
-    return launch_of(LAUNCHER, options, launch_arguments)
+    return LAUNCHER.launch(outputs=outputs, hang_after=hang_after, gang_timeout=gang_timeout, **launch_arguments)
 
 
 def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:
