@@ -8,29 +8,90 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet --ret
 PYTEST_ARGS ?=
 # Tests spend half of their time waiting: more workers than a small machine has cores. Chosen files are run by one, which
 # begins at once; a later -n in PYTEST_ARGS is the one that counts.
-WORKERS ?= $(if $(filter tests/%,$(PYTEST_ARGS)),0,4)
+WORKERS ?= $(if $(filter tests/%,$(PYTEST_ARGS)),0,6)
+# A test that fails runs once more, and the summary shows both results; chosen ones and `make test-all`'s do not.
+RERUNS ?= $(if $(filter tests/%,$(PYTEST_ARGS)),0,1)
 # Tests start thousands of processes: each would compile Stoker again where bytecode is not to be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .SUFFIXES:
 .DELETE_ON_ERROR:
-.PHONY: help test servers demo bench bench-peers lint format clean
+.PHONY: help test test-all servers faults storm-database fuzz demo bench storm storm-ray packages-ray storm-kubernetes test-cluster storm-batch storm-slurm storm-store storm-containers bench-containers bench-slurm bench-peers bench-proof lint format clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## */\1|/p' Makefile | awk -F'|' '{ printf "  make %-11s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):[^#]*## */\1|/p' Makefile | awk -F'|' '{ printf "  make %-14s %s\n", $$1, $$2 }'
 
 test: $(VENV)/.test servers  ## install what the tests need, then run all of them
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --reruns $(RERUNS) --reruns-delay 5 $(PYTEST_ARGS)
+
+# Everything long, one after the other: each target stops the rest where it fails.
+LONG := faults storm storm-store storm-database storm-slurm storm-ray storm-kubernetes storm-containers packages-ray fuzz
+
+test-all:  ## all of `make test` in its long form, then every storm, the faults, Ray's packages and the fuzzer: N= SEED=
+	@begin=$$(date +%s); ran=; \
+	for target in test $(LONG); do \
+	    echo "make $$target" >&2; began=$$(date +%s); \
+	    $(MAKE) --no-print-directory $$target $$([ $$target = test ] && echo PYTEST_ARGS=--long RERUNS=0) || \
+	        { echo "make $$target failed; before it ran:$$ran" >&2; exit 1; }; \
+	    ran="$$ran $$target ($$(($$(date +%s) - began)) s)"; \
+	done; \
+	echo "ran in $$(($$(date +%s) - begin)) s:$$ran"
 
 servers:
 	@tests/servers/install.sh
+
+storm-database: $(VENV)/.test servers  ## drivers on a database that is stopped at random moments: SEED= DRIVERS= RESTARTS=
+	@$(BIN)/python -m tests.reliability.database_storm --seed $(or $(SEED),1) --drivers $(or $(DRIVERS),100) \
+	    --restarts $(or $(RESTARTS),10)
+
+fuzz: $(VENV)/.test  ## give every parser N=10000 hostile inputs, drawn by SEED=1
+	@$(BIN)/python -m tests.fuzz --inputs $(or $(N),10000) --seed $(or $(SEED),1)
 
 demo: $(VENV)/.demo  ## install what the demo needs, then train a small classifier in a pipeline
 	@$(BIN)/python examples/digits.py
 
 bench: $(VENV)/.bench  ## measure what Stoker costs, a step and a start at a time
 	@$(BIN)/python -m benchmarks
+
+storm: $(VENV)/.test  ## kill runs by seeded schedules: make storm SEED=1 N=500 (goes on where it stopped)
+	@$(BIN)/python -m tests.reliability.storm --seed $(or $(SEED),1) --count $(or $(N),500) --jobs $(or $(JOBS),2)
+
+storm-ray: $(VENV)/.test  ## kill drivers while their runs go on at a Ray cluster: SEED= DRIVERS=
+	@$(BIN)/python -m tests.ray.storm --seed $(or $(SEED),1) --drivers $(or $(DRIVERS),20)
+
+packages-ray: $(VENV)/.test  ## have a real Ray make environments of pip and uv, which takes minutes
+	@$(BIN)/python -m pytest tests/ray/packages.py
+
+faults: $(VENV)/.test servers  ## break Slurm and Ray in each known way, and write what Stoker says into docs/dev/faults.md
+	@$(BIN)/python -m tests.reliability.faults --write
+
+storm-kubernetes: $(VENV)/.test  ## kill drivers while their runs go on in a Kubernetes cluster: SEED=1 N=20
+	@$(BIN)/python -m tests.kubernetes.storm --seed $(or $(SEED),1) --kills $(or $(N),20)
+
+test-cluster: $(VENV)/.test  ## run whole pipelines on the Kubernetes cluster of STOKER_TEST_KUBECONFIG (docs/dev/real-cluster.md)
+	@$(BIN)/python -m pytest -m cluster tests/kubernetes/test_real_cluster.py -v
+
+storm-batch: $(VENV)/.test servers  ## kill drivers while their runs go on at AWS Batch (moto and our double): SEED=1 N=20
+	@$(BIN)/python -m tests.aws_batch.storm --seed $(or $(SEED),1) --kills $(or $(N),20)
+
+storm-slurm: $(VENV)/.test servers  ## kill drivers while their runs go on at a Slurm cluster: SEED=1 N=60
+	@$(BIN)/python -m tests.slurm.storm --seed $(or $(SEED),1) --kills $(or $(N),60)
+
+storm-store: $(VENV)/.test  ## damage files of the home beside N=200 runs, drawn by SEED=1 (goes on where it stopped)
+	@$(BIN)/python -m tests.reliability.store_storm --seed $(or $(SEED),1) --count $(or $(N),200)
+
+storm-containers: $(VENV)/.test servers  ## kill drivers while steps share containers: SEED=1 KILLS=30
+	@$(BIN)/python -m tests.containers.storm --seed $(or $(SEED),1) --kills $(or $(KILLS),30)
+
+bench-containers: $(VENV)/.test servers  ## measure steps in containers beside `docker run`
+	@$(BIN)/python -m benchmarks.containers
+
+bench-slurm: $(VENV)/.test servers  ## measure chains and fan-outs on a Slurm cluster beside bare jobs: ROUNDS=5
+	@$(BIN)/python -m benchmarks.slurmjobs $(or $(ROUNDS),5)
+
+bench-proof: $(VENV)/.test  ## put the sourced cases to the planner, and compare its proofs with what is true
+	@$(BIN)/python -m benchmarks.proof --write
 
 bench-peers: $(VENV)/.bench  ## measure flows beside Metaflow's, where that is installed
 	@$(BIN)/python -m benchmarks --peers

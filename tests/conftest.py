@@ -5,6 +5,7 @@ Nothing of Stoker is imported here, so that a broken module fails its own tests 
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -12,20 +13,48 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tests.servers.containers import base_image, engine, registry  # noqa: F401  # fixtures: a real container engine
-from tests.workers import (  # noqa: F401  # hooks: how tests are dealt out to several workers
+from tests.workers import (  # noqa: F401  # hooks: how tests are dealt out to several workers, and what is said of them
     pytest_collection_modifyitems,
     pytest_configure_node,
+    pytest_terminal_summary,
     pytest_xdist_make_scheduler,
 )
 
+# How long examples take says nothing on a machine that does other work too.
+settings.register_profile("stoker", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("stoker")
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 """The checkout; tests that look at its files use the fixture `repository`."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without the garbage collector, which would go through nine thousand tests again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The switch for what `make test-all` adds to the tests themselves."""
+    parser.addoption("--long", action="store_true", help="run storms, large runs and drawn inputs in their long form")
+
+
+@pytest.fixture(scope="session")
+def long_form(request: pytest.FixtureRequest) -> bool:
+    """Whether tests that draw what they do draw as much as they can: with `--long`, as `make test-all` has it."""
+    return bool(request.config.getoption("--long"))
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +78,8 @@ def _strange_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             patch.delenv(name)
         patch.setenv("HOME", str(home))
         patch.setenv("MPLBACKEND", "agg")
+        # No plan of a test asks an index that is not the test's own.
+        patch.setenv("STOKER_OFFLINE", "1")
         # Torch and numpy in several processes at once: a thread pool in each would only get in the others' way.
         patch.setenv("OMP_NUM_THREADS", "1")
         yield home

@@ -75,7 +75,8 @@ def test_a_whole_stack(folder: Path) -> None:
     assert stack.step_operators["big"].options == {"memory": 8 * 10**9}
     assert stack.database == "postgresql://me:secret@db/stoker"
     assert stack.artifact_store == "file:///data/artifacts"
-    assert (stack.container_registry, stack.image_builder) == ("registry.example.com/ml", "local")
+    assert stack.container_registry is not None and stack.image_builder is not None
+    assert (stack.container_registry.uri, stack.image_builder.flavor) == ("registry.example.com/ml", "local")
     assert stack.layer.values["resources"] == {"cpu_count": 2.0, "memory": 4 * 10**9}
     assert stack.layer.values["timeout"] == 7200.0
 
@@ -113,7 +114,8 @@ def test_the_persons_own_file_comes_below(folder: Path) -> None:
     _write(folder.parent / ".stoker" / "stoker.toml", '[stacks.mine]\n[stacks.team]\nimage_builder = "mine"\n')
     _write(folder / "stoker.toml", FULL)
     assert [one.name for one in config.stacks()] == ["local", "mine", "team"]
-    assert config.load("team").image_builder == "local"
+    builder = config.load("team").image_builder
+    assert builder is not None and builder.flavor == "local"
     assert config.load("mine").path == folder.parent / ".stoker" / "stoker.toml"
 
 

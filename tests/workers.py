@@ -1,7 +1,10 @@
-"""How the tests are dealt out to several workers of pytest-xdist: hooks that `tests/conftest.py` takes over.
+"""How the tests are dealt out to several workers of pytest-xdist, and what is said of those that run twice: hooks that
+`tests/conftest.py` takes over.
 
 Tests that share something expensive, a server or what is made once for their file, go to one worker as a group; all
-others go one at a time to whoever is free. What they share is seen from the fixtures that they use.
+others go one at a time to whoever is free. What they share is seen from the fixtures that they use. A server whose
+tests together take longer than the rest of the suite runs in several workers (`COPIES`): its tests go file by file, and
+first to the workers that have it.
 
 Only workers collect the tests, and whoever deals them out knows no more than their names: the first worker leaves the
 groups in a file. (The way of `--dist loadgroup`, to write them into the names, is blocked since pytest 9.2:
@@ -14,13 +17,19 @@ import functools
 import inspect
 import json
 import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-LONG = ("slurm", "containers", "ray", "distributed", "images", "reliability", "engine", "flows", "gates", "cli")
+LONG = (
+    *("slurm", "containers", "ray", "kubernetes", "skypilot", "aws_batch", "sagemaker", "kubeflow", "distributed"),
+    *("flows", "reliability", "images", "engine", "gates", "cli"),
+)
 """Folders with long tests, the longest first: whoever begins with those is not left with one at the end."""
+COPIES = {"tests.servers.slurm.slurm_cluster": 2, "tests.servers.raycluster.ray_cluster": 2}
+"""Servers that run in several workers, and in how many while there are other tests."""
 GROUPS = "stoker_groups"
 """What a worker is told: the file for the groups."""
 
@@ -34,7 +43,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     groups = grouped(items)
     items.sort(key=lambda item: (item not in groups, _rank(item), item.get_closest_marker("slow") is None))
     if told["workerid"] == "gw0":
-        Path(told[GROUPS]).write_text(json.dumps({item.nodeid: group for item, group in groups.items()}))
+        servers = {groups[item]: server for item in items for server in _servers(item) if server in COPIES}
+        document = {"groups": {item.nodeid: group for item, group in groups.items()}, "servers": servers}
+        Path(told[GROUPS]).write_text(json.dumps(document))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -53,13 +64,34 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
     config.option.loadscopereorder = False  # a group with many tests is not one that takes long
-    groups = functools.cache(lambda: json.loads(_file(config).read_text()))
+    dealt = functools.cache(lambda: json.loads(_file(config).read_text()))
+    holders: dict[str, set[Any]] = {server: set() for server in COPIES}
 
     class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return str(groups().get(nodeid, nodeid))
+            return str(dealt()["groups"].get(nodeid, nodeid))
+
+        def _assign_work_unit(self, node: Any) -> None:
+            servers = dealt()["servers"]
+            scope = next_scope(self.workqueue, servers, holders, node)
+            if scope in servers:
+                holders[servers[scope]].add(node)
+            self.workqueue.move_to_end(scope, last=False)
+            super()._assign_work_unit(node)
 
     return ByGroup(config, log)
+
+
+def next_scope(queue: Iterable[str], servers: Mapping[str, str], holders: Mapping[str, set[Any]], worker: Any) -> str:
+    """The first group in the queue that a worker may have: the group's server is nobody's whose copies all run
+    elsewhere. When no such group is left, the first of all: one more server is better than a worker without work."""
+    first = ""
+    for scope in queue:
+        first = first or scope
+        having = holders[servers[scope]] if scope in servers else set()
+        if worker in having or scope not in servers or len(having) < COPIES[servers[scope]]:
+            return scope
+    return first
 
 
 def grouped(items: list[pytest.Item]) -> dict[pytest.Item, str]:
@@ -81,16 +113,25 @@ def grouped(items: list[pytest.Item]) -> dict[pytest.Item, str]:
 
 def _shared(item: pytest.Item) -> list[str]:
     """What a test shares: its file's fixtures, servers, and what a mark `xdist_group` names."""
-    found = [str(mark.args[0]) for mark in item.iter_markers("xdist_group")]
+    file = item.nodeid.partition("::")[0]
+    shared = [str(mark.args[0]) for mark in item.iter_markers("xdist_group")]
     fixtures: dict[str, Any] = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
-    for name, definitions in fixtures.items():
-        scope, made = definitions[-1].scope, definitions[-1].func
-        if scope == "module":
-            found.append(item.nodeid.partition("::")[0])
-        # What a session has to end is a server; what it only makes is cheap. One with an underscore is for all tests.
-        elif scope == "session" and inspect.isgeneratorfunction(made) and not name.startswith("_"):
-            found.append(f"{made.__module__}.{name}")
-    return found
+    if any(definitions[-1].scope == "module" for definitions in fixtures.values()):
+        shared.append(file)
+    return [*shared, *(file if server in COPIES else server for server in _servers(item))]
+
+
+def _servers(item: pytest.Item) -> list[str]:
+    """The servers that a test uses. What a session has to end is a server; what it only makes is cheap. A fixture with
+    an underscore is for all tests."""
+    fixtures: dict[str, Any] = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
+    return [
+        f"{definitions[-1].func.__module__}.{name}"
+        for name, definitions in fixtures.items()
+        if definitions[-1].scope == "session"
+        and inspect.isgeneratorfunction(definitions[-1].func)
+        and not name.startswith("_")
+    ]
 
 
 def _rank(item: pytest.Item) -> int:
@@ -108,3 +149,14 @@ def _file(config: pytest.Config) -> Path:
         config.add_cleanup(folder.cleanup)
         config.stash[_FOLDER] = Path(folder.name)
     return config.stash[_FOLDER] / "groups.json"
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Show how a test failed that passed when it ran once more: nobody else keeps it."""
+    failed = {report.nodeid for report in terminalreporter.stats.get("failed", ())}
+    tried = [one for one in terminalreporter.stats.get("rerun", ()) if one.nodeid not in failed]
+    if tried:
+        terminalreporter.section("FAILED AT FIRST", sep="=", yellow=True)
+    for report in tried:
+        terminalreporter.section(report.nodeid, sep="_", yellow=True)
+        terminalreporter.line(report.longreprtext)

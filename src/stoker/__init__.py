@@ -11,21 +11,27 @@ from stoker.core import version as _version
 
 if TYPE_CHECKING:
     from stoker.client import Client as Client
+    from stoker.core.secret import Secret as Secret
     from stoker.pipelines.functional import each as each
     from stoker.pipelines.functional import step as step
     from stoker.run.calling import pipeline as pipeline
     from stoker.worker.context import context as context
     from stoker.worker.memory import cleanup_memory as cleanup_memory
+    from stoker.worker.metrics import log_metadata as log_metadata
+    from stoker.worker.metrics import log_metrics as log_metrics
 
 __version__ = _version.VERSION
 
-__all__ = ["Client", "cleanup_memory", "context", "each", "pipeline", "step"]
+__all__ = ["Client", "Secret", "cleanup_memory", "context", "each", "log_metadata", "log_metrics", "pipeline", "step"]
 
 _HOMES = {
     "Client": "stoker.client",
+    "Secret": "stoker.core.secret",
     "cleanup_memory": "stoker.worker.memory",
     "context": "stoker.worker.context",
     "each": "stoker.pipelines.functional",
+    "log_metadata": "stoker.worker.metrics",
+    "log_metrics": "stoker.worker.metrics",
     "pipeline": "stoker.run.calling",
     "step": "stoker.pipelines.functional",
 }
@@ -37,8 +43,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'stoker' has no attribute '{name}'")
     import importlib
 
-    found = globals()[name] = getattr(importlib.import_module(home), name)
-    return found
+    part = globals()[name] = getattr(importlib.import_module(home), name)
+    return part
 
 
 def __dir__() -> list[str]:

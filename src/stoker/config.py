@@ -9,9 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stoker.backends.aws_batch.settings import BatchSettings
     from stoker.backends.docker.settings import ContainerSettings
+    from stoker.backends.kubeflow.settings import KubeflowSettings
+    from stoker.backends.kubernetes.settings import KubernetesPodSettings, KubernetesSettings
     from stoker.backends.local.settings import LocalSettings
     from stoker.backends.ray.settings import RaySettings
+    from stoker.backends.sagemaker.settings import SagemakerSettings
+    from stoker.backends.skypilot.settings import SkypilotSettings
     from stoker.backends.slurm.settings import SlurmSettings
     from stoker.core.docker import DockerSettings
     from stoker.core.ladder import Alternative, Halve, Scale
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
     from stoker.core.packages import PackageSettings
     from stoker.core.resources import ResourceSettings
     from stoker.core.retry import Retry
+    from stoker.core.secret import Secret
     from stoker.launchers.accelerate import Accelerate
     from stoker.launchers.command import Command
     from stoker.launchers.deepspeed import DeepSpeed
@@ -32,6 +38,7 @@ __all__ = [
     "MPI",
     "Accelerate",
     "Alternative",
+    "BatchSettings",
     "Command",
     "Component",
     "ContainerSettings",
@@ -39,6 +46,9 @@ __all__ = [
     "DockerSettings",
     "Halve",
     "Jax",
+    "KubeflowSettings",
+    "KubernetesPodSettings",
+    "KubernetesSettings",
     "Launch",
     "LocalSettings",
     "Monitor",
@@ -46,7 +56,10 @@ __all__ = [
     "RaySettings",
     "ResourceSettings",
     "Retry",
+    "SagemakerSettings",
     "Scale",
+    "Secret",
+    "SkypilotSettings",
     "SlurmSettings",
     "Stack",
     "Torchrun",
@@ -57,6 +70,7 @@ __all__ = [
 _HOMES = {
     "Accelerate": "stoker.launchers.accelerate",
     "Alternative": "stoker.core.ladder",
+    "BatchSettings": "stoker.backends.aws_batch.settings",
     "Command": "stoker.launchers.command",
     "Component": "stoker.stacks",
     "ContainerSettings": "stoker.backends.docker.settings",
@@ -64,6 +78,9 @@ _HOMES = {
     "DockerSettings": "stoker.core.docker",
     "Halve": "stoker.core.ladder",
     "Jax": "stoker.launchers.jax",
+    "KubeflowSettings": "stoker.backends.kubeflow.settings",
+    "KubernetesPodSettings": "stoker.backends.kubernetes.settings",
+    "KubernetesSettings": "stoker.backends.kubernetes.settings",
     "Launch": "stoker.core.launch",
     "LocalSettings": "stoker.backends.local.settings",
     "MPI": "stoker.launchers.mpi",
@@ -72,7 +89,10 @@ _HOMES = {
     "RaySettings": "stoker.backends.ray.settings",
     "ResourceSettings": "stoker.core.resources",
     "Retry": "stoker.core.retry",
+    "SagemakerSettings": "stoker.backends.sagemaker.settings",
     "Scale": "stoker.core.ladder",
+    "Secret": "stoker.core.secret",
+    "SkypilotSettings": "stoker.backends.skypilot.settings",
     "SlurmSettings": "stoker.backends.slurm.settings",
     "Stack": "stoker.stacks",
     "Torchrun": "stoker.launchers.torchrun",

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable
 
 if TYPE_CHECKING:
-    from stoker.core.cards import Artifact, Image, Markdown, Table
+    from stoker.core.cards import Artifact, Frame, Image, Markdown, ProgressBar, Table
     from stoker.core.flow import CaughtFailure
+    from stoker.core.secret import Secret
     from stoker.flows.checkpoint import Checkpoint
     from stoker.flows.client import (
         DataArtifact,
@@ -80,6 +81,7 @@ __all__ = [
     "Flow",
     "FlowMutator",
     "FlowSpec",
+    "Frame",
     "Image",
     "IncludeFile",
     "JSONType",
@@ -89,8 +91,10 @@ __all__ = [
     "MutableFlow",
     "MutableStep",
     "Parameter",
+    "ProgressBar",
     "Run",
     "Runner",
+    "Secret",
     "Step",
     "StepMutator",
     "Table",
@@ -143,6 +147,7 @@ _HOMES = {
     "ExecutingRun": "stoker.flows.runner",
     "Flow": "stoker.flows.client",
     "FlowMutator": "stoker.flows.mutators",
+    "Frame": "stoker.core.cards",
     "FlowSpec": "stoker.flows.spec",
     "Image": "stoker.core.cards",
     "IncludeFile": "stoker.flows.parameters",
@@ -153,9 +158,11 @@ _HOMES = {
     "MutableFlow": "stoker.flows.mutators",
     "MutableStep": "stoker.flows.mutators",
     "Parameter": "stoker.flows.parameters",
+    "ProgressBar": "stoker.core.cards",
     "Run": "stoker.flows.client",
     "Runner": "stoker.flows.runner",
     "Step": "stoker.flows.client",
+    "Secret": "stoker.core.secret",
     "StepMutator": "stoker.flows.mutators",
     "Table": "stoker.core.cards",
     "Task": "stoker.flows.client",
@@ -212,6 +219,11 @@ def _decorator(name: str) -> Any:
 
         if name in KINDS:
             return decorator(name)
+        from stoker.backends.refused import refusal
+
+        if refusal(name):
+            # `from stoker.flow import vertex` would make another message of an AttributeError.
+            raise ImportError(refusal(name))
     raise AttributeError(f"module 'stoker.flow' has no attribute '{name}'")
 
 

@@ -6,9 +6,11 @@
     orchestrator = "local"                       # a flavor, or {flavor = "local", max_workers = 4}
     step_operators.big = {flavor = "local"}      # @step(step_operator="big")
     database = "postgresql://me:${DB_PASSWORD}@db/stoker"
-    artifact_store = "file:///data/artifacts"    # or a path, seen from this file
-    container_registry = "registry.example.com/ml"
-    image_builder = "local"
+    artifact_store = "file:///data/artifacts"    # or a path, seen from this file; or "ssh://login/scratch/me/artifacts"
+    container_registry = "ghcr.io/team"          # or {uri = "…", user = "…", password = "secret:env:NAME"}
+    image_builder = "local"                      # or {flavor = "kaniko", context = "s3://…"}
+    shared = true                                # the home is its group's, not its owner's alone
+    reconnect = "10m"                            # how long a run waits for its database server when that is away
 
     [stacks.gpu-cluster.settings]                # defaults for every step: whatever @pipeline takes
     resources.cpu_count = 2
@@ -27,13 +29,21 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any, Final, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, TypeVar
 
 import attrs
 
 from stoker.core.errors import NotFound, SettingsError, UsageError, nearest
 from stoker.core.settings import Layer
-from stoker.settings.options import check_flavor, component_settings, layer_from
+from stoker.core.units import duration
+from stoker.core.values import frozen
+from stoker.settings.options import check_flavor, complete_store, component_settings, default_store, layer_from
+
+if TYPE_CHECKING:
+    from stoker.images.builders.base import BuilderChoice
+    from stoker.images.registries import ContainerRegistry
+
+T = TypeVar("T")
 
 FILE: Final = "stoker.toml"
 PYPROJECT: Final = "pyproject.toml"
@@ -49,8 +59,12 @@ STACK_KEYS: Final = (
     "database",
     "container_registry",
     "image_builder",
+    "reconnect",
     "settings",
+    "shared",
 )
+RECONNECT: Final = 600.0
+"""Ten minutes: a server's restart takes seconds, its upgrade or its failover to another machine minutes."""
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _PASSWORD = re.compile(r"(://[^/@:]*):[^/]*@")
 _SECRET_QUERY = re.compile(r"([?&][^=&]*(?:password|token|secret|key)[^=&]*=)[^&]*", re.IGNORECASE)
@@ -69,7 +83,7 @@ def _names_only(options: Mapping[str, Any]) -> str:
     return f"<{', '.join(options)}>"
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Component:
     """An orchestrator or a step operator: its backend's flavor and options, and where each option is written."""
 
@@ -78,7 +92,7 @@ class Component:
     origins: Mapping[str, str] = attrs.field(factory=dict, repr=False)
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Stack:
     """Where steps run and where things are kept. `layer` has the default settings, `path` the file it is written in."""
 
@@ -87,8 +101,14 @@ class Stack:
     step_operators: Mapping[str, Component] = attrs.field(factory=dict)
     database: str = attrs.field(default="", repr=_shown)
     artifact_store: str = attrs.field(default="", repr=_shown)
-    container_registry: str | None = None
-    image_builder: str | None = None
+    container_registry: ContainerRegistry | None = None
+    """Where images go that are built for steps on other machines."""
+    image_builder: BuilderChoice | None = None
+    """Who builds images; None for the engine of this machine."""
+    reconnect: float = RECONNECT
+    """Seconds for which a run waits for the server of its database; 0 ends it at the first lost connection."""
+    shared: bool = False
+    """Whether a home that is made is its group's, not its owner's alone."""
     layer: Layer = attrs.field(factory=lambda: Layer(origin="stack"), repr=False)
     home: Path = Path("~/.stoker")
     path: Path | None = None
@@ -133,7 +153,7 @@ def home(start: Path | None = None) -> Path:
     return Path.home() / ".stoker"
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class _File:
     """A file that was read: its stacks, and the line of every key in it."""
 
@@ -207,6 +227,11 @@ def _read(path: Path, prefix: tuple[str, ...]) -> _File | None:
     return attrs.evolve(file, stack=named, stacks=tables)
 
 
+def parse_toml(text: str) -> dict[str, Any]:
+    """A document of TOML; a `SettingsError` for what is none."""
+    return _toml(text, Path(FILE))
+
+
 def _toml(text: str, path: Path) -> dict[str, Any]:
     try:
         import tomllib
@@ -219,6 +244,10 @@ def _toml(text: str, path: Path) -> dict[str, Any]:
         line = re.search(r"at line (\d+)", str(error))
         where = f"{_relative(path)}:{line[1]}" if line else _relative(path)
         raise SettingsError(f"is not TOML: {error}", where=where) from None
+    except RecursionError:
+        raise SettingsError("it is nested too deeply", where=_relative(path)) from None
+    except ValueError as error:  # a number with more digits than Python converts
+        raise SettingsError(f"is not TOML: {error}", where=_relative(path)) from None
 
 
 def _relative(path: Path) -> str:
@@ -274,6 +303,8 @@ def _builtin(folder: Path) -> Stack:
         name=DEFAULT,
         database=f"sqlite:///{folder / 'stoker.db'}",
         artifact_store=f"file://{folder / 'artifacts'}",
+        reconnect=_reconnect(None, ""),
+        shared=_shared(None, ""),
         layer=Layer(origin="stack 'local'"),
         home=folder,
     )
@@ -284,23 +315,33 @@ def _stack(name: str, file: _File, folder: Path) -> Stack:
     for key in table:
         if key not in STACK_KEYS:
             where = file.where("stacks", name, key)
-            raise SettingsError(f"a stack has no key '{key}'{nearest(key, STACK_KEYS)}", where=where)
+            fix = f"settings of runs and steps stand below [stacks.{name}.settings]"
+            raise SettingsError(f"a stack has no key '{key}'{nearest(key, STACK_KEYS)}", where=where, fix=fix)
     builtin = _builtin(folder)
+    orchestrator = _component(file, ("stacks", name, "orchestrator"), table.get("orchestrator", THIS_MACHINE))
     operators = table.get("step_operators", {})
     if not isinstance(operators, dict):
         where = file.where("stacks", name, "step_operators")
         raise SettingsError("step_operators holds a table for each", where=where, fix="write step_operators.name = …")
     return Stack(
         name=name,
-        orchestrator=_component(file, ("stacks", name, "orchestrator"), table.get("orchestrator", THIS_MACHINE)),
+        orchestrator=orchestrator,
         step_operators={
             operator: _component(file, ("stacks", name, "step_operators", operator), entry)
             for operator, entry in operators.items()
         },
         database=_location(file, name, "database", table.get("database")) or builtin.database,
-        artifact_store=_location(file, name, "artifact_store", table.get("artifact_store")) or builtin.artifact_store,
-        container_registry=_text(file, name, "container_registry", table.get("container_registry")),
-        image_builder=_text(file, name, "image_builder", table.get("image_builder")),
+        artifact_store=complete_store(
+            orchestrator.flavor,
+            orchestrator.options,
+            _location(file, name, "artifact_store", table.get("artifact_store"))
+            or default_store(orchestrator.flavor, orchestrator.options)
+            or builtin.artifact_store,
+        ),
+        container_registry=_part(file, name, "container_registry", table.get("container_registry"), _registry),
+        image_builder=_part(file, name, "image_builder", table.get("image_builder"), _builder),
+        reconnect=_reconnect(table.get("reconnect"), file.where("stacks", name, "reconnect")),
+        shared=_shared(table.get("shared"), file.where("stacks", name, "shared")),
         layer=_defaults(file, name, table.get("settings", {})),
         home=folder,
         path=file.path,
@@ -325,11 +366,41 @@ def _component(file: _File, keys: tuple[str, ...], entry: Any) -> Component:
         raise SettingsError(error.message, where=origins.get(named, place), fix=error.fix) from None
 
 
+def _part(file: _File, name: str, key: str, value: Any, parse: Callable[[Any], T]) -> T | None:
+    """A part that is a text or a table of texts, with `${VARIABLES}` filled in."""
+    if value is None:
+        return None
+    if isinstance(value, dict):
+        filled: Any = {
+            option: _text(file, name, f"{key}.{option}", text) if isinstance(text, str) and text else text
+            for option, text in value.items()
+        }
+    else:
+        filled = _text(file, name, key, value)
+    try:
+        return parse(filled)
+    except (SettingsError, UsageError) as error:
+        raise SettingsError(error.message, where=file.where("stacks", name, key), fix=error.fix) from None
+
+
+def _registry(value: Any) -> ContainerRegistry:
+    from stoker.images.registries import ContainerRegistry
+
+    return ContainerRegistry.parse(value)
+
+
+def _builder(value: Any) -> BuilderChoice:
+    from stoker.images.builders.base import choose
+    from stoker.images.builders.registry import BUILDERS
+
+    return choose(value, BUILDERS.load)
+
+
 def _text(file: _File, name: str, key: str, value: Any) -> str | None:
     """A text with `${VARIABLES}` filled in."""
     if value is None:
         return None
-    where = file.where("stacks", name, key)
+    where = file.where("stacks", name, *key.split("."))
     if not isinstance(value, str) or not value:
         raise SettingsError(f"{key} = {value!r} is not a text", where=where)
 
@@ -354,10 +425,41 @@ def _location(file: _File, name: str, key: str, value: Any) -> str | None:
         return f"sqlite:///{path}" if key == "database" else f"file://{path}"
     if scheme == "sqlite" and not rest.startswith("//"):
         return f"sqlite:///{here / rest.removeprefix('/')}"
+    if scheme == "ssh":
+        from stoker.core.hosts import folder_elsewhere
+
+        try:
+            folder_elsewhere(text)
+        except SettingsError as error:
+            raise SettingsError(error.message, where=file.where("stacks", name, key), fix=error.fix) from None
     if scheme == "file" and not rest.startswith("/"):
         fix = f'write "file:///absolute/{rest}", or the path alone'
         raise SettingsError(f"{key} = '{text}' is no file URI", where=file.where("stacks", name, key), fix=fix)
     return text
+
+
+def _reconnect(value: Any, where: str) -> float:
+    """Seconds to wait for a database server, by `STOKER_RECONNECT`, else by the stack's file."""
+    named = os.environ.get("STOKER_RECONNECT")
+    value, where = (named, "STOKER_RECONNECT") if named else (value, where)
+    if value is None:
+        return RECONNECT
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise SettingsError(f"reconnect = {value!r} is not a duration", where=where, fix='write reconnect = "10m"')
+    try:
+        return duration(value)
+    except SettingsError as error:
+        raise SettingsError(error.message, where=where, fix=error.fix) from None
+
+
+def _shared(value: Any, where: str) -> bool:
+    """Whether the home is the group's, by `STOKER_SHARED`, else by the stack's file."""
+    named = os.environ.get("STOKER_SHARED")
+    if named:
+        value, where = {"1": True, "true": True, "0": False, "false": False}.get(named.lower(), named), "STOKER_SHARED"
+    if value is not None and not isinstance(value, bool):
+        raise SettingsError(f"shared = {value!r} is neither true nor false", where=where, fix="write shared = true")
+    return bool(value)
 
 
 def _defaults(file: _File, name: str, values: Any) -> Layer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 from tests.engine.conftest import Lab
@@ -26,6 +27,14 @@ def test_a_rule(follow: Follow) -> None:
     assert "WEA101" in lab.run("stoker", "explain")
 
 
+def test_a_component(follow: Follow) -> None:
+    lab = follow("component")
+    text = lab.run("stoker", "plan", "forecast.py", "--simulate", "1xL4;driver=550.54.15", "--explain")
+    assert "weather: weather 1.0 has code for sm_89 (L4)   (https://weather.example.com/releases)" in text
+    text = lab.run("stoker", "plan", "forecast.py", "--simulate", "1xT4;driver=550.54.15")
+    assert "weather 1.0 has no kernels for T4 (sm_75): it needs sm_80 or later" in text
+
+
 def test_a_cause(follow: Follow) -> None:
     lab = follow("cause")
     lab.run("simulate.py")
@@ -35,3 +44,23 @@ def test_a_cause(follow: Follow) -> None:
     assert "weathersim licenses" in first.failure.advice
     assert first.failure.evidence == "simulate.LicenseError: no license of weathersim is free"
     assert second.status == "succeeded"
+
+
+def test_a_kind_of_container_registry(follow: Follow) -> None:
+    lab = follow("registry")
+    stack = '[stacks.team]\ncontainer_registry = {flavor = "harbour", uri = "%s"}\n'
+    lab.write("stoker.toml", stack % "harbour.example.com/vision")
+    (team,) = [one for one in json.loads(lab.run("stoker", "stacks", "--json")) if one["name"] == "team"]
+    assert team["container_registry"] == "harbour.example.com/vision"
+    lab.write("stoker.toml", stack % "ghcr.io/vision")
+    assert "ghcr.io is not the team's harbour" in lab.run("stoker", "stacks", code=2)
+
+
+def test_an_image_builder(follow: Follow) -> None:
+    lab = follow("builder")
+    stack = '[stacks.team]\nimage_builder = {flavor = "foundry", %s = "gpu"}\n'
+    lab.write("stoker.toml", stack % "queue")
+    (team,) = [one for one in json.loads(lab.run("stoker", "stacks", "--json")) if one["name"] == "team"]
+    assert team["image_builder"] == "foundry"
+    lab.write("stoker.toml", stack % "queu")
+    assert "the team's foundry has no 'queu', did you mean 'queue'" in lab.run("stoker", "stacks", code=2)

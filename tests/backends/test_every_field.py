@@ -64,8 +64,9 @@ SITE = Site(
     bundle="/home/me/.stoker/wheels/bundle-1",
 )
 MACHINE = "4xH100,1xA100-80GB,1xA100-80GB/1g.10gb"
-DIGEST = re.compile(r"\b(?:[0-9a-f]{16}|[0-9a-f]{32}|[0-9a-f]{64})\b")
-"""Digests of all that is asked, and secrets of gangs: they change with whatever is asked, honoured or not."""
+DIGEST = re.compile(r"\b(?:[0-9a-f]{16}|[0-9a-f]{32}|[0-9a-f]{64}|train-[b-df-hj-np-tv-xz2-9]{5})\b")
+"""Digests of all that is asked, names with letters of one, and secrets of gangs: they change with whatever is asked,
+honoured or not."""
 SHORT = 110
 """Letters of what a finding says that the page has room for; of longer ones it has the reason."""
 WORDS = frozenset({"asked"})

@@ -6,7 +6,7 @@ Where a field is given does not matter to a platform: the request is the one tha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,15 @@ from tests.backends.fields import ROWS, Example
 from tests.backends.test_every_field import MACHINE, lines_of
 
 from stoker import config, pipeline, stacks, step
+from stoker.backends.aws_batch.backend import BatchBackend
 from stoker.backends.base.backend import LeasesDevices, ProvesPlacement, Services, capability
 from stoker.backends.docker.backend import DockerBackend
+from stoker.backends.kubeflow.backend import KubeflowBackend
+from stoker.backends.kubernetes.backend import KubernetesBackend
 from stoker.backends.local.backend import LocalBackend
 from stoker.backends.ray.backend import RayBackend
+from stoker.backends.sagemaker.backend import SagemakerBackend
+from stoker.backends.skypilot.backend import SkypilotBackend
 from stoker.backends.slurm.backend import SlurmBackend
 from stoker.cli import build, rendering
 from stoker.cli.plan import setting_lines
@@ -35,9 +40,14 @@ from stoker.run.session import Session
 from stoker.settings.options import component_settings, layer_from, settings_class
 
 CLASSES: Mapping[str, type] = {
+    "batch": BatchBackend,
     "docker": DockerBackend,
+    "kubeflow": KubeflowBackend,
+    "kubernetes": KubernetesBackend,
     "local": LocalBackend,
     "ray": RayBackend,
+    "sagemaker": SagemakerBackend,
+    "skypilot": SkypilotBackend,
     "slurm": SlurmBackend,
 }
 PARTS = ("orchestrator", "step_operator")
@@ -199,7 +209,9 @@ def seen_of(case: Case, folder: Path, submitted: Submitted, monkeypatch: pytest.
     made = driver.plan(called_pipeline, {}, request)
     (one,) = made.steps
     submitted.options.clear()
-    (rendered,) = rendering.render_plan(made, Session(request))
+    session = Session(request)
+    session.hint(called_pipeline)
+    (rendered,) = rendering.render_plan(made, session)
     rendered_with = options_of(case, submitted)
     submitted.requests.clear()
     submitted.options.clear()
@@ -239,35 +251,42 @@ def request_of(seen: Seen, case: Case) -> frozenset[str]:
     return frozenset(line for line in seen.rendered if shared is None or not line.startswith(shared))
 
 
-def cases(flavor: str, part: str, level: str) -> Iterator[Case]:
-    for name, example in ROWS[flavor].examples.items():
-        yield Case(flavor=flavor, part=part, level=level, name=name, example=example)
+def levels_of(number: int, *, every: bool) -> tuple[str, ...]:
+    """The levels at which a field is tried; not `every` one: a third of them, another one for each of three fields."""
+    levels = WHOLE_RUN_LEVELS + STEP_LEVELS
+    return levels if every else levels[number % 3 :: 3]
 
 
-@pytest.mark.parametrize("level", WHOLE_RUN_LEVELS + STEP_LEVELS)
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("flavor", ROWS)
 def test_all_three_agree(
-    flavor: str, part: str, level: str, submitted: Submitted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flavor: str, part: str, submitted: Submitted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long_form: bool
 ) -> None:
-    kind = settings_class(flavor)
     monkeypatch.chdir(tmp_path)
-    for case in cases(flavor, part, level):
-        whole = case.name in whole_run_fields(kind)
-        if level in STEP_LEVELS and whole:
-            with pytest.raises(SettingsError, match="for a whole run"):
-                seen_of(case, tmp_path, submitted, monkeypatch)
-            continue
-        there = seen_of(attrs.evolve(case, level="stack"), tmp_path, submitted, monkeypatch)
-        here = seen_of(case, tmp_path, submitted, monkeypatch)
-        place = f"{case.key}.{case.name}"
-        assert here.value == there.value == to_json(component_settings(flavor, case.given[case.key])[case.name]), place
-        assert case.origin in here.text, place
-        assert here.rendered == here.submitted, place
-        assert request_of(here, case) == request_of(there, case), place
-        assert here.options == there.options, place
-        if whole:
-            assert to_json(here.options[case.name]) == here.value, place
+    for number, (name, example) in enumerate(ROWS[flavor].examples.items()):
+        case = Case(flavor=flavor, part=part, level="stack", name=name, example=example)
+        there = seen_of(case, tmp_path, submitted, monkeypatch)
+        for level in levels_of(number, every=long_form):
+            agrees_at(attrs.evolve(case, level=level), there, tmp_path, submitted, monkeypatch)
+
+
+def agrees_at(case: Case, there: Seen, tmp_path: Path, submitted: Submitted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a field at a level comes to what it comes to `there`, in the stack."""
+    kind = settings_class(case.flavor)
+    whole = case.name in whole_run_fields(kind)
+    place = f"{case.key}.{case.name} at {case.level}"
+    if case.level in STEP_LEVELS and whole:
+        with pytest.raises(SettingsError, match="for a whole run"):
+            seen_of(case, tmp_path, submitted, monkeypatch)
+        return
+    here = seen_of(case, tmp_path, submitted, monkeypatch)
+    assert here.value == there.value == to_json(component_settings(case.flavor, case.given[case.key])[case.name]), place
+    assert case.origin in here.text, place
+    assert here.rendered == here.submitted, place
+    assert request_of(here, case) == request_of(there, case), place
+    assert here.options == there.options, place
+    if whole:
+        assert to_json(here.options[case.name]) == here.value, place
 
 
 DOCKER = Case(flavor="docker", part="orchestrator", level="pipeline", name="host", example=Example("tcp://a.example:1"))

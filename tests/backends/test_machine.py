@@ -53,7 +53,7 @@ def test_what_is_refused(resources: dict[str, Any], code: str, words: str) -> No
 
 
 @pytest.mark.parametrize(
-    "resources", [{}, {"cpu_count": 2, "memory": "4GB", "gpu_count": 0, "nodes": 1, "disk": "1kB", "spot": False}]
+    "resources", [{}, {"cpu_count": 2, "memory": "4GB", "gpu_count": 0, "nodes": 1, "disk": "1MB", "spot": False}]
 )
 def test_what_is_not(resources: dict[str, Any]) -> None:
     assert refused(**resources) == []

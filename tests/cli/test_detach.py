@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -15,6 +16,13 @@ from typing import Any
 
 import psutil
 import pytest
+
+from stoker import Client
+from stoker.core.errors import Away, UsageError
+from stoker.run import detaching
+from stoker.store.records import RowBatch
+from stoker.store.rows import RunRow, StepRow
+from stoker.store.store import open_store
 
 SECONDS = 120.0
 PIPELINE = """
@@ -175,6 +183,8 @@ def test_before_its_driver_begins_a_run_is_running_and_says_so(detached: Detache
     assert "running" in shown
     assert f"has not begun yet: process {driver.pid} of" in shown
     assert f"logs/{id}/driver.out" in shown
+    output = detached.stoker.project.home / "logs" / id / "driver.out"
+    assert stat.S_IMODE(output.stat().st_mode) == 0o600  # as all files of a home that is not shared
     assert detached.shown(id)["started"] is None
     assert detached.stoker.json("runs", "--status", "running")[0]["id"] == id
 
@@ -371,7 +381,7 @@ def test_a_flow(detached: Detached, way: str) -> None:
     assert run.status == "succeeded", detached.output(id)
     end = run.steps["join"].outputs
     assert end["all"].load() == ["bye a there", "bye b there", "bye c there"]
-    assert end["tags"].load() == ["night", "team"]
+    assert end["tags"].load() == ["night"]
     assert end["space"].load() == "team"
     assert run.sessions == 1
 
@@ -418,6 +428,73 @@ def test_what_is_refused_is_refused_here(detached: Detached, argv: list[str], co
     assert detached.stoker.json("runs") == []
 
 
-def test_a_flow_is_not_resumed_detached(detached: Detached) -> None:
-    detached.stoker.project.write({"flow.py": FLOW})
-    assert "--detach" in detached.stoker.project.run("flow.py", "resume", "--detach", code=2).stderr
+def test_a_flow_is_resumed_detached(detached: Detached) -> None:
+    """What the new run takes from its origin, its driver takes there."""
+    project = detached.stoker.project
+    project.write({"flow.py": FLOW}).run("flow.py", "run", "--word", "bye")
+    id = project.run("flow.py", "resume", "join", "--detach").stdout.strip()
+    run = detached.end(id)
+    assert (run.status, run.steps["greet[1]"].cached_from) == ("succeeded", f"{run.origin}/greet[1]")
+    assert run.steps["join"].status == "succeeded" and run.parameters["word"] == "bye"
+
+
+@pytest.mark.parametrize(
+    ("begun", "error", "status"),
+    [
+        (False, Away("the platform does not answer"), "failed"),
+        (True, Away("the platform does not answer"), "running"),
+        (True, UsageError("there is no such function"), "failed"),
+        (True, KeyboardInterrupt(), "cancelled"),
+    ],
+)
+def test_what_becomes_of_a_run_whose_driver_cannot_start(
+    stoker_home: Path, begun: bool, error: BaseException, status: str
+) -> None:
+    records = open_store(home=str(stoker_home)).records
+    records.create_run(RunRow(id="r", pipeline="p", created=0.0, token="t"))
+    with pytest.raises(type(error)), detaching.record_failure(records, "r", "t", begun=begun):
+        raise error
+    row = records.run("r")
+    assert row.status == status
+    assert row.error == (str(error) or "KeyboardInterrupt")
+
+
+@pytest.mark.parametrize(
+    ("starts", "settled", "lived", "again"),
+    [(1, 2, 3.0, 2), (5, 2, 3.0, None), (5, 1, 3.0, 1), (5, 2, detaching.QUICK + 1, 1)],
+    ids=["quick", "too often", "a step ended", "it drove for a while"],
+)
+def test_a_driver_that_ends_again_and_again_gives_its_run_up(
+    stoker_home: Path, starts: int, settled: int, lived: float, again: int | None
+) -> None:
+    store = open_store(home=str(stoker_home))
+    job = {"place": "Slurm job 12", "token": "t", "starts": starts, "since": 1000.0, "settled": settled}
+    row = RunRow(id="r", pipeline="p", created=0.0, token="t2", heartbeat=1000.0 + lived, driver={"pid": 1, "job": job})
+    store.records.create_run(row)
+    batch = RowBatch()
+    for position, name in enumerate("ab"):
+        batch.step(StepRow(run_id="r", key=name, name=name, position=position, status="succeeded"))
+    store.records.write(batch, run_id="r", token="t2")
+    detachment = detaching.Detachment(token="t", job="Slurm job 12")
+    assert detaching.holds(row, detachment)
+    next_start = detaching.started_again(store, row, detachment)
+    assert (next_start.starts if next_start else None) == again
+    run = Client(store=store).run("r")
+    if again is None:
+        assert run.status == "interrupted"
+        assert "its driver ended 5 times in a row" in run.error and "driver.out" in run.error
+        assert not detaching.holds(store.records.run("r"), detachment), "no later start takes it"
+
+
+def test_a_run_that_somebody_else_drove_or_cancelled_is_left_alone(stoker_home: Path) -> None:
+    store = open_store(home=str(stoker_home))
+    job = {"place": "Slurm job 12", "token": "t", "starts": 1, "since": 0.0, "settled": 0}
+    mine = RunRow(id="r", pipeline="p", created=0.0, token="t2", driver={"pid": 1, "job": job})
+    store.records.create_run(mine)
+    detachment = detaching.Detachment(token="t", job="Slurm job 12")
+    assert store.records.request_end("r", "cancel"), "while nobody drove it"
+    assert detaching.started_again(store, store.records.run("r"), detachment) is None
+    assert store.records.run("r").status == "cancelled"
+    assert detaching.started_again(store, store.records.run("r"), detachment) is None
+    assert store.records.take_over("r", expected=store.records.run("r").token, token="t3", driver={"pid": 2})
+    assert not detaching.holds(store.records.run("r"), detachment)

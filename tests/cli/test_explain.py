@@ -40,7 +40,7 @@ def test_all_are_listed_with_their_level_and_one_line() -> None:
     lines = run().splitlines()
     assert len(lines) == len(explain.sections(explain.page()))
     for line in lines:
-        assert re.fullmatch(r"STK\d{3}  (error|translated|info)\s+\S.*[^.]", line)
+        assert re.fullmatch(r"STK\d{3}  (error|warning|translated|info)\s+\S.*[^.]", line)
 
 
 def test_json() -> None:

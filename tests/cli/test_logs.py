@@ -74,6 +74,11 @@ def test_mistaken_ranks(ranked: Any) -> None:
     assert "'-1' is no rank" in told("train", "--rank=-1")
 
 
+def test_raw_lines_are_no_json(ranked: Any) -> None:
+    finished = ranked("logs", "latest", "--raw", "--json", code=2)
+    assert finished.stdout == "" and "--raw and --json" in finished.stderr
+
+
 def test_a_cached_step_names_the_run_that_computed_it(stoker: Any) -> None:
     stoker("run", "train.py")
     stoker("run", "train.py")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from typing import Any
 
 import pytest
+
+from stoker.images.layers import LayerCache, LayerContents
 
 
 @pytest.fixture
@@ -138,7 +141,7 @@ def test_cancel(stoker: Any) -> None:
     try:
         assert started.stderr is not None
         line = next(line for line in started.stderr if "begun" in line)
-        assert line.startswith("slow │")
+        assert line.partition(" ")[2] == "slow │ begun\n", "after the time"
         assert stoker("logs", "latest", "slow").stdout == "begun\n"
         assert "is asked to stop now" in stoker("cancel", "latest", "--now").stderr
         _, _ = started.communicate(timeout=60)
@@ -160,8 +163,17 @@ def test_gc(ran: Any) -> None:
     assert ran.json("gc")["runs"] == []
     assert ran.json("gc", "--keep", "1")["runs"] == would["runs"]
     assert [run["id"] for run in ran.json("runs")] == [newest]
+    images = ran.project.home / "images"
+    LayerCache(ran.project.home).put("sha256:old", LayerContents())
+    LayerCache(ran.project.home).put("sha256:new", LayerContents())
+    for file in images.iterdir():
+        os.utime(file, (0, 0))
+    assert LayerCache(ran.project.home).get("sha256:new") is not None, "a plan uses it"
+    assert ran.json("gc", "--older-than", "1d", "--dry-run")["image_layers"] == 1
+    assert "deleted 1 list of what images have" in ran("gc", "--older-than", "1d").stdout
+    assert [file.name for file in images.iterdir()] == ["sha256-new.json"]
     assert "deleted 1 run" in ran("gc", "--older-than", "0s").stdout
-    assert ran.json("runs") == []
+    assert ran.json("runs") == [] == list(images.iterdir())
 
 
 def test_time_passes() -> None:

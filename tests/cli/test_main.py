@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -180,12 +181,26 @@ def test_a_traceback_is_shown_when_asked_for(
     assert printed.endswith("error: wrong\n")
 
 
-def test_a_defect_of_ours_is_shown_with_its_traceback(raising: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_defect_of_ours_writes_a_crash_report(
+    raising: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     raising(ZeroDivisionError("oops"))
     assert invoke(["runs"]) == 4
     printed = capsys.readouterr().err
-    assert "ZeroDivisionError: oops" in printed
-    assert "inside Stoker" in printed
+    assert (
+        "error: ZeroDivisionError inside Stoker, which should not happen: 'oops'\n  fix: report what is in" in printed
+    )
+    assert "Traceback" not in printed
+    report = Path(printed.rpartition(" in ")[2].strip())
+    assert report.stat().st_mode & 0o777 == 0o600
+    assert "\nstoker runs\n" in report.read_text() and "ZeroDivisionError: oops" in report.read_text()
+    assert invoke(["--traceback", "runs"]) == 4
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert invoke(["runs"]) == 4
+    printed = capsys.readouterr().err
+    assert "ZeroDivisionError: oops" in printed and "report the lines above" in printed
 
 
 def test_a_reader_that_goes_away_is_no_error(stoker: Any) -> None:

@@ -40,9 +40,10 @@ LEFT = {
     "zenml_cleanup.py": [],
     "zenml_cuda.py": [],
     "zenml_image.py": [],
+    "zenml_kubernetes.py": [],
     "zenml_operator.py": [],
     "zenml_resources.py": [],
-    "zenml_skypilot.py": ["SkypilotAWSOrchestratorSettings"],
+    "zenml_skypilot.py": [],
 }
 """file → names that are left to do by hand"""
 WHOLE = [name for name, left in LEFT.items() if not left]
@@ -191,12 +192,13 @@ def test_what_is_left_has_lines_and_an_exit_code(project: Any) -> None:
 
 
 def test_json(project: Any) -> None:
-    shutil.copy(FILES / "zenml_skypilot.py", project.folder / "train.py")
+    text = (FILES / "zenml_skypilot.py").read_text().replace("SkypilotAWSOrchestrator", "VertexOrchestrator")
+    project.write({"train.py": text})
     document = json.loads(project.stoker("migrate", "train.py", "--json", "--diff", code=1).stdout)
     assert document["from"] == ["ZenML"] and document["changed"] and not document["written"]
     assert "+from stoker import step" in document["diff"].splitlines()
     (note,) = document["notes"]
-    assert (note["line"], note["level"], note["name"]) == (2, "by hand", "SkypilotAWSOrchestratorSettings")
+    assert (note["line"], note["level"], note["name"]) == (2, "by hand", "VertexOrchestratorSettings")
     assert "used in line 4" in note["told"]
     written = json.loads(project.stoker("migrate", "train.py", "--json", "--write", code=1).stdout)
     assert written["written"] and "diff" not in written
@@ -444,3 +446,24 @@ def test_every_target_is_there() -> None:
     for name in migration_zenml.OPTIONS.values():
         assert name in PipelineOptions.__optional_keys__
     assert hasattr(stoker, "context") and hasattr(stoker.config, "Retry")
+
+
+def test_skypilots_settings_change_their_import_and_nothing_else() -> None:
+    before = (FILES / "zenml_skypilot.py").read_text()
+    imports = (
+        ("from zenml import", "from stoker import"),
+        ("from zenml.integrations.skypilot.flavors.skypilot_orchestrator_aws_vm_flavor", IMPORTED),
+    )
+    for old, new in imports:
+        before = before.replace(old, new)
+    assert migrate_source((FILES / "zenml_skypilot.py").read_bytes(), "train.py").after.decode() == before
+    noted = of(
+        """
+        from zenml.integrations.skypilot.flavors import SkypilotGCPOrchestratorSettings
+        settings = SkypilotGCPOrchestratorSettings(cpus="2", stream_logs=False)
+        """
+    )
+    assert [(note.name, note.level) for note in noted.notes] == [("stream_logs", "by hand")]
+
+
+IMPORTED = "from stoker.integrations.skypilot.flavors"

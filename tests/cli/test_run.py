@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -35,6 +36,12 @@ def test_the_main_block_runs_with_the_command_line_on_top(stoker: Any) -> None:
     assert run["parameters"] == {"count": 3, "lr": 2.0, "broken": False}
     assert run["tags"] == ["nightly"]
     assert run["pipeline"] == "tuesday"
+
+
+def test_a_tag_with_a_control_character_is_refused_before_anything_runs(stoker: Any) -> None:
+    refused = stoker("run", "train.py", "--tag", "a\x1b]52;c;QQ==\x07", code=2)
+    assert r"a tag holds a control character: 'a\x1b]52;c;QQ==\x07'" in refused.stderr
+    assert stoker.json("runs") == []
 
 
 def test_the_script_by_itself_takes_the_same(stoker: Any) -> None:
@@ -300,3 +307,42 @@ def test_a_script_of_a_package_may_import_the_package_by_its_name(folder: str, p
     project.write({"parts/__init__.py": "", "parts/other.py": "NUMBER = 4\n", "parts/train.py": source})
     project.folder = project.folder / folder
     assert project.stoker("run", "parts/train.py" if folder == "." else "train.py").stdout == "8\n"
+
+
+LARGE = """
+    import os
+    import sys
+
+    import stoker
+    from stoker.config import Torchrun
+
+
+    @stoker.step
+    def line() -> None:
+        sys.stdout.write("\\x1e" * 3_000_000 + "\\x1e\\x00stoker-end " + "x" * 3_000_000)
+
+
+    @stoker.step(launch=Torchrun(nproc_per_node=2), environment={"TOKEN": "secret:env:TOKEN"})
+    def ranks() -> None:
+        raise ValueError(f"of {os.environ['RANK']} " + os.environ["TOKEN"] + "a" * 1_000_000)
+
+
+    @stoker.pipeline
+    def large():
+        line()
+        ranks()
+"""
+
+
+def test_a_line_and_an_exception_of_megabytes_are_cut_where_they_are_shown_and_whole_in_files(stoker: Any) -> None:
+    stoker.project.write({"large.py": LARGE})
+    finished = stoker("run", "large.py", "--failure-mode", "continue", code=1, env={"TOKEN": "a-value-to-be-masked"})
+    assert len(finished.stderr) < 1_500_000 and "left out, whole in the step's log" in finished.stderr
+    logged = stoker("logs", "latest", "line", "--raw").stdout
+    assert logged.count("\x1e") == 3_000_001 and logged.count("x") == 3_000_000
+    assert re.search(r"98\d\.\d KB left out, whole in the attempt's error\.txt", finished.stderr)
+    (path,) = {row.partition("whole: ")[2] for row in stoker("show", "latest").stdout.splitlines() if "whole: /" in row}
+    with open(path, encoding="utf-8") as file:
+        whole = file.read()
+    assert "a" * 1_000_000 in whole and "ValueError: of " in whole and "***env:TOKEN***" in whole
+    assert "a-value-to-be-masked" not in whole + finished.stderr

@@ -101,8 +101,9 @@ def test_mistakes(words: list[str], message: str, two: Any) -> None:
 
 
 def test_a_platform_that_is_not_here(two: Any) -> None:
-    finished = two("run", "train.py", "--with", "kubernetes:gpu=2", code=3)
-    assert "STK190 error: --with kubernetes:gpu=2" in finished.stderr
+    finished = two("run", "train.py", "--with", "batch:gpu=2", code=2)
+    assert "--with batch:gpu=2: it is to run on batch, of which stack" in finished.stderr
+    assert 'write orchestrator = {flavor = "batch"} in it' in finished.stderr
     assert "STK103" not in finished.stderr, "what this machine lacks does not matter there"
 
 

@@ -53,6 +53,14 @@ def test_newest_first_in_pages(book: Any) -> None:
     assert len(book.client.runs(limit=None)) == 67
 
 
+def test_pages_stay_the_same_while_runs_are_added(book: Any) -> None:
+    made = [book.run(created=1_763_894_400.123456789 - 5 + number) for number in range(5)]  # finer than a datetime
+    first = book.client.runs(limit=2)
+    book.run(created=1_763_894_500.0)
+    assert ids(book.client.runs(limit=2, before=first[-1])) == made[2:0:-1]
+    assert book.client.runs(before=book.client.run(made[0])) == []
+
+
 def test_filters(book: Any) -> None:
     train = book.run(pipeline="train", tags=("nightly", "v1"))
     other = book.run(pipeline="other", tags=("nightly",), status="failed")
@@ -62,6 +70,11 @@ def test_filters(book: Any) -> None:
     assert ids(book.client.runs(tag="nightly")) == [other, train]
     assert ids(book.client.runs(tag="night")) == []
     assert ids(book.client.runs(pipeline="train", status="failed")) == [both]
+    cluster = book.run(pipeline="train", stack="cluster")
+    assert ids(book.client.runs(stack="cluster")) == [cluster]
+    assert ids(book.client.runs(text="NIGHT")) == [other, train]
+    running = book.run(status="running", stack="cluster")
+    assert ids(book.client.runs(status="running", stack="cluster", before=book.client.run(book.run()))) == [running]
 
 
 def test_since(book: Any) -> None:

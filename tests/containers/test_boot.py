@@ -3,99 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.containers.box import Box
 
 from stoker.core.bootspec import BootSpec
 from stoker.core.codec import from_json
-from stoker.core.protocol import MARK, WorkerEvent
-from stoker.images import context
-from stoker.store.blobs import Blobs
+from stoker.core.metrics import MetricBook
+from stoker.core.protocol import MARK, METRICS, WorkerEvent
 from stoker.worker.boot import _parts, relocate
-
-CODE = """
-import os, subprocess, sys, time
-
-def fine():
-    print("fine", flush=True)
-    return os.getcwd()
-
-def fails():
-    raise ValueError("as it should")
-
-def slow():
-    try:
-        print("slow", flush=True)
-        time.sleep(60)
-    finally:
-        print("ended", flush=True)
-
-def leaves_a_child():
-    subprocess.Popen(["sleep", "600"], start_new_session=True)
-
-def dies():
-    os.abort()
-"""
-
-
-class Box:
-    """A folder with code, a store and a document for the program."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.code = folder / "project"
-        (self.code / "inner").mkdir(parents=True)
-        (self.code / "inner" / "steps.py").write_text(CODE)
-        self.blobs = Blobs(str(folder / "artifacts"))
-        package = context.package(self.code)
-        with self.blobs.writer() as writer:
-            context.write(package, writer)  # type: ignore[arg-type]  # it has what is written to
-        self.package = package
-
-    def spec(self, function: str, **more: Any) -> Path:
-        source = {"kind": "script", "module": "steps", "qualname": function, "digest": ""}
-        source |= {"path": str(self.code / "inner/steps.py"), "root": str(self.code / "inner")}
-        outputs = ["output"] if function == "fine" else []
-        step = {"name": function, "source": source, "outputs": outputs, "unpack": False, "split": [], "environment": {}}
-        job = {"job": f"r/{function}/1", "step": 0, "inputs": {}, "timed": True}
-        document = {
-            "version": 1,
-            "job": job,
-            "step": step,
-            "blobs": self.blobs.uri,
-            "package": self.package.digest,
-            "root": str(self.package.root),
-            "folder": str(self.code),
-            "path": [],
-            "checkpoints": "",
-            "environment": {},
-            "grace": 5.0,
-            **more,
-        }
-        path = self.folder / "job" / "job.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(document))
-        return path
-
-    def start(self, spec: Path) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "stoker.worker.boot", str(spec)],
-            env={**os.environ, "TMPDIR": str(self.folder)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def result(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / "job" / "result.json").read_text())
-        return found
 
 
 @pytest.fixture
@@ -112,7 +31,7 @@ def test_a_job_runs_in_the_unpacked_package(box: Box) -> None:
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stderr
     assert lines(stdout) == ["fine"]
-    assert stdout.startswith(f'{MARK}{{"kind":"up"}}\n')
+    assert stdout.startswith(f'{MARK}{{"kind":"up","time":')
     assert '"kind":"began"' in stdout
     where = Path(box.result()["outputs"]["output"]["i"])
     assert where.name == box.package.digest[:16]
@@ -166,7 +85,7 @@ def test_a_package_that_is_not_there_is_told_as_a_result(box: Box) -> None:
     process.communicate(timeout=60)
     result = box.result()
     assert process.returncode == 1
-    assert result["cause"] == "input-error"
+    assert result["cause"] == "damaged-input"
     assert "f" * 64 in result["error"]["message"]
 
 
@@ -175,6 +94,24 @@ def test_a_document_that_is_not_there_is_told_on_stderr(box: Box) -> None:
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "is not mounted, or another one" in stderr
+
+
+def test_what_a_step_logs_of_itself_travels_in_short_lines_without_secrets(box: Box) -> None:
+    path = box.spec("logs_metrics")
+    document = json.loads(path.read_text())
+    document["job"]["secrets"] = {"env:TOKEN": "a-secret-value"}
+    path.write_text(json.dumps(document))
+    stdout, stderr = box.start(path).communicate(timeout=60)
+    assert box.result()["ok"], stderr
+    events = [json.loads(line.removeprefix(MARK)) for line in stdout.split("\n") if line.startswith(MARK)]
+    rows = [row for event in events if event["kind"] == METRICS for row in event["data"]["rows"]]
+    book = MetricBook()
+    book.add(rows)
+    assert book.series["loss", 0].low == book.series["loss", 0].last
+    assert list(book.series["number", 0].values) == list(range(500))
+    assert book.facts["name"] == "a" and "a-secret-value" not in stdout
+    assert max(map(len, stdout.split("\n"))) < 1 << 15
+    assert not list(box.folder.glob("stoker-metrics-*"))
 
 
 def test_paths_below_the_root_are_moved_and_no_others(box: Box) -> None:

@@ -71,10 +71,6 @@ def test_what_a_container_gets(bench: Bench, tmp_path: Path, monkeypatch: Any) -
         secrets={"token": "env:STOKER_TEST_TOKEN"},
         run_options={"extra_hosts": {"elsewhere": "10.0.0.1"}},
     )
-    for folder in (bench.blobs.uri, bench.site.scratch, bench.site.checkpoints):
-        Path(folder).mkdir(exist_ok=True)
-        os.chown(folder, 4711, 4711)
-    os.chmod(tmp_path, 0o755)
     job = bench.job(
         "surroundings", environment={"WORD": "a b"}, resources=ResourceSettings(shared_memory="300MiB", cpu_count=1)
     )
@@ -93,7 +89,7 @@ def test_what_a_container_gets(bench: Bench, tmp_path: Path, monkeypatch: Any) -
     assert found["mounted"] == ["table.csv"]
     assert found["network"] == ["lo"]
     stored = [path for path in Path(bench.blobs.uri).rglob("*") if path.is_file()]
-    assert {path.stat().st_uid for path in stored} == {4711}
+    assert {path.stat().st_uid for path in stored} == {os.getuid()}
 
 
 def test_files_belong_to_whoever_started_the_run(bench: Bench) -> None:
@@ -128,7 +124,7 @@ def test_cancel_insists_when_the_grace_is_over(bench: Bench, engine: Engine) -> 
 
 def test_submitting_twice_starts_once(bench: Bench, tmp_path: Path, engine: Engine) -> None:
     backend = bench.backend()
-    flag = tmp_path / "scratch" / "flag"
+    flag = bench.flags / "flag"
     job = bench.job("waits", inputs={"path": str(flag)})
     backend.submit(job)
     backend.submit(job)
@@ -192,7 +188,7 @@ def dropped(bench: Bench, backend: DockerBackend) -> None:
 
 
 def test_a_running_orphan_is_adopted(bench: Bench, engine: Engine, tmp_path: Path) -> None:
-    flag = tmp_path / "scratch" / "flag"
+    flag = bench.flags / "flag"
     inputs = {"path": str(flag)}
     dead = bench.backend()
     first = bench.job("waits", inputs=inputs)
@@ -210,7 +206,7 @@ def test_a_running_orphan_is_adopted(bench: Bench, engine: Engine, tmp_path: Pat
 
 
 def test_the_result_of_an_orphan_that_is_over_is_taken(bench: Bench, engine: Engine, tmp_path: Path) -> None:
-    flag = tmp_path / "scratch" / "flag"
+    flag = bench.flags / "flag"
     inputs = {"path": str(flag)}
     dead = bench.backend()
     first = bench.job("waits", inputs=inputs)
@@ -231,7 +227,7 @@ def test_an_orphan_with_other_inputs_is_removed(bench: Bench, engine: Engine, tm
     dead.submit(first)
     bench.until(dead, lambda: "waiting" in bench.texts(first))
     dropped(bench, dead)
-    flag = tmp_path / "scratch" / "now"
+    flag = bench.flags / "now"
     flag.write_text("")
     status = bench.over(bench.backend(), bench.job("waits", attempt=2, inputs={"path": str(flag)}))
     assert bench.output(status) == "seen"
@@ -285,7 +281,7 @@ def test_a_gang_gets_a_network_of_its_own(bench: Bench, engine: Engine) -> None:
 
 def test_what_stands_behind_another_job_waits_for_a_container(bench: Bench, engine: Engine, tmp_path: Path) -> None:
     backend = bench.backend()
-    flag = tmp_path / "scratch" / "flag"
+    flag = bench.flags / "flag"
     first = bench.job("waits", inputs={"path": str(flag)})
     backend.submit(first)
     bench.until(backend, lambda: "waiting" in bench.texts(first))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from tests.containers.bench import Bench
+from tests.containers.test_runs import containers  # noqa: F401  # a fixture
 
 from stoker.backends.base.backend import Services
 from stoker.backends.base.leasing import Leasing
@@ -15,6 +17,25 @@ from stoker.devices.leases import Ledger
 from stoker.devices.simulate import parse_simulation
 from stoker.worker.processes import this_process
 
+TRAIN = """
+from stoker import context, pipeline, step
+from stoker.config import DockerSettings, ResourceSettings
+
+@step(resources=ResourceSettings(gpu_count=1), cache=False)
+def train() -> str:
+    return context.devices[0].uuid
+
+@step(resources=ResourceSettings(gpu_count=1), cache=False)
+def further(first: str) -> str:
+    return context.devices[0].uuid
+
+@pipeline(settings={"docker": DockerSettings(parent_image="BASE", skip_build=True)})
+def once():
+    further(train())
+
+if __name__ == "__main__":
+    once()
+"""
 CARDS = tuple(
     Device(
         kind="nvidia",
@@ -84,9 +105,21 @@ def test_simulated_devices_are_leased_proved_and_watched(bench: Bench) -> None:
     assert samples[-1]["why"] in ("gone", "told")
 
 
+def test_a_faulty_device_is_left_out(containers: Any, base_image: str) -> None:  # noqa: F811
+    first, second = (device.uuid for device in parse_simulation("2xH100").devices)
+    containers.write({"train.py": TRAIN.replace("BASE", base_image)})
+    done = containers.run("train.py", env={"STOKER_SIMULATE": "2xH100;bad=0"}, timeout=240.0)
+    assert f"train: device {first} is left out for the rest of this run: gpu-hardware" in done.stderr
+    run = containers.client().run("last")
+    attempts = run.steps["train"].attempts
+    assert [attempt.status for attempt in attempts] == ["failed", "succeeded"]
+    assert first in attempts[0].failure.message and run.steps["train"].output.load() == second
+    assert run.steps["further"].output.load() == second and len(run.steps["further"].attempts) == 1
+
+
 def test_a_job_waits_until_devices_are_free(bench: Bench, tmp_path: Path) -> None:
     backend = bench.backend(services=Services(leasing=leasing(bench, parse_simulation("1xH100-80GB"))))
-    flag = tmp_path / "scratch" / "flag"
+    flag = bench.flags / "flag"
     one = ResourceSettings(gpu_count=1)
     first = bench.job("waits", inputs={"path": str(flag)}, resources=one)
     second = bench.job("waits", key="second", inputs={"path": str(flag)}, resources=one)

@@ -13,6 +13,7 @@ from tests.servers.containers import Engine
 from stoker.core.settings import ResourceSettings
 from stoker.images import context
 from stoker.store.blobs import Blobs
+from stoker.store.checkpoints import Checkpoints, step_place
 
 
 @pytest.fixture
@@ -59,6 +60,26 @@ def test_a_death_is_explained_there_too(far: Bench) -> None:
 def test_a_gang_meets_in_the_store(far: Bench) -> None:
     status = far.over(far.backend(), far.job("surroundings", resources=ResourceSettings(nodes=2)))
     assert status.state == "succeeded", (status, far.lines)
+
+
+def test_another_attempt_goes_on_from_the_checkpoint_of_a_container_that_is_gone(far: Bench, engine: Engine) -> None:
+    saved = f"{step_place(far.blobs.uri, 'r1', 'trains')}/node-0/saved".removeprefix("local://")
+    backend = far.backend()
+    killed = far.job("trains", inputs={"saved": saved})
+    assert far.over(backend, killed).state == "failed"
+    assert engine.run("ps", "--all", "--quiet").stdout == ""
+    again = far.job("trains", inputs={"saved": saved}, attempt=2)
+    assert far.output(far.over(backend, again)) == "by attempt 1"
+    assert any("checkpoints restored: 1 files" in text for text in far.texts(again, "stderr"))
+    checkpoints = Checkpoints(str(far.site.checkpoints), far.blobs.uri)
+    assert checkpoints.size("r1") > 0
+    checkpoints.copy("r1", "r2", "trains")  # what `stoker resume` of a flow does
+    resumed = far.job("trains", inputs={"saved": saved}, run="r2")
+    assert far.output(far.over(backend, resumed)) == "by attempt 1"
+    for run in ("r1", "r2"):
+        checkpoints.delete(run)
+        assert checkpoints.size(run) == 0
+    checkpoints.delete("r1")
 
 
 def test_what_such_an_engine_cannot_do_is_found_before_the_run(far: Bench) -> None:

@@ -10,7 +10,7 @@ from tests.servers.containers import Engine
 STACK = """
 stack = "engine"
 [stacks.engine]
-orchestrator = {flavor = "docker", network = "host"}
+orchestrator = {flavor = "docker", network = "host", mounts = ["FLAGS"]}
 [stacks.engine.settings.docker]
 parent_image = "BASE"
 skip_build = true
@@ -43,13 +43,15 @@ def test_a_flow_runs_and_resumes_in_containers(
     project: Any, engine: Engine, base_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", engine.socket)
-    project.write({"stoker.toml": STACK.replace("BASE", base_image), "boxed.py": FLOW})
-    flag = project.home / "scratch" / "flag"
+    flag = project.folder / "flags" / "flag"
+    flag.parent.mkdir()
+    stack = STACK.replace("BASE", base_image).replace("FLAGS", str(flag.parent))
+    project.write({"stoker.toml": stack, "boxed.py": FLOW})
     failed = project.run("boxed.py", "run", "--flag", str(flag), code=1)
     assert "not yet" in failed.stderr, failed.stderr
     flag.touch()
     project.run("boxed.py", "resume")
-    (run,) = project.client().runs()
-    assert run.status == "succeeded"
+    run, origin = project.client().runs()
+    assert (run.status, run.origin, origin.status) == ("succeeded", origin.id, "failed")
     assert [line.text.startswith("made in ") for line in run.steps["end"].logs()][-1:] == [True]
-    assert len(run.steps["start"].attempts) == 1
+    assert (run.steps["start"].status, len(origin.steps["start"].attempts)) == ("cached", 1)

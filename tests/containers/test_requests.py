@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 import pytest
+from docker.errors import DockerException
 
 from stoker.backends.base import messages
 from stoker.backends.base.output import Reader
@@ -17,7 +18,9 @@ from stoker.backends.base.secrets import contents, credentials
 from stoker.backends.docker import requests as containers
 from stoker.backends.docker.backend import DockerBackend, device_files
 from stoker.backends.docker.check import check
-from stoker.backends.docker.requests import EngineFacts, container_requests
+from stoker.backends.docker.engines import Engine, EngineGone
+from stoker.backends.docker.leftovers import _left_text
+from stoker.backends.docker.requests import EngineFacts, container_requests, warm_request
 from stoker.backends.docker.settings import ContainerSettings
 from stoker.core.codec import to_json
 from stoker.core.devices import Device, Lease
@@ -26,6 +29,7 @@ from stoker.core.plan import Capacity, Job, Site, StepPlan
 from stoker.core.protocol import MARK, WorkerEvent
 from stoker.core.settings import DockerSettings, ResourceSettings, StepSettings
 from stoker.core.source import FunctionSource
+from stoker.launchers.options import resolve_launch
 from stoker.vendors.base import ContainerNeeds
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -39,7 +43,7 @@ SITE = Site(
     code_root="/home/me/project",
     bundle="/home/me/.stoker/wheels/bundle-1",
 )
-FACTS = EngineFacts(user="1000:1000")
+FACTS = EngineFacts(user="1000:1000", store=SITE.artifacts)
 
 
 def job(name: str = "train", *, attempt: int = 1, key: str = "", **settings: Any) -> Job:
@@ -245,6 +249,12 @@ def test_an_engine_elsewhere_needs_a_store_elsewhere() -> None:
     assert codes(asks, room=None, artifacts="s3://bucket") == ["STK147 translated", "STK141 error"]
 
 
+def test_a_read_only_root_on_an_engine_elsewhere_is_refused() -> None:
+    settings = ContainerSettings(run_options={"read_only": True})
+    assert codes(job(), settings) == []
+    assert codes(job(), settings, room=None, artifacts="s3://bucket") == ["STK240 error"]
+
+
 def test_sources_that_are_not_there_are_found_before_the_run(monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.delenv("NO_SUCH_TOKEN", raising=False)
     settings = ContainerSettings(
@@ -358,7 +368,7 @@ def test_messages_are_taken_out() -> None:
     lines, messages = told(reader, ("stdout", up + b"hello\n" + began[:7]), ("stdout", began[7:] + fake))
     assert reader.up
     assert lines == [("stdout", "hello"), ("stdout", f"{MARK}no message")]
-    assert messages == [WorkerEvent(kind="began", time=5.0)]
+    assert messages == [WorkerEvent(kind="up"), WorkerEvent(kind="began", time=5.0)]
 
 
 def test_what_was_read_before_a_break_is_passed_over() -> None:
@@ -367,3 +377,80 @@ def test_what_was_read_before_a_break_is_passed_over() -> None:
     reader.restart()
     lines, _ = told(reader, ("stdout", b"on"), ("stdout", b"e\ntwo\nthree\n"))
     assert lines == [("stdout", "two"), ("stdout", "three")]
+
+
+def test_one_container_that_stays_is_said_in_the_singular() -> None:
+    assert _left_text("r1", [False]).startswith("1 container of run r1 stays, running: ")
+    assert "`stoker resume r1` adopts it" in _left_text("r1", [True])
+    assert _left_text("r1", [True, False]).startswith("2 containers of run r1 stay, 1 of them running: ")
+
+
+def test_an_engine_that_is_not_there_is_said_in_the_systems_words() -> None:
+    with pytest.raises(EngineGone) as caught, Engine("unix:///none.sock")._translate_errors("connect"):
+        try:
+            raise FileNotFoundError(2, "No such file or directory")
+        except OSError as error:
+            raise DockerException("Error while fetching server API version") from error
+    assert caught.value.message.endswith("does not answer (to connect): No such file or directory")
+
+
+OWN: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    # why: the step's settings, the container's, a word of the reason
+    "devices": ({"resources": ResourceSettings(gpu_count=1)}, {}, "devices"),
+    "nodes": ({"resources": ResourceSettings(nodes=2)}, {}, "nodes"),
+    "ranks": ({"launch": resolve_launch({"launcher": "torchrun"})}, {}, "ranks"),
+    "a fresh process": ({"isolation": "fresh"}, {}, "isolation"),
+    "secrets": ({}, {"secrets": {"token": "env:PATH"}}, "secrets"),
+    "kept": ({}, {"keep": True}, "keep"),
+    "others' processes": ({}, {"run_options": {"pid_mode": "host"}}, "pid_mode"),
+}
+
+
+@pytest.mark.parametrize("why", OWN)
+def test_a_step_that_needs_its_own_container_is_refused_one_that_it_should_share(why: str) -> None:
+    settings, container, word = OWN[why]
+    step = job(**settings).step
+    for reuse, expected in (("auto", []), (False, []), (True, ["STK254"])):
+        found = check(step, ContainerSettings(reuse=reuse, **container), SITE, ROOM, leases=True)
+        told = [finding for finding in found if finding.code == "STK254"]
+        assert [finding.code for finding in told] == expected
+        assert all(word in str(finding) for finding in told)
+    shared = ContainerSettings(reuse=True)
+    assert not list(check(job().step, shared, SITE, ROOM, leases=True))
+    assert [one.code for one in check(job().step, shared, SITE, None, leases=True)][-1] == "STK254"
+
+
+def test_jobs_of_one_shape_differ_in_what_is_their_own_alone() -> None:
+    def shape(one: Job, number: int = 1, **settings: Any) -> str:
+        given = ContainerSettings(**settings)
+        return warm_request(one, number, site=SITE, settings=given, facts=FACTS).shape
+
+    plain = shape(job())
+    assert plain == shape(job("other", attempt=3)) == shape(job(timeout=5.0)) == shape(job(), 27)
+    others = [
+        shape(job(resources=ResourceSettings(memory="1GiB"))),
+        shape(job(resources=ResourceSettings(cpu_count=1))),
+        shape(job(environment={"WORD": "x"})),
+        shape(attrs.evolve(job(), step=attrs.evolve(job().step, image="another"))),
+        shape(job(), user="1:1"),
+        shape(job(), network="host"),
+        shape(job(), mounts=["/data"]),
+        shape(job(), run_options={"pids_limit": 5}),
+        shape(job(), idle_after=5),
+        shape(job(), python="/usr/bin/python3"),
+    ]
+    assert len({plain, *others}) == 1 + len(others)
+
+
+def test_folders_that_a_mount_brings_are_not_emptied() -> None:
+    def emptied(**settings: Any) -> tuple[str, ...]:
+        given = ContainerSettings(**settings)
+        return warm_request(job(), 1, site=SITE, settings=given, facts=FACTS).pool.emptied
+
+    assert emptied() == ("/tmp", "/var/tmp", "/dev/shm")
+    assert emptied(mounts=["/data:/tmp"]) == ("/var/tmp", "/dev/shm")
+    assert emptied(mounts=["/data:/var", "/x:/dev/"]) == ("/tmp",)
+    assert emptied(mounts=["/data:/tmp/data", "/y:/tmpfiles"]) == ("/tmp", "/var/tmp", "/dev/shm"), (
+        "it was there before"
+    )
+    assert emptied(run_options={"ipc_mode": "host"}) == ("/tmp", "/var/tmp")

@@ -17,7 +17,7 @@ from tests.servers.containers import Engine
 STACK = """
 stack = "engine"
 [stacks.engine]
-orchestrator = {flavor = "docker", network = "host"}
+orchestrator = {flavor = "docker", network = "host", mounts = ["FLAGS"]}
 """
 
 PIPELINE = """
@@ -53,7 +53,10 @@ def numbers(n):
 def containers(project: Any, engine: Engine, base_image: str, monkeypatch: Any) -> Any:
     """A project whose stack is the engine."""
     monkeypatch.setenv("DOCKER_HOST", engine.socket)
-    project.write({"stoker.toml": STACK, "train.py": PIPELINE.replace("BASE", base_image), "helper.py": HELPER})
+    flags = project.folder / "flags"
+    flags.mkdir()
+    stack = STACK.replace("FLAGS", str(flags))
+    project.write({"stoker.toml": stack, "train.py": PIPELINE.replace("BASE", base_image), "helper.py": HELPER})
     return project
 
 
@@ -95,10 +98,10 @@ def names(engine: Engine, *more: str) -> list[str]:
     return engine.run("ps", *more, "--format", "{{.Names}}").stdout.split()
 
 
-def eventually(done: Any, seconds: float = 60.0) -> Any:
+def eventually(done: Any, seconds: float = 180.0) -> Any:
     end = time.monotonic() + seconds
     while not (found := done()):
-        assert time.monotonic() < end
+        assert time.monotonic() < end, "it never came"
         time.sleep(0.05)
     return found
 
@@ -107,7 +110,7 @@ def eventually(done: Any, seconds: float = 60.0) -> Any:
 def test_resume_takes_over_what_a_killed_driver_left(
     containers: Any, engine: Engine, base_image: str, over: bool
 ) -> None:
-    flag = containers.home / "scratch" / "flag"
+    flag = containers.folder / "flags" / "flag"
     containers.write({"long.py": LONG.replace("BASE", base_image)})
     driver = subprocess.Popen(
         [sys.executable, "long.py", str(flag)],
@@ -197,36 +200,164 @@ def test_an_image_is_built_once_and_brings_the_worker(containers: Any, engine: E
     assert "built the image" not in again.stderr
 
 
-def test_gc_removes_what_is_dead_and_nothing_else(containers: Any, engine: Engine, base_image: str) -> None:
-    containers.write({"long.py": LONG.replace("BASE", base_image)})
-    flag = containers.home / "scratch" / "flag"
+def test_a_tag_that_was_moved_since_the_last_run_is_told(containers: Any, engine: Engine, base_image: str) -> None:
+    containers.write({"train.py": PIPELINE.replace("BASE", "localhost/moving:1")})
+    engine.run("tag", base_image, "localhost/moving:1")
+    assert "STK211" not in containers.stoker("plan", "train.py").stdout
+    assert containers.run("train.py").returncode == 0
+    assert "STK211" not in containers.stoker("plan", "train.py").stdout
+    engine.run("build", "--tag", "localhost/moving:1", "-", input=f"FROM {base_image}\nENV MOVED=1\n".encode())
+    planned = containers.stoker("plan", "train.py").stdout
+    assert "STK211" in planned and "its tag was moved" in planned
+    assert containers.run("train.py").returncode == 0
+    assert "STK211" not in containers.stoker("plan", "train.py").stdout
+
+
+TWICE = """
+import os, time
+from pathlib import Path
+from stoker import pipeline, step
+from stoker.config import DockerSettings, ResourceSettings
+
+@step(cache=False, resources=ResourceSettings(cpu_count=0.1))
+def wait(flag: str, number: int) -> str:
+    Path(f"{flag}-{number}-waits").touch()
+    while not os.path.exists(f"{flag}-{number}"):
+        time.sleep(0.05)
+    with open(flag + "-ran", "a") as file:
+        file.write(f"{number} ")
+    return "long " * 5000 + str(number)
+
+@pipeline(settings={"docker": DockerSettings(parent_image="BASE", skip_build=True)})
+def long(flag: str):
+    return [wait(flag, number) for number in range(3)]
+
+if __name__ == "__main__":
+    import sys
+    long(sys.argv[1])
+"""
+
+
+@pytest.fixture(params=["false", '"auto"'], ids=["containers of their own", "containers that take several"])
+def killed(containers: Any, engine: Engine, base_image: str, request: Any) -> tuple[Any, Path, str]:
+    """A project with an interrupted run: in one container a step has ended well, in two they still run."""
+    containers.write({"twice.py": TWICE.replace("BASE", base_image)})
+    stack = (containers.folder / "stoker.toml").read_text().replace("mounts", f"reuse = {request.param}, mounts")
+    containers.write({"stoker.toml": stack})
+    flag = containers.folder / "flags" / "flag"
     driver = subprocess.Popen(
-        [sys.executable, "long.py", str(flag)],
+        [sys.executable, "twice.py", str(flag)],
         cwd=containers.folder,
-        env={**os.environ, "STOKER_HOME": str(containers.home), "STOKER_SIMULATE": "1xH100"},
+        env={**os.environ, "STOKER_HOME": str(containers.home)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    container = eventually(lambda: names(engine))[0]
-    eventually(lambda: "waiting" in engine.run("logs", container).stdout)
-    driver.send_signal(signal.SIGKILL)
-    driver.wait()
-    home = f"{containers.home}/scratch"
+    try:
+        eventually(lambda: len(list(flag.parent.glob("flag-*-waits"))) == 3)
+        assert len(names(engine)) == 3
+    finally:
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+    Path(f"{flag}-0").touch()
+    eventually(lambda: list((containers.home / "scratch" / "containers").glob("**/result.json")))
+    eventually(lambda: request.param != "false" or len(names(engine)) == 2)
+    return containers, flag, json.loads(containers.stoker("runs", "--json").stdout)[0]["id"]
+
+
+def times_run(flag: Path) -> list[str]:
+    return sorted(Path(f"{flag}-ran").read_text().split())
+
+
+def test_gc_takes_nothing_of_an_interrupted_run_but_by_force_and_then_keeps_results(
+    killed: Any, engine: Engine, base_image: str
+) -> None:
+    project, flag, run = killed
+    home = f"{project.home}/scratch"
     engine.run("create", "--name", "of-others", "--label", "stoker=step", "--label", "stoker.home=/x", base_image)
     engine.run(
         *("create", "--name", "dead", "--label", "stoker=step", "--label", f"stoker.home={home}"),
         *("--label", "stoker.run=long-gone", base_image),
     )
     try:
-        told = json.loads(containers.stoker("gc", "--dry-run", "--json").stdout)
-        assert told["containers"] == 1
-        assert sorted(names(engine, "--all")) == sorted([container, "of-others", "dead"])
-        containers.stoker("gc")
-        # The orphan still runs, and `stoker resume` may want it.
-        assert sorted(names(engine, "--all")) == sorted([container, "of-others"])
-        flag.write_text("")
-        eventually(lambda: names(engine) == [])
-        assert json.loads(containers.stoker("gc", "--json").stdout)["containers"] == 1
+        ours = sorted(set(names(engine, "--all")) - {"of-others", "dead"})
+        told = project.stoker("gc", "--dry-run", "--json")
+        assert json.loads(told.stdout)["containers"] == 1
+        assert f"3 containers of run {run} stay, 2 of them running" in told.stderr
+        assert "dead" in names(engine, "--all")
+        # Also where somebody wants old runs to go: this one holds what has not been adopted.
+        kept = project.stoker("gc", "--older-than", "0s", "--json")
+        assert f"run {run} stays" in kept.stderr
+        assert sorted(names(engine, "--all")) == sorted([*ours, "of-others"])
+        forced = json.loads(project.stoker("gc", "--force", "--json").stdout)
+        assert forced["containers"] == 3
         assert names(engine, "--all") == ["of-others"]
+        Path(f"{flag}-1").touch()
+        Path(f"{flag}-2").touch()
+        project.stoker("resume", run)
+        assert times_run(flag) == ["0", "1", "2"], "what was done is not computed again"
+        steps = project.client().run(run).steps
+        assert [steps[name].output.load()[-1] for name in ("wait", "wait_2", "wait_3")] == ["0", "1", "2"]
+        assert not list((project.home / "scratch" / "containers").iterdir())
+        assert not list((project.home / "artifacts" / "jobs").iterdir())
     finally:
         engine.run("rm", "--force", "of-others")
+
+
+def test_cancel_ends_what_a_killed_driver_left_and_resume_finds_what_was_done(killed: Any, engine: Engine) -> None:
+    project, flag, run = killed
+    said = project.stoker("cancel", run).stderr
+    assert "ended 2 jobs that it left running" in said
+    assert names(engine, "--all") == []
+    assert "nothing of it runs any more" in project.stoker("cancel", run, "--now").stderr
+    Path(f"{flag}-1").touch()
+    Path(f"{flag}-2").touch()
+    project.stoker("resume", run)
+    assert times_run(flag) == ["0", "1", "2"]
+
+
+SECRET = """
+import os, time
+from stoker import Secret, pipeline, step
+from stoker.config import DockerSettings
+
+@step(cache=False, environment={"HF": Secret.env("HF_TOKEN")})
+def use(token: str) -> int:
+    assert token == os.environ["HF"] and token.startswith("hf_")
+    print("token", token, flush=True)
+    while not os.path.exists("/tmp/go"):
+        time.sleep(0.05)
+    raise ValueError(token)
+
+@pipeline(settings={"docker": DockerSettings(parent_image="BASE", skip_build=True)})
+def keeps(token: str = Secret.env("HF_TOKEN")):
+    use(token)
+
+if __name__ == "__main__":
+    keeps()
+"""
+
+
+def test_a_secret_is_in_no_request_and_in_no_log(
+    containers: Any, engine: Engine, base_image: str, tmp_path: Path
+) -> None:
+    value = "hf_secret_of_docker_01"
+    containers.write({"keeps.py": SECRET.replace("BASE", base_image)})
+    environment = {**os.environ, "STOKER_HOME": str(containers.home), "HF_TOKEN": value}
+    driver = subprocess.Popen(
+        [sys.executable, "keeps.py"], cwd=containers.folder, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    assert driver.stderr is not None
+    first = driver.stderr.readline()
+    while "token" not in first:
+        first = driver.stderr.readline()
+    assert "token ***env:HF_TOKEN***" in first
+    container = engine.run("ps", "--quiet").stdout.split()[0]
+    beside = containers.stoker("exec", "last", "use", "--", "sh", "-c", 'echo "HF=$HF"; ls /.dockerenv; exit 5', code=5)
+    assert beside.stdout.split() == ["HF=secret:env:HF_TOKEN", "/.dockerenv"]
+    assert "in use" in containers.stoker("dump", "last", "use").stdout
+    assert value not in engine.run("inspect", container).stdout + engine.run("logs", container).stdout
+    engine.run("exec", container, "touch", "/tmp/go")
+    _, written = driver.communicate(timeout=200)
+    assert driver.returncode == 1 and value not in written
+    assert "ValueError: ***env:HF_TOKEN***" in written
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and value.encode() in path.read_bytes()] == []

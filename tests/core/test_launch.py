@@ -40,6 +40,8 @@ def test_a_resolved_value_has_defaults() -> None:
         outputs="main",
         hang_after=600.0,
         gang_timeout=600.0,
+        start_timeout=300.0,
+        one_world=True,
         command=None,
         arguments={},
     )
@@ -133,6 +135,8 @@ def test_another_launcher_takes_no_arguments_of_the_first() -> None:
         (lambda: Accelerate(aws_secret_access_key="x"), "a command line can be read"),
         (lambda: Accelerate(outputs="some"), "outputs: 'some' is not one of main and all"),
         (lambda: Accelerate(hang_after=0), "hang_after: 0 leaves no time"),
+        (lambda: Torchrun(start_timeout="0s"), "start_timeout: '0s' leaves no time"),
+        (lambda: Torchrun(one_world="sometimes"), "one_world: "),
         (lambda: Accelerate(hang_after="soon"), "hang_after: 'soon' is not a duration"),
         (lambda: Torchrun(nproc_per_node="cpu"), "nproc_per_node: 'cpu' is not a whole number"),
         (lambda: Torchrun(nproc_per_node=2, num_gpus=2), "torchrun has no argument 'num_gpus'"),
@@ -183,6 +187,8 @@ VALUES = {
     "env": st.lists(st.sampled_from(["A=1", "B=two words"])),
     "outputs": st.sampled_from(["main", "all"]),
     "hang_after": st.one_of(st.none(), st.floats(0.5, 1e6)),
+    "start_timeout": st.one_of(st.none(), st.floats(0.5, 1e6)),
+    "one_world": st.booleans(),
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest
 from hypothesis import given
@@ -137,3 +139,18 @@ def test_totals_lie_between_what_they_are_of(found: list[Receipt]) -> None:
     if known.utilization_mean is not None:
         assert min(means) - 1e-6 <= known.utilization_mean <= max(means) + 1e-6
     assert "None" not in words.summary_of(found)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "found", "text"),
+    [
+        ("proved", "fits", "used 2 × H100-80GB, 75 %, proved, found to fit"),
+        ("not-proved", "fits", "used 2 × H100-80GB, 75 %, not proved, found to fit"),
+        ("proved", "unfit", "used 2 × H100-80GB, 75 %, proved, found unfit"),
+        ("not-proved", None, "used 2 × H100-80GB, 75 %, not proved, not looked at"),
+        ("not-proved", "simulated", "used 2 × H100-80GB, 75 %"),
+        (None, "fits", "used 2 × H100-80GB, 75 %"),
+    ],
+)
+def test_what_was_predicted_stands_beside_what_was_found(predicted: Any, found: Any, text: str) -> None:
+    assert words.summary(attrs.evolve(USED, predicted=predicted, found=found)) == text

@@ -14,6 +14,7 @@ from stoker.core.settings import (
     NO_RETRY,
     UNSET,
     DockerSettings,
+    PipelineSettings,
     ResourceSettings,
     Retry,
     StepSettings,
@@ -258,7 +259,8 @@ def test_resolved_values_that_make_no_sense(values: Any, words: str) -> None:
 def test_every_option_is_a_field_of_a_step_or_of_a_pipeline() -> None:
     fields = {field.name for field in attrs.fields(StepSettings)} - {"backend"}
     assert {name for name, option in OPTIONS.items() if option.level == "step"} == fields
-    assert {name for name, option in OPTIONS.items() if option.level == "pipeline"} == {"failure_mode", "max_parallel"}
+    fields = {field.name for field in attrs.fields(PipelineSettings)} - {"backend"}
+    assert {name for name, option in OPTIONS.items() if option.level == "pipeline"} == fields
 
 
 def test_flavors() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from stoker.core import units
 from stoker.core.errors import SettingsError
+from stoker.core.resources import ResourceSettings
 from stoker.core.units import UNSET
 
 
@@ -65,6 +66,38 @@ def test_size_refused(written: Any, words: str) -> None:
     with pytest.raises(SettingsError, match=words) as caught:
         units.size(written)
     assert '"16GB"' in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("written", "words", "fix"),
+    [
+        (16, "16 is 16B, which is too little", 'write "16GB"'),
+        ("16", "'16' is 16B", 'write "16GB"'),
+        ("0.5KB", "500B", 'write "0.5GB"'),
+        (512, "512 is 512B", 'write "512MB" or "512GB"'),
+        (16000, "16000 is 16KB", 'write "16000MB"'),
+        ("800KB", "800KB", 'write "800MB" or "800GB"'),
+        (10**6 - 1, "999999B", 'write "999999MB"'),
+    ],
+)
+def test_a_size_below_any_use_is_refused_with_what_it_may_mean(written: Any, words: str, fix: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        units.parse_size(written)
+    assert words in error.value.message
+    assert error.value.fix == fix
+    assert units.size(written) < units.LEAST_SIZE
+
+
+def test_the_least_size_and_every_larger_one_are_taken() -> None:
+    assert units.parse_size(2**20) == units.parse_size("1MiB") == 2**20
+    assert units.parse_size("64MiB") == 2**26
+
+
+@pytest.mark.parametrize("field", ["memory", "shared_memory", "disk", "gpu_memory"])
+def test_every_size_of_a_step_is_checked(field: str) -> None:
+    with pytest.raises(SettingsError, match=rf"{field}: 16 is 16B") as error:
+        ResourceSettings(**{field: 16})
+    assert error.value.fix == 'write "16GB"'
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@
  *           pcie = RX,TX (KB/s), counters = RX,TX (bytes more each time it is asked),
  *           bursts = 0,90,0 (the driver's own samples, of which each asking finds three more),
  *           xid = 2:79 (at the second look for events, code 79)
+ *           remap_pending, remap_failed, retire_pending = 1, ecc_errors = 3 (uncorrected, since the driver was loaded)
  *   slice:  name, uuid, memory, used, process, attributes = GPU_SLICES:COMPUTE_SLICES:MEGABYTES
  *
  * Compiled with -DWITHOUT_P2P, -DWITHOUT_MIG, -DWITHOUT_PROCESSES_V3, -DWITHOUT_PROCESSES, -DWITHOUT_CUDA_V2,
@@ -311,6 +312,24 @@ int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned *into) {
 int nvmlDeviceGetClockInfo(void *handle, int kind, unsigned *into) {
     DEVICE
     return kind != 1 ? INVALID : small(of, "clock", CLOCK, into); /* 1 = multiprocessors */
+}
+int nvmlDeviceGetRemappedRows(void *handle, unsigned *good, unsigned *bad, unsigned *pending, unsigned *failure) {
+    DEVICE
+    if (!get(of, "remap_pending") && !get(of, "remap_failed")) return NOT_SUPPORTED;
+    *good = *bad = 1;
+    *pending = (unsigned)number(of, "remap_pending");
+    *failure = (unsigned)number(of, "remap_failed");
+    return OK;
+}
+int nvmlDeviceGetRetiredPagesPendingStatus(void *handle, unsigned *pending) {
+    DEVICE
+    *pending = (unsigned)number(of, "retire_pending");
+    return get(of, "retire_pending") ? OK : NOT_SUPPORTED;
+}
+int nvmlDeviceGetTotalEccErrors(void *handle, int type, int counter, unsigned long long *errors) {
+    DEVICE
+    *errors = (unsigned)number(of, "ecc_errors");
+    return type != 1 || counter != 0 ? INVALID : get(of, "ecc_errors") ? OK : NOT_SUPPORTED; /* uncorrected, volatile */
 }
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *into) {
     DEVICE return scripted(of, "reasons", REASONS, into);

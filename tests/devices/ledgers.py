@@ -28,9 +28,23 @@ from stoker.devices import leases
 from stoker.devices.probe import processes
 from stoker.devices.simulate import parse_simulation
 
-name, text, folder, look = sys.argv[1:]
+name, text, folder, look, user = sys.argv[1:]
 leases.LOOK_SECONDS = float(look)
 ledger = leases.Ledger(lambda: parse_simulation(text), processes)
+if user:
+    # A rehearsal, with what is read when it is first needed: that user may not be able to read it.
+    import encodings.ascii, pwd, shutil, tempfile
+    from pathlib import Path
+
+    scratch = tempfile.mkdtemp()
+    rehearsal = leases.Ledger(lambda: parse_simulation(text), processes, folder=Path(scratch))
+    for _ in range(2):
+        holder = Holder(run="", key="", attempt=1, pid=os.getpid(), started=psutil.Process().create_time())
+        rehearsal.answer(rehearsal.claim(Claim(count=len(rehearsal.inventory().devices)), holder))
+    shutil.rmtree(scratch)
+    os.setgroups([])
+    os.setgid(int(user))
+    os.setuid(int(user))
 started = psutil.Process().create_time()
 tickets, locks = {}, {}
 
@@ -70,13 +84,13 @@ for line in sys.stdin:
 class Worker:
     """A process that claims, asks and releases as it is told, and may be killed at any moment."""
 
-    def __init__(self, name: str, text: str, folder: Path, look: float = 0.0) -> None:
+    def __init__(self, name: str, text: str, folder: Path, look: float = 0.0, user: int | None = None) -> None:
         self.name = name
         self.waits: set[int] = set()
         self.holds: dict[int, tuple[list[str], int]] = {}
         self.count = self.grants = 0
         self.process = subprocess.Popen(
-            [sys.executable, "-c", WORKER, name, text, str(folder), str(look)],
+            [sys.executable, "-c", WORKER, name, text, str(folder), str(look), "" if user is None else str(user)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

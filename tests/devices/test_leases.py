@@ -314,11 +314,15 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.Mo
         closed.chmod(0o700)
 
 
-def test_the_folder_is_everybodys(folder: Path) -> None:
+@pytest.mark.parametrize(("mode", "file"), [(None, 0o600), (0o755, 0o600), (0o2770, 0o660), (0o777, 0o666)])
+def test_who_may_write_the_folder_may_write_the_ledger(folder: Path, mode: int | None, file: int) -> None:
+    if mode is not None:
+        folder.mkdir()
+        folder.chmod(mode)
     ledger = ledger_of("1xH100")
     ledger.claim(Claim(count=1), me())
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o777
-    assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o666
+    assert stat.S_IMODE(folder.stat().st_mode) == (0o700 if mode is None else mode)
+    assert stat.S_IMODE(ledger.path.stat().st_mode) == file
 
 
 DRIVER = """

@@ -88,6 +88,8 @@ def test_gpus(machine: Any) -> None:
         "links": ["GPU-1111", "GPU-2222", "GPU-3333"],
         "simulated": False,
         "exclusive": True,
+        "fault": "",
+        "weakness": "",
     }
     assert (last["model"], last["index"], last["links"]) == ("T4", 4, [])
     assert found["processes"] == []

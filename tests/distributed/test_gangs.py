@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
+import struct
 import threading
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,18 @@ from stoker.core.plan import Job, StepPlan
 from stoker.core.protocol import GangTask, StepTask, Topology, WorkerJob
 from stoker.core.settings import StepSettings
 from stoker.core.source import FunctionSource
-from stoker.worker import agent
-from stoker.worker.cluster import TOPOLOGIES, Gang, GangIncomplete, Member, gang_of, member_of
+from stoker.store import notes
+from stoker.worker import agent, reach
+from stoker.worker.cluster import (
+    TOPOLOGIES,
+    Gang,
+    GangBlocked,
+    GangIncomplete,
+    Member,
+    free_port,
+    gang_of,
+    member_of,
+)
 
 SCRIPT = """
     import os, sys, time
@@ -196,6 +208,15 @@ def test_each_node_has_its_share_of_the_devices(gangs: Any) -> None:
     assert "2 nodes with 2 GPUs each" in shown.stderr
 
 
+def test_a_node_whose_devices_are_refused_is_the_cause(gangs: Any) -> None:
+    faulty = "GPU-simulated-0000-0000-0000-000000000003"
+    done = gangs.stoker("run", "gangs.py:devices", "--simulate", "6xH100-80GB;bad=3")
+    assert f"device {faulty} is left out for the rest of this run: gpu-hardware" in done.stderr
+    first, second = gangs.client().runs()[0].steps["with_devices"].attempts
+    assert first.failure.cause == "gpu-hardware" and second.status == "succeeded"
+    assert "node 1 of 2 cannot take part" in first.failure.message and faulty in first.failure.message
+
+
 def test_more_than_the_machine_has_is_refused(project: Any) -> None:
     project.write(
         {
@@ -283,6 +304,41 @@ def test_a_node_without_a_head_gives_up(tmp_path: Path) -> None:
         gang(1, 2, tmp_path / "note", timeout=0.3).gather(never)
 
 
+def test_a_head_that_cannot_be_reached_hears_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind a NetworkPolicy: the nodes see its note, and their connections to it fail."""
+    monkeypatch.setattr(reach, "PATIENCE", 0.3)
+    note = tmp_path / "note"
+    head = gang(0, 3, note, timeout=60.0)
+    put = notes.put
+
+    def elsewhere(path: str, data: bytes) -> None:
+        """The note of a head behind a firewall: nothing answers where it says that it listens."""
+        put(path, json.dumps({**json.loads(data), "port": free_port("127.0.0.1")}).encode())
+
+    monkeypatch.setattr(notes, "put", lambda path, data: (elsewhere if path == str(note) else put)(path, data))
+    late = threading.Event()
+    nodes = [gang(node, 3, note, timeout=60.0) for node in (1, 2)]
+    threads = [threading.Thread(target=node.gather, args=(late.is_set,)) for node in nodes]
+    for thread in threads:
+        thread.start()
+    with pytest.raises(GangBlocked) as told:
+        head.gather(never)
+    late.set()
+    for thread in threads:
+        thread.join(30)
+    head.close()
+    assert "cannot reach node 0 (127.0.0.1, port " in str(told.value)
+    assert str(told.value).endswith("): Connection refused")
+
+
+def test_notes_of_another_attempt_shut_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "PATIENCE", 0.1)
+    ghost = {"node": 1, "token": "earlier", "address": "10.0.0.1", "port": 1, "reason": "no route"}
+    (tmp_path / "note-1").write_text(json.dumps(ghost))
+    with pytest.raises(GangIncomplete):
+        gang(0, 2, tmp_path / "note", timeout=1.0).gather(never)
+
+
 def test_waiting_ends_when_it_is_stopped(tmp_path: Path) -> None:
     assert not gang(0, 2, tmp_path / "a", timeout=None).gather(lambda: True)
     assert not gang(1, 2, tmp_path / "b", timeout=None).gather(lambda: True)
@@ -315,6 +371,77 @@ def test_strangers_and_ghosts_are_turned_away(tmp_path: Path) -> None:
     assert not head.hear(head.connections()[0])
     assert head.lost == [1] and head.failed
     head.close()
+
+
+def test_a_head_that_dies_while_it_gathers_is_missing(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        note.write_text(json.dumps({"address": "127.0.0.1", "port": port, "token": "t"}))
+
+        def die() -> None:
+            connection, _ = listener.accept()
+            assert connection.recv(1 << 16)
+            connection.sendall(wire.framed({"op": "reach", "places": [["127.0.0.1", port], ["127.0.0.1", port]]}))
+            check, _ = listener.accept()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close by a reset
+            connection.close()
+            check.close()
+
+        head = threading.Thread(target=die)
+        head.start()
+        node = gang(1, 2, note)
+        with pytest.raises(GangIncomplete):
+            node.gather(never)
+        head.join()
+    assert node.connections() == []
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_nodes_that_cannot_reach_each_other_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: bool
+) -> None:
+    """The second node has a port that is closed, the third one that another program has."""
+    if not looks:
+        monkeypatch.setenv(reach.SETTING, "0")
+    head = gang(0, 3, tmp_path / "note")
+    problems: list[str] = []
+
+    def gather() -> None:
+        try:
+            head.gather(never)
+        except GangBlocked as error:
+            problems.append(str(error))
+
+    gathering = threading.Thread(target=gather)
+    gathering.start()
+    while not (tmp_path / "note").exists():
+        pass
+    place = json.loads((tmp_path / "note").read_text())
+    with reach.PortCheck("another") as other, contextlib.ExitStack() as stack:
+        nodes = []
+        for node, port in ((1, free_port("127.0.0.1")), (2, other.port)):
+            connection = stack.enter_context(socket.create_connection((place["address"], place["port"]), timeout=60))
+            hello = {"op": "here", "node": node, "token": "t", "address": "127.0.0.1", "port": port}
+            connection.sendall(wire.framed(hello))
+            nodes.append((connection, wire.Frames()))
+        for node, (connection, frames) in enumerate(nodes, 1):
+            [message] = frames.feed(connection.recv(1 << 16))
+            assert message["op"] == "reach" and len(message["places"]) == 3
+            blocked = {"0": "no route"} if node == 1 and looks else {}
+            connection.sendall(wire.framed({"op": "reached", "blocked": blocked}))
+        for connection, frames in nodes:
+            [message] = frames.feed(connection.recv(1 << 16))
+            assert message["op"] == ("end" if looks else "go")
+        gathering.join(60)
+    head.close()
+    if not looks:
+        assert problems == [] and head.port == message["port"]
+        return
+    [problem] = problems
+    assert "node 0 cannot reach node 1 (127.0.0.1, port " in problem and "): Connection refused; " in problem
+    assert "node 0 cannot reach node 2" in problem and "): another program answers there; " in problem
+    assert "node 1 cannot reach node 0" in problem and problem.endswith("): no route")
 
 
 def test_a_backend_names_the_variables_of_its_platform(monkeypatch: pytest.MonkeyPatch) -> None:

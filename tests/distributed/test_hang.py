@@ -15,22 +15,22 @@ from stoker.core.devices import Lease
 from stoker.worker import hang
 
 STILL = """
-@step(cache=False, launch=plain(3, hang_after="2s"))
+@step(cache=False, launch=plain(3, hang_after="6s"))
 def all_sleep() -> None:
     print("before", context.rank, flush=True)
     time.sleep(600)
 
-@step(cache=False, launch=plain(2, hang_after="2s"))
+@step(cache=False, launch=plain(2, hang_after="6s"))
 def one_waits_for_data() -> int:
     '''Rank 0 stands still for longer than that, and nobody waits for it in a collective.'''
     if context.rank == 0:
-        time.sleep(8)
+        time.sleep(12)
         Path("enough").touch()
     while not Path("enough").exists():
         pass
     return context.rank
 
-@step(cache=False, launch=plain(2, hang_after="2s"), timeout="9s")
+@step(cache=False, launch=plain(2, hang_after="6s"), timeout="14s")
 def both_spin() -> None:
     '''Ranks that compute do not hang, whatever they compute; the step's timeout ends them.'''
     while True:
@@ -40,7 +40,7 @@ def both_spin() -> None:
 def patient() -> None:
     time.sleep(600)
 
-@step(cache=False, launch=plain(2, hang_after="2s"))
+@step(cache=False, launch=plain(2, hang_after="6s"))
 def deaf_in_c() -> None:
     '''A rank that is stopped cannot say where it stands.'''
     if context.rank == 1:
@@ -146,6 +146,22 @@ def test_ranks_that_came_to_a_stand_one_after_the_other(monkeypatch: pytest.Monk
             break
     assert now == 108, "rank 0 stands from 100 on, rank 1 since 104"
     assert asked == [104, 108], "one that merely waits is asked every so often, not at each look"
+
+
+def test_the_kernels_whole_ticks_are_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank in a collective keeps its connections alive: a tick of the clock now and then, never none for long."""
+    used = {1: 0.0, 2: 0.0}
+    monkeypatch.setattr(hang.processes, "cpu_seconds", used.__getitem__)
+    monkeypatch.setattr(hang, "_stacks", lambda ranks, folder: dict.fromkeys(ranks, "waits"))
+    watch = hang.HangDetector(6.0)
+    looks = [100 + look / 2 for look in range(24)]
+    for now in looks:
+        used[1] += 0.01
+        used[2] += 0.02 if int(now) == now else 0.0
+        if watch.hangs({0: 1, 1: 2}, now, ""):
+            break
+    assert now == 106.0
+    assert watch.report["sentence"].startswith("no rank used the CPU for 6 s")
 
 
 FAULTHANDLER = """Thread 0x00007f1 (most recent call first):

@@ -73,6 +73,7 @@ def seen(x):
     accelerator = Accelerator()
     found = [x, accelerator.process_index, accelerator.num_processes, accelerator.device.type,
              accelerator.mixed_precision, context.rank]
+    accelerator.wait_for_everyone()  # a rank that leaves early closes connections that others still open
     accelerator.end_training()
     return found
 

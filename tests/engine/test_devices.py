@@ -484,6 +484,16 @@ def test_a_device_that_is_used(script: Any, gpus: Gpus) -> None:
     assert receipt.proved["devices"] == "1 visible, as leased"
     assert receipt.proved["driver"] == "580.95.05 (CUDA 13.0)"
     assert "used 1 × H100" in said and "!" not in said
+    assert (receipt.predicted, receipt.found) == ("proved", "fits"), receipt.prediction
+    assert receipt.prediction.startswith("proved: torch 2.9.0+cu130 has code for sm_90 (H100); driver 580.95.05 runs ")
+    assert "proved, found to fit" in said
+    assert "proved, found to fit" in script.run("stoker", "show", "latest")
+    # Nothing proves a build for the CPU, and the gate in the job refuses it.
+    ran(script, "using", env=gpus.torch("2.9.0+cpu", None).environment, code=1)
+    refused = script["using"].steps["user"].receipt
+    assert (refused.predicted, refused.found) == ("not-proved", "unfit"), refused
+    shown = script.run("stoker", "gpu", "latest", "user")
+    assert "not proved: torch 2.9.0+cpu is a CPU build" in shown and "unfit" in shown
     assert {track.name for track in step.attempts[-1].tracks} >= {"utilization", "memory", "power"}
 
 
@@ -538,7 +548,10 @@ def refused(lab: Any, gpus: Gpus, cause: str, *said: str) -> None:
     assert attempt.failure.cause == cause, written
     assert all(text in written for text in said), written
     assert not (lab.folder / "user-code").exists()
-    assert attempt.receipt.verdict in ("unknown", "idle") and attempt.receipt.devices[0].uuid == UUIDS[0]
+    assert attempt.receipt.verdict in ("unknown", "idle")
+    # What may be one device's fault is tried on the other one, too; a driver is the same for both.
+    tried = [attempt.receipt.devices[0].uuid for attempt in lab["using"].steps["user"].attempts]
+    assert tried == (list(UUIDS) if cause == "no-gpu" else [UUIDS[0]])
 
 
 def test_the_gate_finds_no_device(script: Any, gpus: Gpus) -> None:

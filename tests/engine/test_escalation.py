@@ -151,10 +151,10 @@ def loose():
 """
 
 
-@pytest.fixture(scope="module")
-def steps(module_lab: Any) -> Any:
-    module_lab.write("work.py", SCRIPT)
-    return module_lab
+@pytest.fixture
+def steps(lab: Any) -> Any:
+    """A store of the test's own: what one run learns is remembered by the next."""
+    return lab.write("work.py", SCRIPT)
 
 
 def run(lab: Any, name: str, *more: str, code: int = 0, room: int = 16) -> str:
@@ -166,9 +166,9 @@ def events(run: Any, kind: str, key: str = "") -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def trained(steps: Any) -> tuple[Any, str]:
-    said = run(steps, "training")
-    return steps, said
+def trained(module_lab: Any) -> tuple[Any, str]:
+    said = run(module_lab.write("work.py", SCRIPT), "training")
+    return module_lab, said
 
 
 def test_a_parameter_is_halved_until_it_fits(trained: tuple[Any, str]) -> None:
@@ -210,14 +210,14 @@ def test_changes_are_shown(trained: tuple[Any, str]) -> None:
     assert "with batch_size 64 → 16" in repr(lab["training"].steps["train"].attempts[2])
 
 
-def test_the_cache_knows_what_really_ran(trained: tuple[Any, str]) -> None:
-    lab, _ = trained
-    ran = lab["training"].steps["train"]
-    assert "≡ train" in run(lab, "training", "--batch-size", "16"), "asked for outright"
-    assert ran.inputs == lab["training"].steps["train"].inputs
-    assert "≡ train" in run(lab, "training"), "remembered"
-    assert lab["training"].steps["train"].status == "cached"
-    assert not events(lab["training"], "escalated")
+def test_the_cache_knows_what_really_ran(steps: Any) -> None:
+    run(steps, "training")
+    ran = steps["training"].steps["train"]
+    assert "≡ train" in run(steps, "training", "--batch-size", "16"), "asked for outright"
+    assert ran.inputs == steps["training"].steps["train"].inputs
+    assert "≡ train" in run(steps, "training"), "remembered"
+    assert steps["training"].steps["train"].status == "cached"
+    assert not events(steps["training"], "escalated")
 
 
 def test_what_worked_is_tried_first_the_next_time(steps: Any) -> None:
@@ -275,9 +275,9 @@ def test_another_request_remembers_nothing_of_this_one(steps: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def climbed(steps: Any) -> tuple[Any, str]:
-    said = run(steps, "ladders", code=1)
-    return steps["ladders"], said
+def climbed(module_lab: Any) -> tuple[Any, str]:
+    said = run(module_lab.write("work.py", SCRIPT), "ladders", code=1)
+    return module_lab["ladders"], said
 
 
 def test_without_a_rung_the_failure_is_final(climbed: tuple[Any, str]) -> None:

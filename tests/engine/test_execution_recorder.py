@@ -88,3 +88,6 @@ def test_whoever_lost_the_run_writes_nothing(store: Store) -> None:
     with pytest.raises(StoreError, match="taken over by another driver"):
         recording.flush()
     assert store.records.step("run", "train") is None
+    # Also where there is nothing to write but lines, which no token guards.
+    with pytest.raises(StoreError, match="taken over by another driver"):
+        recorder(store).beat()

@@ -306,3 +306,32 @@ def test_settings_of_the_pipeline_hold_after_a_resume(lab: Any) -> None:
     lab.run("stoker", "resume", run.id)
     run = run.refresh()
     assert [step.load() for key, step in run.steps.items() if key != "breaks"] == [1, 1, 1, 1]
+
+
+FANNED = """
+from pathlib import Path
+from stoker import pipeline, step
+
+@step(cache=False)
+def part(n: int) -> int:
+    if n == 2 and not Path("mended").exists():
+        raise ValueError("not yet")
+    return n
+
+@pipeline(failure_mode="continue")
+def fanned():
+    part.map([0, 1, 2])
+
+if __name__ == "__main__":
+    fanned()
+"""
+
+
+def test_a_resumed_fan_out_began_with_its_first_element(lab: Any) -> None:
+    lab.write("fanned.py", FANNED).run("fanned.py", code=1)
+    run = lab["fanned"]
+    lab.write("mended", "")
+    lab.run("stoker", "resume", run.id)
+    part = run.refresh().steps["part"]
+    assert part.status == "succeeded"
+    assert part.started <= part[0].started < part[2].started

@@ -10,7 +10,9 @@ from stoker.core.graph import StepOutput
 from stoker.core.plan import StepPlan
 from stoker.core.settings import StepSettings
 from stoker.core.source import FunctionSource
-from stoker.engine.inputs import result_key
+from stoker.engine.inputs import key_parts
+from stoker.plan.cachekey import FixedEnvironment
+from stoker.plan.inputcode import InputCode
 
 STEP = StepPlan(
     key="train",
@@ -27,7 +29,7 @@ HERE, THERE = "image@sha256:1", "image@sha256:2"
 
 
 def key(environment: str = "here", **changes: Any) -> str:
-    return result_key(attrs.evolve(STEP, **changes), {}, environment)
+    return key_parts(attrs.evolve(STEP, **changes), {}, FixedEnvironment("packages", environment), InputCode()).key
 
 
 def test_another_image_is_another_key() -> None:

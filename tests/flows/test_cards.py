@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -29,7 +33,7 @@ class Paged(FlowSpec):
         current.card.append(Markdown("# It *works*" + chr(10) + BAD))
         current.card["extra"].append(Table([[1, Markdown("**two**")], [BAD, None]], headers=["a", BAD]))
         current.card["extra"].extend([Image(PNG, BAD), Artifact({"x": BAD}, name="value")])
-        for wrong in (lambda: current.card.append("text"), lambda: current.card["none"], current.card.refresh,
+        for wrong in (lambda: current.card.append("text"), lambda: current.card["none"],
                       lambda: current.card.append(Image(b"no picture")), lambda: current.card.append(Table([1]))):
             try:
                 wrong()
@@ -114,9 +118,7 @@ def test_pages(project: Any) -> None:
     project.write({"flow.py": FLOW}).run("flow.py", "run", "--simulate", "2xH100-80GB")
     run = project.client().runs()[0]
     said = [line.text for line in run.steps["start"].logs()]
-    assert said[1:] == [
-        f"refused {name}" for name in ("ParameterError", "UsageError", "UsageError", *["ParameterError"] * 2)
-    ]
+    assert said[1:] == [f"refused {name}" for name in ("ParameterError", "UsageError", *["ParameterError"] * 2)]
     assert [line.text for line in run.steps["spread"].logs()] == ["current.card is there in steps with @card only"]
     assert "_card_components" not in run.steps["start"].outputs
 
@@ -170,8 +172,65 @@ def test_a_pipeline_has_pages_too(project: Any) -> None:
     ).run("train.py", code=1)
     name = project.stoker("card", "latest", "train").stdout.strip()
     page = looked_at(project.folder / name)
-    assert "too <b>small</b>" in page.text and "rate 0.1" in page.text and "b" in page.tags
+    assert "too <b>small</b>" in page.text and "rate 0.1" in page.text and "b" not in page.tags
     printed = project.stoker("card", "latest", "train", "--output", "-").stdout
     assert printed == (project.folder / name).read_text(encoding="utf-8")
     assert "cannot be written" in project.stoker("card", "latest", "train", "-o", "no/such/x.html", code=2).stderr
     assert "no step 'trian'" in project.stoker("card", "latest", "trian", code=2).stderr
+
+
+LIVE = """
+import os
+import signal
+import time
+from pathlib import Path
+
+from stoker.flow import FlowSpec, Frame, Markdown, ProgressBar, card, current, step
+
+class Live(FlowSpec):
+    @card
+    @step
+    def start(self):
+        bar = ProgressBar(max=10, label="epochs", unit="epochs")
+        current.card.append(Markdown("# Training"))
+        current.card.append(bar)
+        for epoch in range(1, 8):
+            bar.update(epoch, metadata=f"loss {1 / epoch:.2f}")
+            current.card.refresh(force=epoch == 7)
+        Path("shown").touch()
+        while not Path("seen").exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGKILL)
+        self.next(self.end)
+
+    @step
+    def end(self):
+        pass
+
+if __name__ == "__main__":
+    Live()
+"""
+
+
+def test_a_card_is_shown_while_its_task_runs_and_after_it_was_killed(project: Any) -> None:
+    project.write({"live.py": LIVE})
+    command = [sys.executable, "live.py", "run"]
+    environment = {**os.environ, "STOKER_HOME": str(project.home)}
+    with subprocess.Popen(command, cwd=project.folder, env=environment) as flow:
+        try:
+            deadline = time.monotonic() + 120
+            page = ""
+            # What a step logs is in the store within about a second.
+            while "Training" not in page and time.monotonic() < deadline:
+                shown = project.stoker("card", "latest", "start", "-o", "-", code=None)
+                page = shown.stdout
+            assert flow.poll() is None and "7 of 10 epochs" in page and "loss 0.14" in page
+            assert 'max="10" value="7"' in page and "running" in page
+            (project.folder / "seen").touch()
+            assert flow.wait(timeout=120) == 1
+        finally:
+            (project.folder / "seen").touch()
+            flow.kill()
+    killed = project.stoker("card", "latest", "start", "-o", "-").stdout
+    assert "Training" in killed and "7 of 10 epochs" in killed and "killed" in killed
+    assert "logged nothing" in project.stoker("metrics", "latest", "start").stdout, "a card is no fact of the step's"

@@ -295,20 +295,20 @@ def test_every_step_of_a_base_is_there(flow: Callable[[str], FlowDefinition]) ->
 def test_what_a_platform_is_told_stands_in_the_plan(project: Any) -> None:
     text = HEAD + textwrap.indent(
         decorated(
-            "@kubernetes(image='a/b:1', node_selector={'pool': 'gpu'}, tolerations=[{'key': 'gpu'}], gpu=2, "
-            "gpu_vendor='amd', qos='Guaranteed', secrets='a,b', use_tmpfs=True, tmpfs_size=100)"
+            "@batch(image='a/b:1', queue='gpu', aws_batch_tags={'team': 'a'}, gpu=2, "
+            "shared_memory=100, use_tmpfs=True, tmpfs_size=100)"
         ),
         "    ",
     )
     project.write({"f.py": text + "\nif __name__ == '__main__':\n    F()\n"})
-    refused = project.run("f.py", "run", code=3).stderr
-    assert "STK190" in refused and "Kubernetes" in refused and refused.count("error") == 2
+    assert "of which stack 'local' has none" in project.run("f.py", "run", code=2).stderr
+    stack = 'stack = "a"\n[stacks.a.step_operators.batch]\nflavor = "batch"\n'
+    project.write({"stoker.toml": stack})
     assert not project.home.exists() or not list(project.home.rglob("*.jsonl"))
     import json
 
-    plan = json.loads(project.stoker("plan", "f.py", "--json", code=3).stdout)
-    own = plan["steps"][0]["settings"]["backend"]["step_operator"]
-    assert own["image"] == "a/b:1" and own["node_selector"] == {"pool": "gpu"} and own["qos"] == "Guaranteed"
-    assert plan["steps"][0]["settings"]["resources"]["gpu_vendor"] == "amd"
-    assert "cpu-fallback" in project.run("f.py", "--without", "kubernetes", "run", "--with", "resources:gpu=1").stderr
-    assert "STK190" in project.run("f.py", "check", "--with", "batch:queue=gpu", "--without=kubernetes", code=3).stdout
+    plan = json.loads(project.stoker("plan", "f.py", "--json", code=None).stdout)
+    (own,) = plan["steps"][0]["settings"]["backend"].values()
+    assert own["image"] == "a/b:1" and own["queue"] == "gpu" and own["aws_batch_tags"] == {"team": "a"}
+    assert plan["steps"][0]["settings"]["resources"]["gpu_count"] == 2
+    assert "cpu-fallback" in project.run("f.py", "--without", "batch", "run", "--with", "resources:gpu=1").stderr

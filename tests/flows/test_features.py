@@ -63,7 +63,7 @@ class Features(Base):
     def secret(self):
         assert self.timed
         self.lengths = [len(os.environ[name]) for name in ("TOKEN", "OTHER")]
-        assert current.project_name == "ours" and current.branch_name == "user"
+        assert current.project_name == "ours" and current.branch_name == "user." + current.username
         self.next(self.train)
 
     @checkpoint
@@ -121,7 +121,7 @@ def test_features(project: Any) -> None:
     words = (project.folder / "log").read_text().split("\n")[:-1]
     assert words == ["before start {'word': 1}", "after start", "plain", "known"]
     said = [line.text for line in run.steps["end"].logs()]
-    assert said == ["text hello raw None user ann ['project:ours', 'project_branch:user', 't', 'user:ann']"]
+    assert said == ["text hello raw None user ann ['t']"]
     assert "secret-token" not in json.dumps(project.rows("SELECT plan FROM plans"))
     # @cache: the same code and the same artifacts; another config does not matter to it.
     (project.folder / "log").unlink()

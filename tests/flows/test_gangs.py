@@ -89,9 +89,9 @@ class Caught(FlowSpec):
     @timeout(seconds=3)
     @step
     def train(self):
-        if current.parallel.node_index and self.input == 2:
+        if current.parallel.node_index and self.foreach_stack()[0][2] == 2:
             ctypes.PyDLL(None).sleep(600)
-        self.z = (self.input, current.parallel.node_index)
+        self.z = (self.foreach_stack()[0][2], current.parallel.node_index)
         self.next(self.join)
 
     @gpu_profile

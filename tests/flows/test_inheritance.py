@@ -78,7 +78,7 @@ class Big(FlowSpec):
 
     @step
     def gang(self):
-        self.mine = self.input + current.parallel.node_index
+        self.mine = self.foreach_stack()[0][2] + current.parallel.node_index
         self.next(self.meet)
 
     @step

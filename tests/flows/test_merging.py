@@ -38,4 +38,4 @@ def test_the_largest_that_anybody_wrote(
         for word in {*first, *second}
     }
     assert found == wanted
-    assert options.remote == remote
+    assert options.placed

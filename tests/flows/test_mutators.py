@@ -332,7 +332,7 @@ def test_what_a_mutator_sees_and_may_do() -> None:
     )
     assert (seen["alpha"], seen["config"], seen["configs"]["config"].name) == (1, 1, "ours")
     assert flow.bind({}) == {"config": {"cpu": 1, "name": "ours"}, "alpha": 2, "beta": 3}
-    assert flow.tags[1:] == ("project:two", "project_branch:user")
+    assert flow.tags[1:] == ("project:two", f"project_branch:user.{flow.namespace.removeprefix('user:')}")
     # The class that was written is as it was.
     assert [found.name for found in notes_of(vars(flow.written)["start"])] == ["retry"]
     assert not hasattr(flow.written, "beta")

@@ -257,7 +257,10 @@ def test_decorators_of_the_command_line_stay_when_a_run_goes_on(project: Any) ->
     project.stoker("resume", run.id, code=1)
     assert len(project.client().runs()[0].steps["work[0]"].attempts) == 6
     project.run("broken.py", "resume", "--with", "retry:times=1", code=1)
-    assert len(project.client().runs()[0].steps["work[0]"].attempts) == 8
+    # `resume` is a run of its own, with other decorators; `stoker resume` adds to the run that failed.
+    again = project.client().runs()[0]
+    assert again.origin == run.id and len(again.steps["work[0]"].attempts) == 2
+    assert len(run.refresh().steps["work[0]"].attempts) == 6
 
 
 def test_a_failing_task_ends_the_run_unless_it_is_to_continue(project: Any) -> None:
@@ -291,7 +294,7 @@ SMALL = """
 from stoker.flow import FlowSpec, Parameter, step
 
 class Small(FlowSpec):
-    limit = 3
+    most = 3
     who = Parameter("who", default="you")
 
     @step
@@ -302,7 +305,7 @@ class Small(FlowSpec):
 
     @step
     def end(self):
-        assert self.limit == 4, self.limit
+        assert self.limit == 4 and self.most == 3, self.limit
         self.seen.append("end")
         del self.limit
         try:
@@ -339,7 +342,7 @@ def test_settings_of_one_step_from_the_command_line(project: Any) -> None:
 MISTAKES = {
     "self.next(self.end, foreach='items')": "foreach='items', but self.items was not set",
     "self.items = []; self.next(self.end, foreach='items')": "is empty",
-    "self.items = 'abc'; self.next(self.end, foreach='items')": "is a str, not a list",
+    "self.items = {'a': 1}; self.next(self.end, foreach='items')": "is a dict, which has keys and values",
     "self.way = 3; self.next({1: self.end, 2: self.end}, condition='way')": "the switch has no such case",
     "self.next(self.end); return": "",
     "self.f = (x for x in 'a'); self.next(self.end)": "artifact 'f'",
@@ -412,6 +415,33 @@ def test_an_interrupted_run_goes_on(project: Any) -> None:
         process.send_signal(number)
         assert process.wait(60) == code
     (project.folder / "go").touch()
+    assert "--tag is for a new run" in project.run("slow.py", "resume", "--tag", "t", code=2).stderr
     project.run("slow.py", "resume")
     run = project.client().runs()[0]
-    assert run.status == "succeeded" and run.sessions == 3 and len(run.steps["start"].attempts) == 1
+    # Ctrl-C ended the first run, which the second repeats; that one's driver was killed, so that it went on.
+    assert run.status == "succeeded" and run.sessions == 2 and run.origin is not None
+    first = project.client().run(run.origin)
+    assert (first.status, first.sessions, len(first.steps["start"].attempts)) == ("cancelled", 1, 1)
+    assert run.steps["start"].cached_from == f"{first.id}/start" and len(project.client().runs()) == 2
+
+
+@pytest.mark.parametrize("fails", ["work", "end"])
+def test_what_a_foreach_took_is_from_its_first_task_to_its_last(project: Any, fails: str) -> None:
+    """Also where the run was resumed in the middle of it, or after its end."""
+    code = BROKEN.replace(
+        "if self.input == self.n - 1 and not", "if self.input == self.n - 1 and FAILS == 'work' and not"
+    )
+    code = code.replace(
+        '        note("end")', '        note("end")\n        assert FAILS == "work" or os.path.exists("mended")'
+    )
+    project.write({"broken.py": f"FAILS = {fails!r}\n{code}"})
+    project.run("broken.py", "run", "--max-workers", "1", code=1)
+    run = project.client().runs()[0]
+    before = run.steps["work"]
+    (project.folder / "mended").write_text("")
+    project.stoker("resume", run.id)
+    after = project.client().run(run.id).steps["work"]
+    assert after.status == "succeeded"
+    assert after.started <= after[0].started
+    if fails == "end":
+        assert (after.started, after.ended) == (before.started, before.ended)

@@ -15,7 +15,8 @@ IN_USERS_CODE = ("stoker.migrate",)
 """Their texts are names that are written into somebody's code, and never imported here."""
 
 GROUPS = frozenset(
-    f"stoker.{kind}" for kind in ("backends", "launchers", "vendors", "serializers", "rules", "causes", "commands")
+    f"stoker.{kind}"
+    for kind in ("backends", "launchers", "vendors", "serializers", "rules", "causes", "commands", "secrets")
 )
 """Names of groups of entry points, some of which are also names of folders."""
 LABELS = frozenset({"stoker.run"})

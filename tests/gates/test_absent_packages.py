@@ -17,6 +17,7 @@ else:
 
 OPTIONAL = (
     "IPython",
+    "jinja2",
     "libcst",
     "matplotlib",
     "numpy",
@@ -26,7 +27,9 @@ OPTIONAL = (
     "pyarrow",
     "scipy",
     "sklearn",
+    "starlette",
     "torch",
+    "uvicorn",
 )
 FOR_DEVELOPERS = frozenset({"bench", "demo", "test"})
 """Extras that bring what the repository's own commands need, and that no message has to name."""

@@ -27,7 +27,9 @@ else:
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
-EXAMPLES = sorted((REPOSITORY / "examples").glob("*.py"))
+CLUSTERS = ("ray_tune.py",)
+"""Examples that need a Ray cluster: tests/ray/test_digits.py runs them."""
+EXAMPLES = [path for path in sorted((REPOSITORY / "examples").glob("*.py")) if path.name not in CLUSTERS]
 COMMANDS = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 """PATH with `stoker` on it, as in an environment that is activated."""
 DEVICES = {"four_gpus.py": ("--simulate", "4xH100-80GB")}

@@ -33,16 +33,19 @@ def test_every_code_is_explained_once(repository: Path, page: str) -> None:
 
 def test_every_section_says_what_it_means_and_how_to_mend_it(page: str) -> None:
     for code, text in zip(SECTION.findall(page), SECTION.split(page)[2::2]):
-        assert re.match(r"\s*\*\*(error|translated|info): ", text), f"{code} does not begin with its level in bold"
+        assert re.match(r"\s*\*\*(error|warning|translated|info): ", text), (
+            f"{code} does not begin with its level in bold"
+        )
         assert len(text.split()) >= 15, f"{code} says too little"
 
 
 def test_pages_name_no_code_that_is_not_there(repository: Path) -> None:
     pages = [repository / "README.md", *(repository / "docs").rglob("*.md")]
+    codes = said(repository)
     unknown = {
         f"{path.name}: {code}"
         for path in pages
         for code in CODE.findall(path.read_text(encoding="utf-8"))
-        if code not in said(repository)
+        if code not in codes
     }
     assert not unknown

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,11 @@ assert "Usage" in printed.getvalue(), printed.getvalue()
     ),
     "a fork server": ("stoker.worker.forkserver", "import stoker.worker.forkserver", THIRD_PARTY | STANDARD | CLICK),
     "a worker": ("stoker.worker.worker", "import stoker.worker.worker", THIRD_PARTY | STANDARD | CLICK),
+    "the driver": (
+        "stoker.run.driver",
+        "import stoker.run.start, stoker.run.driver",
+        THIRD_PARTY | STANDARD | CLICK | {"shutil", "stoker.client", "tempfile"},
+    ),
 }
 """what → (module that must exist, what is run, modules that must not be loaded afterwards)"""
 
@@ -83,3 +89,53 @@ def test_nothing_heavy_is_loaded(entry: str) -> None:
 def test_the_measure() -> None:
     assert "sqlite3" in loaded_by("import sqlite3")
     assert "sqlite3" not in loaded_by("import json")
+
+
+UNUSED = (
+    "random",
+    "shutil",
+    "stoker.backends.aws_batch",
+    "stoker.backends.kubernetes",
+    "stoker.core.bootspec",
+    "stoker.core.hosts",
+    "stoker.core.receipt",
+    "stoker.store.folders",
+    "stoker.store.remote",
+    "tempfile",
+)
+"""What a run on this machine without accelerators has no use for, and once loaded."""
+PROOF = "stoker.core.proof", "stoker.plan.preflight", "stoker.plan.proving", "stoker.plan.components"
+
+
+def test_a_run_without_accelerators_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    program = (
+        f"import os, runpy; os.environ['STOKER_HOME'] = {str(tmp_path / 'home')!r}; os.chdir({str(tmp_path)!r})\n"
+        "sys.argv = ['train.py', '--quiet', *{words}]\n"
+        "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()):\n"
+        "    runpy.run_path('train.py', run_name='__main__')"
+    )
+    without = loaded_by(program.replace("{words}", "[]"))
+    assert not {name for name in without if name.startswith((*PROOF, *UNUSED))}
+    files = [spec.origin for name in without if name.startswith("stoker") and (spec := importlib.util.find_spec(name))]
+    compiled = [file for file in files if file and "\n@attrs." in Path(file).read_text(encoding="utf-8")]
+    assert not compiled, "a run loads these: take frozen and define from stoker.core.values, see there"
+    words = ["--set", "steps.train.resources.gpu_count=1", "--simulate", "1xH100;driver=550.54.15"]
+    assert set(PROOF) <= loaded_by(program.replace("{words}", str(words)))
+
+
+SCRIPT = """
+from stoker import pipeline, step
+
+@step
+def train() -> int:
+    return 1
+
+@pipeline
+def training():
+    train()
+
+if __name__ == "__main__":
+    training()
+"""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests import workers
 
 pytest.importorskip("xdist")
 
@@ -100,3 +102,22 @@ def test_chosen_tests_need_no_workers(files: dict[str, str], tmp_path: Path) -> 
     done = run(tmp_path, files, "-n0", "-v", "tests/some/test_two.py")
     assert done.returncode == 0 and "6 passed" in done.stdout, done.stdout + done.stderr
     assert "worker" not in done.stdout
+
+
+def test_a_server_of_many_tests_runs_in_several_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "COPIES", {"many": 2})
+    queue, servers = ["a", "b", "c", "d", "alone", "e"], dict.fromkeys("abcde", "many")
+    holders: dict[str, set[str]] = {"many": set()}
+    for worker, scope in (("1", "a"), ("2", "b"), ("3", "alone"), ("1", "c"), ("2", "d"), ("3", "e")):
+        assert workers.next_scope(queue, servers, holders, worker) == scope, (
+            "nobody is without work while there is some"
+        )
+        queue.remove(scope)
+        if scope in servers:
+            holders["many"].add(worker)
+
+
+def test_the_servers_of_several_workers_are_there() -> None:
+    for server in workers.COPIES:
+        module, _, name = server.rpartition(".")
+        assert hasattr(importlib.import_module(module), name), server

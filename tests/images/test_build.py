@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -285,3 +286,28 @@ def test_an_engine_that_is_not_there() -> None:
         engines.need(nowhere)
     silent = {**os.environ, "DOCKER_HOST": f"unix:///tmp/stoker-no-engine-{os.getpid()}.sock"}
     assert engines.find(silent) is None
+
+
+def test_two_runs_that_need_an_image_at_once_build_it_once(engine: Engine, base_image: str) -> None:
+    text = "FROM BASE\nRUN sleep 1 && echo once > /built\n"
+    workshops = [Workshop(engine, base_image, os.environ["PATH"]) for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(lambda workshop: workshop.made(text), workshops))
+    assert len({one.reference for one in made}) == 1
+    assert sorted(one.reused for one in made) == [False, True, True]
+    said = [line for workshop in workshops for line in workshop.said]
+    assert sum(line.startswith("building ") for line in said) == 1
+    assert sum(line.startswith("another run builds ") for line in said) == 2
+
+
+def test_what_needs_buildkit_is_refused_without_it(workshop: Workshop) -> None:
+    workshop.engine.buildkit = False
+    for text in (
+        "FROM BASE\nRUN --network=none --mount=type=secret,id=token cat /run/secrets/token\n",
+        "FROM BASE\nRUN \\\n  --mount=type=cache,target=/x true\n",
+        "FROM BASE\nCOPY <<EOF /note\nhello\nEOF\n",
+    ):
+        with pytest.raises(BackendError, match="builds without BuildKit") as caught:
+            workshop.made(text)
+        assert "buildx" in caught.value.fix
+    assert not any(line.startswith("building ") for line in workshop.said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,6 +65,9 @@ def test_inspect_of_what_is_not_there(project: Any, registry: str) -> None:
 def test_inspect_asks_the_engine(project: Any, engine: Engine, base_image: str) -> None:
     shown = project.stoker("image", "inspect", base_image, env=engine.environment).stdout
     assert "read from this machine's engine" in shown and "(env PYTHON_VERSION)" in shown and "MB here" in shown
+    assert " of Python" in shown and "C library   glibc" in shown and "layers      read" in shown
+    again = project.stoker("image", "inspect", "--deep", base_image, env=engine.environment).stdout
+    assert "layers      read before" in again
 
 
 @pytest.mark.slow
@@ -99,3 +103,40 @@ def test_build_without_an_engine(project: Any) -> None:
     project.write({"stoker.toml": STACK, "train.py": PIPELINE.format(base="127.0.0.1:1/base:1")})
     done = project.stoker("build", "train.py", env={"DOCKER_HOST": "unix:///nonexistent.sock"}, code=4)
     assert "127.0.0.1:1" in done.stderr or "no container engine answers" in done.stderr
+
+
+PROVED = """
+from stoker import pipeline, step
+from stoker.config import DockerSettings, ResourceSettings
+
+IMAGE = DockerSettings(parent_image="localhost/own-torch:1", skip_build=True)
+
+@step(settings={"docker": IMAGE}, resources=ResourceSettings(gpu_count=1), step_operator="engine")
+def train() -> int:
+    return 1
+
+@pipeline
+def training():
+    train()
+"""
+
+
+def test_a_plan_proves_an_own_image_by_its_layers(
+    project: Any, engine: Engine, base_image: str, tmp_path: Path
+) -> None:
+    program = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = engine.run("run", "--rm", "--network", "host", base_image, "python3", "-c", program).stdout.strip()
+    folder = f"{site}/torch-2.4.0+cu121.dist-info"
+    (tmp_path / "Dockerfile").write_text(f"FROM {base_image}\nRUN mkdir -p {folder} && touch {folder}/METADATA\n")
+    engine.run("build", "--network", "host", "-t", "localhost/own-torch:1", str(tmp_path))
+    project.write({"stoker.toml": STACK, "train.py": PROVED})
+    words = ("plan", "train.py", "--simulate", "1xA100;driver=550.54.15", "--json")
+    made = json.loads(project.stoker(*words, env=engine.environment).stdout)
+    proof = made["steps"][0]["proof"]
+    assert proof["verdict"] == "proved", proof
+    facts = {fact["fact"]: fact["source"] for fact in proof["facts"]}
+    assert "torch 2.4.0+cu121 has code for sm_80 (A100)" in facts
+    assert any("distributions" in fact and source.startswith("its layers") for fact, source in facts.items())
+    other = ("plan", "train.py", "--simulate", "1xRTX5090;driver=570.124.06", "--json")
+    refused = json.loads(project.stoker(*other, env=engine.environment, code=3).stdout)
+    assert refused["steps"][0]["proof"]["verdict"] == "refused"

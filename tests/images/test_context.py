@@ -9,7 +9,9 @@ import random
 import subprocess
 import tarfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -200,8 +202,53 @@ def test_too_big(root: Path) -> None:
 def test_a_file_that_changes_meanwhile(root: Path) -> None:
     made = package(make(root, "a.py"))
     (root / "a.py").write_text("# b.py\n")
-    with pytest.raises(InfrastructureError, match="files changed while they were packed"):
-        write(made, io.BytesIO())
+    sink = io.BytesIO()
+    written = write(made, sink)
+    assert written.digest == hashlib.sha256(sink.getvalue()).hexdigest() == package(root).digest != made.digest
+
+
+@pytest.fixture
+def busy(root: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
+    """`busy(name, times)`: something writes to the file during its next readings."""
+    left: dict[int, int] = {}
+    fstat = os.fstat
+
+    def status(descriptor: int) -> os.stat_result:
+        found = fstat(descriptor)
+        if left.get(found.st_ino, 0) > 0:
+            left[found.st_ino] -= 1
+            with open(f"/proc/self/fd/{descriptor}", "ab") as file:
+                file.write(b"one more line\n")
+        return found
+
+    monkeypatch.setattr(os, "fstat", status)
+    return lambda name, times: left.update({os.stat(root / name).st_ino: times})
+
+
+def test_a_log_beside_the_code_is_read_again_and_left_out_if_it_never_rests(root: Path, busy: Any) -> None:
+    make(root, "train.py", "logs/train.log", "notes.md")
+    busy("notes.md", 2)
+    busy("logs/train.log", 1000)
+    made = package(root)
+    assert made.changing == ("logs/train.log",)
+    sink = io.BytesIO()
+    assert write(made, sink).changing == ("logs/train.log",)
+    with tarfile.open(fileobj=io.BytesIO(sink.getvalue())) as tar:
+        assert sorted(tar.getnames()) == ["notes.md", "train.py"]
+        notes = tar.extractfile("notes.md")
+        assert notes is not None and notes.read() == (root / "notes.md").read_bytes()
+
+
+def test_code_that_never_rests_is_not_left_out(root: Path, busy: Any) -> None:
+    make(root, "train.py", "lib/util.py")
+    busy("lib/util.py", 1000)
+    with pytest.raises(InfrastructureError, match=r"lib/util\.py changed 4 times while it was packed"):
+        package(root)
+
+
+def test_the_home_is_no_code(root: Path) -> None:
+    make(root, "train.py", "state/stoker.db", "state/artifacts/objects/ab/cd")
+    assert package(root, home=root / "state").files == ("train.py",)
 
 
 def test_unchanged_files_are_not_read_again(tmp_path: Path, root: Path) -> None:

@@ -111,6 +111,7 @@ FIELDS: dict[str, Any] = {
     "build_context_root": "context",
     "requirements": ["numpy"],
     "pyproject_path": "pyproject.toml",
+    "pyproject_export_command": ["echo", "numpy==1.26.4"],
     "required_extras": ["train"],
     "replicate_local_python_environment": True,
     "apt_packages": ["git"],
@@ -272,6 +273,7 @@ def test_the_same_spec_gives_the_same_text(made: ImageSpec) -> None:
     [
         ({"parent_image": "a b"}, "parent_image: 'a b'"),
         ({"parent_image": "x\nRUN evil"}, "cannot be put into a Dockerfile"),
+        ({"parent_image": "Foo Bar:latest"}, "'Foo Bar:latest' does not name an image"),
         ({"apt_packages": ["git; rm -rf /"]}, "apt_packages"),
         ({"apt_packages": ["-o=Evil"]}, "apt_packages"),
         ({"conda_packages": ["$(evil)"]}, "conda_packages"),
@@ -295,3 +297,15 @@ def test_the_same_spec_gives_the_same_text(made: ImageSpec) -> None:
 def test_refused(settings: dict[str, Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=words.replace("(", r"\(").replace(")", r"\)")):
         spec(tmp_path, **settings)
+
+
+def test_uv_and_the_worker_are_installed_from_where_the_requirements_are() -> None:
+    where = ("--default-index=https://index.example/simple", "--allow-insecure-host=index.example", "--no-binary=a")
+    text = dockerfile(ImageSpec(parent="x", python="3.11", installer="uv", arguments=where, worker="stoker.whl"))
+    words = "pip install --index-url=https://index.example/simple --trusted-host=index.example uv"
+    assert words in text
+    worker = next(line for line in text.splitlines() if "stoker.whl'" in line)
+    assert where[0] in worker and where[1] in worker and where[2] not in worker
+    own = ("--cert=/etc/own.pem", "--proxy=proxy:3128")
+    text = dockerfile(ImageSpec(parent="x", python="3.11", installer="pip", arguments=own, worker="stoker.whl"))
+    assert all(word in line for line in text.splitlines() if "pip install" in line for word in own)

@@ -78,7 +78,8 @@ def test_the_failed_instruction_and_its_own_output(text: str) -> None:
         ("the --mount option requires BuildKit.", "buildx"),
         ("/bin/sh: 1: python3: not found", "no Python"),
         ("The command '/bin/sh -c make' returned a non-zero code: 137", "memory"),
-        ("x509: certificate verify failed", "certificate"),
+        ("x509: certificate verify failed", '"PIP_CERT"'),
+        ("/bin/sh: useradd: not found\n/bin/sh: adduser: not found", 'user="1000:1000"'),
         ("nothing that is known", ""),
     ],
 )

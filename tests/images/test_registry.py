@@ -7,8 +7,9 @@ import hashlib
 import json
 import urllib.request
 from collections.abc import Iterator, Mapping
+from email.message import Message
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tests.servers.containers import Engine, running_registry
@@ -30,8 +31,7 @@ def put(registry: str, name: str, tag: str, config: Mapping[str, Any], **platfor
     """An image of one empty layer at the registry, by its own API; its descriptor."""
     layer, document = b"layer " + name.encode(), json.dumps(config).encode()
     for blob in (layer, document):
-        begun = call(registry, "POST", f"/v2/{name}/blobs/uploads/")
-        place = begun.headers["Location"]
+        place = call(registry, "POST", f"/v2/{name}/blobs/uploads/").headers["Location"]
         place += ("&" if "?" in place else "?") + f"digest={sha256(blob)}"
         call(registry, "PUT", place, blob, "application/octet-stream")
     body = json.dumps(
@@ -54,10 +54,18 @@ def sha256(content: bytes) -> str:
     return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
-def call(registry: str, method: str, path: str, body: bytes = b"", kind: str = "") -> Any:
+class Reply(NamedTuple):
+    """A registry's answer, read to its end."""
+
+    headers: Message
+    body: bytes
+
+
+def call(registry: str, method: str, path: str, body: bytes = b"", kind: str = "") -> Reply:
     url = path if "://" in path else f"http://{registry}{path}"
     request = urllib.request.Request(url, data=body, method=method, headers={"Content-Type": kind} if kind else {})
-    return urllib.request.urlopen(request, timeout=30)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return Reply(answer.headers, answer.read())
 
 
 def config(architecture: str = "amd64", *, env: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
@@ -187,7 +195,7 @@ def test_whether_we_may_push_is_asked_before(guarded: str, registry: str, tmp_pa
 
 def test_a_push_that_was_tried_leaves_nothing(registry: str, tmp_path: Path) -> None:
     assert check_push(f"{registry}/left/nothing:1") is None
-    assert "left/nothing" not in json.load(call(registry, "GET", "/v2/_catalog"))["repositories"]
+    assert "left/nothing" not in json.loads(call(registry, "GET", "/v2/_catalog").body)["repositories"]
 
 
 def test_an_engine_that_has_the_image_is_asked_first(engine: Engine, base_image: str, registry: str) -> None:

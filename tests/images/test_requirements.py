@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -159,8 +159,9 @@ def test_a_project_with_a_lock_goes_through_uv(tmp_path: Path, monkeypatch: pyte
         from_project(tmp_path)
 
 
-@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is not installed")
-def test_the_real_uv(tmp_path: Path) -> None:
+def test_the_real_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("uv", reason="uv is not installed")
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable), prepend=os.pathsep)
     (tmp_path / "pyproject.toml").write_text('[project]\nname="x"\nversion="1"\nrequires-python=">=3.10"\n')
     (tmp_path / "uv.lock").write_text(
         'version = 1\nrevision = 2\nrequires-python = ">=3.10"\n\n[[package]]\nname = "x"\nversion = "1"\n'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from stoker.images import wheel
-from stoker.images.wheel import VENDORED, worker_bundle, worker_wheel
+from stoker.images.wheel import VENDORED, compile_bundle, worker_bundle, worker_wheel
 
 CLEAN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
@@ -121,9 +122,32 @@ def test_the_bundle_is_made_once(tmp_path: Path) -> None:
     assert first.stat().st_mode & 0o755 == 0o755
 
 
+def test_the_bundle_is_compiled_once_and_an_import_finds_it(tmp_path: Path) -> None:
+    bundle = worker_bundle(tmp_path)
+    compile_bundle(bundle)
+    compiled = Path(importlib.util.cache_from_source(str(bundle / "stoker" / "worker" / "pool.py")))
+    words = [sys.executable, "-v", "-c", "import stoker.worker.pool"]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(bundle)}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert f"# {compiled} matches {bundle / 'stoker/worker/pool.py'}" in done.stderr
+    compiled.unlink()
+    compile_bundle(bundle)
+    assert not compiled.exists(), "it was compiled already"
+
+
 def test_the_bundle_is_pure_python(tmp_path: Path) -> None:
     compiled = [path for path in worker_bundle(tmp_path).rglob("*") if path.suffix in (".so", ".pyd", ".pyc")]
     assert not compiled
+
+
+def test_the_bundle_refuses_an_old_python_in_words(tmp_path: Path) -> None:
+    program = "import sys; sys.version_info = (3, 9, 18); import stoker"
+    path = {"PYTHONPATH": str(worker_bundle(tmp_path))}
+    refused = subprocess.run(
+        [sys.executable, "-S", "-c", program], env=path, capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 1
+    assert refused.stderr == f"{sys.executable} is Python 3.9: a step needs Python 3.10 or later\n"
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.12", "3.13"])

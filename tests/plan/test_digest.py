@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stoker.plan.source import code_digest, code_parts
+from stoker.plan.digest import read_function_code
 
 BASE = '''
 import functools
@@ -230,24 +230,26 @@ def _changed(change: tuple[str, str, str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("change", SAME.values(), ids=SAME)
 def test_the_same(change: tuple[str, str, str], fresh: Any) -> None:
-    before = code_digest(fresh(FILES).train.function)
+    before = read_function_code(fresh(FILES).train.function).digest
     module = fresh(_changed(change))
-    assert code_digest(module.train.function) == before, dict(code_parts(module.train))
+    assert read_function_code(module.train.function).digest == before, {
+        part.label for part in read_function_code(module.train).parts
+    }
 
 
 @pytest.mark.parametrize("change", DIFFERENT.values(), ids=DIFFERENT)
 def test_different(change: tuple[str, str, str], fresh: Any) -> None:
-    before = code_digest(fresh(FILES).train.function)
-    assert code_digest(fresh(_changed(change)).train.function) != before
+    before = read_function_code(fresh(FILES).train.function).digest
+    assert read_function_code(fresh(_changed(change)).train.function).digest != before
 
 
 def test_reached_says_what_changed(fresh: Any) -> None:
-    before = code_parts(fresh(FILES).train)
-    after = code_parts(fresh(_changed(DIFFERENT["a constant of that helper"])).train)
-    assert [label for label, _ in before] == [label for label, _ in after]
-    different = [old[0] for old, new in zip(before, after) if old != new]
+    before = read_function_code(fresh(FILES).train).parts
+    after = read_function_code(fresh(_changed(DIFFERENT["a constant of that helper"])).train).parts
+    assert [part.label for part in before] == [part.label for part in after]
+    different = [old.label for old, new in zip(before, after) if old.digest != new.digest]
     assert different == ["numbers_of_mine.deeper → CONST"]
-    labels = [label for label, _ in before]
+    labels = [part.label for part in before]
     assert "flow.train → LR" in labels
     assert "import lazier" in labels
     assert labels[0] == "flow.train"
@@ -255,8 +257,8 @@ def test_reached_says_what_changed(fresh: Any) -> None:
 
 def test_a_step_and_its_function_have_one_digest(fresh: Any) -> None:
     module = fresh(FILES)
-    assert code_digest(module.train) == code_digest(module.train.function)
-    assert code_digest(module.train) != code_digest(module.other)
+    assert read_function_code(module.train).digest == read_function_code(module.train.function).digest
+    assert read_function_code(module.train).digest != read_function_code(module.other).digest
 
 
 @pytest.fixture(autouse=True)
@@ -274,7 +276,7 @@ def _defined(text: str, name: str = "f", **names: Any) -> Any:
 
 
 def digest(text: str, **names: Any) -> str:
-    return code_digest(_defined(text, **names))
+    return read_function_code(_defined(text, **names)).digest
 
 
 class Awkward:
@@ -426,17 +428,18 @@ def test_a_method_named_like_a_function_does_not_reach_it() -> None:
     assert digest(text.format(1)) == digest(text.format(2))
 
 
-def test_other_peoples_code_counts_by_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_peoples_code_counts_by_its_package() -> None:
     np = pytest.importorskip("numpy")
-    before = digest("def f(): return np.sum", np=np)
-    monkeypatch.setattr(np, "__version__", "99.0")
-    assert digest("def f(): return np.sum", np=np) != before
+    assert read_function_code(_defined("def f(): return np.sum", np=np)).packages == ("numpy",)
+    assert read_function_code(_defined("def f():\n    import numpy.linalg")).packages == ("numpy",)
+    assert read_function_code(_defined("def f(): return len(json)", json=os)).packages == ()
     assert digest("def f(): return s", s=np.sum) == digest("def f(): return s", s=np.sum)
+    assert digest("def f(): return s", s=np.sum) != digest("def f(): return s", s=np.mean)
 
 
 def test_where_a_file_lies_does_not_count(fresh: Any) -> None:
     text = {**FILES, "flow": FILES["flow"].replace("LR = 0.1", "LR = (__name__, __file__) and 0.1")}
-    assert code_digest(fresh(text).train) == code_digest(fresh(text).train)
+    assert read_function_code(fresh(text).train).digest == read_function_code(fresh(text).train).digest
 
 
 def test_relative_imports_inside_a_function(tmp_path: Path) -> None:
@@ -453,8 +456,8 @@ def test_relative_imports_inside_a_function(tmp_path: Path) -> None:
         sys.path.insert(0, str(folder))
         importlib.invalidate_caches()
         function = _defined("def f():\n    from .near import x\n    return x\n", __package__="pkg_of_mine")
-        digests.append(code_digest(function))
-        assert "import pkg_of_mine.sub.far" in dict(code_parts(function))
+        digests.append(read_function_code(function).digest)
+        assert "import pkg_of_mine.sub.far" in {part.label for part in read_function_code(function).parts}
         sys.path[:] = before
     assert "pkg_of_mine" not in sys.modules
     assert digests[0] == digests[1] != digests[2]
@@ -463,3 +466,23 @@ def test_relative_imports_inside_a_function(tmp_path: Path) -> None:
 def test_a_module_that_does_not_exist_is_the_steps_own_problem() -> None:
     text = "def f():\n    import no_such_module_anywhere\n    from ... import x\n"
     assert digest(text) == digest(text)
+
+
+def test_parts_say_where_their_source_is(fresh: Any) -> None:
+    module = fresh(FILES)
+    parts = {part.label: part for part in read_function_code(module.train).parts}
+    lines = BASE.splitlines()
+
+    def text(label: str) -> tuple[str, str, str]:
+        part = parts[label]
+        assert os.path.basename(part.file) == "flow.py"
+        return part.kind, lines[part.first_line - 1], lines[part.last_line - 1]
+
+    assert text("flow.train")[:2] == ("function", "@step")
+    assert text("flow.train")[2].startswith("    return (total")
+    assert text("flow.Model") == ("class", "class Model(Base):", "        return 8")
+    value = parts["flow.train → LR"]
+    assert (value.kind, value.file, value.first_line, value.last_line) == ("value", "", 0, 0)
+    assert parts["import lazier"].kind == "module"
+    assert parts["import lazier"].file.endswith("lazier.py")
+    assert len({part.digest for part in parts.values()}) > 10

@@ -11,6 +11,7 @@ from stoker.core.errors import StoreError
 from stoker.core.findings import Finding
 from stoker.core.graph import StepOutput
 from stoker.core.plan import PLAN_VERSION, Plan, StepPlan
+from stoker.core.proof import Fact, Proof
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Retry, StepSettings
 from stoker.core.source import FunctionSource
@@ -74,8 +75,18 @@ def test_what_many_steps_share_is_written_once() -> None:
     assert [len(document["shared"][name]) for name in ("settings", "source", "outputs")] == [1, 1, 1]
 
 
+def test_a_proof_is_written_once_for_all_that_share_it_and_not_at_all_where_there_is_none() -> None:
+    proof = Proof(verdict="proved", facts=(Fact(component="torch", fact="it fits", source="its page"),))
+    proved = plan(*(step(number, proof=proof) for number in range(3)), step(3))
+    document = json.loads(plandoc.dump(proved))
+    assert len(document["shared"]["proof"]) == 1
+    assert [row.get("proof") for row in document["steps"]] == [0, 0, 0, None]
+    assert plandoc.load(json.dumps(document)) == proved
+    assert "proof" not in json.loads(plandoc.dump(plan(step(0))))["shared"]  # as earlier versions write plans
+
+
 def test_every_field_of_a_step_is_written() -> None:
-    written = {*plandoc._PLAIN, *plandoc._SHARED, *plandoc._RARE, "inputs"}
+    written = {*plandoc._PLAIN, *plandoc._SHARED, *plandoc._RARELY_SHARED, *plandoc._RARE, "inputs"}
     assert written == {field.name for field in attrs.fields(StepPlan)}
 
 

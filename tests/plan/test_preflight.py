@@ -115,7 +115,7 @@ def read(**known: Any) -> Callable[[str], ImageFacts]:
         ("python:3.11-slim", ("torch==2.4.0+cu118",), "1xV100;driver=470.82.01"),
         ("python:3.11-slim", ("jax[cuda12]==0.6.2",), NEW),
         ("nvidia/cuda:12.4.1-cudnn-runtime-ubuntu22.04", ("cupy-cuda12x",), NEW),
-        ("nvidia/cuda:12.4.1-cudnn-runtime-ubuntu22.04", ("tensorflow==2.17.0",), NEW),
+        ("nvidia/cuda:12.4.1-cudnn-runtime-ubuntu22.04", ("tensorflow==2.18.0",), NEW),  # 2.17 needs cuDNN 8
         ("rocm/pytorch:rocm6.2_ubuntu22.04_py3.10_pytorch_release_2.3.0", (), "1xMI300X"),
         ("myorg/anything:3", ("whatever==1", "-r not-there.txt"), NEW),
         (PYTORCH, (), None),
@@ -178,6 +178,8 @@ def test_what_a_configuration_does_not_tell_is_said_to_be_unknown() -> None:
     found = said("myorg/train:1", facts=read(env={"PATH": "/bin"}))
     assert level(found, "STK201") == "info"
     assert "STK201" not in said("myorg/train:1")
+    unknown = said("python:3.11-slim", ("attrs", "numpy", "certifi", "somebodys-package"))
+    assert unknown["STK201"].why == "whether somebodys-package brings it is not known"
 
 
 def test_a_step_that_may_run_without_its_gpu_is_told_and_not_stopped() -> None:
@@ -360,7 +362,7 @@ def test_parts_that_belong_together_are_not_refused() -> None:
 def test_cupy_needs_its_own_cuda_in_the_image() -> None:
     parent = "nvidia/cuda:12.4.1-runtime-ubuntu22.04"
     assert refused(said(parent, ("cupy-cuda11x==13.3.0",))) == ["STK206"]
-    assert refused(said(parent, ("cupy-cuda11x[ctk]==13.3.0",))) == []
+    assert refused(said(parent, ("cupy-cuda13x[ctk]==14.0.1",))) == []  # older ones have no such extra
 
 
 # STK207, 208, 210 and 212
@@ -438,6 +440,8 @@ def test_tags_that_move_are_told() -> None:
 def test_an_image_that_may_not_be_read_is_refused_and_one_that_was_not_reached_is_told() -> None:
     denied = read(unreadable="registry.example.com answers 401", refused=True)
     assert refused(said("registry.example.com/train:1", facts=denied)) == ["STK218"]
+    nameless = read(unreadable="'Foo Bar:latest' does not name an image", base="name")
+    assert "STK218" not in said("Foo Bar:latest", facts=nameless), "STK230 says so"
     away = read(unreadable="no route to registry.example.com", base="name")
     assert level(said("registry.example.com/train:1", facts=away), "STK218") == "info"
 
@@ -573,3 +577,46 @@ def test_alike_steps_are_judged_once() -> None:
 def test_a_device_without_a_known_driver_or_chip_refuses_nothing() -> None:
     device = Device(kind="nvidia", index=0, uuid="GPU-1", name="Something new", model="Something new", memory=0)
     assert refused(said("python:3.11-slim", ("torch==2.13.0",), on=Inventory(devices=(device,)))) == []
+
+
+def test_an_accelerator_that_chooses_nothing_is_a_finding() -> None:
+    found = said(PYTORCH, ("numpy",), accelerator="cuda12.4")
+    assert level(found, "STK221") == "warning"
+    assert "accelerator='cuda12.4' has no effect: parent_image" in found["STK221"].what
+    assert found["STK221"].fix.startswith("remove accelerator")
+    assert "dockerfile says" in said(None, dockerfile="Dockerfile", accelerator="cuda12.4")["STK221"].what
+
+
+@pytest.mark.parametrize(
+    ("parent", "requirements", "more"),
+    [
+        (PYTORCH, ("torch==2.4.0",), {}),  # it chooses torch's wheels
+        (PYTORCH, ("accelerate",), {}),
+        (PYTORCH, (), {"pyproject_path": "pyproject.toml"}),  # what that requires is not known
+        (None, ("numpy",), {}),
+    ],
+)
+def test_an_accelerator_that_chooses_something_is_none(
+    parent: str | None, requirements: Sequence[str], more: dict[str, Any]
+) -> None:
+    assert "STK221" not in said(parent, requirements, accelerator="cuda12.4", **more)
+
+
+@pytest.mark.parametrize("requirement", ["torch==2.5.1", "onnxruntime-gpu", "cupy-cuda12x", "nvidia-cudnn-cu12"])
+def test_musl_has_no_wheels_of_it(requirement: str) -> None:
+    found = said("python:3.11-alpine", (requirement,))
+    assert level(found, "STK250") == "error"
+    assert "STK250" not in said("python:3.11-slim", (requirement,))
+    assert "STK250" not in said(
+        "python:3.11-alpine", ("numpy", "torch @ https://example.com/torch-2.5.1-py3-none-any.whl")
+    )
+    # An image whose layers were read says it, whatever its name.
+    assert level(said("myorg/train:1", (requirement,), facts=read(libc="musl", python="3.11")), "STK250") == "error"
+
+
+@pytest.mark.parametrize("chip", ["Orin", "Thor", "GH200", "T4G"])
+def test_hosts_of_arm_chips(chip: str) -> None:
+    image = "nvcr.io/nvidia/l4t-pytorch:r35.2.1-pth2.0-py3"
+    asks = ResourceSettings(accelerators=f"{chip}:1")
+    assert "STK209" not in said(image, on=None, asks=asks)
+    assert level(said(image, on="1xA100;driver=550.54.15"), "STK209") == "error"

@@ -17,14 +17,16 @@ import pytest
 
 from stoker import pipeline, step
 from stoker.core.errors import SourceError
-from stoker.plan.source import locate, pickled, script_module
+from stoker.core.usercode import script_module
+from stoker.plan.source import locate, pickled
 
 FILE = """
     import json
     import sys
     from dataclasses import dataclass
     from stoker import step
-    from stoker.plan.source import code_digest, locate
+    from stoker.plan.digest import read_function_code
+    from stoker.plan.source import locate
 
     @step
     def train(x: int) -> int:
@@ -32,7 +34,8 @@ FILE = """
 
     if __name__ == "__main__":
         import attrs
-        print(json.dumps({**attrs.asdict(locate(train.function, "here")), "code": code_digest(train.function)}))
+        code = read_function_code(train.function).digest
+        print(json.dumps({**attrs.asdict(locate(train.function, "here")), "code": code}))
 """
 
 
@@ -219,7 +222,8 @@ def test_packages_with_and_without_an_init(project: Any) -> None:
 
 INTERACTIVE = """
 from stoker import step
-from stoker.plan.source import code_digest, locate, pickled
+from stoker.plan.digest import read_function_code
+from stoker.plan.source import locate, pickled
 def make(n):
     @step
     def inner(x):
@@ -229,7 +233,7 @@ def make(n):
 inner = make(2)
 print(locate(inner.function, "here").kind, locate((lambda: 0), "here").kind)
 import pickle
-print(pickle.loads(pickled(inner.function))(1), len(code_digest(inner.function)))
+print(pickle.loads(pickled(inner.function))(1), len(read_function_code(inner.function).digest))
 """
 
 
@@ -290,7 +294,7 @@ def test_the_same_digest_as_a_script_and_as_a_module(project: Any) -> None:
         from enum import Enum
         import attrs
         from stoker import step
-        from stoker.plan.source import code_digest
+        from stoker.plan.digest import read_function_code
 
         log = logging.getLogger(__name__)
         WORDS = {"a", "b", "c", "d"}
@@ -323,7 +327,7 @@ def test_the_same_digest_as_a_script_and_as_a_module(project: Any) -> None:
             return MODEL.fit() + model.fit() + Color.RED.value
 
         def main():
-            print(code_digest(train.function))
+            print(read_function_code(train.function).digest)
 
         if __name__ == "__main__":
             main()

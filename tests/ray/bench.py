@@ -53,7 +53,7 @@ def ancestors():
 def kills_the_task(folder):
     # The job itself is a child of Ray's worker, which runs the task.
     for pid in ancestors():
-        if b"stoker.backends.ray.node" in open(f"/proc/{pid}/cmdline", "rb").read():
+        if b"stoker.backends.ray.warm" in open(f"/proc/{pid}/cmdline", "rb").read():
             boot = pid
     worker = int(open(f"/proc/{boot}/stat").read().rpartition(")")[2].split()[1])
     with open(os.path.join(folder, "pids"), "w") as file:
@@ -90,6 +90,19 @@ def deaf():
     time.sleep(60)
 
 
+def trains(saved):
+    # A checkpoint, and death once a copy of it is in the store; another attempt returns what it finds.
+    state = context.checkpoint_dir / "state"
+    before = state.read_text() if state.exists() else ""
+    if before:
+        return before
+    state.with_suffix(".new").write_text(f"by attempt {context.attempt}")
+    os.replace(state.with_suffix(".new"), state)
+    while not os.path.isdir(saved) or not [name for name in os.listdir(saved) if name.endswith(".json")]:
+        time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def waits(path):
     print("waiting", flush=True)
     while not os.path.exists(path):
@@ -97,10 +110,39 @@ def waits(path):
     return "seen"
 
 
+COUNT = []
+
+
+def counted():
+    COUNT.append(1)
+    return [len(COUNT), os.getpid()]
+
+
+def imports(name):
+    import importlib
+
+    module = importlib.import_module(name)
+    return [getattr(module, "VALUE", None), sys.prefix]
+
+
+def variable(name):
+    return os.environ.get(name)
+
+
+def devices():
+    names = ("TPU_VISIBLE_CHIPS", "NEURON_RT_VISIBLE_CORES", "CUDA_VISIBLE_DEVICES")
+    uuids = [device.uuid for device in context.devices]
+    return [os.environ["STOKER_NODE_ID"], {name: os.environ.get(name) for name in names}, uuids]
+
+
+def machine():
+    return os.environ["STOKER_NODE_ID"]
+
+
 def place():
     return [context.node, context.nodes, os.environ["STOKER_NODE_ADDR"]]
 """
-VALUES = ("add", "meet", "sees", "waits", "place")
+VALUES = ("add", "counted", "meet", "sees", "waits", "trains", "place", "machine", "imports", "variable", "devices")
 OVER = ("succeeded", "failed")
 
 
@@ -172,8 +214,8 @@ class Bench:
             backend.submit(job)
         return [self.end(backend, job) for job in jobs]
 
-    def end(self, backend: RayBackend, job: Job) -> JobStatus:
-        self.until(backend, lambda: any(one.state in OVER for one in self.news.get(job.name, ())))
+    def end(self, backend: RayBackend, job: Job, seconds: float = 90.0) -> JobStatus:
+        self.until(backend, lambda: any(one.state in OVER for one in self.news.get(job.name, ())), seconds)
         return next(one for one in self.news[job.name] if one.state in OVER)
 
     def says(self, backend: RayBackend, job: Job, text: str) -> None:

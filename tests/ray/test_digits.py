@@ -31,3 +31,14 @@ def test_digits(example: str, arguments: list[str], project: Any, ray_cluster: R
     assert "best learning rate: 0." in said.stdout + said.stderr
     run = project.client().runs()[0]
     assert run.status == "succeeded" and run.stack == "ray"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_trials_and_workers_of_ray_inside_steps(project: Any, ray_cluster: RayCluster, repository: Path) -> None:
+    code = (repository / "examples" / "ray_tune.py").read_text()
+    project.write({"ray_tune.py": code, "stoker.toml": STACK.format(address=ray_cluster.dashboard)})
+    environment = {"TOKEN_OF_RAY": TOKEN}
+    done = project.run("ray_tune.py", "--workers", "2", env=environment, timeout=500.0)
+    assert "weight 3.00" in done.stdout, done.stdout + done.stderr
+    assert project.client().run("last").steps["best_rate"].output.load() == 0.4

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import re
 import threading
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
+import attrs
 import pytest
 
 from stoker.backends.base.platforms import Away
@@ -18,7 +22,7 @@ from stoker.backends.ray.backend import RayBackend
 from stoker.backends.ray.check import check, prove
 from stoker.backends.ray.jobs import Jobs, address_of, headers_of, is_loopback
 from stoker.backends.ray.log import RecordLines, _frame
-from stoker.backends.ray.settings import KINDS, RaySettings
+from stoker.backends.ray.settings import ELSEWHERE, KINDS, RUNTIME_ENV, RaySettings
 from stoker.config import Torchrun
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.plan import Job, Site, StepPlan
@@ -144,8 +148,18 @@ def test_field_by_field(settings: dict[str, Any], expected: list[tuple[str, str]
 
 def test_what_a_far_cluster_sees() -> None:
     assert codes(step(), shares=False) == [("STK185", "error")]
-    assert codes(step(retry=Retry(1)), site=FAR, shares=False) == [("STK186", "translated")]
+    assert codes(step(retry=Retry(1)), site=FAR, shares=False) == [("STK186", "info")]
     assert codes(step(), site=FAR, shares=False) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "cores"), [("inferentia:1", 4), ("inferentia2:2", 4), ("trainium:1", 2), ("trainium2:16", 64)]
+)
+def test_chips_are_asked_for_as_the_cores_that_ray_counts(name: str, cores: int) -> None:
+    asked = step(resources=ResourceSettings(accelerators=name))
+    assert codes(asked) == []
+    [choice] = raytasks.ray_request(attrs.evolve(job(), step=asked), RaySettings())["choices"]
+    assert choice == {"type": "aws-neuron-core", "resource": "neuron_cores", "count": cores}
 
 
 def test_a_cluster_may_have_names_of_its_own() -> None:
@@ -174,6 +188,8 @@ def test_the_names_are_rays() -> None:
         ({"runtime_env": {"pipp": []}}, "did you mean 'pip'"),
         ({"runtime_env": {"image_uri": "x"}}, "no 'image_uri' here"),
         ({"runtime_env": {"working_dir": "."}}, "a folder of this machine"),
+        ({"runtime_env": {"nsight": "default"}}, "no 'nsight' here"),
+        ({"address": "anyscale://mine"}, "the module 'anyscale' of Ray's own client"),
         ({"runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": "0"}}}, "Stoker sets itself"),
         ({"resources": {"GPU": 1}}, "given elsewhere"),
         ({"placement": "STRICT"}, "not one of"),
@@ -188,12 +204,25 @@ def test_settings_that_are_refused(given: dict[str, Any], words: str) -> None:
     assert "s3cret" not in str(caught.value)
 
 
+def test_each_key_of_a_runtime_environment_is_honoured_or_refused(repository: Path) -> None:
+    known = pytest.importorskip("ray.runtime_env").RuntimeEnv.known_fields
+    ours = {*RUNTIME_ENV, *ELSEWHERE}
+    assert {name for name in known if not name.startswith("_")} <= ours
+    page = (repository / "docs" / "guide" / "ray.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (honoured|refused): ", page, re.MULTILINE))
+    assert rows == {**dict.fromkeys(RUNTIME_ENV, "honoured"), **dict.fromkeys(ELSEWHERE, "refused")}
+
+
 def test_where_the_cluster_is(tmp_path: Path) -> None:
     assert address_of(RaySettings(), {}) == "http://127.0.0.1:8265"
     assert address_of(RaySettings(), {"RAY_ADDRESS": "head:6379"}) == "http://head:8265"
     both = {"RAY_ADDRESS": "http://a:1", "RAY_API_SERVER_ADDRESS": "http://b:2/"}
     assert address_of(RaySettings(), both) == "http://b:2"
     assert address_of(RaySettings(address="ray://head:10001"), both) == "http://head:8265"
+    assert address_of(RaySettings(address="http://mine-head-svc.ns.svc:8265"), {}) == "http://mine-head-svc.ns.svc:8265"
+    assert address_of(RaySettings(), {"RAY_ADDRESS": "127.0.0.2:6379"}) == "http://127.0.0.1:8265", "this machine"
+    with pytest.raises(SettingsError, match="module 'anyscale'"):
+        address_of(RaySettings(), {"RAY_ADDRESS": "anyscale://mine"})
     with pytest.raises(BackendError, match="no Ray cluster runs"):
         address_of(RaySettings(address="auto"), {"RAY_TMPDIR": str(tmp_path)})
     (tmp_path / "ray").mkdir()
@@ -227,6 +256,12 @@ def test_a_cluster_that_is_not_there_is_one_finding() -> None:
         jobs.jobs()
 
 
+class Trouble(str):
+    """The text of an answer with status 500."""
+
+    __slots__ = ()
+
+
 class Other(BaseHTTPRequestHandler):
     """Something else that answers at a dashboard's address, or a Ray that is not ours to start: too old, growing."""
 
@@ -234,8 +269,15 @@ class Other(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         found = self.answers.get(self.path.partition("?")[0], "hello")
+        if found is None:
+            self.send_response(200)
+            self.send_header("Content-Length", "100")
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.wfile.write(b"{")
+            return
         data = found.encode() if isinstance(found, str) else json.dumps(found).encode()
-        self.send_response(200)
+        self.send_response(500 if isinstance(found, Trouble) else 200)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
@@ -285,12 +327,70 @@ def test_what_kinds_of_clusters_are_told(other: Any) -> None:
     assert found(**settled(labels={"zone": "in(a,b)"})) == []
     assert found(**settled(labels={"zone": "!a"})) == [("STK188", "error")]
     assert found(ray="2.40.0", **settled(labels={"zone": "a"})) == [("STK188", "error")]
+    old: dict[str, Any] = {"ray": "2.40.0", "accelerator_policy": "prefer"}
+    assert found(resources=ResourceSettings(gpu_count=1), **old) == [("STK264", "info")]
+    assert found(ray="2.40.0") == [], "a step without devices has no faulty ones"
     assert found(ray="1.13.0") == [("STK189", "error")]
     assert found(python="3.9.1") == [("STK187", "error")]
-    assert found(python="3.99.1") == [("STK187", "info")]
+    assert found(python="3.99.1") == [("STK187", "error")]
+    assert found(python="3.99.1", **settled(python="python3")) == [("STK187", "info")]
     answers["/api/version"] = "hello"
     jobs = Jobs(RaySettings(address=address), {})
     assert [one.code for one in prove([step()], {}, jobs, shares=True)] == ["STK189"]
+    jobs.close()
+
+
+def test_no_connection_outlives_its_client(other: Any) -> None:
+    """However it ends: a socket that is only collected warns of it in whatever runs then."""
+    address, answers = other
+    answers["/api/version"] = {"ray_version": "2.60.0"}
+    made: list[HTTPConnection] = []
+
+    class Seen(Jobs):
+        gives_up = False
+
+        def connect(self) -> HTTPConnection:
+            if self.gives_up:
+                self.abandon()  # another thread's call, at the one moment at which there is no socket yet
+            made.append(super().connect())
+            return made[-1]
+
+    Other.protocol_version = "HTTP/1.1"  # it keeps connections, as Ray's dashboard does
+    try:
+        closed, abandoned, late, cut = (Seen(RaySettings(address=address), {}) for _ in range(4))
+        for jobs in (closed, abandoned):
+            assert jobs.version() == answers["/api/version"]
+            jobs.connect().connect()  # that of a log
+        closed.close()
+        thread = threading.Thread(target=abandoned.abandon)
+        thread.start()
+        thread.join()
+        with pytest.raises(Away, match="not asked any more"):
+            abandoned.version()
+        late.gives_up = True
+        assert late.version() == answers["/api/version"]
+        answers["/api/version"] = None  # an answer that is cut off
+        with pytest.raises(Away):
+            cut.version()
+    finally:
+        Other.protocol_version = "HTTP/1.0"
+    assert len(made) == 6 and [connection.sock for connection in made] == [None] * 6
+    made.clear()
+    gc.collect()
+
+
+def test_a_dashboard_whose_control_service_is_gone_is_asked_again(other: Any) -> None:
+    """What Ray 2.60 answers in the half minute after its GCS server was killed."""
+    address, answers = other
+    jobs = Jobs(RaySettings(address=address), {})
+    answers["/api/jobs/"] = Trouble("500 Internal Server Error\n\nServer got itself in trouble")
+    with pytest.raises(Away, match="in trouble"):
+        jobs.jobs()
+    assert jobs.content("/api/jobs/") is None, "a log whose node is gone"
+    answers["/api/jobs/"] = Trouble("Traceback …\nValueError: no such package")
+    with pytest.raises(BackendError, match="no such package") as refused:
+        jobs.jobs()
+    assert not isinstance(refused.value, Away)
     jobs.close()
 
 
@@ -311,6 +411,13 @@ def test_how_rays_errors_are_called() -> None:
     assert called(exceptions.RuntimeEnvSetupError("no such package")) == REFUSED
     assert called(exceptions.OutOfMemoryError("x"), asked=True) == HOST_OOM
     assert all(hasattr(exceptions, name) for name in raywords.CAUSES)
+    inner = "Traceback (most recent call last):\n  File \"x\", line 1, in f\n    g()\n    ^^^\nKeyError: 'conda'\n\n"
+    tail = "pip ended. Last 50 lines of stdout:\n    ERROR: no such wheel"
+    words = raywords.cause_of(exceptions.RuntimeEnvSetupError(inner + tail), node_alive=True, asked=False)[1]
+    assert words.endswith("KeyError: 'conda' pip ended. Last 50 lines of stdout: ERROR: no such wheel"), words
+    traced = f"[Node 10.0.0.1] {inner}During handling of the above exception, another exception occurred:\n\n{inner}"
+    words = raywords.cause_of(exceptions.RuntimeEnvSetupError(traced), node_alive=True, asked=False)[1]
+    assert words.endswith("[Node 10.0.0.1] KeyError: 'conda' KeyError: 'conda'"), words
 
 
 def test_why_a_step_waits() -> None:
@@ -330,6 +437,9 @@ def test_why_a_step_waits() -> None:
     assert "1 of 2 nodes have as much" in waits({"CPU": 16, "GPU": 2}, gang=2, choice=gpu)
     assert "enough is free" in waits({"CPU": 8})
     assert "0 B of 8 GB of memory free" in waits({"CPU": 8}, memory=4e9)
+    ask = {"num_cpus": 1, "memory": 0, "resources": {}, "choice": None, "labels": {}}
+    making = raywords.waits(ask, nodes=nodes, free={"CPU": 8}, environment=["env_vars", "pip"])
+    assert making.endswith("or its runtime environment (pip) is being made")
 
 
 def test_the_first_kind_that_is_there_is_taken() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,13 @@ from tests.ray.bench import Bench
 from tests.servers.raycluster import RayCluster
 
 from stoker.backends.base.platforms import Away
+from stoker.backends.ray.job import CUT_OFF, UNREAD, NodeTask, is_cut_off, is_over, lost_tasks
 from stoker.backends.ray.jobs import Jobs
 from stoker.backends.ray.settings import RaySettings
+from stoker.backends.ray.tasks import CHECKPOINTS
 from stoker.core.settings import ResourceSettings
 from stoker.core.status import CANCELLED, EXITED, NODE_LOST, USER_ERROR, WORKER_LOST
+from stoker.store.checkpoints import Checkpoints, step_place
 
 TENTH = ResourceSettings(cpu_count=0.1)
 GPU = ResourceSettings(cpu_count=0.1, gpu_count=1)
@@ -128,6 +133,33 @@ def test_a_node_that_dies_is_told_apart_from_a_worker(bench: Bench, ray_cluster:
     assert status.cause == NODE_LOST, status
 
 
+def test_what_a_task_sent_is_read_after_its_end() -> None:
+    """Ray may report the end of a short task before the program has looked at its connection."""
+    now = time.monotonic()
+    assert not is_over(NodeTask(step=0, node=0, ref=None))
+    assert not is_over(NodeTask(step=0, node=0, ref=None, crashed=now)), "its result waits to be read"
+    assert is_over(NodeTask(step=0, node=0, ref=None, crashed=now, over={"code": 0}))
+    assert is_over(NodeTask(step=0, node=0, ref=None, crashed=now - UNREAD - 1)), "it was never sent"
+    assert is_over(NodeTask(step=0, node=0, ref=None, crashed=now - 1, crash=RuntimeError("its worker died")))
+
+
+def test_a_task_of_a_node_that_is_cut_off_is_given_up() -> None:
+    """Nobody closes the connection of a machine that is gone, nor that of a worker whose raylet hangs."""
+    now = time.monotonic()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        task = NodeTask(step=0, node=0, ref=None, connection=ours)
+        assert not is_cut_off(task)
+        task.crash, task.crashed = RuntimeError("its node died"), now
+        assert not is_cut_off(task), "what it sent may still be read"
+        task.crashed = now - CUT_OFF - 1
+        assert is_cut_off(task)
+    other = NodeTask(step=1, node=0, ref=None, ray_node="n1")
+    nodes = [{"NodeID": "n1", "Alive": False}, {"NodeID": "n2", "Alive": True}]
+    assert lost_tasks([other, NodeTask(step=2, node=0, ref=None, ray_node="n2")], nodes) == [other]
+    assert not lost_tasks([other], nodes[1:])
+
+
 def test_another_driver_takes_over(bench: Bench, tmp_path: Path) -> None:
     flag = tmp_path / "flag"
     job = bench.job("waits", inputs={"path": str(flag)}, resources=TENTH)
@@ -154,7 +186,8 @@ def test_another_driver_takes_over(bench: Bench, tmp_path: Path) -> None:
     assert bench.output(bench.end(second, job)) == "seen"
     assert bench.end(second, again).cause == USER_ERROR, "one that had failed is tried again"
     assert bench.output(bench.end(second, changed)) == 2
-    assert len(jobs_of(bench, "r1")) == 2, "what still ran was not sent again"
+    assert len(jobs_of(bench, "r1")) == 1, "the program that the first one started takes what is new"
+    second.close()
     end = time.monotonic() + 60
     while not all(one["status"] in ("SUCCEEDED", "FAILED", "STOPPED") for one in jobs_of(bench, "r1")):
         assert time.monotonic() < end, "what nobody wants any more is ended"
@@ -172,12 +205,59 @@ def test_a_job_is_sent_once_and_one_that_is_over_again(bench: Bench, monkeypatch
 
     monkeypatch.setattr(Jobs, "submit", unheard)
     job = bench.job("add", run="r2", inputs={"a": 1, "b": 2}, resources=TENTH)
-    backend = bench.backend()
+    backend = bench.backend(idle_after=0.2)
     assert bench.output(bench.over(backend, [job])[0]) == 3
     assert len(jobs_of(bench, "r2")) == 1, "it had been heard"
+    end = time.monotonic() + 60
+    while not all(one["status"] == "SUCCEEDED" for one in jobs_of(bench, "r2")):
+        assert time.monotonic() < end, "its program leaves, since nothing comes"
+        time.sleep(0.1)
     bench.news.clear()
+    # The driver has not heard that the program has left: its order is never taken.
     assert bench.output(bench.over(backend, [job])[0]) == 3
-    assert len(jobs_of(bench, "r2")) == 2, "also while the first one's Ray job has not quite ended"
+    assert len(jobs_of(bench, "r2")) == 2
+    bench.news.clear()
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_steps_in_a_row_are_taken_by_one_program(bench: Bench, far: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, lost = Jobs.put_package, [True]
+
+    def unheard(self: Jobs, name: str, data: bytes) -> None:
+        put(self, name, data)
+        if lost and name.endswith("-order-1") and lost.pop():
+            raise Away("the connection was cut")
+
+    monkeypatch.setattr(Jobs, "put_package", unheard)
+    if far:
+        bench.far()
+    run = f"row-{far}"
+    backend = bench.backend()
+    taken = [bench.output(bench.over(backend, [bench.job("counted", key=f"k{n}", run=run)])[0]) for n in range(4)]
+    assert [count for count, _ in taken] == [1, 1, 1, 1], "each has a process of its own"
+    assert len({pid for _, pid in taken}) == 4
+    assert len(jobs_of(bench, run)) == 1
+    assert not far or not lost, "an order without an answer is run once"
+    slow = bench.job("deaf", run=run, resources=TENTH)
+    backend.submit(slow)
+    bench.says(backend, slow, "deaf begins")
+    backend.cancel(slow.name, grace=0.0)
+    assert bench.end(backend, slow).state == "failed"
+    assert bench.output(bench.over(backend, [bench.job("counted", key="after", run=run)])[0])[0] == 1
+    assert len(jobs_of(bench, run)) == 1, "the end of a step ends nothing else"
+
+
+def test_checkpoints_of_a_node_that_is_gone(bench: Bench) -> None:
+    bench.far()
+    saved = f"{step_place(bench.site.artifacts, 'gone', 'trains')}/node-0/saved"
+    backend = bench.backend()
+    killed = bench.job("trains", run="gone", inputs={"saved": saved}, resources=TENTH)
+    assert bench.over(backend, [killed])[0].state == "failed"
+    # The cluster's nodes are processes of this machine: the next one has nothing of the folder.
+    shutil.rmtree(Checkpoints(CHECKPOINTS).path("gone", "trains"), ignore_errors=True)
+    again = bench.job("trains", run="gone", inputs={"saved": saved}, attempt=2, resources=TENTH)
+    assert bench.output(bench.over(backend, [again])[0]) == "by attempt 1"
+    assert any("checkpoints restored: 1 files" in text for text in bench.texts(again, "stderr"))
 
 
 def test_a_cluster_that_sees_no_folder_of_ours(bench: Bench) -> None:

@@ -23,6 +23,7 @@ import attrs
 import psutil
 import pytest
 from tests.servers import baseimage
+from tests.servers.authority import Certificate
 from tests.servers.postgres import free_port
 
 BASE_IMAGE = "localhost/stoker-base:1"
@@ -89,7 +90,7 @@ def running_engine() -> Iterator[Engine]:
         *(program("dockerd") or "dockerd", "--host", socket, "--pidfile", str(folder / "docker.pid")),
         *("--data-root", str(folder / "root"), "--exec-root", str(folder / "exec")),
         # It changes nothing of the machine's own network.
-        *("--bridge=none", "--iptables=false", "--ip6tables=false"),
+        *("--bridge=none", "--host-gateway-ip=127.0.0.1", "--iptables=false", "--ip6tables=false"),
     ]
     path = os.pathsep.join([str(folder / "bin"), os.environ.get("PATH", ""), *_SBIN])
     client = Engine(socket=socket, environment={"DOCKER_HOST": socket}, client=program("docker") or "docker")
@@ -107,11 +108,15 @@ def running_engine() -> Iterator[Engine]:
 
 
 @contextlib.contextmanager
-def running_registry(folder: Path, *, htpasswd: str = "") -> Iterator[str]:
+def running_registry(
+    folder: Path, *, htpasswd: str = "", host: str = "127.0.0.1", certificate: Certificate | None = None
+) -> Iterator[str]:
     """`host:port` of a registry that lives as long as the block; with `htpasswd` it asks for a name and a password."""
     port = free_port()
-    lines = ["version: 0.1", "log: {level: warn}", f"storage: {{filesystem: {{rootdir: '{folder}/images'}}}}"]
-    lines += [f"http: {{addr: '127.0.0.1:{port}'}}"]
+    lines = ["version: 0.1", "log: {level: warn}", f"storage: {{filesystem: {{rootdirectory: '{folder}/images'}}}}"]
+    tls = f", tls: {{certificate: '{certificate.file}', key: '{certificate.key}'}}" if certificate else ""
+    lines += [f"http: {{addr: '{host}:{port}'{tls}}}"]
+    scheme, context = ("https", certificate.client()) if certificate else ("http", None)
     if htpasswd:
         (folder / "htpasswd").write_text(htpasswd)
         lines += [f"auth: {{htpasswd: {{realm: tests, path: '{folder}/htpasswd'}}}}"]
@@ -120,15 +125,17 @@ def running_registry(folder: Path, *, htpasswd: str = "") -> Iterator[str]:
 
     def answers() -> bool:
         try:
-            return bool(urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/", timeout=5).status == 200)
+            with urllib.request.urlopen(f"{scheme}://{host}:{port}/v2/", timeout=5, context=context) as answer:
+                return bool(answer.status == 200)
         except urllib.error.HTTPError as error:
+            error.close()
             return error.code == 401
         except OSError:
             return False
 
     with _started(command, folder / "registry.log", {}, timeout=10) as alive:
         _await(answers, alive, folder / "registry.log")
-        yield f"127.0.0.1:{port}"
+        yield f"{host}:{port}"
 
 
 def import_base(engine: Engine) -> str:

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs the real servers that tests start: PostgreSQL, a container engine, an image registry, an SSH server, mpirun.
+# Installs the real programs that tests start: PostgreSQL, a container engine, an image registry, an SSH server, mpirun,
+# a browser.
 # Does nothing where they are there, and says what to do where it may not install.
 set -eu
 
@@ -21,6 +22,9 @@ command -v slurmctld >/dev/null 2>&1 && command -v slurmd >/dev/null 2>&1 && com
     missing="$missing slurmd slurmctld slurm-client munge slurm-wlm-basic-plugins"
 # Slurm's accounts, in a database.
 command -v slurmdbd >/dev/null 2>&1 && command -v mariadbd >/dev/null 2>&1 || missing="$missing slurmdbd mariadb-server"
+
+# The browser that opens pages; Debian's brings what Playwright's own would have to download.
+command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
 
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then

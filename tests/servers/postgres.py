@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,42 +36,85 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@contextlib.contextmanager
-def running(folder: Path, programs: Path) -> Iterator[str]:
-    """The address of a server that lives as long as the block."""
-    # The server refuses to run as root; Debian's package brings a user for it.
-    owner = pwd.getpwnam("postgres") if os.getuid() == 0 else None
-    if owner is not None:
-        for parent in (folder, *folder.parents):
-            if parent == Path("/"):
-                break
-            with contextlib.suppress(PermissionError):
-                parent.chmod(parent.stat().st_mode | 0o011)
-        os.chown(folder, owner.pw_uid, owner.pw_gid)
+class Server:
+    """A server with a data folder of its own, which can be stopped and started again at the same address."""
 
-    def run(*command: str) -> None:
+    def __init__(self, programs: Path, *, connections: int = 100) -> None:
+        # Not below a test's folder: each session of pytest that starts takes others' rights to its users' folder back.
+        self._folder = Path(tempfile.mkdtemp(prefix="postgres-"))
+        # The server refuses to run as root; Debian's package brings a user for it.
+        self._owner = pwd.getpwnam("postgres") if os.getuid() == 0 else None
+        if self._owner is not None:
+            os.chown(self._folder, self._owner.pw_uid, self._owner.pw_gid)
+        self._programs = programs
+        self._data = self._folder / "data"
+        self._connections = connections
+        self._port = free_port()
+        self.uri = f"postgresql://stoker@127.0.0.1:{self._port}/postgres"
+        self._run("initdb", "-D", str(self._data), "-U", "stoker", "-A", "trust", "--no-sync", "-E", "UTF8")
+
+    def start(self) -> None:
+        """Start it and wait until it takes connections."""
+        options = (
+            f"-p {self._port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off "
+            f"-c max_connections={self._connections}"
+        )
+        log = self._folder / "server.log"
+        self._run("pg_ctl", "-D", str(self._data), "-o", options, "-l", str(log), "-w", "-t", "60", "start")
+
+    def stop(self, mode: str) -> None:
+        """Stop it, in one of pg_ctl's modes: "fast" ends its connections, "immediate" is as good as a crash."""
+        self._run("pg_ctl", "-D", str(self._data), "-m", mode, "-w", "-t", "60", "stop")
+
+    def freeze(self) -> None:
+        """Stop every process of it where it stands; its connections stay open."""
+        for process in self._family():
+            process.suspend()
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        for process in self._family():
+            process.resume()
+
+    def kill(self) -> None:
+        """End every process of it, in whatever state it is, and remove its folder."""
+        self._kill()
+        shutil.rmtree(self._folder)
+
+    def _family(self) -> list[psutil.Process]:
+        """The server's processes, the first of all first."""
+        server = psutil.Process(int((self._data / "postmaster.pid").read_text().split()[0]))
+        return [server, *server.children(recursive=True)]
+
+    def _kill(self) -> None:
+        try:
+            family = self._family()
+            server = family[0]
+            server.send_signal(signal.SIGQUIT)  # "immediate shutdown" in PostgreSQL's words
+        except (FileNotFoundError, psutil.NoSuchProcess):
+            return
+        for process in psutil.wait_procs(family, timeout=30)[1]:
+            process.kill()
+
+    def _run(self, program: str, *words: str) -> None:
         done = subprocess.run(
-            command,
-            user=None if owner is None else owner.pw_uid,
-            group=None if owner is None else owner.pw_gid,
-            cwd=folder,
+            [str(self._programs / program), *words],
+            user=None if self._owner is None else self._owner.pw_uid,
+            group=None if self._owner is None else self._owner.pw_gid,
+            cwd=self._folder,
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == 0, f"{program} {' '.join(words)}\n{done.stdout}\n{done.stderr}"
 
-    data, port = folder / "data", free_port()
-    run(str(programs / "initdb"), "-D", str(data), "-U", "stoker", "-A", "trust", "--no-sync", "-E", "UTF8")
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off"
-    log = folder / "server.log"
-    run(str(programs / "pg_ctl"), "-D", str(data), "-o", options, "-l", str(log), "-w", "-t", "60", "start")
-    server = psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
+
+@contextlib.contextmanager
+def running(programs: Path) -> Iterator[str]:
+    """The address of a server that lives as long as the block."""
+    server = Server(programs)
+    server.start()
     try:
-        yield f"postgresql://stoker@127.0.0.1:{port}/postgres"
+        yield server.uri
     finally:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            family = [server, *server.children(recursive=True)]
-            server.send_signal(signal.SIGQUIT)  # "immediate shutdown" in PostgreSQL's words
-            for process in psutil.wait_procs(family, timeout=30)[1]:
-                process.kill()
+        server.kill()

@@ -64,6 +64,28 @@ class RayCluster:
         """Start one more node; its id."""
         return str(self.ask(do="add", node=node))
 
+    @contextlib.contextmanager
+    def silent_dashboard(self) -> Iterator[None]:
+        """Within the block the dashboard hangs: it takes connections and answers nobody; tasks go on."""
+        family = psutil.Process(self.helper.pid).children(recursive=True)
+        dashboard = [one for one in family if "dashboard" in _command(one)]
+        assert dashboard, family
+        for one in dashboard:
+            one.suspend()
+        try:
+            yield
+        finally:
+            for one in dashboard:
+                one.resume()
+
+    def family(self) -> list[psutil.Process]:
+        """The daemons and workers of all nodes, by their folder: they outlive the helper."""
+        return [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if str(self.folder) in " ".join(process.info["cmdline"] or ())
+        ]
+
     def kill(self, node: str) -> None:
         """Kill a node's daemons, as when its machine loses power."""
         self.ask(do="kill", node=node)
@@ -167,3 +189,11 @@ def main(port: int, nodes: list[Mapping[str, Any]]) -> None:
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), json.loads(sys.argv[2]))
+
+
+def _command(process: psutil.Process) -> str:
+    """A process's command line; empty for one that has ended, reaped or not."""
+    try:
+        return " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return ""

@@ -70,8 +70,8 @@ def running(folder: Path) -> Iterator[S3]:
 def _answers(address: str) -> bool:
     try:
         urllib.request.urlopen(address, timeout=5).close()
-    except urllib.error.HTTPError:
-        return True
+    except urllib.error.HTTPError as error:
+        error.close()
     except OSError:
         return False
     return True

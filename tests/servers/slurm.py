@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -46,6 +47,7 @@ class Cluster:
         self.accounting = accounting
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         controller, *ports = free_ports(len(NODES) + 3)
+        self.controller_port = controller
         self._database_ports = ports[-2:]
         self._user = "root" if os.getuid() == 0 else psutil.Process().username()
         for name in ("dev", "state", "log", "munge"):
@@ -110,10 +112,10 @@ class Cluster:
         until(
             lambda: (
                 self.run("scontrol", "update", f"nodename={name}", "state=resume", check=False).returncode == 0
-                or self._state_of(name) == "idle"
+                or self.state_of(name) == "idle"
             )
         )
-        until(lambda: self._state_of(name) in ("idle", "mixed", "allocated"))
+        until(lambda: self.state_of(name) in ("idle", "mixed", "allocated"))
 
     def kill_node(self, name: str) -> None:
         """Kill all that runs on a node, its daemon included, as a power cut would."""
@@ -128,24 +130,73 @@ class Cluster:
             with contextlib.suppress(psutil.Error):
                 one.kill()
 
+    def programs(self, words: str, **environment: str) -> list[psutil.Process]:
+        """The processes that jobs of this cluster started as their own programs, by words of their command line and by
+        variables; what those started is not among them."""
+        programs = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                parent = process.parent()
+                if words not in " ".join(process.cmdline()) or parent is None or words in " ".join(parent.cmdline()):
+                    continue
+                variables = {"SLURM_CONF": self.environment["SLURM_CONF"], **environment}
+                if process.name() != "srun" and variables.items() <= process.environ().items():
+                    programs.append(process)
+        return programs
+
+    def kill_daemon(self, name: str) -> None:
+        """Kill a node's daemon alone: the steps there go on."""
+        daemon = self._daemons.pop(f"slurmd.{name}")
+        for process in [*psutil.Process(daemon.pid).children(), psutil.Process(daemon.pid)]:
+            if not process.name().startswith("slurmstepd"):
+                process.kill()
+        daemon.wait()
+
     def stop_controller(self) -> None:
         """Nobody answers any more; jobs go on."""
         self._stop("slurmctld")
+
+    @contextlib.contextmanager
+    def silent_controller(self) -> Iterator[None]:
+        """Within the block the controller hangs: it takes connections and answers nobody; jobs go on."""
+        daemon = self._daemons["slurmctld"]
+        daemon.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            daemon.send_signal(signal.SIGCONT)
+        until(lambda: self.run("scontrol", "ping", check=False).stdout.count("UP") > 0)
 
     def start_controller(self, *, clear: bool = False) -> None:
         """The controller is back; with `clear` it remembers nothing."""
         self._start_controller(clear=clear)
         until(lambda: self.run("scontrol", "ping", check=False).stdout.count("UP") > 0)
 
+    def enforce_limits(self) -> None:
+        """From now on no job starts above the limits of its QOS and accounts; the user has an account."""
+        line = "AccountingStorageEnforce=limits,qos\n"
+        configuration = self.folder / "slurm.conf"
+        if line in configuration.read_text():
+            return
+        self.run("sacctmgr", "-i", "add", "account", "lab")
+        self.run("sacctmgr", "-i", "add", "user", self._user, "account=lab")
+        self.run("sacctmgr", "-i", "modify", "user", self._user, "set", "defaultaccount=lab")
+        self.stop_controller()
+        with configuration.open("a") as file:
+            file.write(line)
+        self.start_controller()
+        until(lambda: all(self.state_of(name) in ("idle", "mixed", "allocated") for name in NODES), why=self._logs)
+
     def end_jobs(self) -> None:
         """End everything, and wait until all is over and every node is well."""
         self.run("scancel", "--user", self._user, check=False)
         until(lambda: not self.run("squeue", "--noheader", check=False).stdout)
         for name in NODES:
-            if self._state_of(name) not in ("idle", "mixed", "allocated"):
+            if self.state_of(name) not in ("idle", "mixed", "allocated"):
                 self.node_returns(name)
 
-    def _state_of(self, name: str) -> str:
+    def state_of(self, name: str) -> str:
+        """A node's state as sinfo shows it: "idle", "down*"."""
         return self.run("sinfo", "--noheader", "--nodes", name, "--format=%T", check=False).stdout.split("\n")[0]
 
     # Daemons
@@ -164,7 +215,7 @@ class Cluster:
         self._start_controller(clear=True)
         for name in NODES:
             self._start_node(name)
-        until(lambda: all(self._state_of(name) == "idle" for name in NODES), why=self._logs)
+        until(lambda: all(self.state_of(name) == "idle" for name in NODES), why=self._logs)
 
     def _start_controller(self, *, clear: bool) -> None:
         self._start("slurmctld", "-D", "-f", str(self.folder / "slurm.conf"), *(["-c"] if clear else []))

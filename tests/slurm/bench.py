@@ -15,6 +15,7 @@ from stoker.backends.slurm.backend import SlurmBackend
 from stoker.core.artifact import from_wire
 from stoker.core.graph import StepOutput
 from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan
+from stoker.core.protocol import JOB
 from stoker.core.settings import StepSettings
 from stoker.core.source import FunctionSource
 from stoker.images.wheel import worker_bundle
@@ -34,6 +35,10 @@ def add(a, b):
     print("adding", a, b)
     print("to stderr", file=sys.stderr)
     return a + b
+
+
+def python():
+    return [f"{sys.version_info[0]}.{sys.version_info[1]}", sys.prefix]
 
 
 def fails():
@@ -105,7 +110,7 @@ def counts(path, until):
         time.sleep(0.05)
     return len(open(path).readlines())
 '''
-VALUES = ("add", "counts", "heeds", "waits", "where")
+VALUES = ("add", "counts", "heeds", "python", "waits", "where")
 """Functions of `CODE` that return something."""
 
 
@@ -127,7 +132,7 @@ class Bench:
             bundle=str(worker_bundle(folder)),
         )
         Path(self.blobs.uri).mkdir(exist_ok=True)
-        self.options: dict[str, Any] = {"poll": 0.2, "python": ""}
+        self.options: dict[str, Any] = {"poll": 0.2, "python": "", "reuse": False}
         self.made: list[SlurmBackend] = []
         self.lines: dict[str, list[LogLine]] = {}
         self.news: dict[str, list[JobStatus]] = {}
@@ -188,7 +193,9 @@ class Bench:
         return over[-1] if over else None
 
     def events(self, job: Job) -> list[str]:
-        return [event.note for one in self.news.get(job.name, ()) for event in one.events]
+        """The notes of a job's events, beside those that tell of its states."""
+        notes = [event.note for one in self.news.get(job.name, ()) for event in one.events]
+        return [note for note in notes if note != JOB]
 
     def messages(self, job: Job) -> list[str]:
         return [one.message for one in self.news.get(job.name, ()) if one.state == "queued"]
@@ -239,7 +246,7 @@ def bench(tmp_path: Path, cluster: Cluster) -> Iterator[Bench]:
 STACK = """
 stack = "cluster"
 [stacks.cluster]
-orchestrator = {flavor = "slurm", poll = 0.2}
+orchestrator = {flavor = "slurm", poll = 0.2, idle_after = "5s"}
 """
 
 
@@ -248,3 +255,10 @@ def clustered(project: Any, cluster: Cluster) -> Any:
     """A project whose stack is the cluster."""
     project.write({"stoker.toml": STACK})
     return project
+
+
+@pytest.fixture
+def alone(clustered: Any) -> Any:
+    """The same, with a job for each step."""
+    clustered.write({"stoker.toml": STACK.replace("}", ", reuse = false}")})
+    return clustered

@@ -3,4 +3,4 @@
 from tests.servers.s3 import s3_server  # noqa: F401  # fixture
 from tests.servers.slurm import accounted_cluster, slurm_cluster  # noqa: F401  # fixtures
 from tests.servers.sshd import ssh_server  # noqa: F401  # fixture
-from tests.slurm.bench import accounted, bench, cluster, clustered  # noqa: F401  # fixtures
+from tests.slurm.bench import accounted, alone, bench, cluster, clustered  # noqa: F401  # fixtures

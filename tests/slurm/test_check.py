@@ -55,8 +55,10 @@ STEP: Mapping[str, tuple[Any, str]] = {
     "cache_expires": (60.0, "the engine's"),
     "isolation": ("fresh", "each job is a process of its own"),
     "accelerator_policy": ("prefer", "STK166"),
+    "health_check": ("quick", "sent"),
     "on_idle_gpu": ("stop", "sent"),
     "monitor": (Monitor(0.5, idle_below=1.0, idle_for=60.0), "sent"),
+    "track": (("tensorboard",), "sent"),
     "environment": ({"A": "b"}, "sent"),
     "launch": (resolve_launch({"launcher": "torchrun"}), "sent"),
     "step_operator": ("gpu", "the planner's"),
@@ -138,7 +140,9 @@ def test_resources(wanted: dict[str, Any], given: dict[str, Any], expected: list
     [
         (IMAGE, {"container": "apptainer"}, []),
         (IMAGE, {}, ["STK159"]),
-        (DockerSettings(requirements=["six"]), {"container": "apptainer"}, ["STK157"]),
+        (DockerSettings(requirements=["six"]), {"container": "apptainer"}, ["STK262"]),
+        (DockerSettings(requirements=["six"], dockerfile="D"), {"container": "singularity"}, ["STK157"]),
+        (DockerSettings(requirements=["six"]), {"container": "pyxis"}, ["STK157"]),
         (DockerSettings(skip_build=True), {"container": "apptainer"}, ["STK157"]),
         (
             DockerSettings(skip_build=True, parent_image="a/b", apt_packages=["git"]),
@@ -164,6 +168,10 @@ def test_images(docker: DockerSettings | None, given: dict[str, Any], expected: 
         ("/home/me/artifacts", {"host": "ssh://login", "shares_files": True}, []),
         ("/home/me/artifacts", {"shares_files": False}, ["STK161"]),
         ("s3://bucket/store", {"host": "ssh://login"}, []),
+        ("ssh://login/~/.stoker/slurm/artifacts", {"host": "ssh://login"}, []),
+        ("ssh://login/data/store", {"host": "ssh://login", "shares_files": True}, []),
+        ("ssh://other/data/store", {"host": "ssh://login"}, ["STK161"]),
+        ("ssh://login/data/store", {}, ["STK161"]),
         ("memory://store", {}, ["STK161"]),
         ("memory://store", {"host": "ssh://login"}, ["STK161"]),
     ],
@@ -227,3 +235,40 @@ def test_every_refusal_says_why_and_what_to_do() -> None:
 def test_a_fix_names_the_settings_of_the_part_that_the_step_runs_on() -> None:
     one = job(resources=ResourceSettings(spot=True), backend={"step_operator": {"account": "lab"}})
     assert "--set steps.train.step_operator.slurm.qos=NAME" in found(one)[0].fix
+
+
+@pytest.mark.parametrize(
+    ("docker", "given", "expected"),
+    [
+        (DockerSettings(requirements=["six"]), {"container": "apptainer"}, []),
+        (DockerSettings(requirements=["six"], apt_packages=["git"]), {"container": "pyxis"}, []),
+        (DockerSettings(requirements=["six"]), {}, ["STK159"]),
+        (DockerSettings(requirements=["six"], user="1000"), {"container": "apptainer"}, ["STK157"]),
+        (DockerSettings(skip_build=True), {"container": "apptainer"}, ["STK157"]),
+    ],
+)
+def test_images_that_a_stacks_registry_takes(
+    docker: DockerSettings, given: dict[str, Any], expected: list[str]
+) -> None:
+    site = attrs.evolve(SITE, registry="ghcr.io/team")
+    assert [code for code, _ in codes(found(job(docker=docker), site, **given))] == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "given", "why"),
+    [
+        ({}, {}, ""),
+        ({}, {"exclusive": True, "options": {"licenses": "matlab:1", "hold": False}}, ""),
+        ({"resources": ResourceSettings(nodes=2)}, {}, "several nodes"),
+        ({"docker": IMAGE}, {"container": "apptainer"}, "an image"),
+        ({}, {"requeue": True}, "requeue=true"),
+        ({}, {"mail_type": "END"}, "mail_type"),
+        ({}, {"options": {"dependency": "afterok:12"}}, "dependency"),
+        ({}, {"options": {"begin": "now+1hour"}}, "begin"),
+    ],
+)
+def test_reuse_that_cannot_be_is_refused(wanted: dict[str, Any], given: dict[str, Any], why: str) -> None:
+    findings = [one for one in found(job(**wanted), reuse=True, **given) if one.code == "STK251"]
+    assert bool(findings) == bool(why)
+    assert all(why in one.why and "reuse=auto" in one.fix for one in findings)
+    assert "STK251" not in [one.code for one in found(job(**wanted), reuse="auto", **given)]

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
+import time
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.servers.s3 import S3
 from tests.servers.slurm import Cluster, until
@@ -11,6 +17,7 @@ from tests.servers.slurm import Cluster, until
 from stoker.backends.slurm.cluster import ClusterFacts, Partition
 from stoker.backends.slurm.detach import longest, script
 from stoker.backends.slurm.settings import SlurmSettings
+from stoker.store.rows import DRIVER_JOB, DRIVER_PLACE
 
 PIPELINE = """
     import os
@@ -76,7 +83,7 @@ def test_driver_and_steps_are_jobs(clustered: Any, cluster: Cluster) -> None:
     assert [one.load() for one in run.steps["double"]] == [2, 4, 6]
     shown = cluster.run("scontrol", "--oneliner", "show", "job", driver["id"]).stdout
     assert "NumCPUs=1 " in shown
-    assert "Requeue=0" in shown
+    assert "Requeue=1" in shown
     assert f"WorkDir={clustered.folder}" in shown
 
 
@@ -118,6 +125,64 @@ def test_what_runs_is_what_was_submitted(clustered: Any, cluster: Cluster) -> No
     assert [one.load() for one in ended(clustered, id).steps["double"]] == [2, 4, 6]
 
 
+def test_a_driver_whose_job_is_cancelled_while_it_waits(
+    clustered: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`stoker show` says that it is never started, and the run can be resumed as it was to begin."""
+    monkeypatch.chdir(clustered.folder)
+    clustered.write({"looking.py": PIPELINE})
+    cluster.run("scontrol", "update", "partitionname=main", "state=down")
+    try:
+        id = detached(clustered, "--more")
+        shown = clustered.stoker("show", id).stdout
+        assert "has not begun yet: Slurm job" in shown and "running" in shown.splitlines()[0]
+        job = shown.partition("Slurm job ")[2].split(",")[0].split()[0]
+        cluster.run("scancel", job)
+        waited = clustered.client().run(id).wait(60)
+        assert waited.status == "interrupted", "nobody waits for ever"
+        shown = clustered.stoker("show", id).stdout
+        assert f"Slurm job {job}, which was to start its driver, is not in the queue any more" in shown
+        assert f"stoker resume {id}" in shown
+        assert shown.splitlines()[0].endswith("interrupted")
+    finally:
+        cluster.run("scontrol", "update", "partitionname=main", "state=up")
+    clustered.stoker("resume", id, timeout=240.0)
+    run = clustered.client().run(id)
+    assert run.status == "succeeded" and "gang" in run.steps, "with its parameters"
+    assert not run.error
+
+
+def test_waiting_goes_on_while_the_driver_is_started_again(
+    clustered: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver whose node restarts is silent for longer than a driver may be; its job is in the queue meanwhile."""
+    monkeypatch.chdir(clustered.folder)  # where its stack is found
+    clustered.write({"looking.py": PIPELINE})
+    cluster.run("scontrol", "update", "partitionname=main", "state=down")
+    try:
+        id = detached(clustered)
+        store = clustered.client().store
+        row = store.records.run(id)
+        place = row.driver[DRIVER_PLACE]
+        # As after the loss of the node on which the driver ran: a process that is dead, and the job that restarts it.
+        job = {DRIVER_PLACE: place, "token": row.token, "starts": 1, "since": 0.0, "settled": 0}
+        dead = {"pid": 2**22 + 1, "host": "another", "started": 1.0, DRIVER_JOB: job}
+        store.records.set_run(id, row.token, driver=dead, heartbeat=time.time() - 300.0)
+        run = clustered.client().run(id)
+        assert run.status == "interrupted" and run.restarted_by == place
+        assert run.wait(2.0).status == "interrupted"
+        began = time.monotonic()
+        run.wait(1.5)
+        assert time.monotonic() >= began + 1.5, "it goes on waiting while the job is in the queue"
+        cluster.run("scancel", place.rpartition(" ")[2])
+        until(lambda: place.rpartition(" ")[2] not in cluster.run("squeue", "--noheader", "--format=%i").stdout)
+        began = time.monotonic()
+        assert run.wait(60.0).status == "interrupted"
+        assert time.monotonic() < began + 30.0, "and not when it is gone"
+    finally:
+        cluster.run("scontrol", "update", "partitionname=main", "state=up")
+
+
 def test_what_sbatch_refuses_leaves_nothing(clustered: Any, cluster: Cluster) -> None:
     clustered.write({"looking.py": PIPELINE})
     refused = clustered.stoker(
@@ -143,6 +208,133 @@ def test_without_shared_files_it_is_refused_before_anything_is_written(
     assert len(cluster.jobs()) == before
 
 
+LASTING = """
+    import os
+    import time
+
+    from stoker import pipeline, step
+
+
+    @step(cache=False)
+    def first(folder: str) -> int:
+        with open(f"{folder}/begins", "a") as file:
+            file.write("first\\n")
+        return 1
+
+
+    @step(cache=False)
+    def lasting(number: int, folder: str) -> int:
+        with open(f"{folder}/begins", "a") as file:
+            file.write("lasting\\n")
+        while not os.path.exists(f"{folder}/flag"):
+            time.sleep(0.05)
+        return number + 1
+
+
+    @pipeline(dynamic=True)
+    def deciding(folder: str):
+        if first(folder) == 1:
+            lasting(1, folder)
+
+
+    @pipeline
+    def planned(folder: str):
+        lasting(first(folder), folder)
+"""
+
+
+class Lasting:
+    """A detached run whose second step runs until the test says so."""
+
+    def __init__(self, project: Any, cluster: Cluster, name: str = "planned") -> None:
+        self.project = project.write({"looking.py": LASTING})
+        self.cluster = cluster
+        done = project.stoker("run", "looking.py:" + name, "--detach", "--folder", str(project.folder))
+        self.id = done.stdout.strip()
+        self.driver = re.findall(r"Slurm job (\d+)", done.stderr)[0]
+        until(lambda: self.begins() == ["first", "lasting"], why=self.output)
+
+    def begins(self) -> list[str]:
+        path = self.project.folder / "begins"
+        return path.read_text().split() if path.exists() else []
+
+    def output(self) -> str:
+        path = self.project.home / "logs" / self.id / "driver.out"
+        return str(path.read_text()) if path.exists() else ""
+
+    def row(self) -> dict[str, Any]:
+        (row,) = self.project.rows("SELECT * FROM runs WHERE id = ?", self.id)
+        return {**row, "driver": json.loads(row["driver"])}
+
+    def until_driven(self, sessions: int) -> None:
+        """Wait until a driver has taken the run over for that time."""
+        until(lambda: self.row()["sessions"] == sessions and "pid" in self.row()["driver"], why=self.output)
+
+    def process(self) -> psutil.Process:
+        """The driver's process."""
+        return psutil.Process(self.row()["driver"]["pid"])
+
+    def state(self) -> str:
+        (state,) = [job["state"] for job in self.cluster.jobs() if job["id"] == self.driver]
+        return state
+
+    def finish(self) -> Any:
+        """Let the step end, and wait for the run's end."""
+        (self.project.folder / "flag").touch()
+        run = ended(self.project, self.id)
+        assert self.begins() == ["first", "lasting"], self.output()
+        assert run.steps["lasting"].load() == 2
+        assert len(run.steps["lasting"].attempts) == 1
+        until(lambda: self.state() == "COMPLETED")
+        return run
+
+
+RUNS = ("RUNNING", "CONFIGURING", "COMPLETING")
+"""States of jobs that are not over; other tests of the same cluster leave jobs that have failed."""
+
+
+@pytest.mark.slow
+def test_a_driver_outlives_its_process_and_its_node(clustered: Any, cluster: Cluster) -> None:
+    """No step begins twice, and no job of one is ended; those are on another node. The storm has further ends."""
+    stack = (clustered.folder / "stoker.toml").read_text()
+    clustered.write({"stoker.toml": stack.replace("poll", 'nodelist = "n3", poll')})
+    run = Lasting(clustered, cluster, "deciding")
+    run.until_driven(1)
+    run.process().kill()
+    run.until_driven(2)
+    (node,) = [job["nodes"] for job in cluster.jobs() if job["id"] == run.driver]
+    assert node != "n3"
+    cluster.kill_node(node)
+    cluster.node_fails(node)
+    run.until_driven(3)
+    run.finish()
+
+
+def test_a_run_that_waits_for_its_driver_is_cancelled(clustered: Any, cluster: Cluster) -> None:
+    run = Lasting(clustered, cluster)
+    run.until_driven(1)
+    cluster.run("scontrol", "requeuehold", run.driver)
+    until(lambda: "pid" not in run.row()["driver"], why=run.output)
+    shown = clustered.stoker("show", run.id).stdout
+    assert "running" in shown and f"goes on as soon as it is started again: Slurm job {run.driver}" in shown
+    said = clustered.stoker("cancel", run.id, "--now").stderr
+    assert "it waited for its driver to go on, ended 1 job that it left running" in said
+    until(lambda: not [job for job in cluster.jobs() if job["state"] in RUNS])
+    assert clustered.client().run(run.id).status == "cancelled"
+    cluster.run("scontrol", "release", run.driver)
+    until(lambda: run.state() == "COMPLETED")
+    assert run.row()["status"] == "cancelled" and run.row()["sessions"] == 1
+    assert run.begins() == ["first", "lasting"]
+
+
+def test_scancel_ends_a_driver_and_its_run(clustered: Any, cluster: Cluster) -> None:
+    run = Lasting(clustered, cluster)
+    run.until_driven(1)
+    cluster.run("scancel", run.driver)
+    until(lambda: run.row()["status"] == "cancelled", why=run.output)
+    until(lambda: not [job for job in cluster.jobs() if job["state"] in (*RUNS, "PENDING")])
+
+
 SETTINGS: dict[str, Any] = {"partition": "gpu", "account": "vision", "qos": "high"}
 
 
@@ -150,28 +342,8 @@ def test_the_script() -> None:
     made = script(
         SlurmSettings(**SETTINGS), ["env", "A=b c", "python"], "/w d", "stoker-driver-1", output="/o%", limit=90
     )
-    assert made.splitlines() == [
-        "#!/bin/bash",
-        "#SBATCH --job-name=stoker-driver-1",
-        "#SBATCH '--chdir=/w d'",
-        "#SBATCH --output=/o%%",
-        "#SBATCH --open-mode=append",
-        "#SBATCH --export=ALL",
-        "#SBATCH --partition=gpu",
-        "#SBATCH --account=vision",
-        "#SBATCH --qos=high",
-        "#SBATCH --nodes=1",
-        "#SBATCH --ntasks=1",
-        "#SBATCH --cpus-per-task=1",
-        "#SBATCH --mem=1024M",
-        "#SBATCH --time=0-00:01:30",
-        "#SBATCH --no-requeue",
-        "",
-        "for name in ${!SLURM_@} ${!SLURMD_@}; do",
-        '  case $name in SLURM_CONF|SLURM_CLUSTERS) ;; *) unset "$name" ;; esac',
-        "done",
-        "exec env 'A=b c' python",
-    ]
+    assert made == (Path(__file__).parent / "golden" / "driver.sh").read_text()
+    subprocess.run(["bash", "-n"], input=made, text=True, check=True)
 
 
 def test_the_drivers_own_settings_win() -> None:

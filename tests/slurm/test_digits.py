@@ -18,11 +18,9 @@ from tests.servers.slurm import Cluster
         ("digits_flow.py", ["run", "--rates", "[0.1, 0.3]", "--epochs", "5"], 5),
     ],
 )
-def test_digits(
-    example: str, arguments: list[str], jobs: int, clustered: Any, cluster: Cluster, repository: Path
-) -> None:
-    clustered.write({example: (repository / "examples" / example).read_text()})
+def test_digits(example: str, arguments: list[str], jobs: int, alone: Any, cluster: Cluster, repository: Path) -> None:
+    alone.write({example: (repository / "examples" / example).read_text()})
     before = len(cluster.jobs())
-    said = clustered.run(example, *arguments, timeout=500.0)
+    said = alone.run(example, *arguments, timeout=500.0)
     assert "best learning rate: 0." in said.stdout + said.stderr
     assert len(cluster.jobs()) == before + jobs, "each step and each element was a job"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -12,7 +15,16 @@ from tests.servers.sshd import ALIAS, Sshd
 
 from stoker.backends.base.logins import Here, Ran, login
 from stoker.backends.base.platforms import Away
-from stoker.backends.slurm.cluster import ClusterFacts, Gres, cluster_facts, gres_of, parse_facts, seconds
+from stoker.backends.slurm.cluster import (
+    ClusterFacts,
+    Gres,
+    cluster_facts,
+    gres_of,
+    parse_facts,
+    seconds,
+    share_facts,
+    take_facts,
+)
 from stoker.backends.slurm.facts import prove
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.errors import BackendError
@@ -202,6 +214,26 @@ def test_slurm_is_asked_once_for_what_is_alike(cluster: Cluster) -> None:
     assert asked.count("sinfo") == 1, "what was learnt holds for a while"
 
 
+def test_a_later_login_of_the_same_cluster_knows_what_the_plan_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Counting(Printed):
+        def run(self, argv: Any, **rest: Any) -> Ran:
+            asked.append(argv[0])
+            return super().run(argv, **rest)
+
+    first, second, third = Counting(), Counting(), Counting()
+    monkeypatch.setenv("SLURM_CONF", "/one/slurm.conf")
+    facts = cluster_facts(first)
+    share_facts(first, None)
+    take_facts(second, None)
+    assert cluster_facts(second) is facts and asked.count("sinfo") == 1
+    for host, conf in (("ssh://login", "/one/slurm.conf"), (None, "/other/slurm.conf")):
+        monkeypatch.setenv("SLURM_CONF", conf)
+        take_facts(third, host)
+    assert cluster_facts(third) == facts and asked.count("sinfo") == 2
+
+
 def test_the_controller_does_not_answer(cluster: Cluster) -> None:
     cluster.stop_controller()
     try:
@@ -274,6 +306,15 @@ class Printed(Here):
         return Ran(code=0, out=self._config if argv[-1] == "config" else self._answers[argv[0]], err="")
 
 
+def test_numbers_that_are_none_of_slurms_are_not_read() -> None:
+    many = "9" * 5000
+    assert seconds(f"{many}-00:00:00") == seconds(f"{many}:00") == seconds(many) == INFINITE
+    assert gres_of(f"gpu:{many}") == (Gres(name="gpu", type=many, count=1),)
+    groups = f"main|{many}|4|4000|10000|a|(null)|idle|n1\n"
+    facts = parse_facts(groups, f"PartitionName=main TotalNodes={many} MaxTime={many}", f"MaxArraySize = {many}")
+    assert facts.max_array > 0 and facts.partitions["main"].longest == INFINITE
+
+
 def test_what_a_larger_cluster_prints() -> None:
     found = cluster_facts(Printed())
     assert (found.version, found.max_array) == ("25.05.3", 10001)
@@ -342,3 +383,35 @@ def test_generic_resources() -> None:
         Gres(name="neuron", type="", count=16),
         Gres(name="shard", type="a100", count=8),
     )
+
+
+def test_a_question_that_was_cut_off_is_asked_once_more(cluster: Cluster) -> None:
+    cuts = [1]
+
+    class Cut(Here):
+        def run(self, argv: Any, **rest: Any) -> Ran:
+            if argv[0] == "sinfo" and cuts:
+                raise Away(f"login does not answer: cut {cuts.pop()}")
+            return super().run(argv, **rest)
+
+    steps = [step(cpu_count=1)]
+    settings = {steps[0].key: SlurmSettings()}
+    assert list(prove(steps, settings, Cut())) == [] and not cuts
+    cuts += [2, 1]
+    assert [finding.code for finding in prove(steps, settings, Cut())] == ["STK170"]
+
+
+def test_a_package_that_the_store_needs_is_missed_before_anything_runs(cluster: Cluster, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    steps = [step(cpu_count=1)]
+
+    def codes(store: str, python: str, **more: Any) -> list[str]:
+        settings = SlurmSettings(shares_files=False, python=python, **more)
+        return [finding.code for finding in prove(steps, {steps[0].key: settings}, Here(), store=store)]
+
+    bare = str(tmp_path / "bare" / "bin" / "python")
+    assert codes("s3://bucket/store", bare) == ["STK261"]
+    assert codes("s3://bucket/store", sys.executable) == [], "it has s3fs"
+    assert codes("s3://bucket/store", bare, modules=["s3fs"]) == [], "a module may bring it"
+    assert codes("s3://bucket/store", "/no/python") == [], "the login node need not have it"
+    assert codes("/scratch/artifacts", bare) == [] and codes("memory://x", bare) == []

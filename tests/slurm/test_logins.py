@@ -14,12 +14,12 @@ import pytest
 from tests.servers.slurm import until
 from tests.servers.sshd import ALIAS, Sshd
 
-from stoker.backends.base import ssh as ssh_module
-from stoker.backends.base import sshscripts
 from stoker.backends.base.logins import Here, Login, Ssh, login
 from stoker.backends.base.platforms import Away
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.hosts import Address, parse_host, ssh_address
+from stoker.ssh import connection as ssh_module
+from stoker.ssh import scripts as sshscripts
 
 STRANGE = """it's a "strange" $HOME `place` \\ & ünï*?"""
 

@@ -1,7 +1,9 @@
-"""Whole runs on a cluster behind a real SSH server: with the folders of this machine, and without them."""
+"""Whole runs on a cluster behind a real SSH server: with this machine's folders, with SSH alone, and with a bucket."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import subprocess
@@ -17,6 +19,8 @@ from tests.servers.slurm import Cluster, until
 from tests.servers.sshd import ALIAS, Sshd
 
 PIPELINE = """
+import contextlib
+import json
 import os
 import socket
 import sys
@@ -32,7 +36,7 @@ def make(n: int) -> list[int]:
 
 @step
 def square(x: int) -> int:
-    print("squaring", x, "as", os.environ["SLURM_ARRAY_TASK_ID"])
+    print("squaring", x, "as", os.environ.get("SLURM_ARRAY_TASK_ID", "any"))
     return x * x
 
 @step(resources=ResourceSettings(gpu_count=2))
@@ -44,6 +48,7 @@ def total(numbers: list[int]) -> int:
     while not os.path.exists(gate):
         time.sleep(0.05)
     print("after the gate")
+    time.sleep(2)  # devices are sampled once a second
     return sum(numbers)
 
 @pipeline
@@ -65,7 +70,7 @@ def login_node(slurm_cluster: Cluster) -> Iterator[Sshd]:
         yield server
 
 
-@pytest.fixture(params=["shared", "apart"])
+@pytest.fixture(params=["shared", "apart", "bucket"])
 def far(
     request: pytest.FixtureRequest,
     project: Any,
@@ -74,19 +79,26 @@ def far(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Any]:
-    """A project whose stack is the cluster behind its login node; Slurm is not known on this machine."""
+    """A project whose stack is the cluster behind its login node; Slurm is not known on this machine.
+
+    Apart, the nodes' Python has no package at all, and the artifacts are where the stack has them by default.
+    """
     shared = request.param == "shared"
-    store = ""
-    if not shared:
+    store, python = "", sys.executable
+    if request.param == "apart":
+        python = f"{tmp_path}/bare/bin/python"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", f"{tmp_path}/bare"], check=True)
+        monkeypatch.setenv("STOKER_CACHE", f"{tmp_path}/cache")
+    if request.param == "bucket":
         server: S3 = request.getfixturevalue("s3_server")
         for name, text in server.environment.items():
             monkeypatch.setenv(name, text)
         store = f'artifact_store = "{server.bucket(tmp_path.name.replace("_", "-")[:40])}/artifacts"\n'
     monkeypatch.setenv("STOKER_SSH_CONFIG", str(login_node.config))
-    stack = f'flavor = "slurm", host = "ssh://{ALIAS}", poll = 0.2, python = "{sys.executable}", '
+    stack = f'flavor = "slurm", host = "ssh://{ALIAS}", poll = 0.2, python = "{python}", '
     stack += f"shares_files = {str(shared).lower()}"
-    stack += f', folder = "{tmp_path}/shared folder"' if shared else ""
-    stack += f', prolog = ["export BEGUN={tmp_path}/begun GATE={tmp_path}/gate"]'
+    stack += f', folder = "{tmp_path}/shared folder", reuse = false' if shared else ""
+    stack += f', setup = ["export BEGUN={tmp_path}/begun GATE={tmp_path}/gate"]'
     project.write(
         {
             "train.py": PIPELINE,
@@ -112,7 +124,7 @@ def started(project: Any, *arguments: str) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # seven processes import s3fs, on two cores that may be busy
-def test_a_run_over_ssh(far: Any, login_node: Sshd, tmp_path: Path) -> None:
+def test_a_run_over_ssh(far: Any, login_node: Sshd, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Two steps and a fan-out; the connection is cut in the middle, and comes back."""
     driver = started(far)
     try:
@@ -134,10 +146,80 @@ def test_a_run_over_ssh(far: Any, login_node: Sshd, tmp_path: Path) -> None:
     assert "total 5" in out
     assert re.search(r"made by \d+", far.stoker("logs", "last", "make").stdout)
     squared = far.stoker("logs", "last", "square").stdout
-    assert all(f"squaring {number} as {number}" in squared for number in range(3)), "one array"
+    array = "reuse = false" in (far.folder / "stoker.toml").read_text()
+    assert all(f"squaring {number} as {number if array else 'any'}" in squared for number in range(3))
     said = far.stoker("logs", "last", "total").stdout
     assert "devices 2" in said and "after the gate" in said
     attempt = far.client().run("last").steps["total"].attempts[-1]
     assert attempt.receipt is not None and attempt.receipt.simulated
     assert attempt.tracks, "samples came back"
+    if request.node.callspec.params["far"] == "apart":
+        store = login_node.home / ".stoker" / "slurm" / "artifacts"
+        assert list(store.glob("objects/*/*")), "the code at least"
     until(lambda: not login_node.sessions(), why=lambda: "a connection outlived the run")
+
+
+PLAIN = """
+from stoker import pipeline, step
+
+@step(cache=False)
+def make() -> bytes:
+    return b"x" * 100_000
+
+@pipeline
+def plain():
+    make()
+
+if __name__ == "__main__":
+    plain()
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A disk of a megabyte, which the login node sees."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no disk can be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.timeout(300)
+def test_a_folder_that_takes_nothing(
+    project: Any, login_node: Sshd, slurm_cluster: Cluster, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may not be written, or its disk is full: the run says so before a job is submitted."""
+    monkeypatch.setenv("STOKER_SSH_CONFIG", str(login_node.config))
+    monkeypatch.setenv("STOKER_CACHE", str(small.parent / "cache"))
+    stack = (
+        f'flavor = "slurm", host = "ssh://{ALIAS}", poll = 0.2, folder = "{small}/jobs", python = "{sys.executable}"'
+    )
+    project.write({"train.py": PLAIN, "stoker.toml": f'stack = "far"\n[stacks.far]\norchestrator = {{ {stack} }}\n'})
+    before = len(slurm_cluster.jobs())
+    subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
+    refused = project.run("train.py", code=4)
+    assert "Read-only file system" in refused.stderr and "Traceback" not in refused.stderr
+    problems = [check for check in project_doctor(project) if check["problem"]]
+    assert problems and all(check["fix"] for check in problems)
+    subprocess.run(["mount", "-o", "remount,rw", str(small)], check=True)
+    ballast = small / "ballast"
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    refused = project.run("train.py", code=4)
+    assert f"the disk of the artifact store ssh://{ALIAS}" in refused.stderr and "is full" in refused.stderr
+    assert "make room there" in refused.stderr and "Traceback" not in refused.stderr
+    assert any("full" in check["problem"] for check in project_doctor(project))
+    assert len(slurm_cluster.jobs()) == before, "nothing was submitted"
+
+
+def project_doctor(project: Any) -> list[dict[str, str]]:
+    """What `stoker doctor` says of the stack."""
+    report = json.loads(project.stoker("doctor", "--stack", "far", "--json", "--wait", "20", code=4).stdout)
+    checks: list[dict[str, str]] = report["checks"]
+    return checks

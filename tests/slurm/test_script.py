@@ -26,6 +26,8 @@ from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.protocol import HookFacts
 from stoker.core.settings import DockerSettings, ResourceSettings, StepSettings
 from stoker.core.source import FunctionSource
+from stoker.images.definition import definition
+from stoker.images.spec import spec_of
 
 GOLDEN = Path(__file__).parent / "golden"
 SITE = Site(
@@ -68,6 +70,12 @@ def job(name: str = "train", *, key: str = "", attempt: int = 1, hook: bool = Fa
     return attrs.evolve(made, name=f"{made.name}/hook", kind="hook", hook=source, told=told) if hook else made
 
 
+def built_there(image: str) -> Job:
+    """A job whose node builds its image."""
+    made = job(docker=DockerSettings(requirements=["six"]))
+    return attrs.evolve(made, step=attrs.evolve(made.step, image=image))
+
+
 def settings(**given: Any) -> SlurmSettings:
     return SlurmSettings(**{"python": "/opt/python/bin/python3", **given})
 
@@ -91,6 +99,19 @@ BIG = job(
 )
 GANG = job(resources=ResourceSettings(nodes=4, cpu_count=16, gpu_count=8))
 CONTAINED = job(resources=ResourceSettings(gpu_count=1), docker=IMAGE)
+DEFINITION = definition(
+    spec_of(
+        DockerSettings(
+            parent_image="python:3.11-slim",
+            apt_packages=["git"],
+            requirements=["six==1.16"],
+            environment={"WORD": "it's `$5`"},
+            python_package_installer="pip",
+        ),
+        root=Path(),
+        python="3.11",
+    )
+)
 EVERYTHING = SlurmSettings(
     python="/opt/python/bin/python3",
     partition=["gpu", "long"],
@@ -106,8 +127,10 @@ EVERYTHING = SlurmSettings(
     exclusive="user",
     mail_type="end,fail",
     mail_user="me@example.org",
+    job_name="{run}.{pipeline}:{step}",
+    comment="for the paper",
     modules=["cuda/12.4", "python/3.11"],
-    prolog=["ulimit -l unlimited", "export NCCL_DEBUG='WARN'"],
+    setup=["ulimit -l unlimited", "export NCCL_DEBUG='WARN'"],
     gpus_as="gpus-per-node",
     gres_types={"A100-80GB": "a100_80"},
     options={"nice": 100, "contiguous": True, "hold": False, "switches": "1@10:00"},
@@ -121,6 +144,11 @@ CASES: dict[str, tuple[list[Job], Site, SlurmSettings]] = {
     "far": ([BIG], FAR, SlurmSettings(host="ssh://me@login")),
     "apptainer": ([CONTAINED], SITE, SlurmSettings(container="apptainer", mounts=["/data:/mnt/data:ro"])),
     "pyxis": ([CONTAINED], FAR, SlurmSettings(host="ssh://me@login", container="pyxis", mounts=["/data"])),
+    "definition": (
+        [built_there(DEFINITION)],
+        SITE,
+        SlurmSettings(container="apptainer", modules=["apptainer"]),
+    ),
     "gang-in-images": (
         [job(resources=ResourceSettings(nodes=2, accelerators="MI300X:8"), docker=IMAGE)],
         SITE,
@@ -139,6 +167,39 @@ def test_the_script_is_this_one(case: str) -> None:
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
     assert text == path.read_text()
+
+
+def test_the_script_of_workers_is_this_one() -> None:
+    given = SlurmSettings(python="/opt/python/bin/python3", modules="cuda/12.4", partition="gpu")
+    first = job(key="train[3]", resources=ResourceSettings(cpu_count=4))
+    text = slurm.worker_script(first, 20, SITE, given, folder=FOLDER, token="t0ken", pool=f"{FOLDER}/run1/p00l")
+    path = GOLDEN / "workers.sh"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_steps_of_one_shape_ask_for_the_same() -> None:
+    usual = slurm.shape(job(), SlurmSettings())
+    assert slurm.shape(job("other", key="other[3]", environment={"A": "b"}), SlurmSettings()) == usual
+    pickled = job()
+    pickled = attrs.evolve(
+        pickled, step=attrs.evolve(pickled.step, source=attrs.evolve(pickled.step.source, kind="pickled"))
+    )
+    different = [
+        (job(timeout=60.0), SlurmSettings()),
+        (job(resources=ResourceSettings(cpu_count=2)), SlurmSettings()),
+        (job(), SlurmSettings(partition="gpu")),
+        (pickled, SlurmSettings()),
+    ]
+    assert len({usual, *(slurm.shape(*one) for one in different)}) == 5
+
+
+def test_an_arrays_parallelism() -> None:
+    jobs = [job(key=f"train[{number}]") for number in range(30)]
+    given = SlurmSettings(array_parallelism=4)
+    assert "--array=0-29%4" in slurm.arguments(jobs, given, folder=FOLDER, token="t0ken")
+    assert not [one for one in slurm.arguments(jobs[:1], given, folder=FOLDER, token="t0ken") if "--array" in one]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -185,7 +246,7 @@ def test_a_folder_that_nobody_shares_keeps_checkpoints_for_every_attempt() -> No
 
 
 def test_what_is_asked_is_rounded_up_to_what_slurm_counts() -> None:
-    found = options(job(resources=ResourceSettings(cpu_count=0.5, memory=1, disk="1.5MiB")))
+    found = options(job(resources=ResourceSettings(cpu_count=0.5, memory="1MiB", disk="1.5MiB")))
     assert {"--cpus-per-task=1", "--mem=1M", "--tmp=2M"} <= set(found)
 
 
@@ -357,7 +418,7 @@ def test_the_script_of_one_node_becomes_the_worker(tmp_path: Path) -> None:
 
 def test_what_comes_before_the_worker_is_done_before_it(tmp_path: Path) -> None:
     lines = ["export WORD=prolog", "# a comment", "true | cat"]
-    text, _ = laid_out(job(), tmp_path, prolog=lines, modules=["cuda/12.4", "python/3.11"])
+    text, _ = laid_out(job(), tmp_path, setup=lines, modules=["cuda/12.4", "python/3.11"])
     module = '() { echo "module $*"; }'
     done = run(text, tmp_path, **{"BASH_FUNC_module%%": module})
     assert done.returncode == 0, done.stderr
@@ -365,7 +426,7 @@ def test_what_comes_before_the_worker_is_done_before_it(tmp_path: Path) -> None:
     assert said == ["module load cuda/12.4 python/3.11", "word prolog"]
 
 
-@pytest.mark.parametrize("given", [{"modules": ["cuda/99"]}, {"prolog": ["module load cuda/99", "echo not this"]}])
+@pytest.mark.parametrize("given", [{"modules": ["cuda/99"]}, {"setup": ["module load cuda/99", "echo not this"]}])
 def test_a_line_that_fails_ends_the_job_and_is_named(given: dict[str, Any], tmp_path: Path) -> None:
     text, here = laid_out(job(environment={"WORD": "x"}), tmp_path, **given)
     done = run(text, tmp_path, **{"BASH_FUNC_module%%": "() { return 3; }"})
@@ -417,7 +478,7 @@ def test_slurm_reads_the_options_as_they_are_meant(form: str, slurm_cluster: Clu
     finally:
         slurm_cluster.run("scancel", number)
     for expected in (
-        "JobName=stoker-run1-a-job-s-name",
+        "JobName=stoker/a-job-s-name",
         "Comment=t0ken",
         "Partition=short",
         "NumNodes=2",

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from stoker import config
+from stoker import config, stacks
 from stoker.backends.slurm.settings import ELSEWHERE, MAIL_TYPES, OPTIONS
 from stoker.config import SlurmSettings, Stack
 from stoker.core.errors import SettingsError
@@ -37,8 +37,12 @@ TAKEN: Mapping[str, tuple[Any, Any]] = {
     "exclusive": ("user", "user"),
     "mail_type": (["end", "fail"], "END,FAIL"),
     "mail_user": ("me@example.org", "me@example.org"),
+    "job_name": ("{pipeline}-{step}", "{pipeline}-{step}"),
+    "comment": ("for the paper", "for the paper"),
     "modules": ("cuda/12.4 python/3.11", ("cuda/12.4", "python/3.11")),
-    "prolog": ("ulimit -l unlimited", ("ulimit -l unlimited",)),
+    "setup": ("ulimit -l unlimited", ("ulimit -l unlimited",)),
+    "conda": ("~/envs/torch/", "~/envs/torch"),
+    "venv": ("/shared/env/", "/shared/env"),
     "gpus_as": ("gpus-per-node", "gpus-per-node"),
     "gres_types": ({"h100-80gb": "h100", "trn1": "gres/neuron"}, {"H100": "h100", "trainium": "gres/neuron"}),
     "container": ("apptainer", "apptainer"),
@@ -46,6 +50,12 @@ TAKEN: Mapping[str, tuple[Any, Any]] = {
     "options": ({"--time_min": "1h", "contiguous": True}, {"time-min": "1h", "contiguous": True}),
     "poll": ("5s", 5.0),
     "max_array": ("100", 100),
+    "reuse": ("auto", "auto"),
+    "idle_after": ("1m", 60.0),
+    "max_jobs": ("4", 4),
+    "array_parallelism": (20, 20),
+    "max_submit": (100, 100),
+    "submit_rate": ("6", 6.0),
     "driver": ({"partition": "long", "time_limit": "30d"}, {"partition": "long", "time_limit": 2592000.0}),
 }
 """field → what a person writes, and what is kept of it"""
@@ -86,7 +96,10 @@ def test_what_was_taken_is_taken_again(name: str) -> None:
         ({"exclusive": "users"}, "did you mean 'user'"),
         ({"mail_type": "ENDS"}, "did you mean 'END'"),
         ({"modules": ["a b"]}, "not the name of a module"),
-        ({"prolog": ["", "x"]}, "not a text"),
+        ({"setup": ["", "x"]}, "not a text"),
+        ({"prolog": ["x"]}, "no field 'prolog'"),
+        ({"conda": "envs/torch"}, "not a path from the root"),
+        ({"venv": "env"}, "not a path from the root"),
         ({"gpus_as": "gpu-per-node"}, "did you mean 'gpus-per-node'"),
         ({"gres_types": {"H1000": "h100"}}, "did you mean 'H100'"),
         ({"gres_types": {"H100:2": "h100"}}, 'name the kind alone: "H100"'),
@@ -189,3 +202,26 @@ def test_what_is_a_steps_own_is_taken_for_one_step(stack: Stack) -> None:
     for name in set(TAKEN) - set(whole_run_fields(SlurmSettings)):
         layer = layer_of("train.py:3", {"orchestrator.slurm": SlurmSettings(**{name: TAKEN[name][0]})}, level="step")
         resolve([layer], stack)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ('host = "ssh://me@login:22"', "ssh://me@login:22/~/.stoker/slurm/artifacts"),
+        ('host = "ssh://login", folder = "/scratch/$USER/runs/"', "ssh://login/scratch/$USER/runs/artifacts"),
+        ('host = "ssh://login", shares_files = true', ""),
+        ("poll = 2", ""),
+    ],
+)
+def test_a_stack_behind_a_login_node_has_its_store_there(
+    options: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOKER_HOME", str(tmp_path / "home"))
+    text = f'[stacks.far]\norchestrator = {{flavor = "slurm", {options}}}\n'
+    (tmp_path / "stoker.toml").write_text(text)
+    stack = stacks.load("far", tmp_path)
+    assert stack.artifact_store == (expected or f"file://{tmp_path}/home/artifacts")
+    (tmp_path / "stoker.toml").write_text(f'{text}artifact_store = "ssh://login"\n')
+    with pytest.raises(SettingsError, match="names no folder") as caught:
+        stacks.load("far", tmp_path)
+    assert caught.value.where.endswith("stoker.toml:3")

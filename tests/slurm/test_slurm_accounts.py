@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
 from tests.servers.slurm import Cluster, until
 from tests.slurm.bench import Bench
 
 from stoker.backends.base.logins import Here
+from stoker.backends.slurm.facts import ABOVE_LIMIT, prove
 from stoker.backends.slurm.queue import Controller
-from stoker.core.settings import ResourceSettings
+from stoker.backends.slurm.settings import SlurmSettings
+from stoker.core.resources import ResourceSettings
 
 
 @pytest.fixture
@@ -64,4 +69,73 @@ def test_tasks_of_an_array_have_accounts_of_their_own(bench: Bench, accounted: C
     assert {key: (row.state, row.code) for key, row in details.items()} == {
         f"{id}_{number}": ("FAILED", 7) for number in range(3)
     }
+    backend.close()
+
+
+QOS = {
+    "grouped": "GrpTRES=cpu=2,gres/gpu=1",
+    "single": "MaxTRESPerUser=node=1",
+    "wide": "MaxTRES=cpu=2 MaxWall=10",
+}
+
+
+@pytest.fixture
+def limited(accounted: Cluster) -> Iterator[Cluster]:
+    """The cluster with limits: those of `QOS`, and three CPUs for the account."""
+    accounted.enforce_limits()
+    for name, limits in QOS.items():
+        accounted.run("sacctmgr", "-i", "add", "qos", name, *limits.split(), check=False)  # those of an earlier test
+    accounted.run("sacctmgr", "-i", "modify", "user", "set", f"qos+={','.join(QOS)}", "where", "account=lab")
+    accounted.run("sacctmgr", "-i", "modify", "account", "lab", "set", "GrpTRES=cpu=3")
+    yield accounted
+    accounted.run("sacctmgr", "-i", "modify", "account", "lab", "set", "GrpTRES=cpu=-1")
+
+
+ASKED: tuple[tuple[dict[str, Any], dict[str, Any], list[str]], ...] = (
+    ({"qos": "grouped"}, {"cpu_count": 4}, ["4 CPUs", "the QOS 'grouped'", "2 CPUs at most (GrpTRES)"]),
+    ({"qos": "grouped"}, {"gpu_count": 2}, ["2 GPUs", "1 GPU at most"]),
+    ({"qos": "single"}, {"nodes": 2}, ["2 nodes", "the jobs of one user together 1 node"]),
+    ({"qos": "wide", "time_limit": "1h"}, {}, ["1h of time", "10m at most (MaxWall)"]),
+    ({"qos": "wide"}, {"cpu_count": 3}, ["3 CPUs", "one job 2 CPUs"]),
+    ({}, {"cpu_count": 4}, ["4 CPUs", "the account 'lab'", "3 CPUs"]),
+    ({"qos": "grouped"}, {"cpu_count": 2, "gpu_count": 1}, []),
+    ({"qos": "single"}, {"cpu_count": 3}, []),
+    ({}, {"cpu_count": 3}, []),
+)
+"""Settings, resources, and what the finding says; nothing where there is none."""
+
+
+def test_more_than_a_limit_can_ever_give_is_refused_while_planning(bench: Bench, limited: Cluster) -> None:
+    keys = [f"step{number}" for number in range(len(ASKED))]
+    steps = [
+        bench.job("add", key=key, resources=ResourceSettings(**resources)).step
+        for key, (_, resources, _) in zip(keys, ASKED)
+    ]
+    steps = [attrs.evolve(step, name=step.key) for step in steps]
+    settings = {key: SlurmSettings(**given) for key, (given, _, _) in zip(keys, ASKED)}
+    findings = [finding for finding in prove(steps, settings, Here()) if finding.code == ABOVE_LIMIT]
+    assert len(findings) == sum(bool(texts) for _, _, texts in ASKED), findings
+    for finding, (_, _, texts) in zip(findings, ASKED):
+        assert all(text in finding.what for text in texts), finding
+        assert "qos" in finding.fix
+
+
+def test_a_job_that_waits_for_more_than_its_limit_is_refused_and_others_go_on_waiting(
+    bench: Bench, limited: Cluster
+) -> None:
+    backend = bench.backend(qos="grouped")
+    first = bench.job("slow", key="first", resources=ResourceSettings(cpu_count=2))
+    backend.submit(first)
+    bench.until(backend, lambda: "slow begins" in bench.texts(first))
+    waits = bench.job("add", key="waits", inputs={"a": 1, "b": 2}, resources=ResourceSettings(cpu_count=1))
+    never = bench.job("add", key="never", resources=ResourceSettings(gpu_count=2))
+    backend.submit(waits)
+    backend.submit(never)
+    status = bench.end(backend, never)
+    assert status.cause == "refused", status
+    assert "2 GPUs" in status.message and "the QOS 'grouped'" in status.message and "QOSGrp" in status.message
+    bench.until(backend, lambda: any("QOSGrpCpuLimit" in message for message in bench.messages(waits)))
+    until(lambda: sum(job["state"] == "CANCELLED" for job in bench.jobs()) == 1)
+    backend.cancel(first.name, grace=0.0)
+    assert bench.output(bench.end(backend, waits)) == 3
     backend.close()

@@ -17,6 +17,8 @@ def left_alone(backend: SlurmBackend) -> None:
     backend._watcher._flights.clear()
     platform = backend._watcher._platform
     platform._over, platform._orphans = [], None  # type: ignore[attr-defined]
+    platform._pools._pools.clear()  # type: ignore[attr-defined]
+    platform._pools._folders.clear()  # type: ignore[attr-defined]
     backend.close()
 
 

@@ -60,7 +60,7 @@ def test_a_step_of_a_flow_runs_on_the_cluster_that_its_decorator_names(project: 
     said = project.run("flow.py", "run", "--simulate", "4xV100").stderr
     assert "total 14" in said
     assert "job none" in said, "the first step runs here"
-    assert said.count("-square in main") == 3, "the decorator beats the stack"
+    assert said.count("job Sum/square in main") == 3, "the decorator beats the stack"
 
 
 def test_a_decorators_words_are_in_the_plan(project: Any, cluster: Cluster) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import Any
 
 import attrs
@@ -11,6 +12,7 @@ import pytest
 from tests.servers.slurm import NODES, Cluster
 from tests.slurm.bench import Bench
 
+from stoker.backends.slurm.task import LATE
 from stoker.core.settings import ResourceSettings
 
 TRAIN = """
@@ -94,6 +96,20 @@ def test_a_node_of_a_gang_fails(bench: Bench, cluster: Cluster) -> None:
     cluster.node_fails(cluster.run("scontrol", "show", "hostnames", bench.jobs()[-1]["nodes"]).stdout.split()[1])
     status = bench.end(backend, job)
     assert (status.state, status.cause) == ("failed", "node-lost"), status
+
+
+@pytest.mark.parametrize("node", ["0", "1"])
+def test_a_gang_of_which_a_process_is_killed_is_over_in_seconds(bench: Bench, cluster: Cluster, node: str) -> None:
+    backend = bench.backend()
+    job = bench.job("slow", resources=ResourceSettings(nodes=2))
+    backend.submit(job)
+    bench.until(backend, lambda: bench.texts(job).count("slow begins") == 2)
+    (worker,) = cluster.programs("stoker.worker.boot", SLURM_NODEID=node)
+    worker.kill()
+    killed = time.monotonic()
+    status = bench.end(backend, job)
+    assert (status.state, status.cause) == ("failed", "worker-lost" if node == "0" else "node-lost"), status
+    assert time.monotonic() - killed < LATE / 2, "nobody waits for a result that a killed process cannot write"
 
 
 def test_a_gang_is_asked_to_end(bench: Bench) -> None:

@@ -84,10 +84,10 @@ if __name__ == "__main__":
 """
 
 
-def test_a_fan_out_is_one_sbatch(clustered: Any, cluster: Cluster) -> None:
+def test_a_fan_out_is_one_sbatch(alone: Any, cluster: Cluster) -> None:
     before = len(cluster.jobs())
-    clustered.write({"train.py": FAN_OUT})
-    done = clustered.run("train.py", timeout=240)
+    alone.write({"train.py": FAN_OUT})
+    done = alone.run("train.py", timeout=240)
     assert "total 40425" in done.stdout
     jobs = cluster.jobs()[before:]
     assert len({job["comment"] for job in jobs}) == 3

@@ -12,11 +12,11 @@ from stoker.backends.slurm.task import LATE, LOST, SlurmJob
 from stoker.core.status import CAUSES
 
 QUEUE = """\
-12_3|RUNNING|2031-01-31T10:00:00|5ca1ab1e|n1|None
-12_[4-9%2]|PENDING|N/A|5ca1ab1e||JobArrayTaskLimit
-13|PENDING|2031-01-31T12:00:00|(null)||ReqNodeNotAvail, UnavailableNodes:n[1-2]
-14|CANCELLED+|N/A|other|n1|None
-15|SHINY_NEW|N/A||n2|a|b
+12_3|RUNNING|2031-01-31T10:00:00|5ca1ab1e|n1|main|None
+12_[4-9%2]|PENDING|N/A|5ca1ab1e||main|JobArrayTaskLimit
+13|PENDING|2031-01-31T12:00:00|(null)||main|ReqNodeNotAvail, UnavailableNodes:n[1-2]
+14|CANCELLED+|N/A|other|n1|main|None
+15|SHINY_NEW|N/A||n2|main|a|b
 no row at all
 """
 JOB = (
@@ -32,6 +32,7 @@ def test_rows_of_the_queue() -> None:
     found = {row.id: row for row in squeue_rows(QUEUE)}
     assert list(found) == ["12_3", "12_[4-9%2]", "13", "14", "15"]
     assert (found["12_3"].stage, found["12_3"].comment, found["12_3"].nodes) == ("running", "5ca1ab1e", "n1")
+    assert found["12_3"].partition == "main"
     assert found["13"].reason == "ReqNodeNotAvail, UnavailableNodes:n[1-2]"
     assert (found["14"].state, found["14"].stage) == ("CANCELLED", "over")
     assert found["15"].stage == "running", "a state that nobody knows is a job that is still there"
@@ -49,6 +50,13 @@ def test_a_job_in_the_accounts() -> None:
     cancelled, killed = sacct_rows(ACCOUNTS)
     assert (cancelled.id, cancelled.state, cancelled.by) == ("12_3", "CANCELLED", "1000")
     assert (killed.state, killed.code, killed.signal, killed.limit, killed.nodes) == ("OUT_OF_MEMORY", 0, 125, "", "")
+
+
+def test_a_number_that_is_none_of_slurms_is_not_read() -> None:
+    [row] = sacct_rows(f"12|FAILED|{'9' * 5000}:0|01:00:00|n1\n")
+    assert (row.state, row.code, row.signal) == ("FAILED", None, 0)
+    [row] = sacct_rows("12|FAILED|4294967295:64|01:00:00|n1\n")
+    assert (row.code, row.signal) == (4294967295, 64)
 
 
 @pytest.mark.parametrize("state", [state for state, (stage, _) in STATES.items() if stage == "over"])

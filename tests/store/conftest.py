@@ -20,7 +20,7 @@ from stoker.store.store import Store, open_store
 
 
 @pytest.fixture(scope="session")
-def postgres_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_uri() -> Iterator[str]:
     """A PostgreSQL server for the whole session."""
     given = os.environ.get("TEST_POSTGRES")
     if given:
@@ -29,7 +29,7 @@ def postgres_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     programs = postgres.binaries()
     if programs is None:
         pytest.skip("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
-    with postgres.running(tmp_path_factory.mktemp("postgres"), programs) as uri:
+    with postgres.running(programs) as uri:
         yield uri
 
 

@@ -162,14 +162,14 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(value=plain)
 def test_plain_values_round_trip(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
     loaded, _ = round_trip(value, Blobs(str(tmp_path_factory.getbasetemp() / "plain")))
     assert same(loaded, value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(value=anything, limit=st.sampled_from([0, 10, INLINE_LIMIT]))
 def test_any_values_round_trip(tmp_path_factory: pytest.TempPathFactory, value: Any, limit: int) -> None:
     blobs = Blobs(str(tmp_path_factory.getbasetemp() / "any"))
@@ -428,7 +428,8 @@ def test_a_registered_serializer_keeps_its_type(blobs: Blobs, kind: type | str) 
     for size in (3, 100_000):
         loaded, saved = round_trip(Point(size, "loud"), blobs)
         assert loaded == Point(size, "loud")
-        assert (saved.serializer, saved.meta, saved.size) == ("shouting", {"volume": size}, size)
+        meta = {"volume": size, "code": [f"{__name__}:Point"]}
+        assert (saved.serializer, saved.meta, saved.size) == ("shouting", meta, size)
     assert artifacts.save(Point(3, "quiet"), blobs).serializer == "pickle"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
 import hashlib
 import os
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from stoker.core.errors import StoreError
+from stoker.core.errors import DamagedArtifact, StoreError
 from stoker.store.blobs import STALE, Blobs
 from stoker.store.hashing import CHUNK, Hash
 
@@ -238,3 +239,19 @@ def test_a_hash_is_the_same_with_and_without_its_thread() -> None:
         found.wait()
         found.update(memoryview(b"end"))
         assert found.hexdigest() == digest_of(data + b"end")
+
+
+def test_what_cannot_be_read_is_damaged(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = blobs.put(b"small")
+    path = blobs.path(digest)
+    opened = builtins.open
+
+    def fail(file: Any, *arguments: Any, **options: Any) -> Any:
+        # A mock: no disk here fails on demand.
+        if file == path:
+            raise OSError(errno.EIO, "Input/output error", path)
+        return opened(file, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "open", fail)
+    with pytest.raises(DamagedArtifact, match="Input/output error"):
+        blobs.read(digest)

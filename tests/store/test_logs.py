@@ -123,6 +123,24 @@ def test_a_long_progress_bar_is_one_line(logs: Logs) -> None:
 # Reading
 
 
+def test_lines_are_read_from_an_offset_on(logs: Logs) -> None:
+    assert logs.read("r", "k", 1, 0) == ([], 0)
+    logs.append("r", "k", 1, [line("one"), line("two", rank=3)])
+    lines, offset = logs.read("r", "k", 1, 0)
+    assert [one.text for one in lines] == ["one", "two"]
+    assert logs.read("r", "k", 1, offset) == ([], offset)
+    with open(logs.path("r", "k", 1), "ab") as file:
+        file.write(b"2.000000 o thr")
+    assert logs.read("r", "k", 1, offset) == ([], offset)  # it is still being written
+    lines, end = logs.read("r", "k", 1, offset, whole=False)
+    assert [one.text for one in lines] == ["thr"]
+    assert end == os.path.getsize(logs.path("r", "k", 1))
+    lines, end = logs.read("r", "k", 1, 0, rank=3, limit=7)  # shorter than a line
+    while not lines:
+        lines, end = logs.read("r", "k", 1, end, rank=3, limit=7)
+    assert [one.text for one in lines] == ["two"]
+
+
 def test_the_tail_is_read_from_the_end(logs: Logs) -> None:
     logs.append(
         "r",

@@ -72,7 +72,7 @@ def test_an_array_comes_back_as_it_was(blobs: Blobs, name: str) -> None:
     assert (saved.inline is not None) == (saved.size <= 4096)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     array=arrays.arrays(
         dtype=st.one_of(arrays.scalar_dtypes(), arrays.array_dtypes()),
@@ -359,5 +359,6 @@ def test_an_estimator_remembers_its_version(blobs: Blobs) -> None:
     x, y = np.arange(40).reshape(20, 2), np.arange(20) % 2
     estimator = LogisticRegression().fit(x, y)
     loaded, saved = round_trip(estimator, blobs)
-    assert saved.meta == {"package": "sklearn", "version": sklearn.__version__}
+    packages = ["numpy", "sklearn"]
+    assert saved.meta == {"package": "sklearn", "version": sklearn.__version__, "packages": packages}
     assert np.array_equal(loaded.predict(x), estimator.predict(x))

@@ -21,7 +21,7 @@ import stoker
 from stoker.core.devices import Device, Lease
 from stoker.core.errors import StoreError, UsageError
 from stoker.core.protocol import WorkerJob
-from stoker.plan.digest import code_digest
+from stoker.plan.digest import read_function_code
 from stoker.worker.context import Context, context, document_of, enter
 from stoker.worker.notice import Notice, Terminated
 
@@ -186,10 +186,10 @@ def uses_context() -> bool:
 
 def test_it_is_pickled_by_name_and_no_part_of_a_digest() -> None:
     assert pickle.loads(pickle.dumps(context)) is context
-    outside = code_digest(uses_context)
+    outside = read_function_code(uses_context).digest
     with enter(DOCUMENT):
         assert pickle.loads(pickle.dumps(context)) is context
-        assert code_digest(uses_context) == outside, "the cache's keys do not depend on what runs"
+        assert read_function_code(uses_context).digest == outside, "the cache's keys do not depend on what runs"
 
 
 def _tell(queue: Any) -> None:

@@ -24,7 +24,7 @@ def torch_is_for_cpus() -> bool:
 
 
 STEPS = """
-import ctypes, os, resource, socket, subprocess, sys, time
+import ctypes, os, resource, signal, socket, subprocess, sys, time
 from datetime import timedelta
 
 import torch
@@ -69,6 +69,17 @@ class Deadly(torch.utils.data.Dataset):
 @step
 def loader() -> int:
     return len(list(DataLoader(Deadly(), num_workers=1)))
+
+@step
+def loader_unseen() -> int:
+    "As `loader`, where torch looks for its worker before it hears of the worker's end, as on a busy machine."
+    batches = iter(DataLoader(Deadly(), num_workers=1))
+    type(batches)._try_get_data.__defaults__ = (0.1,)
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        return len(list(batches))
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
 
 @step
 def disk_full() -> int:
@@ -139,9 +150,9 @@ def own() -> int:
 
 @pipeline(failure_mode="continue")
 def failures():
-    for one in (gpu_oom, wrapped_gpu_oom, no_gpu_build, memory_error, torch_cpu, loader, disk_full, module_missing,
-                library_missing, too_few_ranks, port_in_use, printed_and_left, below_the_step, watchdog, terminated,
-                killed, not_again, again_by_name, again_after_gpu_oom, own):
+    for one in (gpu_oom, wrapped_gpu_oom, no_gpu_build, memory_error, torch_cpu, loader, loader_unseen, disk_full,
+                module_missing, library_missing, too_few_ranks, port_in_use, printed_and_left, below_the_step, watchdog,
+                terminated, killed, not_again, again_by_name, again_after_gpu_oom, own):
         one()
 
 if __name__ == "__main__":
@@ -155,6 +166,7 @@ CAUSES = {
     "memory_error": "host-oom",
     "torch_cpu": "host-oom",
     "loader": "killed",
+    "loader_unseen": "killed",
     "disk_full": "disk-full",
     "module_missing": "import-error",
     "library_missing": "import-error",
@@ -236,6 +248,7 @@ def test_sigterm_and_sigkill_from_outside_are_told_apart_from_the_oom_killer(liv
     assert "SIGTERM from outside" in live.failure("terminated").message
     assert "SIGKILL" in live.failure("killed").message and live.failure("killed").exit_code == -9
     assert "killed by SIGKILL" in live.failure("loader").why
+    assert "killed by SIGKILL" in live.failure("loader_unseen").why
 
 
 def test_an_error_of_the_steps_own_needs_no_words(live: Live) -> None:

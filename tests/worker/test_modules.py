@@ -116,7 +116,7 @@ print(error("script", "gone", path="gone.py"))
     assert said[0] == said[1] == "OSError: at import", "a failed import leaves nothing half made behind"
     assert said[2].startswith("ModuleNotFoundError")
     assert said[3] == "SourceError: 5 is not a function"
-    assert said[4].startswith("FileNotFoundError")
+    assert said[4].startswith("SourceError: gone.py: the user's code cannot be read")
 
 
 def test_a_module_is_found_below_its_root(project: Any) -> None:

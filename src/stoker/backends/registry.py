@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, Iterator, Mapping
+from typing import Final
 
-from stoker.backends.base.backend import Backend, FlowDecorator
-from stoker.core.plugins import Registry, resolve
+from stoker.backends.base.backend import Backend
+from stoker.core.plugins import Registry
 
 BACKENDS: Final[Registry[Backend]] = Registry(
     group="stoker.backends",
@@ -16,18 +16,11 @@ BACKENDS: Final[Registry[Backend]] = Registry(
         "inline": ("stoker.backends.local.registration:INLINE", ""),
         "docker": ("stoker.backends.docker.registration:DOCKER", "docker"),
         "slurm": ("stoker.backends.slurm.registration:SLURM", ""),
+        "kubeflow": ("stoker.backends.kubeflow.registration:KUBEFLOW", ""),
         "ray": ("stoker.backends.ray.registration:RAY", ""),
+        "skypilot": ("stoker.backends.skypilot.registration:SKYPILOT", ""),
+        "kubernetes": ("stoker.backends.kubernetes.registration:KUBERNETES", ""),
+        "sagemaker": ("stoker.backends.sagemaker.registration:SAGEMAKER", "aws"),
+        "batch": ("stoker.backends.aws_batch.registration:BATCH", "aws"),
     },
 )
-
-PLANNED: Final[Mapping[str, str]] = {
-    "kubernetes": "stoker.backends.kubernetes.registration:KUBERNETES",
-    "batch": "stoker.backends.aws_batch.registration:BATCH",
-}
-"""Decorators of platforms for which there is no backend yet: what they say is checked, and running is refused."""
-
-
-def planned_decorators() -> Iterator[FlowDecorator]:
-    """The decorators of platforms without a backend."""
-    for target in PLANNED.values():
-        yield resolve(target)

@@ -8,9 +8,10 @@ from typing import Final, Iterator
 import click
 
 from stoker.cli.options import json_option, stack_option
-from stoker.cli.output import print_json, say, table
+from stoker.cli.output import print_json, table
 from stoker.client import Client, Output
 from stoker.core.words import memory_text
+from stoker.report.streams import echo, say
 
 DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -34,13 +35,13 @@ def command(*, which: str, step: str | None, client: Client, as_json: bool) -> N
         producers = [
             (output.run_id, output.step, output.name, output.type, memory_text(output.size)) for output in outputs
         ]
-        click.echo(table(("run", "step", "output", "type", "size"), producers, right=("size",)))
+        echo(table(("run", "step", "output", "type", "size"), producers, right=("size",)))
         return
     rows = [
         (output.step, output.name, output.type, _shape(output), memory_text(output.size), output.digest)
         for output in outputs
     ]
-    click.echo(table(("step", "output", "type", "shape", "size", "digest"), rows, right=("size",)))
+    echo(table(("step", "output", "type", "shape", "size", "digest"), rows, right=("size",)))
 
 
 def _outputs(client: Client, run_id: str, step: str | None) -> Iterator[Output]:

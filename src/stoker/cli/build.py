@@ -1,39 +1,79 @@
-"""`stoker build FILE`: build and push the images of a pipeline's steps, without running them."""
+"""`stoker build FILE`: build and push the images of a pipeline's steps, without running them.
+
+With `--render` nothing is built: what a builder elsewhere is told is printed, or written to a folder with the packed
+context (`--output`), together with the commands that send it.
+"""
 
 from __future__ import annotations
 
-import os
+import gzip
+import io
+import json
+import tarfile
 from pathlib import Path
-from typing import Any, Final, Iterable, Mapping
+from typing import Any, Final, Iterable, Mapping, Sequence
 
+import attrs
 import click
 
 from stoker import stacks
 from stoker.backends.registry import BACKENDS
-from stoker.cli.output import paint, print_json, say, table
+from stoker.cli.output import paint, print_json, table
 from stoker.cli.plan import plan_first_call
 from stoker.cli.run import OPTIONS, Unparsed, command_line, help_for
 from stoker.core.codec import to_json
 from stoker.core.docker import DockerSettings
-from stoker.core.plan import StepPlan
+from stoker.core.errors import UsageError
+from stoker.core.plan import Plan, StepPlan
 from stoker.core.request import RunOption
 from stoker.core.settings import PipelineSettings
 from stoker.core.words import count_text, time_text
-from stoker.images import engine as engines
-from stoker.images.build import BuiltImage, image_for
+from stoker.images.build import LABEL, BuiltImage
+from stoker.images.builders.base import CONTEXT, DOCKERFILE, BuildOrder, RenderedBuild, check_options
+from stoker.images.builders.registry import BUILDERS
+from stoker.images.dockerfile import assignment, dockerfile, pin_images
+from stoker.images.locks import LockStore
+from stoker.plan.locking import Locking
 from stoker.plan.planner import ORCHESTRATOR, refuse
+from stoker.report.streams import echo, say
+from stoker.run.building import BUILT_ELSEWHERE, Builder, ImagePlace
 
 BUILD_OPTIONS: Final = (
     *OPTIONS,
     RunOption(name="push", value="REPOSITORY", help="push them there, such as ghcr.io/team/images"),
+    RunOption(name="render", help="build nothing: print what the stack's image builder would be told"),
+    RunOption(name="output", value="FOLDER", help="with --render: write that and the packed context there"),
     RunOption(name="json", help="only JSON on stdout"),
 )
 SUMMARY: Final = (
     "Builds the images in which a pipeline's steps run. What was built from the same before is not built again."
 )
-ImageRequest = tuple[str, str, DockerSettings | None]
-"""(the engine's address, "" for this machine's; the folder of the user's code; the docker settings)."""
 HEADERS: Final = ("steps", "", "time", "image")
+EPOCH: Final = 315_532_800
+"""1980-01-01, the time of every packed file: equal contexts are equal archives, and ZIP knows no earlier time."""
+
+
+@attrs.frozen(kw_only=True)
+class StepsImage:
+    """An image and the steps that run in it."""
+
+    place: ImagePlace
+    docker: DockerSettings | None
+    steps: tuple[StepPlan, ...]
+
+
+@attrs.frozen(kw_only=True)
+class OrderedImage:
+    """What the stack's image builder would be told about one image."""
+
+    steps: tuple[str, ...]
+    tag: str
+    """The name under which it is pushed."""
+    reference: str
+    """Its name by digest; empty if it is not at the registry yet."""
+    folder: str
+    """The folder of its files below `--output`."""
+    build: RenderedBuild
 
 
 @click.command("build", cls=Unparsed, add_help_option=False)
@@ -41,35 +81,53 @@ def command(words: list[str]) -> int:
     """Build the images in which a pipeline's steps run."""
     target, line, options = command_line(words, BUILD_OPTIONS)
     if target is None or options.get("help"):
-        click.echo(help_for(target, "build", BUILD_OPTIONS, SUMMARY))
+        echo(help_for(target, "build", BUILD_OPTIONS, SUMMARY))
         return 0
-    push, as_json = str(options.get("push") or ""), bool(options.get("json"))
+    push, as_json, render = str(options.get("push") or ""), bool(options.get("json")), bool(options.get("render"))
+    output = str(options.get("output") or "")
+    if output and not render:
+        raise UsageError("--output is for what --render writes", fix="add --render")
     plan = plan_first_call(target, line)
-    refuse(plan)
-    requests = distinct(plan.steps, addresses(stacks.load(plan.stack), plan.settings))
-    if not requests:
+    stack = stacks.load(plan.stack)
+    # Whether another builder has built is what is asked here; nothing is run on a platform that does not answer.
+    others = {BUILT_ELSEWHERE}
+    for component in (stack.orchestrator, *stack.step_operators.values()):
+        others.update(BACKENDS.load(component.flavor).unasked)
+    refuse(attrs.evolve(plan, findings=tuple(one for one in plan.findings if one.code not in others)))
+    builder = builder_of(stack, plan)
+    images = distinct(plan.steps, builder, push=push)
+    if not images:
         say(f"no step of {plan.pipeline} runs in an image on stack '{plan.stack}'")
-    home = stacks.load(plan.stack).home
-    images = [
-        (
-            [step.name for step in steps],
-            image_for(
-                settings,
-                root=Path(root),
-                folder=home / "wheels",
-                engine=_engine(address),
-                progress=lambda text: say(paint(text, "2")),
-                push=push,
-            ),
-        )
-        for (address, root, settings), steps in requests
-    ]
+    if render:
+        _render(images, builder, stack, output=output, as_json=as_json)
+        return 0
+    built = [([step.name for step in one.steps], builder.build(one.place, one.docker)) for one in images]
     if as_json:
-        print_json([document(names, image) for names, image in images])
-    elif images:
-        rows = [row(names, image) for names, image in images]
-        click.echo(table(HEADERS, rows, right=("time",)))
+        print_json([document(names, image) for names, image in built])
+    elif built:
+        rows = [row(names, image) for names, image in built]
+        echo(table(HEADERS, rows, right=("time",)))
     return 0
+
+
+def builder_of(stack: stacks.Stack, plan: Plan) -> Builder:
+    """What builds the images of a plan's steps."""
+    pushing = {}
+    for name, component in {ORCHESTRATOR: stack.orchestrator, **stack.step_operators}.items():
+        puller_of = BACKENDS.load(component.flavor).puller
+        if puller_of is not None:
+            pushing[name] = puller_of(plan.settings.backend.get(name, component.options))
+    locking = Locking(LockStore(stack.home))
+    locking.adopt(plan.locks)
+    return Builder(
+        hosts=addresses(stack, plan.settings),
+        folder=stack.home / "wheels",
+        report=lambda text: say(paint(text, "2")),
+        pushing=pushing,
+        registry=stack.container_registry,
+        builder=stack.image_builder,
+        locking=lambda: locking,
+    )
 
 
 def addresses(stack: stacks.Stack, settings: PipelineSettings) -> dict[str, str]:
@@ -82,23 +140,108 @@ def addresses(stack: stacks.Stack, settings: PipelineSettings) -> dict[str, str]
     return by_backend
 
 
-def distinct(steps: Iterable[StepPlan], engines_of: Mapping[str, str]) -> list[tuple[ImageRequest, list[StepPlan]]]:
-    """The distinct images, each with its steps; steps that run in no image are left out."""
-    requests: list[tuple[ImageRequest, list[StepPlan]]] = []
+def distinct(steps: Iterable[StepPlan], builder: Builder, *, push: str = "") -> list[StepsImage]:
+    """The distinct images, each with its steps; steps that run in no image are left out.
+
+    `push` is a repository that goes before the one that a place has.
+    """
+    images: list[StepsImage] = []
     for step in steps:
-        if step.backend not in engines_of:
+        place = builder.place(step)
+        if place is None:
             continue
-        request = (engines_of[step.backend], step.source.root or os.getcwd(), step.settings.docker)
-        sharing = next((sharing for other, sharing in requests if other == request), None)
-        if sharing is None:
-            requests.append((request, [step]))
+        image = StepsImage(
+            place=attrs.evolve(place, push=push or place.push), docker=step.settings.docker, steps=(step,)
+        )
+        position = next(
+            (at for at, one in enumerate(images) if (one.place, one.docker) == (image.place, image.docker)), None
+        )
+        if position is None:
+            images.append(image)
         else:
-            sharing.append(step)
-    return requests
+            images[position] = attrs.evolve(images[position], steps=(*images[position].steps, step))
+    return images
 
 
-def _engine(address: str) -> engines.ImageEngine | None:
-    return engines.find({**os.environ, "DOCKER_HOST": address} if address else None)
+def _render(images: Sequence[StepsImage], builder: Builder, stack: stacks.Stack, *, output: str, as_json: bool) -> None:
+    orders = [_ordered(one, builder, stack, output) for one in images]
+    if as_json:
+        print_json(to_json(orders))
+        return
+    for order in orders:
+        state = f"is there: {order.reference}" if order.reference else "is not there yet"
+        echo(f"{paint(', '.join(order.steps), '1')}  {order.tag} {state}")
+        for name, content in order.build.files.items():
+            echo(f"  {name}")
+            text = content if isinstance(content, str) else json.dumps(content, indent=2, ensure_ascii=False)
+            echo("\n".join(f"    {line}".rstrip() for line in text.rstrip().splitlines()))
+        echo("  commands" + (f", in {Path(output, order.folder)}" if output else ""))
+        echo("\n".join(f"    {line}" for line in order.build.commands))
+
+
+def _ordered(image: StepsImage, builder: Builder, stack: stacks.Stack, output: str) -> OrderedImage:
+    """What the stack's builder is told about an image; its files are written where `output` names a folder."""
+    choice = stack.image_builder
+    kind = BUILDERS.load(choice.flavor) if choice is not None else None
+    if choice is None or kind is None or kind.render is None or not image.place.push:
+        raise UsageError(
+            "these images are built by the container engine of this machine, which is told nothing",
+            fix="`stoker plan FILE --render` shows Dockerfiles; or name an image_builder and a container_registry",
+        )
+    with builder.engine_for(image.place) as (local_engine, environ):
+        spec, files, wanted = builder.wanted(image.place, image.docker, local_engine, environ)
+    check_options(spec.options, kind)
+    arguments = {**(spec.options.get("buildargs") or {}), **(spec.options.get("build_args") or {})}
+    arguments = {name: str(value) for name, value in arguments.items()}
+    text = dockerfile(spec) if kind.mounts else dockerfile(spec, cache_mounts=False)
+    text = pin_images(text, wanted.pins, arguments)
+    labels = {**(spec.options.get("labels") or {}), LABEL: wanted.inputs}
+    text += "".join(f"LABEL {assignment(name, str(value))}\n" for name, value in sorted(labels.items()))
+    name = wanted.tag.rpartition(":")[2]
+    order = BuildOrder(
+        tag=wanted.tag,
+        name=name,
+        platform=spec.platform or "linux/amd64",
+        arguments=arguments,
+        target=str(spec.options.get("target") or ""),
+        cache=not spec.options.get("nocache"),
+    )
+    build = kind.render(order, choice.settings)
+    build = attrs.evolve(build, files={DOCKERFILE: text, **build.files})
+    if output:
+        folder = Path(output, name)
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, content in build.files.items():
+            folder.joinpath(file).write_text(
+                content if isinstance(content, str) else json.dumps(content, indent=2) + "\n", encoding="utf-8"
+            )
+        folder.joinpath(CONTEXT).write_bytes(packed_context({**files, DOCKERFILE: text.encode()}))
+    return OrderedImage(
+        steps=tuple(step.name for step in image.steps),
+        tag=wanted.tag,
+        reference=wanted.reference,
+        folder=name,
+        build=build,
+    )
+
+
+def packed_context(files: Mapping[str, bytes | Path]) -> bytes:
+    """A build's context as a `.tar.gz`; equal files make equal archives."""
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=EPOCH) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
+        for name, content in sorted(files.items()):
+            info = tarfile.TarInfo(name)
+            info.mtime, info.mode = EPOCH, 0o644
+            if isinstance(content, Path) and content.is_symlink():
+                info.type, info.linkname = tarfile.SYMTYPE, str(content.readlink())
+                tar.addfile(info)
+                continue
+            data = content if isinstance(content, bytes) else content.read_bytes()
+            if isinstance(content, Path) and content.stat().st_mode & 0o111:
+                info.mode = 0o755
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return packed.getvalue()
 
 
 def row(names: list[str], image: BuiltImage) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import sys
@@ -12,21 +13,30 @@ from typing import Any, Final, Mapping
 import click
 
 from stoker.cli.options import run_argument, stack_option
-from stoker.cli.receipts import newest_receipt, run_receipts
 from stoker.client import Client, Run, Step
 from stoker.client.keys import element_of
 from stoker.client.logs import last_attempt
+from stoker.client.metrics import metrics_of
 from stoker.core import receipt_words as words
 from stoker.core.artifact import from_wire
-from stoker.core.errors import UsageError
+from stoker.core.errors import StokerError, UsageError
 from stoker.core.flow import CARD, GANG
 from stoker.core.plan import LogLine
 from stoker.report import cards
+from stoker.report.metricfigures import metrics_part
+from stoker.report.runreport import code_span, output_parts, own_settings, plan_of
+from stoker.report.stepreceipts import newest_receipt, run_receipts
+from stoker.report.streams import echo
+from stoker.report.streams import write as write_stream
 from stoker.store import artifacts
 from stoker.store.store import Store
 
+log = logging.getLogger(__name__)
+
 LINES: Final = 200
 """Lines of a step's log on a page; `stoker logs` prints all of them."""
+RESULTS: Final = 12
+"""Results of a step with a preview."""
 STDOUT: Final = "-"
 _UNSAFE: Final = re.compile(r"[^\w.\[\]#-]+")
 
@@ -50,6 +60,9 @@ def page(store: Store, run: Run, key: str, *, node: int | None = None) -> str:
     """The page of a step, or of one node of a `num_parallel`."""
     step = run.steps[key]
     step_receipt = newest_receipt(store, step)
+    plan = plan_of(store, run)
+    plans = {one.key: one for one in plan.steps} if plan is not None else {}
+    step_plan = plans.get(key) or plans.get(element_of(key)[0])
     return cards.page(
         cards.Card(
             run=run.as_dict(steps=False),
@@ -60,6 +73,10 @@ def page(store: Store, run: Run, key: str, *, node: int | None = None) -> str:
             tracks=() if step_receipt is None else step_receipt.tracks,
             running=step_receipt is not None and step_receipt.running,
             remark=_fan_out_remark(store, run, step),
+            span=(None, None) if step_receipt is None else code_span(step, step_receipt.number),
+            metrics=metrics_part(step.metrics),
+            results=output_parts(store, step, most=RESULTS)[0],
+            settings=own_settings(step_plan) if step_plan is not None else (),
         )
     )
 
@@ -67,6 +84,8 @@ def page(store: Store, run: Run, key: str, *, node: int | None = None) -> str:
 def components(store: Store, run: str, key: str, *, node: int | None = None) -> list[Mapping[str, Any]]:
     """The components that a task put on its card; for a whole `num_parallel`, those of every node."""
     outputs = {row.name: row.artifact for row in store.records.outputs(run, key)}
+    if not outputs:
+        return _refreshed(store, run, key, node=node)
     if GANG not in outputs:
         return list(artifacts.load(outputs[CARD], store.blobs)) if CARD in outputs else []
     gang = outputs[GANG]
@@ -81,6 +100,25 @@ def components(store: Store, run: str, key: str, *, node: int | None = None) -> 
     return card_parts
 
 
+def _refreshed(store: Store, run: str, key: str, *, node: int | None) -> list[Mapping[str, Any]]:
+    """The components as of the last `refresh` of a task that runs, or that did not succeed."""
+    numbers = [number for one, number in store.records.metric_attempts(run) if one == key]
+    card_parts: list[Mapping[str, Any]] = []
+    for number, wire in sorted(metrics_of(store.records, run, key, max(numbers, default=0)).cards.items()):
+        if node not in (None, number):
+            continue
+        try:
+            shown = artifacts.load(from_wire(wire), store.blobs)
+        except (StokerError, LookupError, TypeError, ValueError) as error:
+            # Nothing holds what a failed task showed once: the store may have been cleaned up.
+            log.debug("the card of %s is gone: %s", key, error)
+            continue
+        if number:
+            card_parts.append({"kind": "heading", "text": f"node {number}"})
+        card_parts += shown
+    return card_parts
+
+
 def file_name(run: Run, key: str) -> str:
     """The default name of a page's file."""
     return _UNSAFE.sub("-", f"{run.pipeline}-{run.id}-{key}.html")
@@ -89,7 +127,7 @@ def file_name(run: Run, key: str) -> str:
 def write(text: str, output: str | None, *, name: str) -> None:
     """Write a page to a file, atomically, and print its path; or print the page if `output` is "-"."""
     if output == STDOUT:
-        sys.stdout.write(text)
+        write_stream(text, sys.stdout)
         return
     path = Path(output or name)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
@@ -102,7 +140,7 @@ def write(text: str, output: str | None, *, name: str) -> None:
         raise UsageError(
             f"the page cannot be written to {path}: {error.strerror}", fix="name another: --output FILE"
         ) from error
-    print(path)
+    echo(str(path))
 
 
 def _lines(store: Store, run: str, step: Step, node: int | None) -> list[LogLine]:

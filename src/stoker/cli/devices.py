@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Iterable, Mapping, Sequence
 
-import attrs
 import click
 
 from stoker.cli.options import json_option
-from stoker.cli.output import paint, print_json, say, short, table
-from stoker.core.codec import to_json
+from stoker.cli.output import paint, print_json, short, table
 from stoker.core.devices import Device, Entry, Inventory, Process
-from stoker.core.errors import EXIT_INFRASTRUCTURE, BackendError
+from stoker.core.errors import EXIT_INFRASTRUCTURE, UsageError
 from stoker.core.findings import Finding, errors
 from stoker.core.words import count_text, memory_text
-from stoker.devices.leases import Ledger
 from stoker.devices.probe import probe, processes
 from stoker.devices.simulate import VARIABLE, parse_simulation
+from stoker.report.machine import by_device, document, entries, ledger_of, left_out, version_text
+from stoker.report.streams import echo, say
+from stoker.worker.survivors import process_text
 
 HEADERS = ("index", "model", "slice", "memory", "capability", "links", "leased to", "used by", "uuid", "name")
 """The longest last, since a narrow terminal cuts lines off."""
@@ -29,65 +29,44 @@ HEADERS = ("index", "model", "slice", "memory", "capability", "links", "leased t
     metavar="TEXT",
     help=f'Show the machine that {VARIABLE}=TEXT makes, such as "4xH100-80GB,1xA10;driver=535.104.05".',
 )
-def command(*, as_json: bool, simulate: str | None) -> int:
-    """List this machine's accelerators, who holds them and who waits; exit code 4 if a driver is broken."""
+@click.option(
+    "--release", metavar="UUID", help="Take a device out of quarantine although a process of its attempt has not ended."
+)
+def command(*, as_json: bool, simulate: str | None, release: str | None) -> int:
+    """List this machine's accelerators, who holds them and who waits; exit code 4 if a driver is broken.
+
+    Below stand nodes and devices that a run left out within the last week because an attempt failed there. A device is
+    in quarantine while its attempt is over and a process of it lives that SIGKILL does not end.
+    """
     inventory = probe() if simulate is None else parse_simulation(simulate)
+    if release is not None:
+        return _release(inventory, release)
     users = by_device(processes(inventory))
     ledger = entries(inventory)
+    faulty = left_out()
     if as_json:
-        print_json(document(inventory, users, ledger))
+        print_json({**document(inventory, users, ledger), "left_out": [one.as_dict() for one in faulty]})
     else:
         for line in lines(inventory, users, ledger):
-            click.echo(line)
+            echo(line)
+        for one in faulty:
+            echo(
+                paint(f"left out by run {one.run}: {one.kind} {one.place}{f' of {one.host}' if one.host else ''}", "33")
+            )
+            echo(f"  {one.cause} in attempt {one.attempt} of {one.step}: {one.message}".rstrip(": "))
     return EXIT_INFRASTRUCTURE if errors(inventory.findings) else 0
 
 
-def entries(inventory: Inventory) -> Sequence[Entry]:
-    """The leases of these devices; if the ledger cannot be read, a message says so and there are none."""
-    try:
-        return Ledger(lambda: inventory, processes).entries()
-    except BackendError as error:
-        say(str(error))
-        return ()
-
-
-def by_device(found: Iterable[Process]) -> dict[str, list[Process]]:
-    """Device's uuid → the processes that use it."""
-    users: dict[str, list[Process]] = {}
-    for process in found:
-        users.setdefault(process.uuid, []).append(process)
-    return users
-
-
-def document(inventory: Inventory, users: Mapping[str, Sequence[Process]], ledger: Sequence[Entry]) -> dict[str, Any]:
-    """The inventory and the ledger as JSON. `leases` also has those of devices that are hidden from this process."""
-    return {
-        "simulated": inventory.simulated,
-        "driver": inventory.driver or None,
-        "cuda": version_text(inventory.cuda) or None,
-        "devices": [
-            {
-                **attrs.asdict(device),
-                "capability": version_text(device.capability) or None,
-                "leased_to": [
-                    {**_holder(entry), "memory": entry.memory} for entry in ledger if device.uuid in entry.devices
-                ],
-                "used_by": [{"pid": user.pid, "memory": user.memory} for user in users.get(device.uuid, ())],
-            }
-            for device in inventory.devices
-        ],
-        "leases": [
-            {**_holder(entry), "devices": list(entry.devices), "memory": entry.memory}
-            for entry in ledger
-            if entry.devices
-        ],
-        "waiting": [
-            {**_holder(entry), "claim": to_json(entry.claim), "why": entry.waits}
-            for entry in ledger
-            if not entry.devices
-        ],
-        "findings": [attrs.asdict(finding) for finding in inventory.findings],
-    }
+def _release(inventory: Inventory, uuid: str) -> int:
+    """Release a quarantined device; refuses one that is not in quarantine."""
+    pids = ledger_of(inventory).dismiss(uuid)
+    if not pids:
+        raise UsageError(
+            f"the device {uuid} is not in quarantine",
+            fix="`stoker devices` shows which are; a lease ends with its step: stoker cancel RUN",
+        )
+    say(f"released {uuid}; still there: {', '.join(map(process_text, pids))}")
+    return 0
 
 
 def lines(inventory: Inventory, users: Mapping[str, Sequence[Process]], ledger: Sequence[Entry]) -> Iterable[str]:
@@ -110,13 +89,18 @@ def lines(inventory: Inventory, users: Mapping[str, Sequence[Process]], ledger: 
     for entry in ledger:
         if not entry.devices:
             yield f"{_attempt(entry)}: {entry.waits}"
+    for entry in ledger:
+        if entry.survivors:
+            yield from _quarantine_lines(entry)
     for finding in inventory.findings:
         yield from finding_lines(finding)
 
 
-def version_text(version: tuple[int, int] | None) -> str:
-    """`"12.2"`; empty for None."""
-    return "" if version is None else ".".join(map(str, version))
+def _quarantine_lines(entry: Entry) -> Iterable[str]:
+    pids = ", ".join(map(process_text, entry.survivors))
+    yield paint(f"in quarantine: {', '.join(entry.devices)}", "33")
+    yield f"  {_attempt(entry)} is over, and does not end: {pids}"
+    yield "  free when that has ended; or: " + "; ".join(f"stoker devices --release {uuid}" for uuid in entry.devices)
 
 
 def finding_lines(finding: Finding) -> Iterable[str]:
@@ -144,11 +128,6 @@ def _row(device: Device, inventory: Inventory, users: Sequence[Process], ledger:
 
 def _user(process: Process) -> str:
     return f"pid {process.pid}" + (f" ({memory_text(process.memory)})" if process.memory else "")
-
-
-def _holder(entry: Entry) -> dict[str, Any]:
-    holder = entry.holder
-    return {"run": holder.run, "step": holder.key, "attempt": holder.attempt, "pid": holder.pid}
 
 
 def _attempt(entry: Entry) -> str:

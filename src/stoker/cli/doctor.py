@@ -5,26 +5,34 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import stat
 import sys
+import time
 from collections import Counter
 from importlib import metadata
 from pathlib import Path
-from typing import Final, Iterator
+from typing import Final, Iterator, Sequence
 
 import attrs
 import click
 
 from stoker import stacks
+from stoker.backends.base.backend import ProbeRequest
 from stoker.backends.registry import BACKENDS
 from stoker.cli.options import json_option
 from stoker.cli.output import paint, print_json
+from stoker.client.leftout import LeftOut, recently_left_out
 from stoker.core.devices import Inventory
 from stoker.core.errors import EXIT_INFRASTRUCTURE, StokerError
 from stoker.core.findings import Check
 from stoker.core.status import NO_GPU_BUILD
-from stoker.core.words import memory_text
+from stoker.core.words import count_text, memory_text, time_text
 from stoker.devices import builds
 from stoker.devices.probe import probe
+from stoker.report.streams import echo
+from stoker.store.access import is_shared
+from stoker.store.blobs import Blobs
+from stoker.store.check import last_check, lost
 from stoker.store.records import RunFilter
 from stoker.store.schema import MIGRATIONS
 from stoker.store.store import open_store
@@ -40,29 +48,101 @@ NETWORK_FILE_SYSTEMS: Final = frozenset(
 """File systems on which SQLite's write-ahead log does not work: it shares memory between processes of one machine."""
 MIN_FREE: Final = 10**9
 """Bytes. With less free space, the next large artifact may not fit."""
+PATIENCE: Final = 60.0
+"""Seconds for which `--stack` waits until a platform starts a small job."""
+WIDTH: Final = 14
+"""Columns of the names of checks that are printed as they come."""
+LOOKED_AT: Final = 10_000
+"""Outputs whose files are looked for: that takes 0.1 s."""
 OLDEST_SQLITE: Final = (3, 24)
 """The first version with INSERT … ON CONFLICT DO UPDATE."""
 
 
 @click.command("doctor")
+@click.option("--stack", "stack_name", metavar="NAME", help="Probe this stack's platforms and its artifact store.")
+@click.option(
+    "--wait",
+    "patience",
+    type=click.FloatRange(min=1),
+    default=PATIENCE,
+    metavar="SECONDS",
+    help="With --stack: how long to wait until a platform with a queue starts a small job.",
+)
 @json_option
-def command(*, as_json: bool) -> int:
-    """Check this machine, the configuration and the store; exit code 4 if there is a problem."""
-    checks = [*machine(), *accelerators(), *configuration(), *home(), *packages(), *platforms(), *clouds()]
+def command(*, stack_name: str | None, patience: float, as_json: bool) -> int:
+    """Check this machine, the configuration and the store; exit code 4 if there is a problem.
+
+    With --stack the platforms of one stack are asked, and its artifact store is written to and read: on Slurm a job of
+    one minute looks at a node. Nothing of it stays there.
+    """
+    checks: list[Check] = []
+    for check in every_check() if stack_name is None else stack_checks(stacks.load(stack_name), patience):
+        checks.append(check)
+        if stack_name is not None and not as_json:
+            print_check(check, WIDTH)
     problems = [check for check in checks if check.problem]
     if as_json:
         print_json({"ok": not problems, "checks": [attrs.asdict(check) for check in checks]})
-    else:
+        return EXIT_INFRASTRUCTURE if problems else 0
+    if stack_name is None:
         width = max(len(check.name) for check in checks)
         for check in checks:
-            mark = paint("✗", "31") if check.problem else paint("✓", "32")
-            click.echo(f"{mark} {check.name:<{width}}  {check.found}")
-            if check.problem:
-                click.echo(f"  {'':<{width}}  {check.problem}")
-            if check.fix:
-                click.echo(f"  {'':<{width}}  fix: {check.fix}")
-        click.echo(f"{len(problems)} problems" if len(problems) != 1 else "1 problem")
+            print_check(check, width)
+    echo(f"{len(problems)} problems" if len(problems) != 1 else "1 problem")
     return EXIT_INFRASTRUCTURE if problems else 0
+
+
+def print_check(check: Check, width: int) -> None:
+    """Print a check, its name in a column of `width`."""
+    mark = paint("✗", "31") if check.problem else paint("✓", "32")
+    echo(f"{mark} {check.name:<{width}}  {check.found}".rstrip())
+    if check.problem:
+        echo(f"  {'':<{width}}  {check.problem}")
+    if check.fix:
+        echo(f"  {'':<{width}}  fix: {check.fix}")
+
+
+def every_check() -> Iterator[Check]:
+    """The checks of this machine."""
+    for checks in (machine, accelerators, configuration, home, packages, platforms, clouds):
+        yield from checks()
+
+
+def stack_checks(stack: stacks.Stack, patience: float) -> Iterator[Check]:
+    """What the platforms of a stack's parts say, and whether its artifact store keeps what is written."""
+    request = ProbeRequest(scratch=str(stack.home / "scratch"), store=stack.artifact_store, patience=patience)
+    parts = {"": stack.orchestrator, **stack.step_operators}
+    for name, part in parts.items():
+        backend = BACKENDS.load(part.flavor)
+        label = f" of {name}" if name else ""
+        if backend.probe is None:
+            yield Check(name=f"{backend.title}{label}", found="nothing of it can be probed")
+            continue
+        for check in backend.probe(part.options, request):
+            yield attrs.evolve(check, name=f"{check.name}{label}")
+    yield _store_check(stack)
+
+
+def _store_check(stack: stacks.Stack) -> Check:
+    """Whether the artifact store keeps what is written; what is written is removed again."""
+    shown_uri = stacks.masked(stack.artifact_store)
+    data = os.urandom(1024)
+    try:
+        blobs = Blobs(stack.artifact_store)
+        begun = time.monotonic()
+        digest = blobs.put(data)
+        try:
+            if blobs.is_remote:
+                os.unlink(blobs.local_file(digest))
+            whole = blobs.read(digest) == data
+        finally:
+            blobs.delete(digest)
+            blobs.close()
+    except StokerError as error:
+        return Check(name="artifact store", found=shown_uri, problem=_error_text(error), fix=error.fix)
+    problem = "" if whole else "it returned other bytes than were written"
+    took = time_text(time.monotonic() - begun)
+    return Check(name="artifact store", found=f"{shown_uri}, written and read in {took}", problem=problem)
 
 
 def stoker_version() -> str:
@@ -157,24 +237,51 @@ def configuration() -> Iterator[Check]:
         yield Check(name="database", found=f"{database}, made by the first run")
         return
     try:
-        store = open_store(current.database, current.artifact_store, str(current.home))
+        store = open_store(current.database, current.artifact_store, str(current.home), shared=current.shared)
         store.records.runs(RunFilter(limit=1))
+        missing, checked = lost(store, LOOKED_AT), last_check(store.blobs)
+        left_out = recently_left_out(store)
         store.close()
     except StokerError as error:
         yield Check(name="database", found=database, problem=_error_text(error), fix=error.fix or "see the message")
         return
     yield Check(name="database", found=f"{database}, version {len(MIGRATIONS)}")
+    yield _artifacts_check(missing, checked)
+    yield from map(_left_out_check, left_out)
+
+
+def _left_out_check(one: LeftOut) -> Check:
+    """The check of a node or device that a run has left out within the last week."""
+    place = f"{one.kind} {one.place}" + (f" of {one.host}" if one.host else f" ({one.backend})")
+    problem = f"run {one.run} left it out: {one.cause} in attempt {one.attempt} of {one.step}: {one.message}"
+    see = "`nvidia-smi -q` and `dmesg` there show ECC errors and Xids"
+    return Check(name="left out", found=place, problem=problem.rstrip(": "), fix=f"have it looked at: {see}")
+
+
+def _artifacts_check(missing: Sequence[str], checked: tuple[float, int] | None) -> Check:
+    """The check of the artifacts: what is gone now, and what `stoker store check` found when it last read them."""
+    found, problem = "never read as a whole: `stoker store check` does", ""
+    if checked is not None:
+        at, wrong = checked
+        found = f"read as a whole {time_text(max(0.0, time.time() - at))} ago"
+        problem = f"{count_text(wrong, 'part')} of it damaged or lost then" if wrong else ""
+    if missing:
+        problem = f"{count_text(len(missing), 'artifact')} of earlier runs lost or cut short, such as {missing[0]}"
+    fix = "`stoker store check --repair`, then run the pipelines again" if problem else ""
+    return Check(name="artifacts", found=found, problem=problem, fix=fix)
 
 
 def home() -> Iterator[Check]:
     """Checks of Stoker's home: writable, with free space, on a local disk."""
     folder = stacks.home()
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+    existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    if not os.path.isdir(existing) or not os.access(existing, os.W_OK | os.X_OK):
         fix = "set STOKER_HOME to a folder of yours, or change the permissions"
         yield Check(name="home", found=str(folder), problem=f"{existing} cannot be written to", fix=fix)
         return
     yield Check(name="home", found=str(folder) + ("" if existing == folder else ", made when it is needed"))
+    if existing == folder:
+        yield _rights(folder)
     free = shutil.disk_usage(existing).free
     low = free < MIN_FREE
     yield Check(
@@ -190,6 +297,20 @@ def home() -> Iterator[Check]:
         found=kind or "unknown",
         problem="SQLite is not safe on a network file system" if remote else "",
         fix='set STOKER_HOME to a local disk, or give the stack a database = "postgresql://…"' if remote else "",
+    )
+
+
+def _rights(folder: Path) -> Check:
+    """Who may look into the home, by its mode."""
+    status = folder.stat()
+    group, everybody = bool(status.st_mode & 0o070), bool(status.st_mode & 0o007)
+    who = "every user of this machine" if everybody else "its group" if group else "its owner alone"
+    closed = not everybody and (not group or is_shared(str(folder)))
+    return Check(
+        name="access",
+        found=f"{who}, mode {stat.S_IMODE(status.st_mode):04o}",
+        problem="" if closed else "others can read the artifacts of runs in it",
+        fix="" if closed else f"chmod 700 {folder}; or `shared = true` in the stack, before the home is made",
     )
 
 
@@ -217,14 +338,12 @@ def platforms() -> Iterator[Check]:
 def clouds() -> Iterator[Check]:
     """Platforms without a backend, by their configuration on this machine; no secret is read."""
     folder = Path.home()
-    config_files = (os.environ.get("KUBECONFIG") or str(folder / ".kube/config")).split(os.pathsep)
     signs = {
-        "kubernetes": [*filter(os.path.exists, config_files), *_set_variables("KUBERNETES_SERVICE_HOST")],
         "aws": [
-            *(str(path) for name in ("credentials", "config") if (path := folder / ".aws" / name).exists()),
+            *(str(path) for name in ("credentials", "config") if os.path.exists(path := folder / ".aws" / name)),
             *_set_variables("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE"),
         ],
-        "skypilot": [str(folder / ".sky")] if (folder / ".sky").exists() else [],
+        "skypilot": [str(folder / ".sky")] if os.path.exists(folder / ".sky") else [],
     }
     for name, evidence in signs.items():
         yield Check(name=name, found=", ".join(evidence) or "nothing to reach it with (optional)")

@@ -16,10 +16,11 @@ from stoker.cli.options import json_option
 from stoker.cli.output import print_json
 from stoker.core.errors import NotFound, nearest
 from stoker.plan.preflight import third_party_rules
+from stoker.report.streams import echo
 
 PAGE: Final = "findings.md"
 _SECTION: Final = re.compile(r"^## (STK\d{3})$", re.MULTILINE)
-_LEVEL: Final = re.compile(r"\*\*(error|translated|info): ")
+_LEVEL: Final = re.compile(r"\*\*(error|warning|translated|info): ")
 
 
 @click.command("explain")
@@ -38,7 +39,7 @@ def command(*, code: str | None, as_json: bool) -> int:
     if as_json:
         print_json({"code": name, "level": level(findings[name]), "text": findings[name]})
     else:
-        click.echo(f"{name}\n\n{findings[name]}")
+        echo(f"{name}\n\n{findings[name]}")
     return 0
 
 
@@ -85,4 +86,4 @@ def _list(findings: Mapping[str, str], *, as_json: bool) -> None:
         print_json([{"code": name, "level": level(text), "what": headline(text)} for name, text in findings.items()])
         return
     for name, text in findings.items():
-        click.echo(f"{name}  {level(text):<10}  {headline(text)}")
+        echo(f"{name}  {level(text):<10}  {headline(text)}")

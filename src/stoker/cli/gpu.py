@@ -10,7 +10,6 @@ import click
 
 from stoker.cli.options import json_option, run_argument, stack_option
 from stoker.cli.output import paint, print_json, table
-from stoker.cli.receipts import StepReceipt, accelerator_request, attempt_receipt, newest_receipt, run_receipts
 from stoker.client import Client, Run, Step
 from stoker.client.keys import element_of
 from stoker.core import receipt_words as words
@@ -20,6 +19,8 @@ from stoker.core.receipt import Receipt
 from stoker.core.words import time_text
 from stoker.report.charts import BLOCKS, glyphs_for
 from stoker.report.receipts import COLOURS, MAX_WIDTH, receipt_lines
+from stoker.report.stepreceipts import StepReceipt, accelerator_request, attempt_receipt, newest_receipt, run_receipts
+from stoker.report.streams import echo
 
 HEADERS: Final = (
     "step",
@@ -88,9 +89,9 @@ def _print_overview(
     if as_json:
         print_json({"run": run.id, "steps": [document(receipt) for receipt in receipts]})
     elif receipts:
-        echo(overview(receipts, elements=elements))
+        echo_lines(overview(receipts, elements=elements))
     else:
-        echo([f"{nothing} in run {run.id}"])
+        echo_lines([f"{nothing} in run {run.id}"])
 
 
 def _print_receipt(client: Client, run: Run, step: Step, number: int | None, *, as_json: bool) -> None:
@@ -101,9 +102,9 @@ def _print_receipt(client: Client, run: Run, step: Step, number: int | None, *, 
         details = empty if receipt is None else {**document(receipt), "tracks": to_json(receipt.tracks)}
         print_json({"run": run.id, **details, "why": why})
     elif receipt is None:
-        echo([why])
+        echo_lines([why])
     else:
-        echo(full_lines(run.id, receipt, width=shutil.get_terminal_size().columns))
+        echo_lines(full_lines(run.id, receipt, width=shutil.get_terminal_size().columns))
 
 
 def document(step_receipt: StepReceipt) -> dict[str, Any]:
@@ -192,12 +193,12 @@ def missing_reason(step: Step, number: int | None, asked: str | None) -> str:
     return f"{attempt} left no receipt: {request}{hint}"
 
 
-def echo(lines: Iterable[str]) -> None:
+def echo_lines(lines: Iterable[str]) -> None:
     """Print lines, with ASCII characters only if the output has no others."""
     encoding = sys.stdout.encoding or "ascii"
     for line in lines:
         plain = glyphs_for(encoding) is not BLOCKS
-        click.echo(line.translate(_ASCII).encode(encoding, "replace").decode(encoding) if plain else line)
+        echo(line.translate(_ASCII).encode(encoding, "replace").decode(encoding) if plain else line)
 
 
 def _row(key: str, group: Sequence[StepReceipt]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`stoker image inspect REF`: the contents of an image, as far as they are known without pulling it."""
+"""`stoker image inspect REF`: the contents of an image, as far as they are known without pulling or running it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from typing import Any, Final, Iterator
 
 import click
 
+from stoker import stacks
 from stoker.cli.options import json_option
 from stoker.cli.output import paint, print_json
 from stoker.core.codec import to_json
 from stoker.core.imagefacts import ImageFacts
-from stoker.core.words import memory_text
+from stoker.core.words import count_text, memory_text
 from stoker.images import engine as engines
 from stoker.images.facts import VERSION_FACTS, ImageInspection
+from stoker.images.layers import LayerCache, LayerReading, planned_reading
 from stoker.images.registry import examine
+from stoker.report.streams import echo
 
 NAMES: Final = {"cuda": "CUDA", "cudnn": "cuDNN", "rocm": "ROCm", "neuron": "Neuron", "python": "Python"}
 """Fact → its spelling."""
@@ -29,16 +32,22 @@ def command() -> None:
 @json_option
 @click.option("--platform", metavar="OS/ARCH", default="", help='Of several images, the one for this: "linux/arm64".')
 @click.option("--remote", is_flag=True, help="Ask the registry, also if this machine's engine has the image.")
+@click.option("--deep", is_flag=True, help="Read all layers, whatever their size; later plans know what is in them.")
 @click.argument("reference", metavar="IMAGE")
-def inspect(*, reference: str, as_json: bool, platform: str, remote: bool) -> None:
-    """Show what is in an image: CUDA, cuDNN, Python, frameworks, architecture, size. No layer is pulled."""
+def inspect(*, reference: str, as_json: bool, platform: str, remote: bool, deep: bool) -> None:
+    """Show what is in an image: CUDA, cuDNN, Python, installed packages, architecture, size.
+
+    Small layers are read, and once; large ones with --deep. Nothing is run.
+    """
     engine = None if remote or platform else engines.find()
-    inspection = examine(reference, engine=engine, platform=platform)
+    cache = LayerCache(stacks.load().home)
+    layers = LayerReading(cache=cache) if deep else planned_reading(cache)
+    inspection = examine(reference, engine=engine, platform=platform, layers=layers)
     unpacked = engine.size(reference) if engine is not None and inspection.facts.base == "engine" else None
     if as_json:
         print_json({**document(inspection), "unpacked": unpacked})
     else:
-        click.echo("\n".join(lines(inspection, unpacked)))
+        echo("\n".join(lines(inspection, unpacked)))
 
 
 def document(inspection: ImageInspection) -> dict[str, Any]:
@@ -64,12 +73,15 @@ def lines(inspection: ImageInspection, unpacked: int | None = None) -> Iterator[
             rows.append((NAMES[name], fact_text(value, inspection.sources.get(name, ""))))
     for package, version in facts.frameworks.items():
         rows.append((package, fact_text(version, inspection.sources.get(package, ""))))
+    if facts.distributions is not None:
+        rows.append(("packages", f"{count_text(len(facts.distributions), 'distribution')} of Python"))
+    rows += [("C library", facts.libc), ("layers", inspection.layers)]
     rows.append(("driver", facts.env.get("NVIDIA_REQUIRE_CUDA", "").replace(" ", " or ")))
     rows += [("user", facts.user), ("folder", inspection.folder)]
     rows += [("entrypoint", " ".join(facts.entrypoint)), ("command", " ".join(facts.command))]
     yield from (f"  {name:<11} {value}" for name, value in rows if value)
-    if not facts.frameworks:
-        yield f"  {'frameworks':<11} unknown: what was installed without being named cannot be read without running it"
+    if facts.distributions is None and not facts.frameworks:
+        yield f"  {'frameworks':<11} unknown: neither configuration nor name says what is installed; --deep reads it"
 
 
 def fact_text(value: str, source: str) -> str:

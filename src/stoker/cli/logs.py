@@ -17,9 +17,14 @@ import click
 from stoker.cli.options import json_option, run_argument, stack_option
 from stoker.cli.output import paint
 from stoker.client import Client, Run
+from stoker.client import logs as client_logs
 from stoker.client.logs import STREAMS, LogFilter, require_ranks
+from stoker.client.waits import WaitingSteps
 from stoker.core.errors import UsageError
 from stoker.core.plan import LogLine
+from stoker.core.printable import printable_json
+from stoker.core.status import STEP_DONE
+from stoker.report.streams import echo, step_text
 from stoker.store.logs import LAUNCHER, Rank
 from stoker.store.store import Store
 
@@ -58,6 +63,7 @@ def ranks_option(ctx: click.Context, param: click.Parameter, values: Sequence[st
 @click.option("--follow", "-f", is_flag=True, help="Go on with new lines until it is over.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines, and what follows them.")
 @click.option("--timestamps", "-t", is_flag=True, help="The time before each line.")
+@click.option("--raw", is_flag=True, help="Only what was written, with control characters as they are.")
 @stack_option
 @json_option
 def command(
@@ -70,6 +76,7 @@ def command(
     follow: bool,
     tail: int | None,
     timestamps: bool,
+    raw: bool,
     client: Client,
     as_json: bool,
 ) -> None:
@@ -77,20 +84,38 @@ def command(
 
     STEP is a step's key, such as train, or that of a fan-out's element, such as "train[3]". Without it: the lines of
     all steps by time. Before a line of a distributed step stands its rank, as in "[3] …", unless one --rank is asked
-    for. With --json each line is one object.
+    for. With --json each line is one object. On a terminal, control characters are shown as text unless --raw is given,
+    and colours pass with STOKER_STEP_COLOURS=1; a file gets what was written. That a step is pending, and why, stands
+    on stderr; with --follow each change once.
     """
+    if raw and as_json:
+        raise UsageError("--raw and --json are two ways to print a line", fix="leave one of them out")
     run = client.run(run_id)
     if step is None and attempt is not None:
         raise UsageError("an attempt is one of a step", fix=f"stoker logs {run_id} STEP --attempt {attempt}")
     single = step is not None and run.steps[step].count is None
+    waits = WaitingSteps(client.store, run.id, step or "")
+    if not follow and run.status == "running":
+        _print_waits(waits)
     lines: Lines
     if step is not None and single:
         cached_from = run.steps[step].cached_from
         if cached_from:
             source_run, _, source_step = cached_from.partition("/")
             computed = f"stoker logs {source_run} {shlex.quote(source_step)}"
-            click.echo(f"step '{step}' is cached; run {source_run} computed it: {computed}", err=True)
-        log_lines = run.steps[step].logs(attempt, stream=stream, rank=ranks, follow=follow, tail=tail)
+            echo(f"step '{step}' is cached; run {source_run} computed it: {computed}", err=True)
+        if follow and run.steps[step].status not in STEP_DONE:
+            log_lines = client_logs.follow_lines(
+                client.store,
+                run.id,
+                step,
+                attempt,
+                log_filter=LogFilter.parse(stream, ranks),
+                tail=tail,
+                before_look=lambda: _print_waits(waits),
+            )
+        else:
+            log_lines = run.steps[step].logs(attempt, stream=stream, rank=ranks, tail=tail)
         lines = ((step, line) for line in log_lines)
     elif attempt is not None:
         raise UsageError(
@@ -98,16 +123,17 @@ def command(
         )
     else:
         lines = _many_lines(
-            client.store, run, step, log_filter=LogFilter.parse(stream, ranks), follow=follow, tail=tail
+            client.store, run, step, waits, log_filter=LogFilter.parse(stream, ranks), follow=follow, tail=tail
         )
     several = ranks is None or len(set(ranks)) > 1
-    _print(lines, named=not single, ranked=several, timestamps=timestamps, as_json=as_json, at_once=follow)
+    _print(lines, named=not single, ranked=several, timestamps=timestamps, as_json=as_json, raw=raw, at_once=follow)
 
 
 def follow_lines(
     store: Store,
     run: Run,
     step: str | None,
+    waits: WaitingSteps,
     *,
     tail: int | None = None,
     accepts: Callable[[LogLine], bool] = lambda line: True,
@@ -118,6 +144,8 @@ def follow_lines(
     first = True
     while True:
         finished = run.refresh().status != "running"
+        if not finished:
+            _print_waits(waits)
         new_lines = (pair for pair in _new_lines(store, run, step, sizes, counts) if accepts(pair[1]))
         ordered = sorted(new_lines, key=lambda pair: pair[1].time)
         yield from ordered if tail is None or not first else deque(ordered, maxlen=tail)
@@ -128,13 +156,20 @@ def follow_lines(
 
 
 def _many_lines(
-    store: Store, run: Run, step: str | None, *, log_filter: LogFilter, follow: bool, tail: int | None
+    store: Store,
+    run: Run,
+    step: str | None,
+    waits: WaitingSteps,
+    *,
+    log_filter: LogFilter,
+    follow: bool,
+    tail: int | None,
 ) -> Lines:
     if not follow or run.status != "running":  # a rank that wrote nothing yet may still
         logs = ((key, attempt) for key in _keys(run, step) for attempt in store.logs.attempts(run.id, key))
         require_ranks(store, run.id, logs, log_filter, where=f"run {run.id}" if step is None else f"step '{step}'")
     if follow:
-        return follow_lines(store, run, step, tail=tail, accepts=log_filter.matches)
+        return follow_lines(store, run, step, waits, tail=tail, accepts=log_filter.matches)
     lines = ((key, line) for key, line in run.logs(step) if log_filter.matches(line))
     return lines if tail is None else iter(deque(lines, maxlen=tail))
 
@@ -161,6 +196,12 @@ def _keys(run: Run, step: str | None) -> Iterator[str]:
             yield from (f"{selected.key}[{index}]" for index in range(selected.count))
 
 
+def _print_waits(waits: WaitingSteps) -> None:
+    """Say on stderr which steps wait and why, each change once: it is nothing that a step wrote."""
+    for line in waits.news():
+        echo(line, err=True)
+
+
 def _print(
     lines: Iterable[tuple[str, LogLine]],
     *,
@@ -168,10 +209,13 @@ def _print(
     ranked: bool,
     timestamps: bool,
     as_json: bool,
+    raw: bool,
     at_once: bool,
 ) -> None:
     for key, line in lines:
-        if as_json:
+        if raw:
+            sys.stdout.buffer.write(line.text.encode("utf-8", "surrogateescape") + b"\n")
+        elif as_json:
             document = {
                 "step": key,
                 "time": line.time,
@@ -179,12 +223,12 @@ def _print(
                 "rank": line.rank,
                 "text": line.text,
             }
-            print(json.dumps(document, ensure_ascii=False))
+            echo(printable_json(json.dumps(document, ensure_ascii=False)))
         else:
             head = paint(f"{_clock(line.time)} ", "2") if timestamps else ""
             head += paint(f"{key} │ ", "2") if named else ""
             head += paint(f"[{line.rank}] ", "2") if ranked and line.rank is not None else ""
-            print(head + line.text)
+            echo(head + step_text(line.text))
         if at_once:
             sys.stdout.flush()
 

@@ -8,6 +8,7 @@ which are read if a name is not in the table, and by `--help`. Results go to std
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from typing import Any, Final, Iterator, Mapping, Sequence
@@ -15,8 +16,19 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 import click
 
 from stoker.cli.output import ScriptFailed
-from stoker.core.errors import EXIT_INFRASTRUCTURE, EXIT_INTERRUPTED, StokerError, nearest
+from stoker.core.errors import (
+    EXIT_INFRASTRUCTURE,
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    InfrastructureError,
+    StokerError,
+    nearest,
+)
 from stoker.core.plugins import Registry
+from stoker.core.words import shown
+from stoker.report import streams
+from stoker.report.guarded import flush_or_drop, open_missing
+from stoker.report.streams import echo, say
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "run": ("stoker.cli.run:command", "run a pipeline of a file, as `python FILE` would"),
@@ -25,17 +37,28 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "image": ("stoker.cli.image:command", "look into an image without pulling it: CUDA, Python, frameworks, size"),
     "runs": ("stoker.cli.runs:command", "list runs, newest first"),
     "show": ("stoker.cli.show:command", "show a run: its steps, why it failed, what it made"),
+    "watch": ("stoker.cli.watch:command", "show a run as it goes on, from another terminal"),
+    "exec": ("stoker.cli.exec:command", "run a command, or a shell, beside a running step"),
+    "dump": ("stoker.cli.dump:command", "print where a running step stands: the stacks of all its ranks"),
+    "forward": ("stoker.cli.forward:command", "reach a port at which a running step listens"),
+    "why": ("stoker.cli.why:command", "say why a step ran or was cached: what of its key changed, with a diff"),
     "gpu": ("stoker.cli.gpu:command", "show what steps did with their accelerators, with charts"),
+    "metrics": ("stoker.cli.metrics:command", "show what steps logged of themselves, or compare two runs"),
     "card": ("stoker.cli.card:command", "make a page of a step: how it went, its accelerators, what it wrote"),
+    "report": ("stoker.cli.report:command", "make a page of a run: graph, times, failures, metrics, results, logs"),
     "logs": ("stoker.cli.logs:command", "print what steps wrote"),
     "artifacts": ("stoker.cli.artifacts:command", "list what a run's steps made, or who made an artifact"),
+    "pull": ("stoker.cli.pull:command", "fetch what a run's steps made from a store elsewhere"),
     "cancel": ("stoker.cli.cancel:command", "ask a run to stop"),
     "resume": ("stoker.cli.resume:command", "go on with a run where it stopped"),
+    "rerun": ("stoker.cli.rerun:command", "start a new run like another one, as a whole or from a step on"),
+    "ui": ("stoker.cli.ui:command", "show runs, steps, logs, metrics and devices in a browser"),
     "stacks": ("stoker.cli.stacks:command", "list where runs can run and where things are kept"),
     "devices": ("stoker.cli.devices:command", "list this machine's accelerators, and what is wrong with them"),
     "explain": ("stoker.cli.explain:command", "explain a finding, such as STK203"),
     "doctor": ("stoker.cli.doctor:command", "check this machine, the configuration and the store"),
     "migrate": ("stoker.cli.migrate:command", "rewrite a file from ZenML or Metaflow to Stoker"),
+    "store": ("stoker.cli.store:command", "check the store: read every artifact, and set damaged ones aside"),
     "gc": ("stoker.cli.gc:command", "remove old runs and what nothing needs any more"),
 }
 """Name → (its location, what it does)."""
@@ -45,13 +68,19 @@ PARTS: Final[Registry[click.Command]] = Registry(
     kind=click.Command,
     builtin={name: (where, "") for name, (where, _) in COMMANDS.items()},
 )
+_UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+"""Errors of a write to a stdout that takes nothing: a full disk, a limit, a lost terminal or file server."""
 EXIT_PIPE: Final = 141
 """128 + SIGPIPE: a shell's exit code for a closed pipe, as in `stoker logs … | head`."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The program: runs a command and exits."""
-    sys.exit(invoke(sys.argv[1:] if argv is None else argv))
+    open_missing()
+    code = invoke(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        flush_or_drop(stream)  # Python does it once more, and a failure there would change the exit code
+    sys.exit(code)
 
 
 def invoke(argv: Sequence[str]) -> int:
@@ -59,28 +88,68 @@ def invoke(argv: Sequence[str]) -> int:
     arguments, traced = _without_traceback_option(argv)
     try:
         result = group.main(args=arguments, prog_name="stoker", standalone_mode=False)
-        sys.stdout.flush()
+        _flush_results()
         return result if isinstance(result, int) else 0
     except (BrokenPipeError, ReaderGone):
         # Python flushes stdout once more when it exits; that must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE
     except (KeyboardInterrupt, click.Abort):
-        _say("interrupted")
+        say("interrupted")
         return EXIT_INTERRUPTED
     except (StokerError, click.ClickException) as error:
         if traced:
             import traceback
 
             traceback.print_exc()
-        _say(error.message if isinstance(error, ScriptFailed) else f"error: {_message(error)}")
+        say(error.message if isinstance(error, ScriptFailed) else f"error: {_message(error)}")
         return error.exit_code
-    except Exception as error:  # a defect of Stoker: it has its own exit code
-        import traceback
-
-        traceback.print_exc()
-        _say(f"error: {type(error).__name__} inside Stoker, which should not happen\n  fix: report the lines above")
+    except Exception as error:  # a defect of Stoker, which has its own exit code
+        if isinstance(error, FileNotFoundError) and _folder_is_gone():
+            say("error: the working directory was removed\n  fix: cd to one that is there")
+            return EXIT_USAGE
+        say(_report_defect(error, arguments[:1], traced=traced))
         return EXIT_INFRASTRUCTURE
+
+
+def _folder_is_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def _report_defect(error: Exception, command: Sequence[str], *, traced: bool) -> str:
+    """Write a crash report, and return the message that names it; the report has no arguments, which may be secret."""
+    import platform
+    import tempfile
+    import traceback
+
+    from stoker.cli.doctor import stoker_version
+
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    head = f"error: {type(error).__name__} inside Stoker, which should not happen"
+    report = (
+        f"Stoker {stoker_version()}, Python {platform.python_version()}, {platform.platform()}\n"
+        f"stoker {' '.join(name for name in command if name in PARTS)}\n\n{text}"
+    )
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="stoker-crash-", suffix=".txt")  # of its owner alone
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(report)
+    except OSError:
+        return f"{text}{head}\n  fix: report the lines above"
+    return f"{text if traced else ''}{head}: {shown(str(error), 500)}\n  fix: report what is in {path}"
+
+
+def _flush_results() -> None:
+    """Write the rest of stdout; the results are lost where that fails."""
+    error = flush_or_drop(sys.stdout)
+    if isinstance(error, BrokenPipeError):
+        raise error
+    if error is not None:
+        raise InfrastructureError(f"stdout cannot be written: {error.strerror}", fix="write to another place")
 
 
 class ReaderGone(Exception):
@@ -176,10 +245,10 @@ def group(ctx: click.Context, *, version: bool, traceback: bool) -> None:
     if version:
         from stoker.cli.doctor import stoker_version
 
-        click.echo(stoker_version())
+        echo(stoker_version())
         ctx.exit()
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        echo(ctx.get_help())
 
 
 @contextlib.contextmanager
@@ -188,6 +257,24 @@ def _detect_closed_pipe() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise ReaderGone from None
+    except OSError as error:
+        if error.filename is None and error.errno in _UNWRITABLE:
+            _flush_results()  # what could not be written may still be there, and fails again
+            if _writes_results(error):
+                fix = "write to another place, or free space"
+                raise InfrastructureError(f"stdout cannot be written: {error.strerror}", fix=fix) from error
+            fix = "see which disk is full or fails (df), and --traceback for the place that wrote"
+            raise InfrastructureError(f"a file cannot be written: {error.strerror}", fix=fix) from error
+        raise
+
+
+def _writes_results(error: OSError) -> bool:
+    """Whether an error comes from the code that writes results, and not from a file without a name in it."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    name = str(frame.tb_frame.f_globals.get("__name__", "")) if frame is not None else ""
+    return name.split(".")[0] == "click" or name == streams.__name__
 
 
 def _without_traceback_option(argv: Sequence[str]) -> tuple[list[str], bool]:
@@ -212,10 +299,3 @@ def _options(ctx: click.Context | None) -> list[str]:
     """The long options of the command that was called."""
     params: list[Any] = ctx.command.get_params(ctx) if ctx is not None else []
     return [flag for param in params for flag in (*param.opts, *param.secondary_opts) if flag.startswith("--")]
-
-
-def _say(text: str) -> None:
-    try:
-        sys.stderr.write(text + "\n")
-    except OSError:
-        pass

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stoker.cli.options import json_option
-from stoker.cli.output import paint, print_json, say
+from stoker.cli.output import paint, print_json
 from stoker.core.errors import EXIT_FAILED, EXIT_SUCCEEDED, NotFound, SourceError, StokerError, UsageError
 from stoker.core.plugins import resolve
+from stoker.report.streams import echo, say
 
 if TYPE_CHECKING:
     from stoker.migrate.names import MigrationNote
@@ -60,8 +61,8 @@ def document(file: Path, migration: Migration, *, written: bool, diff: bool) -> 
         }
         for note in migration.notes
     ]
-    found = {"file": str(file), "from": list(migration.frameworks), "changed": changed, "written": written}
-    return {**found, "notes": notes, **({"diff": difference(file, migration)} if diff else {})}
+    document = {"file": str(file), "from": list(migration.frameworks), "changed": changed, "written": written}
+    return {**document, "notes": notes, **({"diff": difference(file, migration)} if diff else {})}
 
 
 def difference(file: Path, migration: Migration) -> str:
@@ -112,7 +113,7 @@ def _show(file: Path, migration: Migration, *, write: bool, diff: bool) -> None:
     changed = migration.before != migration.after
     if changed and (diff or not write):
         for line in difference(file, migration).split("\n"):
-            click.echo(paint(line, {"+": "32", "-": "31", "@": "36"}.get(line[:1], "")))
+            echo(paint(line, {"+": "32", "-": "31", "@": "36"}.get(line[:1], "")))
     for note in migration.notes:
         say(_line(file, migration, note, written=write and changed))
     if not migration.frameworks:

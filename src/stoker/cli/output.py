@@ -12,6 +12,8 @@ from typing import Any, Final, Mapping, Sequence
 import click
 
 from stoker.core.errors import EXIT_FAILED
+from stoker.core.printable import printable, printable_json
+from stoker.report.streams import echo, painted
 
 COLOURS: Final[Mapping[str, str]] = {
     "succeeded": "32",
@@ -34,12 +36,7 @@ class ScriptFailed(click.ClickException):
 
 def print_json(document: Any) -> None:
     """Print a document as JSON on stdout."""
-    print(json.dumps(document, indent=2, ensure_ascii=False, default=str))
-
-
-def say(text: str) -> None:
-    """Print a message that is no result on stderr."""
-    sys.stderr.write(text + "\n")
+    echo(printable_json(json.dumps(document, indent=2, ensure_ascii=False, default=str)))
 
 
 def coloured() -> bool:
@@ -49,7 +46,7 @@ def coloured() -> bool:
 
 def paint(text: str, colour: str) -> str:
     """The text in an ANSI colour, if stdout shows colours."""
-    return f"\x1b[{colour}m{text}\x1b[0m" if colour and coloured() else text
+    return painted(text, colour) if colour and coloured() else text
 
 
 def status_text(status: str) -> str:
@@ -59,6 +56,7 @@ def status_text(status: str) -> str:
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), indent: str = "") -> str:
     """Aligned columns; cells with a status are coloured. On a terminal, lines are cut at its width."""
+    rows = [[cell.replace("\n", "\\n") for cell in map(printable, row)] for row in rows]  # widths are of what is shown
     widths = [max(len(cell) for cell in column) for column in zip(headers, *rows)]
     edge = shutil.get_terminal_size().columns - len(indent) if sys.stdout.isatty() else sys.maxsize
     lines = []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import importlib
-from typing import Any, Callable, Final, Iterator, Mapping
+from typing import Any, Final, Iterator, Mapping
 
+import attrs
 import click
 
 from stoker import stacks
@@ -16,13 +18,17 @@ from stoker.core import findings as checks
 from stoker.core.codec import to_json
 from stoker.core.errors import EXIT_PREFLIGHT
 from stoker.core.plan import Plan, StepPlan
+from stoker.core.proof import proof_text
 from stoker.core.request import RunOption, RunRequest
 from stoker.core.resources import describe
 from stoker.core.retry import Retry
+from stoker.core.secret import MASK, looks_secret
 from stoker.core.settings import StepSettings
-from stoker.core.units import duration_text, size_text
+from stoker.core.units import duration_text
 from stoker.core.words import count_text
 from stoker.plan.planner import ORCHESTRATOR
+from stoker.plan.settingtexts import given_settings
+from stoker.report.streams import echo
 from stoker.run import commandline, driver
 from stoker.run.commandline import CommandLine
 from stoker.run.program import Program
@@ -32,6 +38,14 @@ PLAN_OPTIONS: Final = (
     *OPTIONS,
     RunOption(name="explain", help="every setting, and where it comes from"),
     RunOption(name="render", help="also what would be sent for each step: Dockerfiles, requests, messages"),
+    RunOption(
+        name="lock",
+        value="FILE",
+        optional=True,
+        help="also the exact packages that images would get; with FILE, such as stoker.lock, write them there",
+    ),
+    RunOption(name="where", help="also what each stack could give each step, and at what price an hour"),
+    RunOption(name="upgrade", help="look for newer packages than those of the lock"),
     RunOption(name="json", help="the plan as JSON on stdout"),
 )
 SUMMARY: Final = (
@@ -39,11 +53,6 @@ SUMMARY: Final = (
 )
 _LONGEST: Final = 60
 """Characters of the longest constant that is printed; a longer one is shown by its type."""
-_UNITS: Final[Mapping[str, Callable[[Any], str]]] = {
-    **dict.fromkeys(("memory", "gpu_memory", "shared_memory", "disk"), size_text),
-    **dict.fromkeys(("timeout", "cache_expires", "delay", "max_delay"), duration_text),
-}
-"""Settings in bytes or seconds → their formatter."""
 
 
 @click.command("plan", cls=Unparsed, add_help_option=False)
@@ -51,23 +60,36 @@ def command(words: list[str]) -> int:
     """Show what a run would do, and with which settings, without running it."""
     target, line, options = command_line(words, PLAN_OPTIONS)
     if target is None or options.get("help"):
-        click.echo(help_for(target, "plan", PLAN_OPTIONS, SUMMARY))
+        echo(help_for(target, "plan", PLAN_OPTIONS, SUMMARY))
         return 0
     as_json = bool(options.get("json"))
     with _first_call(target, line) as (pipeline, arguments, request):
-        plan = driver.plan(pipeline, arguments, request)
+        plan = driver.plan(pipeline, arguments, attrs.evolve(request, upgrade=bool(options.get("upgrade"))))
         if not as_json:
             stack = stacks.load(plan.stack)
             flavors = {ORCHESTRATOR: stack.orchestrator, **stack.step_operators}
             backends = {name: f"{name} ({component.flavor})" for name, component in flavors.items()}
-            click.echo("\n".join(plan_lines(plan, backends, explain=bool(options.get("explain")))))
+            echo("\n".join(plan_lines(plan, backends, explain=bool(options.get("explain")))))
+        if options.get("lock"):
+            locking: Any = importlib.import_module("stoker.cli.locking")  # imports what resolves requirements
+            locking.show(plan, options["lock"], as_json=as_json)
         document = to_json(plan)
+        if options.get("where"):
+            where: Any = importlib.import_module("stoker.cli.where")
+            answers = where.ask_stacks(lambda name: driver.plan(pipeline, arguments, attrs.evolve(request, stack=name)))
+            document["where"] = where.document(answers)
+            if not as_json:
+                echo("\n".join(where.lines(plan.steps, answers)))
         if options.get("render"):
             rendering: Any = importlib.import_module("stoker.cli.rendering")  # imports everything that images need
-            requests = rendering.render_plan(plan, Session(request, stack=pipeline.stack))
+            packages: list[Any] = []
+            session = Session(request, stack=pipeline.stack)
+            session.hint(pipeline)
+            requests = rendering.render_plan(plan, session, packages.append)
             document["rendered"] = to_json(requests)
             if not as_json and requests:
-                click.echo("\n".join(rendering.lines(requests)))
+                code = [line for package in packages for line in rendering.code_lines(package)]
+                echo("\n".join([*code, *rendering.lines(requests)]))
         if as_json:
             print_json(document)
     return EXIT_PREFLIGHT if checks.errors(plan.findings) else 0
@@ -106,8 +128,8 @@ def plan_lines(plan: Plan, backends: Mapping[str, str], *, explain: bool) -> Ite
         rows = [*step_facts(step, backends.get(step.backend, step.backend))]
         yield from (f"  {name:<9} {text}" for name, text in rows)
         if explain:
-            yield from (f"    {line}" for line in setting_lines(step))
-    for finding in plan.findings:
+            yield from (f"    {line}" for line in (*evidence_lines(step), *setting_lines(step)))
+    for finding in checks.merged(plan.findings):
         yield ""
         yield paint(finding.text(), "31" if finding.level == "error" else "")
 
@@ -122,6 +144,8 @@ def step_facts(step: StepPlan, backend: str) -> Iterator[tuple[str, str]]:
     elif settings.packages is not None and not settings.packages.empty:
         location = f"in environment {step.environment}" if step.environment else "of this Python"
         yield "packages", f"{settings.packages.text}, {location}"
+    if step.proof is not None:
+        yield "proof", proof_text(step.proof)
     if settings.retry.times:
         yield "retry", _retry_text(settings.retry)
     if settings.timeout is not None:
@@ -135,10 +159,22 @@ def step_facts(step: StepPlan, backend: str) -> Iterator[tuple[str, str]]:
         yield "after", ", ".join(step.after)
 
 
+def evidence_lines(step: StepPlan) -> Iterator[str]:
+    """A line for each fact of the step's proof with its source, for each refusal, and for all that is not known."""
+    proof = step.proof
+    if proof is None:
+        return
+    for fact in proof.facts:
+        yield f"{fact.component}: {fact.fact}   ({fact.source})"
+    for unknown in proof.unknown:
+        yield f"{unknown.component}: not known: {unknown.reason}"
+    for refusal in proof.refused:
+        yield f"{refusal.code}: {refusal.what}"
+
+
 def setting_lines(step: StepPlan) -> Iterator[str]:
     """A line for each given setting: `resources.gpu_count = 2   train.py:14 @step  (over stoker.toml:7)`."""
-    values: Mapping[str, Any] = to_json(step.settings)
-    rows = [(path, _value_text(path, _setting(values, path)), origin) for path, origin in sorted(step.origins.items())]
+    rows = given_settings(step)
     if not rows:
         yield "no setting was given"
     width = max((len(f"{path} = {value}") for path, value, _ in rows), default=0)
@@ -167,12 +203,18 @@ def _retry_text(retry: Retry) -> str:
 def _cache_text(settings: StepSettings) -> str:
     if not settings.cache:
         return "no"
+    if settings.cache == "strict":
+        return "strict" if settings.cache_expires is None else f"strict, for {duration_text(settings.cache_expires)}"
     return "yes" if settings.cache_expires is None else f"yes, for {duration_text(settings.cache_expires)}"
 
 
 def _input_text(name: str, tree: Mapping[str, Any], step: StepPlan) -> str:
     each = "each of " if name in step.mapped else ""
-    return f"{name} ← {each}{_tree_text(tree)}"
+    text = _tree_text(tree)
+    wire = tree.get("value", {})
+    if wire.get("s") == "str" and looks_secret(name, wire.get("i")):
+        text = MASK
+    return f"{name} ← {each}{text}"
 
 
 def _tree_text(tree: Mapping[str, Any]) -> str:
@@ -184,32 +226,10 @@ def _tree_text(tree: Mapping[str, Any]) -> str:
         return "{" + ", ".join(f"{key}: {_tree_text(item)}" for key, item in tree["dict"].items()) + "}"
     wire = tree["value"]
     text = wire.get("i")
+    if wire["s"] == "secret" and text is not None:
+        return base64.b64decode(text).decode()
     if wire["s"] == "str" and text is not None:
         text = repr(text)
     if wire["s"] in ("json", "str") and text is not None and len(text) <= _LONGEST:
         return str(text)
     return str(wire["t"])
-
-
-def _setting(values: Mapping[str, Any], path: str) -> Any:
-    """The value of a dotted field; settings of a stack's component are under "backend"."""
-    value: Any = values
-    head, _, rest = path.partition(".")
-    keys = ["backend", head] if rest and head in values.get("backend", {}) else [head]
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    while rest and isinstance(value, Mapping):
-        if rest in value:
-            return value[rest]
-        head, _, rest = rest.partition(".")
-        value = value.get(head)
-    return value
-
-
-def _value_text(path: str, value: Any) -> str:
-    import json
-
-    format_value = _UNITS.get(path.rpartition(".")[2])
-    if format_value is not None and isinstance(value, (int, float)):
-        return format_value(value)
-    return json.dumps(value, ensure_ascii=False)

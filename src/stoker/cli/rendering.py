@@ -1,8 +1,9 @@
 """`stoker plan FILE --render`: the exact requests of all steps, without sending or building anything.
 
-Values that are known only when a run starts have placeholders: `RUN` for the run's id, words in angle brackets for an
-image that would be built and for devices that would be leased. An input from another step is shown as that step's
-output. What looks like a secret is masked.
+The text has each step as a script that a person can paste into a shell; JSON has the request beside it. Values that
+are known only when a run starts have placeholders: `RUN` for the run's id, words in angle brackets for an image that
+would be built and for devices that would be leased. An input from another step is shown as that step's output. What
+looks like a secret is masked.
 """
 
 from __future__ import annotations
@@ -11,34 +12,32 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, Final, Iterator, Mapping, Sequence, cast
+from typing import Any, Callable, Final, Iterator, Mapping, Sequence, cast
 
 import attrs
 
 from stoker import stacks
-from stoker.backends.base.backend import LeasesDevices, RunningBackend, capability
+from stoker.backends.base.backend import ExpectsSteps, LeasesDevices, RunningBackend, RunsByHand, capability
 from stoker.cli.output import paint
 from stoker.core.codec import to_json
 from stoker.core.devices import Inventory, Lease
-from stoker.core.plan import Code, Job, Plan, StepPlan
+from stoker.core.plan import Code, Job, Plan, StepPlan, steps_of
+from stoker.core.secret import MASK, SECRET_NAME, SECRET_WORDS
 from stoker.images import context, engine
-from stoker.images.build import image_spec
+from stoker.images.build import engine_text, image_spec
+from stoker.images.definition import is_definition
 from stoker.images.dockerfile import ImageSpec, dockerfile, requirement_files
-from stoker.images.wheel import worker_bundle
-from stoker.run.building import Builder, code_root
+from stoker.run.building import Builder, code_root, package_lines
 from stoker.run.session import Session
 
 RUN_PLACEHOLDER: Final = "RUN"
 """Placeholder of the run's id."""
 IMAGE_PLACEHOLDER: Final = "<built from the Dockerfile>"
 """Placeholder of an image that would be built: its tag depends on its parent's digest, which needs an engine."""
-MASK: Final = "***"
 # Names as in https://12factor.net/config, recognized by their end. "key" alone is too common.
-_SECRET: Final = r"(?:\w*_)?(?:token|password|passwd|secret|credentials?|(?:secret|api|access|private)_key)"
-_SECRET_NAME: Final = re.compile(_SECRET, re.IGNORECASE)
-_ASSIGNMENT: Final = re.compile(rf"(?<!\w)({_SECRET})=(?:\"[^\"]*\"|'[^']*'|[^\s,;&]+)", re.IGNORECASE)
-_WHOLE_ASSIGNMENT: Final = re.compile(rf"({_SECRET})=.*", re.IGNORECASE | re.DOTALL)
-_ENV_INSTRUCTION: Final = re.compile(rf"^(\s*ENV\s+{_SECRET})[ \t]+.*$", re.IGNORECASE | re.MULTILINE)
+_ASSIGNMENT: Final = re.compile(rf"(?<!\w)({SECRET_WORDS})=(?:\"[^\"]*\"|'[^']*'|[^\s,;&]+)", re.IGNORECASE)
+_WHOLE_ASSIGNMENT: Final = re.compile(rf"({SECRET_WORDS})=.*", re.IGNORECASE | re.DOTALL)
+_ENV_INSTRUCTION: Final = re.compile(rf"^(\s*ENV\s+{SECRET_WORDS})[ \t]+.*$", re.IGNORECASE | re.MULTILINE)
 _SHORTEST: Final = 6
 """Characters. A shorter value of a secret variable may be a common word, which is not masked everywhere."""
 
@@ -50,6 +49,8 @@ class RenderedStep:
     step: str
     backend: str
     request: Mapping[str, Any]
+    script: str = ""
+    """What a person pastes into a shell to run the step by hand; empty where the backend has no such script."""
     image: str = ""
     """Empty for a step that runs in no image."""
     dockerfile: str = ""
@@ -60,30 +61,45 @@ class RenderedStep:
     """The inputs over which the step fans out: the request is sent once for each element."""
 
 
-def render_plan(made: Plan, session: Session) -> tuple[RenderedStep, ...]:
-    """The requests of all steps of a plan that this session made. Nothing is started."""
+def render_plan(
+    made: Plan, session: Session, report: Callable[[context.CodePackage], None] = lambda package: None
+) -> tuple[RenderedStep, ...]:
+    """The requests of all steps of a plan that this session made. Nothing is started.
+
+    `report` is given the package of code that would travel.
+    """
     builder = session.builder(made.settings, lambda text: None)
     steps = list(made.steps)
     images: dict[str, _Image] = {}
     if builder is not None and builder.has_work(steps):
         images = _images(steps, builder, session.stack.home)
-        session.code = _code(steps, builder, session.stack.home)
+        session.code = _code(steps, builder, session.stack.home, report)
     backends = session.backends(steps, made.settings)
+    for name, one in backends.items():
+        expecting = capability(one, ExpectsSteps)
+        if expecting is not None:
+            named = [attrs.evolve(step, image=images.get(step.key, _Image()).name) for step in steps]
+            expecting.expect(steps_of(name, named))
     try:
         requests = []
         for step in steps:
             image = images.get(step.key, _Image())
-            request = _request(attrs.evolve(step, image=image.name), backends[step.backend], session)
+            backend = backends[step.backend]
+            job = _first_job(attrs.evolve(step, image=image.name), made.pipeline)
             rendered_request = RenderedStep(
                 step=step.key,
                 backend=step.backend,
-                request=request,
+                request=_request(job, backend, session),
                 image=image.name,
                 dockerfile=image.text,
                 files=image.files,
                 times=step.mapped,
             )
-            requests.append(_mask(rendered_request, os.environ))
+            masked = _mask(rendered_request, os.environ)
+            by_hand = capability(backend, RunsByHand)
+            requests.append(
+                masked if by_hand is None else attrs.evolve(masked, script=by_hand.by_hand(job, masked.request))
+            )
         return tuple(requests)
     finally:
         for backend in set(backends.values()):
@@ -106,11 +122,23 @@ def lines(requests: Sequence[RenderedStep]) -> Iterator[str]:
             for name, text in texts.items():
                 yield f"  {name}"
                 yield from (f"    {line}".rstrip() for line in text.rstrip().splitlines())
-        elif request.image:
+        elif request.image and not is_definition(request.image):
             yield f"  no Dockerfile: {request.image} is used as it is"
+        if request.script:
+            yield "  by hand: paste from ( to ) into a shell"
+            yield from request.script.splitlines()
+            continue
         yield "  request"
         text = json.dumps(to_json(request.request), indent=2, ensure_ascii=False)
         yield from (f"    {line}" for line in text.splitlines())
+
+
+def code_lines(package: context.CodePackage) -> Iterator[str]:
+    """How much code travels, and what of the folder does not."""
+    yield ""
+    yield from package_lines(package)
+    yield from (f"  stays behind: {path}" for path in package.left_out)
+    yield from (f"  left out: {name}, which is being written" for name in package.changing)
 
 
 def mask_secrets(value: Any, secrets: Sequence[str] = ()) -> Any:
@@ -151,11 +179,23 @@ def placeholder_leases(inventory: Inventory, job: Job) -> list[Lease]:
     ]
 
 
-def _request(step: StepPlan, backend: RunningBackend, session: Session) -> Mapping[str, Any]:
-    """The request of a step's first attempt, with placeholders for the devices that it asks for."""
+def _first_job(step: StepPlan, pipeline: str) -> Job:
+    """The first attempt at a step, or at its first element."""
     key = f"{step.key}[0]" if step.mapped else step.key
-    job = Job(name=f"{RUN_PLACEHOLDER}/{key}/1", run=RUN_PLACEHOLDER, key=key, attempt=1, step=step, inputs=step.inputs)
-    leases = capability(backend, LeasesDevices) if step.settings.resources.gpus_per_node else None
+    return Job(
+        name=f"{RUN_PLACEHOLDER}/{key}/1",
+        run=RUN_PLACEHOLDER,
+        key=key,
+        attempt=1,
+        step=step,
+        inputs=step.inputs,
+        pipeline=pipeline,
+    )
+
+
+def _request(job: Job, backend: RunningBackend, session: Session) -> Mapping[str, Any]:
+    """The request of a job, with placeholders for the devices that it asks for."""
+    leases = capability(backend, LeasesDevices) if job.step.settings.resources.gpus_per_node else None
     if leases is None:
         return backend.render(job)
     return leases.render_leased(job, placeholder_leases(session.devices().inventory(), job))
@@ -178,31 +218,42 @@ def _images(steps: Sequence[StepPlan], builder: Builder, home: Path) -> dict[str
     built: dict[str, _Image] = {}
     by_step = {}
     for step in steps:
-        host = builder.hosts.get(step.backend)
-        if host is None:
+        place = builder.place(step)
+        if place is None:
+            text = builder.definition(step)
+            if text:
+                by_step[step.key] = _Image(name=text)
             continue
-        root = step.source.root or os.getcwd()
-        signature = f"{host} {root} {to_json(step.settings.docker)}"
+        host, root = place.engine, place.root
+        signature = f"{place} {to_json(step.settings.docker)}"
         if signature not in built:
             environ: dict[str, str] = {**os.environ, "DOCKER_HOST": host} if host else dict(os.environ)
             local_engine = engine.find(environ)
-            spec, _ = image_spec(step.settings.docker, root=Path(root), folder=home / "wheels", engine=local_engine)
-            built[signature] = _Image(name=spec.parent) if spec.skip_build else _image_to_build(spec)
+            spec, _ = image_spec(
+                step.settings.docker,
+                root=Path(root),
+                folder=home / "wheels",
+                engine=local_engine,
+                lock_of=builder.lock_of(Path(root)),
+            )
+            built[signature] = _Image(name=spec.parent) if spec.skip_build else _image_to_build(spec, local_engine)
         by_step[step.key] = built[signature]
     return by_step
 
 
-def _image_to_build(spec: ImageSpec) -> _Image:
+def _image_to_build(spec: ImageSpec, local_engine: engine.ImageEngine | None) -> _Image:
     files = {name: data.decode("utf-8", "replace") for name, data in requirement_files(spec).items()}
-    return _Image(name=IMAGE_PLACEHOLDER, text=dockerfile(spec), files=files)
+    text = dockerfile(spec)
+    if local_engine is not None:
+        text = engine_text(spec, text, local_engine, {})
+    return _Image(name=IMAGE_PLACEHOLDER, text=text, files=files)
 
 
-def _code(steps: Sequence[StepPlan], builder: Builder, home: Path) -> Code:
+def _code(
+    steps: Sequence[StepPlan], builder: Builder, home: Path, report: Callable[[context.CodePackage], None]
+) -> Code:
     """The code package and the worker that would travel beside the images; nothing is sent."""
-    containerized = [step for step in steps if step.backend in builder.hosts]
-    settings = [step.settings.docker for step in containerized]
-    without_worker = any(docker is not None and docker.skip_build is True for docker in settings)
-    bundle = str(worker_bundle(home / "wheels")) if without_worker else ""
+    bundle = builder.bundle(steps)
     sources = [step.source for step in steps if step.source.kind != "pickled"]
     root = code_root(sources)
     if not root:
@@ -210,11 +261,12 @@ def _code(steps: Sequence[StepPlan], builder: Builder, home: Path) -> Code:
     prefix = f"{root.rstrip('/')}/"
     files = [Path(source.path) for source in sources if os.path.realpath(source.path or "/").startswith(prefix)]
     package = context.package(Path(root), files, home=home)
+    report(package)
     return Code(package=package.digest, root=str(package.root), bundle=bundle)
 
 
 def _mask(one: RenderedStep, environ: Mapping[str, str]) -> RenderedStep:
-    values = [text for name, text in environ.items() if _SECRET_NAME.fullmatch(name) and len(text) >= _SHORTEST]
+    values = [text for name, text in environ.items() if SECRET_NAME.fullmatch(name) and len(text) >= _SHORTEST]
     secrets = sorted(values, key=len, reverse=True)
     request = cast("Mapping[str, Any]", mask_secrets(to_json(one.request), secrets))
     return attrs.evolve(
@@ -222,8 +274,15 @@ def _mask(one: RenderedStep, environ: Mapping[str, str]) -> RenderedStep:
     )
 
 
+_REFERENCES: Final = frozenset({"step", "secretName"})
+"""What a reference has: to the output of a step, or to the Secret of a pod's volume."""
+
+
 def _is_secret(name: Any, value: Any) -> bool:
-    """Whether a named value is a secret; an empty value, a list, and a reference to a step are none."""
-    if not isinstance(name, str) or not _SECRET_NAME.fullmatch(name) or not value:
+    """Whether a named value is a secret; an empty value, a list, and references to a step or to a Secret of a cluster
+    are none."""
+    if not isinstance(name, str) or not SECRET_NAME.fullmatch(name) or not value:
         return False
-    return not (isinstance(value, Mapping) and "step" in value) and not isinstance(value, list)
+    if isinstance(value, Mapping):
+        return not _REFERENCES & value.keys()
+    return not isinstance(value, list)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any, Final
 
 import click
 
+from stoker.backends.base.backend import RESTARTED_BY
 from stoker.cli.options import run_argument
-from stoker.cli.output import say
 from stoker.client import Client
 from stoker.core.errors import NotFound
 from stoker.core.request import RunRequest
+from stoker.report.streams import say
 from stoker.run import detaching, driver
 from stoker.run.commandline import RUN_OPTIONS, apply_run_options
+from stoker.run.detaching import Detachment
 
 _OPTIONS: Final = tuple(
     option
@@ -39,9 +42,12 @@ def command(*, run_id: str, **given: Any) -> None:
     """Go on with a run where it stopped, with the code as it is now."""
     options = {name.replace("_", "-"): value for name, value in given.items() if value}
     request = apply_run_options(_OPTIONS, options, RunRequest())
-    token = os.environ.pop(detaching.TOKEN, "")  # nobody whom this process starts is a run's driver
+    # Nobody whom this process starts is a run's driver.
+    token, job = os.environ.pop(detaching.TOKEN, ""), os.environ.pop(RESTARTED_BY, "")
+    if job:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background process ignores it
     try:
-        run = driver.resume(Client(request.stack).run(run_id).id, request, token=token)
+        run = driver.resume(Client(request.stack).run(run_id).id, request, detachment=Detachment(token=token, job=job))
     except NotFound:
         if not token:
             raise

@@ -9,6 +9,7 @@ import click
 from stoker.cli import target as targets
 from stoker.core.errors import UsageError
 from stoker.core.request import RunOption
+from stoker.report.streams import echo
 from stoker.run import commandline, start
 from stoker.run.commandline import HELP, RUN_OPTIONS, CommandLine
 
@@ -38,7 +39,8 @@ def command_line(
     pipeline = options.get("pipeline", "")
     if not rest:
         if pipeline or not options.get("help"):
-            raise UsageError("no file is named", fix="write `stoker run train.py`, for example")
+            name = click.get_current_context().info_name or "run"
+            raise UsageError("no file is named", fix=f"write `stoker {name} train.py`, for example")
         return None, CommandLine(), options
     target = targets.parse(rest[0], pipeline)
     return target, CommandLine(words=[*before, *rest[1:]], wanted=target.pipeline), options
@@ -72,7 +74,7 @@ def command(words: list[str]) -> None:
     target, line, options = command_line(words, OPTIONS)
     if target is None or options.get("help"):
         summary = "Runs a pipeline; `stoker run FILE --help` lists its parameters."
-        click.echo(help_for(target, "run", OPTIONS, summary))
+        echo(help_for(target, "run", OPTIONS, summary))
         return
     with targets.execute(target, line) as main:
         if not line.calls:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from stoker.cli.options import json_option, stack_option
-from stoker.cli.output import print_json, say, table
+from stoker.cli.output import print_json, table
 from stoker.client import Client, Run
 from stoker.client.liveness import SHOWN_STATUSES
 from stoker.core.words import time_text
+from stoker.report.streams import echo, say
 
 
 @click.command("runs")
@@ -41,10 +42,11 @@ def command(
         say("no runs" + (" like that" if pipeline or status or tag or since else " yet"))
         return
     headers = ("run", "pipeline", "status", "created", "took", "stack", "tags")
-    click.echo(table(headers, [_row(run) for run in runs], right=("took",)))
+    echo(table(headers, [_row(run) for run in runs], right=("took",)))
 
 
 def _row(run: Run) -> tuple[str, ...]:
     created = run.created.strftime("%Y-%m-%d %H:%M:%S")
-    took = time_text(run.seconds) if run.seconds is not None else ""
-    return run.id, run.pipeline, run.status, created, took, run.stack, ", ".join(run.tags)
+    took = time_text(run.active_seconds) if run.active_seconds is not None else ""
+    tags = ", ".join(run.tags) + (f" (unreadable: {run.damage})" if run.damage else "")
+    return run.id, run.pipeline, run.status, created, took, run.stack, tags

@@ -8,21 +8,27 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 
 import click
 
+from stoker.cli.metrics import metric_row
 from stoker.cli.options import json_option, run_argument, stack_option
 from stoker.cli.output import paint, print_json, short, status_text, table
 from stoker.client import Client, Run, Step
+from stoker.client.document import Placements, run_document, step_status, wait_reasons
 from stoker.client.keys import element_of
+from stoker.client.placements import Placement
 from stoker.core.ladder import Change
 from stoker.core.receipt import Receipt
 from stoker.core.receipt_words import summary_of
 from stoker.core.status import STEP_GOOD
 from stoker.core.words import count_text, memory_text, time_text
+from stoker.report.streams import echo
 from stoker.worker.failure import explanation_lines
 
 Receipts = Mapping[str, Sequence[Receipt]]
 
 _CHANGES_SHOWN: Final = 20
 """Changes of requests that are printed; a fan-out's elements may have thousands."""
+_METRICS_SHOWN: Final = 20
+"""Metrics that are printed; `stoker metrics` prints all of them."""
 _FAILURES_SHOWN: Final = 10
 """Failed steps that are printed with their tracebacks; the others are a count."""
 
@@ -36,20 +42,11 @@ _FAILURES_SHOWN: Final = 10
 def command(*, run_id: str, elements: bool, stacks: bool, client: Client, as_json: bool) -> None:
     """Show a run: its steps, why it failed, what it made."""
     run = client.run(run_id)
+    run.find_lost_driver()
     if as_json:
         print_json(run_document(run, elements=elements))
     else:
-        click.echo("\n".join(run_lines(run, elements=elements, stacks=stacks)))
-
-
-def run_document(run: Run, *, elements: bool) -> dict[str, Any]:
-    """The run as JSON, with the attempts and outputs of its steps."""
-    document = run.as_dict(steps=False)
-    steps = [step.as_dict() for step in run.steps.values()]
-    for step in steps if not elements else ():
-        step.pop("elements", None)
-    document["steps"] = steps
-    return document
+        echo("\n".join(run_lines(run, elements=elements, stacks=stacks)))
 
 
 def run_lines(run: Run, *, elements: bool, stacks: bool = False) -> Iterator[str]:
@@ -62,9 +59,19 @@ def run_lines(run: Run, *, elements: bool, stacks: bool = False) -> Iterator[str
         yield from (f"  {name} = {_value(value)}" for name, value in run.parameters.items())
     if steps:
         receipts = _receipts_by_step(run)
-        rows = [row for step in steps for row in _rows(step, receipts, elements=elements)]
+        placements = run.placements
+        rows = [row for step in steps for row in _rows(step, receipts, placements, elements=elements)]
         headers = ("step", "status", "took", "cpu", "peak", "attempts", "")
         yield "\n" + table(headers, rows, right=("took", "cpu", "peak", "attempts"), indent="  ")
+        placed = [_placement(key, one) for key, one in _placed(steps, placements, elements=elements)]
+        if placed:
+            heads = ("step", "job", "node", "partition", "waited", "sent", "")
+            yield "\n" + table(heads, placed, right=("waited",), indent="  ")
+    left_out = [
+        (one.place, one.kind, one.cause, f"{one.step} #{one.attempt}", short(one.message)) for one in run.left_out
+    ]
+    if left_out:
+        yield "\n" + table(("left out", "", "because of", "in", ""), left_out, indent="  ")
     changes = list(_changes(run))
     if changes:
         titles = ("step", "attempt", "after", "changed", "rung")
@@ -76,6 +83,14 @@ def run_lines(run: Run, *, elements: bool, stacks: bool = False) -> Iterator[str
         yield from _failure(step, stacks=stacks)
     if len(failed) > _FAILURES_SHOWN:
         yield f"\n… and {count_text(len(failed) - _FAILURES_SHOWN, 'step')} more failed"
+    if any(step.status == "cached" for step in steps) and not failed:
+        yield f"\n  why a step ran or was cached: stoker why {run.id} STEP"
+    logged = [(key, metric.name, *metric_row(metric)) for key, one in run.metrics.items() for metric in one.values()]
+    if logged:
+        names = ("step", "metric", "last", "lowest", "highest", "values", "")
+        yield "\n" + table(names, logged[:_METRICS_SHOWN], right=names[2:6], indent="  ")
+    if len(logged) > _METRICS_SHOWN:
+        yield f"  … and {count_text(len(logged) - _METRICS_SHOWN, 'metric')} more: stoker metrics {run.id}"
     outputs = [row for step in steps for row in _outputs(step)]
     if outputs:
         yield "\n" + table(("output", "type", "shape", "size"), outputs, right=("size",), indent="  ")
@@ -83,19 +98,26 @@ def run_lines(run: Run, *, elements: bool, stacks: bool = False) -> Iterator[str
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "created", run.created.strftime("%Y-%m-%d %H:%M:%S")
-    yield "took", time_text(run.seconds) if run.seconds is not None else ""
+    queue = f", without {time_text(run.queue_seconds)} in a queue" if run.queue_seconds >= 1.0 else ""
+    yield "took", time_text(run.active_seconds) + queue if run.active_seconds is not None else ""
     yield "defined", run.source
     yield "stack", run.stack
     yield "tags", ", ".join(run.tags)
+    yield "repeats", run.origin or ""
     yield "sessions", str(run.sessions) if run.sessions > 1 else ""
     yield "driver", _driver_text(run)
     yield "error", run.error
+    yield "unreadable", run.damage
     if run.status in ("failed", "cancelled", "interrupted"):
         yield "go on", f"stoker resume {run.id}"
 
 
 def _driver_text(run: Run) -> str:
-    """The state of a driver that has not started; empty if it has."""
+    """The state of a driver that has not started, or that another start follows; empty for one that drives the run."""
+    if run.status == "interrupted" and run.restarted_by:
+        return f"is gone; {run.restarted_by} drives the run as soon as the platform starts it again"
+    if run.status == "running" and run.awaits and run.sessions:
+        return f"goes on as soon as it is started again: {run.awaits}"
     state = {"running": "has not begun yet", "interrupted": "ended before it began"}.get(run.status, "never began")
     return f"{state}: {run.awaits}" if run.awaits else ""
 
@@ -109,38 +131,72 @@ def _receipts_by_step(run: Run) -> Receipts:
     return receipts
 
 
-def _rows(step: Step, receipts: Receipts, *, elements: bool) -> Iterator[tuple[str, ...]]:
+def _placed(steps: Sequence[Step], placements: Placements, *, elements: bool) -> Iterator[tuple[str, Placement]]:
+    """The last placements of steps and, if asked for, of elements; those of a fan-out's elements are many."""
+    for step in steps:
+        keys = [step.key] if step.count is None else [f"{step.key}[{index}]" for index in range(step.count)]
+        for key in keys if elements or step.count is None else ():
+            if key in placements:
+                yield key, placements[key][-1]
+
+
+def _placement(key: str, placement: Placement) -> tuple[str, ...]:
+    waited = placement.queue_seconds
+    return (
+        key,
+        placement.job,
+        placement.node,
+        placement.partition,
+        time_text(waited) if waited is not None else "",
+        placement.sent.strftime("%H:%M:%S") if placement.sent is not None else "",
+        placement.url,
+    )
+
+
+def _rows(step: Step, receipts: Receipts, placements: Placements, *, elements: bool) -> Iterator[tuple[str, ...]]:
     title = step.key if step.count is None else f"{step.key} ×{step.count}"
-    yield _row(step, title, receipts)
+    yield _row(step, title, receipts, placements)
     if elements and step.count:
         for element in step:
-            yield _row(element, f"  {element.key}", receipts)
+            yield _row(element, f"  {element.key}", receipts, placements)
 
 
-def _row(step: Step, title: str, receipts: Receipts) -> tuple[str, ...]:
+def _waits(step: Step, placements: Placements) -> list[str]:
+    """Why elements of a fan-out wait in a platform's queue, in words."""
+    return [f"{number:,} waits: {short(reason)}" for reason, number in wait_reasons(step, placements).items()]
+
+
+def _row(step: Step, title: str, receipts: Receipts, placements: Placements) -> tuple[str, ...]:
     usage = step.usage
     return (
         title,
-        step.status,
+        step_status(step, placements),
         time_text(step.seconds) if step.seconds is not None and step.status != "cached" else "",
         time_text(usage.cpu) if usage.cpu is not None else "",
         memory_text(usage.peak_memory) if usage.peak_memory else "",
         str(step.attempt_count) if step.attempt_count > 1 else "",
-        _remark(step, receipts.get(step.key, ())),
+        _remark(step, receipts.get(step.key, ()), placements),
     )
 
 
-def _remark(step: Step, receipts: Sequence[Receipt]) -> str:
+def _remark(step: Step, receipts: Sequence[Receipt], placements: Placements) -> str:
     """A step's remark: the states of a fan-out's elements, a cached result's origin, the accelerators, the cause."""
     words = []
     if step.count:
-        tally = Counter(element.status for element in step)
-        if len(tally) > 1:
+        tally = Counter(step_status(element, placements) for element in step)
+        if set(tally) != {step.status}:
             words.append(", ".join(f"{number:,} {status}" for status, number in tally.items()))
+        words += _waits(step, placements)
     if step.cached_from:
         words.append(f"from {step.cached_from}")
+    if step.usage.rank_peaks:
+        words.append(f"{step.usage.rank_text} a rank")
     if receipts:
         words.append(summary_of(receipts))
+    if step.damage:
+        words.append(f"unreadable: {step.damage}")
+    if step.status == "pending" and step.message:
+        words.append(f"waits: {short(step.message)}")
     if step.cause:
         words.append(f"{step.cause}: {short(step.message)}".rstrip(": "))
     return "; ".join(words)
@@ -152,10 +208,14 @@ def _changes(run: Run) -> Iterator[tuple[str, ...]]:
         if event.kind != "escalated":
             continue
         data = event.data
-        change = Change(what=data["what"], old=data["old"], new=data["new"])
-        remembered = data["cause"] == "remembered"
-        why = f"worked in {data['run']}; --no-cache asks anew" if remembered else data["cause"]
-        yield event.key, "first" if remembered else str(data["attempt"] + 1), why, str(change), data["rung"]
+        try:
+            change = Change(what=str(data["what"]), old=data["old"], new=data["new"])
+            remembered = data["cause"] == "remembered"
+            why = f"worked in {data['run']}; --no-cache asks anew" if remembered else str(data["cause"])
+            attempt = "first" if remembered else str(data["attempt"] + 1)
+            yield event.key, attempt, why, str(change), str(data["rung"])
+        except (KeyError, TypeError, ValueError):
+            yield event.key, "", "", "unreadable", ""
 
 
 def _failure(step: Step, *, stacks: bool) -> Iterator[str]:
@@ -167,8 +227,9 @@ def _failure(step: Step, *, stacks: bool) -> Iterator[str]:
     yield "\n" + paint(f"{step.key} failed{where}{position}: {failure.cause}", "1;31")
     body = (failure.traceback or failure.message).rstrip()
     yield body
-    explanation = explanation_lines(why=failure.why, advice=failure.advice, evidence=failure.evidence, body=body)
-    yield from explanation.splitlines()
+    yield from explanation_lines(
+        why=failure.why, advice=failure.advice, evidence=failure.evidence, whole=failure.whole, body=body
+    ).splitlines()
     if failure.stacks and not stacks:
         yield f"  stacks: of {count_text(len(failure.stacks), 'rank')}: stoker show {step.run_id} --stacks"
     for rank, text in failure.stacks.items() if stacks else ():

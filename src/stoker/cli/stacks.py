@@ -9,12 +9,17 @@ import click
 from stoker import stacks
 from stoker.cli.options import json_option
 from stoker.cli.output import print_json, table
+from stoker.cli.setup import Flavors
+from stoker.report.streams import echo
 
 
-@click.command("stacks")
+@click.group("stacks", invoke_without_command=True)
 @json_option
-def command(*, as_json: bool) -> None:
-    """List where runs can run and where things are kept."""
+@click.pass_context
+def command(ctx: click.Context, *, as_json: bool) -> None:
+    """List where runs can run and where things are kept; `stoker stacks setup` makes one."""
+    if ctx.invoked_subcommand is not None:
+        return
     current = stacks.load().name
     documents = [stack_document(stack, current=current) for stack in stacks.stacks()]
     if as_json:
@@ -33,7 +38,12 @@ def command(*, as_json: bool) -> None:
         for document in documents
     ]
     headers = ("", "stack", "orchestrator", "step operators", "database", "artifacts", "defined in")
-    click.echo(table(headers, rows))
+    echo(table(headers, rows))
+
+
+@command.group("setup", cls=Flavors)
+def setup() -> None:
+    """Make a stack: answer questions, or give all by options, see what a probe finds, and run a first step."""
 
 
 def stack_document(stack: stacks.Stack, *, current: str) -> dict[str, Any]:
@@ -45,8 +55,10 @@ def stack_document(stack: stacks.Stack, *, current: str) -> dict[str, Any]:
         "step_operators": {name: _component(operator) for name, operator in stack.step_operators.items()},
         "database": stacks.masked(stack.database),
         "artifact_store": stacks.masked(stack.artifact_store),
-        "container_registry": stack.container_registry,
-        "image_builder": stack.image_builder,
+        "container_registry": stack.container_registry.uri if stack.container_registry is not None else None,
+        "image_builder": stack.image_builder.flavor if stack.image_builder is not None else None,
+        "reconnect": stack.reconnect,
+        "shared": stack.shared,
         "defined": str(stack.path) if stack.path is not None else "built in",
     }
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
 
 import attrs
 
+from stoker.client.metrics import Metrics, metrics_of
+from stoker.client.placements import Placement, placements_of
 from stoker.client.times import iso_text, optional_time, seconds_between
 from stoker.client.usage import usage_of
 from stoker.core.codec import to_json
 from stoker.core.ladder import Change
 from stoker.core.status import RETRYABLE
+from stoker.core.values import frozen
 from stoker.core.words import time_text
 from stoker.store.records import Records
 from stoker.store.rows import AttemptRow
@@ -20,8 +24,12 @@ if TYPE_CHECKING:
     from stoker.core.receipt import Receipt, Track
     from stoker.store.receipts import ReceiptRow
 
+_LATEST: Final = 253_402_300_799.0
+"""Seconds from the epoch to the end of the year 9999, the last that Python's `datetime` has."""
+_RANK: Final = re.compile(r"[0-9]{1,9}")
 
-@attrs.frozen(kw_only=True)
+
+@frozen(kw_only=True)
 class Failure:
     """Why something failed: the classified cause, and the exception if the step's code raised one."""
 
@@ -50,6 +58,8 @@ class Failure:
     """All ranks that failed before the others were ended."""
     stacks: Mapping[int, str] = attrs.field(factory=dict, repr=False)
     """Rank → the text of its stacks, if the step hung."""
+    whole: str = attrs.field(default="", repr=False)
+    """The file with the whole traceback, if this one is cut."""
 
     @property
     def where(self) -> str:
@@ -82,8 +92,16 @@ class Attempt:
         self.started: datetime | None = optional_time(row.started)
         self.ended: datetime | None = optional_time(row.ended)
         self.seconds = seconds_between(row.started, row.ended)
+        self.called: datetime | None = optional_time(_moment(row.usage.get("called")))
+        """When the step's function was called; None where its inputs were there at once, or nothing says so."""
+        self.returned: datetime | None = optional_time(_moment(row.usage.get("returned")))
+        """When it returned, and its results began to be saved."""
         self.usage = usage_of(row.usage)
-        self.changes = [Change(what=one["what"], old=one["old"], new=one["new"]) for one in row.changes]
+        self.changes = [
+            Change(what=str(one["what"]), old=one["old"], new=one["new"])
+            for one in row.changes
+            if {"what", "old", "new"} <= one.keys()
+        ]
         self.failure = _failure(row)
 
     @property
@@ -91,6 +109,17 @@ class Attempt:
         """What it did with its accelerators; None if it requested none."""
         row = self._receipt_row()
         return None if row is None else row.receipt
+
+    @property
+    def placement(self) -> Placement | None:
+        """Where it is or was on a platform with a queue; None for one that ran elsewhere."""
+        placements = placements_of(self._records.job_events(self._row.run_id, self._row.key)).get(self._row.key, [])
+        return next((one for one in placements if one.attempt == self.number), None)
+
+    @property
+    def metrics(self) -> Metrics:
+        """What it logged of itself, by name; also while it runs."""
+        return metrics_of(self._records, self._row.run_id, self._row.key, self.number)
 
     @property
     def tracks(self) -> tuple[Track, ...]:
@@ -145,8 +174,29 @@ def _failure(row: AttemptRow) -> Failure | None:
         advice=str(row.error.get("advice", "")),
         evidence=str(row.error.get("evidence", "")),
         retryable=str(row.error.get("retryable") or RETRYABLE.get(row.cause, "")),
-        rank=row.error.get("rank"),
-        world_size=row.error.get("world_size"),
-        failed_ranks=tuple(row.error.get("failed_ranks", ())),
-        stacks={int(rank): str(text) for rank, text in row.error.get("stacks", {}).items()},
+        rank=_number(row.error.get("rank")),
+        world_size=_number(row.error.get("world_size")),
+        failed_ranks=tuple(rank for rank in _list(row.error.get("failed_ranks")) if _number(rank) is not None),
+        stacks=_stacks(row.error.get("stacks")),
+        whole=str(row.error.get("whole", "")),
     )
+
+
+# A row may be of another version, or damaged: what has another form is left out.
+
+
+def _number(value: Any) -> int | None:
+    return value if type(value) is int else None
+
+
+def _moment(value: Any) -> float | None:
+    return value if type(value) is float and 0 < value < _LATEST else None
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
+
+
+def _stacks(value: Any) -> dict[int, str]:
+    stacks = value if isinstance(value, dict) else {}
+    return {int(rank): str(text) for rank, text in stacks.items() if _RANK.fullmatch(rank)}

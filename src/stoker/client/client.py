@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from datetime import datetime, timedelta
 from itertools import count, islice
@@ -20,41 +22,59 @@ from stoker.store.store import Store, open_store
 
 LATEST: Final = ("latest", "last")
 """Names of the newest run. Ids have no letter l, so that none of them begins like these."""
+TRUST: Final = "STOKER_TRUST"
+"""The variable that, as "1", lets every client load what can run code, from any store."""
 _EVERYTHING: Final = 2**31 - 1
 _DIGEST: Final = 64
+_DIGITS: Final = re.compile(r"[0-9a-f]{1,64}")
 _PAGE: Final = 200
 """Rows that are read at a time where the database alone cannot apply the filter."""
 
 
 class Client:
-    """Reads the store of a stack (by default the active one), or a store that is open already."""
+    """Reads the store of a stack (by default the active one), or a store that is open already.
 
-    def __init__(self, stack: str | None = None, *, store: Store | None = None) -> None:
+    Outputs of another user's store that only pickle can load raise `UntrustedArtifact`, since loading them can run any
+    code. `trust=True` loads them; so does a stack with `shared = true`, and the environment variable `STOKER_TRUST=1`.
+    """
+
+    def __init__(self, stack: str | None = None, *, store: Store | None = None, trust: bool = False) -> None:
         if stack is not None and store is not None:
             raise UsageError("a client takes a stack or a store, not both", fix=f"Client({stack!r})")
         self._stack = stack
         self._opened = store
         self._owns_store = store is None
+        self._trust = trust or os.environ.get(TRUST) == "1"
+        if store is not None and not self._trust and store.is_foreign:
+            store.blobs.trusted = False
 
     @property
     def store(self) -> Store:
         """The store, opened when it is first needed."""
         if self._opened is None:
             stack = stacks.load(self._stack)
-            self._opened = open_store(stack.database, stack.artifact_store, str(stack.home))
+            self._opened = open_store(stack.database, stack.artifact_store, str(stack.home), shared=stack.shared)
+            self._opened.blobs.trusted = self._trust or stack.shared or not self._opened.is_foreign
         return self._opened
 
-    def runs(
+    def runs(  # noqa: PLR0913  # a filter's fields
         self,
         pipeline: str | None = None,
         *,
         status: str | None = None,
         tag: str | None = None,
+        stack: str | None = None,
+        text: str | None = None,
         since: datetime | timedelta | float | str | None = None,
         limit: int | None = 50,
         offset: int = 0,
+        before: Run | None = None,
     ) -> list[Run]:
-        """Runs, newest first. `since`: a time, or how long ago, in seconds or as "2h"; `limit=None`: all of them."""
+        """Runs, newest first. `since`: a time, or how long ago, in seconds or as "2h"; `limit=None`: all of them.
+
+        `text` is part of an id, of a pipeline's name or of a tag, in any case. With `before`, the runs that are older
+        than another: pages of a long list that stay the same while runs are added.
+        """
         if status is not None and status not in SHOWN_STATUSES:
             raise UsageError(f"no run is ever '{status}'{nearest(status, SHOWN_STATUSES)}")
         for name, value in (("limit", limit), ("offset", offset)):
@@ -65,6 +85,9 @@ class Client:
             pipeline=pipeline or "",
             status="running" if needs_liveness else status or "",
             tag=tag or "",
+            stack=stack or "",
+            text=text or "",
+            before=None if before is None else before.place,
             since=_time_of(since),
             limit=_EVERYTHING if limit is None else limit,
             offset=offset,
@@ -131,6 +154,8 @@ class Client:
 
     def _digests(self, prefix: str) -> list[str]:
         """The digests with this prefix, six at most; for a whole digest itself, if an output has it."""
+        if not _DIGITS.fullmatch(prefix):
+            return []
         if len(prefix) == _DIGEST:
             return [prefix] if self.store.records.lineage(prefix) else []
         database = self.store.records.database

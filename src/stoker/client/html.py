@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any, Final, Mapping, Sequence
 
-from stoker.client.usage import Usage
+from stoker.client.usage import usage_of_document
 from stoker.core import receipt_words as words
 from stoker.core.codec import from_json
 from stoker.core.receipt import Receipt
@@ -116,7 +116,13 @@ def receipt(document: Mapping[str, Any]) -> str:
     columns = [index for index in range(len(headers)) if not rows or any(row[index] for row in rows)]
     colour = _VERDICTS.get(parsed.verdict, _OTHER_COLOUR)
     verdict = f'<span style="color:{colour};font-weight:600">{escape(parsed.verdict)}</span>'
-    facts = {"asked for": parsed.asked, "no devices": parsed.fallback, "stopped": parsed.stopped or parsed.left_idle}
+    facts = {
+        "asked for": parsed.asked,
+        "predicted": parsed.prediction,
+        "found": parsed.found or "",
+        "no devices": parsed.fallback,
+        "stopped": parsed.stopped or parsed.left_idle,
+    }
     sentences = "".join(f"<div>{escape(text)}</div>" for text in (*parsed.evidence, *parsed.advice))
     table = _table([headers[index] for index in columns], [[row[index] for index in columns] for row in rows])
     return _page(f"accelerators {verdict}", facts, sentences, table)
@@ -204,4 +210,4 @@ def _took(seconds: float | None) -> str:
 
 
 def _used(usage: Mapping[str, Any]) -> str:
-    return str(Usage(**usage))
+    return str(usage_of_document(usage))

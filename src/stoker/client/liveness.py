@@ -6,7 +6,7 @@ import socket
 import time
 from typing import Any, Final, Literal, Mapping
 
-from stoker.store.rows import DRIVER_OUTPUT, DRIVER_PLACE, RunRow
+from stoker.store.rows import DRIVER_JOB, DRIVER_OUTPUT, DRIVER_PLACE, RunRow
 
 ShownStatus = Literal["running", "succeeded", "failed", "cancelled", "interrupted"]
 """`interrupted`: the row says "running", and the driver is dead. `stoker resume` continues the run."""
@@ -35,11 +35,17 @@ def awaited_place(row: RunRow) -> str:
     return f"{platform}, which writes to {output}" if platform and output else platform
 
 
+def restarting_place(row: RunRow) -> str:
+    """What starts the run's driver again when that is killed, such as "Slurm job 123"; empty where nothing does."""
+    job = row.driver.get(DRIVER_JOB)
+    return str(job.get(DRIVER_PLACE, "")) if isinstance(job, dict) else ""
+
+
 def _is_alive(driver: Mapping[str, Any], silent: float) -> bool:
     pid = driver.get("pid")
     if pid is None and driver.get(DRIVER_PLACE):
         return True  # it waits in a platform's queue, for any time
-    if not isinstance(pid, int) or driver.get("host") != socket.gethostname():
+    if type(pid) is not int or not 0 < pid < 2**31 or driver.get("host") != socket.gethostname():
         return silent <= SILENCE
     import psutil
 
@@ -53,6 +59,6 @@ def _is_alive(driver: Mapping[str, Any], silent: float) -> bool:
     except psutil.AccessDenied:
         return silent <= SILENCE
     recorded = driver.get("started")
-    if recorded is None or abs(start - recorded) <= _SAME_START:
+    if not isinstance(recorded, (int, float)) or abs(start - recorded) <= _SAME_START:
         return True
     return silent <= _RECENT

@@ -5,21 +5,20 @@ from __future__ import annotations
 import heapq
 import itertools
 from functools import partial
-from typing import Collection, Final, Iterable, Iterator, cast
-
-import attrs
+from typing import Callable, Collection, Final, Iterable, Iterator, cast
 
 from stoker.client.liveness import shown_status
 from stoker.core.errors import NotFound, UsageError, nearest
 from stoker.core.plan import LogLine
 from stoker.core.status import STEP_DONE
+from stoker.core.values import frozen
 from stoker.store.logs import LAUNCHER, Rank, Ranks
 from stoker.store.store import Store
 
 STREAMS: Final = ("stdout", "stderr")
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class StepLog:
     """The lines of a step."""
 
@@ -29,7 +28,7 @@ class StepLog:
     """The step's key; empty for the pipeline's own hooks."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class LogFilter:
     """Selects lines by stream and rank."""
 
@@ -126,16 +125,26 @@ def recorded_lines(
 
 
 def follow_lines(
-    store: Store, run: str, key: str, attempt: int | None, *, log_filter: LogFilter = ALL_LINES, tail: int | None = None
+    store: Store,
+    run: str,
+    key: str,
+    attempt: int | None,
+    *,
+    log_filter: LogFilter = ALL_LINES,
+    tail: int | None = None,
+    before_look: Callable[[], None] | None = None,
 ) -> Iterator[LogLine]:
-    """An attempt's lines as they come, until it ends; without a number, those of all attempts until the step ends."""
+    """An attempt's lines as they come, until it ends; without a number, those of all attempts until the step ends.
+
+    `before_look` is called before each look for new lines.
+    """
     number = last_attempt(store, run, key) if attempt is None else attempt
     skipped = 0
     if tail is not None:
         count = sum(1 for _ in store.logs.lines(run, key, number, stream=log_filter.stream, rank=log_filter.ranks))
         skipped = max(0, count - tail)
     while True:
-        has_ended = partial(_attempt_has_ended, store, run, key, number)
+        has_ended = partial(_attempt_has_ended, store, run, key, number, before_look)
         lines = store.logs.follow(run, key, number, stream=log_filter.stream, rank=log_filter.ranks, done=has_ended)
         yield from itertools.islice(lines, skipped, None)
         if attempt is not None or (_step_has_ended(store, run, key) and last_attempt(store, run, key) <= number):
@@ -143,8 +152,10 @@ def follow_lines(
         number, skipped = number + 1, 0
 
 
-def _attempt_has_ended(store: Store, run: str, key: str, attempt: int) -> bool:
+def _attempt_has_ended(store: Store, run: str, key: str, attempt: int, before_look: Callable[[], None] | None) -> bool:
     """Whether an attempt has ended: then its row, or that of a later attempt, is in the store."""
+    if before_look is not None:
+        before_look()
     has_row = any(row.number >= attempt for row in store.records.attempts(run, key))
     return has_row or _step_has_ended(store, run, key)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import sys
-from typing import Any, Callable, Iterable, Iterator, Mapping
+from typing import Any, BinaryIO, Callable, Iterable, Iterator, Mapping
 
 from stoker.client.keys import NoSuchKey
 from stoker.core.artifact import StoredArtifact
 from stoker.core.words import memory_text
 from stoker.store import artifacts
-from stoker.store.rows import OutputRow
+from stoker.store.rows import OutputRow, require_whole
 from stoker.store.store import Store
 
 
@@ -18,6 +19,7 @@ class Output:
 
     def __init__(self, store: Store, row: OutputRow) -> None:
         self._store = store
+        self._row = row
         self._artifact = row.artifact
         self.run_id = row.run_id
         self.step = row.key
@@ -47,7 +49,7 @@ class Output:
     def shape(self) -> tuple[int, ...] | None:
         """The shape of an array or a table; None for other values."""
         shape = self._artifact.meta.get("shape")
-        return None if shape is None else tuple(shape)
+        return tuple(shape) if isinstance(shape, (list, tuple)) else None
 
     @property
     def dtype(self) -> str | None:
@@ -57,7 +59,19 @@ class Output:
 
     def load(self) -> Any:
         """The value. A class of yours must be importable under the name that it had in the step."""
+        require_whole(self._row)
         return artifacts.load(self._artifact, self._store.blobs)
+
+    def open(self) -> BinaryIO:
+        """Its bytes as they are stored, to be read; the value is not loaded, so that no code of it runs."""
+        require_whole(self._row)
+        inline = self._artifact.inline
+        return io.BytesIO(inline) if inline is not None else self._store.blobs.open(self.digest, self.size)
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """What its serializer says of it, such as the name of a file."""
+        return self._artifact.meta
 
     @property
     def producers(self) -> list[Output]:

@@ -9,24 +9,35 @@ from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
 import attrs
 
 from stoker.client.keys import sort_keys
-from stoker.client.liveness import ShownStatus, awaited_place, shown_status
+from stoker.client.liveness import ShownStatus, awaited_place, restarting_place, shown_status
 from stoker.client.logs import StepLog, merge_by_time
+from stoker.client.metrics import Metrics, metrics_of
+from stoker.client.placements import Placement, idle_seconds, placements_of
 from stoker.client.steps import Step, Steps
 from stoker.client.times import iso_text, local_time, optional_time, seconds_between
+from stoker.core.errors import UsageError
 from stoker.core.plan import LogLine
 from stoker.core.units import duration
+from stoker.core.values import frozen
 from stoker.core.words import time_text
 from stoker.store.rows import RunRow
 from stoker.store.store import Store
 
 if TYPE_CHECKING:
+    from stoker.client.leftout import LeftOut
     from stoker.core.receipt import Receipt
 
+LEAVE: Final = 10.0
+"""Seconds that jobs of a killed driver get between being asked to end and being ended."""
 _PAUSES: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Seconds between two reads of a run that is waited for: longer and longer."""
 
 
-@attrs.frozen(kw_only=True)
+_ASK: Final = 10.0
+"""Seconds between two questions whether a platform is still to start a driver."""
+
+
+@frozen(kw_only=True)
 class Event:
     """Something that happened in a run besides the results of steps: a retry, a cancel, a hook that failed."""
 
@@ -47,6 +58,7 @@ class Run:
         self._store = store
         self._row = row
         self._steps: Steps | None = None
+        self._queue_seconds: float | None = None
 
     @property
     def id(self) -> str:
@@ -74,6 +86,11 @@ class Run:
         return local_time(self._row.created)
 
     @property
+    def place(self) -> tuple[float, str]:
+        """Its place in lists of runs: the time of its creation as it is recorded, and its id."""
+        return self._row.created, self.id
+
+    @property
     def started(self) -> datetime | None:
         """When its first session began."""
         return optional_time(self._row.started)
@@ -84,9 +101,29 @@ class Run:
         return optional_time(self._row.ended)
 
     @property
+    def heartbeat(self) -> datetime | None:
+        """When its driver was last known to be alive, to the second; None before it began."""
+        return optional_time(self._row.heartbeat)
+
+    @property
     def seconds(self) -> float | None:
-        """Seconds from its start to its end, with the pauses between sessions; None before its end."""
+        """Seconds from its start to its end, with the pauses between sessions and what it waited in a platform's queue;
+        None before its end."""
         return seconds_between(self._row.started, self._row.ended)
+
+    @property
+    def active_seconds(self) -> float | None:
+        """`seconds` without `queue_seconds`: what `stoker show` and `stoker runs` say that it took."""
+        return None if self.seconds is None else max(0.0, self.seconds - self.queue_seconds)
+
+    @property
+    def queue_seconds(self) -> float:
+        """Seconds in which its jobs only waited in a platform's queue and nothing ran; after its end they are final."""
+        if self._queue_seconds is None or self._row.ended is None:
+            placements = self.placements
+            steps = self._store.records.steps(self.id) if placements else []
+            self._queue_seconds = idle_seconds(placements, steps, until=self._row.ended)
+        return self._queue_seconds
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -114,9 +151,19 @@ class Run:
         return self._row.error
 
     @property
+    def damage(self) -> str:
+        """Which parts of its record cannot be read, and are shown as if they were not there; empty for a whole one."""
+        return self._row.damage
+
+    @property
     def failure_mode(self) -> str:
         """What a failing step means for the others: "fail_fast" or "continue"."""
         return self._row.failure_mode
+
+    @property
+    def origin(self) -> str | None:
+        """The id of the run that it repeats (`stoker rerun`, a flow's `resume`); None for a run of its own."""
+        return self._row.origin or None
 
     @property
     def sessions(self) -> int:
@@ -125,8 +172,13 @@ class Run:
 
     @property
     def awaits(self) -> str:
-        """What will start the driver of a detached run, such as "Slurm job 123"; empty once it has begun."""
+        """What will start the driver of a detached run, such as "Slurm job 123"; empty while one drives it."""
         return awaited_place(self._row)
+
+    @property
+    def restarted_by(self) -> str:
+        """What starts its driver again if that is killed, such as "Slurm job 123"; empty where nothing does."""
+        return restarting_place(self._row)
 
     @property
     def steps(self) -> Steps:
@@ -145,6 +197,37 @@ class Run:
         last = records.attempt_numbers(self.id)
         receipts = {row.key: row.receipt for row in records.receipts(self.id) if last.get(row.key) == row.number}
         return {key: receipts[key] for key in sort_keys(receipts, self.steps)}
+
+    @property
+    def metrics(self) -> dict[str, Metrics]:
+        """What the last attempts of steps and elements logged of themselves, by key, in the order of the pipeline.
+
+        Cached steps have what the step logged that made their result. Steps that logged nothing are left out.
+        """
+        records = self._store.records
+        last: dict[str, int] = {}
+        for key, number in records.metric_attempts(self.id):
+            last[key] = max(number, last.get(key, 0))
+        metrics = {key: metrics_of(records, self.id, key, number) for key, number in last.items()}
+        for key, step in self.steps.items():
+            if step.cached_from and ((logged := step.metrics) or logged.facts):
+                metrics[key] = logged
+        return {key: metrics[key] for key in sort_keys(metrics, self.steps) if metrics[key] or metrics[key].facts}
+
+    @property
+    def placements(self) -> dict[str, list[Placement]]:
+        """Where the attempts of steps and elements were on a platform with a queue, by key, first attempt to last.
+
+        Steps that ran elsewhere, as on this machine, have none.
+        """
+        return placements_of(self._store.records.job_events(self.id))
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """The faulty nodes and devices that it leaves out, in the order in which attempts failed there."""
+        from stoker.client.leftout import left_out_of  # only where somebody looks
+
+        return left_out_of(self._store.records.left_out_events(self.id))
 
     @property
     def events(self) -> list[Event]:
@@ -170,10 +253,21 @@ class Run:
         return self
 
     def wait(self, timeout: float | str | timedelta | None = None) -> Run:
-        """Wait for its end or the timeout, and return it refreshed; after a timeout its status is still "running"."""
+        """Wait for its end or the timeout, and return it refreshed; after a timeout its status is still "running".
+
+        While the platform is to start the driver of a detached run again, whose node was lost, it goes on.
+        """
         deadline = None if timeout is None else time.monotonic() + duration(timeout)
-        reads = 0
-        while self.refresh().status == "running":
+        reads, next_question = 0, 0.0
+        while True:
+            status = self.refresh().status
+            waits = (status == "interrupted" and self.restarted_by) or (status == "running" and self.awaits)
+            if status != "running" and not waits:
+                break
+            if waits and time.monotonic() >= next_question:
+                next_question = time.monotonic() + _ASK
+                if not self._may_get_driver():
+                    break
             pause = _PAUSES[min(reads, len(_PAUSES) - 1)]
             remaining = pause if deadline is None else deadline - time.monotonic()
             if remaining <= 0:
@@ -182,16 +276,48 @@ class Run:
             reads += 1
         return self
 
+    def _may_get_driver(self) -> bool:
+        """Whether its driver may still be started, or started again, by a job of its platform's."""
+        from stoker.client.driverjobs import driver_job, note_lost_driver
+
+        if self.awaits:
+            lost = note_lost_driver(self._store, self._row)
+            self._row = self._store.records.run(self.id)
+            return not lost
+        return driver_job(self._row) in ("there", "silent")
+
+    def find_lost_driver(self) -> bool:
+        """Whether the job that was to start its driver is gone from its platform's queue, by the platform's own word.
+
+        It is "interrupted" then, with the reason as its `error`.
+        """
+        return bool(self.awaits) and not self._may_get_driver()
+
     def cancel(self, now: bool = False) -> bool:
         """Ask its driver to end it, with `now` without a grace period for steps; False if it does not run any more.
 
-        The run ends later: `wait()` for it. A run whose driver has not begun ends at once.
+        The run ends later: `wait()` for it. A run that waits for its driver ends at once; what an earlier driver of it
+        left running is for `end_left_jobs`.
         """
         if self.refresh().status != "running":
             return False
         if self.awaits and self._store.records.cancel_waiting(self.id, token=self._row.token):
             return True
         return self._store.records.request_end(self.id, "now" if now else "cancel")
+
+    def end_left_jobs(self, now: bool = False) -> int:
+        """End the jobs that its killed driver left, with `now` without a grace period; returns how many ran.
+
+        What they had finished is kept: `stoker resume` finds it. A driver that its platform would start again does not
+        go on then: the run is cancelled. Raises `UsageError` while the run has a driver.
+        """
+        from stoker.client.leftjobs import end_left_jobs
+
+        if self.refresh().status == "running":
+            raise UsageError(f"run {self.id} has a driver", fix=f"stoker cancel {self.id}")
+        if self.restarted_by and self.status == "interrupted":
+            self._store.records.cancel_waiting(self.id, token=self._row.token)
+        return len(end_left_jobs(str(self._store.home), self.id, grace=0.0 if now else LEAVE))
 
     def as_dict(self, *, steps: bool = True) -> dict[str, Any]:
         """The run as JSON, with its steps without their details."""
@@ -210,20 +336,23 @@ class Run:
             "error": self.error,
             "failure_mode": self.failure_mode,
             "sessions": self.sessions,
+            "origin": self.origin,
             "awaits": self.awaits,
         }
+        if self.damage:
+            document["damage"] = self.damage
         if steps:
             document["steps"] = [step.as_dict(details=False) for step in self.steps.values()]
         return document
 
     def __repr__(self) -> str:
-        duration = "" if self.seconds is None else f" after {time_text(self.seconds)}"
+        duration = "" if self.active_seconds is None else f" after {time_text(self.active_seconds)}"
         return f"<Run {self.id} of '{self.pipeline}': {self.status}{duration}>"
 
     def _repr_html_(self) -> str:
         from stoker.client import html
 
-        return html.run(self.as_dict())
+        return html.run({**self.as_dict(), "seconds": self.active_seconds})
 
     def _is_alive(self) -> bool:
         return self.status == "running"

@@ -22,7 +22,9 @@ from stoker.client.logs import (
     recorded_lines,
     require_ranks,
 )
+from stoker.client.metrics import Metrics, metrics_of
 from stoker.client.outputs import Output, Outputs, gather_output
+from stoker.client.placements import Placement, placements_of
 from stoker.client.times import iso_text, optional_time, seconds_between
 from stoker.client.usage import Usage, total_usage, usage_of
 from stoker.core.errors import UsageError, nearest
@@ -35,6 +37,7 @@ from stoker.store.rows import StepRow
 from stoker.store.store import Store
 
 if TYPE_CHECKING:
+    from stoker.client.why import StepReason
     from stoker.core.receipt import Receipt
 
 UNNAMED: Final = "output"
@@ -61,6 +64,7 @@ class Step:
         self.parent = row.parent
         self.index = row.idx
         self.count = row.count
+        self.damage = row.damage
 
     # Status
 
@@ -105,9 +109,9 @@ class Step:
     def inputs(self) -> Mapping[str, str]:
         """Parameter → the digest of its value; for a list or a dict, the digests in that structure."""
         digests = {}
-        for name, digest in self._row.inputs.items():
-            single = _ONE_VALUE.fullmatch(digest)
-            digests[name] = single[1] if single else digest
+        for name, text in self._row.inputs.items():
+            single = _ONE_VALUE.fullmatch(str(text))
+            digests[name] = single[1] if single else str(text)
         return digests
 
     @property
@@ -122,6 +126,29 @@ class Step:
     def receipt(self) -> Receipt | None:
         """The receipt of its last attempt; None if it requested no accelerator. A fan-out's elements have their own."""
         return self.attempts[-1].receipt if self.attempts else None
+
+    @property
+    def metrics(self) -> Metrics:
+        """What its last attempt that logged something did, by name: `step.metrics["loss"].frame()`; also while it runs.
+
+        Those of a cached step are of the step that made the result.
+        """
+        run_id, key = self.run_id, self.key
+        if self.cached_from and "/" in self.cached_from:
+            run_id, _, key = self.cached_from.partition("/")
+        records = self._store.records
+        numbers = [number for one, number in records.metric_attempts(run_id) if one == key]
+        return metrics_of(records, run_id, key, max(numbers, default=0))
+
+    @property
+    def placement(self) -> Placement | None:
+        """Where its last attempt is or was on a platform with a queue; None for a step that ran elsewhere."""
+        placements = self._placements
+        return placements[-1] if placements else None
+
+    @property
+    def _placements(self) -> list[Placement]:
+        return placements_of(self._store.records.job_events(self.run_id, self.key)).get(self.key, [])
 
     @property
     def failure(self) -> Failure | None:
@@ -163,6 +190,14 @@ class Step:
     def load(self) -> Any:
         """The value of its only result; for a fan-out, the list of its elements' values."""
         return self.output.load()
+
+    # The cache
+
+    def why(self, against: str | None = None) -> StepReason:
+        """Why it ran or was cached, compared with the newest earlier result, or with that of the run `against`."""
+        from stoker.client.why import why
+
+        return why(self._store, self.run_id, self.key, against=against or "")
 
     # The elements of a fan-out
 
@@ -260,10 +295,16 @@ class Step:
             "count": self.count,
             "usage": self.usage.as_dict(),
         }
+        if self.damage:
+            document["damage"] = self.damage
         if self.index is not None:
             document.update(parent=self.parent, index=self.index)
         if details:
-            document["attempts"] = [attempt.as_dict() for attempt in self.attempts]
+            placements = {placement.attempt: placement.as_dict() for placement in self._placements}
+            document["placement"] = placements[max(placements)] if placements else None
+            document["attempts"] = [
+                {**attempt.as_dict(), "placement": placements.get(attempt.number)} for attempt in self.attempts
+            ]
             document["outputs"] = {name: output.as_dict() for name, output in self.outputs.items()}
             if self.count is not None:
                 document["elements"] = [element.as_dict(details=False) for element in self]

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any, ClassVar, Final, Iterable, Mapping, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, Iterable, Iterator, Mapping, Protocol
 
-import attrs
-
+from stoker.core.chiptable import LINES, SOURCES
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.plugins import Registry
 from stoker.core.units import count as whole_number
 from stoker.core.units import size_text
+from stoker.core.values import frozen
+from stoker.core.words import bounded, shown
 
 ALIASES: Final[Mapping[str, str]] = {"mps": "apple", "aws": "neuron", "google": "tpu", "habana": "gaudi"}
 """Other names of vendors, also those in documents of earlier versions → the name."""
@@ -23,142 +24,14 @@ _MAKERS: Final[Mapping[str, str]] = {"gaudi": "intel"}
 GROUP: Final = "stoker.vendors"
 """The group of entry points by which other distributions bring vendors with their chips."""
 GB: Final = 10**9
-
-# MIG profiles: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html. Drivers name the
-# slices of one chip differently where its usable memory differs (B200, GB200): both spellings are kept.
-_A100_40 = "1g.5gb 1g.10gb 2g.10gb 3g.20gb 4g.20gb 7g.40gb"
-_80 = "1g.10gb 1g.20gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb"
-_94 = "1g.12gb 1g.24gb 2g.24gb 3g.47gb 4g.47gb 7g.94gb"
-_96 = "1g.12gb 1g.24gb 2g.24gb 3g.48gb 4g.48gb 7g.96gb"
-_141 = "1g.18gb 1g.35gb 2g.35gb 3g.71gb 4g.71gb 7g.141gb"
-_144 = "1g.18gb 1g.36gb 2g.36gb 3g.72gb 4g.72gb 7g.144gb"
-_180 = "1g.23gb 1g.45gb 2g.45gb 3g.90gb 4g.90gb 7g.180gb"
-_186 = "1g.23gb 1g.47gb 2g.47gb 3g.93gb 4g.93gb 7g.186gb"
-_269 = "1g.34gb 1g.67gb 2g.67gb 3g.135gb 4g.135gb 7g.269gb"
-
-
-class _Line(NamedTuple):
-    """What one vendor makes."""
-
-    title: str
-    """The vendor, for a person."""
-    chips: Mapping[str, tuple[tuple[int, ...], str, str]]
-    """name → sizes of memory in GB as sold (smallest first), other spellings, MIG profiles"""
-
-
-# NVIDIA and AMD names and sizes: vendors' data sheets, checked against gpuhunt's KNOWN_ACCELERATORS and SkyPilot's
-# catalog; other spellings are what NVML, GKE (cloud.google.com/gke-accelerator) and Karpenter call the same chip. TPU
-# and Neuron: memory per chip, https://cloud.google.com/tpu/docs/system-architecture-tpu-vm and
-# https://awsdocs-neuron.readthedocs-hosted.com.
-_LINES: Final[Mapping[str, _Line]] = {
-    "nvidia": _Line(
-        "NVIDIA",
-        {
-            "K80": ((12,), "", ""),
-            "M60": ((8,), "", ""),
-            "P4": ((8,), "", ""),
-            "P40": ((24,), "", ""),
-            "P100": ((16,), "P100-16GB P100-PCIE-16GB P100-SXM2-16GB", ""),
-            "P100-12GB": ((12,), "P100-PCIE-12GB", ""),
-            "V100": ((16,), "V100-16GB V100-SXM2-16GB V100-PCIE-16GB", ""),
-            "V100-32GB": ((32,), "V100-SXM2-32GB V100-PCIE-32GB", ""),
-            "T4": ((16,), "", ""),
-            "T4G": ((16,), "", ""),
-            "RTX2080Ti": ((11,), "", ""),
-            "RTX6000": ((24,), "", ""),
-            "RTX8000": ((48,), "", ""),
-            "A100": ((40,), "A100-40GB A100-SXM4-40GB A100-PCIE-40GB", _A100_40),
-            "A100-80GB": ((80,), "A100-80G A100-SXM4-80GB A100-80GB-PCIe A100-PCIE-80GB", _80),
-            "A30": ((24,), "", "1g.6gb 2g.12gb 4g.24gb"),
-            "A2": ((16,), "", ""),
-            "A10": ((24,), "", ""),
-            "A10G": ((24,), "", ""),
-            "A16": ((16,), "", ""),
-            "A40": ((48,), "", ""),
-            "A4000": ((16,), "RTXA4000", ""),
-            "A4500": ((20,), "RTXA4500", ""),
-            "A5000": ((24,), "RTXA5000", ""),
-            "A6000": ((48,), "RTXA6000", ""),
-            "RTX3090": ((24,), "", ""),
-            "L4": ((24,), "", ""),
-            "L40": ((48,), "", ""),
-            "L40S": ((48,), "", ""),
-            "RTX4090": ((24,), "", ""),
-            "RTX6000-Ada": ((48,), "RTX6000-Ada-Generation", ""),
-            "H100": ((80,), "H100-80GB H100-SXM H100-SXM5-80GB H100-NVLINK-80GB H100-80GB-HBM3", _80),
-            "H100-MEGA": ((80,), "H100-MEGA-80GB", _80),
-            "H100-PCIe": ((80,), "H100-PCIE-80GB", _80),
-            "H100-NVL": ((94,), "", _94),
-            "H200": ((141,), "H200-SXM H200-141GB", _141),
-            "H200-NVL": ((141,), "", _141),
-            "GH200": ((96, 144), "GH200-480GB GH200-144G-HBM3e", f"{_96} {_144}"),
-            "B200": ((180, 192), "", f"{_180} {_186}"),
-            "GB200": ((186, 192), "", f"{_186} {_180}"),
-            "B300": ((270, 288), "B300-SXM6-AC", _269),
-            "GB300": ((270, 288), "", _269),
-            "RTX5090": ((32,), "", ""),
-            "RTXPRO4500": ((32,), "RTX-PRO-4500-Blackwell", ""),
-            "RTXPRO6000": (
-                (96,),
-                "RTX-PRO-6000-Blackwell-Server-Edition RTX-PRO-6000-Blackwell-Workstation-Edition RTX-PRO-Server-6000",
-                "1g.24gb 2g.48gb 4g.96gb",
-            ),
-            "GB10": ((128,), "DGX-Spark", ""),
-        },
-    ),
-    "amd": _Line(
-        "AMD",
-        {
-            "MI100": ((32,), "", ""),
-            "MI210": ((64,), "", ""),
-            "MI250": ((128,), "", ""),
-            "MI250X": ((128,), "", ""),
-            "MI300A": ((128,), "", ""),
-            "MI300X": ((192,), "", ""),
-            "MI308X": ((192,), "", ""),
-            "MI325X": ((256,), "", ""),
-            "MI350X": ((288,), "", ""),
-            "MI355X": ((288,), "", ""),
-            "RadeonProV520": ((8,), "", ""),
-            "RX7900XTX": ((24,), "", ""),
-            "RX9070XT": ((16,), "", ""),
-        },
-    ),
-    "intel": _Line("Intel", {}),
-    "gaudi": _Line(
-        "Intel Gaudi",
-        {
-            "Gaudi": ((32,), "", ""),
-            "Gaudi2": ((96,), "", ""),
-            "Gaudi3": ((128,), "", ""),
-        },
-    ),
-    "neuron": _Line(
-        "AWS Neuron",
-        {
-            "inferentia": ((8,), "inf1", ""),
-            "inferentia2": ((32,), "inf2", ""),
-            "trainium": ((32,), "trn1", ""),
-            "trainium2": ((96,), "trn2", ""),
-        },
-    ),
-    "tpu": _Line(
-        "Google TPU",
-        {
-            "tpu-v2": ((16,), "", ""),
-            "tpu-v3": ((32,), "", ""),
-            "tpu-v4": ((32,), "tpu-v4-podslice", ""),
-            "tpu-v5e": ((16,), "v5litepod tpu-v5litepod tpu-v5-lite-podslice", ""),
-            "tpu-v5p": ((95,), "tpu-v5p-slice", ""),
-            "tpu-v6e": ((32,), "tpu-v6e-slice trillium", ""),
-            "tpu-v7x": ((192,), "tpu7x ironwood", ""),
-        },
-    ),
-    "apple": _Line("Apple", {}),
-}
-VENDORS: Final[Mapping[str, str]] = {name: line.title for name, line in _LINES.items()}
+VENDORS: Final[Mapping[str, str]] = {name: line.title for name, line in LINES.items()}
 """Names of vendors, the keys of `vendors.registry`, with the words for a person. Other distributions add their own."""
 _PREFIXES = ("nvidia", "tesla", "geforce", "quadro", "amd", "instinct")
+_SUFFIXES = ("vws", "shared")
+"""What Google's platforms add for a licence of virtual workstations, and GPU feature discovery where containers share a
+GPU by time: https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md."""
+# GPU feature discovery's label nvidia.com/gpu.product where all slices of a machine are the same.
+_LABEL_OF_SLICE = re.compile(r"(?P<name>.+?)-MIG-(?P<slice>\d+g\.\d+gb[\w.+-]*?)(?P<shared>-SHARED)?", re.IGNORECASE)
 _TEXT = re.compile(r"(?P<name>[^:/]+)(?:/(?P<slice>[^:/]*))?(?::(?P<count>.*))?")
 _TURNED = re.compile(r"(\d+)\s*[xX*]\s*(.+)")
 # A TPU type's number counts cores for v2-v5p and chips for v5litepod and v6e; asked as a count, it is always chips.
@@ -166,7 +39,7 @@ _TPU_TYPE = re.compile(r"(?:tpu-?)?(v\d+(?:litepod|e|p|x)?)-(\d+)", re.IGNORECAS
 _TPU_CORES = ("v2", "v3", "v4", "v5p")
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Model:
     """A model of accelerator."""
 
@@ -180,13 +53,15 @@ class Model:
     """Profiles of the slices that it can be cut into ("1g.10gb")."""
     spellings: tuple[str, ...] = ()
     """Other names for it."""
+    source: str = ""
+    """The page that gives its memory; empty for a model of another distribution that names none."""
 
     def is_by(self, vendor: str) -> bool:
         """Whether a vendor makes it; Intel makes Gaudi."""
         return vendor in (self.vendor, _MAKERS.get(self.vendor))
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Accelerator:
     """So many accelerators of one model."""
 
@@ -200,17 +75,29 @@ class Accelerator:
     @classmethod
     def parse(cls, text: str) -> Accelerator:
         """The value of "H100:8" and its like; unknown names, slices and counts are a `SettingsError`."""
-        match = _TEXT.fullmatch(str(text).strip())
+        written: object = text
+        match = _TEXT.fullmatch(written.strip()) if isinstance(written, str) else None
         if match is None:
-            raise SettingsError(f"{text!r} is not an accelerator", fix='write a name and a count, such as "H100:8"')
-        kind = model(match["name"], text)
+            raise SettingsError(
+                f"{shown(text)} is not an accelerator", fix='write a name and a count, such as "H100:8"'
+            )
+        name, profile = match["name"], match["slice"]
+        label = _LABEL_OF_SLICE.fullmatch(name.strip()) if profile is None else None
+        if label is not None:
+            name, profile = label["name"], label["slice"]
+        kind = model(name, text)
+        if label["shared"] if label is not None else _is_shared(name):
+            raise SettingsError(
+                f"{shown(text)} is the label of a GPU that containers share",
+                fix=f'write accelerators="{kind.name}", and gpu_memory="…", share=True for a part of it',
+            )
         count = match["count"]
         try:
             amount = None if count is None else whole_number(count.strip(), least=1)
         except SettingsError as error:
-            message = f"{text!r} asks for {count!r} accelerators: {error.message}"
+            message = f"{shown(text)} asks for {shown(count)} accelerators: {error.message}"
             raise SettingsError(message, fix=f'write a count, such as "{kind.name}:2"') from None
-        return cls(name=kind.name, count=amount, slice=_slice(match["slice"], kind, text))
+        return cls(name=kind.name, count=amount, slice=_slice(profile, kind, text))
 
     def __str__(self) -> str:
         name = f"{self.name}/{self.slice}" if self.slice else self.name
@@ -229,38 +116,63 @@ class Accelerator:
         return self.model.memory[-1]
 
 
-MODELS: Final[Mapping[str, Model]] = {
-    name: Model(
-        name=name,
-        vendor=vendor,
-        memory=tuple(amount * GB for amount in memory),
-        slices=tuple(slices.split()),
-        spellings=tuple(spellings.split()),
-    )
-    for vendor, line in _LINES.items()
-    for name, (memory, spellings, slices) in line.chips.items()
-}
+class Catalog(Mapping[str, Model]):
+    """The models of `core.chiptable` by name; each is made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._vendors = {name: vendor for vendor, line in LINES.items() for name in line.chips}
+        self._made: dict[str, Model] = {}
+
+    def __getitem__(self, name: str) -> Model:
+        if name not in self._made:
+            vendor = self._vendors[name]
+            memory, spellings, slices, source = LINES[vendor].chips[name]
+            self._made[name] = Model(
+                name=name,
+                vendor=vendor,
+                memory=tuple(amount * GB for amount in memory),
+                slices=tuple(slices.split()),
+                spellings=tuple(spellings.split()),
+                source=SOURCES[source],
+            )
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._vendors
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._vendors)
+
+    def __len__(self) -> int:
+        return len(self._vendors)
+
+
+MODELS: Final[Mapping[str, Model]] = Catalog()
 
 
 def model(name: str, text: str = "") -> Model:
     """The model called `name` in any of its spellings; `text` is what the person wrote around it."""
-    plain = _plain(name)
-    if plain in _SPELLINGS:
-        return MODELS[_SPELLINGS[plain]]
+    if name in MODELS:
+        return MODELS[name]
+    plain, spellings = _plain(name), _spellings()
+    if plain in spellings:
+        return MODELS[spellings[plain]]
     others = _of_other_distributions()
     if plain in others:
         return others[plain]
     written = text or name
     turned = _TURNED.fullmatch(written.strip())
-    if turned is not None and _plain(turned[2]) in _SPELLINGS:
-        raise SettingsError(f"{written!r} is not an accelerator", fix=f'write "{turned[2]}:{turned[1]}"')
+    if turned is not None and _plain(turned[2]) in spellings:
+        raise SettingsError(f"{shown(written)} is not an accelerator", fix=f'write "{turned[2]}:{turned[1]}"')
     tpu = _TPU_TYPE.fullmatch(name.strip())
-    if tpu is not None and _plain(tpu[1]) in _SPELLINGS:
+    if tpu is not None and _plain(tpu[1]) in spellings:
         chips = max(1, int(tpu[2]) // 2) if tpu[1].lower() in _TPU_CORES else int(tpu[2])
         counts = "cores" if tpu[1].lower() in _TPU_CORES else "chips"
-        kind = _SPELLINGS[_plain(tpu[1])]
-        raise SettingsError(f"{written!r} is a TPU type, whose number counts {counts}", fix=f'write "{kind}:{chips}"')
-    raise SettingsError(f"there is no accelerator called '{name.strip()}'{nearest(name, model_names())}")
+        kind = spellings[_plain(tpu[1])]
+        raise SettingsError(
+            f"{shown(written)} is a TPU type, whose number counts {counts}", fix=f'write "{kind}:{chips}"'
+        )
+    raise SettingsError(f"there is no accelerator called '{bounded(name.strip(), 100)}'{nearest(name, model_names())}")
 
 
 def model_names() -> tuple[str, ...]:
@@ -283,9 +195,9 @@ def parse_all(value: str | Accelerator | Mapping[str, Any] | Iterable[str | Acce
     if isinstance(value, (str, Accelerator)):
         value = [value]
     elif isinstance(value, Mapping):
-        value = [f"{name}:{amount}" for name, amount in value.items()]
+        value = [f"{name}:{amount if isinstance(amount, str) else shown(amount)}" for name, amount in value.items()]
     elif not isinstance(value, Iterable):
-        raise SettingsError(f"{value!r} is not an accelerator", fix='write a name and a count, such as "H100:8"')
+        raise SettingsError(f"{shown(value)} is not an accelerator", fix='write a name and a count, such as "H100:8"')
     parsed = tuple(item if isinstance(item, Accelerator) else Accelerator.parse(item) for item in value)
     if not parsed:
         raise SettingsError("the list of accelerators is empty", fix="leave it out to ask for none")
@@ -293,23 +205,25 @@ def parse_all(value: str | Accelerator | Mapping[str, Any] | Iterable[str | Acce
 
 
 def _plain(name: str) -> str:
-    plain = re.sub(r"[\s_-]", "", name.lower())
+    plain = re.sub(r"[\s()_-]", "", name.lower())
     for prefix in _PREFIXES:
         plain = plain.removeprefix(prefix)
+    for suffix in _SUFFIXES:
+        plain = plain.removesuffix(suffix)
     return plain
 
 
-def _spellings() -> dict[str, str]:
+@functools.cache
+def _spellings() -> Mapping[str, str]:
+    """Spelling, in plain form → the name; read when a name is first written in another way than the table's."""
     names: dict[str, str] = {}
-    for one in MODELS.values():
-        for spelling in (one.name, *one.spellings):
-            names[_plain(spelling)] = one.name
-        if one.name.startswith("tpu-"):
-            names[one.name.removeprefix("tpu-")] = one.name
+    for line in LINES.values():
+        for name, (_, spellings, _, _) in line.chips.items():
+            for spelling in (name, *spellings.split()):
+                names[_plain(spelling)] = name
+            if name.startswith("tpu-"):
+                names[name.removeprefix("tpu-")] = name
     return names
-
-
-_SPELLINGS: Final = _spellings()
 
 
 class _WithChips(Protocol):
@@ -332,14 +246,18 @@ def _of_other_distributions() -> Mapping[str, Model]:
     }
 
 
+def _is_shared(name: str) -> bool:
+    return name.strip().lower().endswith("-shared")
+
+
 def _slice(profile: str | None, kind: Model, text: str) -> str:
     if profile is None:
         return ""
     if not kind.slices:
         raise SettingsError(f"{text!r} asks for a slice, and {kind.name} cannot be sliced", fix=f'write "{kind.name}"')
     plain = profile.strip().lower().removeprefix("mig-")
-    # "+me" is the one slice of a chip that has its media engines.
-    if plain.removesuffix("+me") not in kind.slices:
+    # "+me", "+me.all", "-me" and "+gfx" say which of the chip's media and graphics engines the slice has.
+    if re.sub(r"(?:[+-]me(?:\.all)?|\+gfx)$", "", plain) not in kind.slices:
         raise SettingsError(
             f"{kind.name} with {size_text(kind.memory[-1])} has no slice '{profile}'{nearest(plain, kind.slices)}"
         )

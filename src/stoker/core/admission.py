@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-import attrs
-
 from stoker.core.settings import StepSettings
+from stoker.core.values import frozen
 
 DEFAULT_CPUS: Final = 1.0
 """Cores of a step that names none: a machine is then filled but not overrun. A step that must have accelerators takes
 none: there are fewer of them than cores, so that they decide how many such steps run."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Demand:
     """What each node of a step takes."""
 

@@ -6,9 +6,15 @@ The other values' bytes are in `store`, under their digest.
 from __future__ import annotations
 
 import base64
-from typing import Any, Final, Mapping
+import functools
+from typing import Any, Final, Iterable, Mapping
 
 import attrs
+
+from stoker.core.errors import StoreError
+from stoker.core.usercode import is_own_package
+from stoker.core.values import frozen
+from stoker.core.words import shown
 
 INLINE_LIMIT: Final = 4096
 """Bytes up to which a value lives inside the row. A committed row costs 0.016 ms, a file beside it 0.04-0.15 ms more;
@@ -18,7 +24,7 @@ TEXT_SERIALIZERS: Final = frozenset({"json", "str"})
 """Serializers whose bytes are UTF-8, so that their inline form needs no base64 in a JSON message."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class StoredArtifact:
     """The description of a stored value."""
 
@@ -46,17 +52,59 @@ class StoredArtifact:
         return document
 
 
+def content_of(document: Mapping[str, Any]) -> str:
+    """What identifies a value's content in cache keys: the digest of its bytes, where they depend on it alone.
+
+    The serializer's `meta` may have another digest, "content": the bytes of a set follow the process's hash seed. The
+    name of a file or folder is part of its content, since steps can read it.
+    """
+    meta = document.get("m") or {}
+    digest = f"{document['s']}:{meta.get('content') or document['d']}"
+    if document["s"] == "path":
+        digest += f":{meta.get('name', '')}" + (":executable" if meta.get("executable") else "")
+    return digest
+
+
+def names_in(documents: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The "code" and "packages" that the values of JSON forms refer to, sorted; what is empty is left out.
+
+    Code is what serializers noted in `meta`, as "module:name"; packages are those, and what the values' types are from.
+    """
+    code, packages = set[str](), set[str]()
+    for document in documents:
+        meta, kind = document.get("m"), document["t"]
+        if meta:
+            code.update(meta.get("code", ()))
+            packages.update(meta.get("packages", ()))
+            if any(kind.startswith(name.partition(":")[0] + ".") for name in meta.get("code", ())):
+                continue
+        package = _package_of(kind)
+        if package:
+            packages.add(package)
+    if not code and not packages:
+        return {}
+    names = {"code": sorted(code), "packages": sorted(packages)}
+    return {kind: values for kind, values in names.items() if values}
+
+
+@functools.lru_cache(maxsize=4096)
+def _package_of(kind: str) -> str:
+    """The package that a value's type is from; empty where it has no version that counts."""
+    module = kind.partition(".")[0]
+    return "" if is_own_package(module) else module
+
+
 def from_wire(document: Mapping[str, Any]) -> StoredArtifact:
-    """The artifact of a JSON form; keys that a newer version added are ignored."""
-    inline = document.get("i")
-    data: bytes | None = None
-    if inline is not None:
-        data = inline.encode() if document["s"] in TEXT_SERIALIZERS else base64.b64decode(inline)
-    return StoredArtifact(
-        digest=document["d"],
-        serializer=document["s"],
-        type=document["t"],
-        size=document["n"],
-        meta=document.get("m") or {},
-        inline=data,
-    )
+    """The artifact of a JSON form; keys that a newer version added are ignored. A `StoreError` for another form."""
+    try:
+        digest, serializer, kind, size = document["d"], document["s"], document["t"], document["n"]
+        inline, meta = document.get("i"), document.get("m") or {}
+        data: bytes | None = None
+        if inline is not None:
+            data = inline.encode() if serializer in TEXT_SERIALIZERS else base64.b64decode(inline)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise StoreError(f"{shown(document)} describes no stored value: {type(error).__name__}: {error}") from None
+    strings = type(digest) is type(serializer) is type(kind) is str
+    if not (strings and type(size) is int and (type(meta) is dict or isinstance(meta, Mapping))):
+        raise StoreError(f"{shown(document)} describes no stored value: its fields have other types")
+    return StoredArtifact(digest=digest, serializer=serializer, type=kind, size=size, meta=meta, inline=data)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from typing import Any, Final, Iterable, Mapping, Protocol, Sequence
 
 import attrs
@@ -92,6 +93,13 @@ class Image:
         pilimage.save(buffer, format="PNG")
         return cls(buffer.getvalue(), label)
 
+    @classmethod
+    def from_altair(cls, chart: Any, label: str | None = None) -> Image:
+        """A chart of Altair's as PNG; needs the package `vl-convert-python`, which needs no browser."""
+        buffer = io.BytesIO()
+        chart.save(buffer, format="png")
+        return cls(buffer.getvalue(), label)
+
     def document(self) -> Document:
         """It as JSON, the bytes in base64."""
         if not isinstance(self.src, (bytes, bytearray)):
@@ -141,17 +149,82 @@ _TRUNCATED: Final = 5
 """Rows of a DataFrame that are shown unless all are asked for: as many as pandas' own `head`."""
 
 
+@attrs.define
+class ProgressBar:
+    """How far something is: `bar.update(step)`, then `current.card.refresh()`. A card shows the value that it has then.
+
+    `max` is the value at which it is full, `unit` a word behind the values, `metadata` a few words beside the bar.
+    """
+
+    max: float = 100
+    label: str | None = None
+    value: float = 0
+    unit: str | None = None
+    metadata: str | None = None
+
+    def update(self, new_value: float, metadata: str | None = None) -> None:
+        """Set the value, and the words beside the bar where they are given."""
+        self.value = new_value
+        if metadata is not None:
+            self.metadata = metadata
+
+    def document(self) -> Document:
+        """It as JSON."""
+        numbers = []
+        for name, number in (("max", self.max), ("value", self.value)):
+            try:
+                numbers.append(float(number))
+            except (TypeError, ValueError) as error:
+                raise ParameterError(f"ProgressBar: {name}={number!r} is no number", fix="write a number") from error
+            if not math.isfinite(numbers[-1]):
+                raise ParameterError(f"ProgressBar: {name}={number!r} is not finite", fix="write a number")
+        texts = {name: _cut(getattr(self, name) or "") for name in ("label", "unit", "metadata")}
+        return {"kind": "progress", "max": numbers[0], "value": numbers[1], **texts}
+
+
+@attrs.frozen
+class Frame:
+    """HTML of your own on a card, such as an interactive chart, in a frame that reaches nothing outside itself.
+
+    Scripts in it run; it loads nothing from a network, so that it must hold all that it needs. `height` in pixels.
+    """
+
+    html: str = attrs.field(repr=False)
+    label: str | None = None
+    height: int = 480
+
+    @classmethod
+    def from_plotly(cls, figure: Any, label: str | None = None, height: int = 480) -> Frame:
+        """A figure of plotly with its library, about 5 MB."""
+        return cls(figure.to_html(include_plotlyjs=True, full_html=True), label, height)
+
+    def document(self) -> Document:
+        """It as JSON."""
+        text = str(self.html).encode("utf-8", "replace").decode("utf-8")
+        if len(text) > LARGEST:
+            raise ParameterError(
+                f"Frame: {len(text):,} characters are more than a card takes ({LARGEST:,})", fix="show less of it"
+            )
+        height = min(max(int(self.height), 40), 4_000)
+        return {"kind": "frame", "html": text, "label": self.label or "", "height": height}
+
+
+Component = Markdown | Artifact | Image | Table | ProgressBar | Frame
+"""What a card takes."""
+
+
 def document_of(component: Any) -> Document:
     """A component as JSON; what is none is refused."""
-    if not isinstance(component, (Markdown, Artifact, Image, Table)):
+    if not isinstance(component, Component):
         raise ParameterError(
-            f"a card takes no {type(component).__name__}", fix='write Markdown("…"), Artifact(value), Table or Image'
+            f"a card takes no {type(component).__name__}",
+            fix='write Markdown("…"), Artifact(value), Table, Image, Frame or ProgressBar',
         )
     return component.document()
 
 
 def _cell(value: Any) -> Document:
-    if isinstance(value, (Markdown, Artifact, Image, Table)):
+    if isinstance(value, Component):
         return value.document()
     return {"kind": "text", "text": _cut(str(value))}
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import json
 import operator
 import sys
 import types
@@ -24,6 +25,7 @@ import attrs
 
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.units import UNSET
+from stoker.core.words import shown
 
 T = TypeVar("T")
 Decode = Callable[[Any], Any]
@@ -51,6 +53,24 @@ def from_json(cls: type[T], data: Any, *, strict: bool, where: str = "") -> T:
         return typing.cast(T, _decoder(typing.cast(Any, cls), strict)(data))
     except Exception as error:  # whatever the classes' own converters raise
         raise _refusal(error, where) from error
+
+
+def parse_json(data: str | bytes, *, where: str = "") -> Any:
+    """The document of a JSON text; a `SettingsError` for a text that is none, whatever is wrong with it."""
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise SettingsError("it is nested too deeply", where=where) from None
+    except ValueError as error:  # no JSON, no UTF-8, or a number with more digits than Python converts
+        raise SettingsError(f"it is not JSON: {error}", where=where) from None
+
+
+def parse_object(data: str | bytes, *, where: str = "") -> dict[str, Any]:
+    """The object of a JSON text; a `SettingsError` for another document."""
+    document = parse_json(data, where=where)
+    if not isinstance(document, dict):
+        raise SettingsError(f"{shown(document)} is not a JSON object", where=where)
+    return document
 
 
 # Writing
@@ -174,7 +194,7 @@ def _class_decoder(cls: type, strict: bool) -> Decode:
 
     def read(data: Any) -> Any:
         if type(data) is not dict and not isinstance(data, AbstractMapping):
-            raise SettingsError(f"{data!r} is no {cls.__name__}")
+            raise SettingsError(f"{shown(data)} is no {cls.__name__}")
         values = {}
         for key, item in data.items():
             entry = fields.get(key) or field_decoder(key)
@@ -221,7 +241,7 @@ def _exactly(kind: type) -> Decode:
     def read(data: Any) -> Any:
         # Nothing is turned into a text, and "false" not into true.
         if not isinstance(data, accepted) or (isinstance(data, bool) and kind is not bool):
-            raise SettingsError(f"{data!r} is not {_WORDS[kind]}")
+            raise SettingsError(f"{shown(data)} is not {_WORDS[kind]}")
         return kind(data)
 
     return read
@@ -230,7 +250,7 @@ def _exactly(kind: type) -> Decode:
 def _one_of(choices: tuple[Any, ...]) -> Decode:
     def read(data: Any) -> Any:
         if data not in choices:
-            raise SettingsError(f"{data!r} is not one of {', '.join(map(repr, choices))}")
+            raise SettingsError(f"{shown(data)} is not one of {', '.join(map(repr, choices))}")
         return data
 
     return read
@@ -259,7 +279,7 @@ def _items(make: Callable[[list[Any]], Any], argument: Any, strict: bool) -> Dec
 
     def read(data: Any) -> Any:
         if not isinstance(data, (list, tuple)):
-            raise SettingsError(f"{data!r} is not a list")
+            raise SettingsError(f"{shown(data)} is not a list")
         values = []
         for item in data:
             try:
@@ -274,7 +294,7 @@ def _items(make: Callable[[list[Any]], Any], argument: Any, strict: bool) -> Dec
 def _fixed_tuple(decoders: tuple[Decode, ...]) -> Decode:
     def read(data: Any) -> Any:
         if not isinstance(data, (list, tuple)) or len(data) != len(decoders):
-            raise SettingsError(f"{data!r} is not a list of {len(decoders)}")
+            raise SettingsError(f"{shown(data)} is not a list of {len(decoders)}")
         return tuple(decode(item) for decode, item in zip(decoders, data))
 
     return read
@@ -285,7 +305,7 @@ def _mapping(argument: Any, strict: bool) -> Decode:
 
     def read(data: Any) -> Any:
         if type(data) is not dict and not isinstance(data, AbstractMapping):
-            raise SettingsError(f"{data!r} is not a table")
+            raise SettingsError(f"{shown(data)} is not a table")
         if decode is _as_it_is:
             return dict(data)
         values = {}

@@ -13,7 +13,7 @@ import attrs
 
 from stoker.core.accelerators import Accelerator, vendor_name
 from stoker.core.findings import Finding
-from stoker.core.monitoring import WATCHED, AcceleratorPolicy, OnIdle
+from stoker.core.monitoring import WATCHED, AcceleratorPolicy, HealthCheck, OnIdle
 from stoker.core.resources import ResourceSettings
 
 LEASE_VERSION: Final = 1
@@ -45,6 +45,10 @@ class Device:
     """UUIDs of devices that a fast link (NVLink, xGMI) joins it to."""
     simulated: bool = False
     """Whether it is pretended (`STOKER_SIMULATE`)."""
+    fault: str = ""
+    """Of a simulated device: what the gate finds wrong with it; empty for a good one."""
+    weakness: str = ""
+    """Of a simulated device: what only the health check finds wrong with it."""
     exclusive: bool = True
     """False where it cannot be handed out to one process alone (Apple's GPU)."""
 
@@ -87,6 +91,8 @@ class Claim:
     share: bool = False
     vendor: str = ""
     """The vendor of devices that are not named by `choices`; empty for any."""
+    avoid: tuple[str, ...] = ()
+    """UUIDs of devices that it must not get: an attempt failed on them (`engine.places`)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -130,6 +136,8 @@ class Lease:
     simulated: bool = False
     host: str = ""
     """The machine; empty for the driver's own."""
+    node: str = ""
+    """What the platform calls the machine, where that is not `host`."""
     samples: str = ""
     """The file that the monitor writes."""
     interval: float = WATCHED.interval
@@ -139,6 +147,7 @@ class Lease:
     idle_for: float = WATCHED.idle_for
     """Seconds without work after which devices are left idle."""
     on_idle: OnIdle = "warn"
+    health_check: HealthCheck = "off"
     started: float = 0.0
     """Seconds since the epoch."""
     others: tuple[Lease, ...] = ()
@@ -160,6 +169,8 @@ class Entry:
     devices: tuple[str, ...] = ()
     memory: int = 0
     waits: str = ""
+    survivors: tuple[int, ...] = ()
+    """Pids of processes that live although the attempt is over: its devices are in quarantine as long as they do."""
 
 
 class Devices(Protocol):
@@ -183,6 +194,9 @@ class Devices(Protocol):
     def hand_over(self, ticket: str, pid: int) -> bool:
         """Let the lease live as long as another process, such as a container's first one; False if it is not there, or
         cannot be seen from here."""
+
+    def quarantine(self, ticket: str, pids: Sequence[int]) -> None:
+        """Release a ticket whose processes do not end: its devices become free when these have."""
 
     def holds(self, ticket: str) -> bool:
         """Whether a ticket is in the ledger with its devices: also one that another process had asked for."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Iterable, Literal, Mapping
+import shlex
+from typing import Any, ClassVar, Final, Iterable, Literal, Mapping
 
 import attrs
 
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.units import UNSET, parse_flag, parse_mapping, parse_text, parse_texts, strict
+from stoker.core.values import frozen
 
 Installer = Literal["uv", "pip"]
 INSTALLERS: Final[tuple[Installer, ...]] = ("uv", "pip")
@@ -18,9 +20,48 @@ OLDEST: Final = (3, 10)
 _PYTHON: Final = re.compile(r"(\d+)\.(\d+)(\.\d+)?")
 
 
+_EXPORTS: Final[Mapping[str, bool | tuple[str, ...]]] = {
+    "pip_freeze": True,
+    "poetry_export": ("poetry", "export", "--format=requirements.txt", "--without-hashes"),
+}
+"""ZenML's names of the commands that print an environment's packages."""
+_APART: Final = "remove it: the code is not in the image, it travels apart from it, through the artifact store"
+_BRINGS: Final = "remove it: Stoker installs what it needs by itself"
+_INSTEAD: Final[Mapping[str, str]] = {
+    "required_integrations": 'add the packages that the steps import to requirements: ["torch", "wandb"]',
+    "install_stack_requirements": _BRINGS,
+    "install_deployment_requirements": _BRINGS,
+    "disable_automatic_requirements_detection": "remove it: only requirements and pyproject_path are installed",
+    "parent_image_build_config": "write build_config: it is that of the Dockerfile, too",
+    "build_options": 'write build_config={"options": {…}}',
+    "dockerignore": 'write build_config={"dockerignore": "…"}',
+    "python_package_installer_cache_mount": "remove it: builds keep what they download where the engine can",
+    "allow_including_files_in_images": _APART,
+    "allow_download_from_code_repository": _APART,
+    "allow_download_from_artifact_store": _APART,
+    "copy_files": _APART,
+    "source_files": _APART,
+    "copy_global_config": "remove it: there is no global configuration in an image",
+    "required_hub_plugins": "remove it: there is no hub",
+}
+
+
 def parse_requirements(value: str | Iterable[str] | None) -> str | tuple[str, ...] | None:
     """The path of a requirements file, or a list of requirements."""
     return value if isinstance(value, str) and value.strip() else parse_texts(value)
+
+
+def parse_command(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    """A command as words, of a text or a list of words."""
+    return tuple(shlex.split(value)) if isinstance(value, str) else parse_texts(value)
+
+
+def parse_replicated(value: bool | str | Iterable[str] | None) -> bool | tuple[str, ...] | None:
+    """`replicate_local_python_environment`: a flag, a command, or one of ZenML's names of commands."""
+    if value is None or isinstance(value, bool) or value is UNSET:
+        return value
+    known = _EXPORTS.get(str(getattr(value, "value", value)).lower())
+    return parse_command(value) if known is None else known
 
 
 def parse_environment(value: Mapping[str, str | float | None] | None) -> Mapping[str, str | None] | None:
@@ -72,9 +113,12 @@ def parse_python(value: str | None) -> str | None:
 
 
 @strict
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class DockerSettings:
     """The image in which a step runs. What is not given is `UNSET`; `None` takes back what weaker layers say."""
+
+    INSTEAD: ClassVar[Mapping[str, str]] = _INSTEAD
+    """Fields that people know from ZenML, and what to write instead."""
 
     parent_image: str | None = attrs.field(default=UNSET, converter=parse_text)
     """The image to start from; without one, an official one for `accelerator` (`images.parents`)."""
@@ -90,8 +134,12 @@ class DockerSettings:
     """The project whose dependencies are installed."""
     required_extras: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_texts)
     """Extras of that project."""
-    replicate_local_python_environment: bool | None = attrs.field(default=UNSET, converter=parse_flag)
-    """Whether the packages of the driver's environment are installed."""
+    pyproject_export_command: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_command)
+    """The command that prints that project's requirements, as words; "{directory}" is the project's folder."""
+    replicate_local_python_environment: bool | tuple[str, ...] | None = attrs.field(
+        default=UNSET, converter=parse_replicated
+    )
+    """Whether the packages of the driver's environment are installed; or the command that prints them."""
     apt_packages: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_texts)
     """Packages of the distribution."""
     conda_packages: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_texts)

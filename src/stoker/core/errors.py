@@ -6,14 +6,19 @@
     │  ├─ GraphError              steps put together in a way that cannot run
     │  ├─ ParameterError          a pipeline's or step's argument
     │  ├─ SourceError             a function that a worker could not import
+    │  ├─ UntrustedArtifact       another user's value that could run code when it is loaded
     │  └─ NotFound                no such run, step, artifact, stack
     ├─ PreflightError             the plan's findings refuse the run           exit code 3
     ├─ RunFailed                  a step failed                                exit code 1
     ├─ RunCancelled               the run was stopped                       exit code 130
     └─ InfrastructureError        what Stoker depends on failed                 exit code 4
        ├─ StoreError              database or artifacts; also a store of a newer version
+       │  ├─ DamagedArtifact      an artifact's bytes are lost, cut short or changed
+       │  └─ DatabaseUnreachable  the database's server does not answer now; it may later
        ├─ SerializationError      a value that cannot be kept
        ├─ BackendError            a platform refused or vanished
+       │  ├─ Away                 it does not answer now; the call may be repeated
+       │  └─ DiskFull             the disk where its files lie is full
        └─ MissingPackage          an optional package is needed
 
 Knows nothing of how an error is shown: the command line and the notebook do that.
@@ -23,6 +28,8 @@ from __future__ import annotations
 
 from typing import Any, Iterable
 
+from stoker.core.words import bounded
+
 EXIT_SUCCEEDED = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -31,16 +38,25 @@ EXIT_INFRASTRUCTURE = 4
 EXIT_INTERRUPTED = 130
 
 
+_NAME_LIMIT = 100
+"""Characters of a name that is compared with others, which takes the product of their lengths."""
+_PLACE_LIMIT = 1000
+"""Characters of a place or a fix; more is an input that was repeated whole."""
+
+
 class StokerError(Exception):
-    """What happened, where, why, and what to do about it; `str()` is the whole text for a person."""
+    """What happened, where, why, and what to do about it; `str()` is the whole text for a person.
+
+    Each of the three is bounded: an input of megabytes makes no message of megabytes.
+    """
 
     exit_code = EXIT_INFRASTRUCTURE
 
     def __init__(self, message: str, *, where: str = "", fix: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.where = where
-        self.fix = fix
+        self.message = bounded(message)
+        self.where = bounded(where, _PLACE_LIMIT)
+        self.fix = bounded(fix, _PLACE_LIMIT)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
@@ -117,8 +133,26 @@ class InfrastructureError(StokerError):
     """Not the user's code: the store, a platform or a package."""
 
 
+class UntrustedArtifact(UsageError):
+    """A value of another user's store that could run any code when it is loaded."""
+
+
 class StoreError(InfrastructureError):
     """The database or the artifact store cannot be read or written."""
+
+
+class DamagedArtifact(StoreError):
+    """An artifact's bytes are lost, cut short, or not the ones that its digest names; `digest` says which it is."""
+
+    cause = "damaged-input"
+
+    def __init__(self, message: str, *, digest: str, where: str = "", fix: str = "") -> None:
+        super().__init__(message, where=where, fix=fix)
+        self.digest = digest
+
+
+class DatabaseUnreachable(StoreError):
+    """The server of the database does not answer, or closed the connection; nothing is known of the last statement."""
 
 
 class SerializationError(InfrastructureError):
@@ -131,14 +165,31 @@ class BackendError(InfrastructureError):
     """A platform refused a request or no longer answers."""
 
 
+class Away(BackendError):
+    """A platform or another machine does not answer now; the call may be repeated."""
+
+    def __init__(self, message: str, *, where: str = "", fix: str = "", lasting: bool = False) -> None:
+        super().__init__(message, where=where, fix=fix)
+        self.lasting = lasting
+        """Whether it will not answer either until a person changes something, such as a key that is refused."""
+
+
+class DiskFull(BackendError):
+    """The disk where a platform's files lie is full, or a quota on it is used up."""
+
+
 class MissingPackage(InfrastructureError):
     """An optional package is needed; the fix names the extra that brings it."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`", did you mean 'x'?"` for the nearest known name, or the list of known names."""
+def nearest(name: object, known: Iterable[str]) -> str:
+    """`", did you mean 'x'?"` for the nearest known name, or the list of known names.
+
+    What is no text is near to none.
+    """
     import difflib
 
+    name = name[:_NAME_LIMIT] if isinstance(name, str) else ""
     names = sorted(set(known))
     lowered = {candidate.lower(): candidate for candidate in names}
     close = difflib.get_close_matches(name.lower(), lowered, n=2, cutoff=0.6)

@@ -5,15 +5,20 @@ A finding's code never changes its meaning; the documentation explains each code
 
 from __future__ import annotations
 
-from typing import Iterable, Literal
+from typing import Final, Iterable, Literal, Mapping, Sequence
 
 import attrs
 
-Level = Literal["error", "translated", "info"]
-"""`error` stops the run; `translated` says what the platform gets in place of the request's own words."""
+from stoker.core.values import frozen
+
+Level = Literal["error", "warning", "translated", "info"]
+"""`error` stops the run; `warning` stops nothing, and is shown where the run begins as well as in the plan;
+`translated` says what the platform gets in place of the request's own words."""
+_PLACES: Final = 3
+"""Places that a merged finding names."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Finding:
     """What preflight says about one place of a plan."""
 
@@ -37,7 +42,7 @@ class Finding:
         return "\n".join(lines)
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Reporter:
     """Makes the findings about one step."""
 
@@ -58,9 +63,28 @@ class Reporter:
         """The request is honoured, in other words than its own."""
         return Finding(code=code, level="translated", where=self.where, what=what, why=why)
 
+    def warning(self, code: str, what: str, why: str = "", fix: str = "") -> Finding:
+        """What the person who starts the run should know, although nothing stops it."""
+        return Finding(code=code, level="warning", where=self.where, what=what, why=why, fix=fix)
+
     def info(self, code: str, what: str, why: str) -> Finding:
         """A fact that stops nothing."""
         return Finding(code=code, level="info", where=self.where, what=what, why=why)
+
+
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings for a person: what holds for several places stands once, with up to three of them."""
+    places: dict[Finding, list[str]] = {}
+    for finding in findings:
+        named = places.setdefault(attrs.evolve(finding, where=""), [])
+        if finding.where not in named:
+            named.append(finding.where)
+    return [attrs.evolve(finding, where=_places_text(named)) for finding, named in places.items()]
+
+
+def _places_text(places: Sequence[str]) -> str:
+    rest = len(places) - _PLACES
+    return ", ".join(places[:_PLACES]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:
@@ -68,7 +92,12 @@ def errors(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.level == "error"]
 
 
-@attrs.frozen(kw_only=True)
+def warnings(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings that a run shows when it begins."""
+    return [finding for finding in findings if finding.level == "warning"]
+
+
+@frozen(kw_only=True)
 class Check:
     """One line of `stoker doctor`."""
 
@@ -79,3 +108,5 @@ class Check:
     """What is wrong with it; empty if all is well."""
     fix: str = ""
     """How to mend a problem; without one a hint at most."""
+    sets: Mapping[str, str] = attrs.field(factory=dict)
+    """Settings of the stack's part that was probed which would mend it."""

@@ -10,6 +10,8 @@ from typing import Final, Literal, Mapping
 
 import attrs
 
+from stoker.core.values import frozen
+
 StepKind = Literal["linear", "split", "foreach", "parallel", "switch", "end"]
 """What a step's `self.next` does: go on, to several steps, once for each element, to N nodes, or to one of several."""
 
@@ -27,7 +29,7 @@ OWN: Final = frozenset({TRANSITION, ELEMENTS, GANG, CARD})
 """Outputs of a task that Stoker writes, not its user."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class CaughtFailure:
     """The value of `@catch(var=…)`'s attribute: why the step failed. It is true; None there means that it did not fail.
 
@@ -49,7 +51,7 @@ class CaughtFailure:
         return f"{self.type}: {self.message}" if self.type else f"{self.cause}: {self.message}"
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class FlowStep:
     """One step method."""
 
@@ -70,7 +72,7 @@ class FlowStep:
     doc: str = ""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class FlowGraph:
     """All steps of a flow by name, in the order of the class; `start` and `end` are the names of its first and last."""
 

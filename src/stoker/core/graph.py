@@ -11,9 +11,10 @@ import attrs
 
 from stoker.core.errors import GraphError
 from stoker.core.settings import Layer
+from stoker.core.values import frozen
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class StepInput:
     """One parameter of a step's function."""
 
@@ -22,7 +23,7 @@ class StepInput:
     required: bool = True
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class StepOutput:
     """One named result of a step's function."""
 
@@ -30,7 +31,7 @@ class StepOutput:
     type: str = "Any"
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False)
 class StepSpec:
     """A step as its author defined it, once for all its calls."""
 
@@ -49,14 +50,14 @@ class StepSpec:
     """Functions under "on_success" and "on_failure"."""
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False)
 class Constant:
     """A Python value that the pipeline's body handed to a step."""
 
     value: Any
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class FromStep:
     """An output of another node; of a fan-out, all its elements' outputs as a list."""
 
@@ -64,14 +65,14 @@ class FromStep:
     output: str
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False)
 class Many:
     """A list or tuple written in the pipeline's body that holds at least one step's output."""
 
     items: tuple[Binding, ...]
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False)
 class Entries:
     """A dict written in the pipeline's body that holds at least one step's output."""
 
@@ -81,7 +82,7 @@ class Entries:
 Binding = Constant | FromStep | Many | Entries
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False)
 class GraphNode:
     """One call of a step."""
 
@@ -98,7 +99,7 @@ class GraphNode:
     where: str = ""
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False)
 class Graph:
     """A traced pipeline. `layers` are its settings, weakest first; `hooks` are called when the whole run is over."""
 

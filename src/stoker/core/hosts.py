@@ -1,14 +1,14 @@
-"""Another machine as a setting names it: "ssh://me@login:2222", or "ssh://alias" for a host of ~/.ssh/config."""
+"""Another machine as a setting names it: "ssh://me@login:2222", or "ssh://alias" for a host of ~/.ssh/config; and a
+folder there: "ssh://login/scratch/me", or "ssh://login/~/runs" below the home."""
 
 from __future__ import annotations
 
 import re
 from typing import Any, Final
 
-import attrs
-
 from stoker.core.errors import SettingsError
 from stoker.core.units import UNSET
+from stoker.core.values import frozen
 
 _FIX: Final = (
     'write "ssh://login.example.org", "ssh://me@login:2222", or "ssh://alias" for a host of your ~/.ssh/config'
@@ -18,7 +18,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.%:-]*")
 _USER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+\\-]*")
 
 
-@attrs.frozen
+@frozen
 class Address:
     """Where ssh goes; empty and 0 where its own configuration says."""
 
@@ -60,6 +60,25 @@ def ssh_address(text: str) -> Address:
     if not _HOST.fullmatch(host) or (user and not _USER.fullmatch(user)):
         raise SettingsError(f"{text!r} is not the address of a host", fix=_FIX)
     return Address(host, user, port)
+
+
+def is_folder_elsewhere(uri: str) -> bool:
+    """Whether a URI names a folder of another machine, or on a claim of a cluster: no step reaches it by its URI."""
+    return uri.startswith(("ssh://", "pvc://"))
+
+
+def folder_uri(host: str, folder: str) -> str:
+    """The URI of a folder of a host: an absolute path, or one that begins with "~/"."""
+    return f"{host}/{folder.removeprefix('/')}"
+
+
+def folder_elsewhere(uri: str) -> tuple[Address, str]:
+    """The host and the path of "ssh://login/scratch/me" or "ssh://login/~/runs"; `SettingsError` without a path."""
+    host, slash, path = uri.removeprefix("ssh://").partition("/")
+    path = path.strip("/")
+    if not slash or path in ("", "~") or not path.isprintable():
+        raise SettingsError(f"{uri!r} names no folder", fix='write "ssh://login/scratch/me/artifacts"')
+    return ssh_address(f"ssh://{host}"), path if path.startswith("~/") else f"/{path}"
 
 
 def parse_host(value: str | None) -> str | None:

@@ -27,11 +27,17 @@ class ImageFacts:
     python: str = ""
     frameworks: Mapping[str, str] = attrs.field(factory=dict)
     """Distribution → version, with a local part where it is known: `{"torch": "2.4.0+cu124"}`."""
+    distributions: Mapping[str, str] | None = None
+    """All installed Python distributions: canonical name → version; None if nobody read the image's layers."""
     env: Mapping[str, str] = attrs.field(factory=dict)
     """The configuration's environment."""
     labels: Mapping[str, str] = attrs.field(factory=dict)
     rocm: str = ""
     neuron: str = ""
+    libc: str = ""
+    """The C library: "glibc" or "musl", for which most wheels with code for devices are not made."""
+    archs: tuple[str, ...] = ()
+    """The chips for which the image's own framework was built, as frameworks list them ("sm_90", "compute_90")."""
     size: int | None = None
     """Bytes of the compressed layers."""
     entrypoint: tuple[str, ...] = ()

@@ -1,66 +1,22 @@
 """What an image's reference says by itself: its parts, and what well-known families write into their tags. Pure.
 
 A tag is what its publisher says of an image; what the image's configuration says goes before it (`merge_facts`). The
-families, with the page of each:
-
-    pytorch/pytorch:2.4.0-cuda12.4-cudnn9-runtime                      https://hub.docker.com/r/pytorch/pytorch/tags
-    nvidia/cuda:12.4.1-cudnn-devel-ubuntu22.04                         https://hub.docker.com/r/nvidia/cuda
-    nvcr.io/nvidia/pytorch:25.03-py3                                   https://docs.nvidia.com/deeplearning/frameworks
-    ACCOUNT.dkr.ecr.REGION.amazonaws.com/pytorch-training:2.4.0-gpu-py311-cu124-ubuntu22.04-ec2
-                                                                       https://github.com/aws/deep-learning-containers
-    us-docker.pkg.dev/deeplearning-platform-release/gcr.io/pytorch-cu124.2-4.py310
-                                                       https://cloud.google.com/deep-learning-containers/docs/choosing
-    mcr.microsoft.com/aifx/acpt/stable-ubuntu2204-cu124-py310-torch250
-    mcr.microsoft.com/azureml/openmpi4.1.0-cuda11.8-cudnn8-ubuntu22.04     https://github.com/Azure/AzureML-Containers
-    tensorflow/tensorflow:2.17.0-gpu                             https://hub.docker.com/r/tensorflow/tensorflow/tags
-    rocm/pytorch:rocm6.2_ubuntu22.04_py3.10_pytorch_release_2.3.0           https://hub.docker.com/r/rocm/pytorch/tags
-    rayproject/ray:2.44.0-py311-cu124                        https://docs.ray.io/en/latest/ray-overview/installation.html
-    python:3.11-slim, ubuntu, debian, condaforge/miniforge3 and their like: without any accelerator's libraries
+families and the page of each stand in `_FAMILIES`, what a publisher puts into each release in `core.imagetables`.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Callable, Final, Mapping, Sequence
+from typing import Any, Callable, Final, Mapping, NamedTuple, Sequence
 
 import attrs
 
 from stoker.core.imagefacts import ImageFacts
+from stoker.core.imagetables import NGC, NGC_GATE, TEXT_EMBEDDINGS, l4t_release, ngc_archs, ngc_python, vllm_release
 
 HUB: Final = "docker.io"
 MOVING: Final = frozenset({"", "latest", "stable", "nightly", "main", "master", "dev", "devel", "edge", "lts"})
 """Tags that are made to be moved from image to image; none at all stands for "latest"."""
-
-# nvidia's release notes and https://github.com/triton-inference-server/server/blob/main/docs/introduction/compatibility.md
-# give the CUDA of each monthly release of NGC's images.
-_NGC: Final[Mapping[str, str]] = {
-    "26.07": "13.3.0",
-    "26.06": "13.3.0",
-    "26.05": "13.2.1",
-    "26.04": "13.2.1",
-    "26.03": "13.2.0",
-    "26.02": "13.1.1",
-    "26.01": "13.1.1",
-    "25.12": "13.1.0",
-    "25.11": "13.0.2",
-    "25.10": "13.0.2",
-    "25.09": "13.0.1",
-    "25.06": "12.9.1",
-    "25.05": "12.9.0",
-    "25.04": "12.9.0",
-    "25.03": "12.8.1",
-    "25.02": "12.8.0",
-    "25.01": "12.8.0",
-    "24.12": "12.6.3",
-    "24.11": "12.6.3",
-    "24.10": "12.6.2",
-    "24.09": "12.6.1",
-    "24.08": "12.6.0",
-    "24.07": "12.5.1",
-    "24.06": "12.5.0",
-    "24.05": "12.4.1",
-    "24.04": "12.4.1",
-}
 
 # https://www.tensorflow.org/install/source#gpu, the tested build configurations.
 TENSORFLOW_CUDA: Final[Mapping[tuple[int, int], tuple[int, int]]] = {
@@ -156,10 +112,14 @@ def facts_of_name(reference: str) -> ImageFacts:
         return facts
     facts = attrs.evolve(facts, digest=parts.digest)
     text = f"{parts.name}:{parts.tag}" if parts.tag else parts.name
-    for pattern, read in _FAMILIES:
-        match = re.fullmatch(pattern, text)
+    for family in _FAMILIES:
+        match = re.fullmatch(family.pattern, text)
         if match is not None:
-            return attrs.evolve(facts, **read({name: value for name, value in match.groupdict().items() if value}))
+            words = {name: value for name, value in match.groupdict().items() if value is not None}
+            facts = attrs.evolve(facts, **family.read(words))
+            break
+    if is_plain(reference) and not facts.libc:
+        facts = attrs.evolve(facts, libc="musl" if _MUSL.search(text) else "glibc")
     return facts
 
 
@@ -169,15 +129,37 @@ def is_plain(reference: str) -> bool:
     return parts is not None and parts.registry in _MIRRORS and _hub_name(parts) in PLAIN
 
 
+def is_for_arm(reference: str) -> bool:
+    """Whether an image is of a family that is made for x86_64 and for ARM (arm64) under the same names."""
+    parts = parse(reference)
+    return parts is not None and parts.registry in _MIRRORS and _hub_name(parts) in _FOR_ARM
+
+
+def has_no_gate(reference: str) -> bool:
+    """Whether an image is of a family whose configuration has no NVIDIA_REQUIRE_CUDA, since its parent has none."""
+    parts = parse(reference)
+    if parts is None:
+        return False
+    return is_plain(reference) or (parts.name == "pytorch/pytorch" and parts.tag.endswith("-runtime"))
+
+
+def has_known_name(reference: str) -> bool:
+    """Whether the name says what its publisher puts into the image."""
+    parts = parse(reference)
+    text = "" if parts is None else f"{parts.name}:{parts.tag}" if parts.tag else parts.name
+    return any(re.fullmatch(family.pattern, text) for family in _FAMILIES)
+
+
 def merge_facts(facts: ImageFacts | None, reference: str) -> ImageFacts:
     """All facts of an image: those of its configuration, completed by those of its name."""
     words = facts_of_name(reference)
     if facts is None:
         return words
-    frameworks = {**words.frameworks, **facts.frameworks}
+    # What was read of the layers is all that there is.
+    frameworks = facts.frameworks if facts.distributions is not None else {**words.frameworks, **facts.frameworks}
     filled = {
         name: getattr(facts, name) or getattr(words, name)
-        for name in ("digest", "cuda", "cudnn", "python", "rocm", "neuron", "architectures")
+        for name in ("digest", "cuda", "cudnn", "python", "rocm", "neuron", "architectures", "libc", "archs")
     }
     return attrs.evolve(facts, frameworks=frameworks, **filled)
 
@@ -192,6 +174,9 @@ def python_of_tag(digits: str) -> str:
     return digits if "." in digits or len(digits) < 2 else f"{digits[0]}.{digits[1:]}"
 
 
+# The row "Supported architectures" of each repository's page: https://hub.docker.com/_/python.
+_FOR_ARM: Final = frozenset({"alpine", "amazonlinux", "debian", "fedora", "pypy", "python", "rockylinux", "ubuntu"})
+
 # Registries that carry copies of Docker Hub's official images under the same names.
 _MIRRORS: Final = (HUB, "public.ecr.aws", "mirror.gcr.io", "quay.io", "ghcr.io")
 
@@ -200,42 +185,77 @@ def _hub_name(parts: Reference) -> str:
     return parts.repository.removeprefix("docker/").removeprefix("library/")
 
 
+# Alpine's C library: https://wiki.musl-libc.org/projects-using-musl.html. Its images, and those of others on top of it,
+# have the word in their name.
+_MUSL: Final = re.compile(r"alpine")
+
+
 def _torch(words: Mapping[str, str]) -> dict[str, Any]:
     cuda = words["cuda"]
     local = f"+cu{cuda.replace('.', '')}"
-    return {"cuda": cuda, "cudnn": words["cudnn"], "frameworks": {"torch": words["torch"] + local}}
+    return {"cuda": cuda, "cudnn": words["cudnn"], "frameworks": {"torch": words["torch"] + local}, "libc": "glibc"}
 
 
 def _cuda(words: Mapping[str, str]) -> dict[str, Any]:
-    return {name: words[name] for name in ("cuda", "cudnn") if name in words}
+    facts = {name: words[name] for name in ("cuda", "cudnn") if words.get(name)}
+    if "cudnn" in words and not words["cudnn"]:
+        facts["cudnn"] = "9"  # the tags name the number up to 8 and of the first images with 9
+    return facts
 
 
 def _ngc(words: Mapping[str, str]) -> dict[str, Any]:
-    return {"cuda": _NGC.get(words["release"], "")}
+    release = words["release"]
+    row = NGC.get(release)
+    facts: dict[str, Any] = {"cuda": row.cuda if row is not None else "", "libc": "glibc"}
+    facts["env"] = {"NVIDIA_REQUIRE_CUDA": NGC_GATE}
+    if words["repo"] == "pytorch":
+        facts["python"] = ngc_python(release)
+        if "-igpu" in words["rest"]:
+            facts["architectures"] = ("arm64",)  # for Jetson
+        elif row is not None and row.torch:
+            facts["frameworks"] = {"torch": row.torch}
+            facts["archs"] = ngc_archs(release)
+    return facts
 
 
 def _aws(words: Mapping[str, str]) -> dict[str, Any]:
-    framework = words["repo"].partition("-")[0].replace("pytorch", "torch")
-    facts: dict[str, Any] = {"python": python_of_tag(words.get("py", ""))}
-    kind = words["acc"]
+    repository = words["repo"]
+    facts: dict[str, Any] = {"python": python_of_tag(words.get("py", "")), "libc": "glibc"}
+    kind = words.get("acc", "")
     if kind.startswith("neuron"):
         facts["neuron"] = words.get("sdk", "?")
     if "cu" in words:
         facts["cuda"] = cuda_of_tag(words["cu"])
-    if framework in ("torch", "tensorflow"):
-        # AWS builds TensorFlow itself; its PyTorch has a local version only of what its own index serves.
-        local = "+cpu" if framework == "torch" and kind == "cpu" else ""
-        local = f"+cu{words['cu']}" if framework == "torch" and "cu" in words else local
-        facts["frameworks"] = {framework: words["ver"] + local}
+    if repository.endswith("-arm64"):
+        facts["architectures"] = ("arm64",)
+    frameworks: dict[str, str] = {}
+    # AWS builds TensorFlow itself; its PyTorch has a local version only of what its own index serves.
+    cuda_build = f"+cu{words['cu']}" if "cu" in words else ""
+    if "pytorch" in repository:
+        frameworks["torch"] = words["ver"] + ("+cpu" if kind == "cpu" else cuda_build)
+    elif "tensorflow" in repository:
+        frameworks["tensorflow"] = words["ver"] + ("+cpu" if kind == "cpu" else "")
+    elif repository == "vllm":
+        frameworks["vllm"] = words["ver"]
+    if frameworks and "transformers" in words:
+        frameworks["transformers"] = words["transformers"]
+    if frameworks:
+        facts["frameworks"] = frameworks
     return facts
 
 
 def _google(words: Mapping[str, str]) -> dict[str, Any]:
-    facts: dict[str, Any] = {}
+    facts: dict[str, Any] = {"python": python_of_tag(words.get("py", "")), "libc": "glibc"}
+    version = words.get("ver", "").replace("-", ".")
+    suffix = "+cpu" if words["acc"] == "cpu" else ""
     if "cu" in words:
-        facts["cuda"] = cuda_of_tag(words["cu"])
-    if "py" in words:
-        facts["python"] = python_of_tag(words["py"])
+        facts["cuda"], suffix = cuda_of_tag(words["cu"]), f"+cu{words['cu']}"
+    if version and words["framework"] == "pytorch":
+        facts["frameworks"] = {"torch": version + suffix}
+    elif version and words["framework"] in ("tf", "tf2"):
+        facts["frameworks"] = {"tensorflow": version + ("+cpu" if suffix == "+cpu" else "")}
+        if words["acc"] == "gpu":
+            facts["cuda"] = _tensorflow_cuda(version)
     return facts
 
 
@@ -247,22 +267,36 @@ def _acpt(words: Mapping[str, str]) -> dict[str, Any]:
         "cuda": cuda_of_tag(words["cu"]),
         "python": python_of_tag(words["py"]),
         "frameworks": {"torch": release + local},
+        "libc": "glibc",
     }
+
+
+def _curated(words: Mapping[str, str]) -> dict[str, Any]:
+    cuda = words["cuda"]
+    return {"cuda": cuda, "frameworks": {"torch": f"{words['torch']}+cu{cuda.replace('.', '')}"}, "libc": "glibc"}
 
 
 def _tensorflow(words: Mapping[str, str]) -> dict[str, Any]:
     version = words["ver"]
+    if "gpu" not in words:
+        # The tags without it have the package tensorflow-cpu.
+        return {"frameworks": {"tensorflow": f"{version}+cpu"}, "libc": "glibc"}
+    return {"frameworks": {"tensorflow": version}, "cuda": _tensorflow_cuda(version), "libc": "glibc"}
+
+
+def _tensorflow_cuda(version: str) -> str:
     major, minor = (int(part) for part in version.split(".")[:2])
-    cuda = TENSORFLOW_CUDA.get((major, minor)) if "gpu" in words else None
-    return {
-        "frameworks": {"tensorflow": version},
-        "cuda": f"{cuda[0]}.{cuda[1]}" if cuda else "",
-    }
+    cuda = TENSORFLOW_CUDA.get((major, minor))
+    return f"{cuda[0]}.{cuda[1]}" if cuda else ""
 
 
 def _rocm(words: Mapping[str, str]) -> dict[str, Any]:
-    frameworks = {"torch": f"{words['torch']}+rocm{words['rocm']}"} if "torch" in words else {}
-    return {"rocm": words["rocm"], "python": words.get("py", ""), "frameworks": frameworks}
+    frameworks = {}
+    if "torch" in words:
+        frameworks["torch"] = f"{words['torch']}+rocm{words['rocm']}"
+    if "tf" in words:
+        frameworks["tensorflow-rocm"] = words["tf"]
+    return {"rocm": words["rocm"], "python": words.get("py", ""), "frameworks": frameworks, "libc": "glibc"}
 
 
 def _ray(words: Mapping[str, str]) -> dict[str, Any]:
@@ -270,72 +304,223 @@ def _ray(words: Mapping[str, str]) -> dict[str, Any]:
         "cuda": cuda_of_tag(words["cu"]) if "cu" in words else "",
         "python": python_of_tag(words.get("py", "")),
         "frameworks": {"ray": words["ray"]},
+        "libc": "glibc",
+        "architectures": ("arm64",) if "arm" in words else (),
     }
+
+
+def _vllm(words: Mapping[str, str]) -> dict[str, Any]:
+    version = words["ver"]
+    major, minor, patch = (int(part) for part in version.split("."))
+    row = vllm_release((major, minor, patch))
+    frameworks = {"vllm": version}
+    if row is not None:
+        frameworks["torch"] = row.torch
+    return {"cuda": row.cuda if row is not None else "", "frameworks": frameworks, "libc": "glibc"}
+
+
+def _mosaic(words: Mapping[str, str]) -> dict[str, Any]:
+    cuda = cuda_of_tag(words["cu"]) if "cu" in words else ""
+    local = f"+cu{words['cu']}" if "cu" in words else "+cpu"
+    return {
+        "cuda": cuda,
+        "python": words["py"],
+        "frameworks": {"torch": words["torch"] + local},
+        "libc": "glibc",
+    }
+
+
+def _embeddings(words: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "frameworks": {"text-embeddings-inference": words["ver"]},
+        "archs": (TEXT_EMBEDDINGS[words["chip"]],),
+        "architectures": ("amd64",),
+        "libc": "glibc",
+    }
+
+
+def _l4t(words: Mapping[str, str]) -> dict[str, Any]:
+    row = l4t_release(words["l4t"])
+    frameworks = {name: words[word] for name, word in (("torch", "torch"), ("tensorflow", "tf")) if words.get(word)}
+    return {
+        "cuda": row.cuda if row is not None else "",
+        "archs": row.archs if row is not None and frameworks else (),
+        "frameworks": frameworks,
+        "architectures": ("arm64",),
+        "libc": "glibc",
+    }
+
+
+def _cupy(words: Mapping[str, str]) -> dict[str, Any]:
+    return {"frameworks": {"cupy": words["ver"]}, "libc": "glibc"}
+
+
+def _conda(words: Mapping[str, str]) -> dict[str, Any]:
+    return {"python": python_of_tag(words.get("py", ""))}
 
 
 def _python(words: Mapping[str, str]) -> dict[str, Any]:
     return {"python": words.get("py", "")}
 
 
-_FAMILIES: Final[Sequence[tuple[str, Callable[[Mapping[str, str]], dict[str, Any]]]]] = (
-    (
+class _Family(NamedTuple):
+    """Images that one publisher names by one pattern."""
+
+    pattern: str
+    """Of registry, repository and tag."""
+    read: Callable[[Mapping[str, str]], dict[str, Any]]
+    """Fields of `ImageFacts` from the pattern's words."""
+    source: str
+    """Where its tags are described or listed."""
+
+
+_FAMILIES: Final[Sequence[_Family]] = (
+    _Family(
         r"pytorch/pytorch:(?P<torch>\d+\.\d+(?:\.\d+)?)-cuda(?P<cuda>\d+\.\d+)-cudnn(?P<cudnn>\d+)-(?:runtime|devel)",
         _torch,
+        "https://hub.docker.com/r/pytorch/pytorch/tags",
     ),
-    (
+    _Family(
         (
-            r"(?:nvcr\.io/)?nvidia/cuda:(?P<cuda>\d+\.\d+(?:\.\d+)?)(?:-cudnn(?P<cudnn>\d+)?)?"
+            r"(?:nvcr\.io/)?nvidia/cuda:(?P<cuda>\d+\.\d+(?:\.\d+)?)(?:-cudnn(?P<cudnn>\d*))?"
             r"-(?:base|runtime|devel)(?:-[a-z]+[\d.]+)?"
         ),
         _cuda,
+        "https://hub.docker.com/r/nvidia/cuda/tags",
     ),
-    (
+    _Family(
         (
-            r"nvcr\.io/nvidia/(?:pytorch|tensorflow|jax|cuda-dl-base|tritonserver|nemo|pyg|dgl):"
-            r"(?P<release>\d{2}\.\d{2})[\w.-]*"
+            r"nvcr\.io/nvidia/(?P<repo>pytorch|tensorflow|jax|cuda-dl-base|tritonserver|nemo|pyg|dgl|physicsnemo/[\w-]+):"
+            r"(?P<release>\d{2}\.\d{2})(?P<rest>[\w.-]*)"
         ),
         _ngc,
+        "https://docs.nvidia.com/deeplearning/frameworks/support-matrix/",
     ),
-    (
+    _Family(
+        r"nvcr\.io/nvidia/l4t-(?:pytorch|ml):r(?P<l4t>\d+\.\d+(?:\.\d+)?)(?:-pth(?P<torch>\d+\.\d+))?(?:-py3)?",
+        _l4t,
+        "https://catalog.ngc.nvidia.com/orgs/nvidia/containers/l4t-pytorch",
+    ),
+    _Family(
+        r"nvcr\.io/nvidia/l4t-tensorflow:r(?P<l4t>\d+\.\d+(?:\.\d+)?)-tf(?P<tf>\d+\.\d+(?:\.\d+)?)-py3",
+        _l4t,
+        "https://catalog.ngc.nvidia.com/orgs/nvidia/containers/l4t-tensorflow",
+    ),
+    _Family(
+        r"nvcr\.io/nvidia/l4t-(?:base|jetpack):r(?P<l4t>\d+\.\d+(?:\.\d+)?)[\w.-]*",
+        _l4t,
+        "https://catalog.ngc.nvidia.com/orgs/nvidia/containers/l4t-jetpack",
+    ),
+    _Family(
+        r"dustynv/[\w.-]+:(?:[\w.]+-)*?r(?P<l4t>\d+\.\d+(?:\.\d+)?)(?:-[\w.-]+)?",
+        _l4t,
+        "https://github.com/dusty-nv/jetson-containers",
+    ),
+    _Family(
         (
             r"(?:\d{12}\.dkr\.ecr\.[\w-]+\.amazonaws\.com(?:\.cn)?|public\.ecr\.aws/deep-learning-containers)/"
-            r"(?P<repo>[\w-]+):(?P<ver>\d+\.\d+(?:\.\d+)?)(?:-transformers[\d.]+)?-(?P<acc>cpu|gpu|neuronx?)-py(?P<py>\d+)"
-            r"(?:-cu(?P<cu>\d+))?(?:-sdk(?P<sdk>[\d.]+))?(?:-[a-z]+[\d.]+)?(?:-(?:ec2|sagemaker))?(?:-v[\d.-]+)?"
+            r"(?P<repo>[\w-]+):(?P<ver>\d+\.\d+(?:\.\d+)?)(?:-transformers(?P<transformers>[\d.]+))?"
+            r"-(?P<acc>cpu|gpu|neuronx?)-py(?P<py>\d+)(?:-cu(?P<cu>\d+))?(?:-sdk(?P<sdk>[\d.]+))?"
+            r"(?:-[a-z]+[\d.]+)?(?:-(?:ec2|sagemaker))?(?:-v[\d.-]+)?"
         ),
         _aws,
+        "https://github.com/aws/deep-learning-containers/blob/master/available_images.md",
     ),
-    (
+    _Family(
+        (
+            r"(?:\d{12}\.dkr\.ecr\.[\w-]+\.amazonaws\.com(?:\.cn)?|public\.ecr\.aws/deep-learning-containers)/"
+            r"(?P<repo>pytorch|vllm):(?P<ver>\d+\.\d+\.\d+)-(?:cu(?P<cu>\d+)|(?P<acc>cpu))-[a-z]+[\d.]+"
+            r"(?:-(?:ec2|sagemaker))?(?:-v[\d.-]+)?"
+        ),
+        _aws,
+        "https://github.com/aws/deep-learning-containers/blob/master/available_images.md",
+    ),
+    _Family(
         (
             r"(?:gcr\.io/deeplearning-platform-release|(?:us|europe|asia)-docker\.pkg\.dev/"
-            r"deeplearning-platform-release/gcr\.io)/[a-z0-9]+-(?:cpu|gpu|cu(?P<cu>\d+))(?:\.\d+-\d+)?"
-            r"(?:\.py(?P<py>\d+))?(?::[\w.-]+)?"
+            r"deeplearning-platform-release/gcr\.io)/(?P<framework>[a-z0-9]+)-(?P<acc>cpu|gpu|cu(?P<cu>\d+))"
+            r"(?:\.(?P<ver>\d+-\d+))?(?:\.py(?P<py>\d+))?(?::[\w.-]+)?"
         ),
         _google,
+        "https://cloud.google.com/deep-learning-containers/docs/choosing-container",
     ),
-    (
+    _Family(
+        (
+            r"(?:us|europe|asia)-docker\.pkg\.dev/vertex-ai(?:-restricted)?/(?:training|prediction)/"
+            r"(?P<framework>pytorch|tf2?)-(?P<acc>cpu|gpu)\.(?P<ver>\d+-\d+)(?:\.py(?P<py>\d+))?(?::[\w.-]+)?"
+        ),
+        _google,
+        "https://cloud.google.com/vertex-ai/docs/training/pre-built-containers",
+    ),
+    _Family(
         r"mcr\.microsoft\.com/aifx/acpt/\w+-ubuntu\d{4}-cu(?P<cu>\d+)-py(?P<py>\d+)-torch(?P<torch>\d+)(?::[\w.-]+)?",
         _acpt,
+        "https://learn.microsoft.com/en-us/azure/machine-learning/resource-azure-container-for-pytorch",
     ),
-    (
+    _Family(
+        r"mcr\.microsoft\.com/azureml/curated/acpt-pytorch-(?P<torch>\d+\.\d+)-cuda(?P<cuda>\d+\.\d+)(?::[\w.-]+)?",
+        _curated,
+        "https://learn.microsoft.com/en-us/azure/machine-learning/resource-curated-environments",
+    ),
+    _Family(
         (
             r"mcr\.microsoft\.com/azureml/openmpi[\d.]+-(?:cuda(?P<cuda>[\d.]+)-cudnn(?P<cudnn>\d+)-)?ubuntu[\d.]+"
             r"(?::[\w.-]+)?"
         ),
         _cuda,
+        "https://github.com/Azure/AzureML-Containers",
     ),
-    (r"tensorflow/tensorflow:(?P<ver>\d+\.\d+\.\d+)(?P<gpu>-gpu)?(?:-jupyter)?", _tensorflow),
-    (
+    _Family(
+        r"tensorflow/tensorflow:(?P<ver>\d+\.\d+\.\d+)(?P<gpu>-gpu)?(?:-jupyter)?",
+        _tensorflow,
+        "https://hub.docker.com/r/tensorflow/tensorflow/tags",
+    ),
+    _Family(
         (
             r"rocm/pytorch(?:-training|-nightly)?:rocm(?P<rocm>\d+\.\d+(?:\.\d+)?)_ubuntu[\d.]+_py(?P<py>[\d.]+)"
             r"_pytorch_(?:release_)?(?P<torch>\d+\.\d+\.\d+)"
         ),
         _rocm,
+        "https://hub.docker.com/r/rocm/pytorch/tags",
     ),
-    (r"rocm/[\w-]+:(?:rocm)?(?P<rocm>\d+\.\d+(?:\.\d+)?)[\w.-]*", _rocm),
-    (
-        r"rayproject/ray(?:-ml|-llm)?:(?P<ray>\d+\.\d+\.\d+)(?:\.\w+)?(?:-py(?P<py>\d+))?(?:-(?:cu(?P<cu>\d+)|gpu))?",
+    _Family(
+        r"rocm/tensorflow:rocm(?P<rocm>\d+\.\d+(?:\.\d+)?)-py(?P<py>[\d.]+)-tf(?P<tf>\d+\.\d+(?:\.\d+)?)[\w.-]*",
+        _rocm,
+        "https://hub.docker.com/r/rocm/tensorflow/tags",
+    ),
+    _Family(r"rocm/[\w.-]+:(?:rocm)?(?P<rocm>\d+\.\d+(?:\.\d+)?)[\w.-]*", _rocm, "https://hub.docker.com/u/rocm"),
+    _Family(
+        (
+            r"rayproject/ray(?:-ml|-llm)?:(?P<ray>\d+\.\d+\.\d+)(?:\.\w+)?(?:-py(?P<py>\d+))?"
+            r"(?:-(?:cu(?P<cu>\d+)|gpu|cpu))?(?P<arm>-aarch64)?"
+        ),
         _ray,
+        "https://docs.ray.io/en/latest/ray-overview/installation.html",
     ),
-    (r"(?:[\w.]+/(?:docker/)?(?:library/)?)?python:(?P<py>\d+\.\d+(?:\.\d+)?)(?:[a-z]\w*)?(?:-[\w.-]+)?", _python),
+    _Family(r"vllm/vllm-openai:v(?P<ver>\d+\.\d+\.\d+)", _vllm, "https://hub.docker.com/r/vllm/vllm-openai/tags"),
+    _Family(
+        (
+            r"mosaicml/pytorch:(?P<torch>\d+\.\d+\.\d+)_(?:cu(?P<cu>\d+)|cpu)-python(?P<py>\d+\.\d+)"
+            r"-ubuntu[\d.]+(?:-aws)?"
+        ),
+        _mosaic,
+        "https://github.com/mosaicml/composer/tree/main/docker",
+    ),
+    _Family(
+        r"ghcr\.io/huggingface/text-embeddings-inference:(?P<chip>turing-|86-|89-|hopper-|)(?P<ver>\d+\.\d+(?:\.\d+)?)",
+        _embeddings,
+        "https://huggingface.co/docs/text-embeddings-inference/supported_models",
+    ),
+    _Family(r"cupy/cupy:v(?P<ver>\d+\.\d+\.\d+)", _cupy, "https://hub.docker.com/r/cupy/cupy/tags"),
+    _Family(
+        r"(?:continuumio/(?:mini|ana)conda3|condaforge/mini(?:forge|mamba)3|mambaorg/micromamba)(?::[\w.-]+)?",
+        _conda,
+        "https://hub.docker.com/r/condaforge/miniforge3",
+    ),
+    _Family(
+        r"(?:[\w.]+/(?:docker/)?(?:library/)?)?python:(?P<py>\d+\.\d+(?:\.\d+)?)(?:[a-z]\w*)?(?:-[\w.-]+)?",
+        _python,
+        "https://hub.docker.com/_/python",
+    ),
 )
-"""a pattern of registry, repository and tag, and what its words say of the image"""
+"""Families of images; the first whose pattern fits an image's name is asked."""

@@ -15,6 +15,7 @@ from stoker.core import units
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.status import GPU_OOM, HOST_OOM, SHM_TOO_SMALL
 from stoker.core.units import UNSET, size_text, strict
+from stoker.core.values import frozen
 
 if TYPE_CHECKING:
     from stoker.core.resources import ResourceSettings
@@ -59,7 +60,7 @@ def parse_scale_factor(value: float | str) -> float:
 
 
 @strict
-@attrs.frozen
+@frozen
 class Halve:
     """`Halve("batch_size")`: the step's whole-number parameter is halved, `times` times, but not below `least`."""
 
@@ -78,7 +79,7 @@ class Halve:
 
 
 @strict
-@attrs.frozen
+@frozen
 class Scale:
     """`Scale("memory", 2)`: twice as much of a resource that the step asks for."""
 
@@ -97,7 +98,7 @@ class Scale:
 
 
 @strict
-@attrs.frozen
+@frozen
 class Alternative:
     """`Alternative()`: the next entry of the step's `accelerators=[…]`, which are best written from small to large."""
 
@@ -181,7 +182,7 @@ def climbed_after(ladder: Iterable[Rung]) -> frozenset[str]:
     return frozenset(cause for cause, helping in HELPS.items() if cause != SHM_TOO_SMALL or kinds & helping)
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Change:
     """What was changed of a request: a parameter or a resource, its value before and after."""
 

@@ -9,6 +9,7 @@ import attrs
 from stoker.core import units
 from stoker.core.errors import SettingsError
 from stoker.core.units import UNSET, strict
+from stoker.core.values import frozen
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -18,6 +19,9 @@ AcceleratorPolicy = Literal["require", "prefer"]
 
 OnIdle = Literal["warn", "fail", "stop", "ignore"]
 """What happens to a step whose devices stay idle: a warning, a failure at its end, an end at once, or nothing."""
+
+HealthCheck = Literal["off", "quick"]
+"""Whether devices do seconds of work before a run's first step on them, whose results are compared."""
 
 SHORTEST: Final = 0.05
 """Seconds between two samples. NVML's own utilisation is a mean over 1/6 s to 1 s, so that less tells nothing more."""
@@ -52,7 +56,7 @@ def parse_window(value: float | str | timedelta) -> float:
 
 
 @strict
-@attrs.frozen
+@frozen
 class Monitor:
     """`Monitor(0.5)`: a sample of the step's devices every half a second.
 

@@ -14,8 +14,8 @@ class Observer(Protocol):
         """The run has an id and a plan; nothing has been submitted."""
 
     def changed(self, key: str, status: str, facts: Mapping[str, Any]) -> None:
-        """A step's status changed; also "retrying", "waiting" with `message`, "expanded" with `count` (fan-outs), and
-        "leased" with the documents of its `devices`.
+        """A step's status changed; also "retrying", "sent" to a platform's queue, "waiting" with `message`, "expanded"
+        with `count` (fan-outs), and "leased" with the documents of its `devices`.
 
         Facts, where known: `parent` and `index` of an element, `seconds`, `cpu` (seconds), `peak` (bytes), `cause`,
         `message`, `traceback`, `attempt`, `receipt` (in a line), `warning`, `changes` (texts, with "retrying"), `wait`
@@ -24,6 +24,9 @@ class Observer(Protocol):
 
     def wrote(self, key: str, attempt: int, lines: Sequence[LogLine]) -> None:
         """A step wrote lines."""
+
+    def logged(self, key: str, attempt: int, rows: Sequence[Sequence[Any]]) -> None:
+        """A step logged numbers or facts of itself: rows as in `core.metrics`."""
 
     def message(self, text: str) -> None:
         """A line about the run as a whole."""

@@ -13,6 +13,7 @@ import attrs
 from stoker.core.docker import parse_python
 from stoker.core.errors import SettingsError
 from stoker.core.units import UNSET, parse_flag, parse_mapping, parse_text, parse_texts, strict, value_or
+from stoker.core.values import frozen
 
 Kind = Literal["local", "pypi", "conda", "uv"]
 KINDS: Final[tuple[Kind, ...]] = ("local", "pypi", "conda", "uv")
@@ -29,7 +30,7 @@ _CONDA_NAME: Final = re.compile(r"(?:[A-Za-z0-9_./-]+::)?[A-Za-z0-9_][A-Za-z0-9.
 _CONDA_VERSION: Final = re.compile(r"[A-Za-z0-9.*+!_=<>|,~-]*")
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Interpreter:
     """An environment's Python, as processes are started in it: its program, `sys.path`, and variables."""
 
@@ -83,7 +84,7 @@ def parse_index_urls(value: Iterable[str] | None) -> tuple[str, ...] | None:
 
 
 @strict
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class PackageSettings:
     """The Python packages that a step needs. A field that is not given is `UNSET`; `None` takes back what weaker layers
     say, also of a single package."""

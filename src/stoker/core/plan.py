@@ -5,7 +5,7 @@ A `Plan` is stored with its run, so that `stoker resume` does not trace again. `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Mapping, Sequence
 
 import attrs
 
@@ -15,17 +15,24 @@ from stoker.core.protocol import HookFacts, StepResult, WorkerEvent
 from stoker.core.settings import PipelineSettings, StepSettings
 from stoker.core.source import FunctionSource
 from stoker.core.status import JobState
+from stoker.core.values import frozen
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
+    from stoker.core.proof import Proof
+
+OFFLINE: Final = "STOKER_OFFLINE"
+"""With this variable a plan asks no package index, and no registry but those on this machine."""
+
 
 PLAN_VERSION = 1
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class StepPlan:
     """One node with every setting resolved."""
 
+    LATE: ClassVar = {"Proof": "stoker.core.proof"}
     key: str
     name: str
     source: FunctionSource
@@ -40,6 +47,10 @@ class StepPlan:
     """The name under which the run has its backend."""
     code: str
     """The digest of the step's code, for the cache."""
+    packages: tuple[str, ...] = ()
+    """The packages that its code names, whose versions are part of the cache key."""
+    lookups: tuple[str, ...] = ()
+    """`file:line` of each place where its code finds other code by a name that is known only when it runs."""
     mapped: tuple[str, ...] = ()
     """The inputs that are iterated over; with any, the step is a fan-out."""
     after: tuple[str, ...] = ()
@@ -55,11 +66,68 @@ class StepPlan:
     origins: Mapping[str, str] = attrs.field(factory=dict)
     """Setting → the layer that it comes from."""
     image: str = ""
-    """The reference of the image in which it runs, by digest where that is known; empty without a container."""
+    """The reference of the image in which it runs, by digest where that is known, or the definition of which its node
+    builds it (`images.definition`); empty without a container."""
+    lock: str = ""
+    """The digest of the lock of what its image installs, in the plan's `locks`; empty without one."""
     environment: str = ""
     """The Python environment of its own that it gets on this machine; empty for the driver's."""
     runner: str = ""
     """What runs a task of the function, as "module:attribute"; empty where it is called with its inputs."""
+    proof: Proof | None = None
+    """Whether it can use its accelerators, as far as that is known before the run; None for a step that asks for
+    none."""
+    shares_checkpoints: bool = False
+    """Whether it may load checkpoints of other runs' steps, as a flow's step with `@checkpoint`."""
+
+
+def uses_cache(step: StepPlan) -> bool:
+    """Whether the step's result is taken from the cache and kept in it.
+
+    With `cache="strict"` it is not if the step's code looks up other code by name, which no key can know but its own
+    `cache_key`.
+    """
+    return step.settings.cache is not False and not (
+        step.settings.cache == "strict" and step.lookups and step.settings.cache_key is None
+    )
+
+
+def source_keys(tree: Mapping[str, Any]) -> list[str]:
+    """The keys of the steps whose outputs a tree of inputs (`StepPlan.inputs`) names, in its order."""
+    if "step" in tree:
+        return [str(tree["step"])]
+    branches = tree["list"] if "list" in tree else tree["dict"].values() if "dict" in tree else ()
+    return [key for branch in branches for key in source_keys(branch)]
+
+
+def steps_of(backend: str, steps: Sequence[StepPlan]) -> list[StepPlan]:
+    """The steps of one backend, from all in their order; each is also `after` those that it depends on through steps of
+    other backends, which that backend does not know."""
+    backends = {step.key: step.backend for step in steps}
+    sources: dict[str, list[str]] = {}
+    """Step → the steps of the backend on which it depends, directly or through others'."""
+    own = []
+    for step in steps:
+        named = dict.fromkeys([*step.after, *(key for tree in step.inputs.values() for key in source_keys(tree))])
+        direct = [key for key in named if backends.get(key) == backend]
+        through = [key for other in named if other not in direct for key in sources.get(other, ())]
+        sources[step.key] = [*dict.fromkeys([*direct, *through])]
+        if step.backend == backend:
+            more = [key for key in dict.fromkeys(through) if key not in named]
+            own.append(attrs.evolve(step, after=(*step.after, *more)) if more else step)
+    return own
+
+
+def lookup_text(step: StepPlan) -> str:
+    """Where the step's code looks up other code by a name that is known only when it runs; empty if that is nowhere."""
+    if not step.lookups or step.settings.cache_key is not None:
+        return ""
+    return f"it looks up code by name at {places_text(step.lookups)}"
+
+
+def places_text(places: Sequence[str]) -> str:
+    """The first three of some places, and how many more there are."""
+    return ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
 
 
 def reporter_of(step: StepPlan) -> Reporter:
@@ -67,21 +135,33 @@ def reporter_of(step: StepPlan) -> Reporter:
     return Reporter(where=f"{step.where} step '{step.name}'", step=step.name)
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
+class RunOrigin:
+    """The run that another run repeats."""
+
+    run: str
+    """Its id."""
+    reuse: bool = False
+    """Whether results of its finished steps are taken by reference."""
+    start: str = ""
+    """The step that runs again, with everything after it; empty where only what the origin did not finish runs."""
+
+
+@frozen(kw_only=True)
 class Plan:
     """A pipeline ready to run."""
 
     pipeline: str
     steps: tuple[StepPlan, ...]
     parameters: Mapping[str, Any]
-    """The artifacts of the arguments of its call."""
+    """The artifacts of the arguments of its call; those that cannot be saved are left out, unless it is dynamic."""
     failure_mode: Literal["fail_fast", "continue"]
     stack: str
     settings: PipelineSettings = attrs.field(factory=PipelineSettings)
     """Those of the run as a whole; a resumed run keeps them."""
     where: str = ""
     source: FunctionSource | None = None
-    """Where a later session finds the pipeline."""
+    """Where a later session finds the pipeline; None where no file has it by a name."""
     dynamic: bool = False
     hooks: Mapping[str, FunctionSource] = attrs.field(factory=dict)
     """The pipeline's own, under "on_success" and "on_failure"."""
@@ -90,10 +170,18 @@ class Plan:
     """The digest of the user's code in the artifact store, where steps run in images."""
     program: Mapping[str, Any] = attrs.field(factory=dict)
     """What a later session needs beside `source` to make the program again, from the first one's command line."""
+    request: Mapping[str, Any] = attrs.field(factory=dict)
+    """What the command line asked of the run (`core.request.RunRequest.document`)."""
+    files: Mapping[str, str] = attrs.field(factory=dict)
+    """The files of the user's own that the program had imported: path → digest of its text in the database."""
+    origin: RunOrigin | None = None
+    """The run that this one repeats; None for a run of its own."""
+    locks: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    """The packages of the steps' images: the documents of `core.lock.Lock` by the digest of what was resolved."""
     version: int = PLAN_VERSION
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Job:
     """One attempt of one step, or the call of a hook, in the form that a backend receives."""
 
@@ -113,9 +201,15 @@ class Job:
     """Whether others may wait behind it at its worker, which then marks where its output ends."""
     behind: bool = False
     """Whether it waits behind a marked one at a busy worker."""
+    secrets: Mapping[str, str] = attrs.field(factory=dict, repr=False, eq=False)
+    """The values of the secrets that it refers to, by reference; never written down."""
+    pipeline: str = ""
+    """The name of the pipeline, for people who look at the platform."""
+    avoid: tuple[str, ...] = ()
+    """Nodes, or UUIDs of devices, where it must not run: attempts of this run found them faulty."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Code:
     """The code that is sent along with images."""
 
@@ -127,7 +221,7 @@ class Code:
     """A folder with Stoker's worker, for images that lack it."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Site:
     """Where a run's workers find the artifact store, scratch space and the user's modules."""
 
@@ -135,6 +229,8 @@ class Site:
     """The address of the artifact store."""
     scratch: str
     """A folder for files that only this run needs."""
+    metrics: str = ""
+    """The folder in which steps on this machine log of themselves."""
     path: tuple[str, ...] = ()
     """`sys.path` of the user's modules."""
     folder: str = "."
@@ -142,6 +238,8 @@ class Site:
     sources: tuple[FunctionSource, ...] = ()
     preload: tuple[str, ...] = ()
     """Packages that the user's modules import and that need no device to be chosen."""
+    worker_imports: tuple[str, ...] = ()
+    """Modules of Stoker's that the user's modules import."""
     checkpoints: str = ""
     """The folder below which each step has its own (`store.checkpoints`); empty without checkpoints."""
     package: str = ""
@@ -153,9 +251,13 @@ class Site:
     """A folder with Stoker's worker, for images that lack it."""
     simulate: str = ""
     """The accelerators to simulate; empty for real ones."""
+    registry: str = ""
+    """The stack's container registry, such as "ghcr.io/team", for images that are built; empty without one."""
+    imports: str = ""
+    """The file that says what steps with a process of their own import; empty for none."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class LogLine:
     """One line that a step wrote: seconds since the epoch, "stdout" or "stderr", its text without the newline.
 
@@ -168,7 +270,7 @@ class LogLine:
     rank: int | None = None
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class JobUsage:
     """What a job used; None where it was not measured."""
 
@@ -176,10 +278,12 @@ class JobUsage:
     cpu: float | None = None
     """Seconds."""
     peak: int | None = None
-    """Bytes of memory."""
+    """Bytes of memory: the peak of all processes of the job together; of several nodes, the sum of their peaks."""
+    ranks: Mapping[str, int] = attrs.field(factory=dict)
+    """Of a distributed step: the peak of each rank with what it started, in bytes, by the rank's number."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class JobStatus:
     """A job's state, with what happened since the last poll."""
 
@@ -205,7 +309,7 @@ class JobStatus:
     """Events to record."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Capacity:
     """What a backend can run at once."""
 

@@ -12,9 +12,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Generic, Iterator, Mapping, TypeVar, cast
 
-import attrs
-
 from stoker.core.errors import MissingPackage, UsageError, nearest
+from stoker.core.values import frozen
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 Part = TypeVar("Part")
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Registry(Generic[Part]):
     """The parts of one kind by name: Stoker's own from a table, those of other distributions by entry point.
 

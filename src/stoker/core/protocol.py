@@ -12,27 +12,45 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Mapping
 import attrs
 
 from stoker.core.source import FunctionSource
+from stoker.core.values import frozen
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
     from stoker.core.launch import Launch
 
 VERSION: Final = 1
+JOB: Final = "job"
+"""The note of an event that tells of a job's state on its platform: `state` ("sent", "running" or "ended"), `time` in
+seconds since the epoch, and what is known of where it is (`job`, `id`, `node`, `partition`, `task`, `url`)."""
+DIED: Final = "died"
+"""The kind of event by which an agent says that a rank ended otherwise than by its own code's will."""
+METRICS: Final = "metrics"
+"""The kind of event that has what a step logged of itself."""
+LEFT_OUT: Final = "left-out"
+"""The kind of the event by which a run leaves out faulty places: `places` of `backend`, which are nodes or devices
+(`kind`) of the machine `host`, which is empty where a node's name says it, for `cause` and `message` of `attempt`."""
+ADOPTED: Final = "adopted"
+"""The note of an event that tells that a job is the one of an earlier driver: `attempt` is the number that it had."""
+NODE_ID: Final = "STOKER_NODE_ID"
+"""The variable by which a worker learns what its platform calls its machine, where that is not the host's name."""
 MARK: Final = "\x1estoker "
 """Begins a line of standard output that is a message of Stoker's, as JSON."""
 RESULT: Final = "result.json"
 """The file beside a job's document that says how the job ended."""
 CREDENTIALS: Final = "/run/stoker/environment.json"
 """Inside a container: variables that neither the engine nor the image may show."""
+SECRET_VALUES: Final = "/run/stoker/secrets.json"
+"""Inside a container: the values of the job's secrets by reference."""
 
 
 # What a worker gets
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class StepTask:
     """What a worker gets of a step, once. `runner` names what runs a task of the function, as "module:attribute";
-    empty where it is called with its inputs. `discards`: what the function returns is kept by another rank."""
+    empty where it is called with its inputs. `discards`: what the function returns is kept by another rank. `track`
+    names the libraries whose calls are logged as metrics."""
 
     COMPACT: ClassVar = True
     name: str
@@ -43,9 +61,10 @@ class StepTask:
     environment: Mapping[str, str]
     runner: str = ""
     discards: bool = False
+    track: tuple[str, ...] = ()
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Topology:
     """The variables by which a platform tells a node its place in a gang: its number, how many there are, where the
     first one and this one are reached, or all of them in their order. Empty where it does not say."""
@@ -58,7 +77,7 @@ class Topology:
     hosts: str = ""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class GangTask:
     """How the nodes of an attempt find each other (`worker.cluster`): the same for all of them.
 
@@ -74,7 +93,7 @@ class GangTask:
     variables: Topology | None = None
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class HookFacts:
     """What a hook gets of a step that is over, or, without a step, of a run."""
 
@@ -88,7 +107,15 @@ class HookFacts:
     advice: str = ""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
+class SealedSecrets:
+    """Half of a job's secrets in base64, which says nothing without the other half in the file or object `place`."""
+
+    half: str = attrs.field(repr=False)
+    place: str
+
+
+@frozen(kw_only=True)
 class WorkerJob:
     """What a worker gets of a job.
 
@@ -97,6 +124,8 @@ class WorkerJob:
     its output ends. `timed`: the worker says when it begins. `context` says of `run`, `key` and `attempt` what the
     job's name does not say. `accelerators` is the lease of its devices. `limit` is the file in which
     the worker reads that the job's time is nearly over. A job of the kind "hook" calls `hook` with `told`.
+    `secrets` are the values of the secrets that the job refers to, by reference; `sealed` stands for them where the
+    document passes through what others can read (`worker.sealed`).
     """
 
     COMPACT: ClassVar = True
@@ -115,19 +144,27 @@ class WorkerJob:
     hook: FunctionSource | None = None
     told: HookFacts | None = None
     steps: Mapping[str, StepTask] = attrs.field(factory=dict)
+    secrets: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    sealed: SealedSecrets | None = None
     version: int = VERSION
 
 
 # What a worker says
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class StepError:
     """What was raised, or went wrong. `place` is the user's line; `because` are the exceptions below it, as Python
     prints them.
 
     Of a distributed step: `rank` of `world_size` failed first, and `failed_ranks` before they were ended; `node` went
-    away; `stacks` by rank are where ranks stood when they hung, `flight_recorder` what NCCL had recorded.
+    away or could not take part; `stacks` by rank are where ranks stood when they hung, `flight_recorder` what NCCL had
+    recorded.
+
+    `machine` is what the platform calls the one whose devices the gate refuses.
+
+    `digest` is the artifact whose bytes are lost or damaged. `whole` is the digest of the bytes of the whole traceback
+    as text, where this one is cut; in the driver it is the path of the file that has them.
     """
 
     COMPACT: ClassVar = True
@@ -140,15 +177,19 @@ class StepError:
     world_size: int | None = None
     failed_ranks: tuple[int, ...] = ()
     node: int | None = None
+    machine: str = ""
     sentence: str = ""
     stacks: Mapping[str, str] = attrs.field(factory=dict)
     flight_recorder: Mapping[str, str] = attrs.field(factory=dict)
+    digest: str = ""
+    whole: str = ""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class WorkerExit:
     """How a worker's process ended: its exit code or the signal, neither where nobody knows. `cpu` in seconds, `peak`
-    in bytes of memory; `oom` is the evidence that the kernel killed for want of memory meanwhile."""
+    in bytes of memory; `oom` is the evidence that the kernel killed for want of memory meanwhile. `survivors` are pids
+    of processes that it started and that SIGKILL does not end."""
 
     COMPACT: ClassVar = True
     worker: int = 0
@@ -157,6 +198,7 @@ class WorkerExit:
     cpu: float = 0.0
     peak: int = 0
     oom: str = ""
+    survivors: tuple[int, ...] = ()
 
     @property
     def known(self) -> bool:
@@ -164,15 +206,18 @@ class WorkerExit:
         return self.code is not None or self.signal is not None
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class StepResult:
     """How a job went. `outputs` are artifacts by name, as `core.artifact.StoredArtifact.wire` has them; `cpu` in
-    seconds, `peak` in bytes, 0 where it is not known of this job alone.
+    seconds, `peak` in bytes, 0 where it is not known of this job alone. `rank_peaks` are those of a distributed step's
+    ranks, by number.
 
     Of a step that holds devices: what the gate `proved` of them, and why it ran on the CPU (`fallback`). `left` counts
     the processes that the step left behind; a worker that is `retired` takes no further job. `exited`: the worker died,
     and another process says so. Of one node of a gang: `failed_at` in seconds since the epoch, and whether its failure
-    is only the `echo` of another's.
+    is only the `echo` of another's. Of a process of its own: the `imports` that one for the same step may find there.
+    `called` and `returned` are when the step's function was, in seconds since the epoch; 0 where loading its inputs and
+    saving its outputs took next to nothing.
     """
 
     COMPACT: ClassVar = True
@@ -183,6 +228,7 @@ class StepResult:
     end: float = 0.0
     cpu: float = 0.0
     peak: int = 0
+    rank_peaks: Mapping[str, int] = attrs.field(factory=dict)
     cause: str = ""
     exit_code: int | None = None
     error: StepError | None = None
@@ -193,17 +239,21 @@ class StepResult:
     exited: WorkerExit | None = None
     failed_at: float | None = None
     echo: bool = False
+    imports: tuple[str, ...] = ()
+    called: float = 0.0
+    returned: float = 0.0
     version: int = VERSION
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class WorkerEvent:
     """One thing that a worker says of a job while it runs, or a platform of it.
 
-    `kind` says what it is: "up", the program of a job elsewhere runs; "began", the step does, at `time` in seconds
-    since the epoch; "lease", the devices that the platform gave, in `lease`; "lines" of ranks, each its time, stream,
-    rank and text; "noted", something for the run's record: `note` is the record's kind and `data` its facts. A receiver
-    passes over kinds that it does not know.
+    `kind` says what it is: "up", the program of a job elsewhere runs since `time` in seconds since the epoch, on the
+    `host` in `data`; "began", the step does since `time`; "lease", the devices that the platform gave, in `lease`;
+    "lines" of ranks, each its time, stream, rank and text; "died", a rank did, whatever it was doing; "metrics", what
+    the step logged: the "rows" in `data` (`core.metrics`); "noted", something for the run's record: `note` is the
+    record's kind and `data` its facts. A receiver passes over kinds that it does not know.
     """
 
     COMPACT: ClassVar = True
@@ -221,7 +271,7 @@ class WorkerEvent:
 # A fork server
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ServerHello:
     """The first thing that a fork server is told: what it takes over and imports, and where workers find artifacts."""
 
@@ -230,24 +280,32 @@ class ServerHello:
     folder: str
     blobs: str
     checkpoints: str = ""
+    metrics: str = ""
+    """The folder of what steps log of themselves."""
     environment: Mapping[str, str] = attrs.field(factory=dict)
+    """Variables to set."""
+    gone: tuple[str, ...] = ()
+    """Variables to remove."""
     preload: tuple[str, ...] = ()
     sources: tuple[FunctionSource, ...] = ()
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ServerFork:
     """Fork a worker, for one job alone (`once`) or many, and beside it a monitor of a lease's devices: `watch` is the
-    lease as JSON, which the server does not look into."""
+    lease as JSON, which the server does not look into. `contain`: in a cgroup of its own, where one can be made.
+    `preload` are packages to import before (`worker.preloading`)."""
 
     COMPACT: ClassVar = True
     worker: int
     once: bool
+    preload: tuple[str, ...] = ()
+    contain: bool = False
     environment: Mapping[str, str] = attrs.field(factory=dict)
     watch: Mapping[str, Any] | None = None
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ServerEnd:
     """End a worker: SIGTERM now, SIGKILL after `grace` seconds."""
 
@@ -256,7 +314,7 @@ class ServerEnd:
     grace: float
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ServerOrder:
     """One message to a fork server: one of its fields is given."""
 
@@ -267,7 +325,7 @@ class ServerOrder:
     version: int = VERSION
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ServerNews:
     """One message of a fork server: a worker runs as process `pid`, or a worker has ended."""
 

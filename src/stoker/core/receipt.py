@@ -5,16 +5,24 @@ A number that nothing measured is None, never 0: a driver that does not tell is 
 
 from __future__ import annotations
 
-from typing import Literal, Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal, Mapping
 
 import attrs
 
 from stoker.core.accelerators import vendor_name
 
+if TYPE_CHECKING:
+    from stoker.core.proof import ProofVerdict
+
 Verdict = Literal["used", "idle", "wrong-device", "cpu-fallback", "unknown"]
 """`used`: every device that the step held computed. `idle`: at least one did not. `wrong-device`: the step's processes
 computed on a device that it does not hold. `cpu-fallback`: it asked for devices and ran without. `unknown`: the driver
 does not tell."""
+
+GateVerdict = Literal["fits", "unfit", "fallback", "simulated"]
+"""What became of the devices in the job. `fits`: the gate proved them, and nothing said otherwise later. `unfit`: the
+attempt ended because its driver, its devices or a framework's build did not fit. `fallback`: it ran without devices.
+`simulated`: there was nothing to look at."""
 
 
 @attrs.frozen(kw_only=True)
@@ -60,9 +68,13 @@ class Receipt:
     of the step's processes together. `interval` is the seconds between samples. `whole`: the sampler saw the step's end
     (False for one that was killed with it). `stopped` says why the monitor ended the step, if it did. `left_idle` says
     for how long none of the devices worked, where that was `Monitor.idle_for` or longer. `fallback` says why the step
-    had no device. `proved` are the facts that the gate found, by name, as text.
+    had no device. `proved` are the facts that the gate found, by name, as text. `predicted` is the verdict of the
+    plan's proof, None for a step without one; `prediction` is that proof in a line. `found` is what became of it in the
+    job; None where the job ended before the gate could look. `placement` has "job", "id", "task", "node", "partition"
+    and "url" on a platform with a queue, in which it waited for `queue_seconds`; None where that is not known.
     """
 
+    LATE: ClassVar = {"ProofVerdict": "stoker.core.proof"}
     verdict: Verdict
     evidence: tuple[str, ...] = ()
     asked: str = ""
@@ -82,6 +94,11 @@ class Receipt:
     simulated: bool = False
     whole: bool = True
     proved: Mapping[str, str] = attrs.field(factory=dict)
+    predicted: ProofVerdict | None = None
+    prediction: str = ""
+    found: GateVerdict | None = None
+    placement: Mapping[str, str] = attrs.field(factory=dict)
+    queue_seconds: float | None = None
 
 
 @attrs.frozen(kw_only=True)

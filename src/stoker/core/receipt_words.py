@@ -6,7 +6,7 @@ What nothing measured has no words: the empty text, never "0".
 from __future__ import annotations
 
 from collections import Counter
-from typing import Callable, Final, Iterable, Sequence
+from typing import Callable, Final, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -67,7 +67,23 @@ def summary(receipt: Receipt) -> str:
     if receipt.verdict == "cpu-fallback":
         return "cpu-fallback" + (f": asked for {receipt.asked}" if receipt.asked else "")
     verdict = f"{receipt.verdict} {devices}" if receipt.verdict == "used" else f"{receipt.verdict}: {devices}"
-    return ", ".join(filter(None, (verdict.rstrip(": "), mean)))
+    return ", ".join(filter(None, (verdict.rstrip(": "), mean, prediction_text(receipt))))
+
+
+_FOUND: Final[Mapping[str | None, str]] = {
+    "fits": "found to fit",
+    "unfit": "found unfit",
+    "fallback": "ran without",
+    "simulated": "simulated",
+    None: "not looked at",
+}
+
+
+def prediction_text(receipt: Receipt) -> str:
+    """What was known before the run, and what the job found: "proved, found to fit"; empty where nothing was."""
+    if receipt.predicted is None or receipt.found == "simulated":
+        return ""
+    return f"{receipt.predicted.replace('-', ' ')}, {_FOUND[receipt.found]}"
 
 
 def summary_of(receipts: Sequence[Receipt]) -> str:

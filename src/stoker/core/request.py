@@ -10,8 +10,10 @@ from typing import Any, Callable, Final, Mapping
 
 import attrs
 
+from stoker.core.values import frozen
 
-@attrs.frozen(kw_only=True)
+
+@frozen(kw_only=True)
 class RunRequest:
     """What the command line, or another caller, asks of one run; None and empty values leave it to weaker layers."""
 
@@ -34,15 +36,47 @@ class RunRequest:
     tags: tuple[str, ...] = ()
     name: str | None = None
     only_plan: bool = False
-    again: tuple[str, ...] = ()
-    """Steps that a resumed run executes once more, also those that succeeded."""
+    upgrade: bool = False
+    """Whether the newest packages are looked for, although there is a lock."""
     detach: bool = False
     """Whether the run goes on with a driver elsewhere."""
     began: Callable[[str], None] | None = None
     """Called with the run's id when the run begins."""
 
+    def document(self, *, stack: str, run_file: str) -> dict[str, Any]:
+        """What a later run needs to be asked for the same, as JSON; `run_file` is the text of the run file."""
+        words = {
+            "stack": stack,
+            "run_file": run_file,
+            "assignments": list(self.assignments),
+            "attached": list(self.attached),
+            "environment": self.environment,
+            "simulate": self.simulate,
+            "tags": list(self.tags),
+            "name": self.name,
+            "no_cache": self.cache is False,
+        }
+        return {name: value for name, value in words.items() if value}
 
-@attrs.frozen(kw_only=True)
+    def merge_over(self, document: Mapping[str, Any], *, run_file: str | None) -> RunRequest:
+        """This request with what it does not say from the document of an earlier one.
+
+        `run_file` is the path of a file with the text of the earlier run file. Assignments of both count, these last.
+        """
+        return attrs.evolve(
+            self,
+            stack=self.stack or document.get("stack"),
+            run_file=self.run_file or run_file,
+            assignments=(*document.get("assignments", ()), *self.assignments),
+            attached=self.attached or tuple(document.get("attached", ())),
+            environment=self.environment or document.get("environment"),
+            simulate=self.simulate or document.get("simulate"),
+            tags=(*document.get("tags", ()), *self.tags),
+            name=self.name or document.get("name"),
+        )
+
+
+@frozen(kw_only=True)
 class RunOption:
     """An option on a command line that starts runs, such as `--stack NAME`."""
 
@@ -52,6 +86,8 @@ class RunOption:
     """What it does, in the words of `--help`."""
     value: str = ""
     """What its value is called in the help; empty for a flag."""
+    optional: bool = False
+    """Whether it may be given without its value, which then follows an equals sign only."""
     many: bool = False
     """Whether it may be given again; its value is a list then."""
     apply: Callable[[RunRequest, Any], RunRequest] | None = None

@@ -5,6 +5,7 @@ Says what is wanted and refuses what contradicts itself; whether a machine has i
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Iterable, Mapping
 
 import attrs
@@ -13,6 +14,7 @@ from stoker.core import units
 from stoker.core.accelerators import VENDORS, Accelerator, parse_all, vendor_name, vendor_names
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.units import UNSET, parse_flag, parse_number, parse_positive_count, parse_size, size_text, strict
+from stoker.core.values import frozen
 
 if TYPE_CHECKING:
     Accelerators = str | Accelerator | Mapping[str, int] | Iterable[str | Accelerator]
@@ -64,7 +66,7 @@ def parse_extended(value: Mapping[str, float | str] | None) -> Mapping[str, floa
 
 
 @strict
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ResourceSettings:
     """What one node of a step gets. A field that is not given is `UNSET`; `None` takes back what weaker layers say.
 
@@ -104,7 +106,7 @@ class ResourceSettings:
         value = getattr(self, name)
         return default if value is UNSET or value is None else value
 
-    @property
+    @functools.cached_property
     def gpus_per_node(self) -> int:
         """How many accelerators each node must have, whatever their kind; 0 if none is asked for in any words."""
         counted = self.get("gpu_count")

@@ -12,6 +12,7 @@ from stoker.core.ladder import Rung, parse_ladder
 from stoker.core.plugins import entry_points
 from stoker.core.status import CAUSES, NEVER_RETRIED
 from stoker.core.units import UNSET, parse_texts, strict
+from stoker.core.values import frozen
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -68,7 +69,7 @@ def parse_jitter(value: float) -> float:
 
 
 @strict
-@attrs.frozen
+@frozen
 class Retry:
     """`Retry(3)`: up to 3 more attempts after a failure.
 

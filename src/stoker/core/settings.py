@@ -13,11 +13,12 @@ from stoker.core.accelerators import Accelerator
 from stoker.core.docker import DockerSettings
 from stoker.core.ladder import Alternative, Halve, Scale
 from stoker.core.launch import Launch
-from stoker.core.monitoring import WATCHED, AcceleratorPolicy, Monitor, OnIdle
+from stoker.core.monitoring import WATCHED, AcceleratorPolicy, HealthCheck, Monitor, OnIdle
 from stoker.core.packages import PackageSettings
 from stoker.core.resources import ResourceSettings
 from stoker.core.retry import NO_RETRY, Retry
 from stoker.core.units import UNSET
+from stoker.core.values import frozen
 
 __all__ = [
     "COMPONENTS",
@@ -29,6 +30,7 @@ __all__ = [
     "Layer",
     "Level",
     "Monitor",
+    "OnHangup",
     "PackageSettings",
     "PipelineSettings",
     "ResourceSettings",
@@ -39,13 +41,15 @@ __all__ = [
 
 Level = Literal["pipeline", "step"]
 FailureMode = Literal["fail_fast", "continue"]
+OnHangup = Literal["stop", "detach"]
+"""What a lost terminal (SIGHUP) means for a run: it is asked to stop, or goes on by itself."""
 Isolation = Literal["warm", "fresh"]
 
 COMPONENTS: Final = ("orchestrator", "step_operator")
 """Parts of a stack that have settings of their own, under the key `<part>` or `<part>.<flavor>`."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Layer:
     """What one place asks for: only what was given there, as plain values."""
 
@@ -61,9 +65,11 @@ class Layer:
 
 
 ANYTHING: Final = ResourceSettings()
+TRACKED: Final = ("tensorboard", "mlflow", "wandb")
+"""Libraries whose own calls can be logged as metrics, too (`worker.tracking`)."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class StepSettings:
     """Everything asked for one step, all layers merged."""
 
@@ -73,7 +79,8 @@ class StepSettings:
     retry: Retry = NO_RETRY
     timeout: float | None = None
     """Seconds of one attempt; None is no limit."""
-    cache: bool = True
+    cache: bool | Literal["strict"] = True
+    """"strict": unless the step's code looks up other code by a name that is known only when it runs."""
     cache_key: Any = None
     """A JSON value that is part of the cache key."""
     cache_expires: float | None = None
@@ -81,8 +88,11 @@ class StepSettings:
     isolation: Isolation = "warm"
     """"fresh" runs the step in a new process, "warm" in one that may have run others."""
     accelerator_policy: AcceleratorPolicy = "require"
+    health_check: HealthCheck = "off"
     on_idle_gpu: OnIdle = "warn"
     monitor: Monitor = WATCHED
+    track: tuple[str, ...] = ()
+    """Those of `TRACKED` whose own calls are logged as metrics, too."""
     environment: Mapping[str, str] = attrs.field(factory=dict)
     """Variables of the step's process."""
     launch: Launch | None = None
@@ -92,13 +102,16 @@ class StepSettings:
     """Settings of the part of the stack on which the step runs: `{"orchestrator": {"max_workers": 4}}`."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class PipelineSettings:
     """Everything asked for a run as a whole, all layers merged."""
 
     failure_mode: FailureMode = "fail_fast"
+    on_hangup: OnHangup = "stop"
     max_parallel: int | None = None
     """How many steps run at once on each backend; None is as many as fit."""
+    require_proof: bool = False
+    """Whether a step whose accelerators are not proved (`core.proof`) refuses the plan."""
     backend: Mapping[str, Any] = attrs.field(factory=dict)
     """The options of each of the run's backends, by the name under which steps call it: "orchestrator", or that of a
     step operator."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-import attrs
+from stoker.core.values import frozen
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class FunctionSource:
     """How another process than the user's finds a function."""
 

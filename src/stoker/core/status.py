@@ -34,6 +34,7 @@ CANCELLED: Final = "cancelled"  # a person or a failing run ended it
 UNSERIALIZABLE: Final = "unserializable"  # the step returned what cannot be kept
 IMPORT_ERROR: Final = "import-error"  # a module or a shared library that the step needs could not be imported
 INPUT_ERROR: Final = "input-error"  # the worker could not load an input
+DAMAGED_INPUT: Final = "damaged-input"  # the bytes of an input are lost, cut short or changed in the store
 # Memory, disk and quotas:
 GPU_OOM: Final = "gpu-oom"  # an accelerator's memory was full
 HOST_OOM: Final = "host-oom"  # the machine's or the container's memory was full
@@ -58,13 +59,19 @@ NCCL_REMOTE_PEER: Final = "nccl-remote-peer"  # another rank went away
 NCCL_ERROR: Final = "nccl-error"  # the collective library failed in another way
 RENDEZVOUS: Final = "rendezvous"  # not all ranks found each other at the start
 HANG: Final = "hang"  # ranks wait for each other and no longer get on
+NOT_STARTED: Final = "not-started"  # the launcher did not start all ranks in time
+WRONG_WORLD: Final = "wrong-world"  # a rank's framework counts other ranks than were started
 GANG_INCOMPLETE: Final = "gang-incomplete"  # not all nodes of a gang came up in time
 PORT_IN_USE: Final = "port-in-use"  # the address to listen on was taken
 # The place:
 PREEMPTED: Final = "preempted"  # the platform needed the place for another job
 NODE_LOST: Final = "node-lost"  # the machine failed, was shut down or stopped answering
 WORKER_LOST: Final = "worker-lost"  # the fork server or agent of the worker went away
+SETUP_FAILED: Final = "setup-failed"  # a line before the worker failed: a module, an environment, a line of `setup`
 REFUSED: Final = "refused"  # the backend would not take the job
+
+PYTHON_TOO_OLD: Final = "a step needs Python 3.10 or later"
+"""What a worker writes in such a case, behind the path and the version of its interpreter."""
 
 RETRYABLE: Final[Mapping[str, Retryable]] = {
     USER_ERROR: "here",
@@ -76,6 +83,7 @@ RETRYABLE: Final[Mapping[str, Retryable]] = {
     UNSERIALIZABLE: "never",
     IMPORT_ERROR: "never",
     INPUT_ERROR: "here",
+    DAMAGED_INPUT: "never",
     GPU_OOM: "elsewhere",
     HOST_OOM: "elsewhere",
     SHM_TOO_SMALL: "elsewhere",
@@ -97,14 +105,27 @@ RETRYABLE: Final[Mapping[str, Retryable]] = {
     NCCL_ERROR: "here",
     RENDEZVOUS: "here",
     HANG: "here",
+    NOT_STARTED: "here",
+    WRONG_WORLD: "never",
     GANG_INCOMPLETE: "here",
     PORT_IN_USE: "here",
     PREEMPTED: "here",
     NODE_LOST: "elsewhere",
     WORKER_LOST: "here",
+    SETUP_FAILED: "elsewhere",
     REFUSED: "never",
 }
 """Where the same job may succeed after a cause, with nothing changed but the place."""
+UNFIT: Final = frozenset(
+    {NO_DRIVER, DRIVER_TOO_OLD, DRIVER_BROKEN, FORWARD_COMPAT, NO_GPU_BUILD, NO_KERNEL_IMAGE, NO_GPU}
+)
+"""Causes that say that the step's software, the driver and the devices do not fit each other."""
+FAULTY_PLACE: Final = frozenset({GPU_HARDWARE, DRIVER_BROKEN})
+"""Causes that say that a device or its node is faulty, whoever reports them."""
+REFUSED_PLACE: Final = frozenset({NO_DRIVER, DRIVER_TOO_OLD, NO_GPU, GPU_BUSY})
+"""Causes that say so where the gate reports them: raised by the step's code, they may be its own mistake."""
+FAULTY_MACHINE: Final = frozenset({NO_DRIVER, DRIVER_TOO_OLD, DRIVER_BROKEN})
+"""Those of both that hold for every device of a machine."""
 CAUSES: Final = frozenset(RETRYABLE)
 NEVER_RETRIED: Final = frozenset({CANCELLED, REFUSED})
 """Another attempt cannot help: a person stopped it, or the same request meets the same refusal."""

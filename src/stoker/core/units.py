@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, TypeV
 import attrs
 
 from stoker.core.errors import SettingsError, nearest
+from stoker.core.words import shown
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -36,6 +37,14 @@ WORDS: Final[Mapping[str, str]] = {
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]*)", re.IGNORECASE)
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]+)\s*", re.IGNORECASE)
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?|\.[0-9]+")
+_MOST_DIGITS: Final = 300
+"""Digits of a number that is written as text: a float holds no more, and Python converts no more than 4300."""
+LEAST_SIZE: Final = 10**6
+"""Bytes of memory, shared memory or disk below which a request is a mistake: Python alone takes 8 MB."""
+_GIGABYTES: Final = 64
+"""A smaller number without a unit means gigabytes."""
+_MEGABYTES: Final = 2048
+"""A number without a unit from here on means megabytes, as `free -m`, Slurm and Metaflow count memory."""
 _SIZE_FIX = 'write a size such as "16GB", "512MB", "1.5GiB", or a number of bytes'
 _DURATION_FIX = 'write a duration such as "2h", "1h30m", "90s", "500ms", or a number of seconds'
 
@@ -76,26 +85,40 @@ def value_or(value: T | None, default: T) -> T:
 def one_of(value: Any, *words: str) -> None:
     """Refuse a value that was given and is none of the words."""
     if value is not None and value is not UNSET and value not in words:
-        raise SettingsError(f"{value!r} is not one of {', '.join(words)}{nearest(str(value), words)}")
+        raise SettingsError(f"{shown(value)} is not one of {', '.join(words)}{nearest(value, words)}")
 
 
 def size(value: float | str) -> int:
     """Bytes from "16GB", "16GiB", "16Gi", "1.5 GB" or a number of bytes."""
     if isinstance(value, str):
         match = _SIZE.fullmatch(value.strip())
-        if match is None:
-            raise SettingsError(f"{value!r} is not a size", fix=_SIZE_FIX)
+        if match is None or len(match[1]) > _MOST_DIGITS:
+            raise SettingsError(f"{shown(value)} is not a size", fix=_SIZE_FIX)
         amount, unit = match.groups()
         factor = SIZES.get(unit.lower() or "b")
         if factor is None:
             units = {*DECIMAL, *BINARY}
-            raise SettingsError(f"{value!r} has an unknown unit '{unit}'{nearest(unit, units)}", fix=_SIZE_FIX)
+            raise SettingsError(f"{shown(value)} has an unknown unit '{unit}'{nearest(unit, units)}", fix=_SIZE_FIX)
         whole = round(float(amount) * factor) if "." in amount else int(amount) * factor
     else:
         whole = _whole(_finite(value, "a size", _SIZE_FIX), value, "a size", _SIZE_FIX)
     if whole <= 0:
-        raise SettingsError(f"{value!r} is not a size: it must be more than nothing", fix=_SIZE_FIX)
+        raise SettingsError(f"{shown(value)} is not a size: it must be more than nothing", fix=_SIZE_FIX)
     return whole
+
+
+def useful_size(value: float | str) -> int:
+    """Bytes of memory or disk from what `size` takes, at least `LEAST_SIZE`: 16 is not 16 GB, but 16 bytes."""
+    whole = size(value)
+    if whole >= LEAST_SIZE:
+        return whole
+    written = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    amount = written[1] if written is not None else f"{whole}"
+    meant = ("GB",) if float(amount) < _GIGABYTES else ("MB",) if float(amount) >= _MEGABYTES else ("MB", "GB")
+    meanings = " or ".join(f'"{amount}{unit}"' for unit in meant)
+    raise SettingsError(
+        f"{shown(value)} is {size_text(whole)}, which is too little for any use", fix=f"write {meanings}"
+    )
 
 
 def size_text(count: int) -> str:
@@ -113,12 +136,12 @@ def duration(value: float | str | timedelta) -> float:
         value = float(total())
     if not isinstance(value, str):
         seconds = _finite(value, "a duration", _DURATION_FIX)
-    elif _NUMBER.fullmatch(value.strip()):
-        seconds = float(value)
+    elif _is_number(value):
+        seconds = float(value.strip())
     else:
         seconds = _seconds_of(value)
     if seconds < 0:
-        raise SettingsError(f"{value!r} is not a duration: it is negative", fix=_DURATION_FIX)
+        raise SettingsError(f"{shown(value)} is not a duration: it is negative", fix=_DURATION_FIX)
     return seconds
 
 
@@ -126,7 +149,7 @@ def positive_duration(value: float | str | timedelta) -> float:
     """Seconds, more than none."""
     seconds = duration(value)
     if not seconds:
-        raise SettingsError(f"{value!r} leaves no time at all", fix=_DURATION_FIX)
+        raise SettingsError(f"{shown(value)} leaves no time at all", fix=_DURATION_FIX)
     return seconds
 
 
@@ -146,22 +169,22 @@ def duration_text(seconds: float) -> str:
 def number(value: float | str) -> float:
     """A number above zero; digits in a string are taken too."""
     fix = "write a number above 0, such as 4 or 0.5"
-    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
-        value = float(value)
+    if isinstance(value, str) and _is_number(value):
+        value = float(value.strip())
     parsed = _finite(value, "a number", fix)
     if parsed <= 0:
-        raise SettingsError(f"{value!r} is not above 0", fix=fix)
+        raise SettingsError(f"{shown(value)} is not above 0", fix=fix)
     return parsed
 
 
 def count(value: float | str, *, least: int = 0) -> int:
     """A whole number of at least `least`; digits in a string are taken too."""
     fix = f"write a whole number, {least} or more"
-    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
-        value = float(value) if "." in value else int(value)
+    if isinstance(value, str) and _is_number(value):
+        value = float(value.strip()) if "." in value else int(value.strip())
     parsed = _whole(_finite(value, "a whole number", fix), value, "a whole number", fix)
     if parsed < least:
-        raise SettingsError(f"{value!r} is less than {least}", fix=fix)
+        raise SettingsError(f"{shown(value)} is less than {least}", fix=fix)
     return parsed
 
 
@@ -170,7 +193,7 @@ def parse_text(value: str | None) -> str | None:
     raw: Any = value
     if raw is None or raw is UNSET or (isinstance(raw, str) and raw.strip()):
         return value
-    raise SettingsError(f"{value!r} is not a text")
+    raise SettingsError(f"{shown(value)} is not a text")
 
 
 def parse_texts(value: Iterable[str] | None) -> tuple[str, ...] | None:
@@ -179,11 +202,11 @@ def parse_texts(value: Iterable[str] | None) -> tuple[str, ...] | None:
     if raw is None or raw is UNSET:
         return raw
     if isinstance(raw, (str, Mapping)) or not isinstance(raw, Iterable):
-        raise SettingsError(f"{value!r} is not a list of texts", fix=f"write [{value!r}]")
+        raise SettingsError(f"{shown(value)} is not a list of texts", fix=f"write [{shown(value)}]")
     texts = tuple(raw)
     for text in texts:
         if not isinstance(text, str) or not text.strip():
-            raise SettingsError(f"{text!r} in the list is not a text")
+            raise SettingsError(f"{shown(text)} in the list is not a text")
     return texts
 
 
@@ -193,7 +216,7 @@ def parse_mapping(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     if raw is None or raw is UNSET:
         return value
     if not isinstance(raw, Mapping) or not all(isinstance(key, str) for key in raw):
-        raise SettingsError(f"{value!r} does not map names to values")
+        raise SettingsError(f"{shown(value)} does not map names to values")
     return dict(raw)
 
 
@@ -201,7 +224,12 @@ def parse_flag(value: bool | None) -> bool | None:
     """True or False, not a text that says so."""
     if value is None or value is UNSET or isinstance(value, bool):
         return value
-    raise SettingsError(f"{value!r} is neither true nor false", fix="write true or false")
+    raise SettingsError(f"{shown(value)} is neither true nor false", fix="write true or false")
+
+
+def parse_verify(value: bool | str | None) -> bool | str | None:
+    """`verify`: whether a certificate is checked, or the file of those that are trusted."""
+    return parse_text(value) if isinstance(value, str) else parse_flag(value)
 
 
 def parse_number(value: float | str | None) -> float | None:
@@ -220,18 +248,43 @@ def parse_positive_count(value: int | str | None) -> int | None:
 
 
 def parse_size(value: float | str | None) -> int | None:
-    """Bytes from what `size` takes."""
-    return value if value is None or value is UNSET else size(value)
+    """Bytes from what `useful_size` takes."""
+    return value if value is None or value is UNSET else useful_size(value)
+
+
+def no_field(cls: type[Any], name: str, fields: Iterable[str]) -> SettingsError:
+    """The error about a keyword that is no field of a class: with what to write instead, or with the nearest field.
+
+    A class has what to write instead of names that people know from elsewhere in `INSTEAD`.
+    """
+    instead: Mapping[str, str] = getattr(cls, "INSTEAD", {})
+    if name in instead:
+        return SettingsError(f"{cls.__name__} has no field '{name}'", fix=instead[name])
+    return SettingsError(f"{cls.__name__} has no field '{name}'{nearest(name, fields)}")
+
+
+def by_own_names(cls: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of a class with the fields' own names for the others that the class has for them in `ALIASES`."""
+    aliases: Mapping[str, str] = getattr(cls, "ALIASES", {})
+    renamed: dict[str, Any] = {}
+    for name, value in values.items():
+        own = aliases.get(name, name)
+        if own in renamed and renamed[own] is not UNSET:
+            raise SettingsError(f"{cls.__name__}: {own} is given twice, once as '{name}'", fix="remove one of the two")
+        renamed[own] = value
+    return renamed
 
 
 def strict(cls: type[T]) -> type[T]:
-    """Class decorator over `attrs.frozen`: a keyword that is no field is a `SettingsError` with the nearest field.
+    """Class decorator over `attrs.frozen`: a keyword that is no field is a `SettingsError` (`no_field`).
 
-    An error of a field's converter gets the field's name in front.
+    An error of a field's converter gets the field's name in front. A class may have other names of its fields in
+    `ALIASES`.
     """
     fields: dict[str, attrs.Attribute[Any]] = {field.name: field for field in attrs.fields(cls)}  # type: ignore[arg-type]
     positional = [name for name, field in fields.items() if not field.kw_only]
     plain: Callable[..., None] = cls.__init__
+    aliases: Mapping[str, str] = getattr(cls, "ALIASES", {})
 
     def init(self: T, *args: Any, **kwargs: Any) -> None:
         for name, value in zip(positional, args):
@@ -240,9 +293,11 @@ def strict(cls: type[T]) -> type[T]:
             raise SettingsError(
                 f"{cls.__name__}: give its fields by name", fix=f"{cls.__name__}({next(iter(fields))}=…)"
             )
+        if aliases:
+            kwargs = by_own_names(cls, kwargs)
         for name, value in kwargs.items():
             if name not in fields:
-                raise SettingsError(f"{cls.__name__} has no field '{name}'{nearest(name, fields)}")
+                raise no_field(cls, name, fields)
             convert: Any = fields[name].converter
             if convert is not None:
                 try:
@@ -264,34 +319,49 @@ def _seconds_of(text: str) -> float:
     position = 0
     while position < len(text.strip()):
         match = _DURATION.match(text.strip(), position)
-        if match is None:
-            raise SettingsError(f"{text!r} is not a duration", fix=_DURATION_FIX)
+        if match is None or len(match[1]) > _MOST_DIGITS:
+            raise SettingsError(f"{shown(text)} is not a duration", fix=_DURATION_FIX)
         amount, word = match.groups()
         unit = WORDS.get(word.lower(), word.lower())
         factor = DURATIONS.get(unit)
         if factor is None:
-            raise SettingsError(f"{text!r} has an unknown unit '{word}'{nearest(word, DURATIONS)}", fix=_DURATION_FIX)
+            raise SettingsError(
+                f"{shown(text)} has an unknown unit '{word}'{nearest(word, DURATIONS)}", fix=_DURATION_FIX
+            )
         if factor >= smallest:
-            raise SettingsError(f"{text!r} is not a duration: its units must go from large to small", fix=_DURATION_FIX)
+            raise SettingsError(
+                f"{shown(text)} is not a duration: its units must go from large to small", fix=_DURATION_FIX
+            )
         smallest = factor
         # Milliseconds are divided, not multiplied: 0.001 is no exact float, and 999 * 0.001 is not 0.999.
         seconds += float(amount) / 1000 if unit == "ms" else float(amount) * factor
         position = match.end()
     if not position:
-        raise SettingsError(f"{text!r} is not a duration", fix=_DURATION_FIX)
+        raise SettingsError(f"{shown(text)} is not a duration", fix=_DURATION_FIX)
     return seconds
 
 
 def _finite(value: Any, what: str, fix: str) -> float:
     """The number itself; bool is none, nor are nan, infinities and other types."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise SettingsError(f"{value!r} is not {what}", fix=fix)
-    if not math.isfinite(value):
-        raise SettingsError(f"{value!r} is not {what}: it must be finite", fix=fix)
+        raise SettingsError(f"{shown(value)} is not {what}", fix=fix)
+    if not _is_finite(value):
+        raise SettingsError(f"{shown(value)} is not {what}: it must be finite", fix=fix)
     return value
+
+
+def _is_number(text: str) -> bool:
+    return _NUMBER.fullmatch(text.strip()) is not None and len(text.strip()) <= _MOST_DIGITS
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int that is larger than every float
+        return False
 
 
 def _whole(number: float, value: object, what: str, fix: str) -> int:
     if number != int(number):
-        raise SettingsError(f"{value!r} is not {what}: it is not whole", fix=fix)
+        raise SettingsError(f"{shown(value)} is not {what}: it is not whole", fix=fix)
     return int(number)

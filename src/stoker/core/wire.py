@@ -12,10 +12,14 @@ import os
 import socket
 import struct
 import sys
-import tempfile
 import threading
 from typing import Any, Final, Iterator
 
+from stoker.core.codec import parse_object
+from stoker.core.errors import BackendError, SettingsError
+
+FRAME_LIMIT: Final = 1 << 30
+"""Bytes of a frame: more than any result has. A length above it is no length: something else wrote into the stream."""
 DATAGRAM_LIMIT: Final = 96 * 1024
 """Bytes of a message; larger ones go through a file. Linux allows about 200 KiB by default, macOS less."""
 MARK: Final = b"\x1e\x00stoker-end "
@@ -75,9 +79,13 @@ def packed(document: Any) -> bytes:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-def unpacked(data: bytes) -> Any:
-    """The document of compact JSON."""
-    return json.loads(data.decode("utf-8", "surrogatepass"))
+def unpacked(data: bytes) -> dict[str, Any]:
+    """The document of compact JSON; a `BackendError` where the bytes are no JSON object."""
+    try:
+        return parse_object(data.decode("utf-8", "surrogatepass"))
+    except (SettingsError, UnicodeDecodeError) as error:
+        text = error.message if isinstance(error, SettingsError) else str(error)
+        raise BackendError(f"a message between processes cannot be read: {text}") from None
 
 
 def message(document: Any, folder: str) -> bytes:
@@ -85,6 +93,8 @@ def message(document: Any, folder: str) -> bytes:
     data = packed(document)
     if len(data) <= DATAGRAM_LIMIT:
         return data
+    import tempfile
+
     os.makedirs(folder, exist_ok=True)
     descriptor, path = tempfile.mkstemp(prefix="message-", suffix=".json", dir=folder)
     with os.fdopen(descriptor, "wb") as file:
@@ -92,14 +102,19 @@ def message(document: Any, folder: str) -> bytes:
     return packed({"file": path})
 
 
-def received(data: bytes) -> Any:
-    """The document of a datagram, or of the file that it names."""
+def received(data: bytes) -> dict[str, Any]:
+    """The document of a datagram, or of the file that it names; a `BackendError` where it cannot be read."""
     document = unpacked(data)
     if document.keys() == {"file"}:
         path = document["file"]
-        with open(path, "rb") as file:
-            document = unpacked(file.read())
-        os.unlink(path)
+        if not isinstance(path, str):
+            raise BackendError("a message between processes names no file")
+        try:
+            with open(path, "rb") as file:
+                document = unpacked(file.read())
+            os.unlink(path)
+        except (OSError, ValueError) as error:
+            raise BackendError(f"the file of a message between processes cannot be read: {error}") from None
     return document
 
 
@@ -116,10 +131,12 @@ class Frames:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """The documents that are whole now."""
+        """The documents that are whole now; a `BackendError` where the stream holds something else than frames."""
         self._data += data
         while len(self._data) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._data)
+            if length > FRAME_LIMIT:
+                raise BackendError(f"a message between processes claims to have {length:,} bytes")
             end = _LENGTH.size + length
             if len(self._data) < end:
                 return

@@ -1,6 +1,18 @@
-"""Figures and names as a person reads them."""
+"""Figures, names and values as a person reads them, and texts as long as a person reads."""
 
 from __future__ import annotations
+
+from typing import Any, Final
+
+MESSAGE_LIMIT: Final = 16 * 1024
+"""Characters of a message in a row, an event or an error: a person reads no more, and a list of runs reads them all."""
+TEXT_LIMIT: Final = 128 * 1024
+"""Characters of a traceback in a row: about a thousand frames."""
+WHOLE_LIMIT: Final = 64 * 1024 * 1024
+"""Characters of an exception in a file of its own, where its traceback is longer than a row's."""
+
+_MARGIN: Final = 200
+"""Characters by which a bounded text may be longer than its limit: the words in its middle."""
 
 
 def time_text(seconds: float) -> str:
@@ -30,6 +42,41 @@ def count_text(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+EXPECTED_START: Final = "; starts about "
+"""Stands before the start that a platform expects, in a sentence on why a job waits; what follows changes often."""
+
+
 def dashed_name(text: str) -> str:
     """A text as a name that files, hosts and command lines take: letters and digits, and dashes for all else."""
     return "".join(letter if letter.isalnum() else "-" for letter in text)
+
+
+def bounded(text: str, limit: int = MESSAGE_LIMIT, *, whole: str = "") -> str:
+    """The text, or of one longer than `limit` characters its beginning and its end, and how much is left out.
+
+    `whole` names the file that has all of it.
+    """
+    if len(text) <= limit + _MARGIN:  # a text that was bounded stays as it is
+        return text
+    place = f", whole in {whole}" if whole else ""
+    head, tail = limit * 2 // 3, limit // 3
+    middle = f" … {_amount(len(text) - head - tail)} left out{place} … "
+    separator = "\n" if "\n" in text[:head] else ""
+    return f"{text[:head]}{separator}{middle.strip() if separator else middle}{separator}{text[len(text) - tail :]}"
+
+
+def shown(value: Any, limit: int = 200) -> str:
+    """The `repr` of a value for a message: of at most `limit` characters, whatever the value does."""
+    try:
+        text = repr(value[: 2 * limit] if isinstance(value, (str, bytes)) and len(value) > 2 * limit else value)
+    except Exception as error:  # a foreign __repr__, or an int with more digits than Python converts
+        return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _amount(count: int) -> str:
+    """Characters as a person reads them; most are one byte."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} characters"

@@ -57,6 +57,12 @@ def builds(paths: Sequence[str] | None = None) -> list[Build]:
     return results
 
 
+def distributions() -> Mapping[str, str]:
+    """Canonical name → version of all distributions on this process's path, by the names of their metadata's folders;
+    of several versions the one that is imported."""
+    return {name.replace("_", "-"): version for name, (version, _) in _scan_path(sys.path).distributions.items()}
+
+
 def _scan_path(paths: Sequence[str]) -> _Installed:
     packages: dict[str, Path] = {}
     distributions: dict[str, tuple[str, Path]] = {}

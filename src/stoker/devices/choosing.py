@@ -47,6 +47,8 @@ class Ticket:
     """UUIDs of the devices that it holds; empty while it waits."""
     memory: int = 0
     """Bytes of each device that it holds; 0 for whole devices."""
+    survivors: tuple[int, ...] = ()
+    """Pids of its processes that live although it is over: its devices are in quarantine."""
 
 
 @attrs.frozen(kw_only=True)
@@ -75,6 +77,9 @@ def impossible(claim: Claim, devices: Sequence[Device]) -> str:
         return ""
     text = f"{claim_text(claim)} {'was' if claim.count == 1 else 'were'} asked for, and this machine has "
     text += machine_text(devices)
+    left_out = [device.uuid for device in devices if {device.uuid, device.parent} & set(claim.avoid)]
+    if left_out:
+        text += f", of which this run leaves out {', '.join(left_out)}, where an attempt failed"
     if not claim.choices and claim.count > 1 and not any(_is_whole(device) for device in devices):
         example = f"{devices[0].model}/{devices[0].slice}:{claim.count}"
         text += f"; several slices have to be asked for by name, as in '{example}': CUDA shows a process one at a time"
@@ -106,6 +111,17 @@ def decide(tickets: Sequence[Ticket], uses: Iterable[Occupant]) -> dict[str, tup
             _reserve(board, ticket, ticket.claim)
         outcomes[ticket.id] = reasons[-1]
     return outcomes
+
+
+def conflict(ticket: Ticket, others: Sequence[Ticket], uses: Iterable[Occupant]) -> str:
+    """Why a ticket cannot keep the devices that it has, where `others` hold theirs; empty if it can."""
+    if ticket.claim is None:
+        return ""
+    board = _Board.of([attrs.evolve(ticket, devices=()), *others], uses)
+    devices = [device for device in ticket.view if device.uuid in ticket.devices]
+    obstacles = Counter(filter(None, (_obstacle(board, device, ticket, ticket.claim) for device in devices)))
+    listed = ", ".join(f"{count} {text}" for text, count in obstacles.items())
+    return listed and f"waiting for {len(devices)} of {len(devices)} devices that were free: {listed}"
 
 
 def part(claim: Claim) -> int:
@@ -143,6 +159,8 @@ def _count(claim: Claim, choice: Accelerator | None) -> int:
 def _candidates(claim: Claim, choice: Accelerator | None, view: Sequence[Device]) -> list[Device]:
     """The devices of a view that a choice could take if all were free."""
     candidates = [device for device in view if not claim.vendor or device.kind == claim.vendor]
+    if claim.avoid:
+        candidates = [device for device in candidates if not {device.uuid, device.parent} & set(claim.avoid)]
     if choice is not None:
         # "1g.10gb+me" is a "1g.10gb" that also has the GPU's media engines.
         same_model = [device for device in candidates if device.model == choice.name]
@@ -333,6 +351,10 @@ def _waiting_text(board: _Board, ticket: Ticket, claim: Claim) -> str:
 
 
 def _leased_text(holders: Iterable[Ticket], ticket: Ticket) -> str:
+    stuck = [one for one in holders if one.survivors]
+    if stuck:
+        pids = ", ".join(str(pid) for one in stuck for pid in one.survivors)
+        return f"in quarantine: pid {pids} of run {stuck[0].holder.run} has not ended (see stoker devices)"
     runs = sorted({one.holder.run for one in holders})
     return "leased to " + " and ".join("this run" if run == ticket.holder.run else f"run {run}" for run in runs)
 

@@ -1,10 +1,15 @@
 """The ledger of devices: which Stoker process of this machine holds which devices, and which processes wait.
 
 There is no server. Every process changes the ledger itself, in one transaction on a shared SQLite file. Each
-transaction first deletes the tickets of processes that have ended. `choosing` decides which ticket gets which devices.
+transaction first deletes the tickets of processes that have ended, once nothing lives that they started: as long as
+something does, its devices are in quarantine. `choosing` decides which ticket gets which devices.
 
 Real devices share one file; each set of simulated devices has its own. A container with a pid namespace of its own also
 has its own file, because processes outside of it cannot be checked from inside.
+
+Each user of the machine has ledgers of his own. Who takes devices looks at the lists of the other users' leases
+(`devices.neighbours`), takes the devices in his own ledger, which publishes them, and looks again: of two users who
+take one device at the same moment, at least one sees the other and gives it back before his step knows of it.
 """
 
 from __future__ import annotations
@@ -25,12 +30,12 @@ from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence, 
 
 import attrs
 
-from stoker.core.codec import from_json, to_json
+from stoker.core.codec import from_json, parse_json, to_json
 from stoker.core.devices import Claim, Device, Entry, Holder, Inventory, Lease, Process
 from stoker.core.errors import BackendError, SettingsError
-from stoker.devices import choosing
+from stoker.devices import choosing, neighbours
 from stoker.devices.choosing import Occupant, Ticket
-from stoker.devices.liveness import birth_of, family, is_alive, namespace
+from stoker.devices.liveness import birth_of, family, has_ended, is_alive, is_this_boot, namespace
 
 T = TypeVar("T")
 
@@ -63,6 +68,8 @@ others on the devices are looked for again. NVML takes tens of milliseconds wher
 _SETTLED_NS: Final = 50_000_000
 """Nanoseconds after which a change of a file shows in its modification time: kernels count in ticks of up to 10 ms."""
 
+_QUARANTINED: Final = "-"
+"""Stands in a ticket's name before the pid of a process that does not end; other tickets are hexadecimal."""
 _COLUMNS: Final = "ticket, claim, view, memory, run, key, attempt, pid, started, birth, devices"
 
 
@@ -81,8 +88,9 @@ class _Decision:
 class Ledger:
     """This machine's accelerators and their holders: `core.devices.Devices` on a file.
 
-    The folder is `folder`, else `STOKER_LEASES`, else `stoker-leases` in the folder of temporary files. Safe for use by
-    several threads.
+    `survivors` ends what a holder that is gone left here and returns the pids that live; the holder is named by its pid
+    and its start in clock ticks. The folder is `folder`, else `STOKER_LEASES`, else
+    `devices.neighbours.own_folder`. Safe for use by several threads.
     """
 
     def __init__(
@@ -90,11 +98,14 @@ class Ledger:
         inventory: Callable[[], Inventory],
         processes: Callable[[Inventory], tuple[Process, ...]],
         *,
+        survivors: Callable[[int, str], tuple[int, ...]] | None = None,
         folder: Path | None = None,
     ) -> None:
         self._probe = inventory
         self._processes = processes
+        self._survivors = survivors or _no_survivors
         self._folder = folder
+        self._own_folder: Path | None = None
         self._lock = threading.RLock()
         self._inventory: Inventory | None = None
         self._name = ""
@@ -115,12 +126,34 @@ class Ledger:
     @property
     def path(self) -> Path:
         """The file of this machine's ledger, whether or not it exists."""
-        folder = self._folder
-        if folder is None:
-            variable = os.environ.get(VARIABLE, "")
-            folder = Path(variable).expanduser() if variable else Path(tempfile.gettempdir(), "stoker-leases")
+        folder = self._named_folder() or self._own_folder or neighbours.own_folder(make=False)
         self.inventory()
         return (folder / self._name).absolute()
+
+    def _named_folder(self) -> Path | None:
+        """The folder that somebody chose: the ledgers in it stand alone."""
+        variable = os.environ.get(VARIABLE, "")
+        return self._folder or (Path(variable).expanduser() if variable else None)
+
+    def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` in a transaction, and publish what it changes before others can see it."""
+        if self._named_folder() is not None:
+            return transact(self.path, work)
+        path = self.path
+
+        def published(connection: sqlite3.Connection) -> T:
+            result = work(connection)
+            if connection.total_changes:
+                cursor = connection.execute("SELECT * FROM tickets WHERE devices <> '' ORDER BY number")
+                names = [column[0] for column in cursor.description]
+                neighbours.publish(path, [dict(zip(names, row)) for row in cursor])
+            return result
+
+        return transact(path, published)
+
+    def _others(self) -> list[Ticket]:
+        """The leases of this machine's other users."""
+        return [] if self._named_folder() is not None else neighbours.leases_of_others(self.path)
 
     def impossible(self, claim: Claim) -> str:
         """Why no devices of this machine can ever satisfy a claim; empty where some can."""
@@ -133,7 +166,9 @@ class Ledger:
             raise BackendError(reason, fix="ask for what `stoker devices` shows, or run the step on another stack")
         ticket = Ticket(id=secrets.token_hex(8), holder=holder, claim=claim, view=self.inventory().devices)
         with self._lock:
-            transact(self.path, lambda connection: _join(connection, ticket))
+            if self._named_folder() is None:
+                self._own_folder = neighbours.own_folder(make=True)
+            self._transact(lambda connection: _join(connection, ticket))
             self._own_tickets[ticket.id] = ticket
         return ticket.id
 
@@ -150,7 +185,10 @@ class Ledger:
             if reason:
                 return reason
             uses = self._strangers()
-            outcome = transact(self.path, lambda connection: self._decide(connection, ticket, uses))
+            others = self._others()
+            outcome = self._transact(lambda connection: self._decide(connection, ticket, uses, others))
+            if isinstance(outcome, Ticket):
+                outcome = self._confirm(outcome, uses)
             if isinstance(outcome, str):
                 return outcome
             if mine is not None:
@@ -162,7 +200,7 @@ class Ledger:
         with self._lock:
             self._own_tickets.pop(ticket, None)
             if self.path.exists():
-                transact(self.path, lambda connection: _leave(connection, (ticket,)))
+                self._transact(lambda connection: _leave(connection, (ticket,)))
 
     def hand_over(self, ticket: str, pid: int) -> bool:
         """Tie the lease to another process; False if that process has ended or cannot be seen from here."""
@@ -184,25 +222,64 @@ class Ledger:
                 )
                 return bool(changed.rowcount)
 
-            return transact(self.path, change)
+            return self._transact(change)
+
+    def quarantine(self, ticket: str, pids: Sequence[int]) -> None:
+        """Tie a lease to processes of its attempt that do not end: the devices are free when the last of them has."""
+        births = {pid: birth for pid in pids if (birth := birth_of(pid, None))}
+        with self._lock:
+            self._own_tickets.pop(ticket, None)
+
+            def change(connection: sqlite3.Connection) -> None:
+                row = connection.execute(f"SELECT {_COLUMNS} FROM tickets WHERE ticket = ?", (ticket,)).fetchone()
+                for pid, birth in () if row is None else births.items():
+                    values = (f"{ticket}{_QUARANTINED}{pid}", *row[1:7], pid, 0.0, birth, row[10])
+                    places = ", ".join("?" * len(values))
+                    connection.execute(f"INSERT OR REPLACE INTO tickets ({_COLUMNS}) VALUES ({places})", values)
+                _leave(connection, (ticket,))
+
+            self._transact(change)
+
+    def dismiss(self, uuid: str) -> tuple[int, ...]:
+        """Take a device out of quarantine although processes live; returns their pids, none where it is in none."""
+        with self._lock:
+            if not self.path.exists():
+                return ()
+
+            def change(connection: sqlite3.Connection) -> tuple[int, ...]:
+                pids: list[int] = []
+                for ticket in self._tickets(connection):
+                    if ticket.survivors and uuid in ticket.devices:
+                        pids += ticket.survivors
+                        rest = " ".join(device for device in ticket.devices if device != uuid)
+                        connection.execute("UPDATE tickets SET devices = ? WHERE ticket = ?", (rest, ticket.id))
+                        if not rest:
+                            _leave(connection, (ticket.id,))
+                return tuple(pids)
+
+            return self._transact(change)
 
     def holds(self, ticket: str) -> bool:
         """Whether a ticket holds devices, also one that another process claimed."""
         with self._lock:
             if not self.path.exists():
                 return False
-            tickets = transact(self.path, self._tickets)
+            tickets = self._transact(self._tickets)
             return any(one.id == ticket and one.devices for one in tickets)
 
     def entries(self) -> Sequence[Entry]:
         """All entries of the ledger: holders first, then waiting tickets in the order of the queue."""
         with self._lock:
-            if not self.path.exists():
+            tickets = self._others()
+            if self.path.exists():
+                # The first transaction learns which devices other tickets see; then their processes are asked for.
+                self._transact(self._tickets)
+                uses = self._strangers()
+                tickets += self._transact(self._tickets)
+            elif tickets:
+                uses = self._strangers()
+            else:
                 return ()
-            # The first transaction learns which devices other tickets see; then their processes are asked for.
-            transact(self.path, self._tickets)
-            uses = self._strangers()
-            tickets = transact(self.path, self._tickets)
         outcomes = choosing.decide(tickets, uses)
         holders = [_entry(ticket, "") for ticket in tickets if ticket.devices]
         return holders + [_entry(ticket, outcomes[ticket.id]) for ticket in tickets if not ticket.devices]
@@ -235,13 +312,33 @@ class Ledger:
         visible.update((device.uuid, device) for device in self.inventory().devices)
         running = self._processes(attrs.evolve(self.inventory(), devices=tuple(visible.values())))
         families = {pid: family(pid) for pid in {process.pid for process in running}}
+        # The driver may list a process longer than the kernel: its memory is not free yet, however little that is.
+        gone = {pid for pid, known in families.items() if not known and has_ended(pid)}
         uses = tuple(
-            Occupant(uuid=one.uuid, pid=one.pid, memory=one.memory, family=families[one.pid]) for one in running
+            Occupant(uuid=one.uuid, pid=one.pid, memory=0 if one.pid in gone else one.memory, family=families[one.pid])
+            for one in running
         )
         self._occupants = (time.monotonic() + LOOK_SECONDS, uses)
         return uses
 
-    def _decide(self, connection: sqlite3.Connection, name: str, uses: Sequence[Occupant]) -> Ticket | str:
+    def _confirm(self, ticket: Ticket, uses: Sequence[Occupant]) -> Ticket | str:
+        """The ticket, or why it waits: another user may have taken one of its devices since the leases were read."""
+        others = self._others()
+        if not others:
+            return ticket
+
+        def confirm(connection: sqlite3.Connection) -> Ticket | str:
+            mine = [one for one in self._tickets(connection) if one.id != ticket.id]
+            reason = choosing.conflict(ticket, [*others, *mine], uses)
+            if reason:
+                connection.execute("UPDATE tickets SET devices = '', memory = 0 WHERE ticket = ?", (ticket.id,))
+            return reason or ticket
+
+        return self._transact(confirm)
+
+    def _decide(
+        self, connection: sqlite3.Connection, name: str, uses: Sequence[Occupant], others: Sequence[Ticket]
+    ) -> Ticket | str:
         """Inside a transaction: the ticket if it has devices or gets some now, else why it waits."""
         tickets = self._tickets(connection)
         ticket = next((one for one in tickets if one.id == name), None)
@@ -250,7 +347,7 @@ class Ledger:
             tickets.append(ticket)
         if ticket.devices:
             return ticket
-        outcomes = choosing.decide(tickets, uses)
+        outcomes = choosing.decide([*others, *tickets], uses)
         outcome = outcomes[name]
         self._decision = None
         if not isinstance(outcome, str):
@@ -261,8 +358,9 @@ class Ledger:
             connection.execute("UPDATE tickets SET devices = ?, memory = ? WHERE ticket = ?", values)
             return granted
         stamp = _stamp(self.path)
-        # A second write within one tick of the clock would not change the file's time.
-        if not connection.total_changes and stamp[1] < time.time_ns() - _SETTLED_NS:
+        # A second write within one tick of the clock would not change the file's time. Survivors may be gone at once.
+        changing = connection.total_changes or any(one.survivors for one in tickets)
+        if not changing and stamp[1] < time.time_ns() - _SETTLED_NS:
             self._decision = _Decision(stamp=stamp, until=time.monotonic() + LOOK_SECONDS, outcomes=outcomes)
         return outcome
 
@@ -274,21 +372,41 @@ class Ledger:
         return ticket
 
     def _tickets(self, connection: sqlite3.Connection) -> list[Ticket]:
-        """Inside a transaction: the tickets of living processes, in order. Deletes the others."""
-        rows = connection.execute(f"SELECT {_COLUMNS} FROM tickets ORDER BY number").fetchall()
+        """Inside a transaction: the tickets of living processes, in order. Deletes the others.
+
+        A ticket that holds devices remains until nothing lives that its process started here.
+        """
+        every = connection.execute(f"SELECT {_COLUMNS} FROM tickets ORDER BY number").fetchall()
         alive: dict[tuple[int, float, str], bool] = {}
-        for row in rows:
+        for row in every:
             process = row[7:10]
             if process not in alive:
                 alive[process] = is_alive(*process)
-        _leave(connection, [row[0] for row in rows if not alive[row[7:10]]])
+        survivors = {
+            row[0]: self._survivors_of(row)
+            for row in every
+            if row[10] and (not alive[row[7:10]] or _is_quarantined(row))
+        }
+        rows: list[Any] = []
+        ended: list[Any] = []
+        for row in every:
+            (rows if alive[row[7:10]] or survivors.get(row[0]) else ended).append(row)
+        _leave(connection, [row[0] for row in ended])
         if any(row[2] not in self._views for row in rows):
             for view, text in connection.execute("SELECT view, devices FROM views"):
                 self._views.setdefault(view, _devices(text))
         self._claims = {row[1]: self._claims.get(row[1]) or _claim(row[1]) for row in rows}
-        return [self._ticket(row) for row in rows if alive[row[7:10]]]
+        return [self._ticket(row, survivors.get(row[0], ())) for row in rows]
 
-    def _ticket(self, row: tuple[Any, ...]) -> Ticket:
+    def _survivors_of(self, row: tuple[Any, ...]) -> tuple[int, ...]:
+        """What lives of a ticket that is over."""
+        pid, started, birth = row[7:10]
+        if _is_quarantined(row):
+            return (pid,) if is_alive(pid, started, birth) else ()
+        boot, _, ticks = birth.partition(" ")
+        return self._survivors(pid, ticks) if ticks and is_this_boot(boot) else ()
+
+    def _ticket(self, row: tuple[Any, ...], survivors: tuple[int, ...]) -> Ticket:
         name, claim, view, memory, run, key, attempt, pid, started, _, devices = row
         return Ticket(
             id=name,
@@ -297,7 +415,17 @@ class Ledger:
             view=self._views.get(view, ()),
             devices=tuple(devices.split()),
             memory=memory,
+            survivors=survivors,
         )
+
+
+def _no_survivors(pid: int, ticks: str) -> tuple[int, ...]:
+    return ()
+
+
+def _is_quarantined(row: tuple[Any, ...]) -> bool:
+    """Whether a row of a ticket ties its devices to a process that does not end."""
+    return _QUARANTINED in row[0]
 
 
 def _join(connection: sqlite3.Connection, ticket: Ticket) -> None:
@@ -337,6 +465,7 @@ def _entry(ticket: Ticket, outcome: tuple[Device, ...] | str) -> Entry:
         devices=ticket.devices,
         memory=ticket.memory,
         waits=outcome if isinstance(outcome, str) else "its turn has come",
+        survivors=ticket.survivors,
     )
 
 
@@ -351,15 +480,15 @@ def _view(devices: tuple[Device, ...]) -> str:
 def _devices(text: str) -> tuple[Device, ...]:
     """The devices of a view; none for one that is damaged, or that a newer version wrote in another format."""
     try:
-        return from_json(tuple[Device, ...], json.loads(text), strict=False)
-    except (ValueError, SettingsError):
+        return from_json(tuple[Device, ...], parse_json(text), strict=False)
+    except SettingsError:
         return ()
 
 
 def _claim(text: str) -> Claim | None:
     try:
-        return from_json(Claim, json.loads(text), strict=False)
-    except (ValueError, SettingsError):
+        return from_json(Claim, parse_json(text), strict=False)
+    except SettingsError:
         return None
 
 
@@ -432,7 +561,9 @@ def _mend(path: Path) -> None:
             return
         rows = _salvage_rows(path) if path.exists() else []
         descriptor, fresh = tempfile.mkstemp(dir=path.parent, prefix="new-")
-        os.fchmod(descriptor, 0o666)
+        # Whoever may write in the folder may write the file: a folder that several users share is theirs to open.
+        mode = path.parent.stat().st_mode
+        os.fchmod(descriptor, 0o600 | (0o060 if mode & 0o020 else 0) | (0o006 if mode & 0o002 else 0))
         os.close(descriptor)
         with contextlib.closing(_connect(Path(fresh))) as connection:
             for statement in _TABLES:
@@ -450,23 +581,13 @@ def _mend(path: Path) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Create the folder, writable for everyone from the first moment; an existing one stays as it is.
+    """Create the folder, for this user alone; an existing one stays as it is.
 
-    It has no sticky bit. In a sticky folder SQLite cannot delete the journal of another user's crashed process (every
-    user gets "disk I/O error" until that user returns), and with `fs.protected_regular` Linux lets nobody open another
-    user's files with O_CREAT, as SQLite opens journals. A user who may write a shared ledger can damage it either way.
+    A folder that several users share must not be sticky. In a sticky folder SQLite cannot delete the journal of another
+    user's crashed process (every user gets "disk I/O error" until that user returns), and with `fs.protected_regular`
+    Linux lets nobody open another user's files with O_CREAT, as SQLite opens journals.
     """
-    if folder.is_dir():
-        return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = tempfile.mkdtemp(dir=folder.parent, prefix=folder.name)
-    os.chmod(fresh, 0o777)
-    try:
-        os.rename(fresh, folder)
-    except OSError:
-        os.rmdir(fresh)
-        if not folder.is_dir():
-            raise
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 @contextlib.contextmanager
@@ -510,7 +631,7 @@ def _ledger_errors(path: Path) -> Iterator[None]:
         yield
     except (sqlite3.Error, OSError) as error:
         text = " ".join(str(error).split())
-        fix = f"set {VARIABLE} to a folder that every user of this machine may write to"
+        fix = f"set {VARIABLE} to a folder that you may write to"
         if "locked" in text:
             fix = "another process has held it for half a minute: end it, it may be stopped inside a transaction"
         elif "full" in text or "No space" in text:

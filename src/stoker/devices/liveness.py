@@ -14,12 +14,15 @@ _GONE: Final = ("Z", "X", "x")
 """States of proc(5) of a process that has ended: zombie and dead."""
 
 
-def birth_of(pid: int, started: float) -> str:
+def birth_of(pid: int, started: float | None) -> str:
     """A process's start in the kernel's count, which setting the clock does not move; empty for one that has ended.
 
     `started` is the start that was recorded, in seconds since the epoch: a process with another start is not the same.
+    None where the process is known to be the one that is meant.
     """
     status = _stat(pid)
+    if started is None:
+        return "" if status is None or status[0] in _GONE else f"{_boot()} {status[1]}"
     if status is None:
         return f"?{pid}" if _is_alive_without_proc(pid, started) else ""
     state, ticks = status
@@ -49,6 +52,24 @@ def family(pid: int) -> frozenset[int]:
         return frozenset((pid, *(parent.pid for parent in process.parents())))
     except psutil.Error:
         return frozenset()
+
+
+def has_ended(pid: int) -> bool:
+    """Whether no process has a pid; False inside a container, where drivers list the pids of the host."""
+    if namespace():
+        return False
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        pass  # another user's process
+    return False
+
+
+def is_this_boot(boot: str) -> bool:
+    """Whether the machine has not been started again since a `birth_of` was taken: `boot` is its first word."""
+    return boot == _boot()
 
 
 def namespace() -> str:

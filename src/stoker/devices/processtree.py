@@ -173,7 +173,7 @@ class Tree:
 
 def _pids() -> set[int]:
     try:
-        return {int(name) for name in os.listdir(PROC) if name.isdigit()}
+        return {int(name) for name in os.listdir(PROC) if name.isdecimal()}
     except OSError:
         return set()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any, Final, Iterable, Iterator, Mapping
 
 import attrs
 
+from stoker.core.codec import parse_object
+from stoker.core.errors import SettingsError
 from stoker.core.monitoring import WATCHED
 from stoker.core.receipt import Track, Use
 from stoker.devices.idleness import Idle, has_worked, highest
@@ -93,7 +94,12 @@ class Samples:
 
 
 def read(path: str | Path) -> Samples:
-    """Read a sampler's file. Skips damaged lines; a missing file has no samples."""
+    """Read a sampler's file. Skips damaged lines; a missing file has no samples.
+
+    What was measured until a line with `checked` is left out, with the sample after it, which reaches back: the gate's
+    health check had the devices work, and not the step.
+    """
+    reaches_back = False
     header: Line = {}
     moments: list[Line] = []
     events: list[Line] = []
@@ -105,10 +111,14 @@ def read(path: str | Path) -> Samples:
                     header = line
                 elif "end" in line:
                     end = line
+                elif "checked" in line:
+                    moments, reaches_back = [], True
                 elif any(name in line for name in _EVENTS):
                     events.append(line)
                 elif isinstance(line.get("t"), (int, float)):
-                    moments.append(line)
+                    if not reaches_back:
+                        moments.append(line)
+                    reaches_back = False
     except OSError:
         return Samples()
     return Samples(header=header, moments=tuple(moments), events=tuple(events), end=end)
@@ -153,11 +163,9 @@ def tracks(samples: Samples, points: int = 600) -> tuple[Track, ...]:
 def _lines(file: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for data in file:
         try:
-            line = json.loads(data)
-        except ValueError:
+            yield parse_object(data)
+        except SettingsError:
             continue
-        if isinstance(line, dict):
-            yield line
 
 
 def _track(name: str, uuid: str, series: list[tuple[float, float | None]], points: int) -> Track | None:

@@ -18,16 +18,23 @@ from stoker.vendors.registry import VENDORS
 from stoker.vendors.table import SIMULATE
 
 VARIABLE: Final = SIMULATE
-FACTS: Final = ("driver", "cuda")
+FACTS: Final = ("driver", "cuda", "bad", "weak")
+BAD: Final = "an uncorrectable ECC error, simulated"
+WEAK: Final = "a product of matrices is wrong in 3 of 2048 rows, simulated"
 MOST: Final = 256
 """Devices of one simulated machine. Real ones have 16 at most; a typo should not fill the memory with devices."""
 
+_MOST_DIGITS: Final = 9
 _PART = re.compile(r"(?:(\d+)\s*[xX×*]\s*)?(.*)", re.DOTALL)
 _EXAMPLE = 'write counts and names, such as "4xH100-80GB,1xA10;driver=535.104.05"'
 
 
-def parse_simulation(text: str) -> Inventory:
-    """The machine that `COUNTxNAME,…;driver=…;cuda=…` describes; any other text is a `SettingsError`."""
+def parse_simulation(text: str, *, node: str = "") -> Inventory:
+    """The machine that `COUNTxNAME,…;driver=…;cuda=…;bad=…;weak=…` describes; any other text is a `SettingsError`.
+
+    `bad=1` makes the second device faulty, `bad=0+1@n2` two of them on the node n2 alone; `node` is this one's name.
+    The faults of those that are `weak` are found by the health check alone.
+    """
     parts, *facts = text.split(";")
     devices: list[Device] = []
     for part in parts.split(","):
@@ -35,6 +42,13 @@ def parse_simulation(text: str) -> Inventory:
         if len(devices) > MOST:
             raise _wrong(text, f"it asks for more than {MOST} devices", _EXAMPLE)
     driver_facts = _facts(facts, text)
+    bad, weak = (
+        _faulty_devices(name, driver_facts.pop(name, ""), len(devices), text, node) for name in ("bad", "weak")
+    )
+    devices = [
+        attrs.evolve(one, fault=BAD if number in bad else "", weakness=WEAK if number in weak else "")
+        for number, one in enumerate(devices)
+    ]
     simulation = next((one for one in map(_simulation, (device.kind for device in devices)) if one.facts), None)
     if driver_facts and simulation is None:
         name = next(iter(driver_facts))
@@ -55,7 +69,7 @@ def _devices(part: str, before: list[Device], text: str) -> list[Device]:
     count, name = match[1], match[2].strip()
     if not name:
         raise _wrong(text, "a name is missing", _EXAMPLE) if text.strip() else _wrong(text, "it is empty", _EXAMPLE)
-    if count is not None and not 1 <= int(count) <= MOST:
+    if count is not None and (len(count) > _MOST_DIGITS or not 1 <= int(count) <= MOST):
         raise _wrong(text, f"'{part.strip()}' asks for {count} devices", f"write a number from 1 to {MOST}")
     try:
         accelerator = Accelerator.parse(name)
@@ -98,6 +112,15 @@ def _device(accelerator: Accelerator, kind: str, first: int, index: int, number:
     )
 
 
+def _faulty_devices(name: str, value: str, count: int, text: str, node: str) -> frozenset[int]:
+    """The numbers of the devices that are faulty on a node."""
+    numbers, at, where = value.partition("@")
+    wanted = frozenset(int(number) for number in numbers.split("+")) if numbers else frozenset()
+    if any(number >= count for number in wanted):
+        raise _wrong(text, f"{name}={value} names a device that it does not have", "count from 0")
+    return wanted if not at or where == node else frozenset()
+
+
 def _simulation(kind: str) -> Simulation:
     simulation = VENDORS.load(kind).simulation
     assert simulation is not None  # other vendors were refused before
@@ -124,18 +147,28 @@ def _with_fast_links(devices: list[Device]) -> tuple[Device, ...]:
 
 def _facts(facts: list[str], text: str) -> dict[str, str]:
     values: dict[str, str] = {}
-    patterns = {"driver": r"\d{2,4}(\.\d+){0,3}", "cuda": r"\d+\.\d+"}
-    examples = {"driver": "driver=535.104.05", "cuda": "cuda=12.2"}
+    patterns = {
+        "driver": r"\d{2,4}(\.\d{1,6}){0,3}",
+        "cuda": r"\d{1,3}\.\d{1,3}",
+        **dict.fromkeys(("bad", "weak"), r"\d{1,3}(\+\d{1,3})*(@[\w.-]+)?"),
+    }
+    examples = {"driver": "driver=535.104.05", "cuda": "cuda=12.2", "bad": "bad=1@n2", "weak": "weak=1@n2"}
     for fact in facts:
         key, equals, value = (piece.strip() for piece in fact.partition("="))
         if not equals:
             raise _wrong(text, f"'{fact.strip()}' is no fact", "write facts as key=value, such as driver=535.104.05")
         if key not in FACTS:
-            raise _wrong(text, f"there is no fact '{key}'{nearest(key, FACTS)}", "driver and cuda can be given")
+            raise _wrong(
+                text, f"there is no fact '{key}'{nearest(key, FACTS)}", "driver, cuda, bad and weak can be given"
+            )
         if key in values:
             raise _wrong(text, f"'{key}' is given twice", f"leave one {key} out")
         if not re.fullmatch(patterns[key], value):
-            raise _wrong(text, f"'{value}' is no version of {key}", f"write it as in {examples[key]}")
+            raise _wrong(
+                text,
+                f"'{value}' is no {'device' if key in ('bad', 'weak') else f'version of {key}'}",
+                f"write it as in {examples[key]}",
+            )
         values[key] = value
     return values
 

@@ -8,21 +8,25 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any, Final, Mapping
 
 import attrs
 
 from stoker.core.codec import to_json
 from stoker.core.observer import Observer
 from stoker.core.plan import JobStatus, StepPlan
-from stoker.core.status import IDLE_GPU, NO_DRIVER, NO_GPU, RETRYABLE
+from stoker.core.status import IDLE_GPU, NO_DRIVER, NO_GPU, RETRYABLE, UNFIT
+from stoker.engine.execution import StepExecution
 from stoker.engine.recorder import Recorder
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
+    from stoker.core.protocol import StepResult
     from stoker.core.receipt import Receipt
     from stoker.devices.samples import Samples
 
+PLACE: Final = ("job", "id", "task", "node", "partition", "url")
+"""What a receipt says of the place of an attempt, beside its times: the names of `client.placements.Placement`."""
 ASKED_FOR_NONE = (
     "the step asks for no accelerator, so that it sees none: give it resources=ResourceSettings(gpu_count=1)"
 )
@@ -36,10 +40,19 @@ class Accounts:
         self._observer = observer
         self._recorded: set[tuple[str, int]] = set()
 
-    def record_waiting(self, key: str, parent: str, message: str) -> None:
-        """Record that an attempt waits for devices."""
-        self._recorder.record_event("waiting", key, {"message": message})
+    def record_waiting(self, key: str, parent: str, attempt: int, message: str, *, queued: bool) -> None:
+        """Record that an attempt waits for devices, or, `queued`, in its platform's queue."""
+        self._recorder.record_event("waiting", key, {"message": message, "attempt": attempt})
+        if queued:
+            self._recorder.record_queued(key, attempt, parent=parent, message=message)
         self._observer.changed(key, "waiting", {"parent": parent, "message": message})
+
+    def note_place(self, execution: StepExecution, data: Mapping[str, Any]) -> None:
+        """Note what is new of the place of an attempt on a platform with a queue, for its receipt."""
+        place = execution.facts.setdefault("place", {})
+        place.update({name: data[name] for name in PLACE if data.get(name)})
+        if data.get("state") in ("sent", "running"):
+            place[data["state"]] = data["time"]
 
     def record_lease(self, key: str, parent: str, attempt: int, lease: Lease) -> None:
         """Record the devices that an attempt has, once."""
@@ -75,7 +88,11 @@ class Accounts:
             )
             for one in samples
         ]
-        receipt = together(receipts)
+        receipt = attrs.evolve(
+            together(receipts),
+            **_placement(facts),
+            **_prediction(step, lease, result, facts["cause"]),
+        )
         device_tracks = [track for one in samples for track in tracks(one) if track.uuid or one is samples[0]]
         self._recorder.record_receipt(key, facts["attempt"], receipt, tuple(device_tracks))
         for one in leases:
@@ -92,6 +109,31 @@ class Accounts:
             facts["error"] = {"message": objection, "why": why, "advice": advice, "retryable": RETRYABLE[IDLE_GPU]}
         elif step.settings.on_idle_gpu != "ignore" and receipt.verdict in ("idle", "wrong-device", "cpu-fallback"):
             facts["warning"] = "; ".join(receipt.evidence)
+
+
+def _prediction(step: StepPlan, lease: Lease, result: StepResult | None, cause: str) -> dict[str, Any]:
+    """What the plan's proof predicted of an attempt, and what the job found, as fields of its receipt."""
+    if step.proof is None:
+        return {}
+    from stoker.core.proof import proof_text
+
+    outcome: str | None = None
+    if lease.simulated:
+        outcome = "simulated"
+    elif lease.fallback or (result is not None and result.fallback):
+        outcome = "fallback"
+    elif cause in UNFIT:
+        outcome = "unfit"
+    elif result is not None and result.proved:
+        outcome = "fits"
+    return {"predicted": step.proof.verdict, "prediction": proof_text(step.proof), "found": outcome}
+
+
+def _placement(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Where an attempt was on a platform with a queue, and for how long it waited there, as fields of its receipt."""
+    place = facts.get("place", {})
+    waited = max(0.0, place["running"] - place["sent"]) if {"sent", "running"} <= place.keys() else None
+    return {"placement": {name: place[name] for name in PLACE if name in place}, "queue_seconds": waited}
 
 
 def _samples(lease: Lease) -> Samples:

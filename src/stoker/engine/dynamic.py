@@ -7,6 +7,7 @@ goes on if the body catches it.
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any, Callable, Mapping, Protocol
 
 from stoker.backends.base.backend import RunningBackend
@@ -49,6 +50,7 @@ class DynamicBody:
         self._backends: Mapping[str, RunningBackend] = {}
         self._changed = threading.Condition()
         self._settled: dict[str, str] = {}
+        self._shown_warnings: set[str] = set()
         self._over = False
         self.computing = False
         self.returned: Any = None
@@ -102,9 +104,14 @@ class DynamicBody:
         """Plan a node and add it to the run; refused at once where its backend would refuse it."""
         runner = self._running()
         step = self._planner.step_plan(node)
-        errors = checks.errors(backend_findings([step], self._backends))
+        findings = list(backend_findings([step], self._backends))
+        errors = checks.errors(findings)
         if errors:
             raise PreflightError("\n".join(finding.text() for finding in errors), findings=errors)
+        for text in [warning.text() for warning in checks.warnings(findings)]:
+            if text not in self._shown_warnings:
+                self._shown_warnings.add(text)
+                runner.post(partial(runner.growth.say, text))
         ready = self._ready(step)
         runner.post(lambda: runner.add([ready]))
 

@@ -20,6 +20,7 @@ from stoker.core.findings import errors
 from stoker.core.ladder import Change, Halve, Rung
 from stoker.core.observer import Observer
 from stoker.core.plan import StepPlan
+from stoker.core.values import frozen
 from stoker.engine.events import TaskSpec
 from stoker.engine.recorder import Recorder
 from stoker.engine.tasks import escalated_task
@@ -27,7 +28,7 @@ from stoker.engine.tasks import escalated_task
 Inputs = Mapping[str, Any]
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class StepRequest:
     """A step and its inputs after the rungs that were taken."""
 
@@ -39,7 +40,7 @@ class StepRequest:
     """What each of them changed."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class SkippedRung:
     """A rung that was not taken, and why."""
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-import attrs
-
 from stoker.core.status import RunStatus, StepStatus
+from stoker.core.values import frozen
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class TaskSpec:
     """What the machine must know of a step or an element to schedule it."""
 
@@ -60,14 +59,14 @@ class TaskSpec:
 # Events: what happened.
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Added:
     """The graph grew (the first event of a run adds the static graph)."""
 
     tasks: tuple[TaskSpec, ...]
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Closed:
     """Nothing is added to the run from outside any more; a finishing step still may add tasks.
 
@@ -77,14 +76,14 @@ class Closed:
     failed: bool = False
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Forgiven:
     """The body of a dynamic pipeline caught a step's failure and went on: it is no failure of the run."""
 
     key: str
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class PaceChanged:
     """How many `ahead` tasks of a pool may wait at busy workers, from how long they take."""
 
@@ -92,7 +91,7 @@ class PaceChanged:
     ahead: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Prepared:
     """A task's inputs are there and its result is not in the cache. `escalated`: its request was changed."""
 
@@ -100,7 +99,7 @@ class Prepared:
     escalated: TaskSpec | None = None
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class ResultFound:
     """A task's result is in the cache, or an earlier session of the same run made it (`earlier`)."""
 
@@ -108,7 +107,7 @@ class ResultFound:
     earlier: bool = False
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Expanded:
     """A fan-out knows its elements."""
 
@@ -116,7 +115,7 @@ class Expanded:
     tasks: tuple[TaskSpec, ...]
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Began:
     """A submitted attempt runs now; its timeout counts from here."""
 
@@ -124,7 +123,16 @@ class Began:
     attempt: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
+class Adopted:
+    """A submitted attempt is the one that an earlier driver made as attempt `earlier`: it has that number."""
+
+    key: str
+    attempt: int
+    earlier: int
+
+
+@frozen(kw_only=True, slots=True)
 class Ended:
     """An attempt is over.
 
@@ -137,9 +145,11 @@ class Ended:
     cause: str = ""
     grown: tuple[TaskSpec, ...] = ()
     escalated: TaskSpec | None = None
+    elsewhere: bool = False
+    """Whether its place was found faulty, and the next attempt gets another one."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Lost:
     """An attempt never began (its worker died before reading it): it is submitted again and not counted."""
 
@@ -147,7 +157,7 @@ class Lost:
     attempt: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class NotPrepared:
     """A task could not be prepared: its inputs cannot be read, or its fan-out cannot be counted."""
 
@@ -155,19 +165,31 @@ class NotPrepared:
     cause: str
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
+class InputLost:
+    """An input of a task is lost or damaged: the `producers` run again, and then the task, which is not counted.
+
+    The task was being prepared (`attempt` 0), or its attempt is over.
+    """
+
+    key: str
+    attempt: int
+    producers: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True, slots=True)
 class Stopped:
     """A person or a signal stops the run. `hard`: without grace."""
 
     hard: bool = False
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Ticked:
     """Time went by: timeouts and waits may be over."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class HookEnded:
     """A hook ended, well or not."""
 
@@ -183,9 +205,11 @@ Event = (
     | ResultFound
     | Expanded
     | Began
+    | Adopted
     | Ended
     | Lost
     | NotPrepared
+    | InputLost
     | Stopped
     | Ticked
     | HookEnded
@@ -195,21 +219,21 @@ Event = (
 # Actions: what the runner must do.
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Prepare:
     """Bind the task's inputs and look into the cache; answer Prepared, ResultFound or NotPrepared."""
 
     key: str
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Expand:
     """Find out how many elements the fan-out has; answer Expanded or NotPrepared."""
 
     key: str
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Submit:
     """Send an attempt to its backend; answer Began and Ended. `behind`: into the line of a busy worker."""
 
@@ -218,7 +242,7 @@ class Submit:
     behind: bool = False
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class Cancel:
     """End a running attempt; its Ended still follows."""
 
@@ -228,7 +252,7 @@ class Cancel:
     cause: str = ""
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class RecordRetry:
     """An attempt failed and another follows at `at`: for the record and the live view."""
 
@@ -238,7 +262,7 @@ class RecordRetry:
     at: float
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class RecordEnd:
     """A task reached its final status: record it."""
 
@@ -247,7 +271,7 @@ class RecordEnd:
     cause: str = ""
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class CallHook:
     """Call a step's hook; answer HookEnded."""
 
@@ -255,7 +279,7 @@ class CallHook:
     which: Literal["on_success", "on_failure"]
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class FinishRun:
     """Nothing is left to do."""
 

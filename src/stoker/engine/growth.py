@@ -7,7 +7,7 @@ starts when that element is done, and which step that is may be a result: its el
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 import attrs
 
@@ -22,7 +22,9 @@ from stoker.engine.recorder import Recorder
 from stoker.engine.tasks import element_task
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
-from stoker.store.receipts import ReceiptRow
+
+if TYPE_CHECKING:
+    from stoker.store.receipts import ReceiptRow
 
 
 class Growth:
@@ -60,7 +62,8 @@ class Growth:
 
     def begin(self, step: StepPlan, count: int) -> None:
         """Begin a fan-out, with the number of elements that are known."""
-        self._began[step.key] = time.time()
+        earlier = self._recorder.first_start(step.key)
+        self._began[step.key] = time.time() if earlier is None else earlier
         if not self._recorder.is_finished(step.key):
             self._recorder.record_pending([step])
         self._recorder.record_expansion(step.key, count)
@@ -80,6 +83,9 @@ class Growth:
 
     def settle(self, step: StepPlan, status: StepStatus, count: int) -> None:
         """Settle a fan-out to which nothing is added any more."""
+        if self._recorder.is_finished(step.key):
+            self._observer.changed(step.key, status, {"parent": "", "index": None})
+            return
         now = time.time()
         started = self._began.get(step.key, now)
         facts = {"started": started, "ended": now}

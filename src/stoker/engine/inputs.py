@@ -5,12 +5,13 @@ Works on artifacts' descriptions only: values are loaded by the workers that nee
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterable, Iterator, Mapping
 
-from stoker.core.artifact import from_wire
-from stoker.core.errors import StokerError
+from stoker.core.artifact import content_of, from_wire, names_in
+from stoker.core.errors import DamagedArtifact, StokerError
 from stoker.core.plan import StepPlan
-from stoker.plan.cachekey import cache_key
+from stoker.plan.cachekey import Environment, FixedEnvironment, KeyParts
+from stoker.plan.inputcode import InputCode
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
@@ -70,6 +71,42 @@ class StepBindings:
             gathered = self._lists[key, name] = artifacts.gather(items, self._blobs).wire()
         return gathered
 
+    def makers(self, digest: str) -> list[str] | None:
+        """The steps to run again for a lost artifact: none for a list that is gathered again from steps' outputs.
+
+        None where no step of this run made it.
+        """
+        gathered = [name for name, wire in self._lists.items() if wire["d"] == digest]
+        for name in gathered:
+            del self._lists[name]
+        for key, outputs in self._outputs.items():
+            if any(self._contains(wire, digest) for wire in outputs.values()):
+                return [key]
+        return [] if gathered else None
+
+    def _contains(self, wire: Wire, digest: str) -> bool:
+        """Whether an artifact is the one with this digest, or a list with it inside."""
+        if wire["d"] == digest:
+            return True
+        if wire["s"] != "list":
+            return False
+        try:
+            parts = artifacts.items(from_wire(wire), self._blobs)
+        except DamagedArtifact:
+            return False
+        return any(self._contains(part.wire(), digest) for part in parts)
+
+    def first_lost(self, trees: Iterable[Mapping[str, Any]]) -> str:
+        """The digest of the first artifact in input trees that is lost or cut short; empty without one."""
+        for tree in trees:
+            if "value" in tree:
+                lost = artifacts.unusable(from_wire(tree["value"]), self._blobs)
+            else:
+                lost = self.first_lost(tree["list"] if "list" in tree else tree["dict"].values())
+            if lost:
+                return lost
+        return ""
+
     # Fan-outs
 
     def expand(self, step: StepPlan) -> int:
@@ -116,29 +153,53 @@ class StepBindings:
 def tree_digest(tree: Mapping[str, Any]) -> str:
     """An input in a cache key: the digests of its values in their structure."""
     if "value" in tree:
-        wire = tree["value"]
-        return f"{wire['s']}:{wire['d']}"
+        return content_of(tree["value"])
     if "list" in tree:
         return "[" + ",".join(tree_digest(item) for item in tree["list"]) + "]"
     return "{" + ",".join(f"{name!r}:{tree_digest(item)}" for name, item in tree["dict"].items()) + "}"
 
 
-def result_key(step: StepPlan, inputs: Mapping[str, Any], environment: str) -> str:
-    """The key under which the cache finds the result of a step that is bound to its inputs.
+def key_parts(step: StepPlan, inputs: Mapping[str, Any], here: Environment, input_code: InputCode) -> KeyParts:
+    """The parts of the key under which the cache finds the result of a step that is bound to its inputs.
 
-    `environment` is the digest of the environment that steps without one of their own, and without an image, share.
+    `here` is the environment of steps without one of their own, and without an image.
     """
-    return cache_key(
+    packages, readings = set(step.packages), {}
+    names = names_in(_wires(inputs.values(), []))
+    if names:
+        readings = {name: input_code.read(name) for name in names.get("code", ())}
+        packages.update(names.get("packages", ()))
+        for reading in readings.values():
+            packages.update(reading.packages)
+    environment = here
+    if step.image or step.environment:
+        environment = FixedEnvironment("image" if step.image else "packages", step.image or step.environment)
+    return KeyParts(
         code=step.code,
         inputs={name: tree_digest(tree) for name, tree in inputs.items()},
-        outputs=[
-            *(output.name for output in step.outputs),
-            *(f"split:{name}" for name in step.split),
-            *_rank_count(step),
-        ],
-        environment=step.image or step.environment or environment,
+        input_code={name: reading.digest for name, reading in readings.items()},
+        outputs=output_words(step),
+        environment=environment.identities(sorted(packages)),
         extra=step.settings.cache_key,
     )
+
+
+def output_words(step: StepPlan) -> list[str]:
+    """What a cache key says of a step's outputs."""
+    names = [output.name for output in step.outputs]
+    if step.split:
+        names += [f"split:{name}" for name in step.split]
+    return names if step.settings.launch is None else names + _rank_count(step)
+
+
+def _wires(trees: Iterable[Mapping[str, Any]], wires: list[Wire]) -> list[Wire]:
+    """The values of trees, appended to `wires`."""
+    for tree in trees:
+        if "value" in tree:
+            wires.append(tree["value"])
+        else:
+            _wires(tree["list"] if "list" in tree else tree["dict"].values(), wires)
+    return wires
 
 
 def _rank_count(step: StepPlan) -> list[str]:

@@ -11,11 +11,20 @@ from typing import Any, Final, Mapping
 
 import attrs
 
-from stoker.backends.base.backend import RunningBackend
+from stoker.backends.base.backend import (
+    GathersJobs,
+    LeavesJobs,
+    PlatformNotice,
+    ReportsPlatform,
+    RunningBackend,
+    capability,
+)
 from stoker.core.plan import Job, JobStatus, StepPlan
-from stoker.core.protocol import HookFacts
+from stoker.core.protocol import ADOPTED, HookFacts
+from stoker.core.values import frozen
 from stoker.core.wire import Wakeup
 from stoker.engine.pace import Pace
+from stoker.worker.secrets import Masker, SecretReader
 
 GRACE: Final = 10.0
 """Seconds between SIGTERM and SIGKILL for a step that is ended: time to write a checkpoint."""
@@ -24,7 +33,7 @@ _POLL: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _OVER: Final = ("succeeded", "failed")
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class JobChange:
     """A job's new status. `hook` is the name of the hook that the job is, if it is one."""
 
@@ -32,6 +41,8 @@ class JobChange:
     attempt: int
     status: JobStatus
     hook: str = ""
+    adopted: int = 0
+    """Of a job that is an earlier driver's: the number of the attempt as which it was submitted here."""
 
     @property
     def is_over(self) -> bool:
@@ -42,12 +53,29 @@ class JobChange:
 class RunJobs:
     """The jobs that one run has at its backends."""
 
-    def __init__(self, run: str, backends: Mapping[str, RunningBackend], *, max_parallel: int | None) -> None:
+    def __init__(
+        self,
+        run: str,
+        backends: Mapping[str, RunningBackend],
+        *,
+        max_parallel: int | None,
+        secrets: SecretReader,
+        pipeline: str = "",
+    ) -> None:
         self.run = run
+        self._pipeline = pipeline
+        self._secrets = secrets
         self._backends = backends
         self.pace = Pace(backends, max_parallel)
+        reporting = [(name, capability(backend, ReportsPlatform)) for name, backend in self.pace.distinct()]
+        self._reporting = [(name, backend) for name, backend in reporting if backend is not None]
+        self._queueing = frozenset(name for name, _ in self._reporting)
+        gathering = [capability(backend, GathersJobs) for _, backend in self.pace.distinct()]
+        self._gathering = [backend for backend in gathering if backend is not None]
         self._jobs: dict[str, tuple[str, int, str]] = {}
         self._hooks: dict[str, RunningBackend] = {}
+        # The names of jobs that were adopted, by key and the attempt's number.
+        self._adopted: dict[tuple[str, int], str] = {}
         self._wakeup = Wakeup()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wakeup.descriptor, selectors.EVENT_READ)
@@ -58,7 +86,15 @@ class RunJobs:
         self._next_poll = 0.0
 
     def submit(
-        self, key: str, attempt: int, step: StepPlan, inputs: Mapping[str, Any], *, element: bool, behind: bool
+        self,
+        key: str,
+        attempt: int,
+        step: StepPlan,
+        inputs: Mapping[str, Any],
+        *,
+        element: bool,
+        behind: bool,
+        avoid: tuple[str, ...] = (),
     ) -> None:
         """Submit an attempt; what its backend raises is raised, and the attempt is then not known here."""
         job = Job(
@@ -70,10 +106,18 @@ class RunJobs:
             inputs=inputs,
             marked=element and self.pace.may_line_up(step),
             behind=behind,
+            secrets=self._secrets.values_of(step.settings.environment, inputs),
+            pipeline=self._pipeline,
+            avoid=avoid,
         )
         self._backends[step.backend].submit(job)
         self._jobs[job.name] = (key, attempt, "")
         self.pace.remember_backend(job.name, step.backend)
+
+    def complete(self) -> None:
+        """Declare that nothing more is submitted before something has ended."""
+        for backend in self._gathering:
+            backend.complete()
 
     def call_hook(self, key: str, which: str, step: StepPlan, facts: HookFacts) -> None:
         """Have a worker call a hook."""
@@ -87,6 +131,8 @@ class RunJobs:
             kind="hook",
             hook=step.hooks[which],
             told=facts,
+            secrets=self._secrets.values_of(step.settings.environment, {}),
+            pipeline=self._pipeline,
         )
         self._backends[step.backend].submit(job)
         self._jobs[job.name] = (key, 0, which)
@@ -102,8 +148,22 @@ class RunJobs:
         for name, backend in self._hooks.items():
             backend.cancel(name, grace=0.0 if hard else GRACE)
 
+    # Platforms
+
+    def notices(self) -> list[tuple[str, PlatformNotice]]:
+        """What is new of the backends' platforms, with the backend's name in the stack."""
+        return [(name, notice) for name, backend in self._reporting for notice in backend.notices()]
+
+    def queues(self, backend: str) -> bool:
+        """Whether a backend's jobs wait in a queue of their platform: it reports when they run."""
+        return backend in self._queueing
+
+    def silences(self) -> list[str]:
+        """The platforms that do not answer, in words."""
+        return [silence for _, backend in self._reporting if (silence := backend.silence())]
+
     def _name(self, key: str, attempt: int) -> str:
-        return f"{self.run}/{key}/{attempt}"
+        return self._adopted.get((key, attempt)) or f"{self.run}/{key}/{attempt}"
 
     # Waiting
 
@@ -143,12 +203,38 @@ class RunJobs:
         if entry is None:
             return
         key, attempt, hook = entry
+        submitted = 0
+        for event in status.events:
+            if event.note == ADOPTED and not hook:
+                submitted, attempt = attempt, int(event.data["attempt"])
+                self._jobs[job] = (key, attempt, "")
+                self._adopted[key, attempt] = job
         if status.lost or status.state in _OVER:
             del self._jobs[job]
             self._hooks.pop(job, None)
-        updates.append(JobChange(key=key, attempt=attempt, status=status, hook=hook))
+            if self._adopted:
+                self._adopted.pop((key, attempt), None)
+        updates.append(JobChange(key=key, attempt=attempt, status=status, hook=hook, adopted=submitted))
+
+    def leave(self) -> None:
+        """Let jobs go on without this driver, where their platform can."""
+        for _, backend in self.pace.distinct():
+            leaving = capability(backend, LeavesJobs)
+            if leaving is not None:
+                leaving.leave()
 
     def close(self) -> None:
         """Close what waiting needed; the backends are their owner's to close."""
         self._selector.close()
         self._wakeup.close()
+
+
+def masked_status(status: JobStatus, masker: Masker) -> JobStatus:
+    """A job's status with the secrets masked in its lines, its message, its events and what was raised."""
+    return attrs.evolve(
+        status,
+        lines=tuple([attrs.evolve(line, text=masker.text(line.text)) for line in status.lines]),
+        message=masker.text(status.message),
+        events=tuple([attrs.evolve(event, data=masker.document(event.data)) for event in status.events]),
+        result=None if status.result is None else masker.result(status.result),
+    )

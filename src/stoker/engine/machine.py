@@ -11,10 +11,11 @@ import heapq
 from typing import Callable, Final, Iterable, Mapping
 
 from stoker.core.plan import Capacity
-from stoker.core.status import CANCELLED, STEP_DONE, STEP_GOOD, TIMED_OUT, WORKER_LOST, StepStatus
+from stoker.core.status import CANCELLED, DAMAGED_INPUT, STEP_DONE, STEP_GOOD, TIMED_OUT, WORKER_LOST, StepStatus
 from stoker.engine.events import (
     Action,
     Added,
+    Adopted,
     Began,
     CallHook,
     Cancel,
@@ -26,6 +27,7 @@ from stoker.engine.events import (
     FinishRun,
     Forgiven,
     HookEnded,
+    InputLost,
     Lost,
     NotPrepared,
     PaceChanged,
@@ -46,6 +48,14 @@ LOST_LIMIT: Final = 3
 """How often an attempt may be lost before its start until that counts as its failure: a user's module that kills the
 process that imports it would otherwise be tried for ever."""
 
+MOVE_LIMIT: Final = 3
+"""How often a task is tried in another place because its own was faulty, beside its retries: what breaks four devices
+in a row is the step."""
+
+RESTORE_LIMIT: Final = 3
+"""How often a task may wait for lost inputs to be computed again until that counts as its failure: what a disk damages
+faster than it is computed would otherwise be computed for ever."""
+
 
 class ScheduledTask:
     """A task and its status: pending → preparing → ready → running (→ waiting → ready …) → a final status."""
@@ -58,6 +68,9 @@ class ScheduledTask:
         "expanded",
         "failures",
         "losses",
+        "moves",
+        "reopened",
+        "restorations",
         "status",
         "task",
         "unmet",
@@ -73,6 +86,11 @@ class ScheduledTask:
         # Attempts of this session that failed, and those that were lost before they began.
         self.failures = 0
         self.losses = 0
+        # Attempts that ended because their place was faulty: they use up no retry.
+        self.moves = 0
+        # How often its inputs were lost, and whether it ran again after its end because its outputs were.
+        self.restorations = 0
+        self.reopened = False
         # The cause for which the running attempt is being cancelled.
         self.cancelled = ""
         # Of a fan-out: whether its elements are known, how many are not settled, and their statuses' first causes.
@@ -105,10 +123,12 @@ class Machine:
             Prepared: self._enqueue,
             ResultFound: self._use_result,
             Expanded: self._expand,
+            Adopted: self._renumber,
             Began: self._arm_timeout,
             Ended: self._end_attempt,
             Lost: self._resubmit,
             NotPrepared: self._fail_unprepared,
+            InputLost: self._restore_input,
             Stopped: self._stop,
             Ticked: self._ring_alarms,
             HookEnded: self._end_hook,
@@ -127,6 +147,11 @@ class Machine:
         actions, self._actions = self._actions, []
         return actions
 
+    @property
+    def grows(self) -> bool:
+        """Whether steps may still be added."""
+        return self._open
+
     def next_wake(self) -> float | None:
         """When a `Ticked` is due, if nothing else happens before."""
         while self._alarms and not self._alarm_is_live(self._alarms[0]):
@@ -136,6 +161,11 @@ class Machine:
     def status(self, key: str) -> str:
         """A task's status: one of `ScheduledTask`'s, or a final one."""
         return self._tasks[key].status
+
+    def may_restore(self, key: str) -> bool:
+        """Whether an `InputLost` of a task has lost inputs computed again; else it ends the task."""
+        state = self._tasks[key]
+        return not self._stopping and not state.cancelled and state.restorations < RESTORE_LIMIT
 
     def attempt(self, key: str) -> int:
         """The number of the task's latest attempt, from 1; 0 before the first."""
@@ -163,8 +193,12 @@ class Machine:
             self._link(state)
 
     def _link(self, state: ScheduledTask) -> None:
+        self._link_to(state, state.task.requires)
+
+    def _link_to(self, state: ScheduledTask, requirements: Iterable[str]) -> None:
+        """Let a task wait for requirements; it is skipped if one can never be met, and prepared if all are."""
         doomed = bool(self._stopping)
-        for requirement in state.task.requires:
+        for requirement in requirements:
             met = self._is_met(requirement)
             if met is None:
                 state.unmet += 1
@@ -257,6 +291,46 @@ class Machine:
         state = self._find(key, "running")
         return state if state is not None and state.attempt == attempt and not state.task.fanout else None
 
+    def _restore_input(self, event: InputLost, now: float) -> None:
+        state = self._find_running(event.key, event.attempt)
+        if state is not None:
+            self._pools[state.task.pool].release(state.task)
+        else:
+            state = self._find(event.key, "preparing")
+        if state is None:
+            return
+        if self._stopping or state.cancelled:
+            cause = state.cancelled or CANCELLED
+            self._settle(state, "cancelled" if cause == CANCELLED else "failed", cause)
+            return
+        state.restorations += 1
+        producers = [self._tasks[key] for key in event.producers]
+        if state.restorations > RESTORE_LIMIT:
+            self._settle(state, "failed", DAMAGED_INPUT)
+            return
+        state.status = "pending"
+        for producer in producers:
+            if producer.status in STEP_GOOD:
+                self._reopen(producer, state)
+        state.unmet = 0
+        self._link_to(state, event.producers)
+
+    def _reopen(self, producer: ScheduledTask, consumer: ScheduledTask) -> None:
+        """Run a task again after its end; tasks that wait for others, beside the `consumer`, wait for it once more."""
+        producer.status = "pending"
+        producer.reopened = True
+        self._unsettled += 1
+        for other in self._tasks.values():
+            if other is not consumer and other.status == "pending" and producer.task.key in other.task.requires:
+                other.unmet += 1
+                self._followers.setdefault(producer.task.key, []).append(other)
+        self._prepare(producer)
+
+    def _renumber(self, event: Adopted, now: float) -> None:
+        state = self._find_running(event.key, event.attempt)
+        if state is not None:
+            state.attempt = event.earlier
+
     def _arm_timeout(self, event: Began, now: float) -> None:
         state = self._find_running(event.key, event.attempt)
         if state is not None and state.task.timeout is not None:
@@ -291,7 +365,10 @@ class Machine:
             self._settle(state, "cancelled", cause)
             return
         escalated = None if state.cancelled else event.escalated
-        if self._may_retry(state, cause, escalated):
+        if event.elsewhere and not state.cancelled and not self._stopping and state.moves < MOVE_LIMIT:
+            state.moves += 1
+            self._wait_until(state, cause, now)
+        elif self._may_retry(state, cause, escalated):
             state.task = escalated or state.task
             self._retry_later(state, cause, now)
         else:
@@ -303,9 +380,12 @@ class Machine:
 
     def _retry_later(self, state: ScheduledTask, cause: str, now: float) -> None:
         state.failures += 1
+        self._wait_until(state, cause, now + retry_delay(state.task, state.failures))
+
+    def _wait_until(self, state: ScheduledTask, cause: str, at: float) -> None:
+        """Try a task again at a time."""
         state.cancelled = ""
         state.status = "waiting"
-        at = now + retry_delay(state.task, state.failures)
         self._actions.append(RecordRetry(key=state.task.key, attempt=state.attempt, cause=cause, at=at))
         heapq.heappush(self._alarms, (at, state.task.key, state.attempt))
 
@@ -341,12 +421,15 @@ class Machine:
             self._unsettled -= 1
             task = state.task
             self._actions.append(RecordEnd(key=task.key, status=status, cause=cause))
+            if state.reopened and status != "failed":
+                unsettled.extend(self._release(task.key, good=status in STEP_GOOD))
+                continue
             if (status == "succeeded" and task.on_success) or (status == "failed" and task.on_failure):
                 self._hooks += 1
                 self._actions.append(
                     CallHook(key=task.key, which="on_success" if status == "succeeded" else "on_failure")
                 )
-            if task.parent:
+            if task.parent and not state.reopened:
                 self._count_child(self._tasks[task.parent], state, cause, unsettled)
             good = status in STEP_GOOD
             unsettled.extend(self._release(task.key, good=good))

@@ -12,15 +12,24 @@ import attrs
 from stoker.core.codec import to_json
 from stoker.core.plan import JobStatus, StepPlan
 from stoker.core.protocol import HookFacts, StepError
-from stoker.core.status import CANCELLED, CAUSES, KILLED, NEVER_RETRIED, RETRIED_IF_NAMED, TIMED_OUT, StepStatus
-from stoker.core.words import time_text
+from stoker.core.status import (
+    CANCELLED,
+    CAUSES,
+    HOST_OOM,
+    KILLED,
+    NEVER_RETRIED,
+    RETRIED_IF_NAMED,
+    TIMED_OUT,
+    StepStatus,
+)
+from stoker.core.words import memory_text, time_text
 from stoker.engine.events import TaskSpec
 from stoker.engine.execution import StepExecution
 from stoker.worker.failure import ASK_THE_KERNEL, Ending, Explanation, asks_the_log, explain_failure
 from stoker.worker.kernel import KernelLog, OomKills
 
-EXPLAINED: Final = ("why", "advice", "evidence")
-"""The fields of an explanation in an attempt's error document, beside `retryable`."""
+EXPLAINED: Final = ("why", "advice", "evidence", "whole")
+"""The fields of an attempt's error document that explain it, beside `retryable`."""
 _WORST_FIRST: Final[tuple[StepStatus, ...]] = ("failed", "cancelled", "skipped")
 
 
@@ -91,13 +100,17 @@ def attempt_facts(
     result = status.result
     facts: dict[str, Any] = {
         "attempt": attempt,
-        "started": status.started or execution.facts.get("submitted"),
+        "started": status.started or execution.facts.get("began") or _submitted(execution),
+        "queued": execution.facts.get("queued", False),
+        "place": execution.facts.get("place", {}),
         "ended": status.ended or time.time(),
         "usage": to_json(status.usage),
         "exit_code": status.exit_code,
         "outputs": {} if result is None else result.outputs,
         "cause": "",
     }
+    if result is not None and result.called and result.returned:
+        facts["usage"] = {**facts["usage"], "called": result.called, "returned": result.returned}
     if status.state != "failed":
         return facts
     error = (result.error if result is not None else None) or StepError()
@@ -119,9 +132,12 @@ def attempt_facts(
         ending, message = Ending(cause=KILLED, message=reason, signal=signal.SIGTERM), ""
     explanation = witness.explain(key, attempt, execution, error, ending)
     message = message or explanation.sentence
+    advice = explanation.advice
+    if explanation.cause == HOST_OOM and status.usage.peak:
+        advice = f"{advice}; this attempt held {memory_text(status.usage.peak)} at most"
     document = {
         "why": explanation.sentence if explanation.evidence else "",
-        "advice": explanation.advice,
+        "advice": advice,
         "evidence": explanation.evidence,
     }
     document = {name: text for name, text in document.items() if text and text != message}
@@ -131,6 +147,11 @@ def attempt_facts(
         "message": message,
         "error": {**to_json(error), **document, "retryable": explanation.retryable},
     }
+
+
+def _submitted(execution: StepExecution) -> float | None:
+    """When an attempt was submitted; None where it waited in a queue after that, and was never seen to run."""
+    return None if execution.facts.get("queued") else execution.facts.get("submitted")
 
 
 def observed_facts(facts: Mapping[str, Any], *, parent: str, index: int | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ starved. Pure: no clock, no I/O.
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 from typing import Callable, Final, Iterator
 
 from stoker.core.plan import Capacity
@@ -29,7 +30,8 @@ class Pool:
         self.running = 0
         self.line: deque[TaskSpec] = deque()
         self.ahead_limit = 0
-        self._ahead: deque[TaskSpec] = deque()
+        self._ahead: dict[str, TaskSpec] = {}
+        """Tasks that wait at busy workers by their keys, in the order in which they were admitted."""
         self._passed = 0
 
     def join(self, task: TaskSpec, *, first: bool = False) -> None:
@@ -57,17 +59,17 @@ class Pool:
         while self.line and self.line[0].ahead and len(self._ahead) < self.ahead_limit:
             task = self.line.popleft()
             if is_ready(task):
-                self._ahead.append(task)
+                self._ahead[task.key] = task
                 yield task, True
 
     def _pass_by(self, is_ready: Callable[[TaskSpec], bool]) -> Iterator[tuple[TaskSpec, bool]]:
         head = self.line[0]
+        if all(_is_as_big(task, head) for task in islice(self.line, 1, LOOKAHEAD)):
+            return  # elements of one fan-out, of which each that ends would take the line to pieces
         stay: list[TaskSpec] = [self.line.popleft()]
         while self.line and len(stay) < LOOKAHEAD and self._passed < PATIENCE:
             task = self.line.popleft()
-            as_big = task.cpus >= head.cpus and task.memory >= head.memory and task.gang >= head.gang
-            as_big = as_big and task.devices >= head.devices
-            if as_big or not is_ready(task) or not self._fits(task):
+            if _is_as_big(task, head) or not is_ready(task) or not self._fits(task):
                 stay.append(task)
                 continue
             self._passed += 1
@@ -100,14 +102,20 @@ class Pool:
 
     def release(self, task: TaskSpec) -> None:
         """Give back what a task took; the next one in a worker's line takes it over."""
-        if task in self._ahead:
-            self._ahead.remove(task)
+        if self._ahead.pop(task.key, None) is not None:
             return
         self.running -= 1
         self.cpus -= task.cpus * task.gang
         self.memory -= task.memory * task.gang
         self.devices -= task.devices * task.gang
         if self._ahead:
-            self._take(self._ahead.popleft())
+            self._take(self._ahead.pop(next(iter(self._ahead))))
         if not self.running:
             self.cpus, self.memory, self.devices = 0.0, 0, 0
+
+
+def _is_as_big(task: TaskSpec, head: TaskSpec) -> bool:
+    """Whether a task asks for no less than the head of the line, so that it fits only where that one does."""
+    if task.cpus < head.cpus or task.memory < head.memory:
+        return False
+    return task.gang >= head.gang and task.devices >= head.devices

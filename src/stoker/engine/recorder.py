@@ -6,62 +6,143 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, Sequence, TypeVar
 
-import attrs
-
-from stoker.core.artifact import from_wire
-from stoker.core.errors import StoreError
-from stoker.core.plan import LogLine, StepPlan
+from stoker.core.artifact import StoredArtifact, from_wire
+from stoker.core.errors import DatabaseUnreachable, StokerError
+from stoker.core.plan import LogLine, StepPlan, uses_cache
+from stoker.core.protocol import JOB
 from stoker.core.status import STEP_GOOD, StepStatus
+from stoker.core.values import frozen
+from stoker.core.words import bounded
 from stoker.engine.execution import StepExecution
 from stoker.engine.inputs import Wire, tree_digest
+from stoker.plan.cachekey import KeyParts
+from stoker.plan.planner import links
+from stoker.plan.recipes import recipe_digest, recipe_document, recipe_key
+from stoker.store import artifacts
 from stoker.store.records import RowBatch
-from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, RungRow, StepProgress, StepRow
+from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, RecipeRow, RungRow, StepProgress, StepRow
 from stoker.store.store import Store
+from stoker.store.writer import RunWriter
 
 if TYPE_CHECKING:
+    from stoker.core.metrics import Row
     from stoker.core.receipt import Receipt, Track
+    from stoker.engine.metrics import RunMetrics
     from stoker.store.receipts import ReceiptRow
+
+T = TypeVar("T")
 
 _TAIL: Final = 40
 """Last lines of a log that are searched for why a process died; a caught error further up would mislead."""
+_CHECK_EVERY: Final = 0.25
+"""Seconds between two looks whether the store is still there, while rows are written."""
 
 
-@attrs.frozen
+@frozen
 class CachedResult:
-    """A cached result and the step that made it, as "run/step"."""
+    """A cached result and the step that made it, as "run/step"; `lost` is the digest of a part that is lost or damaged,
+    with which the result cannot be used."""
 
     outputs: Mapping[str, Wire]
     origin: str
+    lost: str = ""
+
+
+@frozen
+class OriginResult:
+    """The result of a step in the run that this one repeats, the step as "run/step", and its cache key there."""
+
+    outputs: Mapping[str, Wire]
+    origin: str
+    cache_key: str
+    recipe: str
 
 
 class Recorder:
     """The rows of one run, held by one driver's token."""
 
-    def __init__(self, store: Store, *, run: str, token: str) -> None:
+    def __init__(self, store: Store, *, run: str, token: str, writer: RunWriter | None = None) -> None:
         self._store = store
         self._run = run
         self._token = token
+        self._writer = RunWriter(store, run=run, token=token) if writer is None else writer
         self._batch = RowBatch()
         # Not in the batch until it is written: a step that ends before has its whole row there already.
         self._progress: dict[str, StepProgress] = {}
         self._seq = store.records.next_seq(run)
         self._finished: dict[str, StepRow] = {}
+        self._first_starts: dict[str, float] = {}
         self._attempts: dict[str, int] = {}
         self._resumed = False
+        self._origin: dict[str, StepRow] = {}
+        self._same_inputs = True
+        self._not_taken: set[str] = set()
+        self._metrics: RunMetrics | None = None
+        self._recipes: dict[tuple[Any, ...], str] = {}
+        # By the digest of a step's code: the latest that was named, with the step's setting `cache`. The elements of a
+        # fan-out have one recipe, and so have most steps that share a function.
+        self._latest_recipe: dict[str, tuple[bool | str, KeyParts, str]] = {}
         self._beat_at = time.monotonic()
+        self._check_at = 0.0
+        self._place = store.blobs.place()
 
-    # Earlier sessions
+    # Earlier sessions, and the run that this one repeats
 
-    def load_earlier(self, but: Iterable[str] = ()) -> None:
-        """Load what earlier sessions of the run finished, `but` for these steps, and how often they tried each."""
+    def load_origin(self, rows: Iterable[StepRow], *, same_inputs: bool) -> None:
+        """Load the steps of another run whose results this run takes.
+
+        With `same_inputs` a step takes a result only if it is given what the other run's step was given.
+        """
+        self._origin = {row.key: row for row in rows}
+        self._same_inputs = same_inputs
+
+    def result_of_origin(self, key: str, step: StepPlan, inputs: Mapping[str, Any]) -> OriginResult | None:
+        """The result of a step or an element in the run that this one repeats; None where it is to run.
+
+        What depends on a step that runs is not taken either: it would be of other code than what it depends on.
+        """
+        row = self._origin.get(key)
+        if row is None:
+            return None
+        result = None if self._same_inputs and self._has_others(step, row, inputs) else self._taken(row)
+        if result is None:
+            self._not_taken.update((key, step.key))
+        return result
+
+    def _has_others(self, step: StepPlan, row: StepRow, inputs: Mapping[str, Any]) -> bool:
+        """Whether a step has other inputs than it had, or depends on a step whose result is not taken."""
+        upstream = {name for tree in step.inputs.values() for name, _ in links(tree)}
+        return not self._not_taken.isdisjoint({*upstream, *step.after}) or dict(row.inputs) != {
+            name: tree_digest(tree) for name, tree in inputs.items()
+        }
+
+    def _taken(self, row: StepRow) -> OriginResult | None:
+        outputs = self._ask(lambda: self._store.records.outputs(row.run_id, row.key))
+        if self._first_lost(output.artifact for output in outputs):
+            return None  # the step computes it once more
+        wires = {output.name: output.artifact.wire() for output in outputs}
+        return OriginResult(wires, f"{row.run_id}/{row.key}", row.cache_key, row.recipe)
+
+    def has_origin(self, key: str) -> bool:
+        """Whether the run that this one repeats has a result of the step that was to be taken."""
+        return key in self._origin
+
+    def load_earlier(self) -> None:
+        """Load what earlier sessions of the run finished, and how often they tried each step."""
         self._resumed = True
         self._attempts = self._store.records.attempt_numbers(self._run)
         for row in self._store.records.all_steps(self._run):
             self._attempts[row.key] = max(row.attempts, self._attempts.get(row.key, 0))
-            if row.status in STEP_GOOD and row.name not in but:
+            if row.parent and row.started is not None:
+                self._first_starts[row.parent] = min(row.started, self._first_starts.get(row.parent, row.started))
+            if row.status in STEP_GOOD and not row.damage:
                 self._finished[row.key] = row
+
+    def first_start(self, key: str) -> float | None:
+        """When earlier sessions began the first element of a fan-out; None where they recorded none."""
+        return self._first_starts.get(key)
 
     def earlier_attempts(self, key: str) -> int:
         """How many attempts earlier sessions made at a step, also those that ended with their driver."""
@@ -77,12 +158,69 @@ class Recorder:
         """The outputs of a step that an earlier session finished."""
         if key not in self._finished:
             return None
-        return {row.name: row.artifact.wire() for row in self._store.records.outputs(self._run, key)}
+        rows = self._ask(lambda: self._store.records.outputs(self._run, key))
+        outputs = {row.name: row.artifact for row in rows}
+        lost = next((row.damage for row in rows if row.damage), "") or self._first_lost(outputs.values())
+        if lost:
+            self.reopen(key, lost)
+            return None
+        return {name: artifact.wire() for name, artifact in outputs.items()}
+
+    def reopen(self, key: str, lost: str) -> None:
+        """Record that a finished step runs again, because one of its outputs is lost or damaged."""
+        self._finished.pop(key, None)
+        self.record_event("lost", key, {"artifact": lost})
+
+    def _first_lost(self, outputs: Iterable[StoredArtifact]) -> str:
+        return next(filter(None, (artifacts.unusable(artifact, self._store.blobs) for artifact in outputs)), "")
+
+    def recipe_of(self, step: StepPlan, parts: KeyParts) -> str:
+        """The name of what a step's cache key is made of beside its inputs; what it names is kept."""
+        latest = self._latest_recipe.get(step.code)
+        if latest is not None and latest[0] == step.settings.cache and latest[1].differs_in_inputs_only(parts):
+            return latest[2]
+        key = recipe_key(step, parts)
+        name = self._recipes.get(key)
+        if name is None:
+            name = recipe_digest(key)
+            if not self._has_recipe(name):
+                self._batch.recipe(RecipeRow(digest=name, created=time.time(), document=recipe_document(step, parts)))
+            self._recipes[key] = name
+        self._latest_recipe[step.code] = (step.settings.cache, parts, name)
+        return name
+
+    def _has_recipe(self, name: str) -> bool:
+        """Whether the database has a recipe; not known while it is away, and a recipe may be written twice."""
+        try:
+            return self._ask(lambda: self._store.records.has_recipe(name))
+        except DatabaseUnreachable:
+            return False
 
     def cached_result(self, key: str) -> CachedResult | None:
         """The cache's entry for a key."""
-        row = self._store.records.cached(key, time.time())
-        return None if row is None else CachedResult(row.outputs, f"{row.run_id}/{row.step_key}")
+        row = self._ask(lambda: self._store.records.cached(key, time.time()))
+        if row is None:
+            return None
+        lost = self._first_lost(map(from_wire, row.outputs.values()))
+        return CachedResult(row.outputs, f"{row.run_id}/{row.step_key}", lost)
+
+    # While the database is away
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the database's server was away at the last look: what is recorded is kept in the journal then, and
+        reading raises `DatabaseUnreachable`."""
+        return self._writer.is_away
+
+    def _ask(self, query: Callable[[], T]) -> T:
+        """The result of a query, or of a change made at once; `DatabaseUnreachable` while the server is away."""
+        if self._writer.is_away:
+            raise DatabaseUnreachable("the database is away")
+        try:
+            return query()
+        except DatabaseUnreachable as error:
+            self._writer.lose(error)
+            raise
 
     # Recording
 
@@ -102,7 +240,8 @@ class Recorder:
     def record_expansion(self, key: str, count: int) -> None:
         """Record how many elements a fan-out has."""
         if not self.is_finished(key):
-            row = StepProgress(run_id=self._run, key=key, status="running", started=time.time(), count=count)
+            started = self._first_starts.get(key, time.time())
+            row = StepProgress(run_id=self._run, key=key, status="running", started=started, count=count)
             self._progress[key] = row
 
     def record_running(self, key: str, attempt: int, *, started: float, parent: str) -> None:
@@ -114,8 +253,45 @@ class Recorder:
             run_id=self._run, key=key, status="running", started=started, attempts=attempt
         )
 
+    def record_queued(self, key: str, attempt: int, *, parent: str, message: str = "") -> None:
+        """Record that an attempt waits in its platform's queue, and why."""
+        if not parent:
+            self._progress[key] = StepProgress(
+                run_id=self._run, key=key, status="pending", attempts=attempt, message=bounded(message)
+            )
+
+    def adopt_attempt(self, key: str, attempt: int) -> None:
+        """Take up an attempt that an earlier driver began: what it wrote is read again from its beginning."""
+        self._store.logs.delete_attempt(self._run, key, attempt)
+        self._batch.forget_metrics(self._run, key, attempt)
+
+    def job_events(self, key: str, attempt: int) -> list[Mapping[str, Any]]:
+        """What earlier drivers recorded of an attempt as a job of its platform; nothing while the database is away."""
+        try:
+            events = self._ask(lambda: self._store.records.job_events(self._run, key))
+        except DatabaseUnreachable:
+            return []
+        return [one.data for one in events if one.kind == JOB and one.data.get("attempt") == attempt]
+
+    def left_out(self) -> list[Mapping[str, Any]]:
+        """What earlier sessions of the run recorded of faulty places; nothing while the database is away."""
+        try:
+            return [one.data for one in self._ask(lambda: self._store.records.left_out_events(self._run))]
+        except DatabaseUnreachable:
+            return []
+
+    def record_metrics(self, key: str, attempt: int, rows: Iterable[Row]) -> None:
+        """Record what an attempt logged of itself; the store has it within about a second."""
+        if self._metrics is None:
+            from stoker.engine.metrics import RunMetrics  # only for runs with steps that log something
+
+            self._metrics = RunMetrics(self._store.records, self._run)
+        self._metrics.add(key, attempt, rows)
+
     def record_attempt(self, key: str, step: StepPlan, facts: Mapping[str, Any]) -> None:
         """Record an attempt that is over."""
+        if self._metrics is not None:
+            self._metrics.end(key, facts["attempt"], self._batch)
         self._batch.attempt(
             AttemptRow(
                 run_id=self._run,
@@ -126,7 +302,7 @@ class Recorder:
                 started=facts.get("started"),
                 ended=facts.get("ended"),
                 cause=facts.get("cause", ""),
-                message=facts.get("message", ""),
+                message=bounded(facts.get("message", "")),
                 error=facts.get("error") or {},
                 exit_code=facts.get("exit_code"),
                 usage=facts.get("usage") or {},
@@ -151,6 +327,7 @@ class Recorder:
         self._progress.pop(key, None)
         inputs = execution.inputs if execution is not None else {}
         cache_key = execution.cache_key if execution is not None else ""
+        recipe = execution.recipe if execution is not None else ""
         self._batch.step(
             StepRow(
                 run_id=self._run,
@@ -163,10 +340,11 @@ class Recorder:
                 started=facts.get("started"),
                 ended=facts.get("ended") or now,
                 cause=facts.get("cause", ""),
-                message=facts.get("message", ""),
+                message=bounded(facts.get("message", "")),
                 cached_from=facts.get("cached_from", ""),
                 inputs={name: tree_digest(tree) for name, tree in inputs.items()},
                 cache_key=cache_key,
+                recipe=recipe,
                 attempts=facts.get("attempt") or self.earlier_attempts(key),
                 count=count,
                 usage=facts.get("usage") or {},
@@ -179,7 +357,7 @@ class Recorder:
             row = OutputRow(run_id=self._run, key=key, name=name, artifact=from_wire(wire), place=position)
             self._batch.output(row)
         # What was computed without the devices that were asked for must not stand for what they would have computed.
-        if status == "succeeded" and step.settings.cache and not facts.get("pretended"):
+        if status == "succeeded" and uses_cache(step) and not facts.get("pretended"):
             expires = None if step.settings.cache_expires is None else now + step.settings.cache_expires
             self._batch.remember(
                 CacheRow(key=cache_key, run_id=self._run, step_key=key, created=now, expires=expires, outputs=outputs)
@@ -188,7 +366,7 @@ class Recorder:
     def receipt_of(self, key: str, attempt: int) -> ReceiptRow | None:
         """The receipt of an attempt that is over."""
         self.flush()
-        return self._store.records.receipt(self._run, key, attempt)
+        return self._writer.patiently(lambda: self._store.records.receipt(self._run, key, attempt))
 
     def record_outputs(self, key: str, outputs: Mapping[str, Wire]) -> None:
         """Record results of a step beside those that its worker reported."""
@@ -198,15 +376,22 @@ class Recorder:
 
     def learned_changes(self, key: str) -> RungRow | None:
         """The changes with which a request worked the last time."""
-        return self._store.records.learned_changes(key)
+        return self._ask(lambda: self._store.records.learned_changes(key))
 
     def learn_changes(self, key: str, changes: Mapping[str, Any]) -> None:
         """Remember that a request worked with these changes."""
-        self._store.records.learn_changes(RungRow(key=key, run_id=self._run, created=time.time(), changes=changes))
+        row = RungRow(key=key, run_id=self._run, created=time.time(), changes=changes)
+        try:
+            self._ask(lambda: self._store.records.learn_changes(row))
+        except DatabaseUnreachable:
+            self._batch.learn(row)
 
     def forget_changes(self, key: str) -> None:
         """Forget the changes of a request that worked unchanged."""
-        self._store.records.forget_changes(key)
+        try:
+            self._ask(lambda: self._store.records.forget_changes(key))
+        except DatabaseUnreachable:
+            self._batch.forget(key)
 
     def record_receipt(self, key: str, attempt: int, receipt: Receipt, tracks: tuple[Track, ...]) -> None:
         """Record what an attempt did with its accelerators."""
@@ -223,6 +408,14 @@ class Recorder:
         """Append lines to a step's log, at once."""
         self._store.logs.append(self._run, key, attempt, lines)
 
+    def keep_error(self, key: str, attempt: int, digest: str) -> str:
+        """Copy what an attempt raised, which its worker stored as a blob, beside its log; returns the file's path, or
+        "" where that cannot be done."""
+        try:
+            return self._store.logs.write_error(self._run, key, attempt, self._store.blobs.read(digest))
+        except StokerError:
+            return ""
+
     def tail(self, key: str, attempt: int, rank: int | None = None) -> list[str]:
         """The last lines that an attempt wrote, or one of its ranks; if that one wrote none, those of all."""
         logs = self._store.logs
@@ -232,18 +425,24 @@ class Recorder:
         return [line.text for line in lines]
 
     def flush(self) -> None:
-        """Commit all that was recorded, if this driver still holds the run."""
+        """Commit all that was recorded, or keep it in the journal; `StoreError` where another driver holds the run."""
         for row in self._progress.values():
             self._batch.change(row)
         self._progress.clear()
-        if not len(self._batch):
+        if self._metrics is not None:
+            self._metrics.write(self._batch)
+        if not self._batch:
             return
         batch, self._batch = self._batch, RowBatch()
-        if not self._store.records.write(batch, run_id=self._run, token=self._token):
-            raise StoreError(
-                f"run {self._run} was taken over by another driver; this one writes nothing more",
-                fix=f"see `stoker show {self._run}`: somebody resumed the run while this driver still lived",
-            )
+        self._writer.write(batch)
+        if time.monotonic() >= self._check_at:
+            self.check_store()
+
+    def check_store(self) -> None:
+        """Raise `StoreError` if the store was removed or unmounted: what is recorded now would be lost."""
+        self._check_at = time.monotonic() + _CHECK_EVERY
+        self._store.records.database.check_place()
+        self._store.blobs.check_place(self._place)
 
     # The heartbeat
 
@@ -252,7 +451,20 @@ class Recorder:
         return self._beat_at + every - time.monotonic()
 
     def beat(self) -> str:
-        """Record that the driver lives; what a person asks of it: "", "cancel" or "now"."""
+        """Record that the driver lives; what a person asks of it: "", "cancel" or "now". Nothing while the database is
+        away: then this looks for it.
+
+        Raises `StoreError` where another driver holds the run: this one then appends no more lines to its logs either,
+        which no token guards.
+        """
         self._beat_at = time.monotonic()
-        request = self._store.records.heartbeat(self._run, self._token, time.time())
-        return request or ""
+        self.check_store()
+        if not self._writer.look():
+            return ""
+        try:
+            request = self._ask(lambda: self._store.records.heartbeat(self._run, self._token, time.time()))
+        except DatabaseUnreachable:
+            return ""
+        if request is None:
+            raise self._writer.overtaken()
+        return request

@@ -10,23 +10,27 @@ import time
 from collections import deque
 from typing import Any, Callable, Final, Mapping, Sequence
 
-from stoker.backends.base.backend import RunningBackend, SharesKernel, capability
-from stoker.core.errors import StokerError
+from stoker.backends.base.backend import ExpectsSteps, PlatformNotice, RunningBackend, SharesKernel, capability
+from stoker.core.errors import DamagedArtifact, DatabaseUnreachable, StokerError
 from stoker.core.observer import Observer
-from stoker.core.plan import JobStatus, StepPlan
-from stoker.core.status import INPUT_ERROR, REFUSED, RunStatus
+from stoker.core.plan import JobStatus, StepPlan, lookup_text, steps_of, uses_cache
+from stoker.core.protocol import JOB, METRICS
+from stoker.core.status import CRASHED, DAMAGED_INPUT, INPUT_ERROR, REFUSED, RunStatus
 from stoker.engine import events as ev
 from stoker.engine.accounts import Accounts
 from stoker.engine.escalation import Escalation
 from stoker.engine.execution import Policy, StepExecution
 from stoker.engine.growth import Growth
 from stoker.engine.hooks import Hooks
-from stoker.engine.inputs import StepBindings, result_key
-from stoker.engine.jobs import JobChange, RunJobs
+from stoker.engine.inputs import StepBindings, key_parts
+from stoker.engine.jobs import JobChange, RunJobs, masked_status
 from stoker.engine.machine import Machine
 from stoker.engine.outcomes import Witness, attempt_facts, observed_facts
+from stoker.engine.places import FaultyPlaces
 from stoker.engine.recorder import Recorder
 from stoker.engine.tasks import element_task, step_task
+from stoker.plan.cachekey import KeyParts
+from stoker.plan.inputcode import InputCode
 
 HEARTBEAT: Final = 1.0
 """Seconds between two looks at the run's row, where a person may ask for its end; each records that we live."""
@@ -48,25 +52,36 @@ class RunLoop:
         self._run = run
         self._recorder = recorder
         self._inputs = inputs
+        self._input_code = InputCode(observer.message)
         self._observer = observer
         self._policy = policy
-        self._jobs = RunJobs(run, backends, max_parallel=policy.max_parallel)
+        self._jobs = RunJobs(
+            run, backends, max_parallel=policy.max_parallel, secrets=policy.secrets, pipeline=policy.pipeline
+        )
         self._pace = self._jobs.pace
         self._hooks = Hooks(self._jobs, recorder, observer, policy)
         self._escalation = Escalation(
             recorder, backends, observer, pipeline=policy.pipeline, remembers=policy.use_cache
         )
         self._accounts = Accounts(recorder, observer)
+        self._places = FaultyPlaces(recorder, backends, observer)
+        self._expecting = {
+            name: expecting for name, backend in backends.items() if (expecting := capability(backend, ExpectsSteps))
+        }
         local_backends = [name for name, backend in backends.items() if capability(backend, SharesKernel)]
         self._witness = Witness(recorder.tail, local_backends)
         self._machine = Machine(self._pace.capacities(), fail_fast=policy.fail_fast)
         self._steps: dict[str, StepPlan] = {}
         self._members: dict[str, tuple[StepPlan, int]] = {}
         self._fanouts: set[str] = set()
+        # Steps that run again because their outputs were lost: the cache has the same ones.
+        self._restored: set[str] = set()
         self._executions: dict[str, StepExecution] = {}
         self.growth = Growth(recorder, inputs, observer, self._members, self._executions, self.tell)
         self._events: deque[ev.Event] = deque()
         self._submissions: list[ev.Submit] = []
+        # Steps whose preparation needs the database, which is away.
+        self._postponed: list[ev.Prepare] = []
         self._posted: deque[Callable[[], None]] = deque()
         self._stops = 0
         self.status: RunStatus = "running"
@@ -99,7 +114,25 @@ class RunLoop:
         self._posted.append(lambda: self._stop(hard=hard))
         self._jobs.wake()
 
+    def stop_gently(self) -> None:
+        """Stop the run with grace, unless that was asked already: whatever asks twice does not mean at once."""
+        if not self._stops:
+            self.stop()
+
+    def leave(self, then: Callable[[], None]) -> None:
+        """Record what is known, let the jobs go on, and call `then`, which ends this process; safe in a signal
+        handler."""
+        self.post(lambda: self._leave(then))
+
+    def _leave(self, then: Callable[[], None]) -> None:
+        self._recorder.flush()
+        self._jobs.leave()
+        then()
+
     def _stop(self, *, hard: bool) -> None:
+        for silence in () if hard else self._jobs.silences():
+            again = "again: the driver leaves within 5 s, and what runs there stays"
+            self._observer.message(f"{silence}; steps there are asked to end as soon as it answers ({again})")
         self._jobs.end_hooks(hard=hard)
         self.tell(ev.Stopped(hard=hard))
 
@@ -132,7 +165,10 @@ class RunLoop:
                 self._fanouts.add(step.key)
         for step in steps:
             tasks.append(step_task(step, self._fanouts, self._recorder.earlier_attempts(step.key)))
-        self._recorder.record_pending([step for step in steps if not self._recorder.is_finished(step.key)])
+        pending = [step for step in steps if not self._recorder.is_finished(step.key)]
+        for name, backend in self._expecting.items():
+            backend.expect(steps_of(name, pending))
+        self._recorder.record_pending(pending)
         self.tell(ev.Added(tasks=tuple(tasks)))
 
     def close(self, *, failed: bool = False) -> None:
@@ -151,14 +187,20 @@ class RunLoop:
             while not self._drain():
                 self._wait()
         finally:
-            self._recorder.flush()
-            self._jobs.close()
+            try:
+                self._recorder.flush()
+            finally:
+                self._jobs.close()
         return self.status
 
     def _drain(self) -> bool:
         """Handle all events, commit, then submit jobs; whether the run is over."""
         while self._posted:
             self._posted.popleft()()
+        if self._postponed and not self._recorder.is_away:
+            postponed, self._postponed = self._postponed, []
+            for preparation in postponed:
+                self._prepare(preparation)
         while self._events:
             event = self._events.popleft()
             for action in self._machine.handle(event, time.time()):
@@ -168,6 +210,8 @@ class RunLoop:
             submissions, self._submissions[:] = list(self._submissions), []
             for submission in submissions:
                 self._submit(submission)
+            if not self._machine.grows:
+                self._jobs.complete()
         return self.status != "running"
 
     def _wait(self) -> None:
@@ -178,6 +222,8 @@ class RunLoop:
             self._jobs.wait(pause if wake is None else min(pause, wake - now))
         for update in self._jobs.poll():
             self._receive(update)
+        for backend, notice in self._jobs.notices():
+            self._report_notice(backend, notice)
         for event in self._pace.updates():
             self.tell(event)
         wake = self._machine.next_wake()
@@ -185,6 +231,12 @@ class RunLoop:
             self.tell(ev.Ticked())
         if self._recorder.next_beat(HEARTBEAT) <= 0:
             self._beat()
+
+    def _report_notice(self, backend: str, notice: PlatformNotice) -> None:
+        """Show and record what happened to a backend's platform."""
+        self._recorder.record_event(notice.kind, "", {"backend": backend, "message": notice.text, **notice.data})
+        later = f"; `stoker cancel {self._run}` ends what is left, `stoker gc` lists it"
+        self._observer.message(notice.text + (later if notice.data.get("jobs") else ""))
 
     def _beat(self) -> None:
         request = self._recorder.beat()
@@ -198,11 +250,28 @@ class RunLoop:
 
     def _receive(self, update: JobChange) -> None:
         key, attempt, status = update.key, update.attempt, update.status
+        masker = self._policy.secrets.masker
+        if masker is not None:
+            status = masked_status(status, masker)
+        if update.adopted:
+            self.tell(ev.Adopted(key=key, attempt=update.adopted, earlier=attempt))
+            self._recorder.adopt_attempt(key, attempt)
+            for earlier in self._recorder.job_events(key, attempt):
+                self._accounts.note_place(self._executions[key], earlier)
         if status.lines:
             self._recorder.append_log(key, attempt, status.lines)
             self._observer.wrote(key, attempt, status.lines)
         for event in status.events:
-            self._recorder.record_event(event.note, key, event.data)
+            if event.kind == METRICS:
+                rows = event.data.get("rows", ())
+                self._recorder.record_metrics(key, attempt, rows)
+                self._observer.logged(key, attempt, rows)
+                continue
+            self._recorder.record_event(event.note, key, {**event.data, "attempt": attempt})
+            if event.note == JOB and not update.hook:
+                self._accounts.note_place(self._executions[key], event.data)
+            if event.note == JOB and event.data["state"] == "running" and not update.hook:
+                self._note_running(key, attempt, float(event.data["time"]))
         if status.lease is not None:
             self._accounts.record_lease(key, self._parent(key), attempt, status.lease)
         if update.hook:
@@ -213,25 +282,71 @@ class RunLoop:
         elif update.is_over:
             self._end_attempt(key, attempt, status)
         elif status.state == "queued" and status.message:
-            self._accounts.record_waiting(key, self._parent(key), status.message)
+            queued = self._jobs.queues(self._step_of(key)[0].backend)
+            self._accounts.record_waiting(key, self._parent(key), attempt, status.message, queued=queued)
         elif status.started is not None:
             self.tell(ev.Began(key=key, attempt=attempt))
+
+    def _note_running(self, key: str, attempt: int, started: float) -> None:
+        """Record that a job which waited in a queue runs."""
+        parent = self._parent(key)
+        self._executions[key].facts["began"] = started
+        # What its elements wait for in a queue is no part of what a fan-out takes; a flow's foreach is no step itself.
+        if parent in self._executions:
+            self._executions[parent].facts.setdefault("began", started)
+        self._recorder.record_running(key, attempt, started=started, parent=parent)
+        self._observer.changed(key, "running", {"parent": parent, "attempt": attempt})
 
     def _end_attempt(self, key: str, attempt: int, status: JobStatus) -> None:
         execution = self._executions[key]
         facts = execution.facts = attempt_facts(key, attempt, status, execution, self._witness)
+        if digest := facts.get("error", {}).get("whole"):
+            facts["error"]["whole"] = self._recorder.keep_error(key, attempt, digest)
         self._accounts.record_receipt(key, execution.step, status, facts)
         cause = facts["cause"]
+        if execution.facts.get("queued"):
+            self._recorder.record_event(JOB, key, {"state": "ended", "time": facts["ended"], "attempt": attempt})
         if not cause:
             self._pace.add_duration(key in self._members, facts["ended"] - (facts["started"] or facts["ended"]))
         if status.result is not None and status.result.left:
             self._recorder.record_event("leftovers", key, {"processes": status.result.left})
+            left = status.result.left
+            text = "1 process that it had" if left == 1 else f"{left:,} processes that it had"
+            self._observer.message(f"{key}: {text} left running when it returned: ended")
+        elsewhere = bool(cause) and self._places.note(key, attempt, execution, status, facts)
         self._record_attempt(key, execution)
         if not cause:
             self._inputs.keep(key, facts["outputs"])
             self._escalation.record_success(key)
+        elif self._restore_input(key, attempt, self._lost_input(execution, status)):
+            return
         escalated = self._escalation.climb(key, self._parent(key), attempt, cause)
-        self.tell(ev.Ended(key=key, attempt=attempt, cause=cause, escalated=escalated))
+        self.tell(ev.Ended(key=key, attempt=attempt, cause=cause, escalated=escalated, elsewhere=elsewhere))
+
+    def _lost_input(self, execution: StepExecution, status: JobStatus) -> str:
+        """The digest of the input without which an attempt failed; empty where it failed for another reason."""
+        error = status.result.error if status.result is not None else None
+        if error is not None and error.digest:
+            return error.digest
+        # A file that is cut short while it is mapped ends the process that reads it.
+        return self._inputs.first_lost(execution.inputs.values()) if execution.facts["cause"] == CRASHED else ""
+
+    def _restore_input(self, key: str, attempt: int, digest: str) -> bool:
+        """Have a lost input computed again by the step of this run that made it; whether there is one."""
+        step, _ = self._step_of(key)
+        # A flow's tasks are not kept after their end; `stoker resume` walks through the flow again.
+        makers = self._inputs.makers(digest) if digest and not step.runner else None
+        if makers is None:
+            return False
+        again = ""
+        if makers and self._machine.may_restore(key):
+            again = f": {', '.join(makers)} runs again"
+            for maker in makers:
+                self._restored.add(maker)
+                self._recorder.reopen(maker, digest)
+        self._observer.message(f"{key}: its input {digest[:12]} is lost or damaged in the store{again}")
+        self.tell(ev.InputLost(key=key, attempt=attempt, producers=tuple(makers)))
+        return True
 
     # Actions
 
@@ -243,7 +358,13 @@ class RunLoop:
         return self._members[key][0].key if key in self._members else ""
 
     def _prepare(self, action: ev.Prepare) -> None:
-        key = action.key
+        try:
+            self._prepare_now(action.key)
+        except DatabaseUnreachable:
+            # A cached result would be computed again, for hours perhaps, to save minutes of waiting.
+            self._postponed.append(action)
+
+    def _prepare_now(self, key: str) -> None:
         step, index = self._step_of(key)
         outputs = self._recorder.finished_outputs(key)
         if outputs is not None:
@@ -253,24 +374,51 @@ class RunLoop:
             return
         try:
             step, inputs = self._escalation.start(key, step, self._inputs.bind(step, index))
-            cache_key = result_key(step, inputs, self._policy.environment)
+            parts = self._key_of(step, inputs)
+        except DatabaseUnreachable:
+            raise
         except StokerError as error:
             self._report_unprepared(key, step, error)
             return
-        execution = self._executions[key] = StepExecution(step, inputs, cache_key)
-        if self._policy.use_cache and step.settings.cache:
-            cached = self._recorder.cached_result(cache_key)
-            if cached is not None:
+        execution = self._executions[key] = StepExecution(step, inputs, parts.key)
+        execution.recipe = self._recorder.recipe_of(step, parts)
+        earlier = None if key in self._restored else self._recorder.result_of_origin(key, step, inputs)
+        if earlier is not None:
+            execution.cache_key, execution.recipe = earlier.cache_key or parts.key, earlier.recipe
+            execution.facts = {"outputs": earlier.outputs, "cached_from": earlier.origin}
+            self._inputs.keep(key, earlier.outputs)
+            self.tell(ev.ResultFound(key=key))
+            return
+        if index is None and self._recorder.has_origin(key):
+            self._observer.message(f"{key}: its inputs are others than in the run that is repeated, so it runs")
+        anew = self._policy.anew is not None and self._policy.anew(step)
+        anew = anew or key in self._restored
+        if self._policy.use_cache and uses_cache(step) and not anew:
+            cached = self._recorder.cached_result(parts.key)
+            if cached is not None and cached.lost:
+                what = f"its cached result is lost or damaged in the store (artifact {cached.lost[:12]})"
+                self._observer.message(f"{key}: {what}: it runs again")
+                self._recorder.record_event("cache-lost", key, {"artifact": cached.lost, "from": cached.origin})
+            elif cached is not None:
                 execution.facts = {"outputs": cached.outputs, "cached_from": cached.origin}
+                text = lookup_text(step)
+                if text and not index:  # of a fan-out once
+                    execution.facts["warning"] = f"is cached although {text}; add cache_key=… or cache=False"
                 self._inputs.keep(key, cached.outputs)
                 self.tell(ev.ResultFound(key=key))
                 return
         self.tell(ev.Prepared(key=key, escalated=self._escalation.announce(key, self._parent(key))))
 
+    def _key_of(self, step: StepPlan, inputs: Mapping[str, Any]) -> KeyParts:
+        return key_parts(step, inputs, self._policy.environment, self._input_code)
+
     def _report_unprepared(self, key: str, step: StepPlan, error: StokerError) -> None:
         execution = self._executions[key] = StepExecution(step, {}, "")
-        execution.facts = {"cause": INPUT_ERROR, "message": str(error), "error": {"message": str(error)}}
-        self.tell(ev.NotPrepared(key=key, cause=INPUT_ERROR))
+        lost = error.digest if isinstance(error, DamagedArtifact) else ""
+        cause = DAMAGED_INPUT if lost else INPUT_ERROR
+        execution.facts = {"cause": cause, "message": str(error), "error": {"message": str(error)}}
+        if not self._restore_input(key, 0, lost):
+            self.tell(ev.NotPrepared(key=key, cause=cause))
 
     def _expand(self, action: ev.Expand) -> None:
         key = action.key
@@ -281,7 +429,9 @@ class RunLoop:
             self._report_unprepared(key, step, error)
             return
         self._executions[key] = StepExecution(step, {}, "")
-        self._executions[key].facts = {"started": time.time()}
+        earlier = self._recorder.first_start(key)
+        facts = {"started": time.time()} if earlier is None else {"started": earlier, "began": earlier}
+        self._executions[key].facts = dict(facts)
         tasks = []
         for index in range(count):
             member = f"{key}[{index}]"
@@ -303,12 +453,25 @@ class RunLoop:
         now = time.time()
         execution.facts = self._witness.begin(now)
         execution.ending = ""
-        if not action.behind:
+        queued = self._jobs.queues(step.backend)
+        if queued:
+            execution.facts["queued"] = True
+            self._recorder.record_queued(key, action.attempt, parent=self._parent(key))
+            self._observer.changed(key, "sent", {"parent": self._parent(key), "attempt": action.attempt})
+        elif not action.behind:
             parent = self._parent(key)
             self._recorder.record_running(key, action.attempt, started=now, parent=parent)
             self._observer.changed(key, "running", {"parent": parent, "attempt": action.attempt})
         try:
-            self._jobs.submit(key, action.attempt, step, execution.inputs, element=member, behind=action.behind)
+            self._jobs.submit(
+                key,
+                action.attempt,
+                step,
+                execution.inputs,
+                element=member,
+                behind=action.behind,
+                avoid=self._places.of(execution),
+            )
         except StokerError as error:
             execution.facts = {"attempt": action.attempt, "cause": REFUSED, "message": str(error), "ended": now}
             self._record_attempt(key, execution)
@@ -334,10 +497,10 @@ class RunLoop:
             change, request = accepted
             execution = self._executions[key]
             execution.step, execution.inputs = request.step, request.inputs
-            execution.cache_key = result_key(execution.step, execution.inputs, self._policy.environment)
+            execution.cache_key = self._key_of(execution.step, execution.inputs).key
             facts["changes"] = [str(change)]
         self._recorder.record_event("retry", key, facts)
-        self._observer.changed(key, "retrying", facts)
+        self._observer.changed(key, "retrying", {**facts, "parent": self._parent(key)})
 
     def _record_lost(self, key: str, cause: str) -> None:
         """Record an attempt that was lost so often before it began that the machine ended it."""
@@ -358,6 +521,7 @@ class RunLoop:
         step, index = self._step_of(key)
         facts = dict(execution.facts) if execution is not None else {}
         if key in self._fanouts and "started" in facts:
+            facts["started"] = facts.get("began", facts["started"])
             facts["ended"] = time.time()
         if action.cause and facts.get("cause") != action.cause:
             facts["cause"] = action.cause
@@ -372,6 +536,8 @@ class RunLoop:
         self._observer.changed(key, action.status, observed_facts(facts, parent=parent, index=index))
         if execution is not None:
             execution.inputs = {}
+        if step.backend in self._expecting and not parent:
+            self._expecting[step.backend].settle(key, success=action.status in ("succeeded", "cached"))
         if self.on_settled is not None:
             self.on_settled(key, action.status)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Collection, Mapping, Sequence
+from typing import Any, Collection, Sequence
 
 import attrs
 
 from stoker.core.admission import demand
 from stoker.core.ladder import climbed_after
-from stoker.core.plan import StepPlan
+from stoker.core.plan import StepPlan, source_keys
 from stoker.engine.events import TaskSpec
 
 
@@ -16,7 +16,7 @@ def step_task(step: StepPlan, fanouts: Collection[str], tried: int) -> TaskSpec:
     """The task of one step; one that maps over another fan-out only waits until its elements are known."""
     requires: list[str] = list(step.after)
     for name, tree in step.inputs.items():
-        for key in _sources(tree):
+        for key in source_keys(tree):
             requires.append(f"{key}[]" if name in step.mapped and key in fanouts and "step" in tree else key)
     return _task(step, key=step.key, requires=tuple(dict.fromkeys(requires)), fanout=bool(step.mapped), tried=tried)
 
@@ -67,13 +67,3 @@ def _task(step: StepPlan, **fields: Any) -> TaskSpec:
         ahead=element and lines_up(step),
         **fields,
     )
-
-
-def _sources(tree: Mapping[str, Any]) -> list[str]:
-    if "step" in tree:
-        return [tree["step"]]
-    if "list" in tree:
-        return [key for item in tree["list"] for key in _sources(item)]
-    if "dict" in tree:
-        return [key for item in tree["dict"].values() for key in _sources(item)]
-    return []

@@ -12,6 +12,7 @@ https://github.com/outerbounds/metaflow-checkpoint says what the words mean.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -22,7 +23,9 @@ from typing import Any, Final, Iterator, Mapping
 
 import attrs
 
-from stoker.core.errors import NotFound, UsageError
+from stoker.core.codec import from_json, parse_object
+from stoker.core.errors import NotFound, SettingsError, UsageError
+from stoker.store.checkpoints import SAVED, SHARED
 from stoker.store.logs import file_name
 
 VARIABLE: Final = "STOKER_FLOW_CHECKPOINT"
@@ -31,9 +34,8 @@ NAME: Final = "checkpoint"
 """What a checkpoint is called that nobody named."""
 SCOPE: Final = "checkpoint:"
 """Begins a tag of a run that says with which other runs it shares checkpoints, in the stead of its namespace."""
-_SAVED: Final = "saved"
+_LOG = logging.getLogger(__name__)
 _ABOUT: Final = "about.json"
-_SAME: Final = ".flows"
 _FORMATS: Final = ("files", "tar")
 
 
@@ -90,7 +92,7 @@ class CheckpointLocation:
     @property
     def folder(self) -> Path:
         """Where its checkpoints are."""
-        return Path(self.root, self.run, self.key, _SAVED)
+        return Path(self.root, self.run, self.key, SAVED)
 
     def checkpoints(self) -> list[CheckpointInfo]:
         """The checkpoints of the task, the newest first."""
@@ -106,12 +108,12 @@ class CheckpointLocation:
     def announce(self) -> None:
         """Record the folder where the same task of other runs looks for checkpoints."""
         if self.same:
-            marker = Path(self.root, _SAME, self.same, self.run, self.key)
+            marker = Path(self.root, SHARED, self.same, self.run, self.key)
             marker.parent.mkdir(parents=True, exist_ok=True)
             marker.touch()
 
     def _others(self) -> Iterator[tuple[str, str]]:
-        folder = Path(self.root, _SAME, self.same)
+        folder = Path(self.root, SHARED, self.same)
         if not self.same or not folder.is_dir():
             return
         for run in os.listdir(folder):
@@ -345,9 +347,12 @@ def _read_checkpoints(folder: Path, prefix: str) -> list[CheckpointInfo]:
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.name.startswith(".") or not (path / _ABOUT).is_file():
             continue
-        document = json.loads((path / _ABOUT).read_text(encoding="utf-8"))
-        fields = {name: document[name] for name in attrs.fields_dict(CheckpointInfo) if name in document}
-        checkpoints.append(CheckpointInfo(**{**fields, "key": f"{prefix}/{path.name}", "url": str(path / "content")}))
+        place = {"key": f"{prefix}/{path.name}", "url": str(path / "content")}
+        try:
+            document = parse_object((path / _ABOUT).read_bytes())
+            checkpoints.append(from_json(CheckpointInfo, {**document, **place}, strict=False))
+        except (OSError, SettingsError) as error:
+            _LOG.warning("the checkpoint %s is left out: its %s cannot be read: %s", path, _ABOUT, error)
     return sorted(checkpoints, key=lambda one: (one.version_id, one.created_on), reverse=True)
 
 

@@ -10,8 +10,6 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
 
-import attrs
-
 from stoker.core import findings as checks
 from stoker.core.errors import NotFound, StokerError, UsageError, nearest
 from stoker.core.request import RunOption, RunRequest
@@ -19,6 +17,7 @@ from stoker.core.version import VERSION
 from stoker.flows import parameters
 from stoker.flows.definition import FlowDefinition
 from stoker.flows.instance import FlowInstance, parameters_of
+from stoker.report.streams import echo, say
 from stoker.run import commandline, start
 from stoker.run.commandline import COMMAND_LINE, columns, split
 
@@ -27,14 +26,24 @@ if TYPE_CHECKING:
 
 EARLY: Final = frozenset(
     {"quiet", "no-pylint", "metadata", "datastore", "environment", "with", "without", "stack", "config", "config-value"}
+    | {"branch", "production"}
 )
 """Options that may stand before the command."""
-_NOT_AGAIN: Final = frozenset({"detach", "name", "tag"})
-"""Options of `run` that a run which goes on keeps as they were."""
 _SPIN: Final = EARLY | {"run-id-file", "runner-attribute-file", "max-log-size", "simulate", "debug", "set"}
-ORIGIN: Final = RunOption(
-    name="origin-run-id", value="RUN", help="the run to go on with; the newest of this flow that did not succeed"
+RESUME: Final = (
+    RunOption(
+        name="origin-run-id",
+        value="RUN",
+        help="the run to repeat; without STEP the newest of this flow that did not succeed, with STEP the newest",
+    ),
 )
+NOT_RESUMED: Final[Mapping[str, str]] = {
+    "--clone-only": "a run whose tasks are only copied computes nothing; read the origin itself",
+    "--run-id": "Stoker gives a run its id; --run-id-file FILE has it as soon as the run begins",
+    "--reentrant": "each `resume` starts a run of its own; `stoker resume RUN` lets one driver of several go on",
+    "--resume-identifier": "each `resume` starts a run of its own",
+}
+"""Options of Metaflow's `resume` that are refused, and what to do instead."""
 SPIN: Final = (
     RunOption(
         name="artifacts-module",
@@ -50,10 +59,12 @@ SPIN: Final = (
 _HERE: Final = ("run", "resume", "check")
 STARTS: Final = (*_HERE, "spin")
 """Commands that start something."""
+_FIELDS: Final = {"tag": "tags"}
+"""Option → the field of the request, where they differ."""
 LOOK: Final = ("show", "dump", "logs", "tag", "output-dot", "card")
 COMMANDS: Final[Mapping[str, str]] = {
     "run": "run the flow",
-    "resume": "go on with a run where it stopped, or from a step on: resume [STEP]",
+    "resume": "a new run with the results of an earlier one, from where it stopped or from a step on: resume [STEP]",
     "spin": "run one task of an earlier run on its own, as the code is now: spin [RUN/]STEP[/TASK]",
     "check": "check the flow: its steps, and what they ask for",
     "show": "show the steps and where they go",
@@ -67,8 +78,8 @@ COMMANDS: Final[Mapping[str, str]] = {
 }
 ELSEWHERE: Final[Mapping[str, str]] = {
     "package": "code is read where it is; there is no package",
-    "kubernetes": "this version has no backend for Kubernetes yet",
-    "batch": "this version has no backend for AWS Batch yet",
+    "kubernetes": "`stoker runs` lists runs on every platform, and `stoker cancel RUN` ends one",
+    "batch": "`stoker runs` lists runs on every platform, and `stoker cancel RUN` ends one",
     "argo-workflows": "there is no deployer; start `python flow.py run` from what you schedule with",
     "step-functions": "there is no deployer; start `python flow.py run` from what you schedule with",
     "airflow": "there is no deployer; start `python flow.py run` from what you schedule with",
@@ -90,7 +101,7 @@ def main(kind: type[FlowInstance], argv: Sequence[str] | None = None) -> None:
         code = command(kind, words, f"python {os.path.basename(sys.argv[0])}")
     except StokerError as error:
         sys.stdout.flush()
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         code = error.exit_code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -104,7 +115,7 @@ def command(kind: type[FlowInstance], words: Sequence[str], usage: str) -> int:
     flow = FlowDefinition(kind)
     early, words = _split_leading_options(flow, list(words))
     if not words or words[0] in ("help", "--help", "-h"):
-        print(help_text(flow, usage))
+        echo(help_text(flow, usage))
         return 0
     name, arguments = words[0], list(words[1:])
     if name in ELSEWHERE:
@@ -112,10 +123,10 @@ def command(kind: type[FlowInstance], words: Sequence[str], usage: str) -> int:
     if name not in COMMANDS:
         raise UsageError(f"there is no command '{name}'{nearest(name, COMMANDS)}", fix=f"{usage} help")
     if "--help" in arguments:
-        print(help_text(flow, usage, name))
+        echo(help_text(flow, usage, name))
         return 0
     if name == "version":
-        print(f"stoker {VERSION}")
+        echo(f"stoker {VERSION}")
         return 0
     if name in LOOK:
         from stoker.flows import cli_show
@@ -128,6 +139,7 @@ def _start(flow: FlowDefinition, name: str, words: list[str]) -> int:
     accepted = options_of(flow, name)
     options, arguments = split(words, accepted)
     if name in ("run", "check"):
+        options = flow.complete_options(options)
         flow = flow.apply_options(options)
         request = commandline.request(flow, accepted, options, arguments)
         if name == "check":
@@ -147,7 +159,7 @@ def options_of(flow: FlowDefinition, name: str) -> tuple[RunOption, ...]:
     """The options of a command that starts something."""
     every = commandline.options_of(flow)
     if name == "resume":
-        return (ORIGIN, *(option for option in every if option.name not in _NOT_AGAIN))
+        return (*RESUME, *every)
     if name == "spin":
         return (*SPIN, *(option for option in every if option.name in _SPIN))
     return every
@@ -157,16 +169,16 @@ def _check(flow: FlowDefinition, request: RunRequest) -> int:
     from stoker.run import driver
 
     steps = flow.graph.steps
-    print(f"{flow.name}: {len(steps)} steps, from '{flow.graph.start}' to '{flow.graph.end}'")
+    echo(f"{flow.name}: {len(steps)} steps, from '{flow.graph.start}' to '{flow.graph.end}'")
     # Parameters that must be given are not what is checked.
     required = [one for one in parameters_of(flow.kind).values() if one.required and one.name not in request.parameters]
     values = {one.name: _sample_value(one) for one in required}
     plan = driver.plan(flow, values, request)
     for line in (*flow.messages, *(finding.text() for finding in plan.findings)):
-        print(line)
+        echo(line)
     if checks.errors(plan.findings):
         return 3
-    print("checked: it can run")
+    echo("checked: it can run")
     return 0
 
 
@@ -179,43 +191,57 @@ def _sample_value(parameter: Any) -> Any:
 def _resume(flow: FlowDefinition, request: RunRequest, origin: str | None, arguments: Sequence[str]) -> int:
     from stoker.client import Client
 
-    if len(arguments) > 1:
+    for word in arguments:
+        flag = word.partition("=")[0].replace("_", "-")
+        if flag.replace("--no-", "--") in NOT_RESUMED:
+            raise UsageError(f"resume has no {flag} here", fix=NOT_RESUMED[flag.replace("--no-", "--")])
+    if len(arguments) > 1 or arguments[:1] == ["--"] or (arguments and arguments[0].startswith("--")):
         raise UsageError(
-            f"unexpected argument {arguments[1]!r}", fix="write resume [STEP]; parameters stay as they were"
+            f"unexpected argument {arguments[-1]!r}",
+            fix="write resume [STEP]; parameters stay as they were, and `stoker rerun RUN` takes others",
         )
-    again: tuple[str, ...] = ()
-    if arguments:
-        again = tuple(following(flow, arguments[0]))
+    step = arguments[0] if arguments else ""
+    if step and step not in flow.graph.steps:
+        raise UsageError(f"flow {flow.name} has no step '{step}'{nearest(step, flow.graph.steps)}")
     client = Client(request.stack)
-    run = client.run(origin.rpartition("/")[2]) if origin else _newest(client, flow, bool(again))
+    run = client.run(origin.rpartition("/")[2]) if origin else _newest(client, flow, bool(step))
     if run.pipeline != flow.name:
         raise UsageError(f"run {run.id} is of '{run.pipeline}', not of '{flow.name}'", fix="name one of this flow")
-    request = attrs.evolve(request, again=again)
-    if request.began is not None:
-        request.began(run.id)
-    if run.status == "succeeded" and not again:
-        sys.stderr.write(f"run {run.id} has succeeded: nothing is left to do; `resume STEP` runs a step again\n")
+    if run.status == "succeeded" and not step:
+        if request.began is not None:
+            request.began(run.id)
+        say(f"run {run.id} has succeeded: nothing is left to do; `resume STEP` runs a step again")
         return 0
-    from stoker.run import driver  # half of what there is to import: not for a run that is done
+    if run.status == "interrupted" and not step:
+        # It has not ended: what its jobs do on their platforms is still its own.
+        from stoker.run import driver  # half of what there is to import: not for a run that is done
 
-    driver.resume(run.id, request, program=flow)
+        new_run_options = [name for name in ("detach", "name", "tag") if getattr(request, _FIELDS.get(name, name))]
+        if new_run_options:
+            raise UsageError(
+                f"run {run.id} did not end, and goes on as it was started: --{new_run_options[0]} is for a new run",
+                fix=f"leave --{new_run_options[0]} out, or name a step: resume STEP starts a new run",
+            )
+        if request.began is not None:
+            request.began(run.id)
+        say(f"run {run.id} did not end, and goes on: `resume STEP` starts a new run")
+        driver.resume(run.id, request, program=flow)
+        return 0
+    from stoker.run import rerun
+
+    earlier = rerun.earlier_run(run.id, client.store)
+    rerun.rerun(earlier, flow, request, start=step, reuse=True)
     return 0
 
 
-def following(flow: FlowDefinition, name: str) -> list[str]:
-    """A step and all that can come after it."""
-    if name not in flow.graph.steps:
-        raise UsageError(f"flow {flow.name} has no step '{name}'{nearest(name, flow.graph.steps)}")
-    names = [name]
-    for one in names:
-        names += [target for target in flow.graph.steps[one].targets if target not in names]
-    return names
-
-
 def _newest(client: Client, flow: FlowDefinition, also_good: bool) -> Run:
+    """The newest run, with `also_good` however it ended; one that another run has repeated with success is done."""
+    repeated: set[str] = set()
     for run in client.runs(pipeline=flow.name, limit=20):
-        if run.status not in ("running", "succeeded") or (also_good and run.status == "succeeded"):
+        if run.status != "running" and (also_good or (run.status != "succeeded" and run.id not in repeated)):
             return run
+        if run.origin is not None and (run.status == "succeeded" or run.id in repeated):
+            repeated.add(run.origin)
     raise NotFound(f"no run of {flow.name} stopped before its end", fix="name one: --origin-run-id RUN")
 
 
@@ -256,4 +282,4 @@ def _parameter_rows(flow: FlowDefinition) -> list[tuple[str, str]]:
     try:
         return flow.parameter_rows()
     except StokerError:
-        return parameters.rows(flow.written)
+        return parameters.rows(flow.written, None)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 from typing import Any, Callable, Final, Iterator, Mapping
 
 from stoker.cli import card
 from stoker.cli.output import table, when
+from stoker.client.client import TRUST
 from stoker.core import receipt_words as words
 from stoker.core.errors import NotFound, UsageError, nearest
 from stoker.core.flow import FlowStep
@@ -15,10 +17,11 @@ from stoker.core.words import count_text
 from stoker.flows import client as flows
 from stoker.flows.client import Task
 from stoker.flows.definition import FlowDefinition
+from stoker.report.streams import echo, step_text
 
 _WORDS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
     "show": (frozenset(), frozenset()),
-    "dump": (frozenset({"private"}), frozenset({"max-value-size", "include", "file"})),
+    "dump": (frozenset({"private", "trust"}), frozenset({"max-value-size", "include", "file"})),
     "logs": (frozenset({"stdout", "stderr", "both", "timestamps", "no-timestamps"}), frozenset({"attempt"})),
     "card": (frozenset(), frozenset({"output"})),
     "tag": (frozenset({"flat", "structured"}), frozenset({"run-id", "my-runs", "all", "namespace"})),
@@ -32,6 +35,8 @@ _MOST: Final = 1000
 def command(name: str, flow: FlowDefinition, words: list[str]) -> int:
     """Run one of them."""
     flags, options, arguments = _parse_words(name, words)
+    if "trust" in flags:
+        os.environ[TRUST] = "1"
     if options.get("namespace") is not None:
         flows.namespace(options["namespace"] or None)
     _COMMANDS[name](flow, arguments, flags, options)
@@ -63,16 +68,16 @@ def _parse_words(name: str, words: list[str]) -> tuple[set[str], dict[str, str],
 def _show(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:
     graph = flow.graph
     if graph.doc:
-        print(graph.doc + "\n")
+        echo(graph.doc + "\n")
     for name in graph.order():
         step = graph.steps[name]
-        print(f"Step {name}  {step.where}")
+        echo(f"Step {name}  {step.where}")
         if step.doc:
-            print("    " + step.doc.strip().partition("\n")[0])
+            echo("    " + step.doc.strip().partition("\n")[0])
         decorators = [f"@{note.name}" for note in flow.options[name].notes]
         if decorators:
-            print("    " + " ".join(decorators))
-        print(f"    => {_way(step)}")
+            echo("    " + " ".join(decorators))
+        echo(f"    => {_way(step)}")
 
 
 def _way(step: FlowStep) -> str:
@@ -87,18 +92,18 @@ def _way(step: FlowStep) -> str:
 
 
 def _dot(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:
-    print(f'digraph "{flow.name}" {{\n  rankdir=LR;')
+    echo(f'digraph "{flow.name}" {{\n  rankdir=LR;')
     for name in flow.graph.order():
         step = flow.graph.steps[name]
         shape = {"switch": "diamond", "foreach": "box3d", "parallel": "box3d"}.get(step.kind, "box")
-        print(f'  "{name}" [shape={"trapezium" if step.join else shape}];')
+        echo(f'  "{name}" [shape={"trapezium" if step.join else shape}];')
         labels: dict[str, list[str]] = {}
         for case, target in step.cases.items():
             labels.setdefault(target, []).append(case)
         for target in step.targets:
             label = ", ".join(labels.get(target, ())).replace('"', "'")
-            print(f'  "{name}" -> "{target}"{f" [label={chr(34)}{label}{chr(34)}]" if label else ""};')
-    print("}")
+            echo(f'  "{name}" -> "{target}"{f" [label={chr(34)}{label}{chr(34)}]" if label else ""};')
+    echo("}")
 
 
 def tasks(flow: FlowDefinition, arguments: list[str], command: str) -> Iterator[Task]:
@@ -137,14 +142,14 @@ def _dump(flow: FlowDefinition, arguments: list[str], flags: set[str], options: 
     most = int(options["max-value-size"]) if options.get("max-value-size", "").isdecimal() else _MOST
     values: dict[str, dict[str, Any]] = {}
     for task in tasks(flow, arguments, "dump"):
-        print(f"{task.pathspec}:")
+        echo(f"{task.pathspec}:")
         for artifact in task:
             if included and artifact.id not in included:
                 continue
             value = artifact.data
             values.setdefault(task.pathspec, {})[artifact.id] = value
             text = repr(value)
-            print(f"  {artifact.id} = {text if len(text) <= most else text[: most - 1] + '…'}")
+            echo(f"  {artifact.id} = {text if len(text) <= most else text[: most - 1] + '…'}")
     if "file" in options:
         Path(options["file"]).write_bytes(pickle.dumps(values))
 
@@ -154,7 +159,7 @@ def _logs(flow: FlowDefinition, arguments: list[str], flags: set[str], options: 
     for task in tasks(flow, arguments, "logs"):
         lines = [line for name in streams for line in task.loglines(name)]
         for time, text in sorted(lines, key=lambda line: line[0]):
-            print(f"{when(time.timestamp())} {text}" if "timestamps" in flags else text)
+            echo(f"{when(time.timestamp())} {step_text(text)}" if "timestamps" in flags else step_text(text))
 
 
 def _card(flow: FlowDefinition, arguments: list[str], flags: set[str], options: Mapping[str, str]) -> None:
@@ -166,7 +171,7 @@ def _card(flow: FlowDefinition, arguments: list[str], flags: set[str], options: 
         output = path.pop()
     matches = list(tasks(flow, path, f"card {verb}"))
     if verb == "list":
-        print(table(("task", "status", "own parts", "accelerators"), [_card_row(task) for task in matches]))
+        echo(table(("task", "status", "own parts", "accelerators"), [_card_row(task) for task in matches]))
         return
     if len(matches) != 1:
         some = f"/{matches[0].id}" if matches else ""
@@ -205,7 +210,7 @@ def _tag(flow: FlowDefinition, arguments: list[str], flags: set[str], options: M
     elif verb != "list":
         raise UsageError(f"there is no `tag {verb}`{nearest(verb, ('list', 'add', 'remove', 'replace'))}")
     rows = [[tag, "person" if tag in run.user_tags else "run"] for tag in sorted(run.tags)]
-    print(f"{run.pathspec}\n{table(('tag', 'from'), rows)}" if rows else run.pathspec)
+    echo(f"{run.pathspec}\n{table(('tag', 'from'), rows)}" if rows else run.pathspec)
 
 
 _Command = Callable[[FlowDefinition, list[str], set[str], Mapping[str, str]], None]

@@ -18,6 +18,7 @@ from stoker.client.times import local_time, optional_time
 from stoker.core.artifact import StoredArtifact, from_wire
 from stoker.core.errors import NotFound, UsageError, nearest
 from stoker.core.flow import GANG, CaughtFailure
+from stoker.core.printable import check_names
 from stoker.core.status import STEP_DONE, STEP_GOOD
 from stoker.store import artifacts
 from stoker.store.rows import StepRow
@@ -138,6 +139,16 @@ class Run:
         return self._run.refresh().status
 
     @property
+    def origin_run_id(self) -> str | None:
+        """The id of the run that it repeats, as `resume` does; None for a run of its own."""
+        return self._run.origin
+
+    @property
+    def origin_pathspec(self) -> str | None:
+        """Flow and id of the run that it repeats; None for a run of its own."""
+        return None if self._run.origin is None else f"{self._run.pipeline}/{self._run.origin}"
+
+    @property
     def created_at(self) -> datetime:
         """When it was created."""
         return self._run.created
@@ -184,7 +195,7 @@ class Run:
 
     def replace_tags(self, tags_to_remove: Iterable[str], tags_to_add: Iterable[str]) -> None:
         """Take some tags off and give others; those that it got by itself stay."""
-        off, on = _texts(tags_to_remove), _texts(tags_to_add)
+        off, on = _texts(tags_to_remove), check_names(_texts(tags_to_add), "a tag")
         fixed = sorted(tag for tag in off if tag.startswith(_SYSTEM))
         if fixed:
             raise UsageError(f"the tag '{fixed[0]}' was not given by a person and stays")
@@ -329,6 +340,14 @@ class Task:
     def id(self) -> str:
         """Its key in the run, such as "train[3]"."""
         return self._row.key if self.node is None else f"{self._row.key}[{self.node}]"
+
+    @property
+    def origin_pathspec(self) -> str | None:
+        """The task of the run that this one repeats, where its result was taken from there; None for one that ran."""
+        run, _, key = self._row.cached_from.partition("/")
+        if run != self._run.origin:
+            return None
+        return f"{self._run.pipeline}/{run}/{self._row.name}/{key}" + ("" if self.node is None else f"[{self.node}]")
 
     @property
     def successful(self) -> bool:

@@ -10,11 +10,12 @@ import contextlib
 import json
 import os
 import tempfile
-from typing import Any, Final, Iterable, Iterator, Mapping, NamedTuple, Sequence
+import time
+from typing import Any, Callable, Final, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 import attrs
 
-from stoker.core.cards import Document, document_of
+from stoker.core.cards import Document, ProgressBar, document_of
 from stoker.core.errors import UsageError, nearest
 from stoker.launchers.base import LOOPBACK, Launcher
 from stoker.worker.context import context
@@ -101,7 +102,7 @@ class Current:
 
     @property
     def origin_run_id(self) -> str | None:
-        """The run that a resumed run goes on with; a run that is resumed here keeps its own id."""
+        """The run that this one repeats: `resume` and `stoker rerun` start such runs. None in any other run."""
         return self._run_value("origin") or None
 
     @property
@@ -116,7 +117,7 @@ class Current:
 
     @property
     def tags(self) -> frozenset[str]:
-        """The run's tags."""
+        """The tags that were given to the run; those that Stoker adds for namespace and project are not among them."""
         return frozenset(self._run_value("tags") or ())
 
     @property
@@ -162,6 +163,11 @@ class Current:
         return bool(self._run_value("production"))
 
     @property
+    def is_user_branch(self) -> bool:
+        """Whether neither a branch nor production was asked for."""
+        return bool(self.branch_name) and str(self.branch_name).startswith("user.")
+
+    @property
     def project_flow_name(self) -> str | None:
         """Project, branch and flow, with dots."""
         if not self.project_name:
@@ -203,7 +209,7 @@ class Current:
             values = task.note("card")
             if values is None:
                 raise AttributeError("current.card is there in steps with @card only")
-            task.card = TaskCard(values["ids"])
+            task.card = TaskCard(values["ids"], keep=task.keep_card)
         return task.card
 
     @property
@@ -286,20 +292,29 @@ def enter_task(task: Any) -> Iterator[None]:
         current._task, current._run, current._resources = previous
 
 
+_REFRESH: Final = 1.0
+"""Seconds between two refreshes of a card: what a person who looks at it can follow."""
+
+
 class TaskCard:
     """The components of a task's card, in the order in which they were appended.
 
-    `ids` are those of the step's `@card(id=…)`: `current.card["id"]` is a part of the same page.
+    `ids` are those of the step's `@card(id=…)`: `current.card["id"]` is a part of the same page. `keep` keeps the
+    components while the task runs.
     """
 
-    def __init__(self, ids: Sequence[str]) -> None:
-        self._parts: Mapping[str, list[Document]] = {"": [], **{id: [] for id in ids}}
+    def __init__(self, ids: Sequence[str], *, keep: Callable[[list[Document]], None]) -> None:
+        self._parts: Mapping[str, list[Document | ProgressBar]] = {"": [], **{id: [] for id in ids}}
         self._place = ""
+        self._keep = keep
+        # All parts of a page are kept together, and share the time of the last refresh.
+        self._refreshed: list[float] = []
 
     def append(self, component: Any) -> None:
         """Put one more component on it: `current.card.append(Markdown("# It went well"))`."""
         # As it is now, so that what is changed afterwards does not change what is shown.
-        self._parts[self._place].append(document_of(component))
+        # Only a bar goes on afterwards.
+        self._parts[self._place].append(component if isinstance(component, ProgressBar) else document_of(component))
 
     def extend(self, components: Iterable[Any]) -> None:
         """Put several on it."""
@@ -310,9 +325,17 @@ class TaskCard:
         """Take everything off that was put there."""
         self._parts[self._place].clear()
 
-    def refresh(self, *args: Any, **options: Any) -> None:
-        """Refused: a page is made of what is kept, which is when the task is done."""
-        raise UsageError("current.card.refresh(): cards are shown when the task is done", fix="leave the call out")
+    def refresh(self, data: Any = None, force: bool = False) -> None:
+        """Show the page as it is now, while the task runs; what was shown last is there, too, if the task is killed.
+
+        Call it as often as you like: at most once a second something is kept, with `force` at each call. `data` is for
+        templates, which Stoker has none of.
+        """
+        now = time.monotonic()
+        if not force and self._refreshed and now - self._refreshed[-1] < _REFRESH:
+            return
+        self._refreshed[:] = [now]
+        self._keep(self.documents())
 
     def __len__(self) -> int:
         return len(self._parts[self._place])
@@ -325,15 +348,15 @@ class TaskCard:
             raise UsageError(
                 f"the step has no @card(id={id!r}){nearest(id, self._parts)}", fix=f'write @card(id="{id}")'
             )
-        part = TaskCard(())
-        part._parts, part._place = self._parts, id
+        part = TaskCard((), keep=self._keep)
+        part._parts, part._place, part._refreshed = self._parts, id, self._refreshed
         return part
 
     def documents(self) -> list[Document]:
         """All of it, part after part; a part with an id has it as its heading."""
         parts: list[Document] = []
-        for id, documents in self._parts.items():
-            if id and documents:
+        for id, components in self._parts.items():
+            if id and components:
                 parts.append({"kind": "heading", "text": id})
-            parts += documents
+            parts += [one.document() if isinstance(one, ProgressBar) else one for one in components]
         return parts

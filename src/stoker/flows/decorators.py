@@ -8,14 +8,15 @@ an error at the decorator's line, not later on a cluster. Decorators of platform
 from __future__ import annotations
 
 import functools
-import json
 import os
+import re
 from typing import Any, Callable, Final, Iterable, Iterator, Mapping, NamedTuple
 
 import attrs
 
 from stoker.backends.base.backend import ACCELERATORS, RESOURCES, FlowDecorator
-from stoker.backends.registry import BACKENDS, planned_decorators
+from stoker.backends.registry import BACKENDS
+from stoker.core.codec import parse_object
 from stoker.core.errors import SettingsError, UsageError, nearest
 from stoker.core.packages import CHANNELS, PackageSettings
 from stoker.core.resources import ResourceSettings
@@ -227,16 +228,10 @@ def _texts(words: Mapping[str, Any], word: str) -> list[str]:
 
 
 @functools.cache
-def planned_platforms() -> Mapping[str, FlowDecorator]:
-    """The decorators of platforms without a backend."""
-    return {decorator.name: decorator for decorator in planned_decorators()}
-
-
-@functools.cache
 def built_in_platforms() -> Mapping[str, FlowDecorator]:
-    """Stoker's own, by name: of platforms without a backend, then of backends."""
+    """Those of Stoker's own backends, by name."""
     decorators = (BACKENDS.load(name).decorator for name in BACKENDS.builtin)
-    return {**planned_platforms(), **{decorator.name: decorator for decorator in decorators if decorator is not None}}
+    return {decorator.name: decorator for decorator in decorators if decorator is not None}
 
 
 def platform(name: str) -> FlowDecorator | None:
@@ -303,8 +298,8 @@ def _read_file(path: str) -> dict[str, str]:
         raise SettingsError(f"the secrets of {path} cannot be read: {error}", fix="name another file") from None
     if text.lstrip().startswith("{"):
         try:
-            return {str(name): str(value) for name, value in json.loads(text).items()}
-        except ValueError:
+            return {str(name): str(value) for name, value in parse_object(text).items()}
+        except SettingsError:
             raise SettingsError(f"{path} is not JSON", fix='write {"NAME": "value"}') from None
     lines = [line.strip() for line in text.splitlines()]
     pairs = [line.removeprefix("export ").partition("=") for line in lines if line and not line.startswith("#")]
@@ -367,6 +362,13 @@ def _project(values: Mapping[str, Any]) -> None:
     name = values.get("name")
     if not isinstance(name, str) or not name.replace("_", "a").isalnum() or not name.islower():
         raise SettingsError(f"name={name!r} is no project's", fix="use small letters, digits and _")
+    check_branch(values.get("branch"))
+
+
+def check_branch(branch: Any) -> None:
+    """Refuse a name that no branch of a project can have."""
+    if branch and not re.fullmatch(r"[a-z0-9_]{1,128}", str(branch)):
+        raise SettingsError(f"branch={branch!r} is no branch's name", fix="use small letters, digits and _")
 
 
 def _schedule(values: Mapping[str, Any]) -> None:

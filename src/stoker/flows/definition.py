@@ -10,7 +10,6 @@ import functools
 import json
 import os
 import sys
-from hashlib import sha256
 from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 
 import attrs
@@ -35,8 +34,9 @@ from stoker.flows.execution import FlowBody, TaskOptions
 from stoker.flows.instance import FlowInstance, parameters_of
 from stoker.flows.task import FlowTask
 from stoker.pipelines.signature import FunctionParameter, FunctionSignature
-from stoker.plan import source as sources
-from stoker.plan.planner import Planner
+from stoker.plan.digest import FunctionCode, read_code_of
+from stoker.plan.planner import Planner, lookup_places
+from stoker.plan.recipes import remember_code
 from stoker.run.program import ProgramStart
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
@@ -69,6 +69,7 @@ class FlowDefinition:
     """
 
     noun = "flow"
+    worker_imports = ("stoker.flows.task",)
     dynamic = True
     hooks: Mapping[str, Callable[..., Any]] = {}
 
@@ -82,6 +83,7 @@ class FlowDefinition:
         namespace: str | None = None,
         configs: Mapping[str, Any] | None = None,
         environment: str | None = None,
+        project: Mapping[str, Any] | None = None,
     ) -> None:
         self.written = kind
         self.name = kind.__name__
@@ -94,6 +96,7 @@ class FlowDefinition:
         self._attached = tuple(attached)
         self._without = frozenset(without)
         self._environment = environment
+        self._project_options = {name: value for name, value in (project or {}).items() if value is not None}
         self._room: tuple[float, int] | None = None
 
     @property
@@ -121,12 +124,18 @@ class FlowDefinition:
 
     def document(self) -> dict[str, Any]:
         """The options of the command line, as JSON; a later session makes the same flow of them and the class."""
-        words = {"namespace": self._namespace, "max_splits": self.max_splits}
+        words = {"namespace": self._namespace, "max_splits": self.max_splits, **self._project_options}
         return {**self.command_line, **{name: value for name, value in words.items() if value is not None}}
 
     def run_options(self) -> tuple[RunOption, ...]:
         """The options of its command line that pipelines do not have."""
-        return flowoptions.of_flow(self.name, self._config_names())
+        has_project = any(note.name == "project" for note in notes_of(self.written))
+        return flowoptions.of_flow(self.name, self._config_names(), has_project=has_project)
+
+    def complete_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of a command line, and those that environment variables give in their place."""
+        names = {option.name for option in self.run_options()} | {"tag"}
+        return flowoptions.with_environment(options, names, self._config_names())
 
     def apply_options(self, options: Mapping[str, Any]) -> FlowDefinition:
         """The flow as the options of a command line make it."""
@@ -140,6 +149,7 @@ class FlowDefinition:
             namespace=options.get("namespace"),
             configs=dict(self._config_texts(options)),
             environment=options.get("environment"),
+            project={option.name: options.get(option.name) for option in flowoptions.PROJECT},
         )
 
     def _config_names(self) -> list[str]:
@@ -169,11 +179,11 @@ class FlowDefinition:
 
     def parse(self, words: Sequence[str], flags: Sequence[str] = ()) -> tuple[dict[str, Any], list[str]]:
         """Parameters by name from the words of a command line, and the words that are none."""
-        return flowparams.parse(self.kind, words, flags)
+        return flowparams.parse(self.kind, words, flags, self._values_of_configs())
 
     def parameter_rows(self) -> list[tuple[str, str]]:
         """Rows of the help: each parameter as it is written, and its description."""
-        return flowparams.rows(self.kind)
+        return flowparams.rows(self.kind, self._values_of_configs())
 
     def restore(self, plan: Plan, blobs: Blobs) -> None:
         """Go on with a run: the words of its command line count, unless this one says others."""
@@ -181,6 +191,9 @@ class FlowDefinition:
         self._namespace = self._namespace or plan.program.get("namespace")
         if self.max_splits is None:
             self.max_splits = plan.program.get("max_splits")
+        if not self._project_options:
+            names = [option.name for option in flowoptions.PROJECT if option.name in plan.program]
+            self._project_options = {name: plan.program[name] for name in names}
 
     def recall(self, plan: Plan, blobs: Blobs) -> None:
         """Have the decorators that the command line of a run attached, unless this one says some itself.
@@ -264,6 +277,11 @@ class FlowDefinition:
                 values[attribute] = config.value_for_step(value)
         return values
 
+    def _values_of_configs(self) -> Mapping[str, Any]:
+        """The configs, where a parameter's default has a value of one; without one no config's file is read early."""
+        needs = any(flowparams.needs_configs(parameter.default) for parameter in parameters_of(self.kind).values())
+        return self.configs if needs else {}
+
     def _recall_configs(self, configs: Mapping[str, Any]) -> None:
         """Go on with the configs that the run began with, by name; `UsageError` where the command line has others."""
         if self._configs:
@@ -279,7 +297,14 @@ class FlowDefinition:
     @functools.cached_property
     def tags(self) -> tuple[str, ...]:
         """Tags that every run of it has; the namespace is one of them."""
-        return (self.namespace, *flowsettings.tags_of(self.kind))
+        return (self.namespace, *(() if self.project is None else self.project.tags))
+
+    @functools.cached_property
+    def project(self) -> flowsettings.Project | None:
+        """The project that its `@project` names, with the branch that decorator or command line name."""
+        user = flowparams.username()
+        branch, production = self._project_options.get("branch"), self._project_options.get("production")
+        return flowsettings.project_of(self.kind, user, branch=branch, production=production)
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters by name, checked, defaults filled in."""
@@ -287,7 +312,11 @@ class FlowDefinition:
         configs = {
             config.name: self._configs[config.name](config) for config in parameters if config.name in self._configs
         }
-        return flowparams.bind(self.kind, {**arguments, **configs})
+        return flowparams.bind(self.kind, {**arguments, **configs}, self._values_of_configs())
+
+    def rebind(self, recorded: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters as an earlier run had them, with some changed; one that the flow did not have has its default."""
+        return flowparams.rebind(self.kind, recorded, changes, self._values_of_configs())
 
     def describe_arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters as the run's record shows them."""
@@ -316,20 +345,13 @@ class FlowDefinition:
         )
 
     def complete_plan(self, plan: Plan) -> Plan:
-        """The plan with the settings of platforms, and with a finding for each that has no backend."""
-        elsewhere = {name: options for name, options in self.options.items() if options.remote}
-        steps, findings = [], []
-        for step in plan.steps:
-            options = elsewhere.get(step.name)
-            if options is None:
-                steps.append(step)
-                continue
-            settings = attrs.evolve(step.settings, backend={"step_operator": dict(options.platform_settings)})
-            steps.append(attrs.evolve(step, settings=settings, backend=options.remote))
-            findings.append(flowsettings.missing_backend(step.name, options))
-        suffixes = tuple(f" step '{name}'" for name in elsewhere)
-        remaining = [finding for finding in plan.findings if not (suffixes and finding.where.endswith(suffixes))]
-        return attrs.evolve(plan, steps=tuple(steps), findings=(*remaining, *findings))
+        """The plan in which the look-ups of a cached step are those of its methods, too."""
+        functions = transitions.steps_of(self.written)
+        steps = []
+        for planned in plan.steps:
+            lookups = lookup_places(_step_code(self.kind, functions[planned.name])) if planned.settings.cache else ()
+            steps.append(attrs.evolve(planned, lookups=lookups))
+        return attrs.evolve(plan, steps=tuple(steps))
 
     def graph_of(self, arguments: Mapping[str, Any]) -> Graph:
         """The same as `outline`: nothing of a flow runs to be looked at."""
@@ -370,7 +392,7 @@ class FlowDefinition:
         """The run of the flow, ready to go."""
         return FlowBody(
             self.graph,
-            templates(self, start.plan.steps, start.planner, tags=start.tags),
+            templates(self, start.plan.steps, start.planner, tags=start.tags, origin=start.origin),
             start.plan.parameters,
             start.planner.blobs,
             options=task_options(self),
@@ -387,7 +409,7 @@ def templates(
 ) -> dict[str, StepPlan]:
     """The plans of a flow's tasks by step: where a worker finds its class, and a description of the run.
 
-    `origin` is the run whose task is run once more on its own.
+    `origin` is the run that this one repeats, or whose task is run once more on its own.
     """
     class_source = planner.source_of(flow.written, flow.where)
     if class_source.kind == "pickled":
@@ -400,8 +422,13 @@ def templates(
     for step in steps:
         settings = attrs.evolve(step.settings, environment={**step.settings.environment, VARIABLE: run_document})
         source = attrs.evolve(class_source, qualname=f"{class_source.qualname}.{step.name}")
-        code = _code_digest(flow.kind, functions[step.name]) if settings.cache else step.code
-        plans[step.name] = attrs.evolve(step, settings=settings, source=source, code=code, runner=RUNNER)
+        shares = flow.options[step.name].note("checkpoint") is not None
+        planned = attrs.evolve(step, settings=settings, source=source, runner=RUNNER, shares_checkpoints=shares)
+        if settings.cache:
+            code = _step_code(flow.kind, functions[step.name])
+            remember_code(code.digest, (code,), _values(flow.kind))
+            planned = attrs.evolve(planned, code=code.digest, packages=code.packages, lookups=lookup_places(code))
+        plans[step.name] = planned
     return plans
 
 
@@ -449,35 +476,41 @@ def _options(options: flowsettings.FlowStepOptions) -> TaskOptions:
 
 def _run_document(flow: FlowDefinition, tags: Sequence[str]) -> dict[str, Any]:
     """What `current` says of the run as a whole."""
-    project = next((note for note in notes_of(flow.kind) if note.name == "project"), None)
+    project = flow.project
     return {
         "flow": flow.name,
-        "tags": list(dict.fromkeys((*flow.tags, *tags))),
+        "tags": list(dict.fromkeys(tag for tag in tags if tag not in flow.tags)),
         "user": flowparams.username(),
         "namespace": flow.namespace,
         "max_splits": flow.max_splits,
-        "project": "" if project is None else project.values["name"],
-        "branch": "" if project is None else flowsettings.branch_of(project),
-        "production": bool(project is not None and project.values.get("production")),
+        "project": "" if project is None else project.name,
+        "branch": "" if project is None else project.branch,
+        "production": project is not None and project.production,
         "with": flow.command_line.get("with", []),
         "graph": {name: list(step.targets) for name, step in flow.graph.steps.items()},
     }
 
 
-def _code_digest(kind: type, function: Any) -> str:
-    """The digest of a step: its own code, what is around it, and everything else of its class but the other steps."""
-    parts = [sources.code_digest(function)]
-    for wrapper in getattr(transitions.steps_of(kind).get(function.__name__), flowusers.USERS, ()):
+def _step_code(kind: type, function: Any) -> FunctionCode:
+    """The code of a step: its own, what is around it, and everything else of its class but the other steps."""
+    roots: dict[str, Any] = {"step": function}
+    for position, wrapper in enumerate(getattr(transitions.steps_of(kind).get(function.__name__), flowusers.USERS, ())):
         methods = {name: value for name, value in vars(type(wrapper)).items() if callable(value)}
-        parts += [f"{name}:{sources.code_digest(getattr(value, '__func__', value))}" for name, value in methods.items()]
-        parts.append(f"{wrapper.decorator_name}{wrapper._args!r}{wrapper._kwargs!r}")
-    for name, value in sorted(_members(kind).items()):
-        if callable(value) or isinstance(value, (property, staticmethod, classmethod)):
-            inner = getattr(value, "fget", None) or getattr(value, "__func__", None) or value
-            parts.append(f"{name}:{sources.code_digest(inner)}")
-        else:
-            parts.append(f"{name}={value!r}")
-    return sha256("\n".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+        for name, value in methods.items():
+            roots[f"wrapper {position} {name}"] = getattr(value, "__func__", value)
+        roots[f"wrapper {position}"] = (wrapper.decorator_name, wrapper._args, wrapper._kwargs)
+    for name, value in _members(kind).items():
+        roots[f"member {name}"] = value
+    return read_code_of(roots)
+
+
+def _values(kind: type) -> dict[str, str]:
+    """The texts of a flow's class attributes that are no code."""
+    return {
+        f"{kind.__name__}.{name}": repr(value)
+        for name, value in _members(kind).items()
+        if not callable(value) and not isinstance(value, (property, staticmethod, classmethod))
+    }
 
 
 def _members(kind: type) -> Mapping[str, Any]:

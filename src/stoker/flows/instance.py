@@ -135,6 +135,7 @@ class FlowInstance:
         """In a join: take over what is the same in all inputs that have it, by content and without loading it.
 
         What was set before stays. What differs is an error, unless `exclude` names it; with `include`, only that.
+        After an error nothing was taken over.
         """
         task = self._running("merge_artifacts")
         _merge(task, list(inputs), _names(include, "include"), _names(exclude, "exclude"), include is not None)
@@ -163,6 +164,11 @@ class FlowInstance:
             raise AttributeError(f"self.{name} is a step; give the artifact another name")
         if isinstance(there, property) and there.fset is None:
             raise AttributeError(f"self.{name} is a property without a setter; give the artifact another name")
+        if task is not None and name in constants_of(type(self)):
+            raise AttributeError(
+                f"self.{name} is a constant of class {type(self).__name__}: it is the same in every task; "
+                "give the artifact another name"
+            )
         super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
@@ -254,13 +260,14 @@ def _merge(task: Any, inputs: list[Any], include: set[str], exclude: set[str], o
         raise ParameterError("merge_artifacts was given no inputs", where=where, fix="hand over the join's inputs")
     wires: list[Mapping[str, Any]] = [member.artifact_wires() for member in inputs]
     all_names = {name for artifacts in wires for name in artifacts}
-    missing = sorted(include - all_names)
+    missing = sorted(include - all_names - task.names())
     if missing:
         raise ParameterError(
             f"merge_artifacts: no input has {missing[0]!r}{nearest(missing[0], all_names)}", where=where
         )
     merged_names = (include if only else all_names) - exclude - task.names()
     conflicts = []
+    agreed: dict[str, Mapping[str, Any]] = {}
     for name in sorted(merged_names):
         contents = {
             (artifacts[name]["d"], artifacts[name]["s"]): artifacts[name] for artifacts in wires if name in artifacts
@@ -268,13 +275,38 @@ def _merge(task: Any, inputs: list[Any], include: set[str], exclude: set[str], o
         if len(contents) > 1:
             conflicts.append(name)
         else:
-            task.pass_on(name, next(iter(contents.values())))
+            agreed[name] = next(iter(contents.values()))
     if conflicts:
         raise ParameterError(
             f"merge_artifacts: the inputs differ in {', '.join(conflicts)}",
             where=where,
             fix=f"set self.{conflicts[0]} before it, or leave it out: self.merge_artifacts(…, exclude={conflicts})",
         )
+    for name, wire in agreed.items():
+        task.pass_on(name, wire)
+
+
+_CONSTANT_NAMES: Final[dict[type, frozenset[str]]] = {}
+
+
+def constants_of(kind: type) -> frozenset[str]:
+    """The names of the values that a flow's class and its bases define, such as `BATCH = 32`; a task cannot set them.
+
+    Methods, classes, properties, other descriptors and what `FlowInstance` has are none.
+    """
+    if kind not in _CONSTANT_NAMES:
+        members: dict[str, Any] = {}
+        for base in reversed(kind.__mro__):
+            if base not in FlowInstance.__mro__:
+                members.update(vars(base))
+        names = (name for name, value in members.items() if not name.startswith("__") and _is_constant(value))
+        _CONSTANT_NAMES[kind] = frozenset(names)
+    return _CONSTANT_NAMES[kind]
+
+
+def _is_constant(value: Any) -> bool:
+    is_descriptor = any(hasattr(type(value), method) for method in ("__get__", "__set__"))
+    return not is_descriptor and not isinstance(value, type)
 
 
 def parameters_of(kind: type) -> dict[str, Any]:

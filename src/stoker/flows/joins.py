@@ -7,11 +7,13 @@ and an index for each foreach that it is in.
 
 from __future__ import annotations
 
+import json
+from hashlib import sha256
 from typing import Any, Final, Mapping, Sequence
 
 import attrs
 
-from stoker.core.artifact import from_wire
+from stoker.core.artifact import content_of, from_wire, names_in
 from stoker.core.errors import GraphError
 from stoker.core.flow import ELEMENTS, GANG, OWN, TRANSITION, FlowGraph
 from stoker.store import artifacts
@@ -80,6 +82,20 @@ class NextTasks:
     """The split whose branches have all come to their join now, if there is one."""
     by_node: Sequence[Mapping[str, Wire]] = ()
     """The artifacts of each node of a gang."""
+
+
+def joined_inputs(entries: Sequence[Mapping[str, Any]], blobs: Blobs) -> Wire:
+    """Save what a join is given; its `meta` says what the artifacts inside refer to, and what their content is."""
+    wires = [wire for entry in entries for wire in entry["artifacts"].values()]
+    names: dict[str, Any] = {**names_in(wires)}
+    saved = artifacts.save(entries, blobs)
+    if any("content" in (wire.get("m") or {}) for wire in wires):
+        plain = [
+            {**entry, "artifacts": {name: content_of(wire) for name, wire in entry["artifacts"].items()}}
+            for entry in entries
+        ]
+        names["content"] = sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()
+    return (attrs.evolve(saved, meta={**saved.meta, **names}) if names else saved).wire()
 
 
 class Traversal:
@@ -168,7 +184,7 @@ class Traversal:
         if len(split.arrived) < split.count:
             return NextTasks()
         entries = [split.arrived[index] for index in sorted(split.arrived)]
-        inputs_wire = artifacts.save(entries, self._blobs).wire()
+        inputs_wire = joined_inputs(entries, self._blobs)
         split.arrived.clear()
         return NextTasks(
             tasks=[self._start(target, split.frames, _NOTHING, inputs_wire=inputs_wire)], joined_split=split
@@ -193,7 +209,7 @@ class Traversal:
                 {"step": task.step, "key": key, "index": node, "element": None, "artifacts": {**produced, **more}}
             )
         target = self._graph.steps[task.step].targets[0]
-        inputs_wire = artifacts.save(entries, self._blobs).wire()
+        inputs_wire = joined_inputs(entries, self._blobs)
         next_task = self._start(target, task.frames, _NOTHING, inputs_wire=inputs_wire)
         return NextTasks(tasks=[next_task], by_node=node_artifacts if word is not None else ())
 

@@ -19,6 +19,7 @@ import functools
 import traceback
 from typing import Any, Callable, ClassVar, Final, Iterator, Literal, Mapping, Sequence
 
+from stoker.backends.refused import refusal
 from stoker.core.errors import StokerError, UsageError, nearest
 from stoker.flows import decorators as flowdecorators
 from stoker.flows.decorators import KINDS, NOTES, WHOLE, Note, make_note, notes_of
@@ -102,6 +103,8 @@ class _Mutable:
                 raise UsageError(f"{deco_type!r} has words, and deco_args or deco_kwargs has more", where=self._at)
             words = words_of(name, text, self._at) if colon else words
             kind = name if name in KINDS else find_user_decorator(name)
+            if kind is None and refusal(name):
+                raise UsageError(refusal(name), where=self._at)
             if kind is None:
                 raise UsageError(f"there is no decorator '{name}'{suggest(name, KINDS)}", where=self._at)
         elif isinstance(deco_type, type) and issubclass(deco_type, Decorating):

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Callable, Collection, Mapping
+from typing import Any, Callable, Collection, Final, Mapping
 
 import attrs
 
 from stoker.core.errors import UsageError
 from stoker.core.request import RunOption, RunRequest
+from stoker.flows.parameters import variable_of
+from stoker.pipelines.params import FALSE, TRUE
 
 Apply = Callable[[RunRequest, Any], RunRequest]
 
 
-def of_flow(name: str, configs: Collection[str]) -> tuple[RunOption, ...]:
+def of_flow(name: str, configs: Collection[str], *, has_project: bool) -> tuple[RunOption, ...]:
     """The options of a flow's runs; `configs` are the names of its `Config`s."""
 
     def attributes(run: str) -> str:
@@ -65,6 +67,7 @@ def of_flow(name: str, configs: Collection[str]) -> tuple[RunOption, ...]:
             help="write flow and run there as JSON as soon as it begins",
             apply=_written_when_it_begins(attributes),
         ),
+        *(PROJECT if has_project else ()),
         RunOption(name="max-log-size", value="MB", help="taken for Metaflow's sake: logs are kept whole"),
         RunOption(name="no-pylint", help="taken for Metaflow's sake: no linter is run"),
         *(
@@ -76,6 +79,63 @@ def of_flow(name: str, configs: Collection[str]) -> tuple[RunOption, ...]:
             for word in ("metadata", "datastore")
         ),
     )
+
+
+PROJECT: Final = (
+    RunOption(name="branch", value="NAME", help="the branch of the @project that the run belongs to"),
+    RunOption(name="production", help="the run belongs to the production branch of the @project"),
+)
+"""The options of flows with `@project`."""
+_OF_RUN: Final = ("max-workers", "max-num-splits", "namespace", "run-id-file", "tag")
+"""Options that environment variables give as they give parameters: `STOKER_RUN_MAX_WORKERS`."""
+
+
+def with_environment(options: Mapping[str, Any], accepted: Collection[str], configs: Collection[str]) -> dict[str, Any]:
+    """The options of a command line, and those that only environment variables give, by Metaflow's names for them.
+
+    `STOKER_BRANCH` and `STOKER_PRODUCTION`, or `METAFLOW_…`, count for flows with `@project`. `STOKER_FLOW_CONFIG` and
+    `STOKER_FLOW_CONFIG_VALUE` are JSON objects: the file, or the content, of each of the flow's `configs`.
+    """
+    completed = dict(options)
+    for name in _OF_RUN:
+        _, text = variable_of(name)
+        if text and name in accepted and name not in completed:
+            completed[name] = text.split() if name == "tag" else text
+    for prefix in ("METAFLOW_", "STOKER_"):
+        branch, production = os.environ.get(f"{prefix}BRANCH"), os.environ.get(f"{prefix}PRODUCTION")
+        if branch and "branch" in accepted and "branch" not in options:
+            completed["branch"] = branch
+        if production and "production" in accepted and "production" not in options:
+            completed["production"] = _yes(f"{prefix}PRODUCTION", production)
+    texts = [text for option in ("config", "config-value") for text in options.get(option, ())]
+    on_command_line = {str(text).partition("=")[0] for text in texts}
+    for option in ("config", "config-value"):
+        for name, text in _config_variable(option).items():
+            if name in configs and name not in on_command_line:
+                completed[option] = [*completed.get(option, ()), f"{name}={text}"]
+    return completed
+
+
+def _config_variable(option: str) -> dict[str, str]:
+    """What an environment variable says of configs: name → file, or content as text."""
+    word = f"FLOW_{option.replace('-', '_').upper()}"
+    variable = next((name for name in (f"STOKER_{word}", f"METAFLOW_{word}") if os.environ.get(name)), None)
+    if variable is None:
+        return {}
+    try:
+        document = json.loads(os.environ[variable])
+    except ValueError as error:
+        raise UsageError(f"{variable} is not JSON: {error}", fix=f"write {variable}='{{\"NAME\": …}}'") from None
+    if not isinstance(document, dict):
+        raise UsageError(f"{variable} is not a JSON object", fix=f"write {variable}='{{\"NAME\": …}}'")
+    return {str(name): text if isinstance(text, str) else json.dumps(text) for name, text in document.items()}
+
+
+def _yes(variable: str, text: str) -> bool:
+    words = {**dict.fromkeys(TRUE | {"t", "y"}, True), **dict.fromkeys(FALSE | {"f", "n"}, False)}
+    if text.lower() not in words:
+        raise UsageError(f"{variable}={text}: not a yes or no", fix=f"write {variable}=1, or unset it")
+    return words[text.lower()]
 
 
 def number(name: str, text: Any) -> int:

@@ -6,6 +6,7 @@ runs; files are read then, too. A `Config` is known earlier, so that decorators 
 
 from __future__ import annotations
 
+import copy
 import getpass
 import json
 import os
@@ -13,13 +14,20 @@ from typing import Any, Callable, Final, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker.core.errors import ParameterError, StokerError, UsageError, nearest
+from stoker.core.codec import parse_json
+from stoker.core.errors import ParameterError, SettingsError, StokerError, UsageError, nearest
+from stoker.core.secret import Secret
 from stoker.core.units import UNSET
+from stoker.core.words import shown
 from stoker.flows.instance import TASK, parameters_of
 from stoker.pipelines import params
 from stoker.pipelines.places import caller
 
 _PLAIN: Final = (bool, int, float, str)
+_SHORT_BOOLEANS: Final[Mapping[str, str]] = {"t": "true", "y": "true", "f": "false", "n": "false"}
+"""Words of Metaflow's for a yes or no that only flows take."""
+VARIABLES: Final = ("STOKER_RUN_", "METAFLOW_RUN_")
+"""Prefixes of the environment variables that give a parameter or an option of `run`; the first one wins."""
 _RESERVED: Final = frozenset(
     {"name", "input", "index", "next", "foreach_stack", "merge_artifacts", "params", "parameters"}
     | {"with", "tag", "help", "max-workers", "max_workers", "run-id-file", "run_id_file", "namespace"}
@@ -58,7 +66,7 @@ class Parameter:
         type: Any = None,
         help: str = "",
         required: bool | None = None,
-        show_default: bool = True,
+        show_default: bool | None = True,
         separator: str | None = None,
         multiple: bool = False,
     ) -> None:
@@ -75,10 +83,20 @@ class Parameter:
         self.separator = separator
         self.multiple = multiple
         self.show_default = show_default
-        self.default = UNSET if default is None and required is not False else default
-        self.type = _type_of(type, default, name, self.where)
-        self.required = self.default is UNSET and required is not False if required is None else bool(required)
-        self._may_be_none = default is None or not self.required
+        self.default = UNSET if default is None else default
+        self._written_type = type
+        self.type = _type_of(type, UNSET if isinstance(default, (DeferredValue, Config)) else default, name, self.where)
+        self.required = bool(required) and self.default is UNSET
+
+    def with_configs(self, configs: Mapping[str, Any]) -> Parameter:
+        """The parameter with the values of configs in its default: `Parameter("lr", default=config.lr)`."""
+        if not isinstance(self.default, (DeferredValue, Config)):
+            return self
+        resolved = copy.copy(self)
+        value = fill_configs(self.default, configs)
+        resolved.default = UNSET if value is None else value
+        resolved.type = _type_of(self._written_type, resolved.default, self.name, self.where)
+        return resolved
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.attribute = name
@@ -125,7 +143,7 @@ class Parameter:
 
     def parse_value(self, value: Any) -> Any:
         """The value that a text, or a value from code, means; `ParameterError` says what was expected."""
-        if value is None and self._may_be_none:
+        if value is None:
             return None
         if self.multiple and isinstance(value, (list, tuple)):
             return [self._parse_item(item) for item in value]
@@ -134,9 +152,13 @@ class Parameter:
 
     def _parse_item(self, value: Any) -> Any:
         if self.separator is not None and isinstance(value, str):
-            return value.split(self.separator)
+            return value.split(self.separator) if value else value  # as in Metaflow
         if self.type is JSONType:
             return _json(value, self.name)
+        if self.type is bool and isinstance(value, str):
+            value = _SHORT_BOOLEANS.get(value.lower(), value)
+        if self.type is float and type(value) is int:
+            return float(value)
         try:
             return params.from_document(value, self.type)
         except ParameterError as error:
@@ -177,10 +199,12 @@ class IncludeFile(Parameter):
     def _parse_item(self, value: Any) -> Any:
         path = os.path.expanduser(os.fspath(value))
         try:
-            with open(path, "rb") as file:
-                data = file.read()
-            return data.decode(self._encoding) if self._is_text else data
-        except (OSError, UnicodeDecodeError) as error:
+            if not self._is_text:
+                with open(path, "rb") as file:
+                    return file.read()
+            with open(path, encoding=self._encoding) as text_file:
+                return text_file.read()
+        except (OSError, UnicodeError, LookupError) as error:
             raise ParameterError(
                 f"parameter '{self.name}': the file cannot be read: {error}", where=self.where, fix="name another file"
             ) from None
@@ -203,7 +227,7 @@ def _type_of(annotation: Any, default: Any, name: str, where: str) -> Any:
                 f"parameter '{name}': type={annotation!r} is no type", where=where, fix="write type=int"
             )
         return annotation
-    if default is UNSET or default is None or callable(default):
+    if default is UNSET or default is None or callable(default) or type(default) is Secret:
         return str
     kind = type(default)
     if kind in _PLAIN:
@@ -219,12 +243,12 @@ def _json(value: Any, name: str) -> Any:
     if not isinstance(value, str):
         try:
             return json.loads(json.dumps(value))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise ParameterError(f"parameter '{name}' is not JSON: {error}") from None
     try:
-        return json.loads(value)
-    except ValueError as error:
-        raise ParameterError(f"parameter '{name}': {value!r} is not JSON: {error}", fix='write {"a": 1}') from None
+        return parse_json(value)
+    except SettingsError as error:
+        raise ParameterError(f"parameter '{name}': {shown(value)}: {error.message}", fix='write {"a": 1}') from None
 
 
 def username() -> str:
@@ -244,9 +268,17 @@ def missing_parameter(flow: str, parameter: Parameter) -> ParameterError:
     )
 
 
-def parse(kind: type, words: Sequence[str], flags: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def resolved_parameters(kind: type, configs: Mapping[str, Any] | None) -> list[Parameter]:
+    """A flow's parameters with the values of configs in their defaults; as they are written where `configs` is None."""
+    parameters = list(parameters_of(kind).values())
+    return parameters if configs is None else [parameter.with_configs(configs) for parameter in parameters]
+
+
+def parse(
+    kind: type, words: Sequence[str], flags: Sequence[str], configs: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
     """The flow's own parameters from `--lr 0.1`, `--lr=0.1`, and for a yes or no only `--fast`."""
-    parameters = {candidate.name.replace("_", "-"): candidate for candidate in parameters_of(kind).values()}
+    parameters = {candidate.name.replace("_", "-"): candidate for candidate in resolved_parameters(kind, configs)}
     values: dict[str, Any] = {}
     arguments: list[str] = []
     line = list(words)
@@ -274,22 +306,37 @@ def parse(kind: type, words: Sequence[str], flags: Sequence[str]) -> tuple[dict[
     return values, arguments
 
 
-def rows(kind: type) -> list[tuple[str, str]]:
+def rows(kind: type, configs: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """For the help: each parameter as it is written, with its help and its default."""
     lines = []
-    for parameter in parameters_of(kind).values():
-        default = "required" if parameter.required else f"default: {parameter.default!r}"
-        default_text = default if parameter.show_default else ""
+    for parameter in resolved_parameters(kind, configs):
+        value = None if parameter.default is UNSET else parameter.default
+        default = "required" if parameter.required else f"default: {value!r}"
+        default_text = "" if parameter.show_default is False else default
         text = "  ".join(part for part in (parameter.help, default_text) if part)
         lines.append((f"{parameter.flag} {parameter.kind}", text))
     return lines
 
 
-def bind(kind: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """All parameters of a flow by name: what is given, parsed, and the defaults of the rest."""
-    parameters = {parameter.name: parameter for parameter in parameters_of(kind).values()}
+def bind(kind: type, arguments: Mapping[str, Any], configs: Mapping[str, Any]) -> dict[str, Any]:
+    """All parameters of a flow by name: what is given, what environment variables say, and the defaults of the rest."""
+    return _bind(kind, {}, arguments, configs)
+
+
+def rebind(
+    kind: type, recorded: Mapping[str, Any], changes: Mapping[str, Any], configs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All parameters of a flow by name: the values of an earlier run, what is given anew, parsed, and for parameters
+    that the earlier run did not have what `bind` takes."""
+    return _bind(kind, recorded, changes, configs)
+
+
+def _bind(
+    kind: type, recorded: Mapping[str, Any], arguments: Mapping[str, Any], configs: Mapping[str, Any]
+) -> dict[str, Any]:
+    parameters = {parameter.name: parameter for parameter in resolved_parameters(kind, configs)}
     by_word = {name.replace("-", "_"): name for name in parameters}
-    values: dict[str, Any] = {}
+    values = {name: value for name, value in recorded.items() if name in parameters}
     for word, value in arguments.items():
         name = by_word.get(word.replace("-", "_"))
         if name is None:
@@ -297,6 +344,14 @@ def bind(kind: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
         values[name] = parameters[name].parse_value(value)
     for name, parameter in parameters.items():
         if name in values:
+            continue
+        variable, text = variable_of(name)
+        if variable and not isinstance(parameter, Config):
+            try:
+                values[name] = parameter.parse_value(text.split() if parameter.multiple else text)
+            except ParameterError as error:
+                fix = f"set {variable} to a value of the parameter's type, or unset it"
+                raise ParameterError(f"{error.message}, from {variable}", where=error.where, fix=fix) from None
             continue
         if parameter.required:
             raise missing_parameter(kind.__name__, parameter)
@@ -311,14 +366,29 @@ def bind(kind: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-_TEXTS: Final = "a JSON object, or a file with one"
+def variable_of(name: str) -> tuple[str, str]:
+    """The environment variable that gives a parameter or an option of `run`, and its text; both "" without one.
+
+    `--q-dash` is `STOKER_RUN_Q_DASH`, or `METAFLOW_RUN_Q_DASH`.
+    """
+    for prefix in VARIABLES:
+        variable = prefix + name.replace("-", "_").upper()
+        if variable in os.environ:
+            return variable, os.environ[variable]
+    return "", ""
 
 
 class ConfigValue(Mapping[str, Any]):
     """A config's content: a mapping whose keys are attributes, too."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = dict(values)
+        self.__dict__["_values"] = dict(values)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise TypeError("a config is the same in every task: take to_dict(), and change that")
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise TypeError("a config is the same in every task: take to_dict(), and change that")
 
     def __getitem__(self, key: str) -> Any:
         return _wrap(self._values[key])
@@ -414,13 +484,15 @@ class Config(Parameter):
 
     def parse_value(self, value: Any) -> Any:
         """The content of a text, by the parser or as JSON."""
-        if value is None or not isinstance(value, str):
+        if value is not None and not isinstance(value, str) and (self._plain or self._parser is not None):
+            value = json.dumps(value)  # as it is written in a file
+        if value is None or not isinstance(value, str) or (self._plain and self._parser is None):
             return value
         if self._parser is None:
             try:
-                return json.loads(value)
-            except ValueError as error:
-                raise ParameterError(f"config '{self.name}' is not JSON: {error}", where=self.where) from None
+                return parse_json(value)
+            except SettingsError as error:
+                raise ParameterError(f"config '{self.name}': {error.message}", where=self.where) from None
         parser = self._parser
         if isinstance(parser, str):
             from stoker.core.plugins import resolve
@@ -479,7 +551,10 @@ def needs_configs(value: Any) -> bool:
 
 
 def _wrap(value: Any) -> Any:
-    return ConfigValue(value) if isinstance(value, dict) else value
+    """A config's value with attributes, also inside of lists."""
+    if isinstance(value, dict):
+        return ConfigValue(value)
+    return [_wrap(item) for item in value] if type(value) is list else value
 
 
 def _look_up(value: Any, key: Any) -> Any:

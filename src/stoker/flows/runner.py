@@ -18,6 +18,7 @@ from typing import Any, AsyncIterator, Final, Mapping, Sequence
 from stoker.core.errors import NotFound, RunFailed, UsageError
 from stoker.flows import client as flows
 from stoker.flows.client import Task
+from stoker.report.streams import write
 
 _LOOK: Final = 0.05
 """Seconds between looks at a process, or at what it wrote."""
@@ -54,7 +55,7 @@ class Runner:
         return self._run_blocking("run", [], parameters)
 
     def resume(self, step: str | None = None, **options: Any) -> ExecutingRun:
-        """Go on with the flow's last run, or `origin_run_id`, to its end."""
+        """Start a run with the results of the flow's last one, or of `origin_run_id`, and run what is left."""
         return self._run_blocking("resume", [step] if step else [], options)
 
     def spin(self, pathspec: str, **options: Any) -> ExecutingRun:
@@ -206,7 +207,7 @@ class ExecutingRun:
             if stream is not None:
                 text = self.read_output(stream, printed)
                 printed += len(text)
-                sys.stdout.write(text.decode("utf-8", "replace"))
+                write(text.decode("utf-8", "replace"), sys.stdout)
             if over:
                 return self
             if until is not None and time.monotonic() > until:

@@ -10,8 +10,8 @@ from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.refused import refusal
 from stoker.core.errors import SettingsError, UsageError
-from stoker.core.findings import Finding
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Layer, fields_given
 from stoker.core.units import size_text
@@ -22,16 +22,16 @@ from stoker.flows.decorators import (
     KINDS,
     Note,
     PackageWords,
+    check_branch,
     make_note,
     notes_of,
     packages_layer,
-    planned_platforms,
     platform,
     resolve_note,
     seconds_of,
 )
 from stoker.flows.user_decorators import suggest
-from stoker.run.attached import HARDWARE, SHORT, no_backend, resource_words, words_of
+from stoker.run.attached import HARDWARE, SHORT, resource_words, words_of
 from stoker.settings.options import component_settings, layer_from
 
 _LARGEST: Final = ("cpu_count", "gpu_count", "memory", "disk", "shared_memory", "gpu_memory")
@@ -47,12 +47,6 @@ class FlowStepOptions:
     """The decorators as they were written."""
     catch: str | None = None
     """The attribute that gets a caught failure; "" catches without an attribute, None does not catch."""
-    remote: str = ""
-    """The platform that a decorator names, where there is no backend for it yet."""
-    remote_at: str = ""
-    """The line of that decorator."""
-    platform_settings: Mapping[str, Any] = attrs.field(factory=dict)
-    """The words of that decorator beside resources."""
     placed: bool = False
     """Whether a decorator names the platform of the step."""
 
@@ -84,7 +78,6 @@ def of_step(
             where=placed[-1].where,
             fix="keep one of the two decorators",
         )
-    remote = [note for note in placed if note.name in planned_platforms()]
     above = [resolve_note(note, configs or {}) for note in notes_of(kind) if note.name in BASES]
     above = [note for note in reversed(above) if not {note.name, BASES[note.name]} & set(without)]
     layers = tuple(
@@ -97,9 +90,6 @@ def of_step(
         layers=layers,
         notes=tuple(notes),
         catch=None if catch is None else catch.values.get("var") or "",
-        remote=remote[0].name if remote else "",
-        remote_at=remote[0].where if remote else "",
-        platform_settings=_platform_settings(remote[0]) if remote else {},
         placed=bool(placed),
     )
 
@@ -116,20 +106,45 @@ def of_flow(kind: type, environment: str | None = None) -> tuple[Layer, ...]:
     return tuple(layers)
 
 
-def tags_of(kind: type) -> tuple[str, ...]:
-    """Tags that `@project` gives to every run."""
-    project = next((note for note in notes_of(kind) if note.name == "project"), None)
-    if project is None:
-        return ()
-    return (f"project:{project.values['name']}", f"project_branch:{branch_of(project)}")
+@attrs.frozen(kw_only=True)
+class Project:
+    """What `@project`, `--branch` and `--production` say of a flow's runs."""
+
+    name: str
+    """The project's name."""
+    branch: str
+    """The branch as Metaflow writes it: "user.NAME", "test.BRANCH", "prod" or "prod.BRANCH"."""
+    production: bool
+    """Whether the run belongs to the production branch."""
+
+    @property
+    def tags(self) -> tuple[str, str]:
+        """The tags of its runs."""
+        return f"project:{self.name}", f"project_branch:{self.branch}"
 
 
-def branch_of(note: Note) -> str:
-    """The branch of a `@project`, as Metaflow writes it."""
-    branch, production = note.values.get("branch"), note.values.get("production")
-    if production:
-        return f"prod.{branch}" if branch else "prod"
-    return f"test.{branch}" if branch else "user"
+def project_of(kind: type, user: str, *, branch: str | None, production: bool | None) -> Project | None:
+    """The project of a flow; `branch` and `production` are those of the command line. None without `@project`.
+
+    `SettingsError` where decorator and command line say different things.
+    """
+    note = next((note for note in notes_of(kind) if note.name == "project"), None)
+    if note is None:
+        return None
+    for option, given in (("branch", branch), ("production", production or None)):
+        written = note.values.get(option)
+        if written and given and written != given:
+            raise SettingsError(
+                f"--{option} {given} and @project({option}={written!r}) differ", where=note.where, fix="leave one out"
+            )
+    branch = note.values.get("branch") or branch
+    is_production = bool(note.values.get("production") or production)
+    check_branch(branch)
+    if is_production:
+        branch_name = f"prod.{branch}" if branch else "prod"
+    else:
+        branch_name = f"test.{branch}" if branch else f"user.{user}"
+    return Project(name=note.values["name"], branch=branch_name, production=is_production)
 
 
 def parse_note(text: str) -> Note:
@@ -138,18 +153,10 @@ def parse_note(text: str) -> Note:
     names = [name for name, kind in KINDS.items() if not kind.of_flow]
     where = f"--with {text}"
     if name not in names:
+        if refusal(name):
+            raise UsageError(refusal(name), where=where)
         raise UsageError(f"there is no decorator '{name}'{suggest(name, names)}", where=where)
     return make_note(name, words_of(name, words, where) if colon else {}, where)
-
-
-def missing_backend(step: str, options: FlowStepOptions) -> Finding:
-    """The finding that there is no backend yet for the platform of a step's decorator."""
-    return no_backend(
-        planned_platforms()[options.remote],
-        f"{options.remote_at} step '{step}'",
-        cause=f"@{options.remote}",
-        fix=f"run --without {options.remote}, or remove the decorator",
-    )
 
 
 def fit_to_machine(
@@ -247,7 +254,7 @@ def _packages(step: str, notes: Sequence[Note]) -> Layer | None:
 
 def _layer(note: Note) -> Layer | None:
     """The settings of one decorator that is not about resources."""
-    if note.name not in planned_platforms() and platform(note.name) is not None:
+    if platform(note.name) is not None:
         settings = component_settings(note.name, _platform_settings(note))
         return Layer(origin=f"{note.where} @{note.name}", values={f"platform.{note.name}": settings}, level="step")
     values = _SETTINGS[note.name](note.values) if note.name in _SETTINGS else {}

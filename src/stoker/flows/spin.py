@@ -33,8 +33,8 @@ from stoker.flows import client as flows
 from stoker.flows.decorators import KINDS, notes_of, platform_names
 from stoker.flows.definition import FlowDefinition, task_options, templates
 from stoker.flows.execution import template_of
-from stoker.flows.instance import parameters_of
-from stoker.flows.joins import TaskState, Traversal, Trees, Wire
+from stoker.flows.joins import TaskState, Traversal, Trees, Wire, joined_inputs
+from stoker.flows.parameters import resolved_parameters
 from stoker.flows.transitions import steps_of
 from stoker.plan import plandoc
 from stoker.plan.layers import resolve_pipeline
@@ -143,7 +143,7 @@ def with_artifacts(trees: Trees, values: Mapping[str, Any], blobs: Blobs) -> Tre
     if "inputs" not in trees:
         return {**inputs, "artifacts": _with_wires(trees["artifacts"], other_wires)}
     entries = [{**entry, "artifacts": {**entry["artifacts"], **other_wires}} for entry in join_entries(trees, blobs)]
-    return {**inputs, "inputs": {"value": artifacts.save(entries, blobs).wire()}}
+    return {**inputs, "inputs": {"value": joined_inputs(entries, blobs)}}
 
 
 def _with_wires(tree: Trees, wires: Mapping[str, Wire]) -> Trees:
@@ -187,12 +187,12 @@ def command(
 ) -> int:
     """Run the task; 0, or the error that says how it went. `flags` are the options that it takes."""
     if not request.debug:
-        spare.start()
+        spare.start(flow.worker_imports)
     try:
         target = _parse_target(flow, words, options, flags)
         session = Session(attrs.evolve(request, cache=False))
         space = options["namespace"] or None if "namespace" in options else flows.get_namespace()
-        origin = _origin(flow, target, Client(store=session.store), space)
+        origin = _origin(flow, target, Client(store=session.store, trust=True), space)
         _spin(session, flow, target, origin)
     finally:
         spare.discard()
@@ -369,7 +369,7 @@ def _remaining_decorators(flow: FlowDefinition, target: SpinTarget) -> dict[str,
 def _parameters(flow: FlowDefinition, were: Mapping[str, Any], store: Store) -> dict[str, Any]:
     """The parameters as they were; one that the flow did not have then has its default."""
     parameters = dict(were)
-    for parameter in parameters_of(flow.kind).values():
+    for parameter in resolved_parameters(flow.kind, flow.configs):
         if parameter.name not in parameters and not parameter.required:
             value = parameter.resolve_default(flow.name)
             parameters[parameter.name] = artifacts.save(value, store.blobs).wire()
@@ -461,8 +461,8 @@ class _SpinTerminal(Terminal):
         self._pathspec = pathspec
 
     def _closing_lines(self, status: str) -> list[str]:
-        took = time_text(time.monotonic() - self._started)
-        lines = ["", f"{self._mark(status)} {self._pipeline} {status} in {took}"]
+        took = time_text(time.monotonic() - self.progress.started)
+        lines = ["", f"{self._mark(status)} {self.progress.pipeline} {status} in {took}"]
         if not self._pathspec:
             return [*lines, "  nothing of it was kept; --persist keeps artifacts, log and card"]
         path = self._pathspec.partition("/")[2]

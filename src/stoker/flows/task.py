@@ -11,6 +11,8 @@ goes on to the next task as it is. The job's inputs are, as trees (`core.plan.St
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
 import os
 from typing import TYPE_CHECKING, Any, Callable, Final, Iterator, Mapping
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Iterator, Mapping
 import attrs
 
 from stoker.core.artifact import from_wire
+from stoker.core.cards import Document
 from stoker.core.errors import GraphError, SerializationError, StokerError, nearest
 from stoker.core.flow import CARD, ELEMENTS, GANG, TRANSITION
 from stoker.core.protocol import StepTask, WorkerJob
@@ -27,11 +30,13 @@ from stoker.flows import mutators as flowmutators
 from stoker.flows import transitions
 from stoker.flows import user_decorators as flowusers
 from stoker.flows.decorators import read_secrets
-from stoker.flows.instance import TASK, Transition, parameters_of
+from stoker.flows.instance import TASK, Transition, constants_of, parameters_of
 from stoker.flows.parameters import Config
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
-from stoker.worker import modules
+from stoker.worker import metrics, modules
+from stoker.worker.context import context
+from stoker.worker.secrets import revealed
 
 if TYPE_CHECKING:
     from stoker.flows.current import TaskCard
@@ -43,6 +48,26 @@ _FIXED: Final = frozenset({int, float, complex, bool, str, bytes, type(None), fr
 
 _MUTATED: Final[dict[type, tuple[str, Any]]] = {}
 """Flows' classes → the parameters that their mutators made something of last, and what that was."""
+
+
+_CONSTANTS: Final[dict[type, dict[str, Any]]] = {}
+"""Flows' classes → their lists, dicts and sets as the module defines them, kept before the first task of a process."""
+
+
+def _restore_constants(kind: type) -> None:
+    """Give a class its constants again as they stand in its module: a task before this one may have changed a list.
+
+    A worker runs task after task, and what one leaves in the class must not reach another. What cannot be copied stays.
+    """
+    if kind not in _CONSTANTS:
+        values = {name: getattr(kind, name) for name in constants_of(kind)}
+        changeable = {name: value for name, value in values.items() if type(value) in (list, dict, set, bytearray)}
+        _CONSTANTS[kind] = {}
+        for name, value in changeable.items():
+            with contextlib.suppress(Exception):  # of the user's own classes inside
+                _CONSTANTS[kind][name] = copy.deepcopy(value)
+    for name, value in _CONSTANTS[kind].items():
+        setattr(kind, name, copy.deepcopy(value))
 
 
 class FlowTask:
@@ -60,10 +85,12 @@ class FlowTask:
         self._parameters = {name: tree["value"] for name, tree in _entries(inputs, "parameters")}
         self._elements = [tree["value"] for tree in inputs.get("elements", {"list": []})["list"]]
         self._joined = inputs.get("inputs")
+        self._secrets = job.secrets
         self._read: dict[str, Any] = {}
         self._values: dict[str, Any] = {}
         self._configs: dict[str, Any] = {}
         kind = self._class_of_run(modules.object_of(attrs.evolve(source, qualname=source.qualname.rpartition(".")[0])))
+        _restore_constants(kind)
         self.flow = kind.__new__(kind)
         self._names = frozenset(parameter.name for parameter in parameters_of(kind).values())
         self.flow.__dict__[TASK] = self
@@ -95,7 +122,7 @@ class FlowTask:
             os.environ.update(read_secrets(secrets["sources"]))
         inputs = None
         if self._joined is not None:
-            inputs = Inputs(artifacts.load(from_wire(self._joined["value"]), self.blobs), self.blobs)
+            inputs = Inputs(artifacts.load(from_wire(self._joined["value"]), self.blobs), self.blobs, self)
         with flowcurrent.enter_task(self):
             if getattr(method, flowusers.USERS, ()):
                 self._run_with_wrappers(method, inputs)
@@ -138,7 +165,8 @@ class FlowTask:
         """A parameter's value, loaded once."""
         if name not in self._values:
             wire = self._parameters.get(name)
-            self._values[name] = UNSET if wire is None else artifacts.load(from_wire(wire), self.blobs)
+            value = UNSET if wire is None else artifacts.load(from_wire(wire), self.blobs)
+            self._values[name] = revealed(value, self._secrets)
         return self._values[name]
 
     def has_parameter(self, name: str) -> bool:
@@ -150,7 +178,9 @@ class FlowTask:
         return list(self._parameters)
 
     def element(self) -> Any:
-        """The foreach's element that the task is for."""
+        """The foreach's element that the task is for; on the nodes of a `num_parallel` the node's index."""
+        if self.place.get("parallel") is not None:
+            return context.node
         return self._element(len(self._elements) - 1) if self._elements else None
 
     def _element(self, level: int) -> Any:
@@ -160,13 +190,17 @@ class FlowTask:
         return self._values[key]
 
     def index(self) -> int | None:
-        """Its place among the splits."""
+        """Its place among the splits, or among the nodes of a `num_parallel`."""
+        if self.place.get("parallel") is not None:
+            return context.node
         stack = self.place["stack"]
         return int(stack[-1][0]) if stack else None
 
     def stack(self) -> list[tuple[int, int, Any]]:
-        """(index, splits, element) of every foreach around it."""
-        return [(index, count, self._element(level)) for level, (index, count) in enumerate(self.place["stack"])]
+        """(index, splits, element) of every foreach around it, and of the `num_parallel` that it is a node of."""
+        frames = [(index, count, self._element(level)) for level, (index, count) in enumerate(self.place["stack"])]
+        gang = self.place.get("parallel")
+        return frames if gang is None else [*frames, (context.node, int(gang[0]), context.node)]
 
     def digests(self) -> list[str]:
         """What tells its elements from others', outermost first."""
@@ -200,6 +234,12 @@ class FlowTask:
         if self.place.get("parallel") is None:
             return outputs
         return {GANG: artifacts.save(outputs, self.blobs).wire()}
+
+    def keep_card(self, documents: list[Document]) -> None:
+        """Keep the components of its card while it runs."""
+        # Never inline: secrets are masked in what a step logs, which must not change the bytes.
+        wire = artifacts.save(documents, self.blobs, inline_limit=0).wire()
+        metrics.keep_card(wire, node=None if self.place.get("parallel") is None else context.node)
 
     def _wire(self, name: str, value: Any) -> Wire:
         if name in self._read and self._read[name] is value and type(value) in _FIXED:
@@ -251,7 +291,13 @@ class FlowTask:
                 f"foreach='{name}', but self.{name} was not set{near}", where=where, fix=f"set self.{name}"
             )
         value = getattr(self.flow, name)
-        if isinstance(value, (str, bytes)) or not hasattr(type(value), "__iter__"):
+        if isinstance(value, Mapping):
+            raise GraphError(
+                f"foreach='{name}': self.{name} is a {type(value).__name__}, which has keys and values",
+                where=where,
+                fix=f"choose one of them: self.{name} = list(self.{name}), or list(self.{name}.values())",
+            )
+        if not hasattr(type(value), "__iter__") and not hasattr(type(value), "__getitem__"):
             raise GraphError(f"foreach='{name}': self.{name} is a {type(value).__name__}, not a list", where=where)
         items = list(value)
         if not items:
@@ -270,11 +316,21 @@ class FlowTask:
 
 
 class Input:
-    """One of the tasks that meet in a join: its artifacts, loaded when they are read."""
+    """One of the tasks that meet in a join: its artifacts, loaded when they are read, and what all tasks have.
 
-    def __init__(self, entry: Mapping[str, Any], blobs: Blobs) -> None:
+    `join` is the task that joins, `splits` the number of tasks that meet.
+    """
+
+    def __init__(self, entry: Mapping[str, Any], blobs: Blobs, join: FlowTask, splits: int) -> None:
         self._entry = entry
         self._blobs = blobs
+        self._join = join
+        self._splits = splits
+
+    @property
+    def name(self) -> str:
+        """The flow's name."""
+        return str(self._join.flow.name)
 
     @property
     def index(self) -> int | None:
@@ -284,9 +340,14 @@ class Input:
 
     @property
     def input(self) -> Any:
-        """The foreach's element that it was for."""
+        """The foreach's element that it was for; of a node of a `num_parallel` the node's index."""
         wire = self._entry.get("element")
-        return None if wire is None else artifacts.load(from_wire(wire), self._blobs)
+        return self.index if wire is None else artifacts.load(from_wire(wire), self._blobs)
+
+    def foreach_stack(self) -> list[tuple[int, int, Any]]:
+        """(index, number of splits, element) of every foreach around it, outermost first."""
+        around = self._join.stack()
+        return around if self.index is None else [*around, (self.index, self._splits, self.input)]
 
     def artifact_wires(self) -> Mapping[str, Wire]:
         """What it has, not loaded."""
@@ -297,6 +358,9 @@ class Input:
         if name.startswith("__"):
             raise AttributeError(name)
         wires = self._entry["artifacts"]
+        kind = type(self._join.flow)
+        if name not in wires and (name in parameters_of(kind) or name in constants_of(kind)):
+            return getattr(self._join.flow, name)  # the same in every task
         if name not in wires:
             raise AttributeError(f"task '{self._entry['key']}' has no artifact '{name}'{_suggest(name, wires)}")
         value = self.__dict__[name] = artifacts.load(from_wire(wires[name]), self._blobs)
@@ -312,11 +376,10 @@ class Input:
 class Inputs:
     """The tasks that meet in a join: in the order of the splits, and by the name of the step that they come from."""
 
-    def __init__(self, entries: list[Mapping[str, Any]], blobs: Blobs) -> None:
-        self._all = [Input(entry, blobs) for entry in entries]
-        self._by_step: dict[str, Input] = {}
-        for entry, task in zip(entries, self._all):
-            self._by_step.setdefault(entry["step"], task)
+    def __init__(self, entries: list[Mapping[str, Any]], blobs: Blobs, join: FlowTask) -> None:
+        self._all = [Input(entry, blobs, join, len(entries)) for entry in entries]
+        # Of the tasks of one step the last, as in Metaflow.
+        self._by_step = {entry["step"]: task for entry, task in zip(entries, self._all)}
 
     def __iter__(self) -> Iterator[Input]:
         return iter(self._all)

@@ -23,14 +23,22 @@ import attrs
 
 from stoker.core.docker import DockerSettings
 from stoker.core.errors import BackendError, SettingsError, UsageError, nearest
+from stoker.core.imagefacts import ImageFacts
+from stoker.core.lock import Lock
+from stoker.core.secret import looks_secret
 from stoker.images import registry
+from stoker.images.buildlock import one_build
+from stoker.images.contents import known_contents, read_contents
+from stoker.images.credentials import account_text, credentials, login_advice, needed
 from stoker.images.dockerfile import ImageSpec, base_images, dockerfile, pin_images
 from stoker.images.engine import ImageEngine, need
-from stoker.images.reference import parse
+from stoker.images.reference import ImageReference, parse
+from stoker.images.registries import registry_flavor
 from stoker.images.registry import image_facts
-from stoker.images.spec import context_files, spec_of
+from stoker.images.requirements import check_passwords
+from stoker.images.spec import context_files, is_opaque, spec_of, with_lock
 from stoker.images.transcript import Transcript, advice
-from stoker.images.transport import RegistryRefused
+from stoker.images.transport import RegistryRefused, authority_advice
 from stoker.images.wheel import worker_wheel
 
 LOCAL: Final = "localhost/stoker"
@@ -42,9 +50,18 @@ FORMAT: Final = 1
 TAG_LENGTH: Final = 24
 """Characters of the digest in a tag: 96 bits, enough for no two images to share a tag by chance."""
 _CHUNK: Final = 1 << 20
+_NEEDS_BUILDKIT: Final = re.compile(
+    r"^[ \t]*(?:RUN[ \t]+(?:--\S+[ \t]+)*--mount=\S+|(?:COPY|ADD)[ \t]+(?:--\S+[ \t]+)*<<-?[\"']?\w+)",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""https://docs.docker.com/reference/dockerfile/#run---mount and #here-documents."""
 PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 """This process's Python; the image's Python reads its pickles."""
 Progress = Callable[[str], None]
+LockOf = Callable[[ImageSpec, ImageFacts, str], "Lock | None"]
+"""The lock of an image, the facts of its parent and its processor in the kernel's words; None if there is none."""
+MACHINES: Final[Mapping[str, str]] = {"amd64": "x86_64", "arm64": "aarch64"}
+"""An engine's name of a processor → the kernel's."""
 
 
 class BuildFailed(BackendError):
@@ -82,22 +99,41 @@ def image_for(
     engine: ImageEngine | None,
     progress: Progress,
     push: str = "",
+    lock_of: LockOf | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> BuiltImage:
     """The image of a step with these settings; built, and pushed, if it does not exist.
 
-    `root` is the folder of the user's code; `folder` is Stoker's, for its wheel. The image is pushed to `push`, or to
-    the `target_repository` of the settings.
+    `root` is the folder of the user's code; `folder` is Stoker's, for its wheel. `lock_of` has the packages to install
+    for an image and the facts of its parent; without it, or without a lock, the build's installer chooses them. The
+    image is pushed to `push`, or to the `target_repository` of the settings. `environ` has the logins where there is no
+    engine, which has one of its own.
     """
-    spec, wheel = image_spec(settings, root=root, folder=folder, engine=engine)
+    pull = None if lock_of is None else progress
+    spec, wheel = image_spec(
+        settings, root=root, folder=folder, engine=engine, lock_of=lock_of, pull=pull, environ=environ
+    )
     files = {} if spec.skip_build else context_files(spec, root=root, wheel=wheel)
     repository = push or spec.target_repository
-    return build_image(spec, dockerfile(spec), files, engine=engine, progress=progress, push=repository)
+    return build_image(
+        spec, dockerfile(spec), files, engine=engine, progress=progress, push=repository, environ=environ
+    )
 
 
 def image_spec(
-    settings: DockerSettings | None, *, root: Path, folder: Path, engine: ImageEngine | None
+    settings: DockerSettings | None,
+    *,
+    root: Path,
+    folder: Path,
+    engine: ImageEngine | None,
+    lock_of: LockOf | None = None,
+    pull: Progress | None = None,
+    environ: Mapping[str, str] | None = None,
 ) -> tuple[ImageSpec, Path | None]:
-    """What the image is made of, and Stoker's wheel for it; no wheel if the parent is used as it is."""
+    """What the image is made of, and Stoker's wheel for it; no wheel if the parent is used as it is.
+
+    With `pull` the parent is asked for its packages where they decide what is installed; it takes lines about that.
+    """
     spec = spec_of(settings, root=root, python=PYTHON)
     if spec.skip_build:
         return spec, None
@@ -105,13 +141,52 @@ def image_spec(
     wheel = worker_wheel(folder)
     spec = spec_of(settings, root=root, python=PYTHON, worker=wheel.name)
     # The image keeps the parent's user, which only the parent's configuration names.
-    environ = None if engine is None else engine.environ
-    parent_user = (
-        ""
-        if spec.own_dockerfile
-        else image_facts(spec.parent, engine=engine, platform=spec.platform, environ=environ).user
+    facts = image_facts(spec.parent, engine=engine, platform=spec.platform, environ=_environ(engine, environ))
+    spec = attrs.evolve(spec, parent_user="" if spec.own_dockerfile else facts.user)
+    if lock_of is not None:
+        facts = known_contents(facts, folder)
+        if pull is not None and engine is not None and is_opaque(spec, facts):
+            facts = read_contents(_pulled(facts, spec, engine, pull), folder, engine=engine)
+        machine = (spec.platform or (engine.platform if engine is not None else "linux/amd64")).split("/")[1]
+        spec = with_lock(spec, lock_of(spec, facts, MACHINES.get(machine, machine)))
+    return spec, wheel
+
+
+@attrs.frozen(kw_only=True)
+class WantedImage:
+    """The image of a Dockerfile, whether it is there or has to be built."""
+
+    tag: str
+    """Its name: the repository, and a tag that follows from the inputs."""
+    inputs: str
+    """The digest of what it is built from."""
+    pins: Mapping[str, str]
+    """Base image → its name by digest, for those that the Dockerfile does not pin itself."""
+    reference: str
+    """Its name by digest, or its id in the engine; empty if it has to be built."""
+
+
+def wanted_image(
+    spec: ImageSpec,
+    text: str,
+    files: Mapping[str, bytes | Path],
+    *,
+    engine: ImageEngine | None,
+    progress: Progress,
+    push: str = "",
+    environ: Mapping[str, str] | None = None,
+) -> WantedImage:
+    """The image of a Dockerfile, looked for at the registry that it is pushed to, or else in the engine."""
+    repository = parse(push).repository if push else LOCAL
+    platform = spec.platform or (engine.platform if engine is not None else "linux/amd64")
+    bases = {name: _base_digest(name, spec, engine, progress, environ) for name in base_images(text, _arguments(spec))}
+    inputs = input_digest(
+        text, files, parents={name: image for name, (image, _) in bases.items()}, platform=platform, spec=spec
     )
-    return attrs.evolve(spec, parent_user=parent_user), wheel
+    tag = f"{repository}:{input_tag(inputs)}"
+    image = None if spec.prevent_build_reuse else _find_built(tag, engine, environ, pushed=bool(push))
+    pins = {name: pin for name, (_, pin) in bases.items() if pin}
+    return WantedImage(tag=tag, inputs=inputs, pins=pins, reference=image or "")
 
 
 def build_image(
@@ -122,6 +197,7 @@ def build_image(
     engine: ImageEngine | None,
     progress: Progress,
     push: str = "",
+    environ: Mapping[str, str] | None = None,
 ) -> BuiltImage:
     """The image of a Dockerfile: the one that was built from the same inputs before, or a new one.
 
@@ -130,33 +206,60 @@ def build_image(
     """
     started = time.monotonic()
     if spec.skip_build:
-        return _use_parent(spec, engine, started)
-    repository = parse(push).repository if push else LOCAL
-    platform = spec.platform or (engine.platform if engine is not None else "linux/amd64")
-    bases = {name: _base_digest(name, spec, engine, progress) for name in base_images(text, _arguments(spec))}
-    inputs = input_digest(
-        text, files, parents={name: image for name, (image, _) in bases.items()}, platform=platform, spec=spec
-    )
-    tag = f"{repository}:{input_tag(inputs)}"
-    image = None if spec.prevent_build_reuse else _find_built(tag, engine, pushed=bool(push))
-    if image is not None:
+        return _use_parent(spec, engine, started, environ)
+    wanted = wanted_image(spec, text, files, engine=engine, progress=progress, push=push, environ=environ)
+    tag, inputs = wanted.tag, wanted.inputs
+
+    def existing(image: str) -> BuiltImage:
         _add_tag(spec, tag, engine, progress, pushed=bool(push))
         return BuiltImage(reference=image, tag=tag, inputs=inputs, reused=True, seconds=time.monotonic() - started)
+
+    if wanted.reference:
+        return existing(wanted.reference)
     if push:
-        refusal = registry.check_push(tag, _environ(engine))
+        refusal = registry.check_name(tag) or registry.check_push(tag, _environ(engine, environ))
         if refusal is not None:
             raise BackendError(refusal.what, where=refusal.where, fix=refusal.fix)
-    engine = engine or need()
-    image_id = None if spec.prevent_build_reuse else engine.id(tag)
-    if image_id is None:
-        pins = {name: pin for name, (_, pin) in bases.items() if pin}
-        _build(spec, _engine_text(spec, text, engine, pins), files, engine=engine, tag=tag, inputs=inputs, say=progress)
-        image_id = engine.id(tag)
+    engine = engine or need(environ)
+    sent = engine_text(spec, text, engine, wanted.pins)
+    _check_mounts(sent, engine)
+    with one_build(engine, tag, lambda: progress(f"another run builds {tag}")):
+        # Whoever was first, here or elsewhere on the same engine, has built it.
+        image = None if spec.prevent_build_reuse else _find_built(tag, engine, environ, pushed=bool(push))
+        if image is not None:
+            return existing(image)
+        image_id = None if spec.prevent_build_reuse else engine.id(tag)
         if image_id is None:
-            raise BackendError(f"{engine.kind} built an image and does not know it", where=tag)
-    reference = push_image(tag, engine=engine, progress=progress) if push else image_id
+            _build(spec, sent, files, engine=engine, tag=tag, inputs=inputs, say=progress)
+            image_id = engine.id(tag)
+            if image_id is None:
+                raise BackendError(f"{engine.kind} built an image and does not know it", where=tag)
+        reference = push_image(tag, engine=engine, progress=progress) if push else image_id
     _add_tag(spec, tag, engine, progress, pushed=bool(push))
     return BuiltImage(reference=reference, tag=tag, inputs=inputs, reused=False, seconds=time.monotonic() - started)
+
+
+def check(spec: ImageSpec) -> None:
+    """Refuse what only the build would refuse: names, options, values that everybody could read, missing files."""
+    for name in (spec.target_repository, f"{LOCAL}:{spec.image_tag}" if spec.image_tag else ""):
+        if name:
+            parse(name)
+    if not spec.own_dockerfile:
+        parse(spec.parent)
+    option_words(spec.options)
+    for name, value in _arguments(spec).items():
+        check_passwords(value, f"the build argument {name}")
+        if looks_secret(name, value):
+            raise SettingsError(
+                f"the build argument {name} looks like a secret, and the image's history shows it",
+                fix=f'mount it while building, build_config={{"options": {{"secrets": {{"{name}": "${name}"}}}}}}',
+            )
+    for name, source in (spec.options.get("secrets") or {}).items():
+        path = os.path.expanduser(str(source))
+        if not str(source).startswith("$") and not os.path.isfile(path):
+            raise SettingsError(
+                f"build_config.options.secrets: there is no file {path} for '{name}'", fix="name a file of this machine"
+            )
 
 
 def push_image(tag: str, *, engine: ImageEngine, progress: Progress) -> str:
@@ -169,14 +272,40 @@ def push_image(tag: str, *, engine: ImageEngine, progress: Progress) -> str:
         words = ["push", tag]
         if engine.kind != "docker":
             words = ["push", *_tls_flags([tag], engine), "--digestfile", str(digest_file), tag, f"docker://{tag}"]
-        for line in _run_engine(engine, words, transcript):
-            progress(line)
+        try:
+            for line in _run_engine(engine, words, transcript):
+                progress(line)
+        except BackendError as error:
+            raise _push_failure(name, engine, error) from error
         match = re.search(r"digest: (\S+:[0-9a-f]+)", "\n".join(transcript))
         digest_ = digest_file.read_text().strip() if digest_file.exists() else match[1] if match else None
     digest_ = digest_ or registry.digest_of(tag, engine.environ)
-    if not digest_:
-        raise BackendError(f"{engine.kind} pushed an image that its registry does not have", where=tag)
+    if not digest_ or registry.digest_of(name.at(digest_), engine.environ) is None:
+        raise BackendError(
+            f"{engine.kind} pushed an image that its registry does not have{f': {digest_}' if digest_ else ''}",
+            where=tag,
+            fix=f"look at {name.registry}: it may clean up, or a mirror may answer for it",
+        )
     return name.at(digest_)
+
+
+def _push_failure(name: ImageReference, engine: ImageEngine, error: BackendError) -> BackendError:
+    """A failed push with the registry, the repository, the login that was used and what to do."""
+    try:
+        account = credentials(name, engine.environ)
+        identity, advice_ = account_text(account), login_advice(name, account, engine.environ)
+    except BackendError as problem:
+        identity, advice_ = f"without a login ({problem.message})", problem.fix
+    what = f"{engine.kind} could not push to {name.repository} at {name.registry} {identity}: {error.message}"
+    fix = f"a push needs {needed(name, 'push')}; {advice_}"
+    if re.search(r"x509|certificate", error.message, re.IGNORECASE):
+        fix = authority_advice(name)
+    elif re.search(r"repository .*does not exist|name unknown|NAME_UNKNOWN", error.message, re.IGNORECASE):
+        command = registry_flavor(name).create(name)
+        fix = f"make the repository first{f': {command}' if command else ''}; {fix}"
+    elif not re.search(r"denied|unauthorized|authentication|no basic auth|40[13]", error.message, re.IGNORECASE):
+        fix = f"try again, since nothing is lost: what is uploaded stays; {fix}"
+    return BackendError(what, where=str(name), fix=fix)
 
 
 def input_digest(
@@ -202,6 +331,13 @@ def input_digest(
     return "sha256:" + hashlib.sha256(encoded.encode("utf-8", "surrogateescape")).hexdigest()
 
 
+def engine_text(spec: ImageSpec, text: str, engine: ImageEngine, pins: Mapping[str, str]) -> str:
+    """The Dockerfile for an engine: without cache mounts if it has none, and with its base images pinned."""
+    if not engine.mounts and text == dockerfile(spec):
+        text = dockerfile(spec, cache_mounts=False)
+    return pin_images(text, pins, _arguments(spec))
+
+
 def input_tag(inputs: str) -> str:
     """The tag of an image with this input digest."""
     return inputs.partition(":")[2][:TAG_LENGTH]
@@ -221,11 +357,13 @@ def option_words(options: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def _use_parent(spec: ImageSpec, engine: ImageEngine | None, started: float) -> BuiltImage:
+def _use_parent(
+    spec: ImageSpec, engine: ImageEngine | None, started: float, environ: Mapping[str, str] | None
+) -> BuiltImage:
     """The parent image as it is: by the registry's digest, or by its id if no registry has it."""
     local = engine.has(spec.parent) if engine is not None else None
     name = parse(spec.parent)
-    digest = local or registry.digest_of(spec.parent, _environ(engine))
+    digest = local or registry.digest_of(spec.parent, _environ(engine, environ))
     if digest is None:
         raise UsageError(f"there is no image '{spec.parent}'", fix="look at it with `stoker image inspect`")
     # Podman gives an image that was built here a digest that no registry would give it.
@@ -240,7 +378,9 @@ def _use_parent(spec: ImageSpec, engine: ImageEngine | None, started: float) -> 
     )
 
 
-def _base_digest(name: str, spec: ImageSpec, engine: ImageEngine | None, progress: Progress) -> tuple[str, str]:
+def _base_digest(
+    name: str, spec: ImageSpec, engine: ImageEngine | None, progress: Progress, environ: Mapping[str, str] | None
+) -> tuple[str, str]:
     """(the digest of a base image, the name to write into the Dockerfile for it; "" for its own name).
 
     The engine's builder uses the engine's image, unless the options ask it to pull.
@@ -250,7 +390,7 @@ def _base_digest(name: str, spec: ImageSpec, engine: ImageEngine | None, progres
     if local is not None and engine is not None and not spec.options.get("pull"):
         return _registry_digest(name, local, engine), ""
     try:
-        digest = registry.digest_of(name, _environ(engine))
+        digest = registry.digest_of(name, _environ(engine, environ))
     except BackendError:
         # The engine may have a mirror, a proxy or a login of its own.
         if engine is None:
@@ -267,6 +407,19 @@ def _base_digest(name: str, spec: ImageSpec, engine: ImageEngine | None, progres
     return engine.has(name) or "", ""
 
 
+def _pulled(facts: ImageFacts, spec: ImageSpec, engine: ImageEngine, progress: Progress) -> ImageFacts:
+    """The facts of a parent image that is in the engine then; as they were where it cannot be."""
+    if spec.platform and spec.platform != engine.platform:
+        return facts
+    if engine.id(spec.parent) is None:
+        progress(f"pulling {spec.parent}, to see which packages it has")
+        with contextlib.suppress(BackendError):  # the build says what is wrong with it
+            for line in _run_engine(engine, ["pull", *_tls_flags([spec.parent], engine), spec.parent], []):
+                progress(line)
+        facts = image_facts(spec.parent, engine=engine, environ=engine.environ)
+    return facts
+
+
 def _registry_digest(name: str, local: str, engine: ImageEngine) -> str:
     """One digest of an image with several in the engine: the registry's, which was used before the pull."""
     digests = engine.digests(name)
@@ -279,18 +432,24 @@ def _registry_digest(name: str, local: str, engine: ImageEngine) -> str:
     return digest if digest in digests else local
 
 
-def _engine_text(spec: ImageSpec, text: str, engine: ImageEngine, pins: Mapping[str, str]) -> str:
-    """The Dockerfile for an engine: without cache mounts if it has none, and with its base images pinned."""
-    if not engine.mounts and text == dockerfile(spec):
-        text = dockerfile(spec, cache_mounts=False)
-    return pin_images(text, pins, _arguments(spec))
+def _check_mounts(text: str, engine: ImageEngine) -> None:
+    """Raise a `BackendError` for a Dockerfile with mounts or copied texts and an engine without BuildKit."""
+    if engine.mounts:
+        return
+    joined = re.sub(r"\\[ \t]*\r?\n", " ", text)
+    mounted = _NEEDS_BUILDKIT.search(joined)
+    if mounted is not None:
+        raise BackendError(
+            f"{engine.kind} {engine.version} builds without BuildKit, which '{mounted[0].strip()}' needs",
+            fix="install docker's plugin buildx (package docker-buildx-plugin or docker-buildx), or podman or buildah",
+        )
 
 
-def _find_built(tag: str, engine: ImageEngine | None, *, pushed: bool) -> str | None:
+def _find_built(tag: str, engine: ImageEngine | None, environ: Mapping[str, str] | None, *, pushed: bool) -> str | None:
     if not pushed:
         return engine.id(tag) if engine is not None else None
     try:
-        digest_ = registry.digest_of(tag, _environ(engine))
+        digest_ = registry.digest_of(tag, _environ(engine, environ))
     except RegistryRefused:
         return (
             None  # some registries refuse to speak of a repository that is not there; `check_push` says what is wrong
@@ -385,9 +544,9 @@ def _write_context(folder: Path, context: Mapping[str, bytes | Path]) -> None:
                 shutil.copy2(content, path)
 
 
-def _environ(engine: ImageEngine | None) -> Mapping[str, str] | None:
+def _environ(engine: ImageEngine | None, environ: Mapping[str, str] | None) -> Mapping[str, str] | None:
     """The environment to find logins in: the engine's, so that both use the same login."""
-    return None if engine is None else engine.environ
+    return environ if engine is None else engine.environ
 
 
 def _arguments(spec: ImageSpec) -> dict[str, str]:

@@ -30,7 +30,7 @@ from typing import Any, BinaryIO, Final, Iterable, Iterator, Mapping, NamedTuple
 import attrs
 
 from stoker.core.errors import InfrastructureError, UsageError
-from stoker.core.units import size_text
+from stoker.core.words import count_text, memory_text
 
 LIMIT: Final = 100 * 10**6
 """Bytes. Every container fetches the package before its step begins; more than this is data, not code."""
@@ -40,7 +40,14 @@ TOOL_FOLDERS: Final = frozenset(
     | {".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".ipynb_checkpoints", ".eggs"}
 )
 """Folders that tools make; no package contains them, whatever the patterns say."""
+LARGE: Final = 10 * 10**6
+"""Bytes above which it is shown which files of a package are the largest: rarely is so much of a project code."""
+CODE: Final = frozenset({".py", ".pyi", ".pyx", ".ipynb", ".so", ".pyd", ".sh", ".cu", ".cpp", ".c", ".h", ".toml"})
+"""Endings of files without which a step may not run: one of them is never left out."""
 _LARGEST_SHOWN: Final = 10
+_READINGS: Final = 4
+_PAUSE: Final = 0.05
+"""Seconds before a file that changed while it was read is read again."""
 _FORMAT: Final = 1
 """Version of the archive's layout; a change invalidates the remembered digests."""
 _TICK_NS: Final = 50_000_000
@@ -63,6 +70,24 @@ class CodePackage:
     """Bytes of all files together."""
     left_out: tuple[str, ...] = ()
     """Links that lead to folders outside `root`, each with the reason why it is not in the package."""
+    changing: tuple[str, ...] = ()
+    """Files that changed each time they were read, and are no code: the package does not have them."""
+    largest: tuple[tuple[str, int], ...] = ()
+    """The largest files with their sizes in bytes, the largest first."""
+
+    def summary(self) -> str:
+        """Count and size of what travels."""
+        return f"{count_text(len(self.files), 'file')}, {_size_text(self.size)}"
+
+
+@attrs.frozen(kw_only=True)
+class WrittenPackage:
+    """A package as it was written."""
+
+    digest: str
+    """SHA-256 of the tar file, hexadecimal: of the files as they were then."""
+    changing: tuple[str, ...] = ()
+    """As `CodePackage.changing`."""
 
 
 class _PackedFile(NamedTuple):
@@ -94,10 +119,14 @@ class _PackedFile(NamedTuple):
 def package(root: Path, entry: Iterable[Path] = (), *, home: Path | None = None, limit: int = LIMIT) -> CodePackage:
     """The package of the code below `root`; the files of `entry` are included even if they are ignored.
 
-    With `home`, Stoker's folder, the digest of unchanged files is remembered there and the files are not read again.
+    With `home`, Stoker's folder, the digest of unchanged files is remembered there and the files are not read again; a
+    home below `root` is no code.
     """
     root = Path(os.path.realpath(root))
     names = set(listed_files(root))
+    if home is not None:
+        inside = os.path.relpath(os.path.realpath(home), root)
+        names = {name for name in names if not name.startswith(f"{inside}/")}
     for path in entry:
         names.update(_entry_names(root, path))
     entries, left_out = _entries(root, sorted(names))
@@ -108,27 +137,33 @@ def package(root: Path, entry: Iterable[Path] = (), *, home: Path | None = None,
         cache_file = home / "packages" / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:32]}.json"
         fingerprint = _fingerprint(entries)
     digest = _cached_digest(cache_file, fingerprint)
+    changing: tuple[str, ...] = ()
     if not digest:
         started = time.time_ns()
-        digest = _write_tar(entries, None)
-        if cache_file is not None:
+        written = _write_tar(entries, None)
+        digest, changing = written.digest, written.changing
+        if cache_file is not None and not changing:
             _cache_digest(cache_file, fingerprint, digest, entries, started)
+    by_size = sorted(entries, key=lambda one: -one.size)
     return CodePackage(
         root=root,
         digest=digest,
         files=tuple(one.name for one in entries),
         size=sum(one.size for one in entries),
         left_out=left_out,
+        changing=changing,
+        largest=tuple((one.name, one.size) for one in by_size[:_LARGEST_SHOWN] if one.size),
     )
 
 
-def write(package: CodePackage, sink: BinaryIO) -> None:
-    """Write the tar file. Raises an `InfrastructureError` if files changed since the digest was taken."""
+def write(package: CodePackage, sink: BinaryIO) -> WrittenPackage:
+    """Write the tar file of the files as they are now; another digest than the package's if one of them has changed.
+
+    Each file is read whole: one that changes meanwhile is read again. Raises an `InfrastructureError` for code that
+    changes each time.
+    """
     entries, _ = _entries(package.root, package.files)
-    if _write_tar(entries, sink) != package.digest:
-        raise InfrastructureError(
-            "files changed while they were packed", where=str(package.root), fix="run again when nothing writes there"
-        )
+    return _write_tar(entries, sink)
 
 
 def unpack(data: bytes | str | Path, folder: str | Path) -> None:
@@ -299,12 +334,13 @@ def _check_size(entries: Iterable[_PackedFile], root: Path, limit: int) -> None:
 
 
 def _size_text(size: int) -> str:
-    return f"{size / 10**6:.1f} MB" if size >= 10**5 else size_text(size)
+    return f"{size / 10**6:.1f} MB" if size >= 10**5 else memory_text(size)
 
 
-def _write_tar(entries: Iterable[_PackedFile], sink: BinaryIO | None) -> str:
-    """Write the tar file of the entries and return its digest."""
+def _write_tar(entries: Iterable[_PackedFile], sink: BinaryIO | None) -> WrittenPackage:
+    """Write the tar file of the entries."""
     tee = _DigestWriter(sink)
+    changing = []
     # No time and no owner: the bytes depend on the files alone. PAX takes names of any length.
     with tarfile.open(fileobj=tee, mode="w:", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
         for entry in entries:
@@ -314,13 +350,41 @@ def _write_tar(entries: Iterable[_PackedFile], sink: BinaryIO | None) -> str:
                 info.type, info.linkname, info.mode = tarfile.SYMTYPE, entry.link, 0o777
                 tar.addfile(info)
                 continue
-            info.size = entry.status.st_size
             try:
-                with open(entry.path, "rb") as file:
-                    tar.addfile(info, file)
+                data = _read_whole(entry.path)
+            except FileNotFoundError:
+                continue  # deleted since it was listed
             except OSError as error:
                 raise InfrastructureError(f"a file cannot be packed: {error}", where=entry.path) from error
-    return tee.digest.hexdigest()
+            if data is None:
+                if os.path.splitext(entry.name)[1] in CODE:
+                    raise InfrastructureError(
+                        f"{entry.name} changed {_READINGS} times while it was packed",
+                        where=entry.path,
+                        fix="run again when nothing writes there",
+                    )
+                changing.append(entry.name)
+                continue
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return WrittenPackage(digest=tee.digest.hexdigest(), changing=tuple(changing))
+
+
+def _read_whole(path: str) -> bytes | None:
+    """A file's content as it was at one time; None for one that changed during each reading."""
+    for _ in range(_READINGS):
+        with open(path, "rb") as file:
+            before = os.fstat(file.fileno())
+            data = file.read()
+            after = os.fstat(file.fileno())
+        if len(data) == after.st_size and _state(before) == _state(after):
+            return data
+        time.sleep(_PAUSE)
+    return None
+
+
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 class _DigestWriter:

@@ -1,7 +1,7 @@
 """Logins of image registries: those that `docker login` and `podman login` keep, and how to get the right one.
 
-Credentials come from the files and the credential helpers of docker and podman. The table `REGISTRY_KINDS` has each
-registry's names for the permissions to read and to write, and the command that logs in.
+Credentials come from the files and the credential helpers of docker and podman, or from those that a stack names
+(`logged_in`). `registries` has each registry's names for the permissions to read and to write.
 
 https://docs.docker.com/reference/cli/docker/login/ and
 https://github.com/containers/image/blob/main/docs/containers-auth.json.5.md describe the config_files.
@@ -11,18 +11,23 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
 import os
-import re
+import shutil
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
-from typing import Any, Final, Iterator, Literal, Mapping, NamedTuple
+from typing import Any, Callable, Final, Iterator, Literal, Mapping
 
 import attrs
 
 from stoker.core.errors import BackendError
 from stoker.core.imagenames import HUB
+from stoker.core.secret import MASK, Secret
 from stoker.images.reference import ImageReference
+from stoker.images.registries import ContainerRegistry, registry_flavor
 
 HUB_KEY: Final = "index.docker.io"
 """The key of Docker Hub's password, for historic reasons: https://index.docker.io/v1/."""
@@ -30,6 +35,21 @@ TOKEN_USER: Final = "<token>"
 """The user name that a helper gives if its secret is an identity token and no password.
 https://github.com/docker/docker-credential-helpers#development"""
 HELPER_SECONDS: Final = 30.0
+_LOGIN_FOLDER: Final = "stoker-login-"
+STACK_HELPER: Final = "stoker-stack"
+"""The X of the helper `docker-credential-X` that gives the login of a stack's registry."""
+STACK_SOURCE: Final = "the stack's container_registry"
+"""Where that login comes from, in words."""
+_USER_VARIABLE: Final = "STOKER_REGISTRY_USER"
+_PASSWORD_VARIABLE: Final = "STOKER_REGISTRY_PASSWORD"
+_HELPER_SCRIPT: Final = f"""#!{sys.executable}
+import json, os, sys
+if sys.argv[1:] == ["get"]:
+    server = sys.stdin.read().strip()
+    login = {{"ServerURL": server, "Username": os.environ["{_USER_VARIABLE}"]}}
+    print(json.dumps({{**login, "Secret": os.environ["{_PASSWORD_VARIABLE}"]}}))
+"""
+"""A program that answers as https://github.com/docker/docker-credential-helpers#development says. It has no secret."""
 
 
 @attrs.frozen(kw_only=True)
@@ -37,7 +57,7 @@ class Credentials:
     """A name and a password, or an identity token."""
 
     user: str = ""
-    secret: str = attrs.field(default="", repr=lambda _: "***")
+    secret: str = attrs.field(default="", repr=lambda _: MASK)
     source: str = ""
     """The path of the file, or the name of the helper, that they come from."""
 
@@ -61,6 +81,86 @@ def credentials(reference: ImageReference, environ: Mapping[str, str] | None = N
         if entry is not None:
             return entry
     return None
+
+
+@contextlib.contextmanager
+def logged_in(
+    registry: ContainerRegistry | None, environ: Mapping[str, str], read: Callable[[Secret], str]
+) -> Iterator[dict[str, str]]:
+    """An environment in which docker, podman, buildah and `credentials` use the login that a stack names.
+
+    `read` reads the value of the stack's secret, which is in this environment only: the configuration that is made
+    names a helper program that takes it from there. All other logins and settings of docker stay as they are.
+    """
+    if registry is None or not (registry.user or registry.credential_helper):
+        yield dict(environ)
+        return
+    user_folder = Path(environ.get("DOCKER_CONFIG") or Path(environ.get("HOME") or os.path.expanduser("~"), ".docker"))
+    _remove_left_logins()
+    with tempfile.TemporaryDirectory(prefix=f"{_LOGIN_FOLDER}{os.getpid()}-") as name:
+        folder = Path(name)
+        changed = dict(environ, DOCKER_CONFIG=name, REGISTRY_AUTH_FILE=str(folder / "config.json"))
+        if registry.user:
+            program = folder / "bin" / f"docker-credential-{STACK_HELPER}"
+            program.parent.mkdir()
+            program.write_text(_HELPER_SCRIPT, encoding="utf-8")
+            program.chmod(0o700)
+            changed["PATH"] = os.pathsep.join([str(program.parent), environ.get("PATH", os.defpath)])
+            changed[_USER_VARIABLE] = registry.user
+            changed[_PASSWORD_VARIABLE] = read(Secret.parse(registry.password))
+        for entry in user_folder.iterdir() if user_folder.is_dir() else ():
+            if entry.name not in ("config.json", "bin"):  # plugins such as buildx, contexts
+                (folder / entry.name).symlink_to(entry)
+        config = _merged_config(config_files(environ))
+        host = registry.uri.partition("/")[0]
+        key = f"https://{HUB_KEY}/v1/" if host == HUB else host
+        helper = STACK_HELPER if registry.user else registry.credential_helper
+        config["credHelpers"] = {**config.get("credHelpers", {}), key: helper}
+        config["auths"] = {name: entry for name, entry in config.get("auths", {}).items() if _host(name) != _host(key)}
+        path = folder / "config.json"
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(config), encoding="utf-8")
+        yield changed
+
+
+def _remove_left_logins() -> None:
+    """Remove the folders of this user's processes that were killed: they have copies of docker's other logins."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_LOGIN_FOLDER}*-*"):
+        pid = folder.name.removeprefix(_LOGIN_FOLDER).partition("-")[0]
+        try:
+            if pid.isdecimal() and folder.stat().st_uid == os.getuid():
+                os.kill(int(pid), 0)
+        except ProcessLookupError:
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue  # somebody else's process, or a folder that has just gone
+
+
+def _merged_config(paths: Iterator[Path]) -> dict[str, Any]:
+    """The configuration of several files; what an earlier one says goes first."""
+    merged: dict[str, Any] = {}
+    for path in paths:
+        for key, value in _read_config(path).items():
+            both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+            merged[key] = {**value, **merged[key]} if both else merged.get(key, value)
+    return merged
+
+
+def account_text(account: Credentials | None) -> str:
+    """A login in words; without it "without a login"."""
+    if account is None:
+        return "without a login"
+    who = "with a token" if account.identity else f"as '{account.user}'"
+    return f"{who} (from {account.source})"
+
+
+def login_advice(
+    reference: ImageReference, account: Credentials | None, environ: Mapping[str, str] | None = None
+) -> str:
+    """What to do where a registry refuses a login: `docker login` changes nothing for the login of a stack."""
+    if account is not None and account.source == STACK_SOURCE:
+        return f"check the user and the password of {STACK_SOURCE} (in stoker.toml)"
+    return f"log in with: {login(reference, environ)}"
 
 
 def config_files(environ: Mapping[str, str]) -> Iterator[Path]:
@@ -120,7 +220,8 @@ def _from_helper(
         raise BackendError(f"'{program} get' failed: {output or result.returncode}", where=reference.registry)
     try:
         answer = json.loads(result.stdout)
-        return Credentials(user=str(answer["Username"]), secret=str(answer["Secret"]), source=program)
+        source = STACK_SOURCE if helper == STACK_HELPER else program
+        return Credentials(user=str(answer["Username"]), secret=str(answer["Secret"]), source=source)
     except (ValueError, KeyError, TypeError):
         raise BackendError(f"'{program} get' did not answer as helpers do", where=reference.registry) from None
 
@@ -169,85 +270,19 @@ def _host(key: str) -> str:
 Action = Literal["pull", "push"]
 
 
-class RegistryKind(NamedTuple):
-    """One kind of registry, with its own words."""
-
-    hosts: str
-    """A regular expression of its host names."""
-    pull: str
-    """The permission to read an image."""
-    push: str
-    """The permission to write an image."""
-    login: str
-    """The command that logs in; `{registry}` is the host, `{name}` its first part."""
-
-
-REGISTRY_KINDS: Final[tuple[RegistryKind, ...]] = (
-    # https://docs.docker.com/security/access-tokens/
-    RegistryKind(
-        r"docker\.io",
-        "an access token with 'Read-only', or 'Public Repo Read-only' for a public image",
-        "an access token with 'Read & Write', and a repository below your own name or organization",
-        "docker login",
-    ),
-    # https://docs.aws.amazon.com/AmazonECR/latest/userguide/image-push-iam.html
-    RegistryKind(
-        r"\d+\.dkr\.ecr\.[\w-]+\.amazonaws\.com(?:\.cn)?",
-        "ecr:GetAuthorizationToken, ecr:BatchGetImage and ecr:GetDownloadUrlForLayer",
-        "ecr:GetAuthorizationToken, ecr:BatchCheckLayerAvailability, ecr:InitiateLayerUpload, ecr:UploadLayerPart, "
-        "ecr:CompleteLayerUpload and ecr:PutImage",
-        "aws ecr get-login-password | docker login --username AWS --password-stdin {registry} (good for 12 hours)",
-    ),
-    # https://cloud.google.com/artifact-registry/docs/access-control
-    RegistryKind(
-        r"[\w-]+-docker\.pkg\.dev|(?:\w+\.)?gcr\.io",
-        "the role roles/artifactregistry.reader",
-        "the role roles/artifactregistry.writer",
-        "gcloud auth configure-docker {registry}",
-    ),
-    # https://learn.microsoft.com/azure/container-registry/container-registry-roles
-    RegistryKind(r"[\w-]+\.azurecr\.io", "the role AcrPull", "the role AcrPush", "az acr login --name {name}"),
-    # https://docs.github.com/packages/working-with-a-github-packages-registry/working-with-the-container-registry
-    RegistryKind(
-        r"ghcr\.io",
-        "a token with the scope read:packages",
-        "a token with the scope write:packages",
-        "docker login ghcr.io",
-    ),
-    # https://docs.gitlab.com/user/packages/container_registry/authenticate_with_container_registry/
-    RegistryKind(
-        r"registry\.gitlab\.com",
-        "a token with the scope read_registry",
-        "a token with the scopes read_registry and write_registry",
-        "docker login registry.gitlab.com",
-    ),
-    # https://docs.nvidia.com/ngc/latest/ngc-user-guide.html; the user's name is $oauthtoken in letters.
-    RegistryKind(
-        r"nvcr\.io",
-        "an NGC API key, and acceptance of the image's licence on its page",
-        "an NGC API key of a member of the organization with the role Registry Admin",
-        "docker login nvcr.io --username '$oauthtoken'",
-    ),
-    # https://docs.redhat.com/en/documentation/red_hat_quay/3/html/use_red_hat_quay/
-    RegistryKind(r"quay\.io", "the permission Read", "the permission Write", "docker login quay.io"),
-)
-OTHER_REGISTRY: Final = RegistryKind("", "the permission to pull", "the permission to push", "docker login {registry}")
-
-
-def registry_kind(reference: ImageReference) -> RegistryKind:
-    """The kind of an image's registry."""
-    return next((kind for kind in REGISTRY_KINDS if re.fullmatch(kind.hosts, reference.registry)), OTHER_REGISTRY)
-
-
 def needed(reference: ImageReference, action: Action) -> str:
     """The permission for an action, in the registry's words."""
-    kind = registry_kind(reference)
-    return kind.pull if action == "pull" else kind.push
+    flavor = registry_flavor(reference)
+    return flavor.pull if action == "pull" else flavor.push
 
 
-def login(reference: ImageReference) -> str:
-    """The command that logs in to an image's registry."""
-    kind = registry_kind(reference)
-    if reference.registry == HUB:
-        return kind.login
-    return kind.login.format(registry=reference.registry, name=reference.registry.partition(".")[0])
+def login(reference: ImageReference, environ: Mapping[str, str] | None = None) -> str:
+    """The command that logs in to an image's registry, by the first of docker, podman and buildah that is here."""
+    flavor = registry_flavor(reference)
+    command = flavor.login
+    if reference.registry != HUB:
+        command = command.format(registry=reference.registry, name=reference.registry.partition(".")[0])
+    path = (os.environ if environ is None else environ).get("PATH")
+    programs = ("docker", "podman", "buildah")
+    program = next((name for name in programs if shutil.which(name, path=path)), "docker")
+    return command.replace("docker login", f"{program} login")

@@ -57,6 +57,20 @@ SHARED_ARGUMENTS: Final = frozenset(
 )
 """Installer arguments that also apply to Stoker's own wheel; the others concern the user's requirements only."""
 
+_WHERE: Final = frozenset(
+    {"index-url", "extra-index-url", "find-links", "no-index", "trusted-host", "cert", "client-cert", "proxy"}
+)
+_UV_TO_PIP: Final[Mapping[str, str]] = {
+    # https://docs.astral.sh/uv/reference/cli/#uv-pip-install → https://pip.pypa.io/en/stable/cli/pip_install/
+    "index-url": "index-url",
+    "default-index": "index-url",
+    "extra-index-url": "extra-index-url",
+    "index": "extra-index-url",
+    "find-links": "find-links",
+    "no-index": "no-index",
+    "allow-insecure-host": "trusted-host",
+    "trusted-host": "trusted-host",
+}
 _DISTRIBUTION: Final = ("ca-certificates", "python3", "python3-pip", "python3-venv", "python-is-python3")
 """Debian's and Ubuntu's packages that install the distribution's Python."""
 _FROM: Final = re.compile(r"(\s*FROM\s+(?:--\S+\s+)*)(\S+)(?:\s+AS\s+(\S+))?", re.IGNORECASE)
@@ -81,6 +95,8 @@ class RequirementList:
     """The only index to use; empty for the installer's usual ones."""
     origin: str = ""
     """Where the lines come from, for messages."""
+    locked: bool = False
+    """Whether the lines name every package that is to be installed, so that the installer looks for no others."""
 
 
 @attrs.frozen(kw_only=True)
@@ -117,6 +133,8 @@ class ImageSpec:
     """In the order of installation."""
     wheels: str = ""
     """The platform of torch's wheels: "cu124", "cpu"; empty for the usual index."""
+    locked: bool = False
+    """Whether the lists are a lock, and have what Stoker's worker requires, too."""
     worker: str = ""
     """The file name of Stoker's wheel; empty for an image without a worker."""
     worker_extras: tuple[str, ...] = ()
@@ -195,6 +213,8 @@ def final_parent(text: str) -> str:
             arguments[name] = value.strip("\"'")
         elif words[0].upper() == "FROM":
             names = [word for word in words[1:] if not word.startswith("--")]
+            if not names:
+                continue
             image = re.sub(r"\$\{?(\w+)(?::-([^}]*))?\}?", lambda m: arguments.get(m[1]) or m[2] or "", names[0])
             parent = stages.get(image.lower(), image)
             if len(names) == 3 and names[1].upper() == "AS":
@@ -275,7 +295,10 @@ def _install_lines(spec: ImageSpec, cache_mounts: bool) -> Iterator[str]:
         yield "ARG UV_BREAK_SYSTEM_PACKAGES=1"
         yield "ARG UV_LINK_MODE=copy"  # the cache is another file system, and uv would warn that it cannot link
         yield f"ARG UV_CACHE_DIR={CACHES['uv']}" if cache_mounts else "ARG UV_NO_CACHE=1"
-        yield command("command -v uv >/dev/null || python3 -m pip install uv", mounts=mounts)
+        words = " ".join(shlex.quote(word) for word in _pip_arguments(spec))
+        yield command(
+            f"command -v uv >/dev/null || python3 -m pip install {words} uv".replace("  ", " "), mounts=mounts
+        )
     if spec.interpreter == "uv" and not spec.conda_packages:
         yield "ENV UV_PYTHON_INSTALL_DIR=/opt/python"  # root's home is closed to other users
         yield command(
@@ -290,7 +313,8 @@ def _install_lines(spec: ImageSpec, cache_mounts: bool) -> Iterator[str]:
         extras = f"[{','.join(spec.worker_extras)}]" if spec.worker_extras else ""
         wheel = shlex.quote(f"stoker{extras} @ file://{IMAGE_FOLDER}/{spec.worker}")
         arguments = tuple(word for word in spec.arguments if _name_of(word) in SHARED_ARGUMENTS)
-        yield command(f"{_install_command(spec, arguments)} {wheel}", mounts=mounts)
+        alone = " --no-deps" if spec.locked else ""
+        yield command(f"{_install_command(spec, arguments)}{alone} {wheel}", mounts=mounts)
     yield f"WORKDIR {WORKDIR}"
     if spec.project:
         yield f"COPY {PROJECT}/ {WORKDIR}/"
@@ -307,6 +331,8 @@ def _requirement_lines(spec: ImageSpec, number: int, group: RequirementList, cac
         extra = f"--index-url={shlex.quote(group.index)} "
     elif spec.wheels and spec.installer == "uv" and not chosen & {"torch-backend", "index-url", "default-index"}:
         extra = f"--torch-backend={shlex.quote(spec.wheels)} "
+    if group.locked and "no-deps" not in chosen:
+        extra += "--no-deps "
     yield command(f"{_install_command(spec, spec.arguments)} {extra}{files}", mounts=_mounts(spec, cache_mounts))
 
 
@@ -322,6 +348,16 @@ def _install_command(spec: ImageSpec, words: Sequence[str]) -> str:
         # uv alone would look for a virtual environment, and most images have none.
         parts.append('--python "$(command -v python3)"')
     return " ".join([*parts, *(shlex.quote(word) for word in words)])
+
+
+def _pip_arguments(spec: ImageSpec) -> Iterator[str]:
+    """The installer's arguments that say where packages are and whom to trust, in pip's words: pip installs uv."""
+    for word in spec.arguments:
+        name, equals, value = word.lstrip("-").partition("=")
+        if spec.installer == "uv":
+            name = _UV_TO_PIP.get(name, "")
+        if name in _WHERE:
+            yield f"--{name}{equals}{value}"
 
 
 def _mounts(spec: ImageSpec, cache_mounts: bool) -> tuple[str, ...]:
@@ -344,7 +380,7 @@ def _final_lines(spec: ImageSpec) -> Iterator[str]:
     user = spec.user or _user_of(spec)
     if spec.user:
         account = spec.user.partition(":")[0]
-        if not account.isdigit():
+        if not account.isdecimal():
             name = shlex.quote(account)
             yield command(
                 f"id -u {name} >/dev/null 2>&1 || useradd --create-home {name} 2>/dev/null || adduser -D {name}"
@@ -407,7 +443,7 @@ def _replace_image(
     line: str, match: re.Match[str], variables: Mapping[str, str], stages: set[str], change: Callable[[str], str]
 ) -> str:
     name = _expand(match[2], variables)
-    if not name or "$" in name or name.lower() in {*stages, "scratch"} or name.isdigit():
+    if not name or "$" in name or name.lower() in {*stages, "scratch"} or name.isdecimal():
         return line
     replacement = change(name)
     return line if replacement == name else line[: match.start(2)] + replacement + line[match.end(2) :]

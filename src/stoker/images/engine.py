@@ -15,6 +15,7 @@ from typing import Any, Final, Iterator, Literal, Mapping, Sequence
 
 from stoker.core.errors import BackendError
 from stoker.images.facts import ImageInspection, read
+from stoker.images.layers import LayerContents, saved_layers
 from stoker.images.reference import parse
 
 EngineKind = Literal["docker", "podman", "buildah"]
@@ -54,6 +55,18 @@ class ImageEngine:
     def __repr__(self) -> str:
         return f"ImageEngine({self.kind} {self.version}, {self.platform})"
 
+    def with_environ(self, environ: Mapping[str, str]) -> ImageEngine:
+        """The same engine for commands with another environment, such as one with another login."""
+        return ImageEngine(
+            self.kind,
+            self.program,
+            version=self.version,
+            platform=self.platform,
+            buildkit=self.buildkit,
+            network=self.network,
+            environ=environ,
+        )
+
     @property
     def mounts(self) -> bool:
         """Whether the engine supports `RUN --mount`."""
@@ -76,6 +89,27 @@ class ImageEngine:
             return None
         # The engine's "Size" is that of the unpacked layers, which is another figure than a registry's.
         return read(reference, _configuration(document), digest=_digest(document, reference), base="engine")
+
+    def layers(self, reference: str, deadline: float = 0.0) -> tuple[LayerContents, ...]:
+        """The contents of an image's layers, lowest first, from the engine's own archive of it.
+
+        Raises `BackendError` where the engine makes none, and after `deadline`, a time of `time.monotonic` unless 0.
+        """
+        if self.kind == "buildah":
+            raise BackendError("buildah exports no images as a stream", where=reference)
+        options = ("--format", "docker-archive") if self.kind == "podman" else ()
+        with subprocess.Popen(
+            [*self.program, "image", "save", *options, reference],
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            assert process.stdout is not None
+            try:
+                return saved_layers(process.stdout, deadline)
+            finally:
+                process.kill()
 
     def size(self, reference: str) -> int | None:
         """Bytes of an image's unpacked layers; None if not known."""

@@ -1,4 +1,4 @@
-"""Facts of an image, from its configuration and its name, with the source of each.
+"""Facts of an image, from its configuration, its layers and its name, with the source of each.
 
 Nothing is guessed: a fact that neither states stays unknown. `registry` and `engine` read the configuration.
 """
@@ -12,6 +12,8 @@ import attrs
 
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagenames import cuda_of_tag, facts_of_name
+from stoker.core.imagetables import archs_of_list
+from stoker.images.layers import ImageContents
 
 FROM_NAME: Final = "name"
 """The source of a fact that only the image's name states."""
@@ -32,6 +34,8 @@ class ImageInspection:
     """The working directory."""
     created: str = ""
     """The time of the build, in ISO 8601."""
+    layers: str = ""
+    """What was done about its layers: "read", "read before", or why they were not read; empty if nobody asked."""
 
 
 # Environment of NVIDIA's images: https://gitlab.com/nvidia/container-images/cuda; of NGC's, `docker inspect` of
@@ -111,6 +115,7 @@ def read(
         command=_words(inner.get("Cmd")),
         user=str(inner.get("User") or ""),
         base=base,
+        archs=archs_of_list(env.get("TORCH_CUDA_ARCH_LIST", "")) if "NVIDIA_PYTORCH_VERSION" in env else (),
         unknown=tuple(name for name in VERSION_FACTS if name not in values),
     )
     return ImageInspection(
@@ -120,6 +125,49 @@ def read(
         folder=str(inner.get("WorkingDir") or ""),
         created=str(config.get("created") or ""),
     )
+
+
+FRAMEWORKS: Final = frozenset(
+    """accelerate cupy-cuda11x cupy-cuda12x cupy-cuda13x deepspeed flax jax jaxlib keras onnxruntime onnxruntime-gpu
+    paddlepaddle paddlepaddle-gpu ray tensorflow tensorflow-rocm torch transformers vllm""".split()  # noqa: SIM905
+)
+"""Distributions that are shown, and named in `ImageFacts.frameworks`, if they are in an image's layers."""
+FROM_LAYERS: Final = "its layers"
+"""The source of a fact that the layers state."""
+
+
+def with_contents(inspection: ImageInspection, contents: ImageContents, done: str) -> ImageInspection:
+    """The inspection with what the layers hold, which replaces what history and name say of installed packages."""
+    facts, sources = inspection.facts, dict(inspection.sources)
+    frameworks = {name: version for name, version in contents.distributions.items() if name in FRAMEWORKS}
+    if "tensorflow" not in frameworks and "tensorflow-cpu" in contents.distributions:
+        frameworks["tensorflow"] = contents.distributions["tensorflow-cpu"] + "+cpu"
+    for name in (*facts.frameworks, *frameworks):
+        sources.pop(name, None)
+    sources |= dict.fromkeys(frameworks, FROM_LAYERS)
+    values = {name: str(getattr(facts, name)) for name in VERSION_FACTS}
+    for name, found in (
+        ("cuda", contents.cuda),
+        ("cudnn", contents.cudnn),
+        ("rocm", contents.rocm),
+        ("python", contents.python),
+    ):
+        # The environment is more exact where both agree; a name goes after what is really there.
+        agrees = not found or values[name] == found or values[name].startswith(f"{found}.")
+        if not agrees and (not values[name] or name == "python" or sources.get(name) == FROM_NAME):
+            values[name], sources[name] = found, FROM_LAYERS
+    facts = attrs.evolve(
+        facts,
+        cuda=values["cuda"],
+        cudnn=values["cudnn"],
+        rocm=values["rocm"],
+        python=values["python"],
+        distributions=contents.distributions,
+        frameworks=frameworks,
+        libc=contents.libc or facts.libc,
+        unknown=tuple(name for name in VERSION_FACTS if not values[name]),
+    )
+    return attrs.evolve(inspection, facts=facts, sources=sources, layers=done)
 
 
 def _env_facts(env: Mapping[str, str]) -> Iterable[tuple[str, str, str]]:

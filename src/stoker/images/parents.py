@@ -88,6 +88,11 @@ def interpreter_of(image: str, *, python: str) -> Python:
     return "parent"
 
 
+def is_official(image: str) -> bool:
+    """Whether an image is one of Docker's official images of Python, by its name."""
+    return _OFFICIAL.fullmatch(image) is not None
+
+
 def check_python(image: str, python: str) -> None:
     """Refuse a Python other than the one that an image brings, or that its name does not state.
 

@@ -1,14 +1,16 @@
-"""Facts of an image, read from its registry without pulling layers; and whether a push is allowed there.
+"""Facts of an image, read from its registry without pulling it; and whether a push is allowed there.
 
-A manifest and the image's configuration are a few kilobytes. An `engine` that has the image is asked first: that image
+A manifest and the image's configuration are a few kilobytes. Layers are read as streams, once, as far as a
+`LayerReading` allows. An `engine` that has the image is asked first: that image
 is the one that is built from or run, whatever the registry has by now.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import urllib.parse
-from typing import Any, Final, Iterable, Mapping, Protocol
+from typing import IO, Any, Callable, Final, Iterable, Mapping, Protocol, Sequence, cast
 
 import attrs
 
@@ -16,9 +18,13 @@ from stoker.core.errors import BackendError, StokerError, nearest
 from stoker.core.findings import Finding
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagenames import facts_of_name
-from stoker.images.credentials import login, needed
-from stoker.images.facts import ImageInspection, read
+from stoker.core.plan import OFFLINE
+from stoker.core.units import size_text
+from stoker.images.credentials import Credentials, needed
+from stoker.images.facts import ImageInspection, read, with_contents
+from stoker.images.layers import CHUNK, LayerContents, LayerReading, contents_of, read_layer
 from stoker.images.reference import ImageReference, parse
+from stoker.images.registries import BAD_NAME, registry_flavor
 from stoker.images.transport import Connection, RegistryAnswer, RegistryRefused
 
 PUSH_REFUSED: Final = "STK220"
@@ -33,6 +39,7 @@ MANIFESTS: Final = (
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 )
+_SHA256: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _TAGS_SHOWN: Final = 1000
 """How many tags are listed to suggest a similar one."""
 
@@ -43,6 +50,15 @@ class ImageSource(Protocol):
     def read(self, reference: str) -> ImageInspection | None:
         """The facts of an image; None if it does not have the image."""
 
+    def id(self, reference: str) -> str | None:
+        """The id of an image; None if it does not have the image."""
+
+    def size(self, reference: str) -> int | None:
+        """Bytes of an image's unpacked layers; None if not known."""
+
+    def layers(self, reference: str, deadline: float = 0.0) -> tuple[LayerContents, ...]:
+        """The contents of an image's layers, lowest first."""
+
 
 def inspect(
     reference: str,
@@ -50,20 +66,33 @@ def inspect(
     engine: ImageSource | None = None,
     platform: str = "",
     environ: Mapping[str, str] | None = None,
+    layers: LayerReading | None = None,
 ) -> ImageFacts:
     """The facts of an image; `platform`, such as "linux/arm64", chooses one of several.
 
     Without `platform` the facts are those of linux/amd64, or of the only platform.
     """
-    return examine(reference, engine=engine, platform=platform, environ=environ).facts
+    return examine(reference, engine=engine, platform=platform, environ=environ, layers=layers).facts
 
 
 def image_facts(
-    reference: str, *, engine: ImageSource | None = None, platform: str = "", environ: Mapping[str, str] | None = None
+    reference: str,
+    *,
+    engine: ImageSource | None = None,
+    platform: str = "",
+    environ: Mapping[str, str] | None = None,
+    layers: LayerReading | None = None,
+    offline: bool = False,
 ) -> ImageFacts:
-    """`inspect` that does not raise: an image that cannot be read has the facts of its name, and the reason."""
+    """`inspect` that does not raise: an image that cannot be read has the facts of its name, and the reason.
+
+    With `offline` only an engine and registries of this machine are asked.
+    """
     try:
-        return inspect(reference, engine=engine, platform=platform, environ=environ)
+        name = parse(reference)
+        if offline and not name.loopback and (engine is None or engine.id(reference) is None):
+            return attrs.evolve(facts_of_name(reference), unreadable=f"{name.registry} is not asked: {OFFLINE} is set")
+        return inspect(reference, engine=engine, platform=platform, environ=environ, layers=layers)
     except StokerError as error:
         refused = isinstance(error, RegistryRefused) and error.status in (401, 403, 404)
         return attrs.evolve(facts_of_name(reference), unreadable=error.message, refused=refused)
@@ -75,16 +104,29 @@ def examine(
     engine: ImageSource | None = None,
     platform: str = "",
     environ: Mapping[str, str] | None = None,
+    layers: LayerReading | None = None,
 ) -> ImageInspection:
-    """`inspect`, with the source of each fact."""
+    """`inspect`, with the source of each fact, and with the contents of the layers as far as `layers` allows."""
     name = parse(reference)
     if engine is not None:
         inspection = engine.read(reference)
         if inspection is not None:
-            return inspection
+            return inspection if layers is None else _with_exported(inspection, engine, layers)
     connection = Connection(name, "pull", environ)
+    try:
+        return _examine(connection, reference, platform, layers)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BackendError(
+            f"{name.registry} did not answer as registries do: {type(error).__name__}: {error}",
+            where=reference,
+            fix="look at what is behind this address: a proxy, or a page that asks for a login",
+        ) from error
+
+
+def _examine(connection: Connection, reference: str, platform: str, layers: LayerReading | None) -> ImageInspection:
+    name = connection.reference
     answer = _manifest(connection, name.digest or name.tag)
-    digest = _digest(answer)
+    digest = _digest(answer, name)
     document = _document(answer, name)
     architectures: tuple[str, ...] = ()
     if "manifests" in document:
@@ -96,7 +138,8 @@ def examine(
         raise BackendError(f"this is no image that can be run: {kind}", where=reference, fix="name an image")
     config = _blob(connection, document["config"], name)
     size = sum(int(layer.get("size", 0)) for layer in document["layers"])
-    return read(reference, config, digest=digest, architectures=architectures, size=size)
+    inspection = read(reference, config, digest=digest, architectures=architectures, size=size)
+    return inspection if layers is None else _with_downloaded(inspection, connection, document["layers"], layers)
 
 
 def digest_of(reference: str, environ: Mapping[str, str] | None = None) -> str | None:
@@ -108,7 +151,43 @@ def digest_of(reference: str, environ: Mapping[str, str] | None = None) -> str |
     answer = connection.ask("HEAD", f"manifests/{name.digest or name.tag}", accept=accept, missing_ok=True)
     if answer is None:
         return None
-    return answer.headers.get("Docker-Content-Digest") or _digest(_manifest(connection, name.digest or name.tag))
+    digest = answer.headers.get("Docker-Content-Digest", "")
+    return digest if _SHA256.fullmatch(digest) else _digest(_manifest(connection, name.digest or name.tag), name)
+
+
+def check_name(reference: str) -> Finding | None:
+    """Why a registry would take no repository of this name; None if it would."""
+    name = parse(reference)
+    flavor = registry_flavor(name)
+    problem = flavor.check_name(name)
+    if problem is None:
+        return None
+    what, fix = problem
+    return Finding(
+        code=BAD_NAME,
+        level="error",
+        what=f"{flavor.title} takes no repository '{name.repository}': {what}",
+        where=name.repository,
+        why="the image that is built has to be pushed there",
+        fix=fix,
+    )
+
+
+def check_pull(
+    reference: str, account: Callable[[ImageReference], Credentials | None], environ: Mapping[str, str] | None = None
+) -> RegistryRefused | None:
+    """The refusal with which an image's registry answers a login that pulls it; None if the login may pull it.
+
+    `account` finds the login. Raises what else goes wrong: `RegistryUnreachable`, another `BackendError`. A repository
+    that is not there yet is no refusal to a login that may read it.
+    """
+    name = parse(reference)
+    connection = Connection(name, "pull", environ, account=account)
+    try:
+        connection.ask("HEAD", f"manifests/{name.digest or name.tag}", accept=", ".join((*INDEXES, *MANIFESTS)))
+    except RegistryRefused as refusal:
+        return refusal if refusal.status in (401, 403) else None
+    return None
 
 
 def check_push(reference: str, environ: Mapping[str, str] | None = None) -> Finding | None:
@@ -135,11 +214,88 @@ def check_push(reference: str, environ: Mapping[str, str] | None = None) -> Find
     return None
 
 
+def _with_exported(inspection: ImageInspection, engine: ImageSource, layers: LayerReading) -> ImageInspection:
+    """The inspection with the contents of the layers that an engine has."""
+    reference = inspection.facts.reference
+    image_id = engine.id(reference) or ""
+    contents, done = layers.cache.layers(image_id) if image_id else None, "read before"
+    if contents is None:
+        size = engine.size(reference)
+        if layers.largest_export is not None and (size is None or size > layers.largest_export):
+            how_many = size_text(size) if size is not None else "an unknown number of bytes"
+            return _unread(inspection, f"{how_many} would have to be exported")
+        try:
+            contents, done = engine.layers(reference, layers.deadline), "read"
+        except BackendError as error:
+            return _unread(inspection, error.message)
+        if image_id:
+            layers.cache.put(image_id, *contents)
+    return with_contents(inspection, contents_of(contents, inspection.facts.env.get("PATH", "")), done)
+
+
+def _with_downloaded(
+    inspection: ImageInspection, connection: Connection, descriptors: Sequence[Mapping[str, Any]], layers: LayerReading
+) -> ImageInspection:
+    """The inspection with the contents of the layers that a registry has; those of a digest are read once."""
+    digests = [str(layer.get("digest", "")) for layer in descriptors]
+    contents = {digest: layers.cache.get(digest) for digest in digests}
+    unread = [layer for layer in descriptors if contents[str(layer.get("digest", ""))] is None]
+    size = sum(int(layer.get("size", 0)) for layer in unread)
+    if layers.largest_download is not None and size > layers.largest_download:
+        return _unread(inspection, f"{size_text(size)} would have to be downloaded")
+    deadline = layers.deadline
+    try:
+        for layer in reversed(unread):  # the newest are those that other images do not have
+            digest = str(layer.get("digest", ""))
+            contents[digest] = downloaded = _download(connection, digest, deadline)
+            layers.cache.put(digest, downloaded)
+    except BackendError as error:
+        return _unread(inspection, error.message)
+    ordered = [one for digest in digests if (one := contents[digest]) is not None]
+    done = "read" if unread else "read before"
+    return with_contents(inspection, contents_of(ordered, inspection.facts.env.get("PATH", "")), done)
+
+
+def _download(connection: Connection, digest: str, deadline: float) -> LayerContents:
+    with connection.stream(f"blobs/{digest}") as body:
+        hashed = _Hashed(body, digest)
+        contents = read_layer(cast("IO[bytes]", hashed), deadline)
+        while hashed.read(CHUNK):
+            pass
+    if hashed.digest != digest:
+        raise BackendError(f"{connection.reference.registry} answered something else than {digest}")
+    return contents
+
+
+class _Hashed:
+    """A stream that computes the digest of what is read."""
+
+    def __init__(self, stream: IO[bytes], digest: str) -> None:
+        self._stream, self._algorithm = stream, digest.partition(":")[0]
+        self._hash = hashlib.new(self._algorithm if self._algorithm in ("sha256", "sha512") else "sha256")
+
+    def read(self, size: int = -1) -> bytes:
+        part = self._stream.read(size)
+        self._hash.update(part)
+        return part
+
+    @property
+    def digest(self) -> str:
+        """`sha256:…` of all that was read."""
+        return f"{self._algorithm}:{self._hash.hexdigest()}"
+
+
+def _unread(inspection: ImageInspection, why: str) -> ImageInspection:
+    return attrs.evolve(inspection, layers=f"not read: {why}")
+
+
 def _push_finding(name: ImageReference, refusal: RegistryRefused) -> Finding:
     permission, what, fix = needed(name, "push"), refusal.message, refusal.fix
     if refusal.status == 404:
         what = f"{name.registry} has no repository '{name.path}', and does not make it when an image is pushed"
-        fix = f"make the repository there first, or write another one into target_repository; see also: {login(name)}"
+        command = registry_flavor(name).create(name)
+        fix = f"make the repository there first{f' ({command})' if command else ''}, or write another one into "
+        fix += "target_repository"
     elif refusal.status == 405:
         what, fix = f"{name.registry} takes no images: it is read-only", "write another one into target_repository"
     return Finding(
@@ -147,7 +303,7 @@ def _push_finding(name: ImageReference, refusal: RegistryRefused) -> Finding:
         level="error",
         what=what,
         where=name.repository,
-        why=f"the image has to be pushed there, which needs {permission}",
+        why=f"the image has to be pushed there; a push to {name.repository} needs {permission}",
         fix=fix,
     )
 
@@ -195,12 +351,15 @@ def _blob(connection: Connection, descriptor: Mapping[str, Any], name: ImageRefe
 def _verify(body: bytes, digest: str, name: ImageReference) -> None:
     """Raise an error if a body does not have its digest."""
     algorithm, _, expected = digest.partition(":")
-    if algorithm in ("sha256", "sha512") and hashlib.new(algorithm, body).hexdigest() != expected:
+    if algorithm not in ("sha256", "sha512") or hashlib.new(algorithm, body).hexdigest() != expected:
         raise BackendError(f"{name.registry} answered something else than {digest}", where=str(name))
 
 
-def _digest(answer: RegistryAnswer) -> str:
-    return answer.headers.get("Docker-Content-Digest") or "sha256:" + hashlib.sha256(answer.body).hexdigest()
+def _digest(answer: RegistryAnswer, name: ImageReference) -> str:
+    """The digest of a manifest; an error if the registry names another one for it."""
+    digest = answer.headers.get("Docker-Content-Digest") or "sha256:" + hashlib.sha256(answer.body).hexdigest()
+    _verify(answer.body, digest, name)
+    return digest
 
 
 def _document(answer: RegistryAnswer, name: ImageReference) -> Mapping[str, Any]:

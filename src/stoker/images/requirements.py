@@ -7,6 +7,7 @@ Nothing is resolved and no network is used: whether the lines can be installed s
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -14,7 +15,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, Iterable, Iterator, Mapping
+from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name
@@ -42,6 +43,8 @@ TORCH: Final = frozenset({"torch", "torchvision", "torchaudio"})
 """The packages whose wheels PyTorch's own index has for each platform: https://pytorch.org/get-started/locally/."""
 INSTALLERS: Final = frozenset({"pip", "setuptools", "wheel", "distribute", "uv"})
 """What `pip freeze` leaves out (https://pip.pypa.io/en/stable/cli/pip_freeze/), and uv: the image has its own."""
+EXPORT_SECONDS: Final = 300.0
+"""The longest time that a command may take to print requirements; one that locks a project asks its indexes."""
 INCLUDES: Final = ("-r", "--requirement", "-c", "--constraint")
 EDITABLE: Final = ("-e", "--editable")
 ARCHIVES: Final = (
@@ -94,6 +97,45 @@ def from_project(path: Path, extras: Iterable[str] = ()) -> RequirementList:
         )
     lines = list(_project_lines(table, names, set()))
     return RequirementList(name="project", lines=_unique(lines), origin=path.name)
+
+
+def from_command(
+    words: Sequence[str], folder: Path, *, name: str, field: str, skip_local: bool = False
+) -> tuple[RequirementList, tuple[str, ...]]:
+    """The requirements that a command prints in a folder, and those of this machine's folders, left out.
+
+    "{directory}" in a word is the folder. Without `skip_local` a requirement from a folder is a `SettingsError`, as are
+    a command that fails and one that does not end within `EXPORT_SECONDS`.
+    """
+    argv = [word.replace("{directory}", str(folder)) for word in words]
+    try:
+        finished = subprocess.run(
+            argv,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            timeout=EXPORT_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SettingsError(f"{field}: {shlex.join(argv)}: {error}", fix="see that it runs in this folder") from None
+    if finished.returncode != 0:
+        output = finished.stderr.strip().splitlines()
+        raise SettingsError(
+            f"{field}: {shlex.join(argv)} ended with {finished.returncode}: {output[-1] if output else 'no output'}",
+            fix=f"run it in {folder}",
+        )
+    requirements: list[str] = []
+    left_out: list[str] = []
+    for number, line in logical_lines(finished.stdout):
+        if skip_local and _is_local(line):
+            left_out.append(f"{line}: installed here from a folder of this machine; its code is not in the image")
+            continue
+        where = f"{os.path.basename(argv[0])}, line {number}"
+        _add_line(line, requirements, [], folder=folder, where=where, seen=())
+    group = RequirementList(name=name, lines=_unique(requirements), origin=shlex.join(argv))
+    return group, tuple(left_out)
 
 
 def installed() -> tuple[RequirementList, tuple[str, ...]]:
@@ -173,9 +215,13 @@ def _add_line(
     option = option_of(line)
     if option is not None and option[0] in INCLUDES:
         limiting = option[0] in ("-c", "--constraint")
-        _read_file(
-            (folder / option[1]).resolve(), requirements, constraints, where=where, seen=seen, constraint=limiting
-        )
+        try:
+            path = (folder / option[1]).resolve()
+        except (OSError, ValueError, RuntimeError) as error:  # no name of a file, or a circle of links
+            raise SettingsError(
+                f"{option[1]!r} names no file: {error}", where=where, fix="name one, seen from the project's folder"
+            ) from None
+        _read_file(path, requirements, constraints, where=where, seen=seen, constraint=limiting)
         return
     _refuse_local(line, where)
     if line.startswith("-"):
@@ -191,14 +237,19 @@ def _add_line(
         requirements.append(line)
 
 
-def _refuse_local(line: str, where: str) -> None:
+def _is_local(line: str) -> bool:
+    """Whether a line is a path of this machine, or editable code of one."""
     option = option_of(line)
     editable = option if option is not None and option[0] in EDITABLE else None
     target = editable[1] if editable is not None else specifier_of(line)
     direct = re.search(r"(?:^|@\s*)(file:\S+)", target)
     remote = re.match(r"(git|hg|svn|bzr)\+", target)
     path = re.match(r"\.{0,2}/|\.\.?($|\[)", target) or (target.endswith(ARCHIVES) and "://" not in target)
-    if direct is not None or path or (editable is not None and not remote):
+    return direct is not None or bool(path) or (editable is not None and not remote)
+
+
+def _refuse_local(line: str, where: str) -> None:
+    if _is_local(line):
         raise SettingsError(
             f"{line!r} is a path of this machine, and the image has no such path",
             where=where,
@@ -214,7 +265,7 @@ def _unique(lines: Iterable[str]) -> tuple[str, ...]:
 def _toml(path: Path) -> Mapping[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # also numbers of thousands of digits, and nesting
         raise SettingsError(f"the project cannot be read: {error}", where=str(path), fix="see pyproject_path") from None
 
 

@@ -13,6 +13,9 @@ import attrs
 
 from stoker.core.docker import DockerSettings, Installer
 from stoker.core.errors import SettingsError
+from stoker.core.imagefacts import ImageFacts
+from stoker.core.lock import Lock
+from stoker.core.secret import SECRET_NAME
 from stoker.core.units import UNSET, value_or
 from stoker.images import parents
 from stoker.images.context import listed_files
@@ -32,6 +35,7 @@ from stoker.images.requirementlines import project_of
 from stoker.images.requirements import (
     TORCH,
     check_passwords,
+    from_command,
     from_file,
     from_project,
     installed,
@@ -43,12 +47,12 @@ __all__ = ["ImageSpec", "RequirementList", "context_files", "dockerfile", "spec_
 
 BUILD_FIELDS: Final = (
     *("dockerfile", "requirements", "pyproject_path", "required_extras", "replicate_local_python_environment"),
+    "pyproject_export_command",
     *("apt_packages", "conda_packages", "conda_channels", "environment", "local_project_install_command"),
     *("build_context_root", "python_version", "python_package_installer_args", "build_config", "accelerator"),
 )
 """Settings that only a build can honour."""
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_SECRET: Final = re.compile(r"(?:^|_)(TOKEN|PASSWORD|PASSWD|SECRET|(SECRET|API|ACCESS|PRIVATE)_KEY)$", re.IGNORECASE)
 _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 # https://www.debian.org/doc/debian-policy/ch-controlfields.html#source; apt adds :architecture, =version, /release.
 _APT: Final = re.compile(r"[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?(=[A-Za-z0-9.+~:-]+|/[A-Za-z0-9.-]+)?")
@@ -113,6 +117,40 @@ def spec_of(settings: DockerSettings | None, *, root: Path, python: str, worker:
     )
 
 
+def is_bare(spec: ImageSpec) -> bool:
+    """Whether the parent image is known to have no Python packages but installers."""
+    return not spec.own_dockerfile and (spec.interpreter != "parent" or parents.is_official(spec.parent))
+
+
+def is_opaque(spec: ImageSpec, image: ImageFacts) -> bool:
+    """Whether a look into the parent image would tell which packages the build finds."""
+    return not (spec.skip_build or spec.own_dockerfile or is_bare(spec)) and image.distributions is None
+
+
+def with_lock(spec: ImageSpec, lock: Lock | None) -> ImageSpec:
+    """The image with exactly the packages of a lock; as it was without one.
+
+    With one that does not say all, the installer chooses, beside the packages of the parent that the lock keeps.
+    """
+    if lock is None or spec.skip_build:
+        return spec
+    if not lock.whole:
+        pins = tuple(f"{name}=={version}" for name, version in sorted(lock.kept.items()))
+        hashed = any("--hash" in line for group in spec.requirements for line in group.lines)
+        if not pins or hashed:
+            return spec
+        groups = [attrs.evolve(group, constraints=(*group.constraints, *pins)) for group in spec.requirements]
+        return attrs.evolve(spec, requirements=tuple(groups))
+    indexes = {group.name: group.index for group in spec.requirements}
+    lists = [
+        RequirementList(
+            name=part.name, lines=part.lines, index=indexes.get(part.name, ""), origin=lock.resolver, locked=True
+        )
+        for part in lock.lists
+    ]
+    return attrs.evolve(spec, requirements=tuple(lists), locked=True)
+
+
 def context_files(spec: ImageSpec, *, root: Path, wheel: Path | None = None) -> dict[str, bytes | Path]:
     """The build's context by path: bytes, or a file to copy."""
     files: dict[str, bytes | Path] = dict(requirement_files(spec))
@@ -140,7 +178,7 @@ def _unbuilt_spec(settings: DockerSettings, python: str) -> ImageSpec:
             fix=f"take back what it has from weaker settings ({lost[0]}=None), or let the image be built",
         )
     return ImageSpec(
-        parent=_matching(value_or(settings.parent_image, ""), _IMAGE, "parent_image", "pytorch/pytorch:2.8.0"),
+        parent=_image_name(value_or(settings.parent_image, "")),
         python=python,
         skip_build=True,
         platform=_matching(value_or(settings.platform, ""), _PLATFORM, "platform", "linux/amd64"),
@@ -190,7 +228,7 @@ def _parent(settings: DockerSettings, own: str, python: str) -> tuple[str, paren
     if own:
         return final_parent(own), default
     image = value_or(settings.parent_image, "")
-    return _matching(image, _IMAGE, "parent_image", "pytorch/pytorch:2.8.0") or default.image, default
+    return _image_name(image) or default.image, default
 
 
 def _interpreter(settings: DockerSettings, own: str, parent: str, python: str) -> Python:
@@ -205,18 +243,33 @@ def _requirement_lists(settings: DockerSettings, root: Path) -> tuple[tuple[Requ
     """The lists in the order of installation: this Python's packages, the project's, those of `requirements`."""
     groups: list[RequirementList] = []
     left_out: tuple[str, ...] = ()
-    if value_or(settings.replicate_local_python_environment, False):
-        local, left_out = installed()
+    replicated = settings.replicate_local_python_environment
+    if replicated is not UNSET and replicated:
+        if isinstance(replicated, tuple):
+            field = "replicate_local_python_environment"
+            local, left_out = from_command(replicated, root, name="local", field=field, skip_local=True)
+        else:
+            local, left_out = installed()
         groups.append(local)
     extras = value_or(settings.required_extras, ())
     project = value_or(settings.pyproject_path, "")
-    if project or extras:
+    command = value_or(settings.pyproject_export_command, ())
+    if command and extras:
+        raise SettingsError(
+            "required_extras: pyproject_export_command says what is installed", fix="name the extras in the command"
+        )
+    if project or extras or command:
         path = root / (project or "pyproject.toml")
         if not path.exists():
             raise SettingsError(
                 f"there is no {path}", fix="pyproject_path= says where the project is, seen from its root"
             )
-        groups.append(from_project(path, extras))
+        folder = path if path.is_dir() else path.parent
+        groups.append(
+            from_command(command, folder, name="project", field="pyproject_export_command")[0]
+            if command
+            else from_project(path, extras)
+        )
     requirements = value_or(settings.requirements, ())
     if isinstance(requirements, str):
         groups.append(from_file((root / requirements).resolve()))
@@ -339,7 +392,7 @@ def _environment(settings: Mapping[str, str | None] | None, field: str) -> dict[
             continue
         _variable(name, field)
         _one_line(value, f"{field}: {name}")
-        if value and _SECRET.search(name):
+        if value and SECRET_NAME.fullmatch(name):
             raise SettingsError(
                 f"{field}: {name} looks like a secret, and everybody can read an image", fix=_SECRET_FIX
             )
@@ -358,6 +411,16 @@ def _variable(name: str, field: str) -> str:
 
 def _matching_all(values: Iterable[str] | None, pattern: re.Pattern[str], field: str, example: str) -> tuple[str, ...]:
     return tuple(_matching(value.strip(), pattern, field, example) for value in value_or(values, ()))
+
+
+def _image_name(value: str) -> str:
+    value = value.strip()
+    if value and not _IMAGE.fullmatch(value):
+        raise SettingsError(
+            f"parent_image: {value!r} does not name an image, and cannot be put into a Dockerfile",
+            fix="write something like 'pytorch/pytorch:2.8.0'",
+        )
+    return value
 
 
 def _matching(value: str, pattern: re.Pattern[str], field: str, example: str) -> str:

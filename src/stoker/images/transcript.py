@@ -63,7 +63,9 @@ ADVICE: Final[tuple[Advice, ...]] = (
     ),
     Advice(
         r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|self.signed certificate|invalid peer certificate",
-        "the build does not know the certificate of who answers: the parent image has to have its authority's",
+        "the build does not know who signed the certificate: have the authority's file in the parent image, and name "
+        'it by environment={"PIP_CERT": "/path/in/image.pem", "SSL_CERT_FILE": "/path/in/image.pem"}: pip reads the '
+        "first, uv the second",
     ),
     Advice(
         r"Connection timed out|Read timed out|ReadTimeoutError|ConnectTimeoutError|Connection refused|Connection reset",
@@ -134,6 +136,10 @@ ADVICE: Final[tuple[Advice, ...]] = (
     Advice(
         r"(?:returned a non-zero code|exit code|exit status|status)\D{0,2} 137\b|Killed",
         "the instruction was killed, most likely for memory: give the engine more",
+    ),
+    Advice(
+        r"(?:useradd|adduser)['\":]*: (?:command )?not found",
+        'the parent image cannot make a user: write a number, as in user="1000:1000", or make the user in a dockerfile',
     ),
     Advice(
         r"python3?['\":]*: (?:executable file )?(?:command )?not found|No module named pip|"

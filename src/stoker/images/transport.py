@@ -1,32 +1,44 @@
 """Requests to an image registry: HTTPS (HTTP for loopback), tokens and passwords, redirects, errors with a fix.
 
 https://github.com/opencontainers/distribution-spec/blob/main/spec.md and
-https://distribution.github.io/distribution/spec/auth/token/ are the protocols. Image layers are never read.
+https://distribution.github.io/distribution/spec/auth/token/ are the protocols.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import re
+import ssl
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from email.message import Message
 from http.client import HTTPException
-from typing import IO, Any, Final, Mapping
+from pathlib import Path
+from typing import IO, Any, Callable, Final, Iterator, Mapping, Sequence
 
 import attrs
 
 from stoker.core.errors import BackendError
 from stoker.core.imagenames import HUB
-from stoker.images.credentials import Action, Credentials, credentials, login, needed
+from stoker.images.credentials import Action, Credentials, account_text, credentials, login_advice, needed
 from stoker.images.reference import ImageReference
 
 SECONDS: Final = 30.0
 """Seconds that a registry may take to answer."""
+LONGEST: Final = 120.0
+"""Seconds that the body of an answer may take: 16 MiB at the 1 Mbit/s of a slow line."""
+_CHUNK: Final = 1 << 16
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+"""https://www.rfc-editor.org/rfc/rfc6750#section-2.1, and whatever else a header's value may have."""
 LARGEST: Final = 16 << 20
 """Bytes. No manifest or configuration is larger: registries refuse manifests over 4 MiB."""
+CERTIFICATES: Final = "/etc/docker/certs.d"
+"""Where engines look for a folder of each registry with the certificate of its authority."""
 INSECURE_FILE: Final = "/etc/docker/daemon.json"
 """Where Docker's daemon lists registries without TLS: https://docs.docker.com/reference/cli/dockerd/."""
 
@@ -56,21 +68,36 @@ class RegistryAnswer:
     url: str
 
     def json(self) -> Any:
-        """The body, parsed as JSON."""
-        return json.loads(self.body)
+        """The body, parsed as JSON; `ValueError` for one that is not, or that is nested too deeply."""
+        try:
+            return json.loads(self.body)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
 
 
 class Connection:
     """Requests about one repository, for one action; a granted token is used again."""
 
-    def __init__(self, reference: ImageReference, action: Action, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        reference: ImageReference,
+        action: Action,
+        environ: Mapping[str, str] | None = None,
+        *,
+        account: Callable[[ImageReference], Credentials | None] | None = None,
+    ) -> None:
+        """`account` finds the login; without it, it is that of docker or podman."""
         self.reference = reference
         self.action: Action = action
         self._environ = os.environ if environ is None else environ
         self._schemes = _schemes(reference)
+        self._account = account or functools.partial(credentials, environ=self._environ)
         self._authorization = ""
         self._logins: list[Credentials | None] = []
         handlers: list[urllib.request.BaseHandler] = [_Redirects()]
+        folders = certificate_folders(reference.server, self._environ)
+        if folders:
+            handlers.append(urllib.request.HTTPSHandler(context=_tls_context(folders)))
         if reference.loopback:
             handlers.append(urllib.request.ProxyHandler({}))
         self._opener = urllib.request.build_opener(*handlers)
@@ -81,14 +108,36 @@ class Connection:
             return self._send_authorized(method, path, accept)
         except urllib.error.HTTPError as error:
             if error.code == 404 and missing_ok:
+                error.close()
                 return None
-            raise self._refusal(error) from error
+            with contextlib.closing(error):
+                raise self._refusal(error) from error
 
     def credentials(self) -> Credentials | None:
         """The login for the registry; None if there is none."""
         if not self._logins:
-            self._logins.append(credentials(self.reference, self._environ))
+            self._logins.append(self._account(self.reference))
         return self._logins[0]
+
+    @contextlib.contextmanager
+    def stream(self, path: str) -> Iterator[IO[bytes]]:
+        """The body of the answer to a request below `/v2/REPOSITORY/` while it comes; after `ask` has been granted."""
+        request = self._request("GET", f"{self._schemes[0]}://{self.reference.server}/v2/{self.reference.path}/{path}")
+        try:
+            with self._opener.open(request, timeout=SECONDS) as response:
+                yield response
+        except urllib.error.HTTPError as error:
+            with contextlib.closing(error):
+                raise self._refusal(error) from error
+        except (OSError, HTTPException) as error:
+            raise self._no_answer(error) from error
+
+    def _request(self, method: str, url: str, accept: str = "*/*") -> urllib.request.Request:
+        headers = {"Accept": accept, "User-Agent": "stoker"}
+        if self._authorization:
+            headers["Authorization"] = self._authorization
+        data = b"" if method in ("POST", "PUT") else None
+        return urllib.request.Request(url, data=data, headers=headers, method=method)
 
     def _send_authorized(self, method: str, path: str, accept: str) -> RegistryAnswer:
         try:
@@ -98,24 +147,26 @@ class Connection:
             if error.code != 401 or not challenge:
                 raise
             # Try again with an authorization; an expired token is replaced in the same way.
-            before, self._authorization = self._authorization, self._authorize(challenge)
+            try:
+                before, self._authorization = self._authorization, self._authorize(challenge)
+            except (BackendError, urllib.error.HTTPError):
+                error.close()
+                raise
             if not self._authorization or self._authorization == before:
                 raise
+            error.close()
         return self._send(method, path, accept)
 
     def _send(self, method: str, path: str, accept: str) -> RegistryAnswer:
         problem: Exception | None = None
         for scheme in list(self._schemes):
             url = path if "://" in path else f"{scheme}://{self.reference.server}/v2/{self.reference.path}/{path}"
-            headers = {"Accept": accept, "User-Agent": "stoker"}
-            if self._authorization:
-                headers["Authorization"] = self._authorization
-            data = b"" if method in ("POST", "PUT") else None
             try:
-                answer = self._open(urllib.request.Request(url, data=data, headers=headers, method=method))
+                answer = self._open(self._request(method, url, accept))
             except urllib.error.HTTPError as error:
                 # A server with TLS answers plain HTTP so; the next scheme is HTTPS.
                 if error.code == 400 and scheme == "http" and len(self._schemes) > 1:
+                    error.close()
                     problem = error
                     continue
                 self._schemes = (scheme,)
@@ -129,12 +180,33 @@ class Connection:
 
     def _open(self, request: urllib.request.Request) -> RegistryAnswer:
         with self._opener.open(request, timeout=SECONDS) as response:
-            body = response.read(LARGEST + 1) if request.get_method() != "HEAD" else b""
-            if len(body) > LARGEST:
+            body = self._body(response) if request.get_method() != "HEAD" else b""
+            return RegistryAnswer(status=response.status, headers=response.headers, body=body, url=response.url)
+
+    def _body(self, response: Any) -> bytes:
+        """The body of an answer; an error for one that is larger than `LARGEST` or takes longer than `LONGEST`."""
+        chunks, size, started = [], 0, time.monotonic()
+        while chunk := response.read1(_CHUNK):
+            size += len(chunk)
+            chunks.append(chunk)
+            if size > LARGEST:
                 raise BackendError(
                     f"the answer is larger than {LARGEST >> 20} MiB, which no manifest is", where=str(self.reference)
                 )
-            return RegistryAnswer(status=response.status, headers=response.headers, body=body, url=response.url)
+            if time.monotonic() - started > LONGEST:
+                raise RegistryUnreachable(
+                    f"{self.reference.server} has not ended its answer after {LONGEST:.0f} s",
+                    where=str(self.reference),
+                    fix="try again later; a proxy on the way may hold the answer back",
+                )
+        length = response.headers.get("Content-Length", "")
+        if length.isdecimal() and size < int(length):
+            raise RegistryUnreachable(
+                f"{self.reference.server} hung up after {size} of {length} bytes",
+                where=str(self.reference),
+                fix="try again later",
+            )
+        return b"".join(chunks)
 
     def _authorize(self, challenges: list[str]) -> str:
         """The `Authorization` header for a registry's challenge; "" if there is no login for it."""
@@ -171,19 +243,22 @@ class Connection:
             request = urllib.request.Request(f"{realm}?{urllib.parse.urlencode(query)}", headers=headers)
         try:
             document = self._open(request).json()
-            return str(document.get("token") or document["access_token"])
+            token = document.get("token") or document["access_token"]
+            if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+                raise ValueError("the token is no text that a header can have")
+            return token
         except urllib.error.HTTPError:
             raise
         except (OSError, HTTPException) as error:
             raise self._no_answer(error) from error
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, AttributeError) as error:
             raise BackendError(f"{realm} answered without a token", where=str(self.reference)) from error
 
     def _no_answer(self, problem: Exception | None) -> RegistryUnreachable:
         reason = getattr(problem, "reason", problem)
         fix = "look whether this machine reaches it: a proxy (HTTPS_PROXY), a firewall, the name"
         if "CERTIFICATE" in str(reason).upper():
-            fix = "name the file with the certificate's authority in SSL_CERT_FILE"
+            fix = f"{authority_advice(self.reference)}; or name a file with it in SSL_CERT_FILE, for Stoker alone"
         elif "WRONG_VERSION_NUMBER" in str(reason).upper():
             fix = f'a registry without TLS has to be among "insecure-registries" in {INSECURE_FILE}'
         return RegistryUnreachable(
@@ -196,17 +271,18 @@ class Connection:
         account, where = self.credentials(), str(self.reference)
         suffix = f" ({reason})" if reason else ""
         if error.code in (401, 403):
-            who = f"as '{account.user}' (from {account.source})" if account and not account.identity else "with a token"
-            who = who if account is not None else "without a login"
-            message = f"{self.reference.registry} does not let us {self.action} {who}{suffix}"
-            fix = f"who {verb} it needs {needed(self.reference, self.action)}; log in with: {login(self.reference)}"
+            message = f"{self.reference.registry} does not let us {self.action} {account_text(account)}{suffix}"
+            advice = login_advice(self.reference, account, self._environ)
+            fix = f"who {verb} it needs {needed(self.reference, self.action)}; {advice}"
         elif error.code == 404:
             message = f"there is no such image at {self.reference.registry}, or it is hidden from us{suffix}"
-            fix = f"look at the name; a private image needs a login first: {login(self.reference)}"
+            advice = login_advice(self.reference, account, self._environ)
+            fix = f"look at the name; a private image needs a login first: {advice}"
         elif error.code == 429:
             wait = error.headers.get("Retry-After", "")
             message = f"{self.reference.registry} has had too many requests from this address{suffix}"
-            fix = f"wait{f' {wait} s' if wait.isdigit() else ''}, or log in: {login(self.reference)}"
+            fix = f"wait{f' {wait} s' if wait.isdecimal() else ''}"
+            fix += f", or {login_advice(self.reference, account, self._environ)}" if account is None else ""
             if self.reference.registry == HUB and account is None:
                 fix += " (Docker Hub allows more to those who are logged in)"
         elif error.code >= 500:
@@ -214,6 +290,41 @@ class Connection:
         else:
             message, fix = f"{self.reference.registry} answered HTTP {error.code}{suffix}", ""
         return RegistryRefused(message, status=error.code, codes=codes, where=where, fix=fix)
+
+
+def certificate_folders(server: str, environ: Mapping[str, str]) -> list[Path]:
+    """The folders in which engines look for the certificates of a registry's authority, and for those of a client.
+
+    https://docs.docker.com/engine/security/certificates/ and
+    https://github.com/containers/image/blob/main/docs/containers-certs.d.5.md
+    """
+    home = Path(environ.get("HOME") or os.path.expanduser("~"))
+    parents = [
+        *(home / ".config" / "containers" / "certs.d", home / ".config" / "docker" / "certs.d"),
+        *(Path("/etc/containers/certs.d"), Path(CERTIFICATES)),
+    ]
+    return [parent / server for parent in parents if (parent / server).is_dir()]
+
+
+def authority_advice(reference: ImageReference) -> str:
+    """What to do where it is not known who signed a registry's certificate."""
+    return (
+        f"put the authority's certificate into {CERTIFICATES}/{reference.server}/ca.crt on the engine's machine, where "
+        "docker, podman, buildah and Stoker read it"
+    )
+
+
+def _tls_context(folders: Sequence[Path]) -> ssl.SSLContext:
+    """What Python trusts, and what is in the folders; a file that cannot be read is left out, as engines do."""
+    context = ssl.create_default_context()
+    for folder in folders:
+        for path in sorted(folder.iterdir()):
+            with contextlib.suppress(OSError):  # `ssl.SSLError` is one, too
+                if path.suffix == ".crt":
+                    context.load_verify_locations(path)
+                elif path.suffix == ".cert":
+                    context.load_cert_chain(path, path.with_suffix(".key"))
+    return context
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -250,6 +361,6 @@ def _error_details(error: urllib.error.HTTPError) -> tuple[tuple[str, ...], str]
         entries = document.get("errors") or [document]
         codes = tuple(str(entry.get("code", "")) for entry in entries)
         words = [str(entry.get("message") or entry.get("details") or "") for entry in entries]
-    except (ValueError, AttributeError, OSError, HTTPException):
+    except (ValueError, AttributeError, TypeError, RecursionError, OSError, HTTPException):
         return (), ""
     return tuple(filter(None, codes)), "; ".join(filter(None, words))

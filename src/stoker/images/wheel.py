@@ -7,12 +7,16 @@ used. The same files give the same bytes.
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import hashlib
+import importlib.util
 import io
 import os
+import py_compile
 import re
 import shutil
+import sys
 import tempfile
 import zipfile
 from importlib import metadata
@@ -20,6 +24,8 @@ from pathlib import Path
 from typing import Final, Iterable, Iterator
 
 from stoker.core.errors import InfrastructureError
+from stoker.core.status import PYTHON_TOO_OLD
+from stoker.images.dockerfile import RequirementList
 
 DEPENDENCIES: Final = (
     "attrs",
@@ -29,9 +35,15 @@ DEPENDENCIES: Final = (
 )
 """What a worker may import, all of it pure Python: it runs on every Python from 3.10 and every machine. psutil is not;
 the worker reads Linux's /proc in its place where it is missing."""
+WORKER_LIST: Final = "stoker"
+"""The name of the list of what Stoker's wheel requires."""
 VENDORED: Final = "stoker_dependencies"
 """The folder of the bundle with other people's packages. It is put at the path's end: the image's own go first."""
+OLDEST_PYTHON: Final = (3, 10)
+"""The oldest Python that a worker runs on."""
 _SKIPPED: Final = frozenset({"__pycache__"})
+_OF_WORKERS: Final = frozenset({"core", "worker", "vendors", "store", "attr", "attrs"})
+"""Folders of the bundle that every worker imports from."""
 _STAMP: Final = (1980, 1, 1, 0, 0, 0)
 """The time of every file: zip knows no earlier one."""
 _PRELUDE: Final = f"""
@@ -47,6 +59,16 @@ def _add_dependencies() -> None:
 
 _add_dependencies()
 """
+
+
+_FUTURE: Final = b"from __future__ import annotations\n"
+_VERSION_CHECK: Final = f"""
+import sys as _sys
+
+if _sys.version_info < {OLDEST_PYTHON}:
+    _sys.exit("%s is Python %d.%d: {PYTHON_TOO_OLD}" % ((_sys.executable,) + _sys.version_info[:2]))
+"""
+"""Says so before anything is imported that an older Python lacks."""
 
 
 def worker_wheel(folder: Path) -> Path:
@@ -86,13 +108,31 @@ def worker_wheel(folder: Path) -> Path:
     return path
 
 
+def worker_requirements(python: str, extras: Iterable[str] = ()) -> RequirementList:
+    """What Stoker's wheel requires for a Python such as "3.11" with these extras of Stoker."""
+    from packaging.requirements import Requirement  # half of the time that importing this module would take
+
+    wanted = frozenset(extras)
+    release = ".".join(python.split(".")[:2])
+    here = {"python_version": release, "python_full_version": f"{release}.0", "sys_platform": "linux"}
+    distribution = _distribution("stoker")
+    lines = []
+    for line in (distribution.requires or ()) if distribution is not None else ():
+        requirement = Requirement(line)
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({**here, "extra": extra}) for extra in ("", *wanted)):
+            requirement.marker = None
+            lines.append(str(requirement))
+    return RequirementList(name=WORKER_LIST, lines=tuple(lines), origin="Stoker")
+
+
 def worker_bundle(folder: Path) -> Path:
     """A folder for PYTHONPATH, below `folder`, with Stoker and its worker's dependencies; it is made once.
 
     An image's own packages take precedence: importing `stoker` puts the dependencies at the end of the path.
     """
     contents = {f"stoker/{inner}": data for inner, data in _package_files()}
-    contents["stoker/__init__.py"] += _PRELUDE.encode()
+    contents["stoker/__init__.py"] = _with_prelude(contents["stoker/__init__.py"])
     contents["stoker.dist-info/METADATA"] = _metadata().encode()
     for name in DEPENDENCIES:
         for inner, data in _distribution_files(name):
@@ -115,6 +155,31 @@ def worker_bundle(folder: Path) -> Path:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return path
+
+
+def _with_prelude(source: bytes) -> bytes:
+    """The package's first module, which looks at Python's version first, and finds the dependencies at last."""
+    head, future, rest = source.partition(_FUTURE)
+    return head + future + _VERSION_CHECK.encode() + rest + _PRELUDE.encode()
+
+
+def compile_bundle(bundle: Path) -> None:
+    """Put bytecode for this Python into a folder that `worker_bundle` made, once.
+
+    Containers get it read-only: each would compile all that it imports again, which takes longer than importing it.
+    """
+    mark = bundle / f".compiled-{sys.implementation.cache_tag}"
+    if mark.exists():
+        return
+    for source in sorted(bundle.rglob("*.py"), key=lambda path: _OF_WORKERS.isdisjoint(path.parts)):
+        if os.path.exists(importlib.util.cache_from_source(str(source))):
+            continue  # an earlier process was interrupted
+        # A file for another version of Python cannot be compiled here, nor is it imported; a folder that another user
+        # made is read-only.
+        with contextlib.suppress(py_compile.PyCompileError, OSError):
+            py_compile.compile(str(source), doraise=True)
+    with contextlib.suppress(OSError):
+        mark.touch()
 
 
 def _package_files() -> Iterator[tuple[str, bytes]]:

@@ -9,6 +9,7 @@ from its own parser in the same file.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
 
@@ -227,6 +228,8 @@ def Accelerate(  # noqa: N802  a value by its name, as in Retry(3)
     outputs: Outputs = UNSET,
     hang_after: Duration = UNSET,
     gang_timeout: Duration = UNSET,
+    start_timeout: Duration = UNSET,
+    one_world: bool = UNSET,
     **launch_arguments: Any,
 ) -> Launch:
     """Ranks by `accelerate launch`, which takes every argument by its Python name.
@@ -234,7 +237,14 @@ def Accelerate(  # noqa: N802  a value by its name, as in Retry(3)
     `num_processes` is the number of ranks on all machines, as Accelerate has it. Several processes with `cpu=True` are
     several ranks that talk through gloo; the command itself would start one.
     """
-    return LAUNCHER.launch(outputs=outputs, hang_after=hang_after, gang_timeout=gang_timeout, **launch_arguments)
+    return LAUNCHER.launch(
+        outputs=outputs,
+        hang_after=hang_after,
+        gang_timeout=gang_timeout,
+        start_timeout=start_timeout,
+        one_world=one_world,
+        **launch_arguments,
+    )
 
 
 def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:
@@ -286,6 +296,21 @@ def _paradigm(values: Mapping[str, Any], node: Node, cpu: bool) -> dict[str, Any
         return {"cpu": False, "multi_gpu": True}
     # A flag would override the user's own config file.
     return {} if has_paradigm or "config_file" in values else {"multi_gpu": True}
+
+
+def join_on_cpus(state: Any) -> None:
+    """Make `PartialState` heed ACCELERATE_USE_CPU, as `Accelerator` does.
+
+    Without it a rank on a CPU that asks `PartialState()` is told that it is the only one, in a world of one
+    (`PartialState._prepare_backend`, https://github.com/huggingface/accelerate/blob/v1.15.0/src/accelerate/state.py).
+    """
+    original = state.PartialState.__init__
+
+    @functools.wraps(original)
+    def initialise(self: Any, cpu: bool = False, **keywords: Any) -> None:
+        original(self, cpu or state.parse_flag_from_env("ACCELERATE_USE_CPU"), **keywords)
+
+    state.PartialState.__init__ = initialise
 
 
 def newer() -> Mapping[str, Argument]:
@@ -376,6 +401,7 @@ LAUNCHER: Final = Launcher(
     finds_port=True,
     on_cpus="cpu",
     devices="multi_gpu",
+    adaptations={"accelerate.state": join_on_cpus},
     restarts="max_restarts",
     flow=FlowWords(current="accelerate", title="accelerate launch"),
 )

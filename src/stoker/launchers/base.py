@@ -15,7 +15,7 @@ import attrs
 from stoker.core import units
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.findings import Finding
-from stoker.core.launch import OUTPUTS, OWN, Launch, Outputs
+from stoker.core.launch import LIMITS, OUTPUTS, OWN, Launch, Outputs
 from stoker.core.units import UNSET
 from stoker.launchers.arguments import Argument, argument_value, argument_words
 
@@ -232,6 +232,8 @@ class Launcher:
     any launcher."""
     join: Callable[[Mapping[str, str]], None] | None = attrs.field(default=None, repr=False)
     """Called in every rank with its variables before the step, where ranks must find each other first."""
+    adaptations: Mapping[str, Callable[[Any], None]] = attrs.field(factory=dict, repr=False)
+    """By the name of a module: called with it right after a rank has imported it, before user code sees it."""
     checks: tuple[Check, ...] = attrs.field(default=(), repr=False)
     """Its own checks of a launch before anything runs, in addition to those of every launcher."""
     port: str = ""
@@ -265,10 +267,18 @@ class Launcher:
         outputs: Outputs = UNSET,
         hang_after: Duration = UNSET,
         gang_timeout: Duration = UNSET,
+        start_timeout: Duration = UNSET,
+        one_world: bool = UNSET,
         **arguments: Any,
     ) -> Launch:
         """The value for `launch=`: checks all arguments and keeps those that were given."""
-        options = {"outputs": outputs, "hang_after": hang_after, "gang_timeout": gang_timeout}
+        options = {
+            "outputs": outputs,
+            "hang_after": hang_after,
+            "gang_timeout": gang_timeout,
+            "start_timeout": start_timeout,
+            "one_world": one_world,
+        }
         return launch_of(self, options, arguments)
 
     def uses_cpus(self, launch: Launch) -> bool:
@@ -397,8 +407,10 @@ def _parse_option(name: str, value: Any) -> Any:
         return None
     if name in COUNTS:
         return units.count(value, least=1)
-    if name in {"hang_after", "gang_timeout"}:
+    if name in LIMITS:
         return units.positive_duration(value)
+    if name == "one_world":
+        return units.parse_flag(value)
     if name == "outputs":
         if value not in OUTPUTS:
             raise SettingsError(f"{value!r} is not one of {' and '.join(OUTPUTS)}", fix='write "main" or "all"')
@@ -521,7 +533,7 @@ def _tasks_of_node(environment: Mapping[str, str], names: RankVariables) -> int 
     counts: list[int] = []
     for part in filter(None, text.split(",")):
         number, _, times = part.partition("(x")
-        if not number.isdigit() or not (times.rstrip(")") or "1").isdigit():
+        if not number.isdecimal() or not (times.rstrip(")") or "1").isdecimal():
             return None
         counts += [int(number)] * int(times.rstrip(")") or 1)
     return counts[node] if node is not None and node < len(counts) else None
@@ -529,4 +541,4 @@ def _tasks_of_node(environment: Mapping[str, str], names: RankVariables) -> int 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:
     text = environment.get(name, "") if name else ""
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None

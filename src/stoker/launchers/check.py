@@ -112,7 +112,7 @@ def _nodes(launcher: Launcher, layout: Layout) -> Iterator[Finding]:
         if argument.means != "nodes" or value is None:
             continue
         least, _, most = str(value).partition(":")
-        if not (least.isdigit() and (most or least).isdigit()):
+        if not (least.isdecimal() and (most or least).isdecimal()):
             yield _disagree(name, value, layout, "it is neither a number nor a range such as 1:4")
         elif not int(least) <= layout.nodes <= int(most or least):
             yield _disagree(name, value, layout, "resources.nodes says how many nodes the step gets, all at once")

@@ -20,6 +20,8 @@ def Command(  # noqa: N802  a value by its name, as in Retry(3)
     outputs: Outputs = UNSET,
     hang_after: Duration = UNSET,
     gang_timeout: Duration = UNSET,
+    start_timeout: Duration = UNSET,
+    one_world: bool = UNSET,
 ) -> Launch:
     """Ranks by a command of your own: each node runs it with Stoker's worker behind it, as `command + worker`.
 
@@ -33,6 +35,8 @@ def Command(  # noqa: N802  a value by its name, as in Retry(3)
         "outputs": outputs,
         "hang_after": hang_after,
         "gang_timeout": gang_timeout,
+        "start_timeout": start_timeout,
+        "one_world": one_world,
     }
     return launch_of(LAUNCHER, options, {})
 

@@ -88,10 +88,19 @@ def DeepSpeed(  # noqa: N802  a value by its name, as in Retry(3)
     outputs: Outputs = UNSET,
     hang_after: Duration = UNSET,
     gang_timeout: Duration = UNSET,
+    start_timeout: Duration = UNSET,
+    one_world: bool = UNSET,
     **launch_arguments: Any,
 ) -> Launch:
     """Ranks by DeepSpeed's launcher, without ssh; its `num_gpus` counts the ranks of each node."""
-    return LAUNCHER.launch(outputs=outputs, hang_after=hang_after, gang_timeout=gang_timeout, **launch_arguments)
+    return LAUNCHER.launch(
+        outputs=outputs,
+        hang_after=hang_after,
+        gang_timeout=gang_timeout,
+        start_timeout=start_timeout,
+        one_world=one_world,
+        **launch_arguments,
+    )
 
 
 def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:

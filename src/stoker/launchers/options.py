@@ -7,7 +7,7 @@ from typing import Any, Mapping
 import attrs
 
 from stoker.core.errors import SettingsError
-from stoker.core.launch import DEFAULTS, Launch, plain
+from stoker.core.launch import DEFAULTS, LIMITS, Launch, plain
 from stoker.launchers.base import COUNTS, launch_fields
 from stoker.launchers.registry import OWN_COMMAND, launcher_named
 
@@ -34,17 +34,15 @@ def resolve_launch(values: Mapping[str, Any] | None) -> Launch | None:
         return None
     stated = {name: value for name, value in values.items() if value is not None}
     if "launcher" not in stated:
-        if set(stated) <= {"outputs", "hang_after", "gang_timeout"}:
+        if set(stated) <= {"outputs", "one_world", *LIMITS}:
             # A stack's defaults for steps that have a launcher.
             return None
         word = next(iter(sorted({*stated} - {"arguments"})), "") or next(iter(stated["arguments"]), "it")
         raise SettingsError(
             f"launch: {word} is given, but no launcher", fix='give the launcher, such as launch.launcher="torchrun"'
         )
-    # None means no limit for `hang_after` and `gang_timeout`; for other options it removes a weaker layer's value.
-    none_values: dict[str, Any] = {
-        name: None for name in ("hang_after", "gang_timeout") if name in values and values[name] is None
-    }
+    # None means no limit for these; for other options it removes a weaker layer's value.
+    none_values: dict[str, Any] = {name: None for name in LIMITS if name in values and values[name] is None}
     fields = _fields(stated)
     fields["arguments"] = {name: value for name, value in fields.get("arguments", {}).items() if value is not None}
     for name in COUNTS:

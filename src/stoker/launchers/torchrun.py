@@ -76,10 +76,19 @@ def Torchrun(  # noqa: N802  a value by its name, as in Retry(3)
     outputs: Outputs = UNSET,
     hang_after: Duration = UNSET,
     gang_timeout: Duration = UNSET,
+    start_timeout: Duration = UNSET,
+    one_world: bool = UNSET,
     **launch_arguments: Any,
 ) -> Launch:
     """Ranks by `torchrun`; its `nproc_per_node` counts the ranks of each node, `num_processes` all of them."""
-    return LAUNCHER.launch(outputs=outputs, hang_after=hang_after, gang_timeout=gang_timeout, **launch_arguments)
+    return LAUNCHER.launch(
+        outputs=outputs,
+        hang_after=hang_after,
+        gang_timeout=gang_timeout,
+        start_timeout=start_timeout,
+        one_world=one_world,
+        **launch_arguments,
+    )
 
 
 def command(argv: Argv, node: Node, arguments: Mapping[str, Any]) -> NodeCommand:

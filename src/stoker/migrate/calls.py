@@ -11,7 +11,10 @@ from typing import Any, Callable, Final, Mapping, TypeGuard
 import attrs
 import libcst as cst
 
+from stoker.backends.kubernetes.settings import KubernetesPodSettings, KubernetesSettings
+from stoker.backends.refused import refusal
 from stoker.backends.registry import BACKENDS
+from stoker.backends.skypilot.settings import SkypilotSettings
 from stoker.core.settings import COMPONENTS, DockerSettings, ResourceSettings
 from stoker.migrate import zenml
 from stoker.migrate.names import Level
@@ -77,6 +80,24 @@ def check_resources(call: cst.Call, edits: Edits, add_note: AddNote) -> None:
     _check_fields(call, ResourceSettings, {}, add_note)
 
 
+def check_kubernetes(call: cst.Call, edits: Edits, add_note: AddNote) -> None:
+    """Check the fields of Kubernetes' settings, which have ZenML's names too."""
+    del edits
+    _check_fields(call, KubernetesSettings, KubernetesSettings.INSTEAD, add_note)
+
+
+def check_skypilot(call: cst.Call, edits: Edits, add_note: AddNote) -> None:
+    """Check the fields of SkyPilot's settings, which have ZenML's names too."""
+    del edits
+    _check_fields(call, SkypilotSettings, SkypilotSettings.INSTEAD, add_note)
+
+
+def check_pod(call: cst.Call, edits: Edits, add_note: AddNote) -> None:
+    """Check the fields of a pod's settings."""
+    del edits
+    _check_fields(call, KubernetesPodSettings, {}, add_note)
+
+
 def edit_retry(call: cst.Call, edits: Edits, add_note: AddNote) -> None:
     """Translate StepRetryConfig's fields to Retry's, whose wait doubles by default where ZenML's is constant."""
     arguments = {name: arg for arg, name in _keywords(call, add_note)}
@@ -110,6 +131,10 @@ CALLS: Final[Mapping[str, Callable[[cst.Call, Edits, AddNote], None]]] = {
     "DockerSettings": edit_docker_settings,
     "ResourceSettings": check_resources,
     "StepRetryConfig": edit_retry,
+    "KubernetesOrchestratorSettings": check_kubernetes,
+    "KubernetesStepOperatorSettings": check_kubernetes,
+    "KubernetesPodSettings": check_pod,
+    **{name: check_skypilot for name in zenml.TARGETS if name.startswith("Skypilot")},
     "cleanup_gpu_memory": drop_arguments,
 }
 """name in ZenML → the function that translates its calls"""
@@ -192,8 +217,9 @@ def _keywords(call: cst.Call, add_note: AddNote | None = None) -> list[tuple[cst
 
 def _check_fields(call: cst.Call, kind: type, missing: Mapping[str, str], add_note: AddNote) -> None:
     fields = attrs.fields_dict(kind)
+    aliases: Mapping[str, str] = getattr(kind, "ALIASES", {})
     for arg, name in _keywords(call, add_note):
-        if name not in fields:
+        if name not in fields and name not in aliases:
             message = missing.get(name, f"there is no such field; {kind.__name__} has {', '.join(fields)}")
             add_note(arg, "by hand", name, message)
 
@@ -207,6 +233,7 @@ def _check_settings(mapping: cst.Dict, add_note: AddNote) -> None:
         part, _, flavor = key.partition(".")
         if part in COMPONENTS and flavor and flavor not in BACKENDS:
             backends = ", ".join(sorted(BACKENDS.names()))
-            add_note(element, "by hand", key, f"there is no backend '{flavor}' here, but {backends}")
+            message = refusal(flavor) or f"there is no backend '{flavor}' here, but {backends}"
+            add_note(element, "by hand", key, message)
         elif part not in COMPONENTS and key not in OPTIONS:
             add_note(element, "by hand", key, "there is no such setting: docs/guide/settings.md lists them")

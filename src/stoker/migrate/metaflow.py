@@ -37,8 +37,14 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
         "works differently",
         "units, every word of `ResourceSettings`, and devices that are there are leased",
     ),
-    "kubernetes": ("works differently", "read, checked, in the plan; running is refused: no backend yet"),
-    "batch": ("works differently", "as above; `trainium` and `inferentia` are accelerators"),
+    "kubernetes": (
+        "works differently",
+        "runs on the stack's Kubernetes cluster; `KubernetesSettings` has more words; no default of CPU or memory",
+    ),
+    "batch": (
+        "works differently",
+        "runs on the stack's AWS Batch; `trainium` and `inferentia` count devices, of several cores each",
+    ),
     "retry": ("works differently", "waits only where `minutes_between_retries` is given"),
     "catch": (
         "works differently",
@@ -92,7 +98,7 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "airflow_s3_key_sensor": ("not here", "there is no Airflow deployer"),
     "Metaflow": ("works", ""),
     "Flow": ("works", ""),
-    "Run": ("works differently", "a resumed run keeps its id; no `code`"),
+    "Run": ("works differently", "no `code`"),
     "Step": ("works", ""),
     "Task": ("works differently", "`exception` is what `@catch` kept, or the message"),
     "DataArtifact": ("works differently", "`sha` is a SHA-256"),
@@ -124,7 +130,7 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "conda_environment_yml_parser": ("not here", "give a Config a `parser=` that returns the packages"),
     "checkpoint": (
         "works differently",
-        "also `eager`; a resumed run keeps its checkpoints; files are kept as they are; no card of its own",
+        "also `eager`; `resume` takes checkpoints of unfinished tasks along; files are kept as they are; no card",
     ),
     "Checkpoint": (
         "works differently",

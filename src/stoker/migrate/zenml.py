@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Final, Mapping
 
+from stoker.backends.refused import refusal
+from stoker.core.docker import DockerSettings
+
 TARGETS: Final[Mapping[str, tuple[str, str]]] = {
     "step": ("stoker", "step"),
     "pipeline": ("stoker", "pipeline"),
@@ -16,6 +19,16 @@ TARGETS: Final[Mapping[str, tuple[str, str]]] = {
     "ResourceSettings": ("stoker.config", "ResourceSettings"),
     "DockerSettings": ("stoker.config", "DockerSettings"),
     "StepRetryConfig": ("stoker.config", "Retry"),
+    "KubernetesOrchestratorSettings": ("stoker.config", "KubernetesSettings"),
+    "KubernetesStepOperatorSettings": ("stoker.config", "KubernetesSettings"),
+    "KubernetesPodSettings": ("stoker.config", "KubernetesPodSettings"),
+    **{
+        f"Skypilot{cloud}OrchestratorSettings": (
+            "stoker.integrations.skypilot.flavors",
+            f"Skypilot{cloud}OrchestratorSettings",
+        )
+        for cloud in ("AWS", "GCP", "Azure", "Lambda", "Kubernetes")
+    },
     "run_with_accelerate": ("stoker.integrations.huggingface", "run_with_accelerate"),
     "get_logger": ("logging", "getLogger"),
 }
@@ -48,10 +61,6 @@ _SERVING: Final = "pipelines are not served here; call the pipeline, or `stoker 
 _PLATFORM: Final = (
     "what the step needs goes into ResourceSettings(…), its image into DockerSettings(…), and where it runs into a "
     "stack of stoker.toml; `stoker stacks` lists what there is"
-)
-_SKYPILOT: Final = (
-    'write settings={"resources": ResourceSettings(…)}: cpus is cpu_count, memory="16" is memory="16GB", accelerators '
-    "stays as it is, use_spot is spot, disk_size is disk; where it runs goes into a stack of stoker.toml"
 )
 
 MISSING: Final[Mapping[str, str]] = {
@@ -89,9 +98,11 @@ MISSING: Final[Mapping[str, str]] = {
     "BaseMaterializer": "write a serializer: docs/guide/artifacts.md, Your own formats",
     "alerter_failure_hook": "write on_failure= as a function of yours that sends the message",
     "alerter_success_hook": "write on_success= as a function of yours that sends the message",
+    "SagemakerStepOperatorSettings": 'settings={"step_operator.sagemaker": SagemakerSettings(…)} from stoker.config',
+    "SagemakerOrchestratorSettings": 'settings={"orchestrator.sagemaker": SagemakerSettings(…)} from stoker.config; '
+    "each step is a training job",
     "LocalDockerOrchestratorSettings": 'settings={"orchestrator.docker": ContainerSettings(…)} from stoker.config; its '
     "run_args are run_options, and GPUs come from ResourceSettings(gpu_count=…)",
-    **{f"Skypilot{cloud}OrchestratorSettings": _SKYPILOT for cloud in ("AWS", "GCP", "Azure", "Lambda", "Kubernetes")},
 }
 """name without a replacement → what to do instead"""
 
@@ -170,23 +181,7 @@ HOOKS: Final[Mapping[str, str]] = {"on_failure": _HOOK, "on_success": _HOOK}
 RETRY_FIELDS: Final[Mapping[str, str]] = {"max_retries": "times"}
 RETRY_KEPT: Final = frozenset({"max_retries", "delay", "backoff"})
 
-MISSING_FIELDS: Final[Mapping[str, str]] = {
-    "required_integrations": "add the packages that the steps import to requirements",
-    "install_stack_requirements": "remove it: Stoker brings what it needs",
-    "install_deployment_requirements": "remove it: Stoker brings what it needs",
-    "disable_automatic_requirements_detection": "remove it: name requirements or pyproject_path",
-    "pyproject_export_command": "remove it; pyproject_path and required_extras say what to install",
-    "parent_image_build_config": "write build_config",
-    "build_options": 'write build_config={"options": {…}}',
-    "dockerignore": 'write build_config={"dockerignore": "…"}',
-    "allow_including_files_in_images": "remove it: code travels apart from the image",
-    "allow_download_from_code_repository": "remove it: code travels apart from the image",
-    "allow_download_from_artifact_store": "remove it: code travels apart from the image",
-    "copy_files": "remove it: code travels apart from the image",
-    "copy_global_config": "remove it: there is no global configuration in an image",
-    "source_files": "remove it: code travels apart from the image",
-    "required_hub_plugins": "remove it: there is no hub",
-}
+MISSING_FIELDS: Final[Mapping[str, str]] = DockerSettings.INSTEAD
 """field of DockerSettings → what to do about it"""
 
 CLIENT: Final[Mapping[str, str]] = {"get_pipeline_run": "run", "list_pipeline_runs": "runs"}
@@ -206,5 +201,5 @@ def advice(name: str, module: str) -> str:
         return MISSING[name]
     for ending, text in ENDINGS.items():
         if name.endswith(ending):
-            return text
+            return (refusal(name.removesuffix(ending)) if text is _PLATFORM else "") or text
     return next((text for start, text in MODULES.items() if f"{module}.".startswith(f"{start}.")), NOTHING)

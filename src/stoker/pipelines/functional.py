@@ -29,6 +29,7 @@ from stoker.core.errors import GraphError, ParameterError, StokerError, UsageErr
 from stoker.core.graph import Graph, StepSpec
 from stoker.core.request import RunOption
 from stoker.core.settings import Layer
+from stoker.core.values import frozen
 from stoker.pipelines import options as keywords
 from stoker.pipelines import signature as signatures
 from stoker.pipelines.bindings import Binder
@@ -167,6 +168,7 @@ class Pipeline(Generic[P]):
     """
 
     noun = "pipeline"
+    worker_imports = (__name__,)
 
     def __init__(self, function: Callable[P, Any], definition: _PipelineDefinition, on_call: OnCall) -> None:
         self.function = function
@@ -225,9 +227,18 @@ class Pipeline(Generic[P]):
                 raise ParameterError(f"pipeline '{self.name}': {name}: {error.message}", where=where) from None
         return self.signature.complete_with_defaults(values, where)
 
+    def rebind(self, recorded: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Bound arguments of an earlier run, with some that are given anew; what it no longer takes is dropped."""
+        known = self.signature.parameters
+        return self.bind({**{name: value for name, value in recorded.items() if name in known}, **changes})
+
     def run_options(self) -> tuple[RunOption, ...]:
         """A pipeline has the options of every run and no others."""
         return ()
+
+    def complete_options(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options as they are: environment variables give none of a pipeline's."""
+        return options
 
     def apply_options(self, options: Mapping[str, Any]) -> Pipeline[P]:
         """The pipeline as it is: it has no options of its own."""
@@ -403,7 +414,7 @@ class _Definition:
         )
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False)
 class _PipelineDefinition:
     """What `@pipeline` and `.with_options` say of a function."""
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Callable, Final, Generic, Iterator, Mapping, NoReturn, Protocol, TypeVar, overload
 
-import attrs
-
 from stoker.core.errors import GraphError
 from stoker.core.graph import FromStep
+from stoker.core.values import frozen
 from stoker.pipelines.places import caller
 
 R_co = TypeVar("R_co", covariant=True)
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False)
 class Origin:
     """One output of one call in a trace."""
 
@@ -125,7 +124,7 @@ class Future(Generic[R_co]):
         return f"<future of {', '.join(origin.words for origin in self._origins)}>"
 
 
-@attrs.frozen
+@frozen
 class Each:
     """Marks an argument of `.map(…)` that is iterated over, by keyword or by position."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, TypedDict
-
-import attrs
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Literal, Mapping, Sequence, TypedDict
 
 from stoker.core.errors import UsageError, nearest
-from stoker.core.monitoring import AcceleratorPolicy, OnIdle
-from stoker.core.settings import FailureMode, Isolation, Layer
+from stoker.core.monitoring import AcceleratorPolicy, HealthCheck, OnIdle
+from stoker.core.settings import FailureMode, Isolation, Layer, OnHangup
 from stoker.core.units import UNSET
+from stoker.core.values import frozen
 from stoker.settings.options import OPTIONS, layer_of
 
 if TYPE_CHECKING:
@@ -33,13 +32,15 @@ class Options(TypedDict, total=False):
     packages: PackageSettings | Mapping[str, Any] | None
     retry: Retry | Mapping[str, Any] | int | None
     timeout: float | str | timedelta | None
-    cache: bool
+    cache: bool | Literal["strict"]
     cache_key: Any
     cache_expires: float | str | timedelta | None
     isolation: Isolation
     accelerator_policy: AcceleratorPolicy
+    health_check: HealthCheck
     on_idle_gpu: OnIdle
     monitor: Monitor | Mapping[str, Any] | float | str | None
+    track: str | Sequence[str]
     environment: Mapping[str, str] | None
     launch: Launch | Mapping[str, Any] | str | None
     step_operator: str | None
@@ -61,17 +62,20 @@ class CallOptions(StepOptions, total=False):
 
 
 class PipelineOptions(Options, total=False):
-    """Keywords of `@pipeline`. `max_parallel` is how many steps may run at once."""
+    """Keywords of `@pipeline`: `max_parallel` steps may run at once, `on_hangup` says what a lost terminal means, and
+    `require_proof` refuses a run with accelerators that are not proved."""
 
     name: str
     failure_mode: FailureMode
+    on_hangup: OnHangup
     max_parallel: int | None
+    require_proof: bool
     dynamic: bool
     tags: Iterable[str]
     stack: str | None
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False)
 class SplitOptions:
     """The keywords of a decorator, split by what they mean."""
 

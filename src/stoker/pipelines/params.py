@@ -12,6 +12,7 @@ from collections import abc
 from typing import Any, Callable, Final, ForwardRef, Literal, Mapping, TypeVar, Union
 
 from stoker.core.errors import ParameterError, nearest
+from stoker.core.secret import Secret, is_reference
 
 LOOKED_AT: Final = 1000
 """Elements of a container whose types are looked at: a list of a million numbers must not cost a second a call."""
@@ -75,6 +76,8 @@ def parse(text: str, annotation: Any) -> Any:
     """The value that a text on the command line means; `ParameterError` says which type was expected."""
     annotation = bare(annotation)
     origin = typing.get_origin(annotation)
+    if is_reference(text) and allows(annotation, text):
+        return Secret.parse(text)
     if annotation is str:
         return text
     if annotation is Any or annotation is object or isinstance(annotation, TypeVar):
@@ -97,6 +100,8 @@ def parse(text: str, annotation: Any) -> Any:
 
 def from_document(value: Any, annotation: Any) -> Any:
     """The value that one from the command line, JSON, YAML or TOML means: texts inside are parsed, lists converted."""
+    if is_reference(value) and allows(annotation, value):
+        return Secret.parse(value)
     if allows(annotation, value):
         return convert(value, annotation)
     if isinstance(value, str):
@@ -172,7 +177,7 @@ _RULES: Final[Mapping[type, Callable[[Any], bool]]] = {
     int: _is_number("Integral"),
     float: _is_number("Real"),
     complex: _is_number("Complex"),
-    str: lambda value: isinstance(value, str),
+    str: lambda value: isinstance(value, (str, Secret)),
     bytes: lambda value: isinstance(value, (bytes, bytearray)),
     type(None): lambda value: value is None,
 }
@@ -265,7 +270,10 @@ def _parse_class(text: str, kind: type) -> Any:
     if _is_path(kind):
         return convert(text, kind)
     if issubclass(kind, bytes):
-        return text.encode()
+        try:
+            return text.encode("utf-8", "surrogateescape")  # as a command line has bytes that are no UTF-8
+        except UnicodeEncodeError:
+            raise _type_error(text, kind) from None
     # datetime, date and time, and whatever else is written that way; then numbers.
     make: Any = getattr(kind, "fromisoformat", None) or (kind if kind in _FROM_TEXT else None)
     if make is None and kind.__name__ in ("Decimal", "Fraction", "UUID"):
@@ -301,7 +309,7 @@ def _json(text: str, otherwise: Any) -> Any:
 
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return otherwise
 
 
@@ -474,6 +482,8 @@ def is_iterable(annotation: Any) -> bool:
 
 def incompatible(produced: Any, consumed: Any) -> bool:
     """Whether no value of one type can be a value of the other; in doubt, no."""
+    if produced is consumed:  # as between most steps of a chain
+        return False
     return not any(_may_meet(here, there) for here in kinds(produced) for there in kinds(consumed))
 
 
@@ -489,10 +499,10 @@ def kinds(annotation: Any) -> list[type | None]:
         return [type(arg) for arg in args]
     if typing.is_typeddict(annotation):
         return [dict]
-    found = origin if origin is not None else annotation
-    if not isinstance(found, type) or found in (object, ANYTHING) or getattr(found, "_is_protocol", False):
+    kind = origin if origin is not None else annotation
+    if not isinstance(kind, type) or kind in (object, ANYTHING) or getattr(kind, "_is_protocol", False):
         return [None]
-    return [found]
+    return [kind]
 
 
 def _may_meet(produced: type | None, consumed: type | None) -> bool:

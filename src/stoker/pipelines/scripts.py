@@ -1,16 +1,19 @@
 """How a script ends: `python train.py` ends as `stoker run train.py` does.
 
-An error of Stoker's that nothing catches is a message and an exit code, not a traceback.
+An error of Stoker's that nothing catches is a message and an exit code, not a traceback, and so is Ctrl-C in a call of
+Stoker's.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 from types import TracebackType
 
-from stoker.core.errors import StokerError
+from stoker.core.errors import EXIT_INTERRUPTED, StokerError
+from stoker.core.printable import printable
 
 _exit_code = 0
 
@@ -24,16 +27,34 @@ def watch_script() -> None:
 
 def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     global _exit_code
+    if (
+        isinstance(error, KeyboardInterrupt)
+        and _passes_through_stoker(trace)
+        and not os.environ.get("STOKER_TRACEBACK")
+    ):
+        sys.stderr.write("interrupted\n")
+        _exit_code = EXIT_INTERRUPTED
+        return
     if not isinstance(error, StokerError) or os.environ.get("STOKER_TRACEBACK"):
         sys.__excepthook__(kind, error, trace)
     else:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(printable(f"error: {error}\n"))
     _exit_code = error.exit_code if isinstance(error, StokerError) else 1
+
+
+def _passes_through_stoker(trace: TracebackType | None) -> bool:
+    package = __name__.partition(".")[0]
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] == package:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _leave() -> None:
     """Python always exits with 1 after an uncaught error; called after nearly all else that is called at exit."""
     if _exit_code:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # its reader is gone, or it was closed
+                stream.flush()
         os._exit(_exit_code)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import typing
 from typing import Any, Callable, Final, Mapping, Sequence
 
-import attrs
-
 from stoker.core.errors import GraphError, ParameterError, UsageError, nearest
 from stoker.core.graph import StepInput, StepOutput
 from stoker.core.units import UNSET
+from stoker.core.values import frozen
 from stoker.pipelines.params import convert, is_unknown, resolve, text_of
 
 OUTPUT: Final = "output"
@@ -19,7 +18,7 @@ _COROUTINE: Final = 0x80
 """inspect.CO_GENERATOR, CO_ASYNC_GENERATOR, CO_COROUTINE."""
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False)
 class FunctionParameter:
     """One parameter of a step's or a pipeline's function."""
 
@@ -37,7 +36,7 @@ class FunctionParameter:
         return self.default is UNSET
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False)
 class FunctionSignature:
     """A function's parameters and outputs."""
 

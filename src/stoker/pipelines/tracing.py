@@ -18,6 +18,7 @@ import attrs
 from stoker.core.errors import GraphError, ParameterError, UsageError
 from stoker.core.graph import GraphNode, StepSpec
 from stoker.core.settings import Layer
+from stoker.core.values import frozen
 from stoker.pipelines.bindings import Binder
 from stoker.pipelines.handles import Each, Future, Handles, Origin, StepHandle, origins_of
 from stoker.pipelines.places import caller
@@ -42,7 +43,7 @@ class BodySession(Protocol):
         """Wait for a step that has no outputs; raises if it failed."""
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False)
 class Call:
     """A step as it is called: its definition, and the options of `with_options`."""
 
@@ -58,7 +59,7 @@ class Call:
     """Functions of this call, by "on_success" and "on_failure"."""
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False)
 class _Scope:
     """What a nested pipeline's steps have in common, all nestings around it included."""
 

@@ -1,34 +1,41 @@
 """The digest of a function's code and of all code of the user's own that it reaches: part of its results' cache key.
 
-The user's own code is neither the standard library nor installed nor Stoker: the functions, classes, values and modules
-that the code names. Of other packages the name and the version count. The digest is the same in every process, and the
-same whether a file is run as a script or imported as a module, since a module goes by the name of its file.
-
-Code counts by its bytecode, values by their pickle with tokens for functions and classes, modules without importing
-them.
+What is reached forms a graph: functions, classes and modules are its nodes, names are its edges, values hang on them.
+The digest is that of the graph as it is seen from the function, whatever its nodes are called: a step or a file may be
+renamed, and a file may run as a script. Code counts by its bytecode, values by their pickle with references to nodes in
+place of functions and classes, modules without importing them. Of other packages the names count here, and
+`FunctionCode.packages` lists them: their versions are the environment's part of a cache key.
 """
 
 from __future__ import annotations
 
-import bisect
-import dis
+import builtins
+import enum
 import functools
 import hashlib
+import inspect
 import logging
 import os
 import pickle
+import re
 import sys
 import types
+import typing
+import weakref
 from collections import deque
-from importlib.machinery import ModuleSpec
+from contextvars import ContextVar
 from types import CodeType, ModuleType
-from typing import Any, Callable, Final, Iterable, Mapping
+from typing import Any, Callable, Final, Iterable, Literal, Mapping, Sequence, Union
 
 import attrs
 
-import stoker.core
+from stoker.core.usercode import is_own_package, is_user_class, is_user_file, is_user_module
+from stoker.core.values import frozen
+from stoker.plan.codereading import CodeReading, LookupSite, NamePath, read_code
+from stoker.plan.installed import module_spec, package_root
+from stoker.store.serializers.references import tensor_reduction
 
-FORMAT: Final = b"stoker-code-1"
+FORMAT: Final = b"stoker-code-2"
 """Version of the digests' computation."""
 _MODULE_ATTRIBUTES: Final = frozenset(
     {
@@ -41,227 +48,648 @@ _MODULE_ATTRIBUTES: Final = frozenset(
         "__builtins__",
         "__path__",
         "__cached__",
+        "__dict__",
     }
 )
 """Attributes that Python sets on a module; they say where it is, not what it does."""
+_CLASS_ATTRIBUTES: Final = frozenset(
+    {
+        "__module__",
+        "__qualname__",
+        "__doc__",
+        "__dict__",
+        "__weakref__",
+        "__slotnames__",
+        "__annotations__",
+        "__annotate__",
+        "__annotate_func__",
+        "__annotations_cache__",
+        "__firstlineno__",
+        "__static_attributes__",
+        "__parameters__",
+        "__orig_bases__",
+        "__abstractmethods__",
+        "__signature__",
+        "__subclasshook__",
+        "__protocol_attrs__",
+        "__non_callable_proto_members__",
+        "__dataclass_fields__",
+        "__dataclass_params__",
+        "__attrs_attrs__",
+        "__attrs_props__",
+        "__attrs_own_setattr__",
+    }
+)
+"""Attributes that Python, dataclasses and attrs set on a class, derived from what counts by itself."""
 _PARTIALS: Final = (functools.partial, functools.partialmethod, functools.cached_property)
-_FIELD_TABLES: Final = ("__dataclass_fields__", "__attrs_attrs__", "__pydantic_fields__")
+_FIELD_TABLES: Final = ("__dataclass_fields__", "__attrs_attrs__", "__pydantic_fields__", "model_fields")
 """Class attributes in which libraries keep the fields of a class with their defaults."""
-_SKIPPED: Final = frozenset({"NOP", "CACHE", "RESUME", "EXTENDED_ARG", "PRECALL", "NOT_TAKEN"})
-_IGNORED_STORES: Final = frozenset({"__doc__", "__firstlineno__"})
-_LOOKUPS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
-_JUMPS: Final = frozenset({*dis.hasjrel, *dis.hasjabs})
-_CONSTANTS: Final = frozenset(dis.hasconst)
-_NAMED: Final = frozenset({*dis.hasname, *dis.haslocal, *dis.hasfree})
+_FIELD_ATTRIBUTES: Final = ("default", "default_factory", "validator", "converter", "on_setattr", "metadata")
 _SIMPLE: Final = frozenset({type(None), bool, int, float, complex, str, bytes, type(...), range, type(NotImplemented)})
-_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
-_STANDARD_LIBRARY: Final = os.path.join(os.path.dirname(os.path.abspath(os.__file__)), "")
-_STOKER: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(stoker.core.__file__))), "")
+_CONTAINERS: Final = frozenset({list, tuple, set, frozenset, dict, types.MappingProxyType})
+_CACHED_FUNCTION: Final = type(functools.lru_cache(lambda: None))
+_REFERENCES: Final = (
+    type,
+    types.FunctionType,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    _CACHED_FUNCTION,
+    set,
+    frozenset,
+    logging.Logger,
+    ContextVar,
+)
+"""Types of what a pickle has references to, or canonical forms of, in its place."""
+_STATE_DEPTH: Final = 3
+"""Levels of attributes that are read of an object that cannot be pickled."""
+_ABSENT: Final = object()
 
-Tokenize = Callable[[Any], bytes]
+PartKind = Literal["function", "class", "module", "value"]
+Piece = Union[bytes, "_Node"]
+Pieces = Sequence[Piece]
 
 
-def code_digest(function: Callable[..., Any]) -> str:
-    """The hexadecimal SHA-256 of a function's code and of what it reaches."""
+@frozen(kw_only=True)
+class CodePart:
+    """One part of the code that a function reaches; two readings' parts show which code differs."""
+
+    label: str
+    """Its name, independent of the folder of its file: `helpers.scale`, `train.fit → LR`, `import helpers`. Two
+    parts of one name are numbered: `helpers.make.<locals>.inner#2`."""
+    digest: str
+    """Sixteen hexadecimal characters that change with the part."""
+    kind: PartKind
+    """`value` is a global's value; `module` is a module of which all code counts."""
+    file: str
+    """The source file's path; empty for values, and for code that is in no file."""
+    first_line: int
+    """The first line of the source, decorators included; 0 without a file, and for a module."""
+    last_line: int
+    """The last line of the source; 0 without a file, and for a module."""
+
+
+@frozen(kw_only=True)
+class UnresolvedLookup:
+    """A place in the user's own code that finds code by a name which is known only when it runs."""
+
+    file: str
+    line: int
+    expression: str
+    """The line of source."""
+
+
+class FunctionCode:
+    """The code of a function, or of several objects, and all code of the user's own that they reach."""
+
+    def __init__(
+        self, digest: str, nodes: Sequence[_Node], packages: Iterable[str], sites: Iterable[LookupSite]
+    ) -> None:
+        self.digest = digest
+        """The hexadecimal SHA-256; the versions of packages are no part of it."""
+        self.packages: tuple[str, ...] = tuple(sorted({package_root(name) for name in packages} - {""}))
+        """The packages that the code names, and extension modules of the user's own; `installed.identity` of each is
+        part of the environment."""
+        self._nodes = nodes
+        self._sites = sites
+
+    @functools.cached_property
+    def values(self) -> Mapping[str, Any]:
+        """The object of each part, by its label; a module's is its code."""
+        values = {f"{node.label} → {name}": value for node in self._nodes for name, value in node.objects.items()}
+        return {**values, **{node.label: node.value for node in self._nodes}}
+
+    @functools.cached_property
+    def lookups(self) -> tuple[UnresolvedLookup, ...]:
+        """Where the code looks up code by name, so that the digest cannot know which."""
+        sites = {(site.code.co_filename, site.line): site for site in self._sites}
+        return tuple(
+            UnresolvedLookup(file=file, line=line, expression=site.text) for (file, line), site in sorted(sites.items())
+        )
+
+    @functools.cached_property
+    def parts(self) -> tuple[CodePart, ...]:
+        """The function itself, then what it reaches, sorted by label; source lines are looked up on first use."""
+        parts = [part for node in self._nodes for part in node.parts()]
+        first, rest = parts[:1], sorted(parts[1:], key=lambda part: (part.label, part.digest))
+        numbers: dict[str, int] = {}
+        unique = []
+        for part in (*first, *rest):
+            number = numbers[part.label] = numbers.get(part.label, 0) + 1
+            unique.append(part if number == 1 else attrs.evolve(part, label=f"{part.label}#{number}"))
+        return tuple(unique)
+
+
+def read_function_code(function: Callable[..., Any]) -> FunctionCode:
+    """Read a function's code and what it reaches."""
+    return read_code_of({"": function})
+
+
+def read_code_of(roots: Mapping[str, Any]) -> FunctionCode:
+    """Read the code of several objects and what they reach, as one; their names count, their order does not."""
     walk = _Walk()
+    content: list[Piece] = []
+    for name in sorted(roots):
+        content.append(_pack("root", name))
+        content.extend(walk.pieces(roots[name]))
+    return _finished(walk, content)
+
+
+def _finished(walk: _Walk, content: Sequence[Piece]) -> FunctionCode:
+    root = _Node("", None, "value")
+    root.content.extend(content)
+    walk.finish(root)
+    order = [root]
+    root.number = 0
     hasher = hashlib.sha256(FORMAT)
-    hasher.update(walk.token(function))
-    for label, token in walk.finish():
-        hasher.update(label.encode("utf-8", "surrogatepass") + b"\0" + token)
-    return hasher.hexdigest()
+    for node in order:  # grows while it is iterated over
+        for piece in node.pieces():
+            if isinstance(piece, bytes):
+                hasher.update(piece)
+                continue
+            if piece.number is None:
+                piece.number = len(order)
+                order.append(piece)
+            hasher.update(b"#%d;" % piece.number)
+        hasher.update(b"|")
+    return FunctionCode(hasher.hexdigest(), order[1:], walk.packages, walk.sites)
 
 
-def code_parts(function: Callable[..., Any]) -> list[tuple[str, str]]:
-    """(label, digest) of each part that a function reaches, sorted; two such lists show why a cache key differs."""
+def read_module_code(name: str) -> FunctionCode | None:
+    """Read all code of a module of the user's own, without importing it; None for any other module."""
     walk = _Walk()
-    function_digest = walk.token(function)
-    parts = [(_label(function), function_digest), *walk.finish()]
-    return [(label, hashlib.sha256(token).hexdigest()[:16]) for label, token in parts]
+    node = walk.imported_module(name)
+    return None if node is None else _finished(walk, [node])
+
+
+class _Edges(dict[str, "Pieces"]):
+    """What the names of a node stand for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.objects: dict[str, Any] = {}
+        """The objects that the names stand for, of globals and attributes of modules."""
+
+
+class _Node:
+    """A function, a class or a module of the user's own, with what its code says and the names that it uses."""
+
+    __slots__ = ("content", "edges", "kind", "label", "number", "objects", "value")
+
+    def __init__(self, label: str, value: Any, kind: PartKind) -> None:
+        self.label = label
+        self.value = value
+        """The object, kept alive so that its id stays unique; a module's code."""
+        self.kind = kind
+        self.content: list[Piece] = []
+        self.edges: list[tuple[str, Pieces]] = []
+        self.objects: Mapping[str, Any] = {}
+        self.number: int | None = None
+        """Its place in the order in which the digest comes to it, which is the same in every process."""
+
+    def pieces(self) -> Iterable[Piece]:
+        """What the digest is computed from."""
+        yield from self.content
+        for name, pieces in self.edges:
+            yield _pack("edge", name)
+            yield from pieces
+
+    def parts(self) -> Iterable[CodePart]:
+        """The node as a part, without its names' values, and each of these as a part of its own."""
+        own: list[Piece] = list(self.content)
+        values = []
+        for name, pieces in self.edges:
+            if len(pieces) == 1 and isinstance(pieces[0], _Node):
+                own += [_pack("edge", name), *pieces]
+            else:
+                values.append(self._part(f"{self.label} → {name}", pieces, "value", "", (0, 0)))
+        file, lines = _source_lines(self.value, self.kind)
+        yield self._part(self.label, own, self.kind, file, lines)
+        yield from values
+
+    def _part(self, label: str, pieces: Pieces, kind: PartKind, file: str, lines: tuple[int, int]) -> CodePart:
+        hasher = hashlib.sha256()
+        for piece in pieces:
+            hasher.update(piece if isinstance(piece, bytes) else _pack("node", piece.label))
+        digest = hasher.hexdigest()[:16]
+        return CodePart(label=label, digest=digest, kind=kind, file=file, first_line=lines[0], last_line=lines[1])
 
 
 class _Walk:
-    """Follows an object to everything that it reaches.
-
-    A token is the digest of one object. Globals are followed from a queue, so that recursion ends.
-    """
+    """Follows objects to everything that they reach; nodes are filled from a queue, so that recursion ends."""
 
     def __init__(self) -> None:
-        self._tokens: dict[int, tuple[Any, bytes]] = {}
-        self._in_progress: set[int] = set()
-        self._queue: deque[tuple[str, _CodeReading, dict[str, Any]]] = deque()
-        self._queued: set[tuple[int, int]] = set()
-        self._opened: set[tuple[int, int]] = set()
-        self._modules: set[str] = set()
-        self._reached: set[tuple[str, bytes]] = set()
+        self.packages: set[str] = set()
+        self.sites: list[LookupSite] = []
+        self._nodes: dict[int, _Node] = {}
+        self._modules: dict[str, _Node | None] = {}
+        self._queue: deque[tuple[_Node, Callable[[_Node], None]]] = deque()
+        self._in_progress: dict[int, int] = {}
+        self._values: dict[int, tuple[Any, Pieces]] = {}
+        self._homes: dict[str, ModuleType] = {}
+        self._kinds_checked: set[int] = set()
 
-    def finish(self) -> list[tuple[str, bytes]]:
-        """Follow the queue to its end; returns (label, token) of everything that was reached, sorted."""
+    def finish(self, root: _Node) -> None:
+        """Fill all nodes; what the user's modules changed in packages becomes part of the root."""
+        self._empty_queue()
+        patches: dict[str, Pieces] = {}
+        for path, value in _patches(self._homes.values()):
+            if callable(value) and not _is_own_callable(value):
+                continue  # an attribute that the code can change, and did not
+            patches[".".join(path)] = self.pieces(value)
+        root.edges = sorted((f"changed {path}", pieces) for path, pieces in patches.items())
+        self._empty_queue()
+
+    def _empty_queue(self) -> None:
         while self._queue:
-            label, reading, names = self._queue.popleft()
-            for name in sorted(reading.globals & names.keys() - _MODULE_ATTRIBUTES):
-                self._follow_global(f"{label} → {name}", names[name], reading.names)
-            for level, module, imported in reading.imports:
-                self._follow_import(level, module, imported, names)
-        return sorted(self._reached)
+            node, fill = self._queue.popleft()
+            fill(node)
 
-    def token(self, value: Any) -> bytes:
-        """The token of an object; functions and classes of the user's own are queued."""
+    def pieces(self, value: Any) -> Pieces:
+        """What stands for an object: a node, or bytes with the nodes that they refer to."""
         value = _unwrap(value)
-        cached = self._tokens.get(id(value))
+        kind = type(value)
+        if kind in _SIMPLE:
+            return (_pack(kind.__name__, repr(value)),)
+        if kind is types.FunctionType and _is_user_function(value):
+            return (self._node(_label(value), value, "function", self._fill_function),)
+        if isinstance(value, type) and (is_user_class(value) or _is_made_dataclass(value)):
+            return (self._node(_label(value), value, "class", self._fill_class),)
+        cached = self._values.get(id(value))
         if cached is not None:
             return cached[1]
-        if id(value) in self._in_progress:
-            return b"again:" + _label(value).encode()
-        self._in_progress.add(id(value))
+        depth = self._in_progress.get(id(value))
+        if depth is not None:
+            return (_pack("again", str(len(self._in_progress) - depth)),)
+        self._in_progress[id(value)] = len(self._in_progress)
         try:
-            token = self._object_token(value)
+            pieces = _joined(self._other_pieces(value, kind))
         finally:
-            self._in_progress.discard(id(value))
-        self._tokens[id(value)] = (value, token)  # the value is kept alive, so that its id stays unique
-        return token
+            del self._in_progress[id(value)]
+        self._values[id(value)] = (value, pieces)  # the value is kept alive, so that its id stays unique
+        return pieces
 
-    def _follow_global(self, label: str, value: Any, names: frozenset[str]) -> None:
-        """Follow a global, and in a module of the user's own every attribute that the code names."""
-        self._reached.add((label, self.token(value)))
-        opened = (id(value), id(names))
-        if not isinstance(value, types.ModuleType) or opened in self._opened or not _is_user_module(value):
+    def _node(self, label: str, value: Any, kind: PartKind, fill: Callable[[_Node], None]) -> _Node:
+        node = self._nodes.get(id(value))
+        if node is None:
+            node = self._nodes[id(value)] = _Node(label, value, kind)
+            self._queue.append((node, fill))
+        return node
+
+    def _add_home(self, name: str | None) -> None:
+        module = sys.modules.get(name or "")
+        if module is not None and name is not None and name not in self._homes:
+            self._homes[name] = module
+
+    # Functions
+
+    def _fill_function(self, node: _Node) -> None:
+        function: types.FunctionType = node.value
+        scope = function.__globals__
+        reading = read_code(function.__code__)
+        self._add_home(scope.get("__name__"))
+        node.content += [_pack("function"), reading.digest]
+        for part in (function.__defaults__ or (), function.__kwdefaults__ or {}):
+            node.content += self.pieces(part)
+        for name, value in sorted(_closure(function), key=lambda item: item[0]):
+            node.content.append(_pack("cell", name))
+            node.content += self.pieces(value)
+        attributes = {name: value for name, value in vars(function).items() if not name.startswith("__stoker")}
+        if attributes:
+            node.content += self.pieces(attributes)
+        edges = _Edges()
+        self._follow_reading(reading, scope, edges)
+        for kind in _annotation_classes(function.__annotations__, scope):
+            edges[f"annotation {kind.__qualname__}"] = self.pieces(kind)
+        node.edges, node.objects = sorted(edges.items(), key=lambda edge: edge[0]), edges.objects
+
+    def _follow_reading(self, reading: CodeReading, scope: dict[str, Any], edges: _Edges) -> None:
+        for path in reading.paths:
+            self._follow_path(path, scope, edges)
+        package = scope.get("__package__") or ""
+        for imported in reading.imports:
+            self._follow_import(*imported, package, edges)
+        if reading.whole_module:
+            self._follow_own_module(scope, edges)
+        # A function of the user's own may be called eval or import_module.
+        self.sites += [site for site in reading.lookups if not _is_own_callable(scope.get(site.name.partition(".")[0]))]
+
+    def _follow_path(self, path: NamePath, scope: dict[str, Any], edges: _Edges) -> None:
+        """Follow a name of the module and the attributes that are read from it, as far as they are modules."""
+        name = path[0]
+        if name in _MODULE_ATTRIBUTES:
             return
-        self._opened.add(opened)
-        contents = vars(value)
-        for name in sorted(names & contents.keys() - _MODULE_ATTRIBUTES):
-            self._follow_global(f"{label}.{name}", contents[name], names)
+        if name not in scope:
+            replaced = vars(builtins).get(name)
+            if _is_own_callable(replaced):
+                edges[name] = self.pieces(replaced)
+            return
+        value = scope[name]
+        if not isinstance(value, ModuleType):
+            if name not in edges:
+                edges[name], edges.objects[name] = self.pieces(value), value
+                self._check_kind(value, name, edges)
+            return
+        label = name
+        for attribute in path[1:]:
+            own = is_user_module(value)
+            edges[label] = (_pack("module", "" if own else value.__name__),)
+            if not own:
+                self._add_package(value.__name__)
+            contents = vars(value)
+            if attribute in _MODULE_ATTRIBUTES:
+                if attribute == "__dict__" and own:
+                    edges[f"{label}.*"] = self._whole_module(value)
+                return
+            following = contents.get(attribute, _ABSENT)
+            label = f"{label}.{attribute}"
+            if following is _ABSENT:
+                self._follow_absent(value, attribute, label, edges)
+                return
+            value = following
+            if not isinstance(value, ModuleType):
+                # What a package keeps in its own attributes counts by the package's version, unless it was replaced.
+                if own or _is_own_callable(value):
+                    edges[label], edges.objects[label] = self.pieces(value), value
+                self._check_kind(value, label, edges)
+                return
+        edges[label] = self.pieces(value)
 
-    def _follow_import(self, level: int, module: str, taken: Iterable[str], names: dict[str, Any]) -> None:
+    def _follow_absent(self, module: ModuleType, attribute: str, label: str, edges: _Edges) -> None:
+        """Follow an attribute that a module's `__getattr__` makes, or a submodule that is not imported yet."""
+        if not is_user_module(module):
+            return
+        maker = vars(module).get("__getattr__")
+        if maker is not None:
+            edges[f"{label} by __getattr__"] = self.pieces(maker)
+        inner = self.imported_module(f"{module.__name__}.{attribute}")
+        if inner is not None:
+            edges[label] = (inner,)
+
+    def _check_kind(self, value: Any, label: str, edges: _Edges) -> None:
+        """Follow methods that the user put into another package's class."""
+        if isinstance(value, type) and not is_user_class(value) and id(value) not in self._kinds_checked:
+            self._kinds_checked.add(id(value))
+            members = ((base, *item) for base in value.__mro__ for item in vars(base).items())
+            for base, name, member in members:
+                if (
+                    isinstance(member, types.FunctionType)
+                    and is_user_file(member.__code__.co_filename)
+                    and _is_own_callable(member)
+                    and base.__module__ != member.__module__
+                ):
+                    edges[f"{label}.{name}"] = self.pieces(member)
+
+    # Modules
+
+    def _whole_module(self, module: ModuleType) -> Pieces:
+        """A module of the user's own all of whose code counts, because it is used as a value."""
+        node = self.imported_module(module.__name__, module)
+        if node is not None:
+            return (node,)
+        file = getattr(module, "__file__", None)
+        if file and is_user_file(file):  # an extension module
+            self.packages.add(module.__name__)
+            return (_pack("module", _module_label(module)),)
+        if not file and not hasattr(module, "__path__"):  # made by hand, or typed into a notebook
+            own = {name: item for name, item in vars(module).items() if _is_own_callable(item)}
+            return [piece for name in sorted(own) for piece in (_pack("name", name), *self.pieces(own[name]))]
+        return (_pack("module", _module_label(module)),)
+
+    def _follow_own_module(self, scope: dict[str, Any], edges: _Edges) -> None:
+        module = sys.modules.get(scope.get("__name__") or "")
+        if module is not None and vars(module) is scope:
+            edges["globals()"] = self._whole_module(module)
+        else:
+            own = {name: item for name, item in scope.items() if _is_own_callable(item)}
+            edges.update({name: self.pieces(item) for name, item in own.items()})
+
+    def _follow_import(self, level: int, module: str, names: Iterable[str], package: str, edges: _Edges) -> None:
         """Follow an import inside a function: a module of the user's own counts as a whole, loaded or not."""
-        package = names.get("__package__") or ""
         if level:
             parts = package.split(".")
             base = ".".join(parts[: len(parts) - level + 1])
             module = f"{base}.{module}" if module and base else module or base
-        for name in (module, *(f"{module}.{item}" for item in taken)):
-            if name in self._modules:
-                continue
-            self._modules.add(name)
-            code = _module_code(name)
-            if code is not None:
-                reading = _read_code(code)
-                self._reached.add((f"import {name}", reading.digest))
-                inner = {"__package__": name if _is_package(name) else name.rpartition(".")[0]}
-                for nested in reading.imports:
-                    self._follow_import(*nested, inner)
+        parts = module.split(".")
+        parents = [".".join(parts[:count]) for count in range(1, len(parts))]
+        for name in (*parents, module, *(f"{module}.{item}" for item in names)):
+            node = self.imported_module(name)
+            if node is not None:
+                edges[f"import {name}"] = (node,)
 
-    def _object_token(self, value: Any) -> bytes:
+    def imported_module(self, name: str, module: ModuleType | None = None) -> _Node | None:
+        """The node of a module of the user's own as a whole; None for any other, which is noted as a package."""
+        if name in self._modules:
+            return self._modules[name]
+        code = _module_code(name, module)
+        if code is None:
+            self._modules[name] = None
+            self._add_package(name)
+            return None
+        node = self._modules[name] = _Node(f"import {_imported_label(name, module)}", code, "module")
+        self._queue.append((node, functools.partial(self._fill_module, package=_package_of(name, module))))
+        return node
+
+    def _fill_module(self, node: _Node, package: str) -> None:
+        reading = read_code(node.value)
+        node.content += [_pack("module"), reading.digest]
+        edges = _Edges()
+        for imported in reading.imports:
+            self._follow_import(*imported, package, edges)
+        node.edges, node.objects = sorted(edges.items(), key=lambda edge: edge[0]), edges.objects
+        self.sites += reading.lookups
+
+    def _add_package(self, name: str) -> None:
+        if not is_own_package(name):
+            self.packages.add(name)
+
+    # Classes
+
+    def _fill_class(self, node: _Node) -> None:
+        kind: type = node.value
+        self._add_home(kind.__module__)
+        content = node.content
+        content.append(_pack("class", kind.__qualname__))
+        for base in kind.__bases__:
+            content += self.pieces(base)
+        if type(kind) is not type:
+            content += self.pieces(type(kind))
+        members: Mapping[str, Any] | None = kind.__members__ if isinstance(kind, enum.EnumMeta) else None
+        for name, value in sorted(vars(kind).items()):
+            if name in _CLASS_ATTRIBUTES or name.startswith(("_abc_", "__pydantic_", "_pydantic_")):
+                continue
+            if members is not None and name.startswith("_") and not callable(value):
+                continue
+            if isinstance(value, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+                content.append(_pack("slot", name))
+                continue
+            content.append(_pack("member", name))
+            content += self.pieces(members[name].value if members is not None and name in members else value)
+        has_fields = False
+        for table in _FIELD_TABLES:
+            fields = vars(kind).get(table)
+            if fields and not isinstance(fields, (property, classmethod)):
+                has_fields = True
+                content += self._field_pieces(fields)
+        if has_fields or type(kind) is not type or hasattr(kind, "_fields"):
+            # Libraries read what such a class's annotations say.
+            for name, annotation in _annotations(kind).items():
+                content.append(_pack("annotation", name))
+                content += self.pieces(annotation)
+
+    def _field_pieces(self, fields: Any) -> list[Piece]:
+        """What a dataclass's, attrs class's or pydantic model's fields say."""
+        rows = fields.items() if isinstance(fields, dict) else [(field.name, field) for field in fields]
+        pieces: list[Piece] = []
+        for name, field in rows:
+            pieces.append(_pack("field", name))
+            for attribute in _FIELD_ATTRIBUTES:
+                value = getattr(field, attribute, None)
+                if attribute == "metadata" and not value:
+                    continue
+                # A library's own mark for "none" has no value of interest.
+                is_mark = type(value).__name__.upper().startswith(("_MISSING", "MISSING", "_NOTHING"))
+                if value is not None and not is_mark:
+                    pieces += [_pack(attribute), *self.pieces(value)]
+        return pieces
+
+    # Everything else
+
+    def _other_pieces(self, value: Any, kind: type) -> Iterable[Piece]:
+        if kind in _CONTAINERS:
+            return self._container_pieces(value, kind)
         if isinstance(value, types.FunctionType):
-            return self._function_token(value)
+            return self._external_function(value)
         if isinstance(value, type):
-            return self._class_token(value)
-        if isinstance(value, types.ModuleType):
-            return _token(
-                "module", _module_label(value), "" if _is_user_module(value) else _package_version(value.__name__)
-            )
+            return (self._external(value),)
+        if isinstance(value, ModuleType):
+            if is_user_module(value):
+                return self._whole_module(value)
+            self._add_package(value.__name__)
+            return (_pack("module", value.__name__),)
         if isinstance(value, types.MethodType):
-            return _token("method", self.token(value.__func__), self.token(value.__self__))
+            return [_pack("method"), *self.pieces(value.__func__), *self.pieces(value.__self__)]
         if isinstance(value, (staticmethod, classmethod)):
-            return _token(type(value).__name__, self.token(value.__func__))
+            return [_pack(kind.__name__), *self.pieces(value.__func__)]
         if isinstance(value, property):
-            return _token("property", *(self.token(part) for part in (value.fget, value.fset, value.fdel)))
-        wrapped = _attribute(value, "__wrapped__")
-        if wrapped is not None and callable(value):
-            return _token("wrapper", _external(type(value)), self.token(wrapped))
+            functions = (value.fget, value.fset, value.fdel)
+            return [_pack("property"), *(piece for part in functions for piece in self.pieces(part))]
         if isinstance(value, _PARTIALS):
             rest = (getattr(value, "args", ()), getattr(value, "keywords", {}))
-            return _token(type(value).__name__, self.token(value.func), *(self.token(part) for part in rest))
+            return [_pack(kind.__name__), *(piece for part in (value.func, *rest) for piece in self.pieces(part))]
         if isinstance(value, types.BuiltinFunctionType):
-            return _external(value)
-        return _value_token(value, self.token)
+            return self._builtin_pieces(value)
+        return self._object_pieces(value, kind)
 
-    def _function_token(self, function: types.FunctionType) -> bytes:
-        cells = zip(function.__code__.co_freevars, function.__closure__ or ())
-        closure = [(name, cell.cell_contents) for name, cell in cells if not _is_empty(cell)]
-        wrapped = function.__dict__.get("__wrapped__")
-        if not _is_user_function(function):
-            # A package's decorator around the user's functions; functools.singledispatch keeps them in a dict.
-            wrapped_items = [
-                found for _, found in closure if isinstance(found, (types.FunctionType, dict, list, tuple))
-            ]
-            # Wrappers copy the name and the module of what they wrap; their code and globals are their own.
-            module = str(function.__globals__.get("__name__", ""))
-            name = _token("external", module.partition(".")[0], function.__code__.co_name, _package_version(module))
-            return _token(name, *map(self.token, wrapped_items), *([self.token(wrapped)] if wrapped else []))
-        reading = _read_code(function.__code__)
-        queued = (id(function.__code__), id(function.__globals__))
-        if queued not in self._queued:
-            self._queued.add(queued)
-            self._queue.append((_label(function), reading, function.__globals__))
-        self._follow_annotations(function)
-        return _token(
-            "function",
-            reading.digest,
-            self.token(function.__defaults__ or ()),
-            self.token(function.__kwdefaults__ or {}),
-            *(part for name, found in sorted(closure, key=lambda cell: cell[0]) for part in (name, self.token(found))),
-            *([self.token(wrapped)] if wrapped is not None else []),
-        )
+    def _object_pieces(self, value: Any, kind: type) -> Iterable[Piece]:
+        wrapped = _attribute(value, "__wrapped__")
+        if wrapped is not None and callable(value) and not is_user_class(kind):
+            return [_pack("wrapper"), self._external(kind), *self.pieces(wrapped)]
+        if isinstance(value, (list, tuple, set, frozenset, dict)):
+            base = next(base for base in (list, tuple, set, frozenset, dict) if isinstance(value, base))
+            extras = {"attributes": _state(value), "factory": getattr(value, "default_factory", None)}
+            return [*self.pieces(kind), *self._container_pieces(value, base), *self.pieces(extras)]
+        if isinstance(value, logging.Logger):
+            return (_pack("logger"),)  # named after its module, which is `__main__` in a script
+        if isinstance(value, ContextVar):
+            return [_pack("context variable", value.name), *self.pieces(_current(value))]
+        if isinstance(value, CodeType):
+            return (read_code(value).digest,)
+        if isinstance(value, memoryview):
+            return (_pack("memoryview", value.tobytes()),)
+        if isinstance(value, weakref.ref):
+            return [_pack("reference"), *self.pieces(value())]
+        if isinstance(value, typing.TypeVar):
+            return [_pack("type variable", value.__name__), *self.pieces(value.__bound__)]
+        arguments = typing.get_args(value)
+        if arguments:
+            parts = (typing.get_origin(value), *arguments, getattr(value, "__metadata__", ()))
+            return [_pack("type"), *(piece for part in parts for piece in self.pieces(part))]
+        return self._pickle_pieces(value, kind)
 
-    def _follow_annotations(self, function: types.FunctionType) -> None:
-        """Follow the user's classes in annotations, whose methods the function may call."""
-        try:
-            annotations = dict(function.__annotations__)
-        except Exception:  # from 3.14 on the user's code runs here
-            return
-        for annotation in annotations.values():
-            kind = function.__globals__.get(annotation) if isinstance(annotation, str) else annotation
-            if isinstance(kind, type) and _is_user_class(kind):
-                self._reached.add((f"{_label(function)} → {kind.__qualname__}", self.token(kind)))
+    def _container_pieces(self, value: Any, kind: type) -> list[Piece]:
+        pieces: list[Piece] = [_pack(kind.__name__, str(len(value)))]
+        if kind in (list, tuple):
+            return pieces + [piece for item in value for piece in self.pieces(item)]
+        if kind in (set, frozenset):
+            # Its order follows the process's hash seed.
+            items = sorted((list(self.pieces(item)) for item in value), key=_sort_key)
+            return pieces + [piece for item in items for piece in item]
+        # The order of a dict's keys is part of what it does.
+        return pieces + [piece for item in value.items() for part in item for piece in self.pieces(part)]
 
-    def _class_token(self, kind: type) -> bytes:
-        if not _is_user_class(kind):
-            return _external(kind)
-        parts: list[Any] = ["class", kind.__qualname__, *(self.token(base) for base in kind.__bases__)]
-        if type(kind) is not type:
-            parts.append(self.token(type(kind)))
-        members = getattr(kind, "__members__", None)  # an Enum's
-        for name, value in sorted(vars(kind).items()):
-            private = name.startswith("__") and name.endswith("__")
-            if name.startswith("_abc_") or (members is not None and name.startswith("_") and not callable(value)):
+    def _external_function(self, function: types.FunctionType) -> list[Piece]:
+        """A function of a package; of a decorator's what it wraps and was given."""
+        # Wrappers copy the name and the module of what they wrap; their code and globals are their own.
+        module = str(function.__globals__.get("__name__", ""))
+        self._add_package(module)
+        pieces: list[Piece] = [_pack("external", module, function.__code__.co_name)]
+        for name, value in sorted(_closure(function), key=lambda item: item[0]):
+            if _is_plain_or_own(value):
+                pieces += [_pack("cell", name), *self.pieces(value)]
+        wrapped = vars(function).get("__wrapped__")
+        return pieces if wrapped is None else [*pieces, *self.pieces(wrapped)]
+
+    def _builtin_pieces(self, value: Any) -> list[Piece]:
+        owner = getattr(value, "__self__", None)
+        if owner is None or isinstance(owner, ModuleType):
+            return [self._external(value)]
+        return [_pack("method", value.__name__), *self.pieces(owner)]
+
+    def _external(self, value: Any) -> bytes:
+        module = str(getattr(value, "__module__", "") or "")
+        self._add_package(module)
+        return _pack("external", module, getattr(value, "__qualname__", type(value).__qualname__))
+
+    def _pickle_pieces(self, value: Any, kind: type) -> list[Piece]:
+        if not is_user_class(kind):
+            self._add_package(kind.__module__)
+        for fast in (True, False):  # an object that contains itself needs the memo
+            file, references = _HashingFile(), list[Any]()
+            try:
+                _Pickler(file, value, references, fast=fast).dump(value)
+            except Exception:  # the object's own pickling code runs here, and many objects cannot be pickled
                 continue
-            if private and not isinstance(value, (types.FunctionType, staticmethod, classmethod, property)):
-                continue
-            parts += [name, self.token(members[name].value if members is not None and name in members else value)]
-        for name in _FIELD_TABLES:
-            parts += self._field_defaults(vars(kind).get(name))
-        return _token(*parts)
+            pieces: list[Piece] = [_pack("pickle", file.sha256.digest())]
+            for reference in references:
+                pieces += self.pieces(reference)
+            return pieces
+        return self._state_pieces(value, kind)
 
-    def _field_defaults(self, fields: Any) -> list[Any]:
-        """Defaults of a dataclass's, attrs class's or pydantic model's fields."""
-        if not fields:
-            return []
-        rows = fields.items() if isinstance(fields, dict) else [(field.name, field) for field in fields]
-        parts: list[Any] = []
-        for name, field in rows:
-            parts.append(name)
-            for attribute in ("default", "default_factory"):
-                value = getattr(field, attribute, None)
-                # A library's own mark for "none" has no value of interest.
-                if value is not None and not type(value).__name__.upper().startswith(
-                    ("_MISSING", "MISSING", "_NOTHING")
-                ):
-                    parts.append(self.token(value))
-        return parts
+    def _state_pieces(self, value: Any, kind: type) -> list[Piece]:
+        """An object that cannot be pickled: its class, and its attributes as far as they are plain or the user's."""
+        pieces: list[Piece] = [_pack("object"), *self.pieces(kind)]
+        if len(self._in_progress) > _STATE_DEPTH * 4:
+            return pieces
+        for name, item in sorted(_state(value).items()):
+            if _is_plain_or_own(item):
+                pieces += [_pack("attribute", name), *self.pieces(item)]
+        return pieces
 
 
-def _token(*parts: bytes | str) -> bytes:
-    hasher = hashlib.sha256()
-    for part in parts:
-        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
-        hasher.update(b"%d:" % len(data) + data)
-    return hasher.digest()
+def _pack(*parts: bytes | str) -> bytes:
+    """Parts as bytes that no other parts have."""
+    data = [part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part for part in parts]
+    return b"".join(b"%d:" % len(part) + part for part in data) + b";"
 
 
-def _external(value: Any) -> bytes:
-    module = str(getattr(value, "__module__", "") or "")
-    name = getattr(value, "__qualname__", type(value).__qualname__)
-    return _token("external", module.partition(".")[0], name, _package_version(module))
+def _joined(pieces: Iterable[Piece]) -> Pieces:
+    """Pieces without nodes as one digest."""
+    pieces = list(pieces)
+    if len(pieces) > 1 and all(isinstance(piece, bytes) for piece in pieces):
+        return (_pack("digest", hashlib.sha256(b"".join(pieces)).digest()),)  # type: ignore[arg-type]
+    return pieces
+
+
+def _sort_key(pieces: list[Piece]) -> bytes:
+    """The order of a set's items: by what they are, and functions and classes by name and code."""
+    keys = []
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            keys.append(piece)
+            continue
+        code = getattr(piece.value, "__code__", None)
+        keys.append(_pack(piece.label, read_code(code).digest if code is not None else b""))
+    return b"".join(keys)
 
 
 def _unwrap(value: Any) -> Any:
@@ -271,8 +699,76 @@ def _unwrap(value: Any) -> Any:
 
 def _attribute(value: Any, name: str) -> Any:
     """An attribute in an object's `__dict__`; `__getattr__` is not called."""
-    attributes = getattr(value, "__dict__", None)
-    return attributes.get(name) if isinstance(attributes, dict) else None
+    return _state(value).get(name)
+
+
+def _current(variable: ContextVar[Any]) -> Any:
+    try:
+        return variable.get()
+    except LookupError:  # it has no default, and was not set
+        return None
+
+
+def _state(value: Any) -> dict[str, Any]:
+    try:
+        attributes = getattr(value, "__dict__", None)
+    except Exception:  # a proxy, such as flask's `request`, whose object is not there yet
+        return {}
+    return attributes if isinstance(attributes, dict) else {}
+
+
+def _closure(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """(name, value) of the variables around a function that have a value."""
+    items = []
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            items.append((name, cell.cell_contents))
+        except ValueError:  # nothing is assigned yet
+            continue
+    return items
+
+
+def _annotation_classes(annotations: Mapping[str, Any], scope: dict[str, Any]) -> Iterable[type]:
+    """The user's classes in annotations, whose methods the function may call."""
+    remaining: list[Any] = list(annotations.values())
+    while remaining:
+        annotation = remaining.pop()
+        if isinstance(annotation, str):
+            remaining += [scope[name] for name in re.findall(r"[^\W\d]\w*", annotation) if name in scope]
+        elif isinstance(annotation, type) and is_user_class(annotation):
+            yield annotation
+        elif not isinstance(annotation, type):
+            remaining += [item for item in typing.get_args(annotation) if item is not annotation]
+
+
+def _annotations(kind: type) -> Mapping[str, Any]:
+    try:
+        return dict(inspect.get_annotations(kind))
+    except Exception:  # from 3.14 on the user's code runs here
+        return {}
+
+
+def _is_plain_or_own(value: Any) -> bool:
+    """Whether a value is plain, a container, or the user's own, so that it says what a package's object was given."""
+    kind = type(value)
+    if kind in _SIMPLE or kind in _CONTAINERS or isinstance(value, (types.FunctionType, types.MethodType, *_PARTIALS)):
+        return True
+    return is_user_class(value) if isinstance(value, type) else is_user_class(kind)
+
+
+def _is_own_callable(value: Any) -> bool:
+    """Whether a value is a function or a class of the user's own, decorated or not."""
+    value = _unwrap(value)
+    if isinstance(value, types.FunctionType):
+        return _is_user_function(value) or _is_own_callable(vars(value).get("__wrapped__"))
+    if isinstance(value, type):
+        return is_user_class(value)
+    if isinstance(value, _PARTIALS):
+        return _is_own_callable(value.func)
+    if isinstance(value, (types.MethodType, staticmethod, classmethod)):
+        return _is_own_callable(value.__func__)
+    wrapped = _attribute(value, "__wrapped__") if callable(value) else None
+    return wrapped is not None and _is_own_callable(wrapped)
 
 
 def _label(value: Any) -> str:
@@ -283,12 +779,9 @@ def _label(value: Any) -> str:
     return f"{_module_label(module)}.{name}" if module is not None else str(name)
 
 
-def _is_empty(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018  # raises where nothing is assigned yet
-    except ValueError:
-        return True
-    return False
+def _is_made_dataclass(kind: type) -> bool:
+    """Whether `make_dataclass` made a class, which names the module `types` as its own before Python 3.12."""
+    return kind.__module__ == "types" and "__dataclass_fields__" in vars(kind)
 
 
 def _is_user_function(function: types.FunctionType) -> bool:
@@ -296,150 +789,21 @@ def _is_user_function(function: types.FunctionType) -> bool:
     if file.startswith("<") and function.__module__ != "__main__":
         # What dataclasses, attrs and namedtuple generate belongs to the class's module.
         module = sys.modules.get(function.__module__ or "")
-        return module is not None and _is_user_module(module)
-    return _is_user_file(file)
+        return module is not None and is_user_module(module)
+    return is_user_file(file)
 
 
-def _is_user_class(kind: type) -> bool:
-    module = sys.modules.get(kind.__module__)
-    return module is not None and _is_user_module(module)
-
-
-def _is_package(name: str) -> bool:
-    spec = _module_spec(name)
-    return spec is not None and spec.submodule_search_locations is not None
-
-
-@attrs.frozen(kw_only=True, eq=False)
-class _CodeReading:
-    """What a code object, with those inside it, does and names."""
-
-    digest: bytes
-    """Changes when what the code does changes: not with comments, layout, annotations, docstrings or line numbers."""
-    globals: frozenset[str]
-    """Names that are looked up in the module."""
-    names: frozenset[str]
-    """All names, attributes included."""
-    imports: tuple[tuple[int, str, tuple[str, ...]], ...]
-    """(level, module, names that are imported from it) of each import statement."""
-    code: CodeType
-
-
-_readings: dict[int, _CodeReading] = {}
-
-
-def _read_code(code: CodeType) -> _CodeReading:
-    """The reading of a code object; made once in a process, since code objects do not change."""
-    reading = _readings.get(id(code))
-    if reading is None:
-        reading = _readings[id(code)] = _analyze(code)  # the reading keeps the code alive, so that its id stays unique
-    return reading
-
-
-def _constant_token(value: Any, code_token: Callable[[CodeType], bytes]) -> bytes:
-    """A constant of a code object as bytes that are the same in every process."""
-    if isinstance(value, CodeType):
-        return b"code:" + code_token(value)
-    if isinstance(value, tuple):
-        return b"(" + b",".join(_constant_token(item, code_token) for item in value) + b")"
-    if isinstance(value, frozenset):
-        # Its order follows the process's hash seed.
-        return b"{" + b",".join(sorted(_constant_token(item, code_token) for item in value)) + b"}"
-    return f"{type(value).__name__}:{value!r}".encode("utf-8", "surrogatepass")
-
-
-def _analyze(code: CodeType) -> _CodeReading:
-    # Constants count where they are used, not in their table, which a docstring shifts; NOPs are left by some layouts.
-    names = set(code.co_names)
-    looked_up: set[str] = set()
-    imports: list[tuple[int, str, tuple[str, ...]]] = []
-
-    def inner(nested: CodeType) -> bytes:
-        reading = _read_code(nested)
-        names.update(reading.names)
-        looked_up.update(reading.globals)
-        imports.extend(reading.imports)
-        return reading.digest
-
-    instructions = _without_docstring(
-        [instruction for instruction in dis.get_instructions(code) if instruction.opname not in _SKIPPED]
-    )
-    # A jump's target is the number of the instruction that it leads to, or of the next one that is not skipped.
-    offsets = [instruction.offset for instruction in instructions]
-    hasher = hashlib.sha256()
-    for value in (
-        code.co_argcount,
-        code.co_kwonlyargcount,
-        code.co_posonlyargcount,
-        # How the function is called and what it is; not the flags of __future__ imports.
-        code.co_flags & 0x3FF,
-        code.co_freevars,
-        code.co_cellvars,
-        code.co_varnames[: code.co_argcount + code.co_kwonlyargcount],
-    ):
-        hasher.update(f"{value!r};".encode())
-    for index, instruction in enumerate(instructions):
-        hasher.update(instruction.opname.encode() + b" " + _argument_bytes(instruction, offsets, inner) + b"\n")
-        if instruction.opname in _LOOKUPS:
-            looked_up.add(instruction.argval)
-        if instruction.opname == "IMPORT_NAME":
-            level, taken = instructions[index - 2].argval, instructions[index - 1].argval
-            imports.append((level or 0, str(instruction.argval), tuple(taken or ())))
-    # Which instructions a try covers; empty before 3.11, where instructions say it.
-    hasher.update(getattr(code, "co_exceptiontable", b""))
-    return _CodeReading(
-        digest=hasher.digest(),
-        globals=frozenset(looked_up),
-        names=frozenset(names),
-        imports=tuple(imports),
-        code=code,
-    )
-
-
-def _without_docstring(instructions: list[dis.Instruction]) -> list[dis.Instruction]:
-    """The instructions without those that store the docstring and the line number of a class or module."""
-    remaining: list[dis.Instruction] = []
-    for instruction in instructions:
-        if instruction.opname == "STORE_NAME" and instruction.argval in _IGNORED_STORES and remaining:
-            remaining.pop()
-        else:
-            remaining.append(instruction)
-    return remaining
-
-
-def _argument_bytes(instruction: dis.Instruction, offsets: list[int], inner: Callable[[CodeType], bytes]) -> bytes:
-    if instruction.opcode in _CONSTANTS:
-        return _constant_token(instruction.argval, inner)
-    if instruction.opcode in _JUMPS:
-        return b"%d" % bisect.bisect_left(offsets, instruction.argval)
-    if instruction.opcode in _NAMED:
-        return repr(instruction.argval).encode()
-    return repr(instruction.arg).encode()
-
-
-def _value_token(value: Any, token: Tokenize) -> bytes:
-    """The token of a value, the same in every process; `token` makes those of its items, functions and classes."""
-    kind = type(value)
-    if kind in _SIMPLE:
-        return _hash(kind.__name__, repr(value).encode("utf-8", "surrogatepass"))
-    if kind in (list, tuple):
-        return _hash(kind.__name__, *(token(item) for item in value))
-    if kind in (set, frozenset):
-        return _hash(kind.__name__, *sorted(token(item) for item in value))
-    if isinstance(value, (dict, types.MappingProxyType)):
-        # The order of a dict's keys is part of what it does.
-        return _hash(kind.__name__, *(part for key, item in value.items() for part in (token(key), token(item))))
-    if isinstance(value, logging.Logger):
-        # Named after its module, which is `__main__` in a script.
-        return _hash("logger")
-    return _hash(kind.__name__, _pickle_digest(value, token))
-
-
-def _hash(kind: str, *parts: bytes) -> bytes:
-    hasher = hashlib.sha256(kind.encode())
-    for part in parts:
-        hasher.update(b"%d:" % len(part) + part)
-    return hasher.digest()
+def _source_lines(value: Any, kind: PartKind) -> tuple[str, tuple[int, int]]:
+    """The file and the first and last line of a part's source."""
+    if kind == "module":
+        return value.co_filename, (0, 0)
+    try:
+        value = inspect.unwrap(value)
+        file = inspect.getsourcefile(value) or ""
+        lines, first = inspect.getsourcelines(value)
+    except (OSError, TypeError, ValueError):  # made by a call, or its file is gone
+        return "", (0, 0)
+    return file, (first, first + len(lines) - 1)
 
 
 class _HashingFile:
@@ -455,117 +819,141 @@ class _HashingFile:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles an object with tokens in place of the functions, classes, modules and sets in it."""
+    """Pickles an object with numbers in place of the functions, classes, modules and sets in it, which it collects."""
 
-    def __init__(self, file: _HashingFile, value: Any, token: Tokenize, *, fast: bool) -> None:
+    def __init__(self, file: _HashingFile, value: Any, references: list[Any], *, fast: bool) -> None:
         super().__init__(file, protocol=5, buffer_callback=lambda buffer: bool(file.write(buffer.raw())) and False)
         self._value = value
-        self._token = token
+        self._references = references
         # Without a memo the bytes do not depend on which equal objects are the same object.
         self.fast = fast
 
+    def reducer_override(self, item: Any) -> Any:
+        """Tensors by their numbers: their own pickles name addresses."""
+        return tensor_reduction(item)
+
     def persistent_id(self, item: Any) -> Any:
-        """The token of an item; None for an item that is pickled."""
-        if item is self._value:
+        """The number of an item that is collected; None for an item that is pickled."""
+        if item is self._value or not isinstance(item, _REFERENCES):
             return None
-        if isinstance(item, (type, types.FunctionType, types.ModuleType, set, frozenset, logging.Logger)):
-            return self._token(item)
-        return None
+        self._references.append(item)
+        return len(self._references)
 
 
-def _pickle_digest(value: Any, token: Tokenize) -> bytes:
-    for fast in (True, False):  # an object that contains itself needs the memo
-        file = _HashingFile()
-        try:
-            _Pickler(file, value, token, fast=fast).dump(value)
-        except Exception:  # the object's own pickling code runs here, and many objects cannot be pickled
-            continue
-        return file.sha256.digest()
-    return _attribute_digest(value, token)
-
-
-def _attribute_digest(value: Any, token: Tokenize) -> bytes:
-    """The token of an object that cannot be pickled: of its class and its attributes with plain values."""
-    attributes: Mapping[str, Any] = getattr(value, "__dict__", None) or {}
-    plain = {name: item for name, item in sorted(attributes.items()) if type(item) in _SIMPLE}
-    return _hash("object", token(type(value)), *(part for item in plain.items() for part in map(token, item)))
-
-
-@functools.cache
-def _is_user_file(filename: str) -> bool:
-    """Whether a code object's file is the user's own: not standard library, not installed, not Stoker's."""
-    if filename.startswith("<"):
-        return not filename.startswith("<frozen")
-    path = os.path.abspath(filename)
-    if path.startswith((_STANDARD_LIBRARY, _STOKER)):
-        return False
-    return _INSTALLED.isdisjoint(path.split(os.sep))
-
-
-def _is_user_module(module: ModuleType) -> bool:
-    """Whether a module is the user's own, as `__main__` is, in a notebook too."""
-    file = getattr(module, "__file__", None)
-    if file:
-        return _is_user_file(file)
-    if module.__name__ == "__main__":
-        return True
-    # A namespace package has folders and no file; a module without either is built in, or was made by hand.
-    folders = list(getattr(module, "__path__", ()))
-    if folders:
-        return any(_is_user_file(os.path.join(folder, "__init__.py")) for folder in folders)
-    return module.__name__.partition(".")[0] not in sys.stdlib_module_names
+# Modules
 
 
 def _module_label(module: ModuleType) -> str:
-    """A module's name for digests: of the user's own the file name, since a script is `__main__` where it runs."""
+    """A module's name for labels: of the user's own the file name, since a script is `__main__` where it runs."""
     file: str | None = getattr(module, "__file__", None)
-    if not file or not _is_user_module(module):
+    if not file or not is_user_module(module):
         return module.__name__
     stem = os.path.splitext(os.path.basename(file))[0]
     return os.path.basename(os.path.dirname(file)) if stem == "__init__" else stem
 
 
-def _package_version(name: str) -> str:
-    """The version of a module's package, from `__version__`; "" if it has none."""
-    top = name.partition(".")[0]
-    # Stoker's version does not count: an upgrade must not run everything again.
-    if top == "stoker" or top in sys.stdlib_module_names:
-        return ""
-    version: Any = vars(sys.modules[top]).get("__version__", "") if top in sys.modules else ""
-    return version if isinstance(version, str) else ""
+def _imported_label(name: str, module: ModuleType | None) -> str:
+    return _module_label(module) if name == "__main__" and module is not None else name
 
 
-def _module_spec(name: str) -> ModuleSpec | None:
-    """Where a module would be imported from; unlike `importlib.util.find_spec` it imports no package around it."""
-    parent = name.rpartition(".")[0]
-    path: Any = None
-    if parent:
-        package_spec = _module_spec(parent)
-        if package_spec is None or package_spec.submodule_search_locations is None:
-            return None
-        path = package_spec.submodule_search_locations
-    for finder in sys.meta_path:
-        find_spec = getattr(finder, "find_spec", None)
-        try:
-            spec = find_spec(name, path) if find_spec is not None else None
-        except KeyError:  # part of a namespace package whose parent is not imported
-            continue
-        if isinstance(spec, ModuleSpec):
-            return spec
-    return None
+def _package_of(name: str, module: ModuleType | None) -> str:
+    """The package in which a module's relative imports are resolved."""
+    if module is not None:
+        return str(vars(module).get("__package__") or "")
+    spec = module_spec(name)
+    is_package = spec is not None and spec.submodule_search_locations is not None
+    return name if is_package else name.rpartition(".")[0]
 
 
-def _module_code(name: str) -> CodeType | None:
+def _module_code(name: str, module: ModuleType | None) -> CodeType | None:
     """The code of a module of the user's own, which is not imported for it; None for any other module."""
-    top = name.partition(".")[0]
-    if not top or top in sys.stdlib_module_names or top == "stoker":
+    if module is not None:
+        file = getattr(module, "__file__", None)
+        if not file or not is_user_file(file) or not file.endswith((".py", ".pyw")):
+            return None
+        return _file_code(file)
+    if not name or is_own_package(name):
         return None
     try:
-        spec = _module_spec(name)
-        if spec is None or not spec.origin or not _is_user_file(spec.origin):
+        spec = module_spec(name)
+        if spec is None or not spec.origin or not is_user_file(spec.origin):
             return None
         get_code: Any = getattr(spec.loader, "get_code", None)
         code = get_code(name) if get_code is not None else None
     except (ImportError, SyntaxError, OSError, ValueError):  # the step's import reports it
         return None
     return code if isinstance(code, CodeType) else None
+
+
+def _file_code(file: str) -> CodeType | None:
+    try:
+        status = os.stat(file)
+        return _compiled(file, status.st_mtime_ns, status.st_size)
+    except (SyntaxError, OSError, ValueError):
+        return None
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(file: str, mtime: int, size: int) -> CodeType:
+    with open(file, "rb") as source:
+        return compile(source.read(), file, "exec", dont_inherit=True)
+
+
+# What the user's modules change in packages
+
+_ASSIGNMENT: Final = re.compile(r"^[ \t]*(?!self\.|cls\.)([^\W\d]\w*(?:\.[^\W\d]\w*)+)[ \t]*=(?!=)", re.MULTILINE)
+_SETATTR: Final = re.compile(r"\bsetattr\(\s*([^\W\d][\w.]*)\s*,\s*[\"']([^\W\d]\w*)[\"']")
+
+
+def _patches(modules: Iterable[ModuleType]) -> Iterable[tuple[tuple[str, ...], Any]]:
+    """(path, value) of attributes of packages that the user's modules assign, such as `json.dumps = mine`.
+
+    The modules that these import are looked at, too, since importing one is enough for a change.
+    """
+    remaining = list(modules)
+    visited: set[int] = set()
+    while remaining:
+        module = remaining.pop()
+        file = getattr(module, "__file__", None)
+        if id(module) in visited or not is_user_module(module):
+            continue
+        visited.add(id(module))
+        names = set()
+        for value in list(vars(module).values()):
+            name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+            if isinstance(name, str):
+                names.add(name)
+        remaining += [sys.modules[name] for name in names if name in sys.modules]
+        for path in _assigned_paths(file) if file else ():
+            owner = vars(module).get(path[0])
+            for attribute in path[1:-1]:
+                owner = getattr(owner, "__dict__", {}).get(attribute)
+            if isinstance(owner, ModuleType):
+                own = is_user_module(owner)
+            elif isinstance(owner, type):
+                own = is_user_class(owner)
+            else:
+                continue
+            value = vars(owner).get(path[-1], _ABSENT)
+            if not own and value is not _ABSENT:
+                yield (owner.__name__, path[-1]), value
+
+
+def _assigned_paths(file: str) -> Sequence[tuple[str, ...]]:
+    try:
+        status = os.stat(file)
+        return _paths_in(file, status.st_mtime_ns, status.st_size)
+    except (OSError, ValueError):
+        return ()
+
+
+@functools.lru_cache(maxsize=1024)
+def _paths_in(file: str, mtime: int, size: int) -> Sequence[tuple[str, ...]]:
+    """The dotted names that a file's source assigns to."""
+    if not file.endswith((".py", ".pyw")):
+        return ()
+    with open(file, encoding="utf-8", errors="replace") as source:
+        text = source.read()
+    paths = {tuple(match[1].split(".")) for match in _ASSIGNMENT.finditer(text)}
+    paths |= {(*match[1].split("."), match[2]) for match in _SETATTR.finditer(text)}
+    return sorted(paths)

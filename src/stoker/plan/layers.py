@@ -16,7 +16,8 @@ import attrs
 from stoker.backends.registry import BACKENDS
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.settings import Layer, Level, PipelineSettings, StepSettings
-from stoker.core.units import whole_run_fields
+from stoker.core.units import size_text, whole_run_fields
+from stoker.core.values import frozen
 from stoker.settings.options import (
     OPTIONS,
     check_level,
@@ -27,6 +28,8 @@ from stoker.settings.options import (
 )
 from stoker.stacks import Component, Stack
 
+_MOST_YAML: Final = 4_000_000
+"""Characters of a run file; PyYAML takes a second for 50,000."""
 ATOMIC: Final = frozenset({"cache_key"})
 """Options whose mappings are one value and are replaced as a whole."""
 PLATFORM: Final = "platform."
@@ -35,7 +38,7 @@ RUN_KEYS: Final = ("parameters", "stack", "settings", "steps")
 """Keys of a run file besides options."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class RunFile:
     """The contents of a run file, or of the command line's assignments."""
 
@@ -69,15 +72,56 @@ def resolve(layers: Sequence[Layer], stack: Stack) -> tuple[StepSettings, dict[s
         from stoker.plan.requirements import check_versions
 
         check_versions(pypi, origins)
-    if values.get("packages") and BACKENDS.load(component.flavor).image_engine is not None:
-        from stoker.plan.imagepackages import MergedSettings, with_image_packages
+    if values.get("packages"):
+        registration = BACKENDS.load(component.flavor)
+        parent_image = registration.parent_image
+        if registration.image_engine is not None or parent_image is not None:
+            from stoker.plan.imagepackages import MergedSettings, with_image_packages
 
-        values, origins = with_image_packages(MergedSettings(values=values, origins=origins, ranks=ranks))
+            values, origins = with_image_packages(MergedSettings(values=values, origins=origins, ranks=ranks))
+        docker = values.get("docker")
+        if docker and parent_image is not None and not {"parent_image", "dockerfile"} & docker.keys():
+            parent = parent_image({**component.options, **backend})
+            values["docker"] = {**docker, **({"parent_image": parent} if parent else {})}
+    words = BACKENDS.load(component.flavor).resources
+    if words is not None:
+        values, origins = _with_platform_words(values, origins, words({**component.options, **backend}), part)
     try:
         settings = step_settings({**values, "step_operator": name}, {part: backend} if backend else {})
     except SettingsError as error:
         raise _with_origins(error, origins) from None
     return _with_implied_devices(settings, origins)
+
+
+def _with_platform_words(
+    values: Mapping[str, Any], origins: Mapping[str, str], words: Mapping[str, tuple[str, Any]], part: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values with what a platform's own settings ask for as `resources`; what contradicts them is refused."""
+    resources, origins = dict(values.get("resources") or {}), dict(origins)
+    for name, (field, value) in words.items():
+        own = resources.get(name)
+        if own is not None and own != value and not (name == "accelerators" and _same_devices(own, value, resources)):
+            places = [origins.get(path, "") for path in (f"resources.{name}", f"{part}.{field}")]
+            where = " and ".join(dict.fromkeys(filter(None, places)))
+            asked, other = (_request_text(name, one) for one in (own, value))
+            what = f"resources.{name} asks for {asked}, and {part}'s {field} for {other}"
+            raise SettingsError(what, where=where, fix="remove one of the two")
+        if own is None:
+            resources[name] = value
+            origins[f"resources.{name}"] = f"{part}.{field} of {origins.get(f'{part}.{field}', 'the stack')}"
+    return {**values, **({"resources": resources} if resources else {})}, origins
+
+
+def _same_devices(own: Any, words: Any, resources: Mapping[str, Any]) -> bool:
+    """Whether both name the same accelerators, of which one has the count elsewhere."""
+    count = resources.get("gpu_count") or 1
+    return [attrs.evolve(one, count=one.count or count) for one in own] == list(words)
+
+
+def _request_text(name: str, value: Any) -> str:
+    if name in ("memory", "disk"):
+        return size_text(value)
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _with_implied_devices(settings: StepSettings, origins: dict[str, str]) -> tuple[StepSettings, dict[str, str]]:
@@ -454,18 +498,25 @@ def _yaml(text: str, where: str) -> tuple[Any, dict[str, int]]:
     """A YAML document and the line of each dotted key; a duplicate key is an error."""
     import yaml
 
-    loader = _loader()(text)
+    if len(text) > _MOST_YAML:
+        raise SettingsError(f"it has {len(text):,} characters, more than {_MOST_YAML:,}", where=where)
     try:
-        node = loader.get_single_node()
-        lines: dict[str, int] = {}
-        _walk(node, "", lines, where)
-        return (None if node is None else loader.construct_document(node)), lines
+        loader = _loader()(text)
+        try:
+            node = loader.get_single_node()
+            lines: dict[str, int] = {}
+            _walk(node, "", lines, where)
+            return (None if node is None else loader.construct_document(node)), lines
+        finally:
+            loader.dispose()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = where if mark is None or where.startswith("--set") else f"{where}:{mark.line + 1}"
         raise SettingsError(f"is not YAML: {getattr(error, 'problem', None) or error}", where=place) from None
-    finally:
-        loader.dispose()
+    except RecursionError:
+        raise SettingsError("it is nested too deeply", where=where) from None
+    except (ValueError, TypeError, AttributeError, LookupError) as error:  # PyYAML's, for a date or a tag that is none
+        raise SettingsError(f"is not YAML: {error}", where=where) from None
 
 
 def _walk(node: Any, base: str, lines: dict[str, int], where: str) -> None:

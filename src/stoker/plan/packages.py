@@ -9,16 +9,20 @@ import re
 from typing import Final, Iterator, Literal, Mapping, Sequence
 
 import attrs
+from packaging.specifiers import SpecifierSet
 
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagenames import TENSORFLOW_CUDA, cuda_of_tag
-from stoker.plan.requirements import Release, Requirement, Requirements, numbers
+from stoker.plan.requirements import Release, Requirement, Requirements, numbers, same_version, satisfies
+from stoker.plan.torchpins import TORCH_PINS
 from stoker.vendors.builds import Build, Version
 from stoker.vendors.nvidia.builds import torch_archs
 
 # The CUDA of the builds without a suffix, which the usual index serves for Linux on x86_64: Requires-Dist in the
 # metadata of the wheels, https://github.com/pytorch/pytorch/blob/main/RELEASE.md#release-compatibility-matrix.
 TORCH_DEFAULTS: Final[Sequence[tuple[Release, Release, Version]]] = (
+    ((1, 4), (1, 4), (10, 1)),
+    ((1, 5), (1, 12), (10, 2)),
     ((1, 13), (2, 0), (11, 7)),
     ((2, 1), (2, 4), (12, 1)),
     ((2, 5), (2, 6), (12, 4)),
@@ -33,6 +37,13 @@ ARM_DEFAULTS_FROM: Final = (2, 11)
 
 # https://github.com/pytorch/pytorch/blob/main/RELEASE.md#release-compatibility-matrix; experimental ones count.
 TORCH_PYTHONS: Final[Mapping[Release, tuple[Release, Release | None]]] = {
+    (1, 4): ((3, 5), (3, 8)),
+    (1, 5): ((3, 5), (3, 8)),
+    (1, 6): ((3, 6), (3, 8)),
+    (1, 7): ((3, 6), (3, 9)),
+    (1, 8): ((3, 6), (3, 9)),
+    (1, 9): ((3, 6), (3, 9)),
+    (1, 10): ((3, 6), (3, 10)),
     (1, 11): ((3, 7), (3, 10)),
     (1, 12): ((3, 7), (3, 10)),
     (1, 13): ((3, 7), (3, 11)),
@@ -61,11 +72,13 @@ NEEDS_TORCH: Final = frozenset(
 )
 """Distributions that require torch, so that it is installed with them."""
 HARMLESS: Final = frozenset(
-    """attrs boto3 cattrs click cloudpickle dill einops fsspec gcsfs h5py httpx imageio joblib jinja2 loguru matplotlib
-    mlflow networkx nltk numpy omegaconf openpyxl optuna orjson pandas pillow plotly polars protobuf psutil pyarrow
-    pydantic pytest pyyaml regex requests rich s3fs safetensors scikit-image scikit-learn scipy seaborn
-    sentencepiece sqlalchemy stoker sympy tabulate tensorboard tiktoken tokenizers tqdm typer typing-extensions wandb
-    zenml""".split()  # noqa: SIM905
+    """attrs boto3 cattrs certifi cffi charset-normalizer click cloudpickle contourpy cycler dill einops filelock
+    fonttools fsspec gcsfs h5py httpx idna imageio jinja2 joblib kiwisolver loguru markdown-it-py markupsafe
+    matplotlib mdurl mlflow narwhals networkx nltk numpy nvidia-ml-py omegaconf openpyxl optuna orjson packaging
+    pandas pillow plotly polars protobuf psutil pyarrow pydantic pygments pyparsing pytest python-dateutil pytz
+    pyyaml regex requests rich s3fs safetensors scikit-image scikit-learn scipy seaborn sentencepiece six sqlalchemy
+    stoker sympy tabulate tensorboard threadpoolctl tiktoken tokenizers tomli tqdm typer typing-extensions tzdata
+    urllib3 wandb zenml""".split()  # noqa: SIM905
 )
 """Distributions that bring neither CUDA nor a framework, and restrict no framework's version."""
 DEVICE_CODE: Final = frozenset({"xgboost"})
@@ -77,7 +90,11 @@ CPU_TWINS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Distribution for the CPU only → its framework, and what to require instead."""
 
-Origin = Literal["requirement", "image"]
+_COMPILED_FOR_A_CHIP: Final = frozenset({"text-embeddings-inference"})
+"""Programs whose images are built for single chips."""
+
+Origin = Literal["requirement", "image", "here"]
+"""Whether something is installed on request, is in the image, or is installed in the Python that makes the plan."""
 
 
 @attrs.frozen(kw_only=True)
@@ -86,7 +103,7 @@ class FrameworkPackage:
 
     build: Build
     text: str
-    """The requirement, or the image, that it comes from."""
+    """The requirement, the image, or the file that it comes from."""
     origin: Origin = "requirement"
     older: tuple[Build, ...] = ()
     """Builds that may be installed instead of `build` if another package restricts the version."""
@@ -105,10 +122,23 @@ def packages(
         package = read(wanted, image_frameworks.get(name, ""), machine, python)
         if package is not None:
             frameworks.append(package)
-        elif name in image_frameworks:
-            build = build_of(name, image_frameworks[name], machine)
+        elif image is not None and name in image_frameworks:
+            build = _image_build(image, name, machine)
             frameworks.append(FrameworkPackage(build=build, text=reference, origin="image"))
+    if image is not None and image.archs:
+        for name in sorted(image_frameworks.keys() - _FRAMEWORKS.keys()):
+            if name in _COMPILED_FOR_A_CHIP:
+                build = _image_build(image, name, machine)
+                frameworks.append(FrameworkPackage(build=build, text=reference, origin="image"))
     return tuple(frameworks)
+
+
+def _image_build(image: ImageFacts, name: str, machine: str) -> Build:
+    """The build of a framework that an image brings; its publisher may say for which chips it was built."""
+    build = build_of(name, image.frameworks[name], machine)
+    if not image.archs or build.target:
+        return build
+    return attrs.evolve(build, cuda=numbers(image.cuda)[:2] or None, archs=image.archs, how="its publisher's own build")
 
 
 def build_of(framework: str, version: str, machine: str) -> Build:
@@ -130,8 +160,13 @@ def brings_cuda(wanted: Requirements) -> bool | None:
     names = {item.name for item in wanted.items}
     if any(re.match(r"nvidia-(?:cuda|cudnn|nccl|cublas)|cuda-toolkit", name) for name in names) or names & DEVICE_CODE:
         return True
-    unknown = names - HARMLESS - CPU_TWINS.keys() - {"torch", "jax", "jaxlib", "tensorflow"}
-    return None if wanted.unread or unknown else False
+    return None if may_bring_cuda(wanted) else False
+
+
+def may_bring_cuda(wanted: Requirements) -> list[str]:
+    """The requirements, and the files that could not be read, of which it is not known whether they bring CUDA."""
+    known = HARMLESS | CPU_TWINS.keys() | {"torch", "jax", "jaxlib", "tensorflow"}
+    return [*dict.fromkeys(item.name for item in wanted.items if item.name not in known), *wanted.unread]
 
 
 def channel(wanted: Requirements, item: Requirement | None) -> tuple[str, bool]:
@@ -150,16 +185,31 @@ def channel(wanted: Requirements, item: Requirement | None) -> tuple[str, bool]:
     return "", not tags and not wanted.instead and wanted.backend != "auto"
 
 
+def pinning(wanted: Requirements) -> tuple[Requirement, str] | None:
+    """The requirement whose release pins torch, and the version that it pins: vllm==0.6.3 requires torch 2.4.0."""
+    for item in wanted.items:
+        for versions, torch in TORCH_PINS.get(item.name, ()) if item.pinned else ():
+            if satisfies(item.pinned, SpecifierSet(versions)):
+                return item, torch
+    return None
+
+
 def _torch(wanted: Requirements, image_version: str, machine: str, python: Release) -> FrameworkPackage | None:
     item = wanted.get("torch")
     dependent = next((one for one in wanted.items if one.name in NEEDS_TORCH), None)
     if item is None and dependent is None:
         return None
-    if image_version and (item is None or _stays_installed(item, image_version)):
+    pin = pinning(wanted)
+    stays = bool(image_version) and (item is None or _stays_installed(item, image_version))
+    if stays and (pin is None or same_version(image_version, pin[1])):
         return None  # an installer keeps an installed version that fits
     tag, sure = channel(wanted, item)
     if not sure:
         return None
+    if pin is not None and (item is None or not item.pinned):
+        return FrameworkPackage(
+            build=_torch_build(pin[1], tag, machine), text=f"{pin[0].text}, which requires torch {pin[1]}"
+        )
     text = item.text if item is not None else f"{dependent.name if dependent else ''}, which requires torch"
     if item is not None and item.pinned:
         build = _torch_build(item.pinned, tag, machine)
@@ -269,6 +319,10 @@ def _tensorflow(wanted: Requirements, image_version: str, machine: str, python: 
     item = wanted.get("tensorflow")
     if item is None or (image_version and not item.extras and _stays_installed(item, image_version)):
         return None
+    if _processor(machine) == "aarch64":
+        # https://www.tensorflow.org/install/pip: for ARM on Linux there are packages for the CPU.
+        build = Build(framework="tensorflow", version=item.pinned, cpu=True, how="the wheels for aarch64")
+        return FrameworkPackage(build=build, text=item.text)
     # The release, and so its CUDA, is known only for a pinned version.
     major, minor, *_ = (*numbers(item.pinned), 0, 0)
     cuda = TENSORFLOW_CUDA.get((major, minor)) if item.pinned else None

@@ -3,39 +3,74 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any, Final, Mapping, Sequence
 
 import attrs
 
-from stoker.core.codec import from_json, to_json
-from stoker.core.errors import StoreError
+from stoker.core.artifact import from_wire
+from stoker.core.codec import from_json, parse_object, to_json
+from stoker.core.errors import SettingsError, StoreError
 from stoker.core.graph import StepOutput
 from stoker.core.plan import PLAN_VERSION, Plan, StepPlan
+from stoker.core.plugins import resolve
 from stoker.core.settings import StepSettings
 from stoker.core.source import FunctionSource
 
-_SHARED: Final = {"settings": StepSettings, "source": FunctionSource, "origins": None, "outputs": None}
+_SHARED: Final[Mapping[str, Any]] = {
+    "settings": StepSettings,
+    "source": FunctionSource,
+    "origins": Mapping[str, str],
+    "outputs": tuple[StepOutput, ...],
+}
 """Fields that all calls of a step share, kept in tables."""
+_RARELY_SHARED: Final[Mapping[str, str]] = {"proof": "stoker.core.proof:Proof"}
+"""Shared fields that are usually None, and left out then: name → class, which is imported only if one is there."""
 _PLAIN: Final = ("key", "name", "unpack", "backend", "code", "position", "where")
-_RARE: Final = ("mapped", "after", "split", "hooks", "image", "environment", "runner")
+_RARE: Final = (
+    "packages",
+    "lookups",
+    "mapped",
+    "after",
+    "split",
+    "hooks",
+    "image",
+    "lock",
+    "environment",
+    "runner",
+    "shares_checkpoints",
+)
 """Fields that are usually empty, and left out then."""
+_OWN: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("key", "name", "backend", "code", "where", "image", "lock", "environment", "runner"), str),
+    **dict.fromkeys(("mapped", "after", "split", "packages", "lookups"), tuple[str, ...]),
+    "unpack": bool,
+    "shares_checkpoints": bool,
+    "position": int,
+    "inputs": Mapping[str, Mapping[str, Any]],
+    "hooks": Mapping[str, FunctionSource],
+}
+"""Types of the fields that each step has for itself."""
+_FIX: Final = "start the pipeline again: what finished is in the cache"
 
 
 def dump(plan: Plan) -> str:
     """Serialize a plan as JSON."""
     document = to_json(attrs.evolve(plan, steps=()))
     tables: dict[str, list[Any]] = {name: [] for name in _SHARED}
-    indexes: dict[str, dict[int, int]] = {name: {} for name in _SHARED}
+    indexes: dict[str, dict[int, int]] = {name: {} for name in (*_SHARED, *_RARELY_SHARED)}
     steps = []
     for step in plan.steps:
         row: dict[str, Any] = {name: getattr(step, name) for name in _PLAIN}
         row["inputs"] = to_json(step.inputs)
-        for name in _SHARED:
+        for name, positions in indexes.items():
             value = getattr(step, name)
-            index = indexes[name].get(id(value))
+            if value is None:
+                continue
+            index = positions.get(id(value))
             if index is None:
-                index = indexes[name][id(value)] = len(tables[name])
-                tables[name].append(to_json(value))
+                table = tables.setdefault(name, [])
+                index = positions[id(value)] = len(table)
+                table.append(to_json(value))
             row[name] = index
         for name in _RARE:
             value = getattr(step, name)
@@ -48,34 +83,64 @@ def dump(plan: Plan) -> str:
 
 
 def load(text: str) -> Plan:
-    """Parse a plan; unknown fields of a newer Stoker are ignored, a newer version of the format is an error."""
-    document = json.loads(text)
-    if document.get("version", 0) > PLAN_VERSION:
+    """Parse a plan; unknown fields of a newer Stoker are ignored.
+
+    A newer version of the format is a `StoreError`, as is a text that is no plan.
+    """
+    try:
+        return _load(parse_object(text))
+    except SettingsError as error:
+        raise StoreError(f"the plan cannot be read: {error.message}", fix=_FIX) from None
+    except StoreError:
+        raise
+    except Exception as error:  # parts of other types than a plan has
+        raise StoreError(f"the plan cannot be read: {type(error).__name__}: {error}", fix=_FIX) from error
+
+
+def _load(document: dict[str, Any]) -> Plan:
+    if from_json(int, document.get("version", 0), strict=False) > PLAN_VERSION:
         raise StoreError(
             f"a newer Stoker wrote the plan (plan version {document['version']}; this one knows {PLAN_VERSION})",
             fix="upgrade Stoker here, or start the pipeline again",
         )
     shared = document.pop("shared")
     tables = {name: [_parse_shared(name, item) for item in shared[name]] for name in _SHARED}
+    for name in _RARELY_SHARED:
+        tables[name] = [_parse_shared(name, item) for item in shared.get(name, ())]
     steps = document.pop("steps")
     plan = from_json(Plan, {**document, "steps": []}, strict=False)
-    fields = {field.name for field in attrs.fields(StepPlan)}
-    return attrs.evolve(plan, steps=tuple(_parse_step(own, tables, fields) for own in steps))
+    return attrs.evolve(plan, steps=tuple(_parse_step(own, tables) for own in steps))
 
 
 def _parse_shared(name: str, item: Any) -> Any:
     if name == "outputs":
         return tuple(from_json(StepOutput, output, strict=False) for output in item)
-    kind = _SHARED[name]
-    return item if kind is None else from_json(kind, item, strict=False)
+    kind = resolve(_RARELY_SHARED[name]) if name in _RARELY_SHARED else _SHARED[name]
+    return from_json(kind, item, strict=False)
 
 
-def _parse_step(row: dict[str, Any], tables: dict[str, list[Any]], known: set[str]) -> StepPlan:
-    fields = {name: value for name, value in row.items() if name in known}
-    for name in _SHARED:
-        fields[name] = tables[name][fields[name]]
-    for name in ("mapped", "after", "split"):
-        fields[name] = tuple(fields.get(name, ()))
-    hooks = fields.get("hooks", {})
-    fields["hooks"] = {name: from_json(FunctionSource, hook, strict=False) for name, hook in hooks.items()}
+def _parse_step(row: Mapping[str, Any], tables: Mapping[str, Sequence[Any]]) -> StepPlan:
+    fields: dict[str, Any] = {}
+    for name, value in row.items():
+        if name in tables:
+            fields[name] = tables[name][from_json(int, value, strict=False)]
+        elif name in _OWN:
+            fields[name] = from_json(_OWN[name], value, strict=False, where=name)
+    for tree in fields["inputs"].values():
+        _check_tree(tree)
     return StepPlan(**fields)
+
+
+def _check_tree(tree: Any) -> None:
+    """Refuse an input of another form than `StepPlan.inputs` has."""
+    if "value" in tree:
+        from_wire(tree["value"])
+    elif "list" in tree:
+        for part in tree["list"]:
+            _check_tree(part)
+    elif "dict" in tree:
+        for part in tree["dict"].values():
+            _check_tree(part)
+    else:
+        from_json(str, tree["step"], strict=False)
+        from_json(str, tree["output"], strict=False)

@@ -6,12 +6,14 @@ Nothing runs and no platform is asked; what backends check without a network is 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
+import os
 from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.base.backend import ProvesPlacement, RunningBackend, capability
+from stoker.backends.base.backend import ExpectsSteps, ProvesPlacement, RunningBackend, capability
 from stoker.core import findings as checks
 from stoker.core.artifact import from_wire
 from stoker.core.errors import (
@@ -26,22 +28,30 @@ from stoker.core.findings import Finding
 from stoker.core.graph import Binding, Constant, FromStep, Graph, GraphNode, Many, StepSpec
 from stoker.core.ladder import Halve
 from stoker.core.launch import Launch
-from stoker.core.plan import Plan, StepPlan, reporter_of
+from stoker.core.plan import Plan, StepPlan, lookup_text, places_text, reporter_of
 from stoker.core.settings import FailureMode, Layer, StepSettings, fields_given
 from stoker.core.source import FunctionSource
+from stoker.core.values import frozen
 from stoker.core.words import count_text
+from stoker.plan import secretchecks
 from stoker.plan import source as sources
+from stoker.plan.codereading import read_code
+from stoker.plan.digest import FunctionCode, UnresolvedLookup, read_function_code
 from stoker.plan.layers import IMPLIED_BY, check_whole_run, resolve, resolve_pipeline
+from stoker.plan.recipes import remember_code
 from stoker.settings.options import OPTIONS
 from stoker.stacks import Stack
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
 ORCHESTRATOR: Final = "orchestrator"
+LATE_STEPS: Final = "STK299"
 """The name of the stack's orchestrator in `StepPlan.backend`; step operators have their own names there."""
+LOOKUP: Final = "STK191"
+"""The code of the finding about code that is looked up by name."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Overrides:
     """The layers of the run file and the command line."""
 
@@ -62,6 +72,7 @@ class Planner:
         layers: Sequence[Layer] = (),
         hooks: Mapping[str, Callable[..., Any]] | None = None,
         overrides: Overrides | None = None,
+        recorded: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self._stack = stack
         self.blobs = blobs
@@ -70,7 +81,11 @@ class Planner:
         self._overrides = overrides or Overrides()
         self._settings: dict[tuple[int, ...], tuple[StepSettings, dict[str, str]]] = {}
         self._layers_alive: list[tuple[Layer, ...]] = []
-        self._sources: dict[int, tuple[FunctionSource, str]] = {}
+        self._sources: dict[int, tuple[FunctionSource, FunctionCode]] = {}
+        self._saved: dict[int, tuple[Any, Mapping[str, Any]]] = {}
+        # Digests of values as they are saved here → how an earlier run saved them: a class of a script has another
+        # module's name where the script is imported.
+        self._recorded = recorded or {}
         self._position = 0
         self._backend_options: Mapping[str, Mapping[str, Any]] | None = None
 
@@ -89,7 +104,9 @@ class Planner:
             inputs=self._inputs(node),
             settings=settings,
             backend=settings.step_operator or ORCHESTRATOR,
-            code=code,
+            code=code.digest,
+            packages=code.packages,
+            lookups=lookup_places(code),
             mapped=node.mapped,
             after=node.after,
             split=tuple(split),
@@ -101,6 +118,25 @@ class Planner:
         )
         check_ladder(plan)
         return plan
+
+    def body_findings(self, body: Callable[..., Any], pipeline: str, where: str) -> Iterator[Finding]:
+        """The finding about a dynamic pipeline whose steps, which are not known yet, look up code by name.
+
+        Look-ups of the body itself are none: it runs in each run.
+        """
+        settings, _ = resolve((*self._layers, *self._overrides.every), self._stack)
+        if not settings.cache or settings.cache_key is not None:
+            return
+        function = inspect.unwrap(body)
+        reading = read_function_code(function)
+        own = {(site.code.co_filename, site.line) for site in read_code(function.__code__).lookups}
+        places = [place for place in reading.lookups if (place.file, place.line) not in own]
+        if places:
+            yield _lookup_finding(
+                f"{where} pipeline '{pipeline}'",
+                f"has steps whose code looks up code by name at {places_text(place_texts(places))}",
+                strict=settings.cache == "strict",
+            )
 
     def _resolve(self, node: GraphNode) -> tuple[StepSettings, dict[str, str]]:
         overrides = self._overrides
@@ -127,13 +163,15 @@ class Planner:
             self._backend_options = resolve_pipeline(layers, self._stack)[0].backend
         return self._backend_options
 
-    def _locate(self, function: Callable[..., Any], where: str) -> tuple[FunctionSource, str]:
+    def _locate(self, function: Callable[..., Any], where: str) -> tuple[FunctionSource, FunctionCode]:
         located = self._sources.get(id(function))
         if located is None:
             source = sources.locate(function, where)
             if source.kind == "pickled":
                 source = attrs.evolve(source, digest=self.blobs.put(sources.pickled(function)))
-            located = self._sources[id(function)] = (source, sources.code_digest(function))
+            reading = read_function_code(function)
+            remember_code(reading.digest, (reading,))
+            located = self._sources[id(function)] = (source, reading)
         return located
 
     def _hooks(self, spec: StepSpec, node: GraphNode) -> dict[str, FunctionSource]:
@@ -152,8 +190,27 @@ class Planner:
         parameters = {}
         for name, value in graph.parameters.items():
             with _saving(f"pipeline '{graph.name}' cannot be given {name}", graph.where):
-                parameters[name] = artifacts.save(value, self.blobs).wire()
+                parameters[name] = self._save(value)
         return parameters
+
+    def kept_parameters(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a pipeline, saved for a run that repeats this one; without those that cannot be saved."""
+        parameters = {}
+        for name, value in values.items():
+            with contextlib.suppress(SerializationError):
+                parameters[name] = self._save(value)
+        return parameters
+
+    def _save(self, value: Any) -> Mapping[str, Any]:
+        """An artifact's document; a large value is saved once, however often it is handed over."""
+        saved = self._saved.get(id(value))
+        if saved is not None:
+            return saved[1]
+        artifact = artifacts.save(value, self.blobs)
+        wire = self._recorded.get(artifact.digest) or artifact.wire()
+        if artifact.inline is None:
+            self._saved[id(value)] = (value, wire)  # the value is kept alive, so that its id stays unique
+        return wire
 
     def _inputs(self, node: GraphNode) -> dict[str, Any]:
         """What each parameter is bound to; values from the pipeline's body are saved here."""
@@ -165,13 +222,24 @@ class Planner:
 
     def _tree(self, binding: Binding, *, mapped: bool) -> dict[str, Any]:
         if isinstance(binding, Constant):
-            save = artifacts.save_split if mapped else artifacts.save
-            return {"value": save(binding.value, self.blobs).wire()}
+            if mapped:
+                return {"value": artifacts.save_split(binding.value, self.blobs).wire()}
+            return {"value": self._save(binding.value)}
         if isinstance(binding, FromStep):
             return {"step": binding.node, "output": binding.output}
         if isinstance(binding, Many):
             return {"list": [self._tree(item, mapped=False) for item in binding.items]}
         return {"dict": {name: self._tree(item, mapped=False) for name, item in binding.items.items()}}
+
+
+def lookup_places(code: FunctionCode) -> tuple[str, ...]:
+    """`file:line` of each place where code looks up other code by a name that is known only when it runs."""
+    return place_texts(code.lookups)
+
+
+def place_texts(places: Iterable[UnresolvedLookup]) -> tuple[str, ...]:
+    """`file:line` of places, without folders."""
+    return tuple(f"{os.path.basename(place.file)}:{place.line}" for place in places)
 
 
 def split_outputs(nodes: Iterable[GraphNode]) -> dict[str, list[str]]:
@@ -233,7 +301,9 @@ def replan(recorded_plan: Plan, overrides: Overrides, stack: Stack) -> Plan:
             resolved[key] = resolve(layers, stack)
         settings, origins = resolved[key]
         backend, environment = settings.step_operator or ORCHESTRATOR, environment_name(settings)
-        changed = attrs.evolve(step, settings=settings, origins=origins, backend=backend, environment=environment)
+        changed = attrs.evolve(
+            step, settings=settings, origins=origins, backend=backend, environment=environment, lock=""
+        )
         steps.append(changed)
         check_ladder(steps[-1])
     return attrs.evolve(recorded_plan, steps=tuple(steps))
@@ -255,10 +325,22 @@ def _recorded_layer(settings: StepSettings, stack: Stack | None) -> Layer:
     return Layer(origin="the run as it was started", values=values)
 
 
+def growth_findings(plan: Plan, backends: Mapping[str, RunningBackend]) -> Iterable[Finding]:
+    """What forbids a pipeline whose steps are not known when it begins."""
+    for name in dict.fromkeys([step.backend for step in plan.steps] or [ORCHESTRATOR]) if plan.dynamic else ():
+        if capability(backends[name], ExpectsSteps) is not None:
+            what = f"'{plan.pipeline}' is dynamic, and its steps are to run on {backends[name].name}"
+            why = "that must know all steps when the run begins"
+            fix = "remove dynamic=True, or run it on another stack (--stack)"
+            yield Finding(code=LATE_STEPS, level="error", where=plan.where, what=what, why=why, fix=fix)
+
+
 def backend_findings(steps: Iterable[StepPlan], backends: Mapping[str, RunningBackend]) -> Iterable[Finding]:
     """The backends' findings about steps; steps with the same settings are checked once."""
     checked: set[tuple[str, str, int]] = set()
     for step in steps:
+        if step.inputs or step.settings.environment:
+            yield from secretchecks.step_findings(step, backends[step.backend])
         key = (step.name, step.backend, id(step.settings))
         if key in checked:
             continue
@@ -268,6 +350,30 @@ def backend_findings(steps: Iterable[StepPlan], backends: Mapping[str, RunningBa
             yield from _package_findings(step, backends[step.backend])
         if step.settings.launch is not None:
             yield from _launch_findings(step.settings.launch, step)
+
+
+def lookup_findings(steps: Iterable[StepPlan]) -> Iterator[Finding]:
+    """The findings about steps whose code finds other code by a name that is known only when it runs."""
+    reported: set[str] = set()
+    for step in steps:
+        text = lookup_text(step)
+        if not text or not step.settings.cache or step.name in reported:
+            continue
+        reported.add(step.name)
+        strict = step.settings.cache == "strict"
+        consequence = "not cached because" if strict else "cached although"
+        yield _lookup_finding(f"{step.where} step '{step.name}'", f"is {consequence} {text}", strict=strict)
+
+
+def _lookup_finding(where: str, what: str, *, strict: bool) -> Finding:
+    return Finding(
+        code=LOOKUP,
+        level="info",
+        where=where,
+        what=what,
+        why="no cache key can know which code that is, and a change of it is not seen",
+        fix="add cache_key=… or cache=False" if not strict else "add cache_key=…, or write the name out",
+    )
 
 
 def placement_findings(steps: Iterable[StepPlan], backends: Mapping[str, RunningBackend]) -> Iterator[Finding]:
@@ -318,7 +424,8 @@ def refuse(plan: Plan) -> None:
     errors = checks.errors(plan.findings)
     if errors:
         raise PreflightError(
-            "the plan is refused:\n" + "\n".join(finding.text() for finding in errors), findings=plan.findings
+            "the plan is refused:\n" + "\n".join(finding.text() for finding in checks.merged(errors)),
+            findings=plan.findings,
         )
 
 

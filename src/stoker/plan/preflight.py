@@ -22,17 +22,23 @@ from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagenames import merge_facts
+from stoker.core.lock import Resolution
 from stoker.core.plan import Plan, StepPlan
 from stoker.core.plugins import Registry
+from stoker.core.proof import Proof
 from stoker.core.units import UNSET, value_or
+from stoker.devices import builds
 from stoker.devices.choosing import impossible
 from stoker.images import parents
 from stoker.images.requirementlines import logical_lines, option_of
 from stoker.plan import rules_device, rules_image, rules_packages
-from stoker.plan.packages import packages
+from stoker.plan.locking import with_lock
+from stoker.plan.packages import FrameworkPackage, packages
+from stoker.plan.proving import prove, required_finding
 from stoker.plan.requirements import Requirements, numbers, requirements
 from stoker.plan.rules import MACHINES, ClientPython, PlanFacts, Rule
 from stoker.vendors.builds import Hardware, dotted, hardware_of
+from stoker.vendors.nvidia.chips import NVIDIA
 from stoker.vendors.registry import VENDORS
 
 RULES: Final[Registry[Rule]] = Registry(group="stoker.rules", noun="rule", kind=Rule, builtin={})
@@ -44,6 +50,7 @@ BUILTIN_RULES: Final[Sequence[Rule]] = tuple(
         rules_image.nowhere,
         rules_image.unreadable,
         rules_image.processor,
+        rules_image.other_libc,
         rules_device.no_cuda,
         rules_device.unfit_builds,
         rules_device.image_driver,
@@ -60,6 +67,7 @@ BUILTIN_RULES: Final[Sequence[Rule]] = tuple(
         rules_packages.other_versions,
         rules_image.launcher,
         rules_image.little_shm,
+        rules_image.idle_accelerator,
         rules_image.unpinned,
     )
 )
@@ -81,11 +89,104 @@ COMPARED: Final = (
     "cloudpickle",
 )
 """Distributions whose objects travel between steps, so that another version may read them differently."""
-ARM_HOSTS: Final = frozenset({"GB10", "GB200", "GB300", "GH200", "T4G"})
+ARM_HOSTS: Final = frozenset({"T4G", *(name for name, chip in NVIDIA.items() if chip.form in ("superchip", "Jetson"))})
 """Models that are sold only with an ARM processor of NVIDIA's or Amazon's."""
 _NO_SETTINGS: Final = DockerSettings()
 _DEEPEST_INCLUDE: Final = 32
 """How deep requirement files may include each other; more is taken to be a circle."""
+
+
+@attrs.frozen(kw_only=True)
+class StepJudgement:
+    """What the checks say of one step."""
+
+    findings: tuple[Finding, ...] = ()
+    proof: Proof | None = None
+    """None for a step that asks for no accelerators."""
+    lock: str = ""
+    """The digest of the lock of its image; empty without one."""
+
+
+@attrs.frozen(kw_only=True)
+class Surroundings:
+    """What is known of where steps run, beside what their plan says."""
+
+    inventory: Callable[[], Inventory | None]
+    """The devices of this machine; called if a step runs here and asks for some."""
+    image_facts: Callable[[str], ImageFacts | None] = lambda reference: None
+    """Reads an image, or returns None; called once for each image."""
+    in_images: frozenset[str] = frozenset()
+    """The names of the backends that run their steps in images on this machine."""
+    here: frozenset[str] = frozenset()
+    """The names of the backends that run their steps on this machine without a container."""
+    last_digests: Mapping[str, str] = attrs.field(factory=dict)
+    """The digest that a reference had when it was last used."""
+    resolve: Callable[[StepPlan, ImageFacts, str], Resolution] = lambda step, image, machine: Resolution()
+    """Resolves what a step's image will install: its parent's facts, and its processor in the kernel's words."""
+
+
+def judge(
+    plan: Plan, surroundings: Surroundings, *, client: ClientPython | None = None
+) -> tuple[tuple[StepPlan, ...], tuple[Finding, ...]]:
+    """The plan's steps, each with its proof, and the findings about all of them.
+
+    Steps without accelerators and without an image are checked only by rules of other distributions. If the plan's
+    settings require proofs, a step that is not proved is an error.
+    """
+    client = client or _this_python()
+    surroundings = attrs.evolve(
+        surroundings,
+        inventory=functools.cache(surroundings.inventory),
+        image_facts=functools.cache(surroundings.image_facts),
+    )
+    rules = third_party_rules()
+    judgements: dict[tuple[str, str, int], StepJudgement] = {}
+    steps: list[StepPlan] = []
+    all_findings: list[Finding] = []
+    for step in plan.steps:
+        key = (step.name, step.backend, id(step.settings))
+        is_first = key not in judgements
+        if is_first:
+            judgements[key] = _judge_step(step, plan, surroundings, rules, client)
+            all_findings += judgements[key].findings
+        proof, lock = judgements[key].proof, judgements[key].lock
+        same = proof is step.proof and lock == step.lock
+        steps.append(step if same else attrs.evolve(step, proof=proof, lock=lock))
+        refusal = required_finding(steps[-1]) if is_first and plan.settings.require_proof else None
+        all_findings += [] if refusal is None else [refusal]
+    return tuple(steps), tuple(all_findings)
+
+
+def _judge_step(
+    step: StepPlan, plan: Plan, surroundings: Surroundings, rules: Sequence[Rule], client: ClientPython
+) -> StepJudgement:
+    asks = step.settings.resources.gpus_per_node > 0
+    resolution = Resolution()
+    if step.backend in surroundings.in_images:
+        facts = _image_facts(
+            step,
+            inventory=surroundings.inventory(),
+            image_facts=surroundings.image_facts,
+            client=client,
+            last_digests=surroundings.last_digests,
+            resolve=surroundings.resolve,
+        )
+        resolution = facts.resolution
+        step_findings = (*resolution.findings, *_apply((*BUILTIN_RULES, *rules), facts, plan))
+    else:
+        rules = [rule for rule in rules if rule.every_step]
+        if not rules and not asks:
+            return StepJudgement()
+        is_here = step.backend in surroundings.here
+        inventory = surroundings.inventory() if is_here or rules else None
+        facts = _device_facts(step, inventory=inventory, client=client, is_here=is_here)
+        step_findings = tuple(_apply(rules, facts, plan))
+    lock = "" if resolution.lock is None else resolution.lock.digest
+    if not asks:
+        return StepJudgement(findings=step_findings, lock=lock)
+    refused = [one for one in plan.findings if one.code in _REFUSED_BY_BACKENDS and one.where == facts.where]
+    judgement = prove(facts, (*refused, *step_findings))
+    return StepJudgement(findings=(*step_findings, *judgement.findings), proof=judgement.proof, lock=lock)
 
 
 def findings(
@@ -97,54 +198,23 @@ def findings(
     client: ClientPython | None = None,
     last_digests: Mapping[str, str] | None = None,
 ) -> Iterator[Finding]:
-    """The findings of all rules for `steps` that run in images; for all steps of the plan if `steps` is None.
+    """The findings about `steps` that run in images; about all steps of the plan if `steps` is None.
 
-    `inventory` is that of the machine they will run on; None if it is not known. `image_facts` reads an image, or
-    returns None; it is called once for each image. `last_digests` has the digest that a reference had when it was last
-    used.
+    `inventory` is that of the machine they will run on; None if it is not known. For the others see `Surroundings`.
     """
-    client = client or _this_python()
-    read_image = functools.cache(image_facts)
-    rules = (*BUILTIN_RULES, *third_party_rules())
-    for step in _distinct(plan.steps if steps is None else steps):
-        facts = _image_facts(
-            step,
-            inventory=inventory,
-            image_facts=read_image,
-            client=client,
-            last_digests=last_digests,
-        )
-        yield from _apply(rules, facts, plan)
-
-
-def findings_without_images(
-    plan: Plan, steps: Iterable[StepPlan], *, inventory: Callable[[], Inventory | None]
-) -> Iterator[Finding]:
-    """The findings of other distributions' rules for steps that run without a container.
-
-    `inventory` is called only if there is such a rule.
-    """
-    rules = [rule for rule in third_party_rules() if rule.every_step]
-    if not rules:
-        return
-    client, devices = _this_python(), inventory()
-    for step in _distinct(steps):
-        yield from _apply(rules, _device_facts(step, inventory=devices, client=client), plan)
+    steps = plan.steps if steps is None else tuple(steps)
+    surroundings = Surroundings(
+        inventory=lambda: inventory,
+        image_facts=image_facts,
+        in_images=frozenset(step.backend for step in steps),
+        last_digests=last_digests or {},
+    )
+    yield from judge(attrs.evolve(plan, steps=tuple(steps)), surroundings, client=client)[1]
 
 
 def third_party_rules() -> tuple[Rule, ...]:
     """The rules of other distributions."""
     return tuple(rule for _, rule in RULES.third_party_parts())
-
-
-def _distinct(steps: Iterable[StepPlan]) -> Iterator[StepPlan]:
-    """One step of each name, backend and settings: the findings of the others are the same."""
-    checked: set[tuple[str, str, int]] = set()
-    for step in steps:
-        key = (step.name, step.backend, id(step.settings))
-        if key not in checked:
-            checked.add(key)
-            yield step
 
 
 def _apply(rules: Iterable[Rule], facts: PlanFacts, plan: Plan) -> Iterator[Finding]:
@@ -160,14 +230,15 @@ def _image_facts(
     inventory: Inventory | None,
     image_facts: Callable[[str], ImageFacts | None],
     client: ClientPython,
-    last_digests: Mapping[str, str] | None = None,
+    last_digests: Mapping[str, str],
+    resolve: Callable[[StepPlan, ImageFacts, str], Resolution] = lambda step, image, machine: Resolution(),
 ) -> PlanFacts:
     """The facts of a step that runs in an image."""
     docker = step.settings.docker or _NO_SETTINGS
     default = _default_parent(docker, client)
     reference = _reference(step, docker, default)
     known_facts = image_facts(reference) if reference else None
-    image = merge_facts(known_facts, reference)
+    image = _with_python(merge_facts(known_facts, reference), docker, client)
     builds = docker.skip_build is UNSET or not docker.skip_build
     claim = claim_of(step.settings.resources)
     devices = _fitting_devices(claim, inventory)
@@ -176,6 +247,9 @@ def _image_facts(
     python = numbers(image.python)
     wanted = requirements(lines, python=python, machine=machine, options=_options(docker, default) if builds else {})
     wanted = attrs.evolve(wanted, unread=(*wanted.unread, *unknown))
+    resolution = resolve(step, image, machine)
+    if resolution.lock is not None:
+        wanted = with_lock(wanted, resolution.lock)
     node = _node_machine(devices, claim, client)
     return PlanFacts(
         step=step,
@@ -190,35 +264,53 @@ def _image_facts(
         kind=_device_kind(claim, devices),
         targets=_targets(claim, devices, inventory, node),
         simulated=inventory is not None and inventory.simulated,
+        listed=frozenset(device.model for device in inventory.devices) if inventory is not None else frozenset(),
         lacking=impossible(claim, inventory.devices) if claim is not None and inventory is not None else "",
         machine=node,
         client=client,
-        last_digest=(last_digests or {}).get(reference, ""),
+        last_digest=last_digests.get(reference, ""),
+        locked="" if resolution.lock is None else resolution.lock.resolver,
+        resolution=resolution,
     )
 
 
-def _device_facts(step: StepPlan, *, inventory: Inventory | None, client: ClientPython) -> PlanFacts:
-    """The facts of a step that runs without a container: its request and the devices."""
+def _device_facts(
+    step: StepPlan, *, inventory: Inventory | None, client: ClientPython, is_here: bool = False
+) -> PlanFacts:
+    """The facts of a step that runs without a container: its devices, and its Python where that is on this machine."""
     claim = claim_of(step.settings.resources)
     devices = _fitting_devices(claim, inventory)
     node = _node_machine(devices, claim, client)
+    wanted, installed = Requirements(), None
+    frameworks: tuple[FrameworkPackage, ...] = ()
+    own = step.settings.packages if is_here and step.environment else None
+    if own is not None:
+        python = numbers(value_or(own.python, "")) or client.python
+        wanted = requirements((*own.requirements, *own.indexes), python=python, machine=client.machine)
+        wanted = attrs.evolve(wanted, unread=(*wanted.unread, *own.specifications))
+        frameworks = packages(wanted, None, machine=client.machine, python=python)
+    elif is_here and claim is not None:
+        installed = builds.distributions()
+        frameworks = tuple(FrameworkPackage(build=build, text=build.how, origin="here") for build in builds.builds())
     return PlanFacts(
         step=step,
         docker=_NO_SETTINGS,
         reference="",
         image=ImageFacts(reference=""),
         image_read=False,
-        builds=False,
-        requirements=Requirements(),
-        packages=(),
+        builds=own is not None,
+        requirements=wanted,
+        packages=frameworks,
         gpus=step.settings.resources.gpus_per_node,
         kind=_device_kind(claim, devices),
         targets=_targets(claim, devices, inventory, node),
         simulated=inventory is not None and inventory.simulated,
+        listed=frozenset(device.model for device in inventory.devices) if inventory is not None else frozenset(),
         lacking=impossible(claim, inventory.devices) if claim is not None and inventory is not None else "",
         machine=node,
         client=client,
         in_image=False,
+        installed=installed,
     )
 
 
@@ -236,7 +328,12 @@ def _this_python() -> ClientPython:
 def _requirement_lines(docker: DockerSettings) -> tuple[Sequence[str], Sequence[str]]:
     """The lines that the settings would install, files and their includes read; and what could not be read."""
     unknown = []
-    for name in ("pyproject_path", "replicate_local_python_environment", "local_project_install_command"):
+    for name in (
+        "pyproject_path",
+        "pyproject_export_command",
+        "replicate_local_python_environment",
+        "local_project_install_command",
+    ):
         value = getattr(docker, name)
         if value is not UNSET and value:
             unknown.append(name)
@@ -278,6 +375,14 @@ def _reference(step: StepPlan, docker: DockerSettings, default: parents.Parent |
     if parent_image:
         return parent_image
     return default.image if default is not None else ""
+
+
+def _with_python(image: ImageFacts, docker: DockerSettings, client: ClientPython) -> ImageFacts:
+    """The image's facts, with the Python that the build installs into one that is known to have none of its own."""
+    python = value_or(docker.python_version, dotted(client.python[:2]))
+    if image.python or parents.interpreter_of(image.reference, python=python) == "parent":
+        return image
+    return attrs.evolve(image, python=python)
 
 
 def _default_parent(docker: DockerSettings, client: ClientPython) -> parents.Parent | None:
@@ -340,7 +445,8 @@ def _targets(
         simulation = VENDORS.load(choice.model.vendor).simulation
         chip = None if simulation is None else simulation.capability(choice.name)
         chips = {chip: choice.name} if chip is not None else {}
-        targets.append(Hardware(kind=choice.model.vendor, chips=chips, machine=machine or "x86_64"))
+        kind = choice.model.vendor
+        targets.append(Hardware(kind=kind, chips=chips, machine=machine or "x86_64", models=(choice.name,)))
     return tuple(targets)
 
 

@@ -13,6 +13,7 @@ from stoker.core.docker import DockerSettings
 from stoker.core.findings import Finding
 from stoker.core.imagefacts import ImageFacts
 from stoker.core.imagenames import is_plain, parse
+from stoker.core.lock import Resolution
 from stoker.core.plan import StepPlan
 from stoker.plan.packages import FrameworkPackage
 from stoker.plan.requirements import Release, Requirements, numbers
@@ -57,6 +58,8 @@ class PlanFacts:
     """The kinds of device that the step could get, with their driver."""
     simulated: bool
     """Whether the devices are simulated."""
+    listed: frozenset[str] = frozenset()
+    """The models of the machine's devices, as its drivers list them; empty if the machine is not known."""
     lacking: str
     """Why no known machine has the devices; empty if one has them."""
     machine: str
@@ -65,7 +68,15 @@ class PlanFacts:
     last_digest: str = ""
     """The digest that the reference had when it was last used."""
     in_image: bool = True
-    """False for a step that runs without a container: nothing is known of an image and its packages then."""
+    """False for a step that runs without a container: nothing is known of an image then."""
+    installed: Mapping[str, str] | None = None
+    """For a step that runs in the Python that makes the plan: canonical name → version of all distributions that are
+    installed there. None for all other steps."""
+    locked: str = ""
+    """What resolved the requirements, such as "uv 0.9.2": `requirements` then pins every distribution that will be
+    installed, also those that others require. Empty if they are as a person wrote them."""
+    resolution: Resolution = attrs.field(factory=Resolution)
+    """The lock of the image's packages, or why there is none."""
     refused: bool = False
     """Whether the backend refuses the devices already, so that no rule reports it again."""
 
@@ -78,6 +89,10 @@ class PlanFacts:
     def required(self) -> bool:
         """Whether the step must not run without its devices."""
         return self.step.settings.accelerator_policy != "prefer"
+
+    def machine_lists(self, models: Iterable[str]) -> bool:
+        """Whether the step's machine is known to have devices of these models, so that its driver knows them."""
+        return set(models) <= self.listed
 
     @property
     def python(self) -> Release:

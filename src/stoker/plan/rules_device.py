@@ -8,11 +8,12 @@ from typing import Final, Iterator, Mapping, Sequence
 from stoker.core.findings import Finding, Level
 from stoker.core.status import DRIVER_TOO_OLD, NO_GPU_BUILD, NO_KERNEL_IMAGE
 from stoker.core.units import UNSET
-from stoker.plan.packages import FrameworkPackage, brings_cuda
+from stoker.plan.packages import FrameworkPackage, brings_cuda, may_bring_cuda
 from stoker.plan.requirements import numbers
 from stoker.plan.rules import PlanFacts, repository
 from stoker.vendors.builds import Build, Hardware, Problem, Version, dotted
 from stoker.vendors.nvidia.builds import FLOORS, runs
+from stoker.vendors.nvidia.chips import LAST_BRANCH, forward_compatible, is_geforce
 from stoker.vendors.registry import USUAL, VENDORS, unfit
 
 NO_CUDA: Final = "STK201"
@@ -45,14 +46,6 @@ FIRST_CUDA: Final[Mapping[tuple[int, int], Version]] = {
     (12, 0): (12, 8),
     (12, 1): (12, 9),
 }
-# "End of support" in the release notes of driver branch 590: Maxwell, Pascal and Volta end with 580, Kepler with 470.
-LAST_BRANCH: Final[Mapping[int, int]] = {3: 470, 5: 580, 6: 580}
-"""Major compute capability → the last driver branch that supports it; 7.0 and 7.2 end with 580, too."""
-
-# https://docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html: data-centre GPUs; which of the RTX cards
-# are certified for it cannot be told from their names.
-_NO_COMPAT: Final = re.compile(r"RTX|A\d{4}$|GB10$")
-_GEFORCE: Final = frozenset({"RTX2080Ti", "RTX3090", "RTX4090", "RTX5090"})
 _WITH_COMPAT: Final = re.compile(r"(?:nvcr\.io/)?nvidia/cuda|nvcr\.io/nvidia/.+")
 """Repositories whose images have the compatibility package of their CUDA."""
 _CONTENTS_UNKNOWN: Final = "what was installed into it is not written in its configuration"
@@ -86,7 +79,7 @@ def no_cuda(facts: PlanFacts) -> Iterator[Finding]:
     fix = 'take a parent image with CUDA (parent_image="pytorch/pytorch:2.4.1-cuda12.4-cudnn9-runtime", or accelerator='
     fix += '"cuda12.4"), or require a framework whose wheels bring it'
     if not sure:
-        undecided = [item.name for item in facts.requirements.items] + list(facts.requirements.unread)
+        undecided = may_bring_cuda(facts.requirements)
         why = f"whether {', '.join(undecided[:5])} brings it is not known" if undecided else _CONTENTS_UNKNOWN
         what = f"asks for a GPU, and the configuration of its image {facts.reference} names no CUDA"
         yield _finding(facts, NO_CUDA, "info", what, why=why, fix=fix)
@@ -112,7 +105,7 @@ def unfit_builds(facts: PlanFacts) -> Iterator[Finding]:
             continue
         held, problem = unfit_targets[0]
         code = _CODES[problem.cause]
-        if code == DRIVER_OLD and _forward_compatible(facts, package.build, held):
+        if code == DRIVER_OLD and compat_package_runs(facts, package.build, held):
             yield _compatibility_finding(facts, package, held)
             continue
         level: Level = _level(facts)
@@ -149,14 +142,9 @@ def gate(facts: PlanFacts) -> Iterator[Finding]:
 
     skypilot 5867. https://github.com/NVIDIA/nvidia-container-toolkit/blob/main/internal/requirements/requirements.go
     """
-    env = {**facts.image.env, **_image_environment(facts)}
-    condition = env.get("NVIDIA_REQUIRE_CUDA", "")
-    version = env.get("CUDA_VERSION", "")
-    if not facts.gpus or env.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
+    condition = gate_condition(facts)
+    if not facts.gpus:
         return
-    if not condition and version:
-        # An image from before the variable: https://github.com/NVIDIA/nvidia-container-toolkit, image/cuda_image.go
-        condition = f"cuda>={dotted(numbers(version)[:2])}"
     for held in facts.targets:
         if _runtime_of(held) != "cuda" or not condition or condition_holds(condition, held) is not False:
             continue
@@ -178,7 +166,7 @@ def image_driver(facts: PlanFacts) -> Iterator[Finding]:
     for held in facts.targets:
         if _runtime_of(held) != "cuda" or runs(cuda, held.driver, held.cuda):
             continue
-        if _forward_compatible(facts, build, held):
+        if compat_package_runs(facts, build, held):
             yield _compatibility_finding(
                 facts, FrameworkPackage(build=build, text=facts.reference, origin="image"), held
             )
@@ -261,6 +249,22 @@ def neuron(facts: PlanFacts) -> Iterator[Finding]:
         yield _finding(facts, NOT_NEURON, _level(facts), what, fix="take an image with CUDA, or ask for trainium")
 
 
+def gate_condition(facts: PlanFacts) -> str:
+    """The condition that the container runtime checks before it starts the image; empty for none.
+
+    Only that of the image's configuration is known: one that was not read has none here.
+    """
+    env = {**facts.image.env, **_image_environment(facts)}
+    condition = env.get("NVIDIA_REQUIRE_CUDA", "")
+    version = env.get("CUDA_VERSION", "")
+    if env.get("NVIDIA_DISABLE_REQUIRE", "").lower() in ("1", "true"):
+        return ""
+    if not condition and version:
+        # An image from before the variable: https://github.com/NVIDIA/nvidia-container-toolkit, image/cuda_image.go
+        return f"cuda>={dotted(numbers(version)[:2])}"
+    return condition
+
+
 def condition_holds(condition: str, held: Hardware) -> bool | None:
     """Whether devices satisfy NVIDIA_REQUIRE_CUDA: a space is "or", a comma "and"; None if a fact is missing."""
     results = [_alternative(text, held) for text in condition.split()]
@@ -277,7 +281,7 @@ def _alternative(text: str, held: Hardware) -> bool | None:
         if name == "brand":
             # What NVML calls the brand of any other card changed over time.
             models = set(held.chips.values())
-            decidable = bool(models) and ("geforce" in value) != bool(models & _GEFORCE)
+            decidable = bool(models) and ("geforce" in value) != any(map(is_geforce, models))
             results.append(False if decidable else None)
             continue
         ours = {"cuda": held.cuda, "driver": numbers(held.driver) or None, "arch": next(iter(held.chips), None)}.get(
@@ -300,13 +304,13 @@ def _holds(ours: Version, sign: str, theirs: Version) -> bool:
     }[sign]
 
 
-def _forward_compatible(facts: PlanFacts, build: Build, held: Hardware) -> bool:
+def compat_package_runs(facts: PlanFacts, build: Build, held: Hardware) -> bool:
     """Whether the image's compatibility package lets an older driver of a data-centre GPU run the build."""
     compat = numbers(facts.image.cuda)[:2]
     has_compat = (
         "NVIDIA_REQUIRE_CUDA" in facts.image.env or _WITH_COMPAT.fullmatch(repository(facts.reference)) is not None
     )
-    supported = [name for name in held.chips.values() if not _NO_COMPAT.search(name)]
+    supported = [name for name in held.chips.values() if forward_compatible(name) is not False]
     covered = bool(build.cuda and compat and build.cuda <= compat and compat[0] >= 11)
     return has_compat and covered and bool(held.chips) and len(supported) == len(held.chips)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, Iterator
 
 from stoker.backends.docker.settings import SHARED_MEMORY
 from stoker.core.findings import Finding, Level
 from stoker.core.imagenames import parse
 from stoker.core.resources import describe
-from stoker.core.units import UNSET, size_text
+from stoker.core.units import UNSET, size_text, value_or
+from stoker.images.requirements import TORCH
 from stoker.launchers.registry import launcher_named
-from stoker.plan.packages import HARMLESS
+from stoker.plan.packages import HARMLESS, NEEDS_TORCH
 from stoker.plan.rules import MACHINES, PlanFacts
 
 OTHER_PROCESSOR: Final = "STK209"
@@ -19,12 +21,20 @@ NO_LAUNCHER: Final = "STK213"
 LITTLE_SHM: Final = "STK216"
 NOWHERE: Final = "STK217"
 UNREADABLE: Final = "STK218"
+NO_EFFECT: Final = "STK221"
+OTHER_LIBC: Final = "STK250"
 
 SHM: Final = 64 * 2**20
 """Bytes of /dev/shm in a container by default: https://docs.docker.com/reference/cli/docker/container/run/#shm-size"""
 
 # Their publishers put none of the launchers' packages into them, except torch.
 _NO_LAUNCHERS: Final = ("nvidia/cuda", "nvcr.io/nvidia/cuda", "pytorch/pytorch")
+# None of their releases has a wheel for musllinux (https://peps.python.org/pep-0656/) among its files; jax requires
+# jaxlib.
+_GLIBC_ONLY: Final = re.compile(
+    r"torch|torchvision|torchaudio|tensorflow(?:-cpu)?|jax|jaxlib|jax-cuda\d+-plugin|cupy-cuda\d+x?|vllm|xformers|triton"
+    r"|onnxruntime(?:-gpu)?|bitsandbytes|flash-attn|nvidia-[a-z-]+-cu\d+"
+)
 _LOADERS: Final = ("torch",)
 """Frameworks whose data loaders pass batches through shared memory."""
 
@@ -44,6 +54,18 @@ def processor(facts: PlanFacts) -> Iterator[Finding]:
     yield _finding(
         facts, OTHER_PROCESSOR, "error", what, why="the container would end with 'exec format error'", fix=fix
     )
+
+
+def other_libc(facts: PlanFacts) -> Iterator[Finding]:
+    """The image's C library is musl, and a requirement has wheels for glibc only."""
+    if facts.image.libc != "musl" or not facts.builds:
+        return
+    names = [item.name for item in facts.requirements.items if _GLIBC_ONLY.fullmatch(item.name) and not item.url]
+    if not names:
+        return
+    what = f"{facts.reference} has musl for its C library, and {', '.join(names)} has wheels for glibc only"
+    fix = "take an image of Debian or Ubuntu, such as python:3.12-slim"
+    yield _finding(facts, OTHER_LIBC, "error", what, why="nothing that could be installed is found there", fix=fix)
 
 
 def unpinned(facts: PlanFacts) -> Iterator[Finding]:
@@ -67,7 +89,7 @@ def unpinned(facts: PlanFacts) -> Iterator[Finding]:
 def unreadable(facts: PlanFacts) -> Iterator[Finding]:
     """The image could not be read: it does not exist, needs a login, or its registry was not reached."""
     image = facts.image
-    if not image.unreadable:
+    if not image.unreadable or (facts.reference and parse(facts.reference) is None):  # STK230 refuses such a name
         return
     if image.refused:
         what = f"its image {facts.reference} cannot be read: {image.unreadable}"
@@ -120,6 +142,24 @@ def little_shm(facts: PlanFacts) -> Iterator[Finding]:
     why = "workers of a DataLoader, and NCCL between GPUs, hand data over there; without room they end with 'Bus error'"
     fix = 'ask for some: resources=ResourceSettings(shared_memory="8GB"); or num_workers=0'
     yield _finding(facts, LITTLE_SHM, "info", what, why=why, fix=fix)
+
+
+def idle_accelerator(facts: PlanFacts) -> Iterator[Finding]:
+    """`docker.accelerator` beside an image of the user's own chooses torch's wheels only, and torch is not installed.
+
+    `images.spec` takes the parent from `parent_image` or from the user's Dockerfile, if there is one.
+    """
+    accelerator, docker = value_or(facts.docker.accelerator, ""), facts.docker
+    parent = "dockerfile" if value_or(docker.dockerfile, "") else "parent_image"
+    if not accelerator or not value_or(getattr(docker, parent), "") or not facts.builds:
+        return
+    wanted = facts.requirements
+    if wanted.unread or {item.name for item in wanted.items} & {*TORCH, *NEEDS_TORCH}:
+        return
+    what = f"accelerator={accelerator!r} has no effect: {parent} says which image the build starts from, "
+    what += "and no requirement brings torch, whose wheels it would choose"
+    fix = f"remove accelerator, or remove {parent} to start from the official image for {accelerator}"
+    yield _finding(facts, NO_EFFECT, "warning", what, fix=fix)
 
 
 def nowhere(facts: PlanFacts) -> Iterator[Finding]:

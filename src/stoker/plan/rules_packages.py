@@ -26,6 +26,13 @@ OLDEST: Final = (3, 10)
 _VISION_BEHIND: Final = 15
 _TORCH_FAMILY: Final = ("torchvision", "torchaudio", "flash-attn", "xformers", "torch-scatter", "torch-sparse")
 """Distributions compiled against one torch, with its CUDA in the local part of their version."""
+_GLIBC_ONLY: Final = frozenset(
+    {"jaxlib", "onnxruntime-gpu", "tensorflow", "torch", "torchaudio", "torchvision", "triton"}
+)
+"""Distributions that have neither a wheel for musl nor a source distribution that pip could build."""
+# Requires-Dist of torch's wheels: nvidia-cudnn-cu11 8.5 since 1.13, nvidia-cudnn-cu12 8.9 in 2.1, 9.1 since 2.4.
+_TORCH_REQUIRES_CUDNN: Final = (1, 13)
+_TORCH_REQUIRES_CUDNN_9: Final = (2, 4)
 _NEEDED_PYTHON: Final = "the image's Python is {}"
 
 
@@ -104,8 +111,17 @@ def other_versions(facts: PlanFacts) -> Iterator[Finding]:
 
 
 def not_installable(facts: PlanFacts) -> Iterator[Finding]:
-    """A requirement has no build for the image's Python or processor, or none at all. clearml-agent 152"""
+    """A requirement has no build for the image's Python, processor or C library, or none at all. clearml-agent 152"""
+    yield from _other_cudnn(facts)
     for item in facts.requirements.items:
+        if item.wheel is None and item.pinned and not item.allows(item.pinned):
+            what = f"no version of {item.name} satisfies all its requirements: {item.specifier}"
+            yield _finding(facts, NOT_INSTALLABLE, "error", what, fix=f"require one version of {item.name}")
+        if facts.image.libc == "musl" and _is_without_musl(item):
+            what = f"{item.text} has no wheel for {facts.reference}, whose C library is musl"
+            why = "its wheels are for glibc (manylinux), and there is no source that an installer could build"
+            fix = f"take a parent image with glibc, such as python:{dotted(facts.python[:2] or OLDEST)}-slim"
+            yield _finding(facts, NOT_INSTALLABLE, "error", what, why=why, fix=fix)
         if item.wheel is not None:
             yield from _wheel_findings(facts, item, item.wheel)
         if item.name != "torch" or not item.pinned:
@@ -121,6 +137,33 @@ def not_installable(facts: PlanFacts) -> Iterator[Finding]:
                 facts, NOT_INSTALLABLE, "error", what, why=f"its wheels are for {dotted(low)}{until}", fix=fix
             )
         yield from _no_such_build(facts, item, release)
+
+
+def _other_cudnn(facts: PlanFacts) -> Iterator[Finding]:
+    """A cuDNN of another first number is pinned than the one that the wheel of torch requires."""
+    torch = facts.requirements.get("torch")
+    if torch is None or torch.wheel is not None or facts.locked:
+        return
+    release = numbers(torch.pinned)[:2]
+    if release < _TORCH_REQUIRES_CUDNN or (torch.local and not torch.local.startswith("cu")):
+        return
+    if torch.local and release < _TORCH_REQUIRES_CUDNN_9:
+        return  # some wheels of PyTorch's own index contained it then
+    needed = 9 if release >= _TORCH_REQUIRES_CUDNN_9 else 8
+    for item in facts.requirements.items:
+        if not item.pinned or not re.fullmatch(r"nvidia-cudnn-cu\d+", item.name):
+            continue
+        if numbers(item.pinned)[0] != needed:
+            what = f"{torch.text} requires cuDNN {needed}, and the requirements pin {item.text}"
+            fix = f"leave {item.name} out, which torch brings"
+            yield _finding(facts, NOT_INSTALLABLE, "error", what, why="its wheel requires one version of it", fix=fix)
+
+
+def _is_without_musl(item: Requirement) -> bool:
+    """Whether all wheels of a distribution are for glibc: the files of each release at the Python Package Index."""
+    if item.wheel is not None:
+        return False
+    return item.name in _GLIBC_ONLY or re.match(r"cupy-cuda|nvidia-.+-cu\d", item.name) is not None
 
 
 def _no_such_build(facts: PlanFacts, item: Requirement, release: Release) -> Iterator[Finding]:

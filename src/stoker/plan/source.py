@@ -6,16 +6,13 @@ The digest of a function's code comes from `plan.digest`; a step's plan has both
 from __future__ import annotations
 
 import os
-import re
 import sys
 from types import ModuleType
 from typing import Any, Callable, Final
 
 from stoker.core.errors import SourceError
 from stoker.core.source import FunctionSource
-from stoker.plan.digest import code_digest, code_parts
-
-__all__ = ["code_digest", "code_parts", "locate", "pickled", "script_module"]
+from stoker.core.usercode import script_module
 
 _FIX: Final = "define it with def at module level and hand over what it needs as parameters"
 
@@ -50,16 +47,6 @@ def pickled(function: Callable[..., Any]) -> bytes:
     import cloudpickle
 
     return cloudpickle.dumps(_unwrap(function))  # type: ignore[no-any-return]
-
-
-def script_module(path: str) -> str:
-    """The module name under which a worker runs a script: its file's name, unless that hides another module."""
-    stem = os.path.splitext(os.path.basename(path))[0]
-    name = re.sub(r"\W", "_", stem)
-    # `numbers.py` must not become `numbers` in a process that has yet to import the standard library's.
-    if not name.isidentifier() or name.startswith("__") or name in sys.stdlib_module_names:
-        name = f"script_{name.strip('_')}"
-    return name
 
 
 def _unwrap(function: Any) -> Any:
@@ -110,9 +97,11 @@ def _source(module: ModuleType, name: str, qualname: str, where: str) -> Functio
         if spec is None and name not in sys.builtin_module_names:
             raise SourceError(f"module '{name}' was not imported from a file", where=where, fix="put it into a file")
         return FunctionSource(kind="module", module=name, qualname=qualname)
-    root = _root(name, path)
+    # A script that this process has imported in place of its own program: values name its classes after `__main__`.
+    is_program = sys.modules.get("__main__") is module and module.__name__ != "__main__"
+    root = None if is_program else _root(name, path)
     if root is None:
-        # Loaded from its path under another name, as some tools do.
+        # Or loaded from its path under another name, as some tools do.
         return FunctionSource(kind="script", module=name, qualname=qualname, path=path, root=os.path.dirname(path))
     return FunctionSource(kind="module", module=name, qualname=qualname, path=path, root=root)
 

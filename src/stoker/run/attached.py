@@ -11,19 +11,17 @@ from typing import Any, Final, Mapping
 
 import attrs
 
-from stoker.backends.base.backend import FlowDecorator
-from stoker.backends.registry import BACKENDS, planned_decorators
+from stoker.backends.refused import refusal
+from stoker.backends.registry import BACKENDS
 from stoker.core.errors import SettingsError, UsageError, nearest
-from stoker.core.findings import Finding
 from stoker.core.request import RunRequest
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Layer, fields_given
 from stoker.core.units import UNSET
 from stoker.pipelines.params import parse
 from stoker.plan.layers import PLATFORM, RunFile
-from stoker.settings.options import checked_fields, component_settings, layer_from
+from stoker.settings.options import component_settings, layer_from
 
-NO_BACKEND: Final = "STK190"
 SHORT: Final = frozenset({"cpu", "gpu", "trainium", "inferentia"})
 """Words for resources that `ResourceSettings` calls otherwise; their checks say more of a text than JSON would."""
 HARDWARE: Final = SHORT | {field.name for field in attrs.fields(ResourceSettings)}
@@ -40,21 +38,21 @@ _NEXT_WORD: Final = re.compile(r",(?=[\s\w]+=)")
 """The comma before a word, not those inside of a value: `vars={"a": 1, "b": 2},times=3`."""
 
 
-def attached_settings(request: RunRequest) -> tuple[RunFile, tuple[Finding, ...]]:
-    """What `--environment` and `--with` ask for, and findings for platforms without a backend."""
+def attached_settings(request: RunRequest) -> RunFile:
+    """What `--environment` and `--with` ask for."""
     layers: list[Layer] = []
     if request.environment is not None:
         packages = {"packages": {"environment": request.environment}}
         layers.append(layer_from(f"--environment={request.environment}", (packages,)))
-    findings: list[Finding] = []
     places: list[str] = []
-    planned = {decorator.name: decorator for decorator in planned_decorators()}
     for text in request.attached:
         name, colon, words_text = text.partition(":")
         where = f"--with {text}"
-        if name not in BACKENDS and name not in planned and name != "resources":
+        if name not in BACKENDS and name != "resources":
+            if refusal(name):
+                raise UsageError(refusal(name), where=where)
             raise UsageError(
-                f"there is no backend called '{name}'{nearest(name, (*BACKENDS.names(), *planned, 'resources'))}",
+                f"there is no backend called '{name}'{nearest(name, (*BACKENDS.names(), 'resources'))}",
                 where=where,
                 fix="write --with BACKEND[:field=value,…]; other settings are --set KEY=VALUE",
             )
@@ -68,38 +66,20 @@ def attached_settings(request: RunRequest) -> tuple[RunFile, tuple[Finding, ...]
                 f"every step is to run on {' and on '.join(places)}", where=where, fix="keep one of the two"
             )
         try:
-            layers.append(_layer(name, words, where, planned))
+            layers.append(_layer(name, words, where))
         except SettingsError as error:
             raise SettingsError(error.message, where=where, fix=error.fix) from None
-        if name in planned:
-            findings.append(
-                no_backend(planned[name], where, cause="--with", fix="leave it out, or name a backend that is here")
-            )
-    return RunFile(origin="the command line", layers=tuple(layers)), tuple(findings)
+    return RunFile(origin="the command line", layers=tuple(layers))
 
 
-def no_backend(platform: FlowDecorator, where: str, *, cause: str, fix: str) -> Finding:
-    """That nothing runs steps on a platform yet; `cause` is what asks for it."""
-    return Finding(
-        code=NO_BACKEND,
-        level="error",
-        where=where,
-        what=f"{cause} is to run it on {platform.title}",
-        why="this version of Stoker has no backend for that yet; what the decorator says was read and checked",
-        fix=fix,
-    )
-
-
-def _layer(name: str, words: Mapping[str, Any], where: str, planned: Mapping[str, FlowDecorator]) -> Layer:
+def _layer(name: str, words: Mapping[str, Any], where: str) -> Layer:
     hardware = fields_given(ResourceSettings(**resource_words({w: v for w, v in words.items() if w in HARDWARE})))
     settings = {word: value for word, value in words.items() if word not in HARDWARE}
-    values: dict[str, Any] = {"resources": hardware} if hardware and name not in planned else {}
+    values: dict[str, Any] = {"resources": hardware} if hardware else {}
     if name == "resources":
         if settings:
             word = next(iter(settings))
             raise SettingsError(f"resources has no '{word}'{nearest(word, HARDWARE)}")
-    elif name in planned:
-        checked_fields(planned[name].settings, settings)
     else:
         # On the orchestrator also those steps that name an operator; a part that is an operator puts its name there.
         values |= {"step_operator": None, f"{PLATFORM}{name}": component_settings(name, settings)}
@@ -150,7 +130,7 @@ def _size(word: str, value: Any) -> Any:
             number = float(value)
         except ValueError:
             return value  # with a unit, or a mistake that the settings explain
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or number <= 0:
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 < number < 2**53:
         raise SettingsError(f"{word}={value!r} is not a size", fix=f'write {word}=4096 (MB) or {word}="4GB"')
     return int(number * _SIZES[word])
 

@@ -16,6 +16,8 @@ import attrs
 
 from stoker.core.errors import ParameterError, StokerError
 from stoker.core.request import REQUEST, NotTheDriver, RunOption, RunRequest
+from stoker.core.values import define
+from stoker.report.streams import echo, say
 from stoker.run.program import Program
 
 Apply = Callable[[RunRequest, Any], RunRequest]
@@ -95,6 +97,11 @@ RUN_OPTIONS: Final = (
         help='pretend that this machine has "4xH100-80GB,1xA10", for example',
         apply=field("simulate"),
     ),
+    RunOption(
+        name="require-proof",
+        help="refuse the plan where a step's accelerators are not proved to fit",
+        apply=lambda request, given: setting("require_proof")(request, "true") if given else request,
+    ),
     RunOption(name="quiet", help="show the summary only", apply=field("quiet")),
 )
 """The options of every run, however it is started, in the order of `--help`."""
@@ -103,7 +110,7 @@ _PARSERS: Final = re.compile(r"\b(argv|argparse|parse_args|click|typer|fire|absl
 """Words of a script that reads its command line itself."""
 
 
-@attrs.define
+@define
 class CommandLine:
     """The words of `stoker run` for the program that its script will call, and the calls that were made."""
 
@@ -137,9 +144,9 @@ def read_call(program: Program, arguments: Mapping[str, Any]) -> tuple[Program, 
         if not options.get("help"):
             return read(program, words)
     except StokerError as error:
-        sys.stderr.write(f"error: {error}\n")
+        say(f"error: {error}")
         raise SystemExit(error.exit_code) from None
-    sys.stdout.write(help_text(program, f"python {sys.argv[0]}") + "\n")
+    echo(help_text(program, f"python {sys.argv[0]}"))
     raise SystemExit(0)
 
 
@@ -156,7 +163,8 @@ def take_call(program: Program, arguments: Mapping[str, Any], line: CommandLine)
 def read(program: Program, words: Sequence[str]) -> tuple[Program, RunRequest]:
     """The program and the request that a command line makes; `ParameterError` for what neither takes."""
     accepted = options_of(program)
-    options, remaining = split(words, accepted)
+    written, remaining = split(words, accepted)
+    options = program.complete_options(written)
     program = program.apply_options(options)
     return program, request(program, accepted, options, remaining)
 
@@ -213,6 +221,8 @@ def split(words: Sequence[str], accepted: Iterable[RunOption]) -> tuple[dict[str
             if equals and value.lower() not in ("true", "false"):
                 raise ParameterError(f"{flag} takes no value, got {value!r}", fix=f"write {flag} alone")
             options[name] = not equals or value.lower() == "true"
+        elif option.optional and not equals:
+            options[name] = True
         else:
             if not equals:
                 value = next(line, "--")
@@ -256,8 +266,15 @@ def help_text(program: Program, usage: str, extra: Sequence[RunOption] = ()) -> 
 def options_text(options: Sequence[RunOption]) -> str:
     """Options as the help lists them."""
     again = {True: "; may be given again", False: ""}
-    rows = [(f"{option.flag} {option.value}".rstrip(), option.help + again[option.many]) for option in options]
+    rows = [(_usage(option), option.help + again[option.many]) for option in options]
     return "\n".join(["Options:", *columns(rows)])
+
+
+def _usage(option: RunOption) -> str:
+    """How an option is written: `--stack NAME`, `--lock[=FILE]`, `--quiet`."""
+    if option.optional:
+        return f"{option.flag}[={option.value}]"
+    return f"{option.flag} {option.value}".rstrip()
 
 
 def columns(rows: Sequence[tuple[str, str]]) -> list[str]:

@@ -6,42 +6,73 @@ and the caller gets the client's `Run`.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.base.backend import RunningBackend
+from stoker.backends.base.backend import LEFT, RunningBackend
 from stoker.core.artifact import from_wire
-from stoker.core.errors import NotFound, RunCancelled, RunFailed, StokerError, UsageError
+from stoker.core.errors import (
+    InfrastructureError,
+    NotFound,
+    RunCancelled,
+    RunFailed,
+    SourceError,
+    StokerError,
+    StoreError,
+    UsageError,
+)
 from stoker.core.findings import Finding
-from stoker.core.observer import Observer
-from stoker.core.plan import Plan, StepPlan
+from stoker.core.plan import Plan, RunOrigin, StepPlan
+from stoker.core.printable import check_name
+from stoker.core.printable import check_names as check_names_of
 from stoker.core.request import RunRequest
 from stoker.core.settings import Layer, PipelineSettings
+from stoker.core.source import FunctionSource
+from stoker.core.status import STEP_GOOD
+from stoker.core.usercode import script_module
+from stoker.core.words import count_text
 from stoker.engine.dynamic import Body
 from stoker.engine.execution import Policy
 from stoker.engine.inputs import StepBindings
-from stoker.engine.interrupts import interrupts
+from stoker.engine.interrupts import interrupts, raised
 from stoker.engine.recorder import Recorder
 from stoker.engine.runner import RunLoop
-from stoker.plan import plandoc, source
-from stoker.plan.cachekey import environment_digest
+from stoker.plan import plandoc, secretchecks, source
+from stoker.plan.cachekey import InstalledEnvironment
+from stoker.plan.digest import FunctionCode, read_function_code
 from stoker.plan.layers import resolve_pipeline
-from stoker.plan.planner import Planner, backend_findings, check_names, placement_findings, refuse, replan
+from stoker.plan.planner import (
+    Planner,
+    backend_findings,
+    check_names,
+    growth_findings,
+    lookup_findings,
+    lookup_places,
+    placement_findings,
+    refuse,
+    replan,
+)
 from stoker.plan.planner import plan as plan_graph
+from stoker.plan.recipes import remember_code
+from stoker.report.guarded import flush_or_drop
 from stoker.report.terminal import Terminal
-from stoker.run import detaching
-from stoker.run.detaching import Start
+from stoker.run import detaching, reuse, snapshot
+from stoker.run.detaching import Detachment, Start
 from stoker.run.program import Program, ProgramStart, program_of
 from stoker.run.session import Session
 from stoker.store import artifacts
-from stoker.store.rows import RunRow
+from stoker.store.rows import DRIVER_JOB, DRIVER_PLACE, RunRow, require_whole
 from stoker.store.store import Store
-from stoker.worker import modules
+from stoker.store.writer import RunWriter, restore
+from stoker.worker import modules, survivors
 from stoker.worker.processes import this_process
 
 if TYPE_CHECKING:
@@ -57,19 +88,21 @@ _EPOCH: Final = 1_735_689_600
 def plan(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> Plan:
     """The plan of a program, with its findings; nothing runs, and no plan is refused."""
     session = Session(request, stack=program.stack)
-    return _plan_program(session, program, arguments)[0]
+    return _plan_program(session, program, _bind(session, program, arguments))[0]
 
 
 def _plan_program(
-    session: Session, program: Program, arguments: Mapping[str, Any]
+    session: Session,
+    program: Program,
+    values: Mapping[str, Any],
+    recorded: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[Plan, Planner, PipelineSettings]:
-    values = _bind(session, program, arguments)
     alias_main()
     session.hint(program)
     graph = program.graph_of(values)
     overrides = session.overrides()
     settings, _ = resolve_pipeline((session.stack.layer, *graph.layers, *overrides.every), session.stack)
-    planner = Planner(session.stack, session.store.blobs, layers=graph.layers, overrides=overrides)
+    planner = Planner(session.stack, session.store.blobs, layers=graph.layers, overrides=overrides, recorded=recorded)
     checkers = session.backends((), settings)
     try:
         plan = plan_graph(
@@ -78,19 +111,32 @@ def _plan_program(
             checkers,
             stack=session.stack.name,
             failure_mode=settings.failure_mode,
-            source=planner.source_of(program.function, program.where) if program.dynamic else None,
+            source=_source_of(program, planner),
         )
-        plan = attrs.evolve(
-            plan, settings=settings, findings=(*plan.findings, *placement_findings(plan.steps, checkers))
-        )
+        findings = (*plan.findings, *placement_findings(plan.steps, checkers), *growth_findings(plan, checkers))
+        plan = attrs.evolve(plan, settings=settings, findings=findings)
     finally:
         for backend in set(checkers.values()):
             backend.close()
     plan = attrs.evolve(program.complete_plan(plan), program=program.document())
     if plan.steps:
         check_names(overrides, plan.steps)
-    findings = (*plan.findings, *session.findings, *session.proofs(plan, settings))
-    return attrs.evolve(plan, findings=findings), planner, settings
+    parameters = secretchecks.parameter_findings(plan.parameters, plan.where)
+    lookups = list(lookup_findings(plan.steps))
+    if program.dynamic and not plan.steps:
+        lookups += planner.body_findings(program.function, plan.pipeline, plan.where)
+    findings = (*plan.findings, *parameters, *lookups)
+    return session.prove(attrs.evolve(plan, findings=findings), settings), planner, settings
+
+
+def _source_of(program: Program, planner: Planner) -> FunctionSource | None:
+    """Where a later session finds a program; None where it cannot, as for one inside a function."""
+    if program.dynamic:
+        return planner.source_of(program.function, program.where)
+    try:
+        return source.locate(program.function, program.where)
+    except SourceError:
+        return None
 
 
 def _bind(session: Session, program: Program, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,24 +149,46 @@ def alias_main() -> None:
     file = getattr(main, "__file__", None)
     if main is None or not file or getattr(main, "__spec__", None) is not None:
         return
-    stem = source.script_module(file)
+    stem = script_module(file)
     sys.modules.setdefault(stem, main)
 
 
 def run(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> Run:
     """Run a program to its end; `RunFailed` where a step failed, `PreflightError` where the plan is refused."""
     session = Session(request, stack=program.stack)
-    plan, planner, settings = _plan_program(session, program, arguments)
+    return run_bound(session, program, _bind(session, program, arguments))
+
+
+def run_bound(
+    session: Session,
+    program: Program,
+    values: Mapping[str, Any],
+    origin: RunOrigin | None = None,
+    recorded: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Run:
+    """Run a program with bound arguments in a session. `origin` is the run that this one repeats, `recorded` the
+    artifacts of its arguments, by the digests that they have when they are saved here."""
+    request = session.request
+    plan, planner, settings = _plan_program(session, program, values, recorded)
     refuse(plan)
+    if origin is not None:
+        reuse.check(origin, plan, session.store.records)
     if request.detach:
         detaching.check(session, plan, settings)
-    plan = attrs.evolve(plan, hooks=planner.hooks(program.hooks, plan.where))
-    values = _bind(session, program, arguments)
+    words = request.document(stack=session.stack.name, run_file=_text_of(request.run_file))
+    plan = attrs.evolve(plan, hooks=planner.hooks(program.hooks, plan.where), request=words, origin=origin)
+    if not plan.dynamic:
+        plan = attrs.evolve(plan, parameters=planner.kept_parameters(values))
+    plan = attrs.evolve(plan, files=snapshot.take(session.store.records))
     observer = Terminal(verbose=not request.quiet)
     builder = session.builder(settings, observer.message)
     if builder is not None:
         plan = session.stage(plan, builder)
     plan = session.prepare(plan)
+    tags = tuple(dict.fromkeys((*program.tags, *request.tags)))
+    check_name(request.name or plan.pipeline, "the run's name")
+    check_names_of(tags, "a tag")
+    check_names_of((step.key for step in plan.steps), "a step's name")
     now = time.time()
     id, token = new_id(now), new_token()
     row = RunRow(
@@ -129,7 +197,7 @@ def run(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> 
         created=now,
         started=now,
         parameters=_parameters_document(program.describe_arguments(values)),
-        tags=tuple(dict.fromkeys((*program.tags, *request.tags))),
+        tags=tags,
         source=plan.where,
         stack=session.stack.name,
         failure_mode=plan.failure_mode,
@@ -137,10 +205,14 @@ def run(program: Program, arguments: Mapping[str, Any], request: RunRequest) -> 
         driver=this_process(),
         token=token,
         heartbeat=now,
+        origin="" if origin is None else origin.run,
     )
+    if origin is not None and origin.reuse and not origin.start:
+        reuse.copy_checkpoints(session.store, origin.run, id)
     if request.detach:
         return _detach(session, row, plan, settings)
-    session.store.records.create_run(row, plan=plandoc.dump(plan))
+    writer = session.writer(id, token, observer.message)
+    writer.patiently(lambda: session.store.records.create_run(row, plan=plandoc.dump(plan)))
     if request.began is not None:
         request.began(id)
     body = _body(session, program, plan, values, planner) if plan.dynamic else None
@@ -154,7 +226,10 @@ def _detach(session: Session, row: RunRow, plan: Plan, settings: PipelineSetting
     if session.request.began is not None:
         session.request.began(row.id)
     sys.stdout.write(f"{row.id}\n")
-    sys.stdout.flush()
+    error = flush_or_drop(sys.stdout)
+    if error is not None and not isinstance(error, BrokenPipeError):
+        message = f"run {row.id} goes on by itself, but its id could not be written to stdout: {error.strerror}"
+        raise InfrastructureError(message)
     if not session.request.quiet:
         Terminal().message(detaching.whereabouts(row.id, run.awaits))
     return run
@@ -163,38 +238,70 @@ def _detach(session: Session, row: RunRow, plan: Plan, settings: PipelineSetting
 def _body(session: Session, program: Program, plan: Plan, arguments: Mapping[str, Any], planner: Planner) -> Body:
     tags = (*program.tags, *session.request.tags)
     return program.body(
-        ProgramStart(plan=plan, arguments=arguments, planner=planner, ready=session.prepare_step, tags=tags)
+        ProgramStart(
+            plan=plan,
+            arguments=arguments,
+            planner=planner,
+            ready=lambda step: session.prepare_step(session.prove_step(plan, step)),
+            tags=tags,
+            origin="" if plan.origin is None else plan.origin.run,
+        )
     )
 
 
-def resume(run_id: str, request: RunRequest, *, program: Program | None = None, token: str = "") -> Run:
+def _text_of(path: str | None) -> str:
+    """The text of a run file, which is there: the session has read it."""
+    return "" if path is None else Path(path).read_text(encoding="utf-8")
+
+
+def resume(
+    run_id: str, request: RunRequest, *, program: Program | None = None, detachment: Detachment | None = None
+) -> Run:
     """Go on with a run where it stopped: what it finished is kept, the rest runs with the code as it is now.
 
-    `program` is the run's where it is at hand, with what the command line says of it. With a `token` this is the driver
-    of a detached run: it begins what was planned, or leaves where the run has another token by now.
+    `program` is the run's where it is at hand, with what the command line says of it. With a `detachment` this
+    is the driver of a detached run: it begins what was planned, goes on where an earlier start of its job was killed,
+    or does nothing where somebody else has driven the run since.
     """
+    detachment = detachment or Detachment()
     session = Session(request)
     row = session.store.records.run(run_id)
+    require_whole(row)
     run = client_of(session.store).run(row.id)
-    if token and row.token != token:
+    detached = bool(detachment.token)
+    if detached and not detaching.holds(row, detachment):
         return run
-    with detaching.record_failure(session.store.records, row.id, token):
-        start = detaching.start_of(row)
+    if detached and row.token != detachment.token:
+        row = detaching.await_end_of_driver(session.store, row)
+        if detaching.holds(row, detachment) and restore(session.store, row.id, row.token):
+            row = session.store.records.run(row.id)
+        again = detaching.started_again(session.store, row, detachment) if detaching.holds(row, detachment) else None
+        run = run.refresh()
+        if again is None:
+            return run
+        detachment = again
+    if run.status != "running" and restore(session.store, row.id, row.token):
+        row = session.store.records.run(row.id)
+        run = run.refresh()
+    begun = row.token != detachment.token
+    recording = detaching.record_failure(session.store.records, row.id, row.token, begun=begun)
+    with recording if detached else contextlib.nullcontext():
+        start = detaching.start_of(row, detachment)
         if start is not None:
             request = start.merge_into(request)
-        elif run.status == "running":
-            raise UsageError(
-                f"run {row.id} is still running (driver: pid {row.driver.get('pid')} on {row.driver.get('host')})",
-                fix=f"stoker cancel {row.id} first",
-            )
-        elif run.status == "succeeded" and not request.again:
+        elif run.status == "running" and not run.awaits:
+            raise _driven_by_another(session.store, session.store.records.run(row.id))
+        elif run.status == "succeeded":
             return run
         if start is not None or (request.stack is None and row.stack != session.stack.name):
             session = Session(attrs.evolve(request, stack=request.stack or row.stack))
-        return _drive(session, row, start, program=program, token=token)
+        survivors.sweep()  # what the driver of this run may have left must not write into it
+        return _drive(session, row, start, program=program, detachment=detachment)
 
 
-def _drive(session: Session, row: RunRow, start: Start | None, *, program: Program | None, token: str) -> Run:
+def _drive(
+    session: Session, row: RunRow, start: Start | None, *, program: Program | None, detachment: Detachment
+) -> Run:
     """Take a run over and drive it to its end; does nothing where another driver has taken it over."""
     text = session.store.records.plan(row.id)
     if not text:
@@ -202,7 +309,7 @@ def _drive(session: Session, row: RunRow, start: Start | None, *, program: Progr
     plan = plandoc.load(text)
     settings = _settings_again(plan, session)
     observer = Terminal(verbose=not session.request.quiet)
-    if start is not None and token and not plan.dynamic:
+    if start is not None and detachment.token and not plan.dynamic:
         session.code = start.code
         plan = session.prepare(_with_current_code(plan, session, session.builder(settings, observer.message)))
     else:
@@ -212,16 +319,41 @@ def _drive(session: Session, row: RunRow, start: Start | None, *, program: Progr
         plan, body = _resumed_body(row.id, plan, session, program)
     new_owner = new_token()
     document = plandoc.dump(plan) if plan.package or plan.program != program_document else ""
-    if not session.store.records.take_over(
-        row.id, expected=row.token, token=new_owner, driver=this_process(), plan=document
+    records = session.store.records
+    settled = detaching.settled_steps(session.store, row.id) if detachment.job else 0
+    driver = detachment.driver(row, start, settled, this_process())
+    writer = session.writer(row.id, new_owner, observer.message)
+    if not writer.patiently(
+        lambda: records.take_over(row.id, expected=row.token, token=new_owner, driver=driver, plan=document)
     ):
-        if token:
+        if detachment.token:
             return client_of(session.store).run(row.id)
-        raise UsageError(f"run {row.id} was taken over by another driver just now", fix=f"stoker show {row.id}")
+        raise _driven_by_another(session.store, session.store.records.run(row.id))
     if row.started is None:
-        session.store.records.set_run(row.id, new_owner, started=time.time())
+        writer.patiently(lambda: records.set_run(row.id, new_owner, started=time.time()))
     resumed = row.sessions > 0
-    return Drive(session, plan, settings, observer, id=row.id, token=new_owner, body=body, resumed=resumed).go()
+    return Drive(session, plan, settings, observer, id=row.id, token=new_owner, body=body, resumed=resumed).go(driver)
+
+
+def _driven_by_another(store: Store, row: RunRow) -> UsageError:
+    """The refusal of a run that another driver has: which one, since when, and how far it is."""
+    from stoker.client.times import local_time
+
+    driver = row.driver
+    counts = store.records.counts(row.id, parent="")
+    finished = sum(count for status, count in counts.items() if status in STEP_GOOD)
+    progress = f"{finished} of {count_text(sum(counts.values()), 'step')} done"
+    pid, since = driver.get("pid"), driver.get("started")
+    holder = f"pid {pid} on {driver.get('host')}" + (f", since {local_time(since):%Y-%m-%d %H:%M:%S}" if since else "")
+    if row.status != "running":
+        return UsageError(
+            f"run {row.id} was taken over by another driver ({holder}), which has ended it: {row.status}, {progress}",
+            fix=f"stoker show {row.id}",
+        )
+    return UsageError(
+        f"run {row.id} is still running (driver: {holder}): {progress}",
+        fix=f"stoker logs {row.id} --follow, or stoker cancel {row.id} first",
+    )
 
 
 def _plan_again(plan: Plan, session: Session, settings: PipelineSettings, observer: Terminal) -> Plan:
@@ -231,6 +363,8 @@ def _plan_again(plan: Plan, session: Session, settings: PipelineSettings, observ
         plan = replan(_with_current_code(plan, session), session.overrides(), session.stack)
     findings = findings_again(session, plan.steps, settings) if not templates else ()
     plan = attrs.evolve(plan, settings=settings, failure_mode=settings.failure_mode, findings=findings)
+    if not templates:
+        plan = session.prove(plan, settings)
     refuse(plan)
     builder = session.builder(settings, observer.message)
     if builder is not None:
@@ -251,7 +385,12 @@ def findings_again(session: Session, steps: Sequence[StepPlan], settings: Pipeli
 def _settings_again(plan: Plan, session: Session) -> PipelineSettings:
     """The settings that the run had, under what this session's command line says."""
     stack, earlier = session.stack, plan.settings
-    values: dict[str, Any] = {"failure_mode": plan.failure_mode, "max_parallel": earlier.max_parallel}
+    values: dict[str, Any] = {
+        "failure_mode": plan.failure_mode,
+        "max_parallel": earlier.max_parallel,
+        "on_hangup": earlier.on_hangup,
+        "require_proof": earlier.require_proof,
+    }
     recorded = Layer(origin="the run as it was started", values=values)
     options = earlier.backend if plan.stack == stack.name else {}
     return resolve_pipeline((stack.layer, recorded, *session.overrides().every), stack, recorded_options=options)[0]
@@ -278,6 +417,7 @@ def _resumed_body(run: str, plan: Plan, session: Session, program: Program | Non
     steps = tuple(planner.step_plan(node) for node in graph.nodes)
     plan = attrs.evolve(plan, program=program.document())
     now = program.complete_plan(attrs.evolve(plan, steps=steps, findings=findings_again(session, steps, plan.settings)))
+    now = session.prove(now, plan.settings)
     refuse(now)
     return plan, _body(session, program, session.prepare(now), arguments, planner)
 
@@ -287,16 +427,22 @@ def _with_current_code(plan: Plan, session: Session, builder: Builder | None = N
 
     With a builder all but steps whose code was sent along: that is as it was.
     """
-    digests: dict[tuple[str, str], str] = {}
+    codes: dict[tuple[str, str], FunctionCode] = {}
     steps = []
     for step in plan.steps:
         key = (step.source.module, step.source.qualname)
         if step.source.kind == "pickled" or (builder is not None and builder.has_work([step])):
             steps.append(step)
             continue
-        if key not in digests:
-            digests[key] = source.code_digest(modules.function_of(step.source, session.store.blobs.read))
-        steps.append(attrs.evolve(step, code=digests[key]) if step.code != digests[key] else step)
+        if key not in codes:
+            codes[key] = read_function_code(modules.function_of(step.source, session.store.blobs.read))
+            remember_code(codes[key].digest, (codes[key],))
+        code = codes[key]
+        steps.append(
+            attrs.evolve(step, code=code.digest, packages=code.packages, lookups=lookup_places(code))
+            if step.code != code.digest
+            else step
+        )
     return attrs.evolve(plan, steps=tuple(steps))
 
 
@@ -333,7 +479,7 @@ class Drive:
         session: Session,
         plan: Plan,
         settings: PipelineSettings,
-        observer: Observer,
+        observer: Terminal,
         *,
         id: str,
         token: str,
@@ -349,18 +495,18 @@ class Drive:
         self._resumed = resumed
         self._observer = observer
 
-    def go(self) -> Run:
-        """Run, record the end, and say how it went."""
+    def go(self, driver: Mapping[str, Any] | None = None) -> Run:
+        """Run, record the end, and say how it went. `driver` is the row's document of this driver, which may leave the
+        run where its platform starts it again."""
         request, store = self._session.request, self._session.store
+        writer = self._session.writer(self._id, self._token, self._observer.message)
         status, error = "failed", ""
         backends: dict[str, RunningBackend] = {}
         failure: BaseException | None = None
+        recorder: Recorder | None = None
         try:
-            sources = [*self._plan.steps]
-            backends = self._session.backends(sources, self._settings)
-            recorder = Recorder(store, run=self._id, token=self._token)
-            if self._resumed:
-                recorder.load_earlier(but=request.again)
+            backends = self._session.backends(self._plan.steps, self._settings)
+            recorder, repeated = writer.patiently(lambda: self._recorder(writer))
             runner = RunLoop(
                 run=self._id,
                 recorder=recorder,
@@ -369,9 +515,10 @@ class Drive:
                 observer=self._observer,
                 policy=Policy(
                     pipeline=self._plan.pipeline,
-                    environment=environment_digest(),
+                    environment=InstalledEnvironment(),
                     fail_fast=self._plan.failure_mode == "fail_fast" and self._body is None,
                     use_cache=request.cache is not False,
+                    anew=repeated,
                     max_parallel=self._settings.max_parallel,
                     hooks=self._plan.hooks,
                 ),
@@ -379,31 +526,74 @@ class Drive:
             # Which of a dynamic plan's steps will be reached, and how often, nobody knows yet.
             announced = self._plan if self._body is None else attrs.evolve(self._plan, steps=())
             self._observer.began(self._id, announced)
+            self._observer.on_reader_gone(runner.stop_gently)
+            if self._plan.origin is not None:
+                self._observer.message(_repeats(self._plan.origin))
             if request.debug:
-                status = self._loop(runner, backends)
-            else:
-                with interrupts(runner, self._observer, computing=self._computing):
+                with raised():
                     status = self._loop(runner, backends)
+            else:
+                detach = self._go_on_alone if self._settings.on_hangup == "detach" else None
+                leave = partial(self._leave, runner, driver) if driver is not None and DRIVER_JOB in driver else None
+                with interrupts(runner, self._observer, computing=self._computing, on_hangup=detach, on_leave=leave):
+                    status = self._loop(runner, backends)
+            recorder.check_store()
         except StokerError as problem:
-            failure, error = problem, str(problem)
+            failure = _loss_of_store(recorder) or problem
+            status, error = "failed", str(failure)
         except KeyboardInterrupt:
             status, error = "cancelled", "interrupted"  # only under --debug: otherwise the signal stops the runner
         except BaseException as problem:  # the end is recorded, whatever it was, and then raised again
             failure, error = problem, f"{type(problem).__name__}: {problem}"
+            loss = _loss_of_store(recorder)
+            if loss is not None:
+                raise loss from problem
             raise
         finally:
-            store.records.set_run(self._id, self._token, status=status, ended=time.time(), error=error)
-            for backend in set(backends.values()):
-                backend.close()
+            try:
+                writer.end(status=status, ended=time.time(), error=error)
+            finally:
+                for backend in set(backends.values()):
+                    backend.close()
         self._observer.ended(status)
-        run = client_of(store).run(self._id)
+        if isinstance(failure, InfrastructureError) and not writer.is_overtaken:
+            self._observer.message(f"finished steps are kept: stoker resume {self._id}, once that is mended")
         if failure is not None:
             raise failure
+        run = writer.patiently(lambda: client_of(store).run(self._id))
         if status == "cancelled":
             raise RunCancelled(f"run {self._id} was cancelled", run=run, fix=f"stoker resume {self._id}")
         if status != "succeeded":
-            raise RunFailed(self._summary(run), run=run, fix=f"stoker logs {self._id} STEP; stoker resume {self._id}")
+            summary = writer.patiently(lambda: self._summary(run))
+            raise RunFailed(summary, run=run, fix=f"stoker logs {self._id} STEP; stoker resume {self._id}")
         return run
+
+    def _recorder(self, writer: RunWriter) -> tuple[Recorder, Callable[[StepPlan], bool] | None]:
+        """The recorder, with what earlier sessions and the origin have; and which steps run whatever the cache has."""
+        recorder = Recorder(self._session.store, run=self._id, token=self._token, writer=writer)
+        if self._resumed:
+            recorder.load_earlier()
+            recorder.record_event("resumed", "", {})
+        return recorder, reuse.load(self._plan, self._session.store.records, recorder)
+
+    def _go_on_alone(self) -> None:
+        """Leave the terminal: what is written from now on goes to the file that a detached driver has."""
+        detaching.leave_terminal(self._session.store, self._id)
+        self._observer.leave_terminal()
+
+    def _leave(self, runner: RunLoop, driver: Mapping[str, Any]) -> None:
+        """Leave the run to the next start of this driver's job."""
+
+        def end_process() -> None:
+            detaching.leave_run(self._session.store, self._id, self._token, driver)
+            place = driver[DRIVER_JOB][DRIVER_PLACE]
+            self._observer.message(
+                f"this driver leaves; jobs go on, and {place} drives the run as soon as it starts again"
+            )
+            # A body of a dynamic pipeline may compute for hours: this ends as a killed driver does.
+            os._exit(LEFT)
+
+        runner.leave(end_process)
 
     def _computing(self) -> bool:
         return self._body is not None and self._body.computing
@@ -424,8 +614,26 @@ class Drive:
         return f"run {self._id} failed: {failures}"
 
 
+def _repeats(origin: RunOrigin) -> str:
+    """What a run that repeats another one takes from it, in a line."""
+    if not origin.reuse:
+        return f"repeats run {origin.run}"
+    again = f"'{origin.start}' and what comes after it run again" if origin.start else "what it did not finish runs"
+    return f"repeats run {origin.run}: its results are taken by reference, {again}"
+
+
+def _loss_of_store(recorder: Recorder | None) -> StoreError | None:
+    """The error that says that the store is gone, whatever else failed because of that; None if it is there."""
+    try:
+        if recorder is not None:
+            recorder.check_store()
+    except StoreError as error:
+        return error
+    return None
+
+
 def client_of(store: Store) -> Client:
     """A client of a store that is open; half of its imports are made while the first workers start."""
     from stoker.client import Client
 
-    return Client(store=store)
+    return Client(store=store, trust=True)  # the run's own store, to which it writes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Protocol, Sequence, runtime_checkable
 
-import attrs
+from stoker.core.values import frozen
 
 if TYPE_CHECKING:
     from stoker.core.graph import Graph
@@ -30,6 +30,10 @@ class Program(Protocol):
     @property
     def noun(self) -> str:
         """What it is, for messages: "pipeline" or "flow"."""
+
+    @property
+    def worker_imports(self) -> tuple[str, ...]:
+        """Modules of Stoker's that every worker of the program needs: its fork server imports them ahead."""
 
     @property
     def where(self) -> str:
@@ -66,6 +70,9 @@ class Program(Protocol):
     def run_options(self) -> Sequence[RunOption]:
         """Options of its command line beside those of every run, and instead of those of the same name."""
 
+    def complete_options(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options of a command line, and those that environment variables give in their place."""
+
     def apply_options(self, options: Mapping[str, Any]) -> Program:
         """The program as the options of a command line make it."""
 
@@ -80,6 +87,9 @@ class Program(Protocol):
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """All parameters by name, checked, defaults filled in; texts are parsed."""
+
+    def rebind(self, recorded: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Bound arguments from those of an earlier run, with some that are given anew."""
 
     def describe_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Bound arguments as the run's record shows them."""
@@ -115,7 +125,7 @@ class DefinesProgram(Protocol):
         """The program; None of a class that is only a base of others."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class ProgramStart:
     """What the body of a dynamic program is made of."""
 
@@ -129,6 +139,8 @@ class ProgramStart:
     """Makes what a step needs before it can be sent, such as its image."""
     tags: tuple[str, ...] = ()
     """The run's tags."""
+    origin: str = ""
+    """The run that this one repeats; empty for a run of its own."""
 
     def calls(self, call: Callable[[DynamicBody], Any]) -> DynamicBody:
         """A body that calls the user's code beside the engine; the steps that it calls go to what `call` is given."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
 
 import attrs
@@ -13,22 +14,25 @@ from stoker.backends.base.backend import RunningBackend, Services
 from stoker.backends.base.leasing import Leasing
 from stoker.backends.registry import BACKENDS
 from stoker.core import plugins
-from stoker.core.findings import Finding
-from stoker.core.plan import Code, Plan, Site, StepPlan
+from stoker.core.plan import OFFLINE, Code, Plan, Site, StepPlan
 from stoker.core.request import RunRequest
 from stoker.core.settings import PipelineSettings
 from stoker.core.source import FunctionSource
 from stoker.plan.layers import RunFile, assignments, resolve_pipeline, run_file
-from stoker.plan.planner import ORCHESTRATOR, Overrides
+from stoker.plan.planner import ORCHESTRATOR, Overrides, refuse
 from stoker.run.attached import attached_settings
 from stoker.store.store import Store, open_store
+from stoker.store.writer import RunWriter
 from stoker.vendors.table import SIMULATE
 from stoker.worker.processes import this_process
 
 if TYPE_CHECKING:
     from stoker.core.devices import Devices
+    from stoker.core.imagefacts import ImageFacts
     from stoker.core.packages import Interpreter
     from stoker.images.environments import Environments
+    from stoker.images.layers import LayerReading
+    from stoker.plan.locking import Locking
     from stoker.run.building import Builder
     from stoker.run.program import Program
 
@@ -44,24 +48,35 @@ class Session:
 
     def __init__(self, request: RunRequest, *, stack: str | None = None) -> None:
         files = [run_file(request.run_file)] if request.run_file else []
-        backends, self.findings = attached_settings(request)
+        backends = attached_settings(request)
         files += [backends] if backends.layers else []
         files += [assignments(request.assignments)] if request.assignments else []
         self.files: Sequence[RunFile] = files
         stack_names = [file.stack for file in files if file.stack]
         self.request = request
         self.stack = stacks.load(request.stack or (stack_names[-1] if stack_names else None) or stack)
-        self.store: Store = open_store(self.stack.database, self.stack.artifact_store, str(self.stack.home))
+        self.store: Store = open_store(
+            self.stack.database, self.stack.artifact_store, str(self.stack.home), shared=self.stack.shared
+        )
         self.code = Code()
         """What travels to steps in images; known once their images are."""
         self.report: Callable[[str], None] = lambda text: None
         """Takes a line for the person about images and environments that are being made."""
+        self._digests: dict[str, str] = {}
+        """The digests of the images that were read for the plan, by their references."""
         self._ledger: Devices | None = None
         self._environments: Environments | None = None
+        self._worker_imports: tuple[str, ...] = ()
         self._builder: Builder | None = None
+        self._locking: Locking | None = None
+
+    def writer(self, run: str, token: str, report: Callable[[str], None]) -> RunWriter:
+        """What writes the rows of a run that this session drives."""
+        return RunWriter(self.store, run=run, token=token, patience=self.stack.reconnect, report=report)
 
     def hint(self, program: Program) -> None:
-        """Tell a program that its steps run on this machine, if they do."""
+        """Tell a program that its steps run on this machine, if they do; what its workers import is noted."""
+        self._worker_imports = program.worker_imports
         room_of = BACKENDS.load(self.stack.orchestrator.flavor).room
         if room_of is not None:
             settings, _ = resolve_pipeline((self.stack.layer, *self.overrides().every), self.stack)
@@ -89,21 +104,25 @@ class Session:
         return Site(
             artifacts=self.store.blobs.uri,
             scratch=str(self.stack.home / "scratch"),
+            metrics=str(self.stack.home / "scratch" / f"metrics-{os.getpid()}"),
             path=tuple(entry or os.getcwd() for entry in sys.path),
             folder=os.getcwd(),
             sources=tuple(sources),
             preload=tuple(name for name in PRELOADED if name in sys.modules),
+            worker_imports=self._worker_imports,
             checkpoints=self.store.checkpoints.folder,
             package=self.code.package,
             code_root=self.code.root,
             bundle=self.code.bundle,
             simulate=self.request.simulate or os.environ.get(SIMULATE, ""),
+            imports=str(self.stack.home / "imports.json"),
+            registry=self.stack.container_registry.uri if self.stack.container_registry is not None else "",
         )
 
     def builder(self, settings: PipelineSettings, report: Callable[[str], None]) -> Builder | None:
         """What builds images and packages code for this session's steps; None where all run beside the driver."""
         self.report = report
-        hosts, far = {}, []
+        hosts, far, pushing = {}, [], {}
         for name, (flavor, options) in self._flavors(settings).items():
             if self.request.debug:
                 continue
@@ -112,23 +131,41 @@ class Session:
                 hosts[name] = backend.image_engine(options)
             if backend.sends_code:
                 far.append(name)
+            if backend.puller is not None:
+                pushing[name] = backend.puller(options)
         if not hosts and not far:
             return None
         from stoker.run.building import Builder
 
-        self._builder = Builder(hosts=hosts, folder=self.stack.home / "wheels", report=report, far=far)
+        self._builder = Builder(
+            hosts=hosts,
+            folder=self.stack.home / "wheels",
+            report=report,
+            far=far,
+            pushing=pushing,
+            registry=self.stack.container_registry,
+            builder=self.stack.image_builder,
+            locking=self.locking,
+        )
         return self._builder
 
     def stage(self, plan: Plan, builder: Builder) -> Plan:
         """Build what the steps' images lack and send the user's code along; the plan that names both."""
         if not plan.dynamic and not builder.has_work(plan.steps):
             return plan
+        if plan.locks:
+            self.locking().adopt(plan.locks)
         sources = _modules_of(plan.steps)
-        if plan.source is not None and plan.source.kind != "pickled":
+        if plan.dynamic and plan.source is not None and plan.source.kind != "pickled":
             sources.append(plan.source)
         steps = builder.with_images(plan.steps)
+        if self._digests:
+            from stoker.images.lastdigests import keep_digests
+
+            keep_digests(self.stack.home, self._digests)
         self.code = builder.code(sources, steps, self.store.blobs, self.stack.home)
-        return attrs.evolve(plan, steps=steps, package=self.code.package)
+        locks = {} if self._locking is None else self._locking.documents()
+        return attrs.evolve(plan, steps=steps, package=self.code.package, locks=locks)
 
     def prepare(self, plan: Plan) -> Plan:
         """Make what the steps still lack, images and Python environments; the plan that names them."""
@@ -160,34 +197,73 @@ class Session:
     def _interpreter(self, name: str) -> Interpreter:
         return self._all_environments().interpreter(name)
 
-    def proofs(self, plan: Plan, settings: PipelineSettings) -> tuple[Finding, ...]:
-        """The findings of all rules: wheels, drivers and chips of images, and what other distributions look for."""
-        in_images = self._image_proofs(plan, settings)
-        if not plugins.entry_points("stoker.rules"):
-            return in_images
-        from stoker.plan.preflight import findings_without_images
+    def prove(self, plan: Plan, settings: PipelineSettings) -> Plan:
+        """The plan with the proofs of its accelerators, and the findings of all rules: those of images, wheels, drivers
+        and chips, and those of other distributions.
+        """
+        builder = self._builder or self.builder(settings, lambda text: None)
+        offline = bool(os.environ.get(OFFLINE))
+        hosts = builder.hosts if builder is not None and builder.has_work(plan.steps) else {}
+        if builder is not None:
+            registries = builder.registry_findings(plan.steps, offline=offline)
+            plan = attrs.evolve(plan, findings=(*plan.findings, *registries))
+        asks = any(step.settings.resources.gpus_per_node for step in plan.steps)
+        if not hosts and not asks and not plugins.entry_points("stoker.rules"):
+            return plan
+        from stoker.images import contents, engine, lastdigests, registry
+        from stoker.plan.preflight import Surroundings, judge
 
-        hosts = self._builder.hosts if self._builder is not None else {}
-        without_images = [step for step in plan.steps if step.backend not in hosts]
-        return (
-            *in_images,
-            *findings_without_images(plan, without_images, inventory=lambda: self.devices().inventory()),
-        )
-
-    def _image_proofs(self, plan: Plan, settings: PipelineSettings) -> tuple[Finding, ...]:
-        builder = self.builder(settings, lambda text: None)
-        if builder is None or not builder.hosts or not builder.has_work(plan.steps):
-            return ()
-        from functools import partial
-
-        from stoker.images import engine, registry
-        from stoker.plan.preflight import findings
-
-        steps = [step for step in plan.steps if step.backend in builder.hosts]
-        host = next(iter(builder.hosts.values()))
+        host = next(iter(hosts.values()), "")
         environ = {**os.environ, "DOCKER_HOST": host} if host else dict(os.environ)
-        read = partial(registry.image_facts, engine=engine.find(environ))
-        return tuple(findings(plan, inventory=self.devices().inventory(), image_facts=read, steps=steps))
+        flavors = {name: BACKENDS.load(flavor) for name, (flavor, _) in self._flavors(settings).items()}
+        here = [name for name, one in flavors.items() if one.image_engine is None and not one.sends_code]
+
+        answering = cache(lambda: engine.find(environ))
+
+        def read(reference: str) -> ImageFacts | None:
+            layers = self._layers_of(reference) if asks else None
+            facts = registry.image_facts(reference, engine=answering(), layers=layers, offline=offline)
+            if builder is not None and hosts:
+                builder.know_engine(host, answering())
+            if facts.digest:
+                self._digests[reference] = facts.digest
+            return contents.known_contents(facts, self.stack.home / "wheels")
+
+        surroundings = Surroundings(
+            inventory=lambda: self.devices().inventory(),
+            image_facts=read,
+            last_digests=lastdigests.last_digests(self.stack.home) if hosts else {},
+            in_images=frozenset(hosts),
+            here=frozenset(flavors if self.request.debug else here),
+            resolve=lambda step, image, machine: self.locking().of_image(step, image, machine=machine),
+        )
+        steps, findings = judge(plan, surroundings)
+        plan = attrs.evolve(plan, steps=steps, findings=(*plan.findings, *findings))
+        return attrs.evolve(plan, locks=self.locking().documents()) if hosts else plan
+
+    def locking(self) -> Locking:
+        """The locks of what images install; they are kept in the stack's home."""
+        if self._locking is None:
+            from stoker.images.locks import LockStore
+            from stoker.plan.locking import Locking
+
+            self._locking = Locking(LockStore(self.stack.home), upgrade=self.request.upgrade)
+        return self._locking
+
+    def _layers_of(self, reference: str) -> LayerReading | None:
+        """How far a plan reads an image's layers: what was read before, and little more; nothing of plain images."""
+        from stoker.core.imagenames import is_plain
+        from stoker.images.layers import LayerCache, planned_reading
+
+        return None if is_plain(reference) else planned_reading(LayerCache(self.stack.home))
+
+    def prove_step(self, plan: Plan, step: StepPlan) -> StepPlan:
+        """A step of a dynamic pipeline with its proof, now that it is known; a `PreflightError` where it is refused."""
+        if step.proof is not None or not step.settings.resources.gpus_per_node:
+            return step
+        proved = self.prove(attrs.evolve(plan, steps=(step,), findings=()), plan.settings)
+        refuse(proved)
+        return proved.steps[0]
 
     def devices(self) -> Devices:
         """This machine's accelerators, or the pretended ones; opened at the first call, since probing takes a while."""
@@ -197,9 +273,11 @@ class Session:
             from stoker.devices.leases import Ledger
             from stoker.devices.probe import probe, processes
             from stoker.devices.simulate import parse_simulation
+            from stoker.worker.survivors import Survivors
 
             text = self.request.simulate
-            self._ledger = Ledger(probe if text is None else partial(parse_simulation, text), processes)
+            find = probe if text is None else partial(parse_simulation, text)
+            self._ledger = Ledger(find, processes, survivors=Survivors())
         return self._ledger
 
     def backends(self, steps: Sequence[StepPlan], settings: PipelineSettings) -> dict[str, RunningBackend]:
@@ -210,8 +288,8 @@ class Session:
             from stoker.worker.serving import distribute
             from stoker.worker.worker import Worker
 
-            execute = Worker(self.store.blobs, checkpoints=site.checkpoints, distribute=distribute).run
-            services = Services(leasing=self._leasing(site, steps), execute=execute)
+            worker = Worker(self.store.blobs, checkpoints=site.checkpoints, metrics=site.metrics, distribute=distribute)
+            services = Services(leasing=self._leasing(site, steps), execute=worker.run)
             return dict.fromkeys(flavors, BACKENDS.load(DEBUGGED).open(site, flavors[ORCHESTRATOR][1], services))
         opened = {}
         for name, (flavor, options) in flavors.items():

@@ -20,15 +20,26 @@ from stoker.core.packages import PackageSettings
 from stoker.core.plugins import entry_points
 from stoker.core.resources import ResourceSettings, check_complete
 from stoker.core.retry import NO_RETRY, Retry
-from stoker.core.settings import COMPONENTS, Layer, Level, StepSettings, fields_given
-from stoker.core.units import UNSET, parse_flag, parse_mapping, parse_positive_count, whole_run_fields
+from stoker.core.secret import Secret
+from stoker.core.settings import COMPONENTS, TRACKED, Layer, Level, StepSettings, fields_given
+from stoker.core.units import (
+    UNSET,
+    by_own_names,
+    no_field,
+    parse_flag,
+    parse_mapping,
+    parse_positive_count,
+    whole_run_fields,
+)
+from stoker.core.values import frozen
+from stoker.core.words import shown
 
 if TYPE_CHECKING:
     from stoker.backends.base.backend import Backend
     from stoker.core.plugins import Registry
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Option:
     """How one option is parsed into its plain form; `kind` is the class of values that may stand for it."""
 
@@ -57,7 +68,7 @@ def _fields_of(kind: type, *, short: str = "") -> Option:
 def _choice(*words: str) -> Callable[[Any], Any]:
     def parse(value: Any) -> Any:
         if value not in words:
-            raise SettingsError(f"{value!r} is not one of {', '.join(words)}{nearest(str(value), words)}")
+            raise SettingsError(f"{shown(value)} is not one of {', '.join(words)}{nearest(value, words)}")
         return value
 
     return parse
@@ -73,15 +84,31 @@ def _flag(value: Any) -> Any:
     return parse_flag(value)
 
 
+def _cache(value: Any) -> Any:
+    return value if value == "strict" else _flag(value)
+
+
 def _json(value: Any) -> Any:
     import json
 
     try:
         return json.loads(json.dumps(value, allow_nan=False))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise SettingsError(
-            f"{value!r} cannot be written as JSON: {error}", fix="give text, numbers or lists"
+            f"{shown(value)} cannot be written as JSON: {error}", fix="give text, numbers or lists"
         ) from None
+
+
+def _tracked(value: Any) -> Any:
+    """The libraries whose calls are logged as metrics; one may stand without a list."""
+    names = [value] if isinstance(value, str) else list(value or ()) if isinstance(value, (list, tuple)) else None
+    if value is not None and names is None:
+        raise SettingsError(f"{_value_text(value)} is no list of libraries", fix='write track="tensorboard"')
+    for name in names or ():
+        if name not in TRACKED:
+            fix = f"write {' or '.join(map(repr, TRACKED))}; log_metrics logs what another library is told"
+            raise SettingsError(f"{_value_text(name)} cannot be tracked{nearest(str(name), TRACKED)}", fix=fix)
+    return tuple(dict.fromkeys(names or ()))
 
 
 def _operator(value: Any) -> Any:
@@ -107,24 +134,35 @@ def _resolved_launch(values: Mapping[str, Any] | None) -> Launch | None:
     return resolve_launch(values)
 
 
+def _environment(value: Any) -> Any:
+    """A step's environment variables; a `Secret` is kept as the text of its reference."""
+    if isinstance(value, Mapping):
+        value = {name: str(text) if isinstance(text, Secret) else text for name, text in value.items()}
+    return parse_environment(value)
+
+
 OPTIONS: Final[Mapping[str, Option]] = {
     "resources": _fields_of(ResourceSettings),
     "docker": _fields_of(DockerSettings),
     "packages": _fields_of(PackageSettings),
     "retry": _fields_of(Retry, short="times"),
     "timeout": Option(parse=_or_none(units.positive_duration)),
-    "cache": Option(parse=_flag),
+    "cache": Option(parse=_cache),
     "cache_key": Option(parse=_json),
     "cache_expires": Option(parse=_or_none(units.positive_duration)),
     "isolation": Option(parse=_choice("warm", "fresh")),
     "accelerator_policy": Option(parse=_choice("require", "prefer")),
+    "health_check": Option(parse=_choice("off", "quick")),
     "on_idle_gpu": Option(parse=_choice("warn", "fail", "stop", "ignore")),
     "monitor": _fields_of(Monitor, short="interval"),
-    "environment": Option(parse=parse_environment),
+    "track": Option(parse=_tracked),
+    "environment": Option(parse=_environment),
     "launch": Option(parse=_launch, kind=Launch),
     "step_operator": Option(parse=_operator),
     "failure_mode": Option(parse=_choice("fail_fast", "continue"), level="pipeline"),
+    "on_hangup": Option(parse=_choice("stop", "detach"), level="pipeline"),
     "max_parallel": Option(parse=parse_positive_count, level="pipeline"),
+    "require_proof": Option(parse=_flag, level="pipeline"),
 }
 """Every option by its name. `step_operator` is the name of one; a mapping under that key is the operator's settings."""
 
@@ -162,12 +200,26 @@ def layer_from(
                     values[name] = plain
             except SettingsError as error:
                 raise _with_location(error, str(key), where, places) from None
+            except Exception as error:  # whatever a value's own converter raises for a value that nobody foresaw
+                raise SettingsError(f"{key}: {shown(value)} is refused: {error}", where=where) from error
     return Layer(origin=origin, values=values, origins=dict(places), level=level)
 
 
 def component_settings(flavor: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """A backend's own settings, checked by its class."""
     return checked_fields(settings_class(flavor), values)
+
+
+def default_store(flavor: str, options: Mapping[str, Any]) -> str:
+    """The artifact store of a stack that names none, by its orchestrator; empty for the folder of this machine."""
+    store_of = _backends().load(flavor).default_store
+    return "" if store_of is None else store_of(options)
+
+
+def complete_store(flavor: str, options: Mapping[str, Any], uri: str) -> str:
+    """The URI of a stack's artifact store with what it takes to reach it, by the stack's orchestrator."""
+    complete = _backends().load(flavor).complete_store
+    return uri if complete is None or not uri else complete(options, uri)
 
 
 def settings_class(flavor: str) -> type[attrs.AttrsInstance]:
@@ -178,7 +230,16 @@ def settings_class(flavor: str) -> type[attrs.AttrsInstance]:
 def check_flavor(flavor: str) -> None:
     """Refuse a name that no backend has."""
     if flavor not in _backends():
+        _refuse_platform(flavor)
         raise SettingsError(f"there is no backend called '{flavor}'{nearest(flavor, _backends().names())}")
+
+
+def _refuse_platform(name: str) -> None:
+    """Refuse a platform that people look for and that has no backend."""
+    from stoker.backends.refused import refusal
+
+    if refusal(name):
+        raise SettingsError(refusal(name))
 
 
 def check_level(key: str, flavor: str, level: Level, names: Iterable[str] = ()) -> None:
@@ -259,6 +320,8 @@ def _component(component: str, flavor: str, value: Any, level: Level) -> Iterabl
         # TOML and --set write "orchestrator.local.cpus" as nested tables.
         for name in [name for name in plain if isinstance(plain[name], Mapping) and name in _backends()]:
             yield from _component(component, name, plain.pop(name), level)
+        for name in [name for name in plain if isinstance(plain[name], Mapping)]:
+            _refuse_platform(name)
         if plain or not value:
             yield f"{component}.*", plain
         return
@@ -288,11 +351,12 @@ def _backends_near(module: str) -> list[str]:
 def checked_fields(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """The given fields as the class has them; its own defaults are left out, so that they hide no weaker layer."""
     fields = [field.name for field in attrs.fields(kind)]
+    values = by_own_names(kind, values)
     for name in values:
         if name not in fields:
             # Nested tables are how TOML and --set write a backend's name, which may be misspelt.
             names = _backends().names() if isinstance(values[name], Mapping) else ()
-            raise SettingsError(f"{kind.__name__} has no field '{name}'{nearest(name, [*fields, *names])}")
+            raise no_field(kind, name, [*fields, *names])
     try:
         settings = kind(**values)
     except (TypeError, ValueError) as error:  # what the converters and validators of another distribution's class raise
@@ -349,7 +413,7 @@ def _is_field(dotted: str, key: str, field: str) -> bool:
 
 
 def _value_text(value: Any) -> str:
-    return type(value).__name__ if attrs.has(type(value)) else repr(value)
+    return type(value).__name__ if attrs.has(type(value)) else shown(value)
 
 
 def _without_none(values: Mapping[str, Any] | None) -> dict[str, Any]:

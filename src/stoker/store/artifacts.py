@@ -16,15 +16,21 @@ import sys
 from hashlib import sha256
 from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 
-from stoker.core.artifact import INLINE_LIMIT, StoredArtifact, from_wire
-from stoker.core.errors import MissingPackage, SerializationError, StokerError
+from stoker.core.artifact import INLINE_LIMIT, StoredArtifact, content_of, from_wire, names_in
+from stoker.core.errors import DamagedArtifact, MissingPackage, SerializationError, StokerError, UntrustedArtifact
+from stoker.core.secret import Secret
 from stoker.store.blobs import Blobs, Writer
 from stoker.store.serializers import registry
 from stoker.store.serializers.base import Serializer, Stored, full_name
+from stoker.store.serializers.references import References
 from stoker.store.serializers.registry import BUILT_IN
 
 _MAX_DEPTH: Final = 100
 """Levels of containers in a JSON value; deeper values are pickled, because the JSON encoder recurses on the C stack."""
+_DATA_ONLY: Final = frozenset(
+    {"json", "str", "bytes", "list", "numpy", "pandas", "polars", "pyarrow", "path", "secret"}
+)
+"""Serializers whose bytes are data alone; those of pickle are a program, and so are torch's unless they are `plain`."""
 _SCALARS: Final[frozenset[type]] = frozenset({int, float, bool, str, type(None)})
 _CONTAINERS: Final[frozenset[type]] = frozenset({list, dict})
 _JSON: Final[frozenset[type]] = (_SCALARS | _CONTAINERS) - {str}
@@ -50,6 +56,8 @@ def save(value: Any, blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> Store
     elif kind is bytes:
         name, data = "bytes", value
     if data is None:
+        if kind in (list, dict, tuple, set):
+            _refuse_secrets_inside(value, kind)
         return _save_with(value, registry.serializer_for(value), blobs, inline_limit)
     size = len(data)
     if size > inline_limit:
@@ -61,6 +69,14 @@ def load(artifact: StoredArtifact, blobs: Blobs) -> Any:
     """Load a value. Big arrays are mapped into memory, not read: changes to them stay in this process."""
     name = artifact.serializer
     data = artifact.inline
+    if data is not None and sha256(data).hexdigest() != artifact.digest:
+        raise damaged_inline(artifact)
+    if not blobs.trusted and _runs_code(artifact):
+        raise UntrustedArtifact(
+            f"a saved {artifact.type} is loaded by '{name}', which can run any code, and the store is another user's "
+            f"({blobs.uri})",
+            fix="Client(trust=True), dump --trust or STOKER_TRUST=1, if you trust everybody who may write to it",
+        )
     if name == "json" and data is not None:
         return _decode(data.decode(), 0)[0]
     reader = _READERS.get(name)
@@ -81,6 +97,11 @@ def load(artifact: StoredArtifact, blobs: Blobs) -> Any:
         ) from error
 
 
+def _runs_code(artifact: StoredArtifact) -> bool:
+    """Whether loading a value can run code that the store's owner chose; what other distributions load may, too."""
+    return artifact.serializer not in _DATA_ONLY and not (artifact.serializer == "torch" and artifact.meta.get("plain"))
+
+
 def save_split(values: Iterable[Any], blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> StoredArtifact:
     """Save each element as its own artifact, for a fan-out; the whole loads as a list."""
     if isinstance(values, (str, bytes, Mapping)) or not hasattr(type(values), "__iter__"):
@@ -93,9 +114,12 @@ def save_split(values: Iterable[Any], blobs: Blobs, *, inline_limit: int = INLIN
 
 def gather(parts: Iterable[StoredArtifact], blobs: Blobs, *, inline_limit: int = INLINE_LIMIT) -> StoredArtifact:
     """Combine artifacts into one that loads as the list of their values; only inline bytes are copied."""
+    parts = list(parts)
     documents = [part.wire() for part in parts]
     data = _encode({"items": documents}).encode("utf-8", "surrogatepass")
-    meta = {"count": len(documents)}
+    meta: dict[str, Any] = {"count": len(documents), **names_in(documents)}
+    if any("content" in part.meta for part in parts):
+        meta["content"] = sha256("\n".join(map(content_of, documents)).encode("utf-8", "surrogatepass")).hexdigest()
     if len(data) > inline_limit:
         return StoredArtifact(digest=blobs.put(data), serializer="list", type=_NAMES[list], size=len(data), meta=meta)
     digest = sha256(data).hexdigest()
@@ -108,6 +132,8 @@ def items(artifact: StoredArtifact, blobs: Blobs) -> list[StoredArtifact]:
         data = artifact.inline
         if data is None:
             data = blobs.read(artifact.digest, artifact.size)
+        elif sha256(data).hexdigest() != artifact.digest:
+            raise damaged_inline(artifact)
         return [from_wire(document) for document in json.loads(data)["items"]]
     value = load(artifact, blobs) if artifact.serializer == "json" else None
     if isinstance(value, list):
@@ -115,6 +141,35 @@ def items(artifact: StoredArtifact, blobs: Blobs) -> list[StoredArtifact]:
     raise SerializationError(
         f"a saved {artifact.type} is not a list of elements",
         fix="return a list from the step that the fan-out goes over",
+    )
+
+
+def unusable(artifact: StoredArtifact, blobs: Blobs) -> str:
+    """The digest of the first part of an artifact that is lost, cut short or seen to be damaged; empty if it is whole.
+
+    The content of small parts is checked, of large ones the size (`Blobs.holds`).
+    """
+    data = artifact.inline
+    if data is not None:
+        if sha256(data).hexdigest() != artifact.digest:
+            return artifact.digest
+    elif not blobs.holds(artifact.digest, artifact.size):
+        return artifact.digest
+    if artifact.serializer != "list":
+        return ""
+    try:
+        parts = items(artifact, blobs)
+    except DamagedArtifact as error:
+        return error.digest
+    return next(filter(None, (unusable(part, blobs) for part in parts)), "")
+
+
+def damaged_inline(artifact: StoredArtifact) -> DamagedArtifact:
+    """The error for an artifact whose own bytes do not have its digest."""
+    return DamagedArtifact(
+        f"the artifact {artifact.digest} is damaged in the database: its bytes have another digest",
+        digest=artifact.digest,
+        fix="run the step that made it again (`stoker resume`); `stoker store check` finds what else is damaged",
     )
 
 
@@ -186,11 +241,21 @@ class _Sink(io.RawIOBase):
             self._writer.abort()
 
 
+def _refuse_secrets_inside(value: Any, kind: type) -> None:
+    """Refuse a container with a `Secret`: the step would get the reference in place of the value."""
+    for item in value.values() if kind is dict else value:
+        if type(item) is Secret:
+            raise SerializationError(
+                f"{item} is inside of a {kind.__name__}, where a step gets no value for it: "
+                "it must be an argument of its own, or an environment variable",
+            )
+
+
 def _save_with(value: Any, serializer: Serializer, blobs: Blobs, inline_limit: int) -> StoredArtifact:
     sink = _Sink(blobs, inline_limit)
     try:
         meta = serializer.save(value, sink)  # type: ignore[arg-type]
-        return sink.artifact(serializer.name, full_name(type(value)), meta)
+        return sink.artifact(serializer.name, full_name(type(value)), _with_code(meta, type(value)))
     except (StokerError, MemoryError):
         sink.abort()
         raise
@@ -202,6 +267,14 @@ def _save_with(value: Any, serializer: Serializer, blobs: Blobs, inline_limit: i
     except BaseException:  # also an interrupt leaves nothing half-written
         sink.abort()
         raise
+
+
+def _with_code(meta: Mapping[str, Any], kind: type) -> Mapping[str, Any]:
+    """A serializer's `meta` with the name of the value's type, if that is code of the user's own."""
+    references = References()
+    references.add(kind)
+    code = sorted({*references.meta().get("code", ()), *meta.get("code", ())})
+    return {**meta, "code": code} if code else meta
 
 
 _FALLBACKS: Final = {"pickle": "cloudpickle"}

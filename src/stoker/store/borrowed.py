@@ -31,10 +31,9 @@ class BorrowedBlobs(Blobs):
         super().__init__(folder)
         self._lender = lender
 
-    def path(self, digest: str, size: int | None = None) -> str:
-        """A local file with the blob's bytes."""
+    def _present(self, digest: str, size: int | None) -> str:
         self.borrow(digest, size)
-        return super().path(digest, size)
+        return super()._present(digest, size)
 
     def borrow(self, digest: str, size: int | None = None) -> None:
         """Link a blob of the lender into this folder; one that is there already is fine."""

@@ -3,22 +3,35 @@
 Statements use `?` for values in both; this module must not know the meaning of any table. SQLite runs in WAL mode with
 `synchronous=NORMAL`: a killed process loses nothing, a power cut at most the last transactions, never the file. WAL
 needs a local disk: a home on a network file system that several machines share needs Postgres instead.
+
+A Postgres server that restarts closes its connections. A statement that finds its connection closed is executed once
+more on a new one, so `change` is for statements that may be executed twice; a transaction is not repeated, except for
+its BEGIN. Where the server does not answer, `DatabaseUnreachable` is raised; `store.postgres` says how much later.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import threading
 import time
 from contextlib import contextmanager
-from typing import Any, Final, Iterable, Iterator, Mapping, NoReturn, Sequence
+from typing import Any, Callable, Final, Iterable, Iterator, Mapping, NoReturn, Sequence
 
-from stoker.core.errors import MissingPackage, StoreError
+from stoker.core.errors import DatabaseUnreachable, MissingPackage, StoreError
+from stoker.store import sqlitefiles
+from stoker.store.access import create_file, make_folders
 from stoker.store.schema import MIGRATIONS
 
 BUSY_SECONDS: Final = 60.0
 """How long a writer waits for other writers. Transactions take microseconds: only a process that was stopped inside
 one makes others wait so long."""
+
+_LOST: Final = ("08", "57P01", "57P02", "57P03", "57P05")
+"""The first characters of the SQLSTATEs with which a server ends a connection: connection exceptions, shutdown by an
+administrator, crash of another backend, start or stop in progress, idle for too long.
+https://www.postgresql.org/docs/current/errcodes-appendix.html"""
 
 _PRAGMAS: Final = {
     "journal_mode": "wal",
@@ -30,11 +43,18 @@ _PRAGMAS: Final = {
     "temp_store": "memory",
 }
 _DIALECTS: Final[Mapping[str, Mapping[str, str]]] = {
-    "sqlite": {"{blob}": "blob", "{clustered}": " WITHOUT ROWID", "{locked}": ""},
-    "postgresql": {"{blob}": "bytea", "{clustered}": "", "{locked}": " FOR SHARE"},
+    "sqlite": {
+        "{blob}": "blob",
+        "{clustered}": " WITHOUT ROWID",
+        "{locked}": "",
+        "{searched}": ", stack, pipeline, tags",
+        "{like}": "LIKE",
+    },
+    "postgresql": {"{blob}": "bytea", "{clustered}": "", "{locked}": " FOR SHARE", "{searched}": "", "{like}": "ILIKE"},
 }
 """placeholder → its SQL. `{clustered}`: the table is its primary key's index. `{locked}`: the rows of a query do not
-change until the transaction ends; in SQLite, a transaction that may write is the only one anyway."""
+change until the transaction ends; in SQLite, a transaction that may write is the only one anyway. `{searched}`: columns
+of an index that are only read where it is searched. `{like}`: ignores case."""
 _SCHEMES: Final = {"sqlite": "sqlite", "postgresql": "postgresql", "postgres": "postgresql"}
 _MIGRATION_LOCK: Final = 7_305_801
 """Any number that no other program uses for a Postgres advisory lock."""
@@ -57,8 +77,11 @@ class Database:
         self._lock = threading.Lock()
         self._local = threading.local()
         self._open: list[tuple[threading.Thread, Any]] = []
+        self._place: tuple[int, int] | None = None
         self._errors = self._driver_errors()
-        if self.path:
+        # A store of somebody else, or on a disk that is mounted to be read.
+        self.read_only = bool(self.path) and sqlitefiles.is_read_only(self.path)
+        if self.path and not self.read_only:
             _make_folder(self.path)
         try:
             self._migrate()
@@ -81,29 +104,18 @@ class Database:
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Every row of a query."""
-        try:
-            cursor = self.cursor()
-            cursor.execute(statement, values)
-            rows: list[tuple[Any, ...]] = cursor.fetchall()
-        except self._errors as error:
-            self.fail(error)
+        rows: list[tuple[Any, ...]] = self._read(statement, values, lambda cursor: cursor.fetchall())
         return rows
 
     def row(self, statement: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
         """The first row of a query."""
-        try:
-            cursor = self.cursor()
-            cursor.execute(statement, values)
-            row: tuple[Any, ...] | None = cursor.fetchone()
-        except self._errors as error:
-            self.fail(error)
+        row: tuple[Any, ...] | None = self._read(statement, values, lambda cursor: cursor.fetchone())
         return row
 
     def change(self, statement: str, values: Sequence[Any] = ()) -> int:
-        """Execute a statement and return the number of rows that it changed."""
+        """Execute a statement that may be executed twice, and return the number of rows that it changed."""
         try:
-            cursor = self.cursor()
-            cursor.execute(statement, values)
+            cursor = self._executed(statement, values)
             count: int = cursor.rowcount
         except self._errors as error:
             self.fail(error)
@@ -113,8 +125,7 @@ class Database:
     def transaction(self) -> Iterator[Any]:
         """A cursor whose changes are committed all together or not at all."""
         try:
-            cursor = self.cursor()
-            self.begin(cursor)
+            cursor = self.begin()
             try:
                 yield cursor
                 cursor.execute("COMMIT")
@@ -124,10 +135,54 @@ class Database:
         except self._errors as error:
             self.fail(error)
 
-    def begin(self, cursor: Any) -> None:
-        """Start a transaction that may write from its first statement on."""
+    def begin(self) -> Any:
+        """A cursor in a transaction that may write from its first statement on."""
         # SQLite's plain BEGIN takes the write lock late, and a transaction that read before then fails at once.
-        cursor.execute("BEGIN IMMEDIATE" if self.dialect == "sqlite" else "BEGIN")
+        return self._executed("BEGIN IMMEDIATE" if self.dialect == "sqlite" else "BEGIN")
+
+    def _read(self, statement: str, values: Sequence[Any], fetch: Callable[[Any], Any]) -> Any:
+        """What `fetch` returns of a query; read again where the database changed under a connection that must not."""
+        while True:
+            try:
+                result = fetch(self._executed(statement, values))
+            except self._errors as error:
+                if self._is_outdated():
+                    continue
+                self.fail(error)
+            if not self._is_outdated():
+                return result
+
+    def _executed(self, statement: str, values: Sequence[Any] = ()) -> Any:
+        """A cursor that has executed a statement, on a new connection where the server had closed this thread's."""
+        cursor = self.cursor()
+        try:
+            cursor.execute(statement, values)
+        except self._errors as error:
+            if not self._is_lost(error):
+                raise
+            self._forget_connection()
+            cursor = self.cursor()
+            cursor.execute(statement, values)
+        return cursor
+
+    def _is_lost(self, error: BaseException) -> bool:
+        """Whether an error means that this thread's connection cannot be used any more."""
+        if self.dialect == "sqlite":
+            return False
+        import psycopg
+
+        connection = getattr(self._local, "connection", None)
+        state = getattr(error, "sqlstate", None)
+        if state is None and isinstance(error, psycopg.OperationalError):
+            # It is libpq's own: every error of a server has a state. A connection that is lost inside of a pipeline, as
+            # `executemany` uses one, stays open and in it: "cannot exit pipeline mode while busy".
+            return True
+        return getattr(connection, "closed", False) or (state or "").startswith(_LOST)
+
+    def _forget_connection(self) -> None:
+        """Close this thread's connection; the next use opens another."""
+        self._local.pid = 0
+        self._local.connection.close()
 
     def rollback(self, cursor: Any) -> None:
         """Undo a transaction; one that the database has undone already is fine."""
@@ -143,9 +198,9 @@ class Database:
 
     def fail(self, error: BaseException) -> NoReturn:
         """Raise a driver's error as a `StoreError`; the next use reopens a connection that the server closed."""
-        connection = getattr(self._local, "connection", None)
-        if getattr(connection, "closed", False):
-            self._local.pid = 0
+        if self._is_lost(error):
+            self._forget_connection()
+            raise self._store_error(error, DatabaseUnreachable) from error
         raise self._store_error(error) from error
 
     def close(self) -> None:
@@ -155,6 +210,30 @@ class Database:
             self._local = threading.local()
             for connection in connections:
                 connection.close()
+
+    def integrity(self) -> str:
+        """What SQLite finds wrong with its file, in its words; empty where nothing is, and for a server's database."""
+        if self.dialect != "sqlite":
+            return ""
+        lines = [str(line) for (line,) in self.rows("PRAGMA integrity_check(5)")]
+        return "" if lines == ["ok"] else "; ".join(lines)
+
+    def check_place(self) -> None:
+        """Raise `StoreError` if the database file is not the one that was opened.
+
+        SQLite goes on with a file that was deleted, and what it writes is gone when the process ends.
+        """
+        if self._place is None:
+            return
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            status = None
+        if status is None or (status.st_dev, status.st_ino) != self._place:
+            raise StoreError(
+                f"the database {self.path} was removed, replaced or unmounted while it was in use",
+                fix="mount it again, or start the run again: what was recorded since then is lost",
+            )
 
     def _driver_errors(self) -> tuple[type[Exception], ...]:
         """The exceptions of this database's driver. No other driver is imported: psycopg takes 100 ms."""
@@ -172,11 +251,31 @@ class Database:
 
     def _open_connection(self) -> Any:
         """A new connection that commits each statement outside a transaction."""
+        if self.read_only:
+            return self._open_for_reading()
         if self.dialect == "sqlite":
             return _sqlite_connection(self.path)
         import psycopg
 
-        return psycopg.connect("postgresql://" + self.uri.partition("://")[2], autocommit=True)
+        from stoker.store.postgres import open_connection
+
+        try:
+            return open_connection("postgresql://" + self.uri.partition("://")[2])
+        except psycopg.OperationalError as error:
+            raise self._store_error(error, DatabaseUnreachable) from error
+
+    def _open_for_reading(self) -> Any:
+        """A connection that writes nothing beside the file."""
+        connection, self._local.state = sqlitefiles.reading_connection(self.path)
+        return connection
+
+    def _is_outdated(self) -> bool:
+        """Whether this thread reads a database as it was, and it has changed; the next use opens it again."""
+        state = getattr(self._local, "state", None) if self.read_only else None
+        if state is None or state == sqlitefiles.state_of(self.path):
+            return False
+        self._local.pid = 0
+        return True
 
     def _connect(self) -> None:
         """Open this thread's connection; close those of threads that have ended."""
@@ -203,14 +302,24 @@ class Database:
                     if "locked" not in str(error) or time.monotonic() > deadline:
                         self.fail(error)
                     time.sleep(0.005)
+            if self.path and self._place is None:
+                status = os.stat(self.path)
+                self._place = status.st_dev, status.st_ino
             self._open = [*in_use, (threading.current_thread(), connection)]
             self._local.connection = connection
             self._local.pid = pid
 
     def _migrate(self) -> None:
         """Migrate the schema to this version, exactly once even if many processes try."""
-        if self._version() == len(MIGRATIONS):
+        version = self._version()
+        if version == len(MIGRATIONS):
             return
+        if self.read_only:
+            raise StoreError(
+                f"the store {self.label} has schema version {version}, this Stoker reads version {len(MIGRATIONS)}: it "
+                "must be migrated, and may only be read here",
+                fix="let its owner run `stoker runs` with this version of Stoker, which migrates it",
+            )
         with self.transaction() as cursor:
             if self.dialect == "postgresql":
                 cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
@@ -246,12 +355,12 @@ class Database:
                 fix="upgrade Stoker here (pip install -U stoker), or set STOKER_HOME to another folder",
             )
 
-    def _store_error(self, error: BaseException) -> StoreError:
+    def _store_error(self, error: BaseException, kind: type[StoreError] = StoreError) -> StoreError:
         text = " ".join(str(error).split())
         for words, message, fix in _ERRORS:
-            if words in text:
-                return StoreError(f"{self.label}: {message} ({text})", fix=fix)
-        return StoreError(f"{self.label}: {text}")
+            if words in text or (kind is DatabaseUnreachable and words == "connection"):
+                return kind(f"{self.label}: {message} ({text})", fix=fix)
+        return kind(f"{self.label}: {text}")
 
 
 _FORKED: Final[list[Any]] = []
@@ -271,9 +380,11 @@ _ERRORS: Final[Iterable[tuple[str, str, str]]] = (
 
 
 def _make_folder(path: str) -> None:
-    """Create the folder of a database file."""
+    """Create the folder of a database file, and the file: SQLite would let everybody read it."""
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        make_folders(os.path.dirname(path))
+        with contextlib.suppress(FileExistsError):
+            os.close(create_file(path, os.O_RDWR | os.O_EXCL))
     except OSError as error:
         raise StoreError(f"the folder of {path} cannot be made: {error}", fix="choose another home") from error
 
@@ -285,6 +396,8 @@ def _sqlite_connection(path: str) -> Any:
     # Connections of threads that have ended are closed by the next thread that opens one, hence check_same_thread.
     # Without an isolation level, Python begins no transaction of its own.
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    # A cell that is no UTF-8 spoils one value, not every query that returns its row.
+    connection.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
     try:
         for pragma, value in _PRAGMAS.items():
             connection.execute(f"PRAGMA {pragma} = {value}")

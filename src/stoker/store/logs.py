@@ -13,6 +13,7 @@ bars, the last text is kept. A line of more than 64 KiB is split, and each part 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -22,6 +23,7 @@ from typing import Callable, Collection, Final, Iterable, Iterator, Literal, Map
 
 from stoker.core.errors import StoreError
 from stoker.core.plan import LogLine
+from stoker.store.access import create_file, make_folders
 from stoker.store.blobs import remove_tree
 
 MAX_LINE_BYTES: Final = 64 * 1024
@@ -52,6 +54,16 @@ class Logs:
     def path(self, run: str, key: str, attempt: int) -> str:
         """The file of an attempt; it exists once the attempt has written something."""
         return os.path.join(self.folder, file_name(run), file_name(key), f"{attempt}.log")
+
+    def error_path(self, run: str, key: str, attempt: int) -> str:
+        """The file of what an attempt raised, where that is too long for its row."""
+        return os.path.join(self.folder, file_name(run), file_name(key), f"{attempt}.error.txt")
+
+    def write_error(self, run: str, key: str, attempt: int, data: bytes) -> str:
+        """Write that file, and return its path."""
+        path = self.error_path(run, key, attempt)
+        self._write(path, data)
+        return path
 
     def append(self, run: str, key: str, attempt: int, lines: Iterable[LogLine]) -> None:
         """Append lines; without any, no file is created."""
@@ -122,27 +134,89 @@ class Logs:
         sleep: Callable[[float], None] = time.sleep,
     ) -> Iterator[LogLine]:
         """The lines so far and then each new one, until `done` returns True: then no more will come."""
-        matches = _line_filter(stream, rank)
-        offset, incomplete = 0, b""
-        path = self.path(run, key, attempt)
+        offset = 0
         while True:
             finished = done()
-            try:
-                with open(path, "rb") as file:
-                    file.seek(offset)
-                    while data := file.read(_BLOCK):
-                        offset += len(data)
-                        complete, mark, incomplete = (incomplete + data).rpartition(b"\n")
-                        for raw in complete.split(b"\n") if mark else ():
-                            if matches is None or matches(raw):
-                                yield _parse_line(raw)
-            except FileNotFoundError:
-                pass
+            while True:
+                lines, after = self.read(run, key, attempt, offset, stream=stream, rank=rank, whole=not finished)
+                yield from lines
+                if after == offset:
+                    break
+                offset = after
             if finished:
-                if incomplete and (matches is None or matches(incomplete)):
-                    yield _parse_line(incomplete)
                 return
             sleep(interval)
+
+    def read(
+        self,
+        run: str,
+        key: str,
+        attempt: int,
+        offset: int,
+        *,
+        stream: str = "",
+        rank: Ranks = None,
+        whole: bool = True,
+        limit: int = _BLOCK,
+    ) -> tuple[list[LogLine], int]:
+        """The lines behind an offset in bytes, of about `limit` bytes, and the offset behind them.
+
+        The offset stays where there is nothing new. With `whole`, a line that is still being written is left for later.
+        """
+        try:
+            with open(self.path(run, key, attempt), "rb") as file:
+                file.seek(offset)
+                data = file.read(limit)
+                while data and b"\n" not in data and (more := file.read(limit)):
+                    data += more  # a line that is longer than the limit
+        except FileNotFoundError:
+            return [], offset
+        complete, mark, incomplete = data.rpartition(b"\n")
+        raw_lines = complete.split(b"\n") if mark else []
+        if incomplete and not whole and not mark:
+            raw_lines, incomplete = [incomplete], b""
+        matches = _line_filter(stream, rank)
+        lines = [_parse_line(raw) for raw in raw_lines if matches is None or matches(raw)]
+        return lines, offset + len(data) - len(incomplete)
+
+    def last(
+        self, run: str, key: str, attempt: int, count: int, *, stream: str = "", rank: Ranks = None
+    ) -> tuple[list[LogLine], int]:
+        """The last complete lines so far, and the offset behind them, from which `read` goes on."""
+        size, length = self._size(run, key, attempt), _BLOCK
+        while True:
+            start = max(0, size - length)
+            if start:  # the line that is cut is not read
+                _, start = self.read(run, key, attempt, start, limit=1)
+            lines, offset = self.read(run, key, attempt, start, stream=stream, rank=rank, limit=max(1, size - start))
+            if len(lines) >= count or size <= length:
+                return lines[-count:] if count else [], offset
+            length *= 4
+
+    def count(self, run: str, key: str, attempt: int, end: int, *, stream: str = "", rank: Ranks = None) -> int:
+        """The number of complete lines before an offset."""
+        matches, number = _line_filter(stream, rank), 0
+        try:
+            with open(self.path(run, key, attempt), "rb", buffering=_BLOCK) as file:
+                if matches is None:
+                    while end > 0 and (data := file.read(min(_BLOCK, end))):
+                        number += data.count(b"\n")
+                        end -= len(data)
+                    return number
+                for raw in file:
+                    end -= len(raw)
+                    if end < 0:
+                        break
+                    number += matches(raw)
+        except FileNotFoundError:
+            pass
+        return number
+
+    def _size(self, run: str, key: str, attempt: int) -> int:
+        try:
+            return os.path.getsize(self.path(run, key, attempt))
+        except FileNotFoundError:
+            return 0
 
     def attempts(self, run: str, key: str) -> list[int]:
         """The numbers of the attempts that have a log."""
@@ -150,20 +224,25 @@ class Logs:
             names = os.listdir(os.path.join(self.folder, file_name(run), file_name(key)))
         except FileNotFoundError:
             return []
-        return sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdigit())
+        return sorted(int(name[:-4]) for name in names if name.endswith(".log") and name[:-4].isdecimal())
 
     def delete(self, run: str) -> None:
         """Remove the logs of a run; a run without any is fine."""
         remove_tree(os.path.join(self.folder, file_name(run)))
 
+    def delete_attempt(self, run: str, key: str, attempt: int) -> None:
+        """Delete the lines of one attempt; without any this does nothing."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path(run, key, attempt))
+
     def _write(self, path: str, data: bytes) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
         try:
             try:
-                descriptor = os.open(path, flags, 0o644)
+                descriptor = os.open(path, flags)
             except FileNotFoundError:
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                descriptor = os.open(path, flags, 0o644)
+                make_folders(os.path.dirname(path))
+                descriptor = create_file(path, flags)
             try:
                 view = memoryview(data)
                 while view.nbytes:

@@ -8,11 +8,15 @@ from typing import Any, Final, Sequence, get_args
 
 import attrs
 
-from stoker.core.codec import from_json, to_json
+from stoker.core.codec import from_json, parse_json, parse_object, to_json
+from stoker.core.errors import SettingsError, StoreError
 from stoker.core.receipt import Receipt, Track, Verdict
-from stoker.store.rows import json_text, parse_object
+from stoker.core.words import shown
+from stoker.store.rows import json_text
 
 _VERDICTS: Final = frozenset(get_args(Verdict))
+_MOST_TRACKS: Final = 1 << 28
+"""Bytes of an attempt's tracks: `devices.samples` thins them to a few megabytes for the longest run."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -39,13 +43,30 @@ class ReceiptRow:
 def receipt_row(values: Sequence[Any]) -> ReceiptRow:
     """The receipt for the columns that a query returned; the tracks may be None."""
     run_id, key, number, verdict, receipt, tracks = values
-    # A newer version may have written a verdict that this one does not know.
-    document = {**parse_object(receipt), "verdict": verdict if verdict in _VERDICTS else "unknown"}
-    lines = json.loads(zlib.decompress(tracks)) if tracks is not None else []
-    return ReceiptRow(
-        run_id=run_id,
-        key=key,
-        number=number,
-        receipt=from_json(Receipt, document, strict=False),
-        tracks=tuple(from_json(Track, line, strict=False) for line in lines),
-    )
+    try:
+        # A newer version may have written a verdict that this one does not know.
+        verdict = verdict if isinstance(verdict, str) and verdict in _VERDICTS else "unknown"
+        document = {**parse_object(receipt), "verdict": verdict}
+        return ReceiptRow(
+            run_id=run_id,
+            key=key,
+            number=number,
+            receipt=from_json(Receipt, document, strict=False),
+            tracks=() if tracks is None else from_json(tuple[Track, ...], parse_json(_inflate(tracks)), strict=False),
+        )
+    except (SettingsError, TypeError, zlib.error) as error:
+        text = error.message if isinstance(error, SettingsError) else str(error)
+        raise StoreError(
+            f"the receipt of attempt {shown(number)} of step {shown(key)} of run {shown(run_id)} cannot be read: {text}"
+        ) from None
+
+
+def _inflate(data: bytes) -> bytes:
+    """The bytes of compressed tracks; a few bytes of a spoiled store do not become gigabytes."""
+    decompressor = zlib.decompressobj()
+    text = decompressor.decompress(data, _MOST_TRACKS)
+    if decompressor.unconsumed_tail:
+        raise SettingsError(f"its tracks are longer than {_MOST_TRACKS:,} bytes")
+    if not decompressor.eof:
+        raise SettingsError("its tracks are cut off")
+    return text

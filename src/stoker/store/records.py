@@ -9,26 +9,67 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, Final, Iterable, Mapping, Sequence
+import zlib
+from typing import TYPE_CHECKING, Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
 
-import attrs
-
-from stoker.core.errors import NotFound, StoreError, UsageError, nearest
+from stoker.core.errors import DatabaseUnreachable, NotFound, StoreError, UsageError, nearest
+from stoker.core.values import frozen
 from stoker.store import rows
 from stoker.store.database import Database
-from stoker.store.rows import AttemptRow, CacheRow, EventRow, OutputRow, RungRow, RunRow, StepProgress, StepRow
+from stoker.store.rows import (
+    AttemptRow,
+    CacheRow,
+    EventRow,
+    OutputRow,
+    RecipeRow,
+    RungRow,
+    RunRow,
+    StepProgress,
+    StepRow,
+)
 
 if TYPE_CHECKING:
     from stoker.store.receipts import ReceiptRow
 
-_ORDER: Final = ("steps", "progress", "outputs", "attempts", "receipts", "cache", "events")
+_ORDER: Final = (
+    "steps",
+    "progress",
+    "outputs",
+    "attempts",
+    "receipts",
+    "joined_metrics",
+    "metrics",
+    "cache",
+    "events",
+    "rungs",
+    "forget_rung",
+    "recipes",
+)
 """The order in which a batch is written: a step's row comes before its progress."""
+
+
+_ALL_PIECES: Final = 2**31 - 1
+_SOURCES_AT_ONCE: Final = 500
+"""Values in one query: SQLite allows 999 in old versions."""
 
 
 class RowBatch:
     """Collects rows for one transaction. A row replaces the one with its key; an event never replaces another."""
 
-    __slots__ = ("attempts", "cache", "events", "outputs", "progress", "receipts", "steps")
+    __slots__ = (
+        "attempts",
+        "cache",
+        "events",
+        "forget_rung",
+        "joined_metrics",
+        "metrics",
+        "outputs",
+        "progress",
+        "receipts",
+        "recipes",
+        "rungs",
+        "steps",
+    )
 
     def __init__(self) -> None:
         self.steps: list[Sequence[Any]] = []
@@ -36,8 +77,13 @@ class RowBatch:
         self.outputs: list[Sequence[Any]] = []
         self.attempts: list[Sequence[Any]] = []
         self.receipts: list[Sequence[Any]] = []
+        self.joined_metrics: list[Sequence[Any]] = []
+        self.metrics: list[Sequence[Any]] = []
         self.cache: list[Sequence[Any]] = []
         self.events: list[Sequence[Any]] = []
+        self.rungs: list[Sequence[Any]] = []
+        self.forget_rung: list[Sequence[Any]] = []
+        self.recipes: list[Sequence[Any]] = []
 
     def step(self, row: StepRow) -> None:
         """Add a step."""
@@ -60,6 +106,19 @@ class RowBatch:
         """Add the receipt of an attempt."""
         self.receipts.append(row.columns())
 
+    def metric_piece(self, run_id: str, key: str, number: int, piece: int, data: bytes) -> None:
+        """Add a piece of what an attempt logged (`core.metrics.MetricBook.packed`)."""
+        self.metrics.append((run_id, key, number, piece, data))
+
+    def join_metrics(self, run_id: str, key: str, number: int, last: int, data: bytes) -> None:
+        """Replace an attempt's pieces up to the `last` by one that has them all."""
+        self.joined_metrics.append((run_id, key, number, last))
+        self.metrics.append((run_id, key, number, 0, data))
+
+    def forget_metrics(self, run_id: str, key: str, number: int) -> None:
+        """Remove what an attempt logged; pieces of this batch stay."""
+        self.joined_metrics.append((run_id, key, number, _ALL_PIECES))
+
     def remember(self, row: CacheRow) -> None:
         """Add an entry of the cache."""
         self.cache.append(rows.CACHE.tuple_of(row))
@@ -68,19 +127,51 @@ class RowBatch:
         """Add an event."""
         self.events.append(rows.EVENTS.tuple_of(row))
 
+    def recipe(self, row: RecipeRow) -> None:
+        """Add what cache keys are made of."""
+        self.recipes.append(rows.RECIPES.tuple_of(row))
+
+    def learn(self, row: RungRow) -> None:
+        """Add the changes with which a request worked."""
+        self.rungs.append(rows.RUNGS.tuple_of(row))
+
+    def forget(self, key: str) -> None:
+        """Remove the changes of a request."""
+        self.forget_rung.append((key,))
+
+    def as_dict(self) -> dict[str, list[Sequence[Any]]]:
+        """The rows by their kind, as columns; without kinds that have none."""
+        return {name: getattr(self, name) for name in _ORDER if getattr(self, name)}
+
+    @classmethod
+    def from_dict(cls, rows_of: Mapping[str, list[Sequence[Any]]]) -> RowBatch:
+        """The batch whose `as_dict` this is."""
+        batch = cls()
+        for name in _ORDER:
+            getattr(batch, name).extend(rows_of.get(name, ()))
+        return batch
+
     def __len__(self) -> int:
         return sum(len(getattr(self, name)) for name in _ORDER)
 
+    def __bool__(self) -> bool:  # of every turn of a driver; a step's progress is in most batches
+        return bool(self.progress) or any(getattr(self, name) for name in _ORDER)
 
-@attrs.frozen(kw_only=True)
+
+@frozen(kw_only=True)
 class RunFilter:
     """Selects runs; an empty field selects all of them."""
 
     pipeline: str = ""
     status: str = ""
     tag: str = ""
+    stack: str = ""
+    text: str = ""
+    """A part of the id, of the pipeline's name or of a tag, in any case."""
     since: float | None = None
     """The earliest time of creation, seconds since the epoch."""
+    before: tuple[float, str] | None = None
+    """The time of creation and the id of a run: only older ones."""
     limit: int = 50
     offset: int = 0
     """Newest runs to skip."""
@@ -99,7 +190,11 @@ class Records:
         """Write a batch, all or nothing. With a token that does not hold the run any more, write nothing: False."""
         rows_of = [(self._sql[name], getattr(batch, name)) for name in _ORDER]
         try:
-            return self._write(rows_of, run_id, token)
+            try:
+                return self._write(rows_of, run_id, token)
+            except DatabaseUnreachable:
+                # Whether it was committed is not known: each statement replaces what it wrote before.
+                return self._write(rows_of, run_id, token)
         except (UnicodeEncodeError, StoreError) as error:
             if not isinstance(error, UnicodeEncodeError) and "NUL" not in str(error):
                 raise
@@ -110,9 +205,8 @@ class Records:
     def _write(self, rows_of: Sequence[tuple[str, Sequence[Sequence[Any]]]], run_id: str, token: str) -> bool:
         # Without `transaction`, which is slower: every step of a run waits for this.
         database = self.database
-        cursor = database.cursor()
         try:
-            database.begin(cursor)
+            cursor = database.begin()
             try:
                 if token:
                     cursor.execute(self._sql["is_holder"], (run_id, token))
@@ -131,9 +225,14 @@ class Records:
         return True
 
     def create_run(self, run: RunRow, *, plan: str = "", batch: RowBatch | None = None) -> None:
-        """Create a run with its plan and first rows, in one transaction."""
+        """Create a run with its plan and first rows, in one transaction; does nothing where that was done already."""
         with self.database.transaction() as cursor:
             cursor.execute(self._sql["runs"], list(map(rows.clean_text, rows.RUNS.tuple_of(run))))
+            if cursor.rowcount == 0:
+                cursor.execute(self._sql["is_holder"], (run.id, run.token))
+                if cursor.fetchone() is None:
+                    raise StoreError(f"{self.database.label}: there is a run '{run.id}' already", fix="start it again")
+                return
             if plan:
                 cursor.execute(self._sql["plans"], (run.id, plan))
             for name in _ORDER if batch is not None else ():
@@ -156,15 +255,19 @@ class Records:
     def take_over(self, id: str, *, expected: str, token: str, driver: Mapping[str, Any], plan: str = "") -> bool:
         """Give a run to another driver, with a new plan if `plan` is not empty.
 
-        False means that the run's token is not the expected one any more, and that nothing was changed.
+        False means that the run's token is neither of the two, or that the run has succeeded, and that nothing was
+        changed.
         """
         values = (token, rows.json_text(driver), time.time(), id, expected)
         with self.database.transaction() as cursor:
             cursor.execute(self._sql["take_over"], values)
-            is_expected: bool = cursor.rowcount == 1
-            if is_expected and plan:
+            if cursor.rowcount == 0:
+                # An earlier call may have changed it, and lost the connection before it knew.
+                cursor.execute(self._sql["is_holder"], (id, token))
+                return cursor.fetchone() is not None
+            if plan:
                 cursor.execute(self._sql["plans"], (id, plan))
-        return is_expected
+        return True
 
     def request_end(self, id: str, request: str) -> bool:
         """Ask the driver of a running run to end it: "cancel" or "now". False if it does not run any more."""
@@ -173,8 +276,11 @@ class Records:
     def cancel_waiting(self, id: str, *, token: str) -> bool:
         """Cancel a run whose driver has not begun: a driver that starts later finds another token. False if it was
         faster."""
-        values = (os.urandom(8).hex(), time.time(), id, token)
-        return self.database.change(self._sql["cancel_waiting"], values) == 1
+        nobody = os.urandom(8).hex()
+        if self.database.change(self._sql["cancel_waiting"], (nobody, time.time(), id, token)) == 1:
+            return True
+        # A statement that was executed twice changes nothing the second time.
+        return self.database.row(self._sql["is_holder"], (id, nobody)) is not None
 
     def heartbeat(self, id: str, token: str, now: float) -> str | None:
         """Record that the driver is alive, and return the request to end the run: "", "cancel" or "now".
@@ -189,7 +295,7 @@ class Records:
     def delete_run(self, id: str) -> None:
         """Remove a run with all its rows and its entries of the cache; a run that is gone is fine."""
         with self.database.transaction() as cursor:
-            for table in ("events", "receipts", "attempts", "outputs", "steps", "cache", "rungs", "plans"):
+            for table in ("events", "receipts", "metrics", "attempts", "outputs", "steps", "cache", "rungs", "plans"):
                 cursor.execute(self.database.sql(f"DELETE FROM {table} WHERE run_id = ?"), (id,))
             cursor.execute(self.database.sql("DELETE FROM runs WHERE id = ?"), (id,))
 
@@ -202,12 +308,74 @@ class Records:
         """Remove the expired entries of the cache; returns their number."""
         return self.database.change(self.database.sql("DELETE FROM cache WHERE expires <= ?"), (now,))
 
+    # The user's code: files by the digests of their texts. They belong to no run, and are never changed.
+
+    def keep_sources(self, texts: Mapping[str, bytes]) -> None:
+        """Keep texts by their digests; one that is there stays."""
+        new = [(digest, time.time(), zlib.compress(text)) for digest, text in texts.items()]
+        with self.database.transaction() as cursor:
+            cursor.executemany(self._sql["sources"], new)
+
+    def sources(self, digests: Iterable[str]) -> dict[str, bytes]:
+        """The texts that are kept of these."""
+        texts: dict[str, bytes] = {}
+        for digest in set(digests):
+            row = self.database.row(self._sql["source"], (digest,))
+            if row is not None:
+                texts[digest] = zlib.decompress(bytes(row[0]))
+        return texts
+
+    def forget_sources(self, needed: Collection[str], *, before: float) -> None:
+        """Remove the texts that were kept before a time and are not needed."""
+        unneeded = [
+            (str(digest),)
+            for (digest,) in self.database.rows(self._sql["old_sources"], (before,))
+            if str(digest) not in needed
+        ]
+        if unneeded:
+            with self.database.transaction() as cursor:
+                cursor.executemany(self._sql["forget_source"], unneeded)
+
+    def has_recipe(self, digest: str) -> bool:
+        """Whether there is a recipe of this name."""
+        return self.database.row(self._sql["has_recipe"], (digest,)) is not None
+
+    def recipe(self, digest: str) -> RecipeRow | None:
+        """The recipe of this name."""
+        row = self.database.row(self._sql["recipe"], (digest,))
+        return None if row is None else rows.RECIPES.row_of(row)
+
+    def forget_recipes(self, *, before: float) -> None:
+        """Remove the recipes that were kept before a time and that no step has."""
+        self.database.change(self._sql["forget_recipes"], (before,))
+
+    def earlier_steps(self, pipeline: str, key: str, *, before: float, limit: int = 50) -> list[StepRow]:
+        """The step of this key in earlier runs of a pipeline, newest run first."""
+        values = self.database.rows(self._sql["earlier_steps"], (pipeline, before, key, limit))
+        return [rows.STEPS.row_of(row) for row in values]
+
+    def maker_of(self, run_id: str, digest: str) -> OutputRow | None:
+        """The output of a run that had these bytes first."""
+        row = self.database.row(self._sql["maker_of"], (run_id, digest))
+        return None if row is None else rows.output_row(row)
+
+    def missing_sources(self, digests: Collection[str]) -> set[str]:
+        """Those of the digests by which no text is kept."""
+        known: set[str] = set()
+        listed = list(digests)
+        for start in range(0, len(listed), _SOURCES_AT_ONCE):
+            part = listed[start : start + _SOURCES_AT_ONCE]
+            marks = ", ".join("?" * len(part))
+            statement = self.database.sql(f"SELECT digest FROM sources WHERE digest IN ({marks})")
+            known.update(str(digest) for (digest,) in self.database.rows(statement, part))
+        return set(digests) - known
+
     # What steps that ran out of memory got by with. This is advice, not fact: no driver's token guards these rows.
 
     def learned_changes(self, key: str) -> RungRow | None:
         """The changes with which a request worked; None if there are none."""
         row = self.database.row(self._sql["rung"], (key,))
-        return None if row is None else rows.RUNGS.row_of(row)
+        return None if row is None else _whole_or_none(rows.RUNGS, row)
 
     def learn_changes(self, row: RungRow) -> None:
         """Record the changes with which a request worked, in place of earlier ones."""
@@ -221,6 +389,7 @@ class Records:
 
     def run(self, id: str) -> RunRow:
         """The run with this id, or the only one whose id has this prefix."""
+        id = rows.clean_text(id)
         row = self.database.row(self._sql["run"], (id,))
         if row is not None:
             return rows.RUNS.row_of(row)
@@ -230,7 +399,7 @@ class Records:
         if matches:
             listed = ", ".join(str(match[0]) for match in matches[:5]) + (", …" if len(matches) > 5 else "")
             raise NotFound(f"'{id}' begins the ids of several runs: {listed}", fix="write more of the id")
-        ids = [newest[0] for newest in self.database.rows("SELECT id FROM runs ORDER BY created DESC LIMIT 200")]
+        ids = [str(newest[0]) for newest in self.database.rows("SELECT id FROM runs ORDER BY created DESC LIMIT 200")]
         raise NotFound(f"there is no run '{id}'{nearest(id, ids)}", fix="`stoker runs` lists them")
 
     def plan(self, id: str) -> str:
@@ -241,19 +410,28 @@ class Records:
     def runs(self, run_filter: RunFilter | None = None) -> list[RunRow]:
         """The runs that match, newest first."""
         run_filter = run_filter or RunFilter()
-        conditions: list[tuple[str, Any]] = []
+        conditions: list[tuple[str, tuple[Any, ...]]] = []
         if run_filter.pipeline:
-            conditions.append(("pipeline = ?", run_filter.pipeline))
+            conditions.append(("pipeline = ?", (run_filter.pipeline,)))
         if run_filter.status:
-            conditions.append(("status = ?", run_filter.status))
+            conditions.append(("status = ?", (run_filter.status,)))
         if run_filter.tag:
             # A case-sensitive "contains" that both databases have: LIKE ignores case in SQLite.
-            conditions.append(("replace(tags, ?, '') <> tags", rows.json_text(run_filter.tag)))
+            conditions.append(("tags <> '' AND replace(tags, ?, '') <> tags", (rows.json_text(run_filter.tag),)))
+        if run_filter.stack:
+            conditions.append(("stack = ?", (run_filter.stack,)))
+        if run_filter.text:
+            found = (
+                "(id {like} ? ESCAPE '!' OR pipeline {like} ? ESCAPE '!' OR tags <> '' AND tags {like} ? ESCAPE '!')"
+            )
+            conditions.append((found, (_containing(run_filter.text),) * 3))
         if run_filter.since is not None:
-            conditions.append(("created >= ?", run_filter.since))
+            conditions.append(("created >= ?", (run_filter.since,)))
+        if run_filter.before is not None:
+            conditions.append(("(created, id) < (?, ?)", run_filter.before))
         where = " WHERE " + " AND ".join(condition for condition, _ in conditions) if conditions else ""
         statement = f"{_RUN} {where} ORDER BY created DESC, id DESC LIMIT ? OFFSET ?"
-        values = [value for _, value in conditions]
+        values = [rows.clean_text(value) for _, given in conditions for value in given]
         page = (run_filter.limit, run_filter.offset)
         return [rows.RUNS.row_of(row) for row in self.database.rows(self.database.sql(statement), (*values, *page))]
 
@@ -294,6 +472,7 @@ class Records:
 
     def lineage(self, digest: str) -> list[OutputRow]:
         """Every output with these bytes, oldest run first. Slow for values that are small enough to be no blob."""
+        digest = rows.clean_text(digest)
         values = self.database.rows(self._sql["lineage"], (digest,)) or self.database.rows(
             self._sql["inline"], (digest,)
         )
@@ -305,7 +484,8 @@ class Records:
 
     def attempt_numbers(self, run_id: str) -> dict[str, int]:
         """Key of a step of a run → the number of its last attempt that has ended."""
-        return {str(key): int(number) for key, number in self.database.rows(self._sql["attempt_numbers"], (run_id,))}
+        numbers = self.database.rows(self._sql["attempt_numbers"], (run_id,))
+        return {str(key): number for key, number in numbers if isinstance(number, int)}
 
     def receipt(self, run_id: str, key: str, number: int) -> ReceiptRow | None:
         """The receipt of one attempt, with its tracks."""
@@ -325,6 +505,19 @@ class Records:
         """The events of a run with a number above `after`, in order."""
         return [rows.EVENTS.row_of(row) for row in self.database.rows(self._sql["events_of"], (run_id, after))]
 
+    def job_events(self, run_id: str, key: str = "") -> list[EventRow]:
+        """The events of jobs on platforms with a queue, of a run or of one step or element, in order."""
+        return [rows.EVENTS.row_of(row) for row in self.database.rows(self._sql["job_events"], (run_id, key, key))]
+
+    def left_events(self, run_id: str = "") -> list[EventRow]:
+        """The events of a run, or of all, that tell of jobs left on a platform and of their end, in order."""
+        return [rows.EVENTS.row_of(row) for row in self.database.rows(self._sql["left_events"], (run_id, run_id))]
+
+    def left_out_events(self, run_id: str = "", *, since: float = 0.0) -> list[EventRow]:
+        """The events by which a run, or any, left out faulty nodes and devices since a time, in order."""
+        values = self.database.rows(self._sql["left_out_events"], (since, run_id, run_id))
+        return [rows.EVENTS.row_of(row) for row in values]
+
     def next_seq(self, run_id: str) -> int:
         """The first number that no event of the run has."""
         row = self.database.row(self._sql["last_seq"], (run_id,))
@@ -333,7 +526,7 @@ class Records:
     def cached(self, key: str, now: float) -> CacheRow | None:
         """The cache's entry for a key, unless it has expired."""
         row = self.database.row(self._sql["cached"], (key, now))
-        return None if row is None else rows.CACHE.row_of(row)
+        return None if row is None else _whole_or_none(rows.CACHE, row)
 
     def references(self) -> Iterable[str]:
         """Texts that contain every digest that a row names; `store.sweep` searches them."""
@@ -341,9 +534,64 @@ class Records:
             for (text,) in self.database.rows(f"SELECT {column} FROM {table} WHERE {column} <> ''"):
                 yield str(text)
 
+    def all_outputs(self) -> Iterator[OutputRow]:
+        """The outputs of all runs."""
+        for row in self.database.rows(self._sql["all_outputs"]):
+            yield rows.output_row(row)
+
+    def blob_outputs(self, limit: int) -> list[OutputRow]:
+        """Outputs whose bytes are blobs, at most `limit`."""
+        return [rows.output_row(row) for row in self.database.rows(self._sql["blob_outputs"], (limit,))]
+
+    def all_cached(self) -> Iterator[CacheRow]:
+        """The entries of the cache, expired ones too."""
+        for row in self.database.rows(self._sql["all_cached"]):
+            yield rows.CACHE.row_of(row)
+
+    def all_plans(self) -> Iterator[tuple[str, str]]:
+        """The id and the plan's text of each run that has one."""
+        for run_id, plan in self.database.rows(self._sql["all_plans"]):
+            yield str(run_id), str(plan)
+
+    def metric_pieces(self, run_id: str, key: str, number: int) -> list[tuple[int, bytes]]:
+        """The pieces of what an attempt logged, by their numbers, in the order in which they came."""
+        values = self.database.rows(self._sql["metric_pieces"], (run_id, key, number))
+        return [(int(piece), bytes(data)) for piece, data in values]
+
+    def metric_attempts(self, run_id: str) -> list[tuple[str, int]]:
+        """The attempts of a run that logged something: key and number."""
+        return [(str(key), int(number)) for key, number in self.database.rows(self._sql["metric_attempts"], (run_id,))]
+
+    def all_receipts(self) -> Iterator[tuple[str, StoreError | None]]:
+        """Each receipt's place, as "run/step", and why it cannot be read."""
+        from stoker.store.receipts import receipt_row
+
+        for values in self.database.rows(self._sql["all_receipts"]):
+            try:
+                receipt_row(values)
+            except StoreError as error:
+                yield f"{values[0]}/{values[1]}", error
+            else:
+                yield f"{values[0]}/{values[1]}", None
+
     def manifests(self) -> list[OutputRow]:
         """Outputs that are lists of artifacts."""
         return [rows.output_row(row) for row in self.database.rows(self._sql["manifests"])]
+
+
+def _containing(text: str) -> str:
+    """The pattern of LIKE, with "!" before what stands for itself, that finds a text anywhere."""
+    for character in "!%_":
+        text = text.replace(character, f"!{character}")
+    return f"%{text}%"
+
+
+def _whole_or_none(schema: rows.TableSchema[rows.Row], values: Sequence[Any]) -> rows.Row | None:
+    """The row of what is kept for reuse; a damaged one counts as none, and is written again."""
+    try:
+        return schema.row_of(values)
+    except StoreError:
+        return None
 
 
 def _columns(names: Sequence[str], table: str) -> str:
@@ -364,11 +612,12 @@ _STEP: Final = _columns(rows.STEPS.columns, "steps")
 _OUTPUT: Final = _columns(rows.OUTPUT_COLUMNS, "outputs")
 _CACHE: Final = _columns(rows.CACHE.columns, "cache")
 _RUN_JSON: Final = frozenset({"parameters", "tags", "driver"})
-_SETTABLE: Final = frozenset(rows.RUNS.columns) - {"id", "token", "created", "pipeline"}
+_SETTABLE: Final = frozenset(rows.RUNS.columns) - {"id", "token", "created", "pipeline", "origin"}
 _REFERENCES: Final = (("plan", "plans"), ("inputs", "steps"), ("outputs", "cache"), ("digest", "outputs"))
 
 _STATEMENTS: Final[Mapping[str, str]] = {
-    "runs": f"INSERT INTO runs ({', '.join(rows.RUNS.columns)}) VALUES ({', '.join('?' * len(rows.RUNS.columns))})",
+    "runs": f"INSERT INTO runs ({', '.join(rows.RUNS.columns)}) VALUES ({', '.join('?' * len(rows.RUNS.columns))}) "
+    "ON CONFLICT (id) DO NOTHING",
     "plans": _upsert("plans", ("run_id", "plan"), ("run_id",)),
     "steps": _upsert("steps", rows.STEPS.columns, ("run_id", "key")),
     "progress": "UPDATE steps SET "
@@ -382,18 +631,36 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     "ON CONFLICT (run_id, seq) DO NOTHING",
     "is_holder": "SELECT 1 FROM runs WHERE id = ? AND token = ?{locked}",
     "take_over": "UPDATE runs SET token = ?, driver = ?, heartbeat = ?, status = 'running', ended = NULL, error = '', "
-    "asked = '', sessions = sessions + 1 WHERE id = ? AND token = ?",
+    "asked = '', sessions = sessions + 1 WHERE id = ? AND token = ? AND status <> 'succeeded'",
     "request_end": "UPDATE runs SET asked = ? WHERE id = ? AND status = 'running'",
     "cancel_waiting": "UPDATE runs SET token = ?, status = 'cancelled', ended = ? "
     "WHERE id = ? AND token = ? AND status = 'running'",
     "heartbeat": "UPDATE runs SET heartbeat = ? WHERE id = ? AND token = ?",
     "requested_end": "SELECT asked FROM runs WHERE id = ?",
     "rungs": _upsert("rungs", rows.RUNGS.columns, ("key",)),
+    "sources": "INSERT INTO sources (digest, created, text) VALUES (?, ?, ?) ON CONFLICT (digest) DO NOTHING",
+    "source": "SELECT text FROM sources WHERE digest = ?",
+    "recipes": f"INSERT INTO recipes ({', '.join(rows.RECIPES.columns)}) VALUES (?, ?, ?) "
+    "ON CONFLICT (digest) DO NOTHING",
+    "recipe": _columns(rows.RECIPES.columns, "recipes") + " WHERE digest = ?",
+    "has_recipe": "SELECT 1 FROM recipes WHERE digest = ?",
+    "forget_recipes": "DELETE FROM recipes WHERE created < ? AND digest NOT IN (SELECT recipe FROM steps)",
+    "earlier_steps": "SELECT "
+    + ", ".join(f"steps.{name}" for name in rows.STEPS.columns)
+    + " FROM runs JOIN steps ON steps.run_id = runs.id WHERE runs.pipeline = ? AND runs.created < ? AND steps.key = ? "
+    "ORDER BY runs.created DESC LIMIT ?",
+    "maker_of": "SELECT "
+    + ", ".join(f"outputs.{name}" for name in rows.OUTPUT_COLUMNS)
+    + " FROM outputs JOIN steps ON steps.run_id = outputs.run_id AND steps.key = outputs.key"
+    " WHERE outputs.run_id = ? AND outputs.digest = ? ORDER BY steps.ended, outputs.place LIMIT 1",
+    "old_sources": "SELECT digest FROM sources WHERE created < ?",
+    "forget_source": "DELETE FROM sources WHERE digest = ?",
     "rung": _columns(rows.RUNGS.columns, "rungs") + " WHERE key = ?",
     "forget_rung": "DELETE FROM rungs WHERE key = ?",
     "run": f"{_RUN} WHERE id = ?",
     "runs_by_prefix": f"{_RUN} WHERE substr(id, 1, ?) = ? ORDER BY created DESC LIMIT 6",
     "plan": "SELECT plan FROM plans WHERE run_id = ?",
+    "all_plans": "SELECT run_id, plan FROM plans WHERE plan <> '' ORDER BY run_id",
     "step": f"{_STEP} WHERE run_id = ? AND key = ?",
     "top": f"{_STEP} WHERE run_id = ? AND parent = '' ORDER BY position, key LIMIT ? OFFSET ?",
     "elements": f"{_STEP} WHERE run_id = ? AND parent = ? AND parent <> '' ORDER BY idx LIMIT ? OFFSET ?",
@@ -407,13 +674,27 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     " WHERE steps.run_id = ? AND steps.parent = ? AND steps.parent <> '' AND outputs.name = ? ORDER BY steps.idx",
     "lineage": f"{_OUTPUT} WHERE digest = ? AND inline IS NULL ORDER BY run_id, key, name",
     "inline": f"{_OUTPUT} WHERE digest = ? ORDER BY run_id, key, name",
+    "all_outputs": f"{_OUTPUT} ORDER BY run_id, key, name",
+    "blob_outputs": f"{_OUTPUT} WHERE inline IS NULL LIMIT ?",
+    "all_cached": _CACHE,
     "manifests": f"{_OUTPUT} WHERE serializer = 'list'",
     "attempts_of": _columns(rows.ATTEMPTS.columns, "attempts") + " WHERE run_id = ? AND key = ? ORDER BY number",
     "attempt_numbers": "SELECT key, max(number) FROM attempts WHERE run_id = ? GROUP BY key",
+    "joined_metrics": "DELETE FROM metrics WHERE run_id = ? AND key = ? AND number = ? AND piece <= ?",
+    "metrics": _upsert("metrics", rows.METRIC_COLUMNS, ("run_id", "key", "number", "piece")),
+    "metric_pieces": "SELECT piece, data FROM metrics WHERE run_id = ? AND key = ? AND number = ? ORDER BY piece",
+    "metric_attempts": "SELECT DISTINCT key, number FROM metrics WHERE run_id = ? ORDER BY key, number",
+    "all_receipts": _columns(rows.RECEIPT_COLUMNS, "receipts") + " ORDER BY run_id, key, number",
     "receipt": _columns(rows.RECEIPT_COLUMNS, "receipts") + " WHERE run_id = ? AND key = ? AND number = ?",
     "receipts_of": _columns(rows.RECEIPT_COLUMNS[:-1], "receipts")
     + " WHERE run_id = ? AND (key = ? OR ? = '') ORDER BY key, number",
     "events_of": _columns(rows.EVENTS.columns, "events") + " WHERE run_id = ? AND seq > ? ORDER BY seq",
+    "job_events": _columns(rows.EVENTS.columns, "events")
+    + " WHERE run_id = ? AND kind IN ('job', 'waiting') AND (key = ? OR ? = '') ORDER BY seq",
+    "left_events": _columns(rows.EVENTS.columns, "events")
+    + " WHERE kind IN ('left', 'left-ended', 'resumed') AND (run_id = ? OR ? = '') ORDER BY run_id, seq",
+    "left_out_events": _columns(rows.EVENTS.columns, "events")
+    + " WHERE kind = 'left-out' AND time >= ? AND (run_id = ? OR ? = '') ORDER BY time, seq",
     "last_seq": "SELECT max(seq) FROM events WHERE run_id = ?",
     "cached": f"{_CACHE} WHERE key = ? AND (expires IS NULL OR expires > ?)",
 }

@@ -1,4 +1,5 @@
-"""Blobs in an object store or on another machine, through fsspec; no other module of blobs uses it.
+"""Blobs in an object store, through fsspec; no other module of blobs uses it. `open_remote` chooses between this and a
+folder of another machine.
 
 An object appears whole or not at all: by one upload where the platform guarantees that, else by upload and rename.
 """
@@ -10,10 +11,12 @@ import hashlib
 import os
 import time
 from contextlib import contextmanager
-from typing import Any, Final, Iterator
+from typing import Any, Final, Iterator, Mapping, Protocol
 
 from stoker.core.errors import MissingPackage, StoreError
+from stoker.store.folders import FolderBlobs
 from stoker.store.hashing import CHUNK, Hash
+from stoker.store.transport import TRANSPORTS
 
 _ATOMIC_UPLOAD: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory"})
 """Protocols whose uploads appear only when they are complete."""
@@ -22,8 +25,71 @@ _RENEW_AFTER: Final = 1800.0
 its time, and `sweep` removes old objects."""
 
 
+class RemoteBlobs(Protocol):
+    """Blobs elsewhere, of which a local folder is the cache. What fails is a `StoreError`."""
+
+    def put(self, path: str, digest: str) -> None:
+        """Upload a local file, whole or not at all, unless a recent blob is there."""
+
+    def get(self, digest: str, descriptor: int) -> str | None:
+        """Download into an open file; returns the digest of the bytes, or None if there is no such blob."""
+
+    def open(self, digest: str) -> Any:
+        """The blob as a file; raises `FileNotFoundError`."""
+
+    def size(self, digest: str) -> int | None:
+        """The number of bytes of the blob; None if there is none."""
+
+    def digests(self) -> Iterator[str]:
+        """Every blob."""
+
+    def delete(self, digest: str) -> None:
+        """Remove a blob; one that is gone is fine."""
+
+    def quarantine(self, digest: str) -> None:
+        """Move a damaged blob aside; one that is gone is fine."""
+
+    def delete_if_older(self, digest: str, than: float) -> int | None:
+        """Remove a blob last uploaded before `than`; its size, or None if it stays."""
+
+    def clean(self, ages: Mapping[str, float]) -> None:
+        """Remove what in a folder is older than so many seconds: what killed processes left, and what was set aside."""
+
+    def close(self) -> None:
+        """Let go of connections; the next use makes others."""
+
+
+def open_remote(uri: str) -> RemoteBlobs:
+    """The blobs at a URI with a scheme; nothing is asked yet."""
+    return FolderBlobs(uri, TRANSPORTS.load(uri.partition("://")[0])) if has_transport(uri) else Remote(uri)
+
+
+def has_transport(uri: str) -> bool:
+    """Whether a transport reaches the folder of a URI; fsspec's own protocols come before those of plugins."""
+    scheme, separator, _ = uri.partition("://")
+    if not separator or scheme == "file":
+        return False
+    if scheme in TRANSPORTS.builtin:
+        return True
+    with _named_package(uri):
+        import fsspec
+    return scheme not in fsspec.available_protocols() and scheme in TRANSPORTS
+
+
+def preload(uri: str) -> None:
+    """Import what `open_remote` needs for a URI, in a process that is forked for those that use it."""
+    scheme, separator, _ = uri.partition("://")
+    if separator and scheme != "file" and scheme not in TRANSPORTS.builtin:
+        try:
+            import fsspec
+
+            fsspec.get_filesystem_class(scheme)
+        except (ImportError, ValueError):
+            return  # whoever uses it meets the same error
+
+
 class Remote:
-    """Blobs below a URI."""
+    """Blobs below a URI that fsspec knows."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -69,6 +135,10 @@ class Remote:
             finally:
                 received.stop()
 
+    def open(self, digest: str) -> Any:
+        """The object as a file; raises `FileNotFoundError`."""
+        return self._files.open(self._key(digest), "rb")
+
     def _read(self, source: Any) -> bytes:
         data: bytes = source.read(CHUNK)
         return data
@@ -99,6 +169,16 @@ class Remote:
             except FileNotFoundError:
                 pass
 
+    def quarantine(self, digest: str) -> None:
+        """Move a damaged object aside; one that is gone is fine."""
+        with self._translated_errors():
+            target = f"{self._root}/quarantine/{digest}-{time.time_ns()}"
+            self._files.makedirs(f"{self._root}/quarantine", exist_ok=True)
+            try:
+                self._files.mv(self._key(digest), target)
+            except FileNotFoundError:
+                pass
+
     def delete_if_older(self, digest: str, than: float) -> int | None:
         """Remove a blob last uploaded before `than`; its size, or None if it stays, as one of unknown age does."""
         with self._translated_errors():
@@ -108,6 +188,12 @@ class Remote:
                 return None
             self._files.rm_file(key)
             return int(facts["size"])
+
+    def clean(self, ages: Mapping[str, float]) -> None:
+        """Nothing: rules of the bucket expire what is old, and an upload that was cut off leaves no object."""
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def _key(self, digest: str) -> str:
         return f"{self._root}/objects/{digest[:2]}/{digest[2:]}"
@@ -134,9 +220,7 @@ class Remote:
         try:
             yield
         except ImportError as error:
-            raise MissingPackage(
-                f"the artifact store {self.uri} needs a package: {error}", fix="install the package that it names"
-            ) from error
+            raise _missing_package(self.uri, error) from error
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise  # the local disk is full
@@ -149,6 +233,19 @@ class Remote:
             f"the artifact store {self.uri} does not answer as it should: {type(error).__name__}: {error}",
             fix="check the address, your credentials for it, and the network",
         )
+
+
+@contextmanager
+def _named_package(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise _missing_package(uri, error) from error
+
+
+def _missing_package(uri: str, error: ImportError) -> MissingPackage:
+    text = f"the artifact store {uri} needs a package: {error}"
+    return MissingPackage(text, fix="install the package that it names")
 
 
 def cache_folder(uri: str) -> str:

@@ -5,20 +5,25 @@ A row's attributes are its table's columns, in order. Knows no SQL and opens not
 
 from __future__ import annotations
 
+import functools
 import json
+import typing
 from operator import attrgetter
-from typing import Any, Callable, Final, Generic, Mapping, Sequence, TypeVar
+from typing import Any, Callable, Final, Generic, Mapping, Sequence, TypeVar, get_args
 
 import attrs
 
 from stoker.core.artifact import StoredArtifact
+from stoker.core.errors import StoreError
 from stoker.core.status import RunStatus, StepStatus
+from stoker.core.values import frozen
+from stoker.core.words import shown
 
 Row = TypeVar("Row")
 _EMPTY: Final[Mapping[str, Any]] = {}
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class RunRow:
     """One run."""
 
@@ -40,7 +45,7 @@ class RunRow:
     dynamic: int = attrs.field(default=0, converter=int)
     """1 if the pipeline's function decides the graph while it runs."""
     driver: Mapping[str, Any] = _EMPTY
-    """The process that drives the run (host, pid, start), or `DRIVER_PLACE` if it has not begun."""
+    """The process that drives the run (host, pid, start), or `DRIVER_PLACE` if it has not begun or waits to go on."""
     token: str = ""
     """Held by the driver that may change the run."""
     heartbeat: float | None = None
@@ -51,9 +56,13 @@ class RunRow:
     """How many drivers worked on the run."""
     asked: str = ""
     """A request to end the run, "cancel" or "now"; the driver reads it every second."""
+    origin: str = ""
+    """The run that this one repeats (`stoker rerun`, a flow's `resume`); empty for a run of its own."""
+    damage: str = ""
+    """Which cells cannot be read; no column."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class StepRow:
     """One step, one fan-out, or one element of a fan-out."""
 
@@ -85,9 +94,13 @@ class StepRow:
     """Number of elements, for a fan-out."""
     usage: Mapping[str, Any] = _EMPTY
     """CPU seconds and peak bytes of the last attempt."""
+    recipe: str = ""
+    """The name of what its cache key is made of beside its inputs (`RecipeRow`)."""
+    damage: str = ""
+    """Which cells cannot be read; no column."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class StepProgress:
     """The columns of a step's row that change while it runs, as in `StepRow`; all of them are written."""
 
@@ -104,7 +117,7 @@ class StepProgress:
     usage: Mapping[str, Any] = _EMPTY
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class OutputRow:
     """A named result of a step."""
 
@@ -114,9 +127,11 @@ class OutputRow:
     artifact: StoredArtifact
     place: int = 0
     """Its position among the step's declared outputs."""
+    damage: str = ""
+    """Why it cannot be read; no column."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class AttemptRow:
     """One attempt at a step; the row is written when it has ended."""
 
@@ -141,9 +156,11 @@ class AttemptRow:
     """CPU seconds and peak bytes."""
     changes: Sequence[Mapping[str, Any]] = ()
     """Differences from the step's request, as documents of `core.ladder.Change`."""
+    damage: str = ""
+    """Which cells cannot be read; no column."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class CacheRow:
     """The results of a step, for reuse."""
 
@@ -158,7 +175,7 @@ class CacheRow:
     """Name of an output → the `StoredArtifact.wire` document."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
 class RungRow:
     """The changes with which a step worked after it had run out of memory."""
 
@@ -170,7 +187,17 @@ class RungRow:
     """The rungs that were used, and the changes that they made."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
+@frozen(kw_only=True, slots=True)
+class RecipeRow:
+    """What cache keys are made of beside inputs; it is never changed."""
+
+    digest: str
+    created: float
+    document: Mapping[str, Any]
+    """As `plan.recipes` makes it."""
+
+
+@frozen(kw_only=True, slots=True)
 class EventRow:
     """Something that happened in a run."""
 
@@ -182,11 +209,16 @@ class EventRow:
     key: str = ""
     """The step's key; empty for the run."""
     data: Mapping[str, Any] = _EMPTY
+    damage: str = ""
+    """Which cells cannot be read; no column."""
 
 
 DRIVER_PLACE: Final = "place"
-"""Key of `RunRow.driver` for a run whose driver has not begun: what will start it, in words. A driver that begins
-replaces the document by one without this key."""
+"""Key of `RunRow.driver` for a run whose driver has not begun, or has left the run to the next start of its job: what
+will start it, in words. A driver that begins replaces the document by one without this key."""
+DRIVER_JOB: Final = "job"
+"""Key of `RunRow.driver` of a driver that its platform starts again: the job in words (`place`), and what the next
+start needs (`run.detaching`)."""
 DRIVER_OUTPUT: Final = "output"
 """Key of `RunRow.driver` beside `DRIVER_PLACE`: the file that the driver will write to."""
 
@@ -213,10 +245,13 @@ def clean_text(value: Any) -> Any:
     return value.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
-def parse_object(column: str) -> dict[str, Any]:
-    """The object of a JSON column."""
-    value: dict[str, Any] = json.loads(column) if column else {}
-    return value
+def require_whole(row: RunRow | StepRow | OutputRow) -> None:
+    """Raise `StoreError` for a row whose cells could not all be read: nothing is computed from it."""
+    if row.damage:
+        raise StoreError(
+            f"a row of the store is damaged: {row.damage}",
+            fix="start the pipeline again, or restore the database from a copy",
+        )
 
 
 class TableSchema(Generic[Row]):
@@ -224,7 +259,9 @@ class TableSchema(Generic[Row]):
 
     def __init__(self, kind: type[Row], *, json_columns: Sequence[str] = (), lists: Sequence[str] = ()) -> None:
         fields: Any = kind
-        self.columns: tuple[str, ...] = tuple(field.name for field in attrs.fields(fields))
+        self._defaults = {field.name: field.default for field in attrs.fields(fields)}
+        self._notes_damage = self._defaults.pop("damage", None) is not None
+        self.columns: tuple[str, ...] = tuple(self._defaults)
         self._kind: Callable[..., Row] = kind
         self._get = attrgetter(*self.columns)
         self._json = tuple(self.columns.index(name) for name in (*json_columns, *lists))
@@ -238,14 +275,39 @@ class TableSchema(Generic[Row]):
         return values
 
     def row_of(self, values: Sequence[Any]) -> Row:
-        """The row for the columns that a query returned."""
+        """The row for the columns that a query returned.
+
+        A cell that cannot be read has its column's default, and the row says so in `damage`; a row of another kind that
+        has no such field is a `StoreError`.
+        """
         fields = list(values)
-        for index in self._json:
-            column = fields[index]
-            fields[index] = (
-                tuple(json.loads(column) if column else ()) if index in self._lists else parse_object(column)
-            )
-        return self._kind(**dict(zip(self.columns, fields)))
+        damage = []
+        for index, read in enumerate(self._readers):
+            try:
+                fields[index] = read(fields[index])
+            except (ValueError, TypeError, RecursionError) as error:
+                name = self.columns[index]
+                damage.append(f"{name} is {shown(fields[index], 60)}: {str(error) or type(error).__name__}")
+                fields[index] = self._substitute(name, fields[index])
+        row = dict(zip(self.columns, fields))
+        if damage:
+            if not self._notes_damage:
+                raise StoreError(f"a row of the store is damaged: {'; '.join(damage)}")
+            row["damage"] = "; ".join(damage)
+        return self._kind(**row)
+
+    @functools.cached_property
+    def _readers(self) -> tuple[Callable[[Any], Any], ...]:
+        """What reads each column; worked out when the first row is read."""
+        annotations = typing.get_type_hints(self._kind)
+        return tuple(_reader_of(name, annotations[name]) for name in self.columns)
+
+    def _substitute(self, name: str, cell: Any) -> Any:
+        default = self._defaults[name]
+        if default is not attrs.NOTHING:
+            return default
+        annotation = self._readers[self.columns.index(name)]
+        return 0.0 if annotation in (_time, _optional_time) else 0 if annotation is _whole_number else shown(cell, 60)
 
 
 RUNS: Final = TableSchema(RunRow, json_columns=("parameters", "driver"), lists=("tags",))
@@ -254,6 +316,7 @@ PROGRESS: Final = TableSchema(StepProgress, json_columns=("usage",))
 ATTEMPTS: Final = TableSchema(AttemptRow, json_columns=("error", "usage"), lists=("changes",))
 CACHE: Final = TableSchema(CacheRow, json_columns=("outputs",))
 RUNGS: Final = TableSchema(RungRow, json_columns=("changes",))
+RECIPES: Final = TableSchema(RecipeRow, json_columns=("document",))
 EVENTS: Final = TableSchema(EventRow, json_columns=("data",))
 
 OUTPUT_COLUMNS: Final = ("run_id", "key", "name", "digest", "serializer", "type", "size", "meta", "inline", "place")
@@ -277,22 +340,143 @@ def output_columns(row: OutputRow) -> tuple[Any, ...]:
 
 
 def output_row(values: Sequence[Any]) -> OutputRow:
-    """The output for the columns that a query returned."""
+    """The output for the columns that a query returned; of one that cannot be read, its names and its `damage`."""
     run_id, key, name, digest, serializer, kind, size, meta, inline, place = values
-    return OutputRow(
-        run_id=run_id,
-        key=key,
-        name=name,
-        place=place,
-        artifact=StoredArtifact(
-            digest=digest,
-            serializer=serializer,
-            type=kind,
-            size=size,
-            meta=parse_object(meta),
-            inline=None if inline is None else bytes(inline),
-        ),
-    )
+    try:
+        return OutputRow(
+            run_id=_text(run_id),
+            key=_text(key),
+            name=_text(name),
+            place=_whole_number(place),
+            artifact=StoredArtifact(
+                digest=_text(digest),
+                serializer=_text(serializer),
+                type=_text(kind),
+                size=_size(size),
+                meta=_object(meta),
+                inline=None if inline is None else _bytes(inline),
+            ),
+        )
+    except (ValueError, TypeError, RecursionError) as error:
+        return OutputRow(
+            run_id=run_id if isinstance(run_id, str) else shown(run_id),
+            key=key if isinstance(key, str) else shown(key),
+            name=name if isinstance(name, str) else shown(name),
+            artifact=StoredArtifact(digest="", serializer="", type="unreadable", size=0),
+            damage=f"an output of step {shown(key)}: {str(error) or type(error).__name__}",
+        )
+
+
+# What reads the cells of a column; each raises ValueError or TypeError for what no cell of it can hold
+
+
+def _reader_of(name: str, annotation: Any) -> Callable[[Any], Any]:
+    if name in _FEW:
+        return _optional_count if type(None) in get_args(annotation) else _count
+    return _READERS.get(annotation, _text)
+
+
+def _text(cell: Any) -> str:
+    if type(cell) is not str:
+        raise TypeError("it is no text")
+    return cell
+
+
+def _whole_number(cell: Any) -> int:
+    if type(cell) is not int or not -(2**31) <= cell < 2**31:
+        raise TypeError("it is no whole number")
+    return cell
+
+
+def _count(cell: Any) -> int:
+    if type(cell) is not int or not 0 <= cell <= _MOST:
+        raise TypeError("it is no count")
+    return cell
+
+
+def _size(cell: Any) -> int:
+    if type(cell) is not int or cell < 0:
+        raise TypeError("it is no size")
+    return cell
+
+
+def _time(cell: Any) -> float:
+    if type(cell) not in (float, int) or not -_LATEST < cell < _LATEST:
+        raise TypeError("it is no time")
+    return float(cell)
+
+
+def _bytes(cell: Any) -> bytes:
+    if isinstance(cell, (str, int, float)):
+        raise TypeError("it is not bytes")
+    return bytes(cell)
+
+
+def _object(cell: Any) -> dict[str, Any]:
+    document = json.loads(cell) if cell else {}
+    if type(document) is not dict:
+        raise TypeError("it is no JSON object")
+    return document
+
+
+def _objects(cell: Any) -> dict[str, Any]:
+    document = _object(cell)
+    if not all(type(part) is dict for part in document.values()):
+        raise TypeError("it holds no JSON objects")
+    return document
+
+
+def _list(cell: Any) -> tuple[Any, ...]:
+    document = json.loads(cell) if cell else ()
+    if type(document) not in (list, tuple):
+        raise TypeError("it is no JSON list")
+    return tuple(document)
+
+
+def _texts(cell: Any) -> tuple[str, ...]:
+    texts = _list(cell)
+    if not all(type(part) is str for part in texts):
+        raise TypeError("it holds no texts")
+    return texts
+
+
+def _documents(cell: Any) -> tuple[Any, ...]:
+    documents = _list(cell)
+    if not all(type(part) is dict for part in documents):
+        raise TypeError("it holds no JSON objects")
+    return documents
+
+
+def _optional_number(cell: Any) -> int | None:
+    return None if cell is None else _whole_number(cell)
+
+
+def _optional_count(cell: Any) -> int | None:
+    return None if cell is None else _count(cell)
+
+
+def _optional_time(cell: Any) -> float | None:
+    return None if cell is None else _time(cell)
+
+
+_FEW: Final = frozenset({"count", "idx", "attempts", "position", "sessions"})
+"""Columns of numbers that count something of a run."""
+_MOST: Final = 10_000_000
+"""The largest of them: a fan-out is listed element by element."""
+_LATEST: Final = 253_402_300_799.0
+"""Seconds from the epoch to the end of the year 9999, the last that Python's `datetime` has."""
+_READERS: Final[Mapping[Any, Callable[[Any], Any]]] = {
+    int: _whole_number,
+    int | None: _optional_number,
+    float: _time,
+    float | None: _optional_time,
+    Mapping[str, Any]: _object,
+    Mapping[str, Mapping[str, Any]]: _objects,
+    Sequence[str]: _texts,
+    Sequence[Mapping[str, Any]]: _documents,
+}
+"""Type of a field → what reads its column; all others hold texts."""
 
 
 RECEIPT_COLUMNS: Final = ("run_id", "key", "number", "verdict", "receipt", "tracks")
+METRIC_COLUMNS: Final = ("run_id", "key", "number", "piece", "data")

@@ -1,8 +1,8 @@
 """The tables, as numbered migrations: entry N brings a database from version N to N + 1 and never changes again.
 
 Times are seconds since the epoch. JSON is text; an empty value is an empty text. The plan has a table of its own
-because a run's row changes every few seconds and a plan may be megabytes. `store.database` replaces `{blob}` and
-`{clustered}`.
+because a run's row changes every few seconds and a plan may be megabytes. `store.database` replaces `{blob}`,
+`{clustered}` and `{searched}`.
 """
 
 from __future__ import annotations
@@ -58,5 +58,30 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
             key text PRIMARY KEY, run_id text NOT NULL, created double precision NOT NULL,
             changes text NOT NULL){clustered}""",
         "ALTER TABLE attempts ADD COLUMN changes text NOT NULL DEFAULT ''",
+    ),
+    (
+        # The run that a run repeats.
+        "ALTER TABLE runs ADD COLUMN origin text NOT NULL DEFAULT ''",
+        # Files of the user's code, compressed; plans name them by the digests of their texts.
+        """CREATE TABLE sources (
+            digest text PRIMARY KEY, created double precision NOT NULL, text {blob} NOT NULL){clustered}""",
+        # What cache keys are made of beside inputs: each once, however many steps have it.
+        """CREATE TABLE recipes (
+            digest text PRIMARY KEY, created double precision NOT NULL, document text NOT NULL){clustered}""",
+        "ALTER TABLE steps ADD COLUMN recipe text NOT NULL DEFAULT ''",
+    ),
+    (
+        # What attempts logged of themselves: pieces in the order in which they came (`core.metrics`), joined when they
+        # are many.
+        """CREATE TABLE metrics (
+            run_id text NOT NULL, key text NOT NULL, number integer NOT NULL, piece integer NOT NULL,
+            data {blob} NOT NULL, PRIMARY KEY (run_id, key, number, piece)){clustered}""",
+    ),
+    (
+        # Lists of runs by status; and, without a look at the rows, by what people search for. A tag may be longer than
+        # a key of PostgreSQL's indexes, which reads the rows instead.
+        "CREATE INDEX runs_by_status ON runs (status, created)",
+        "DROP INDEX runs_by_time",
+        "CREATE INDEX runs_by_time ON runs (created, id{searched})",
     ),
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-import attrs
-
+from stoker.core.values import frozen
+from stoker.store import access
+from stoker.store.access import prepare_home
 from stoker.store.blobs import Blobs
 from stoker.store.checkpoints import Checkpoints
 from stoker.store.database import Database
@@ -13,7 +14,7 @@ from stoker.store.logs import Logs
 from stoker.store.records import Records
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Store:
     """An open store."""
 
@@ -27,18 +28,27 @@ class Store:
     logs: Logs
     checkpoints: Checkpoints
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether its database or its artifacts are files of another user; what has no local files is not foreign."""
+        database = self.database_uri.removeprefix("sqlite://")
+        paths = [self.home, *(path for path in (database, self.artifact_uri) if "://" not in path)]
+        return any(access.is_foreign(path) for path in paths)
+
     def close(self) -> None:
-        """Close the database; the next use opens it again."""
+        """Close the database, and connections to artifacts elsewhere; the next use opens them again."""
         self.records.database.close()
+        self.blobs.close()
 
 
-def open_store(database_uri: str = "", artifact_uri: str = "", home: str = "") -> Store:
+def open_store(database_uri: str = "", artifact_uri: str = "", home: str = "", *, shared: bool = False) -> Store:
     """Open the store at these addresses; both default to folders in `home`.
 
     Logs are always in `home`, because object stores cannot append lines, and so are checkpoints, because steps write
-    them as files.
+    them as files. A new home is its owner's alone, or with `shared` its group's.
     """
     home = os.path.abspath(home or ".stoker")
+    prepare_home(home, shared=shared)
     database_uri = database_uri or f"sqlite://{home}/stoker.db"
     blobs = Blobs(artifact_uri or f"{home}/artifacts")
     database = Database(database_uri)
@@ -49,5 +59,5 @@ def open_store(database_uri: str = "", artifact_uri: str = "", home: str = "") -
         records=Records(database),
         blobs=blobs,
         logs=Logs(os.path.join(home, "logs")),
-        checkpoints=Checkpoints(os.path.join(home, "checkpoints")),
+        checkpoints=Checkpoints(os.path.join(home, "checkpoints"), blobs.uri),
     )

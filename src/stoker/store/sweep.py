@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from typing import Any, Final, Iterator
+from typing import Any, Final, Iterable, Iterator
 
 import attrs
 
@@ -31,20 +31,24 @@ class SweepResult:
     bytes: int
 
 
-def unreferenced(store: Store) -> list[str]:
-    """The digests of blobs that nothing references."""
+def unreferenced(store: Store, *, more: Iterable[str] = ()) -> list[str]:
+    """The digests of blobs that nothing references; `more` are results that no row has yet, as JSON."""
     # The blobs are listed first: one that is put later, with a row that the queries miss, is not among them.
     digests = list(store.blobs.digests())
-    referenced = _referenced(store) if digests else set()
+    referenced = _referenced(store, more) if digests else set()
     return [digest for digest in digests if digest not in referenced]
 
 
-def sweep(store: Store, *, older_than: float = GRACE, now: float | None = None) -> SweepResult:
+def sweep(
+    store: Store, *, older_than: float = GRACE, now: float | None = None, more: Iterable[str] = ()
+) -> SweepResult:
     """Remove unreferenced blobs that were last put `older_than` seconds ago, and scratch files of killed processes."""
     moment = time.time() if now is None else now
     store.records.forget_expired(moment)
+    store.records.forget_recipes(before=moment - older_than)
+    store.records.forget_sources(_named_by_plans(store), before=moment - older_than)
     blobs = size = 0
-    for digest in unreferenced(store):
+    for digest in unreferenced(store, more=more):
         removed = store.blobs.delete_if_older(digest, moment - older_than)
         if removed is not None:
             blobs += 1
@@ -53,11 +57,15 @@ def sweep(store: Store, *, older_than: float = GRACE, now: float | None = None) 
     return SweepResult(blobs=blobs, bytes=size)
 
 
-def _referenced(store: Store) -> set[str]:
+def _named_by_plans(store: Store) -> set[str]:
+    return {digest for text in store.records.references() for digest in _DIGEST.findall(text)}
+
+
+def _referenced(store: Store, more: Iterable[str]) -> set[str]:
     """Every digest that is referenced. Texts that only look like one are included: too many do no harm."""
     referenced: set[str] = set()
     lists: list[StoredArtifact] = [row.artifact for row in store.records.manifests()]
-    for text in store.records.references():
+    for text in (*store.records.references(), *more):
         referenced.update(_DIGEST.findall(text))
         if '"list"' in text:
             lists.extend(_lists(json.loads(text)))

@@ -43,7 +43,53 @@ _UUID: Final = re.compile(r"GPU-([0-9a-f]{16})", re.IGNORECASE)
 _XGMI = 2
 
 # The part that is the model in names like AMD Instinct MI300X VF or AMD INSTINCT MI250X (MCM) OAM AC MBA.
-_MODEL: Final = re.compile(r"\b(MI\d{3}[AX]?|RX\s?\d{4}\s?XTX?|Pro\s?V520)\b", re.IGNORECASE)
+_MODEL: Final = re.compile(
+    r"\b(MI\d{2,3}[AX]?|RX\s?\d{4}\s?(?:XTX|XT|GRE)?|Pro\s?[VW]\d{3,4}|Radeon\s?VII|AI\s?PRO\s?R\d{4})\b", re.IGNORECASE
+)
+
+# "LLVM target name" of https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html, and for the V520 and the MI25 of
+# https://llvm.org/docs/AMDGPUUsage.html#processors.
+GFX: Final[Mapping[str, str]] = {
+    "MI25": "gfx900",
+    "MI50": "gfx906",
+    "MI60": "gfx906",
+    "MI100": "gfx908",
+    "MI210": "gfx90a",
+    "MI250": "gfx90a",
+    "MI250X": "gfx90a",
+    "MI300A": "gfx942",
+    "MI300X": "gfx942",
+    "MI308X": "gfx942",
+    "MI325X": "gfx942",
+    "MI350X": "gfx950",
+    "MI355X": "gfx950",
+    "RadeonProV520": "gfx1011",
+    "RadeonProV620": "gfx1030",
+    "RadeonProV710": "gfx1101",
+    "RadeonProW6800": "gfx1030",
+    "RadeonProW7700": "gfx1101",
+    "RadeonProW7800": "gfx1100",
+    "RadeonProW7900": "gfx1100",
+    "RadeonAIProR9700": "gfx1201",
+    "RadeonVII": "gfx906",
+    "RX5700XT": "gfx1010",
+    "RX6700XT": "gfx1031",
+    "RX6800": "gfx1030",
+    "RX6800XT": "gfx1030",
+    "RX6900XT": "gfx1030",
+    "RX6950XT": "gfx1030",
+    "RX7600": "gfx1102",
+    "RX7600XT": "gfx1102",
+    "RX7700XT": "gfx1101",
+    "RX7800XT": "gfx1101",
+    "RX7900GRE": "gfx1100",
+    "RX7900XT": "gfx1100",
+    "RX7900XTX": "gfx1100",
+    "RX9060XT": "gfx1200",
+    "RX9070": "gfx1201",
+    "RX9070XT": "gfx1201",
+}
+"""model → the name of its instruction set, for which ROCm's libraries and wheels are built"""
 
 
 def probe(environment: Mapping[str, str], root: Path = Path("/")) -> Inventory:
@@ -365,11 +411,11 @@ def _render_nodes(cards: Iterable[Device], root: Path) -> list[str]:
 def _gpus(root: Path) -> Iterable[tuple[int, int]]:
     """(unique id, number of the render node) of each GPU, in the kernel's order."""
     folder = root / TOPOLOGY
-    nodes = sorted((path for path in folder.glob("*") if path.name.isdigit()), key=lambda path: int(path.name))
+    nodes = sorted((path for path in folder.glob("*") if path.name.isdecimal()), key=lambda path: int(path.name))
     for node in nodes:
         try:
             rows = (line.split() for line in (node / "properties").read_text().splitlines())
-            facts = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()}
+            facts = {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}
         except OSError:
             continue  # another user's GPU, in a container that has some of them
         if facts.get("simd_count"):

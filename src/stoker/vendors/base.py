@@ -82,6 +82,16 @@ class GateResult:
 
 
 @attrs.frozen(kw_only=True)
+class HealthReport:
+    """What a vendor's tools have counted of the faults of some devices."""
+
+    faults: Mapping[str, str] = attrs.field(factory=dict)
+    """UUID → why the device must not be used."""
+    facts: tuple[str, ...] = ()
+    """What else was found, in words."""
+
+
+@attrs.frozen(kw_only=True)
 class Limit:
     """A variable by which a scheduler or a person hides devices from a process."""
 
@@ -159,6 +169,10 @@ def _nothing_to_note(build: Build, hardware: Hardware) -> Iterator[str]:
     return iter(())
 
 
+def _count_nothing(devices: Sequence[Device]) -> HealthReport:
+    return HealthReport()
+
+
 def _prove_nothing(request: GateRequest) -> GateResult:
     return GateResult(facts={"devices": f"unproved: {len(request.devices)} leased, and nothing here can ask for them"})
 
@@ -199,6 +213,8 @@ class Vendor:
 
     prove: Callable[[GateRequest], GateResult] = _prove_nothing
     """Proves that this process can use held devices; called before the step's code runs."""
+    health: Callable[[Sequence[Device]], HealthReport] = _count_nothing
+    """Reads the counters of errors of some devices, in the health check before a run's first step on them."""
     frameworks: Mapping[str, FrameworkCheck] = attrs.field(factory=dict)
     """Package → the check that runs when the step has imported it."""
     unfit: Callable[[Build, Hardware], Problem | None] = _fits

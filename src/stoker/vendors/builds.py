@@ -70,6 +70,8 @@ class Hardware:
     """The newest CUDA that the driver runs, with forward-compatibility libraries if they are in use."""
     chips: Mapping[tuple[int, int], str] = attrs.field(factory=dict)
     """compute capability → the model that has it"""
+    models: tuple[str, ...] = ()
+    """The models, as a request names them, of every vendor."""
     machine: str = "x86_64"
     """The processor, as `platform.machine()` names it."""
 
@@ -82,6 +84,7 @@ def hardware_of(devices: Sequence[Device], *, driver: str, cuda: Version | None,
         cuda=cuda,
         chips={device.capability: device.model for device in devices if device.capability is not None},
         machine=machine,
+        models=tuple(dict.fromkeys(device.model for device in devices)),
     )
 
 

@@ -1,20 +1,146 @@
-"""Intel's Gaudi: a vendor that requests and other platforms' resources may name.
+"""Intel's Gaudi: what hl-smi tells of it, which comes with the driver.
 
-Stoker has no probe for it and cannot simulate it.
+Its processes are told their cards by module. Nothing here has seen a card: hl-smi is asked, and its answers are read,
+as its guide says (https://docs.habana.ai/en/latest/Management_and_Monitoring/Embedded_System_Tools_Guide/System_Management_Tools_Guide.html).
 """
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import re
+import shutil
+import subprocess
 from pathlib import Path
-from typing import Final, Mapping
+from typing import Any, Final, Mapping, Sequence
 
-from stoker.core.devices import Inventory
-from stoker.vendors.base import Vendor
+import attrs
+
+from stoker.core import status
+from stoker.core.accelerators import model
+from stoker.core.devices import Device, Inventory
+from stoker.core.errors import SettingsError
+from stoker.core.words import count_text
+from stoker.vendors.base import DeviceRow, GateRequest, GateResult, Limit, Vendor, names_in, text_of
+from stoker.vendors.tools import ToolError, output, tool_failure, unreadable, words_of
+
+VISIBLE: Final = "HABANA_VISIBLE_MODULES"
+"""https://docs.habana.ai/en/latest/Orchestration/Multiple_Tenants_on_HPU/Multiple_Workloads_Single_Docker.html"""
+PCI_VENDOR: Final = "0x1da3"
+_ASKED: Final = "module_id,uuid,name,memory.total"
+_MEASURED: Final = "uuid,utilization.aip,memory.used,power.draw,temperature.aip"
+_FORMAT: Final = "csv,noheader,nounits"
+_NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?")
 
 
-def probe(environment: Mapping[str, str], root: Path) -> Inventory:
-    """Nothing: no library or command is asked (docs/guide/accelerators.md)."""
-    return Inventory()
+def probe(environment: Mapping[str, str], root: Path = Path("/")) -> Inventory:
+    """The cards that hl-smi lists."""
+    command = shutil.which("hl-smi", path=environment.get("PATH"))
+    if command is None:
+        chips = (root / "sys/bus/pci/devices").glob("*")
+        if not any(text_of(chip / "vendor") == PCI_VENDOR for chip in chips):
+            return Inventory()
+        what, fix = (
+            "there are Gaudi cards, but no hl-smi",
+            "install habanalabs-firmware-tools, and see that it is on PATH",
+        )
+        return Inventory(findings=(unreadable(what, "Stoker asks hl-smi what they are", fix),))
+    try:
+        rows = _rows(output([command, "-Q", _ASKED, "-f", _FORMAT], environment))
+        devices = [_device(*row) for row in rows]
+    except ToolError as error:
+        why = str(error)
+    except (ValueError, TypeError) as error:
+        why = f"what it prints is not what it should be: {words_of(error)}"
+    else:
+        uuids = {one.uuid for one in devices}  # the cards of one machine are joined by their own ports
+        joined = (attrs.evolve(one, links=tuple(sorted(uuids - {one.uuid}))) for one in devices)
+        return Inventory(devices=tuple(sorted(joined, key=lambda one: one.index)))
+    return Inventory(findings=(tool_failure("hl-smi", why, "see what `hl-smi` says, and update the driver"),))
+
+
+def visibility(devices: Sequence[Device]) -> Mapping[str, str]:
+    """The modules of real cards; no value for "none" is documented."""
+    modules = ",".join(str(device.index) for device in devices if not device.simulated)
+    return {VISIBLE: modules} if modules else {}
+
+
+def prove(request: GateRequest) -> GateResult:
+    """Whether there are as many device files as cards, and the process is told these cards."""
+    files = [*names_in(request.root / "dev/accel", r"accel\d+")] or [*names_in(request.root / "dev", r"hl\d+")]
+    if len(files) < len(request.devices):
+        cause = status.NO_GPU if files else status.NO_DRIVER
+        sentence = f"{len(files)} of {len(request.devices)} leased Gaudi cards have a device file"
+        fix = (
+            "install habanalabs-dkms; start a container with --runtime=habana, a pod with habana.ai/gaudi in its limits"
+        )
+        return GateResult.absent(cause, sentence, fix)
+    leased, value = visibility(request.devices).get(VISIBLE, ""), request.environment.get(VISIBLE, "")
+    if leased != value:
+        sentence = f"the modules {leased} were leased, and {VISIBLE} is {value!r}"
+        return GateResult.absent(status.NO_GPU, sentence, f"leave {VISIBLE} as Stoker sets it")
+    return GateResult(
+        facts={"devices": f"{count_text(len(request.devices), 'card')} leased; unproved: that they answer"}
+    )
+
+
+def meter(devices: Sequence[Device]) -> GaudiMeter:
+    """A meter of cards; `OSError` where hl-smi is not there."""
+    command = shutil.which("hl-smi")
+    if command is None:
+        raise OSError("hl-smi is not on PATH (it comes with habanalabs-firmware-tools)")
+    return GaudiMeter(command, devices)
+
+
+class GaudiMeter:
+    """Asks hl-smi again and again, and never waits for it: a sample has what the last finished question told.
+
+    It does not tell whose memory is in use.
+    """
+
+    def __init__(self, command: str, devices: Sequence[Device]) -> None:
+        self._command = command
+        self._held = {device.uuid for device in devices}
+        self._question: subprocess.Popen[str] | None = None
+
+    def sample(
+        self, now: float, tree: frozenset[int], last: bool = False
+    ) -> tuple[dict[str, DeviceRow], list[DeviceRow]]:
+        """A row for each card if an answer has come since the last sample."""
+        rows: dict[str, DeviceRow] = {}
+        events: list[DeviceRow] = []
+        if self._question is not None and self._question.poll() is not None:
+            text, errors = self._question.communicate()
+            if self._question.returncode:
+                said = (errors or text).strip().splitlines()
+                why = f"hl-smi ended with {self._question.returncode}" + (f": {said[-1]}" if said else "")
+                events = [{"failed": uuid, "why": why} for uuid in sorted(self._held)]
+                self._held = set()
+            else:
+                rows = {uuid: row for uuid, row in map(_measured, _rows(text)) if uuid in self._held}
+            self._question = None
+        if last:
+            self.close()
+        elif self._question is None and self._held:
+            argv = [self._command, "-Q", _MEASURED, "-f", _FORMAT]
+            pipe = subprocess.PIPE
+            self._question = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
+        return rows, events
+
+    def close(self) -> None:
+        """Give up the question that waits."""
+        self._held = set()
+        if self._question is not None:
+            self._question.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._question.communicate(timeout=0.2)
+            self._question = None
+
+
+def select_modules(devices: Sequence[Device], value: str) -> list[Device]:
+    """The cards whose modules a list such as "0,3" names."""
+    named = {int(item) for item in value.split(",") if item.strip().isdecimal()}
+    return [one for one in devices if one.index in named]
 
 
 VENDOR: Final = Vendor(
@@ -22,6 +148,43 @@ VENDOR: Final = Vendor(
     title="Intel Gaudi",
     example="Gaudi2",
     probe=probe,
-    visibility=lambda devices: {},
+    visibility=visibility,
+    limits=(Limit(variable=VISIBLE, select=select_modules),),
     simulation=None,
+    prove=prove,
+    meter=meter,
 )
+
+
+def _rows(text: str) -> list[list[str]]:
+    return [[part.strip() for part in row] for row in csv.reader(text.splitlines()) if row]
+
+
+def _device(module: str, uuid: str, name: str, memory: str) -> Device:
+    kind = name
+    with contextlib.suppress(SettingsError):
+        kind = model(name).name
+    size = _number(memory)
+    return Device(
+        kind="gaudi",
+        index=int(module),
+        uuid=uuid,
+        name=name,
+        model=kind,
+        memory=int(size * 2**20) if size is not None else 0,
+    )
+
+
+def _measured(row: Sequence[str]) -> tuple[str, DeviceRow]:
+    """A card's UUID and row; what hl-smi does not know ("N/A") is left out."""
+    uuid, *texts = row
+    values: dict[str, Any] = dict(zip(("u", "m", "w", "c"), map(_number, texts), strict=False))
+    known = {key: value for key, value in values.items() if value is not None}
+    if "m" in known:
+        known["m"] = int(known["m"] * 2**20)
+    return uuid, known
+
+
+def _number(text: str) -> float | None:
+    found = _NUMBER.match(text.strip())
+    return float(found[0]) if found else None

@@ -32,6 +32,9 @@ from stoker.vendors.tools import ToolError, output, tool_failure, unreadable, wo
 CORES: Final = "neuron-cores:"
 """The prefix of a device's UUID; its cores follow, as NEURON_RT_VISIBLE_CORES takes them."""
 
+SIMULATED: Final = 2
+"""Cores of a simulated chip: as many as a Trainium has."""
+
 # What EC2 calls the machines, the first part of an instance's type: https://aws.amazon.com/ec2/instance-types.
 MACHINES: Final[Mapping[str, str]] = {
     "inf1": "inferentia",
@@ -40,6 +43,8 @@ MACHINES: Final[Mapping[str, str]] = {
     "trn1n": "trainium",
     "trn2": "trainium2",
     "trn2u": "trainium2",
+    "trn3": "trainium3",
+    "trn3u": "trainium3",
 }
 
 _LONGEST = 1 << 22
@@ -185,7 +190,13 @@ def container(devices: Sequence[Device], root: Path = Path("/")) -> ContainerNee
 def _select_devices(devices: Sequence[Device], value: str) -> list[Device]:
     """The Neuron devices all of whose cores are in a list such as "0-3,8"."""
     allowed = _numbers(value)
-    return [one for one in devices if _numbers(one.uuid.removeprefix(CORES)) <= allowed]
+    return [one for one in devices if _cores_of(one) <= allowed]
+
+
+def _cores_of(device: Device) -> set[int]:
+    if device.simulated:
+        return set(range(SIMULATED * device.index, SIMULATED * (device.index + 1)))
+    return _numbers(device.uuid.removeprefix(CORES))
 
 
 def _numbers(value: str) -> set[int]:

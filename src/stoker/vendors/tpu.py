@@ -61,10 +61,24 @@ def probe(environment: Mapping[str, str], root: Path = Path("/")) -> Inventory:
     )
 
 
+# Chips of a process → their shape as libtpu has it; https://github.com/pytorch/xla, `torch_xla/_internal/tpu.py`.
+BOUNDS: Final[Mapping[int, str]] = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1"}
+
+
 def visibility(devices: Sequence[Device]) -> Mapping[str, str]:
-    """The numbers of real chips; libtpu documents no value for "none"."""
-    chips = ",".join(str(device.index) for device in devices if not device.simulated)
-    return {"TPU_VISIBLE_CHIPS": chips} if chips else {}
+    """The numbers of real chips; libtpu documents no value for "none".
+
+    To libtpu a process with a part of its machine's chips is a slice of its own; without bounds it waits for the rest.
+    With all of them it may be one host of a larger slice, and nothing more is said.
+    """
+    real = [device for device in devices if not device.simulated]
+    if not real:
+        return {}
+    variables = {"TPU_VISIBLE_CHIPS": ",".join(str(device.index) for device in real)}
+    bounds = BOUNDS.get(len(real))
+    if bounds and len(real) <= len(real[0].links):
+        variables.update(TPU_CHIPS_PER_PROCESS_BOUNDS=bounds, TPU_PROCESS_BOUNDS="1,1,1")
+    return variables
 
 
 def prove(request: GateRequest) -> GateResult:

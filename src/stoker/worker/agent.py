@@ -23,15 +23,18 @@ import attrs
 
 from stoker.core import wire
 from stoker.core.codec import from_json, to_json
+from stoker.core.errors import BackendError, SettingsError
 from stoker.core.launch import Launch
-from stoker.core.protocol import StepError, StepResult, StepTask, WorkerEvent, WorkerJob
-from stoker.core.status import CANCELLED, GANG_INCOMPLETE, HANG, RENDEZVOUS
+from stoker.core.protocol import DIED, StepError, StepResult, StepTask, WorkerEvent, WorkerJob
+from stoker.core.status import CANCELLED, GANG_INCOMPLETE, HANG, NOT_STARTED, RENDEZVOUS
 from stoker.core.words import dashed_name
 from stoker.launchers.base import LOOPBACK, Argv, Node, NodeCommand
 from stoker.launchers.registry import LAUNCHERS
-from stoker.worker import blame, cluster, hang, mpigang, processes
+from stoker.worker import blame, cluster, hang, mpigang, ports, prctl, processes, reach
 from stoker.worker.notice import Notice
 from stoker.worker.rankstate import RankOutput, RankState
+from stoker.worker.secrets import Masker
+from stoker.worker.treememory import TreePeaks
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
@@ -42,9 +45,13 @@ GRACE: Final = 5.0
 """Seconds between SIGTERM and SIGKILL for the other ranks when one has failed."""
 LEAVE: Final = 60.0
 """Seconds that ranks may take to exit when all have delivered their results; threads and pools may never end."""
+KILL_PATIENCE: Final = 10.0
+"""Seconds in which processes must have died of SIGKILL. What has not is left to the fork server."""
 CANCELLED_GRACE: Final = 3600.0
 """Seconds after which a cancelled agent stops waiting for its ranks; it is killed long before."""
 _CHUNK: Final = 1 << 18
+_TURN: Final = 0.005
+"""Seconds between two looks at processes that were killed."""
 
 RANK_GRACE: Final = 9.0
 """Seconds that ranks get after SIGTERM: a little less than the node does."""
@@ -100,14 +107,17 @@ class Agent:
         self._gang = gang
         self._blobs = blobs
         self._emit = emit
+        self._masker = Masker(job.secrets) if job.secrets else None
         self._selector = selectors.DefaultSelector()
         self._ranks: dict[int, RankState] = {}
         self._watchers: dict[socket.socket, int] = {}
         self._outputs: list[RankOutput] = []
         self._starters: list[subprocess.Popen[bytes]] = []
+        self._started_at = 0.0
         self._failed_at = 0.0
         self._ending_since = 0.0
         self._swept_since = 0.0
+        self._left: set[int] = set()
         self._killed = False
         self._delivered_at = 0.0
         self._cancelled = False
@@ -119,6 +129,7 @@ class Agent:
             "exit": self._on_exit,
         }
         self._hang_detector = hang.HangDetector(launch.hang_after, job.accelerators)
+        self._peaks = TreePeaks()
 
     def run(self) -> StepResult:
         """Wait for the other nodes, start the ranks, wait for them, and return the result."""
@@ -133,6 +144,10 @@ class Agent:
                     return StepResult(ok=False, cause=CANCELLED)
             except cluster.GangIncomplete as error:
                 return StepResult(ok=False, cause=GANG_INCOMPLETE, error=StepError(message=str(error)))
+            except cluster.NodeFailed as error:
+                return error.result
+            except cluster.GangBlocked as error:
+                return StepResult(ok=False, cause=RENDEZVOUS, error=StepError(message=f"{error}\n  fix: {reach.FIX}"))
             hosts = self._gang.hosts
             self._node = attrs.evolve(
                 self._node, port=self._gang.port, hosts=hosts, head=hosts[0], address=hosts[self._node.rank]
@@ -166,8 +181,9 @@ class Agent:
                     self._turn()
             finally:
                 self._end_all(hard=True)
+                self._await_end()
                 self._close()
-            return blame.result(
+            result = blame.result(
                 self._ranks,
                 self._node,
                 self._launch,
@@ -176,6 +192,7 @@ class Agent:
                 report=self._hang_detector.report,
                 blobs=self._blobs,
             )
+            return attrs.evolve(result, left=len(self._left), peak=self._peaks.whole, rank_peaks=self._rank_peaks())
 
     def _hear_node(self, gang: cluster.Gang, connection: socket.socket) -> None:
         if connection.fileno() in self._selector.get_map() and not gang.hear(connection):
@@ -195,12 +212,15 @@ class Agent:
         """The result where another program listens on the port that the launch names."""
         if self._gang is not None:
             self._gang.end()
-        message = f"{argument}={port}: another program listens on port {port} of this machine"
+        holder = ports.holder(port)
+        by = f": {holder}" if holder else ""
+        message = f"{argument}={port}: another program listens on port {port} of this machine{by}"
         fix = f"give another port, or remove {argument}: a free one is found for each attempt"
         error = StepError(message=f"{message}\n  fix: {fix}")
         return StepResult(ok=False, cause=RENDEZVOUS, error=error, failed_at=time.time())
 
     def _start(self) -> None:
+        self._started_at = time.monotonic()
         address = os.path.join(self._folder, "agent")
         argv = (sys.executable, "-m", "stoker.worker.rank", self._launcher.name, address)
         command: NodeCommand = mpigang.start_command(
@@ -221,7 +241,7 @@ class Agent:
             descriptor = os.pidfd_open(process.pid)
             self._selector.register(descriptor, selectors.EVENT_READ, partial(self._launcher_ended, descriptor))
         for name, source in outputs:
-            self._listen(RankOutput(name, None, source))
+            self._listen(RankOutput(name, None, source, self._masker))
 
     def _launcher_ended(self, descriptor: int) -> None:
         self._selector.unregister(descriptor)
@@ -243,17 +263,20 @@ class Agent:
             if self._gang is not None and self._gang.is_head:
                 self._gang.end()
         self._look_for_a_hang(now)
+        self._look_for_missing_ranks(now)
+        self._peaks.look(now, os.getpid(), {rank: state.child for rank, state in self._ranks.items()})
         if self._failed_at and not self._ending_since and now >= self._failed_at + SETTLE:
             self._end_all(hard=False)
         grace = CANCELLED_GRACE if self._cancelled else GRACE
-        if self._ending_since and not self._killed and now >= self._ending_since + grace:
-            self._end_all(hard=True)
+        if self._ending_since and now >= self._ending_since + grace:
+            self._end_all(hard=True)  # in each turn: what is killed may have forked meanwhile
         late = self._delivered_at and now >= self._delivered_at + LEAVE
         if not self._ending_since and (late or self._left_behind()):
             self._sweep(now)
 
     def _pause(self) -> float:
-        return 0.1 if self._failed_at or self._ending_since or self._starters_are_gone() else 1.0
+        pause = 0.1 if self._failed_at or self._ending_since or self._starters_are_gone() else 1.0
+        return min(pause, self._peaks.pause(time.monotonic()))
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -271,15 +294,19 @@ class Agent:
             self._forget(connection)
             self._on_hang_up(connection)
             return
-        for message in frames.feed(data):
-            if message["op"] == "stream":
-                self._selector.unregister(connection)
-                connection.setblocking(False)
-                output = RankOutput(message["name"], message["rank"], connection)
-                self._listen(output)
-                self._emit_lines(output.feed(frames.rest()))
-                return
-            self._handlers[message["op"]](connection, message)
+        try:
+            for message in frames.feed(data):
+                if message["op"] == "stream":
+                    output = RankOutput(message["name"], message["rank"], connection, self._masker)
+                    self._selector.unregister(connection)
+                    connection.setblocking(False)
+                    self._listen(output)
+                    self._emit_lines(output.feed(frames.rest()))
+                    return
+                self._handlers[message["op"]](connection, message)
+        except (BackendError, SettingsError, KeyError, TypeError):  # it speaks another language: it is no rank's
+            self._forget(connection)
+            self._on_hang_up(connection)
 
     def _on_hello(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
         rank = message["rank"]
@@ -290,7 +317,7 @@ class Agent:
             self._emit(WorkerEvent(kind="noted", job=self._job.job, note="restarted", data=facts))
             self._failed_at = 0.0
         self._watchers[connection] = rank
-        self._ranks[rank] = RankState(rank=rank, child=message["child"], restarts=restarts)
+        self._ranks[rank] = RankState(rank=rank, watcher=message["pid"], child=message["child"], restarts=restarts)
 
     def _on_hang_up(self, connection: socket.socket) -> None:
         """Note a watcher that hung up without a report as killed, and its rank with it."""
@@ -312,6 +339,8 @@ class Agent:
             "job": to_json(attrs.evolve(self._job, launch=None, accelerators=None)),
             "step": to_json(self._step),
             "gathers": self._launch.outputs,
+            # Nodes that start the step themselves, without a launcher, need not belong together.
+            "one_world": self._launch.one_world and not self._launcher.one_per_node,
         }
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(wire.framed(spec))
@@ -332,9 +361,14 @@ class Agent:
             state.status = message["status"]
             if state.result is None:
                 self._fail(state)
+            elif state.status < 0:
+                self._emit(WorkerEvent(kind=DIED, job=self._job.job))
 
     def _fail(self, state: RankState) -> None:
         state.failed_at = time.monotonic()
+        error = None if state.result is None else state.result.error
+        if error is None or error.type != "SystemExit":
+            self._emit(WorkerEvent(kind=DIED, job=self._job.job))
         if not self._failed_at and not self._starts_again(state):
             self._failed_at = state.failed_at
             if self._gang is not None and not self._gang.is_head:
@@ -375,11 +409,18 @@ class Agent:
         if (self._ending_since or self._swept_since) and not processes.descendants(os.getpid()):
             return True
         # What the ranks wrote last may still be on its way.
-        return not self._outputs and all(state.status is not None for state in self._ranks.values())
+        ended = not self._outputs and all(state.status is not None for state in self._ranks.values())
+        return ended and not processes.descendants(os.getpid())
 
     def _left_behind(self) -> bool:
         """Whether launcher and ranks have all ended: processes that still run, or hold their output, are leftovers."""
         return self._starters_are_gone() and all(state.status is not None for state in self._ranks.values())
+
+    def _rank_peaks(self) -> dict[str, int]:
+        """The peak of each rank: by its own account and that of its processes, and by the samples of all of them."""
+        own = {rank: state.result.peak for rank, state in self._ranks.items() if state.result is not None}
+        ranks = sorted({*own, *self._peaks.parts})
+        return {str(rank): max(own.get(rank, 0), self._peaks.parts.get(rank, 0)) for rank in ranks}
 
     def _others_are_done(self) -> bool:
         gang = self._gang
@@ -398,6 +439,13 @@ class Agent:
             self._cause = HANG
             self._failed_at = now - SETTLE
 
+    def _look_for_missing_ranks(self, now: float) -> None:
+        if self._ending_since or self._failed_at or self._launch.start_timeout is None:
+            return
+        if len(self._ranks) < self._node.processes and now >= self._started_at + self._launch.start_timeout:
+            self._cause = NOT_STARTED
+            self._failed_at = now - SETTLE
+
     def _end_all(self, *, hard: bool) -> None:
         if self._gang is not None and self._gang.is_head and not self._ending_since:
             self._gang.end()
@@ -405,8 +453,18 @@ class Agent:
         self._killed = self._killed or hard
         self._signal_all(signal.SIGKILL if hard else signal.SIGTERM)
 
+    def _await_end(self) -> None:
+        """Kill what is below this process until nothing is left that can die."""
+        deadline = time.monotonic() + KILL_PATIENCE
+        while processes.descendants(os.getpid()) and time.monotonic() < deadline:
+            self._signal_all(signal.SIGKILL)
+            time.sleep(_TURN)
+
     def _sweep(self, now: float) -> None:
         """End processes that a step left behind on this node; other nodes may still be at work."""
+        own = {starter.pid for starter in self._starters}
+        own.update(pid for state in self._ranks.values() for pid in (state.watcher, state.child))
+        self._left.update(set(processes.descendants(os.getpid())) - own)
         if not self._swept_since:
             self._swept_since = now
             self._signal_all(signal.SIGTERM)
@@ -450,8 +508,15 @@ def _environment_for(launch_command: NodeCommand, node: Node, folder: str) -> di
 def _spawn(argv: Argv, environment: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], list[tuple[str, IO[bytes]]]]:
     """A process, and its output by the name of the stream."""
     ends = [os.pipe() for _ in range(2)]
+    agent, library = os.getpid(), prctl.libc()
     process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=ends[0][1], stderr=ends[1][1], env=dict(environment)
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=ends[0][1],
+        stderr=ends[1][1],
+        env=dict(environment),
+        # Nothing is imported and no lock is taken between fork and exec: the library is loaded.
+        preexec_fn=lambda: prctl.die_with(agent, signal.SIGKILL, library),  # noqa: PLW1509
     )
     for _, write in ends:
         os.close(write)

@@ -19,8 +19,10 @@ from stoker.core.status import (
     NCCL_REMOTE_PEER,
     NCCL_TIMEOUT,
     NODE_LOST,
+    NOT_STARTED,
     RENDEZVOUS,
 )
+from stoker.core.words import time_text
 from stoker.launchers.base import Node
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
@@ -53,6 +55,8 @@ def result(
     if cause == HANG:
         error = StepError(message=report["sentence"], **report)
         return StepResult(ok=False, cause=HANG, error=error, failed_at=time.time())
+    if cause == NOT_STARTED:
+        return _not_started(ranks, expected, launch)
     failed = [state for state in ranks.values() if state.failed_at]
     if cause and not failed:
         return StepResult(ok=False, cause=cause, echo=True)
@@ -71,7 +75,21 @@ def result_of_all(
     *,
     blobs: str,
 ) -> StepResult:
-    """The step's result from those of all nodes, as the head reports it."""
+    """The step's result from those of all nodes, as the head reports it, with the memory of all."""
+    result = _result_of_all(head, others, lost, node, launch, blobs)
+    nodes = [head, *others.values()]
+    ranks = {rank: peak for other in nodes for rank, peak in other.rank_peaks.items()}
+    return attrs.evolve(
+        result,
+        peak=sum(other.peak for other in nodes),
+        rank_peaks={rank: ranks[rank] for rank in sorted(ranks, key=int)},
+        left=sum(other.left for other in nodes),
+    )
+
+
+def _result_of_all(
+    head: StepResult, others: Mapping[int, StepResult], lost: Sequence[int], node: Node, launch: Launch, blobs: str
+) -> StepResult:
     for number in lost:
         message = f"node {number} of {node.nodes} went away while the step ran"
         error = StepError(message=message, node=number)
@@ -164,6 +182,15 @@ def _failure_of_launcher(
         return StepResult(ok=False, cause=EXITED if code else RENDEZVOUS, error=error)
     error = StepError(message=f"{launcher} left with {ending} before its ranks returned")
     return StepResult(ok=False, exit_code=code or None, error=error)
+
+
+def _not_started(ranks: Mapping[int, RankState], expected: Sequence[int], launch: Launch) -> StepResult:
+    missing = [rank for rank in expected if rank not in ranks]
+    number = "none" if len(missing) == len(expected) else f"{len(expected) - len(missing)}"
+    numbers = ", ".join(map(str, missing[:16])) + (", …" if len(missing) > 16 else "")
+    limit = f"within its start_timeout of {time_text(launch.start_timeout or 0.0)}"
+    message = f"{launch.launcher} started {number} of {len(expected)} ranks {limit}; missing: {numbers}"
+    return StepResult(ok=False, cause=NOT_STARTED, error=StepError(message=message), failed_at=time.time())
 
 
 def _outputs(delivered: Sequence[RankState], gathers: str, blobs: str) -> dict[str, Any]:

@@ -22,26 +22,28 @@ import contextlib
 import json
 import os
 import selectors
-import shutil
 import signal
 import socket
 import sys
 import tempfile
 import time
 import traceback
-from pathlib import Path
-from typing import Any, Final, Iterator
+from typing import TYPE_CHECKING, Any, Final, Iterator
 
 import attrs
 
 from stoker.core import wire
 from stoker.core.bootspec import BootSpec
-from stoker.core.codec import from_json, to_json
+from stoker.core.codec import from_json, parse_json, to_json
+from stoker.core.errors import SettingsError, StokerError
 from stoker.core.plan import LogLine
 from stoker.core.protocol import (
     CREDENTIALS,
+    DIED,
     MARK,
+    METRICS,
     RESULT,
+    SECRET_VALUES,
     ServerHello,
     StepError,
     StepResult,
@@ -52,12 +54,18 @@ from stoker.core.protocol import (
 from stoker.core.source import FunctionSource
 from stoker.core.status import CAUSES, INPUT_ERROR
 from stoker.store import notes
-from stoker.store.blobs import Blobs
 from stoker.vendors.table import NO_DEVICES
 from stoker.worker import cluster, forkserver
+from stoker.worker.codecopy import MASK, PREFIX, CodeCopy, remove, unpack_code
+from stoker.worker.copies import Copies, with_address
 from stoker.worker.forked import ServerHandle, WorkerHandle
 from stoker.worker.kernel import OomKills
+from stoker.worker.metricfiles import MetricFiles
 from stoker.worker.notice import make_limit_file, write_warning
+from stoker.worker.secrets import Masker
+
+if TYPE_CHECKING:
+    from stoker.core.metrics import Row
 
 GRACE: Final = 9.0
 """Seconds between SIGTERM and SIGKILL that a step gets where SPEC does not say: engines kill all after 10."""
@@ -65,31 +73,48 @@ _LINE: Final = 1 << 14
 """Bytes of a message with lines of ranks: an engine keeps what is longer in several pieces."""
 _WORKER: Final = 1
 _LOOK: Final = 1.0
-"""Seconds between two looks for the file of a warning."""
+"""Seconds between two looks for the file of a warning, and for what the step logged."""
+_LEAST: Final = 0.5
+"""Seconds for the last copy of the checkpoints where the step took all of the grace."""
 WARNED: Final = "warned"
 _ENDS: Final = (signal.SIGTERM, signal.SIGINT)
 _WARNS: Final = signal.SIGUSR1
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the job that SPEC describes; the exit code is 0 where it succeeds."""
+def main(
+    arguments: list[str] | None = None, *, sync: bool = True, merged: bool = False, ready: Ready | None = None
+) -> int:
+    """Run the job that SPEC describes; the exit code is 0 where it succeeds.
+
+    Without `sync`, whoever reads the output has this kernel and sees it at once. `merged`: standard
+    output and error are one file, in which the step's lines are events: their order and times are kept. `ready` is what
+    was made before SPEC was known.
+    """
     words = sys.argv[1:] if arguments is None else arguments
     if len(words) != 1:
         sys.stderr.write("usage: python -m stoker.worker.boot SPEC\n")
         return 2
     spec_uri = words[0]
-    signals = Signals(beside(spec_uri, WARNED))
-    _emit(WorkerEvent(kind="up"))
+    ready = ready or Ready()
+    ready.signals.mark = beside(spec_uri, WARNED)
+    _emit(WorkerEvent(kind="up", time=time.time(), data={"host": socket.gethostname()}))
     text = notes.get(spec_uri)
     if text is None:
         sys.stderr.write(f"there is no {spec_uri} here: the folder that holds it is not mounted, or another one\n")
         return 2
-    spec = from_json(BootSpec, json.loads(text), strict=False)
-    result = _result(spec, signals)
-    for descriptor in (1, 2):
-        with contextlib.suppress(OSError):  # a pipe, which has nothing to be written out
-            os.fsync(descriptor)  # on a shared disk the last lines are there before the result is
+    try:
+        spec = from_json(BootSpec, parse_json(text), strict=False)
+    except SettingsError as error:
+        sys.stderr.write(f"{spec_uri} cannot be read: {error}\n")
+        return 2
+    result = _result(spec, ready, merged=merged)
+    for descriptor in (1, 2) if sync else ():
+        with contextlib.suppress(OSError):  # the disk is full
+            # On a shared disk the last lines are there before the result is: any close sends what was written to the
+            # file server (nfs(5), "Close-to-open cache consistency"). Waiting for its disk is not needed.
+            os.close(os.dup(descriptor))
     notes.put(beside(spec_uri, of_node(RESULT, node_of(spec))), json.dumps(to_json(result)).encode())
+    ready.close()
     return _code(result)
 
 
@@ -116,16 +141,21 @@ class Signals:
     `mark` is a file that stands for the warning where a signal would reach the step's own processes too.
     """
 
-    def __init__(self, mark: str) -> None:
+    mark = ""
+
+    def __init__(self) -> None:
         self.end = False
+        self.ended_at = 0.0
+        """When `end` turned true, on the monotonic clock."""
         self.wakeup = wire.Wakeup()
-        self._mark = mark
         self._warned = False
         for number in _ENDS:
             signal.signal(number, self._on_end)
         signal.signal(_WARNS, self._on_warning)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_ENDS, _WARNS))  # the worker of a pool forks with them blocked
 
     def _on_end(self, number: int, frame: Any) -> None:
+        self.ended_at = self.ended_at or time.monotonic()
         self.end = True
         self.wakeup.set()
 
@@ -135,7 +165,7 @@ class Signals:
 
     def limit_is_near(self) -> bool:
         """Whether the job's time is nearly over."""
-        return self._warned or os.path.exists(self._mark)
+        return self._warned or os.path.exists(self.mark)
 
     def forget(self) -> None:
         """In a child: reset the signals. SIGTERM is ignored, since Slurm sends it to all processes of a job, and the
@@ -145,31 +175,86 @@ class Signals:
         self.wakeup.close()
 
 
-def _result(spec: BootSpec, signals: Signals) -> StepResult:
+class Ready:
+    """What a process makes ready before it knows its job: the handlers of signals, and, where it is forked ahead
+    (`worker.ahead`), the fork server and the code of `package` in `blobs`, which the last job had. `kept` is its
+    parent's copy of code; what that lacks is unpacked.
+    """
+
+    def __init__(self, kept: CodeCopy | None = None, *, package: str = "", blobs: str = "") -> None:
+        self.signals = Signals()
+        self._server: _ForkedServer | None = None
+        self._environment: dict[str, str] = {}
+        self._kept = kept
+        self._own = ("", "")
+        if kept is None:
+            return
+        os.umask(MASK)
+        self._environment = dict(os.environ)
+        self._server = _ForkedServer(self.signals)
+        if package and not kept.folder_for(package):
+            # What cannot be done for a job that may never come is done for the job, which says what is wrong.
+            with contextlib.suppress(OSError, StokerError):
+                self._own = (package, unpack_code(package, blobs))
+        tempfile.tempdir = None  # the job's environment may name another folder
+
+    def server(self) -> tuple[_ForkedServer, dict[str, str], tuple[str, ...]]:
+        """The fork server, the variables that have changed since it was forked, and those that are gone."""
+        if self._server is None:
+            return _ForkedServer(self.signals), {}, ()
+        before, now = self._environment, os.environ
+        changed = {name: value for name, value in now.items() if before.get(name) != value}
+        return self._server, changed, tuple(name for name in before if name not in now)
+
+    def code(self, spec: BootSpec) -> str:
+        """The folder with the job's code: its parent's copy, or one for the job alone, as `unpack_code` makes it."""
+        kept = self._kept.folder_for(spec.package) if self._kept is not None else ""
+        if kept or not spec.package:
+            return kept
+        package, folder = self._own
+        if package != spec.package or not folder.startswith(os.path.join(tempfile.gettempdir(), PREFIX)):
+            self.close()
+            self._own = (spec.package, unpack_code(spec.package, spec.blobs))
+        return self._own[1]
+
+    def close(self) -> None:
+        """Remove what was unpacked here."""
+        remove(self._own[1])
+        self._own = ("", "")
+
+
+def _result(spec: BootSpec, ready: Ready, *, merged: bool) -> StepResult:
     """Run the job; returns its result, or how its worker ended."""
-    here = ""
     try:
         _set_up_user(spec)
-        here = unpack_code(spec)
+        here = ready.code(spec)
         local = relocate(spec, here)
-        local = attrs.evolve(local, job=_fill_in_devices(local))
+        local = attrs.evolve(local, job=_with_secrets(_fill_in_devices(local)))
     except Exception as error:  # the top of a process: every error must reach the driver
         cause = getattr(error, "cause", "")
         message = str(error)
         if cause not in CAUSES:
             traceback.print_exc()
             cause, message = INPUT_ERROR, f"the place could not be made ready: {type(error).__name__}: {error}"
-        _remove(here)
         now = time.time()
-        failure = StepError(type=type(error).__name__, message=message)
-        return StepResult(job=spec.job.job, ok=False, cause=cause, error=failure, start=now, end=now)
+        machine = _machine() if spec.job.accelerators is not None else ""
+        failure = StepError(type=type(error).__name__, message=message, machine=machine)
+        refusal = StepResult(job=spec.job.job, ok=False, cause=cause, error=failure, start=now, end=now)
+        if spec.job.gang is not None:
+            cluster.gang_of(spec.job.gang).decline(refusal, lambda: ready.signals.end)
+        return refusal
     kills = OomKills()
     before = kills.now()
-    result = _Job(local, signals).run()
-    _remove(here)
+    result = _Job(local, ready, merged=merged).run()
     if result.exited is not None:
         result = attrs.evolve(result, exited=attrs.evolve(result.exited, oom=kills.since(before)))
     return _restore_paths(result, here, spec.root) if here else result
+
+
+def _machine() -> str:
+    from stoker.worker import granted  # only for steps with devices
+
+    return granted.machine()
 
 
 def _fill_in_devices(spec: BootSpec) -> WorkerJob:
@@ -188,9 +273,20 @@ def _fill_in_devices(spec: BootSpec) -> WorkerJob:
     return attrs.evolve(job, accelerators=lease)
 
 
+def _with_secrets(job: WorkerJob) -> WorkerJob:
+    """The job with the secrets that a container has in a file of its own, or that were sealed."""
+    if job.sealed is not None:
+        from stoker.worker.sealed import unseal
+
+        return attrs.evolve(job, secrets=unseal(job.sealed), sealed=None)
+    with contextlib.suppress(FileNotFoundError), open(SECRET_VALUES, encoding="utf-8") as file:
+        return attrs.evolve(job, secrets={**job.secrets, **json.load(file)})
+    return job
+
+
 def _set_up_user(spec: BootSpec) -> None:
     """Set up the environment of a process whose user the image does not know."""
-    os.umask(0o022)
+    os.umask(MASK)
     with contextlib.suppress(FileNotFoundError), open(CREDENTIALS, encoding="utf-8") as file:
         os.environ.update(json.load(file))
     os.environ.update(spec.environment)
@@ -210,27 +306,6 @@ def _set_up_user(spec: BootSpec) -> None:
 
 
 # The user's code
-
-
-def unpack_code(spec: BootSpec) -> str:
-    """The folder with the user's code, unpacked for this job alone; empty where there is no package.
-
-    Jobs of a machine do not share a folder: other users may not be able to read it, and no job would know when to
-    remove it.
-    """
-    if not spec.package:
-        return ""
-    from stoker.images import context
-
-    folder = os.path.join(tempfile.mkdtemp(prefix="stoker-code-"), spec.package[:16])
-    context.unpack(Path(Blobs(spec.blobs).path(spec.package)), Path(folder))
-    return folder
-
-
-def _remove(here: str) -> None:
-    """Remove what `unpack_code` made."""
-    if here:
-        shutil.rmtree(os.path.dirname(here), ignore_errors=True)
 
 
 def relocate(spec: BootSpec, here: str) -> BootSpec:
@@ -299,17 +374,19 @@ class _ForkedServer:
         """Empty: its stderr is this process's."""
         return ""
 
-    def close(self, patience: float) -> None:
-        """Hang up; it ends with all that it started, and need not be waited for."""
+    def close(self, patience: float) -> tuple[int, ...]:
+        """Hang up; it ends with all that it started, and need not be waited for: the platform ends what is left."""
         self.control.close()
+        return ()
 
 
 class _Job:
     """Runs one job in a process forked for it."""
 
-    def __init__(self, spec: BootSpec, signals: Signals) -> None:
+    def __init__(self, spec: BootSpec, ready: Ready, *, merged: bool) -> None:
         self._spec = spec
-        self._signals = signals
+        self._merged = merged
+        self._signals = ready.signals
         self._result: StepResult | None = None
         self._exited: WorkerExit | None = None
         self._end_sent = False
@@ -318,10 +395,27 @@ class _Job:
             descriptor, self._limit = tempfile.mkstemp(prefix="stoker-limit-")
             os.close(descriptor)
             make_limit_file(self._limit)
-        self._message = attrs.evolve(spec.job, limit=self._limit, steps={str(spec.job.step): spec.step})
+        self._limit_at = 0.0
+        self._copies: Copies | None = None
+        job = spec.job
+        if spec.keep and spec.checkpoints and job.kind == "step":
+            self._copies = Copies(spec, node_of(spec), self._tell)
+            job = with_address(job, self._copies.address)
+        self._message = attrs.evolve(job, limit=self._limit, steps={str(job.step): spec.step})
+        self._masker = Masker(self._message.secrets)
         self._lines: dict[str, list[LogLine]] = {}
-        hello = ServerHello(path=spec.path, folder=spec.folder, blobs=spec.blobs, checkpoints=spec.checkpoints)
-        self._server = ServerHandle(_ForkedServer(signals), hello, scratch=tempfile.gettempdir())
+        self._metrics = MetricFiles(tempfile.mkdtemp(prefix="stoker-metrics-"))
+        server, changed, gone = ready.server()
+        hello = ServerHello(
+            path=spec.path,
+            folder=spec.folder,
+            blobs=spec.blobs,
+            checkpoints=spec.checkpoints,
+            metrics=self._metrics.folder,
+            environment=changed,
+            gone=gone,
+        )
+        self._server = ServerHandle(server, hello, scratch=tempfile.gettempdir())
 
     def run(self) -> StepResult:
         """Run until the worker and its monitor are gone."""
@@ -335,23 +429,24 @@ class _Job:
                 selector.register(source, selectors.EVENT_READ)
             for output in worker.outputs:
                 selector.register(output.descriptor, selectors.EVENT_READ)
+            copies = self._copies
+            if copies is not None:
+                selector.register(copies.listener, selectors.EVENT_READ)
             server_lives = True
             while self._exited is None and server_lives:
-                ready = {key.fd for key, _ in selector.select(_LOOK if self._limit else None)}
+                ready = {key.fd for key, _ in selector.select(_LOOK)}
+                if copies is not None:
+                    self._serve_copies(copies, ready, selector)
                 for output in worker.outputs:
                     if output.descriptor in ready and not output.read(self._lines, all=False):
                         selector.unregister(output.descriptor)
                 self._write()
+                self._send_metrics()
                 if worker.results.fileno() in ready and not self._read():
                     selector.unregister(worker.results)
-                if self._limit and self._signals.limit_is_near():
-                    write_warning(self._limit, self._spec.warning)
-                    self._limit = ""
                 if self._signals.wakeup.descriptor in ready:
                     self._signals.wakeup.clear()
-                if self._signals.end and not self._end_sent:
-                    self._end_sent = True
-                    self._server.end(_WORKER, grace=self._spec.grace or GRACE)
+                self._pass_on_signals()
                 if self._server.fileno() in ready:
                     server_lives = self._hear()
         self._read()
@@ -359,6 +454,9 @@ class _Job:
             output.read(self._lines, all=True)
             output.end(self._lines)
         self._write()
+        self._send_metrics(over=True)
+        if self._copies is not None:
+            self._copies.finish(self._result, self._seconds_left, self._signals.wakeup.descriptor)
         worker.close()
         self._server.close()
         if self._message.limit:
@@ -367,14 +465,50 @@ class _Job:
             return self._result
         return StepResult(job=self._message.job, ok=False, exited=self._exited or WorkerExit())
 
+    def _pass_on_signals(self) -> None:
+        """Warn the step before the limit of its time, and ask it to end."""
+        if self._limit and self._signals.limit_is_near():
+            write_warning(self._limit, self._spec.warning)
+            self._limit, self._limit_at = "", time.monotonic() + self._spec.warning
+        if self._signals.end and not self._end_sent:
+            self._end_sent = True
+            self._server.end(_WORKER, grace=self._spec.grace or GRACE)
+
+    def _serve_copies(self, copies: Copies, ready: set[int], selector: selectors.BaseSelector) -> None:
+        """Start the copying of checkpoints when the step first asks for its folder; pass on what it says."""
+        if copies.control is None:
+            if copies.listener.fileno() in ready:
+                selector.unregister(copies.listener)
+                selector.register(copies.start(), selectors.EVENT_READ)
+        elif copies.control.fileno() in ready and not copies.read():
+            selector.unregister(copies.control)
+            control = copies.restart()
+            if control is not None:
+                selector.register(control, selectors.EVENT_READ)
+
+    def _tell(self, text: str, event: WorkerEvent) -> None:
+        """Write a line of Stoker's own into the step's log, and an event for its record."""
+        _write_text(2, self._masker.text(f"stoker: {text}") + "\n")
+        _emit(attrs.evolve(event, data=self._masker.document(event.data)))
+
+    def _seconds_left(self) -> float | None:
+        """The seconds of grace that the job still has; None while nobody has asked it to end."""
+        ends = [self._signals.ended_at + (self._spec.grace or GRACE)] if self._signals.end else []
+        ends += [self._limit_at] if self._limit_at else []
+        return max(_LEAST, min(ends) - time.monotonic()) if ends else None
+
     def _read(self) -> bool:
         """Receive the worker's messages; returns False once there are no more."""
         messages, more = self._worker.receive()
         for message in messages:
             if isinstance(message, StepResult):
-                self._result = message
+                self._result = self._masker.result(message)
+            elif message.kind == DIED:
+                if self._copies is not None:
+                    self._copies.doubt()
             else:
-                for part in _parts(message):
+                masked = attrs.evolve(message, lines=self._masker.document(message.lines))
+                for part in _parts(masked):
                     _emit(part)
         return more
 
@@ -387,9 +521,36 @@ class _Job:
 
     def _write(self) -> None:
         for lines in self._lines.values():
+            if self._merged and lines:
+                rows = tuple((line.time, line.stream, None, self._masker.text(line.text)) for line in lines)
+                for part in _parts(WorkerEvent(kind="lines", lines=rows)):
+                    _emit(part)
+                continue
             for line in lines:
-                _write_text(1 if line.stream == "stdout" else 2, line.text + "\n")
+                _write_text(1 if line.stream == "stdout" else 2, self._masker.text(line.text) + "\n")
         self._lines.clear()
+
+    def _send_metrics(self, *, over: bool = False) -> None:
+        """Send what the step logged of itself since the last look, in lines that are short enough for an engine."""
+        if not over and not self._metrics.are_due():
+            return
+        part: list[Row] = []
+        size = 0
+        for row in self._metrics.read(self._message.job, over=over):
+            masked: Row = self._masker.document(row)
+            length = len(json.dumps(masked))
+            if part and size + length > _LINE:
+                self._emit_metrics(part)
+                part, size = [], 0
+            part.append(masked)
+            size += length
+        if part:
+            self._emit_metrics(part)
+        if over:
+            self._metrics.close()
+
+    def _emit_metrics(self, rows: list[Row]) -> None:
+        _emit(WorkerEvent(kind=METRICS, job=self._message.job, data={"rows": rows}))
 
 
 def _parts(event: WorkerEvent) -> Iterator[WorkerEvent]:

@@ -5,8 +5,13 @@ node, the head, listens on a free port and writes its address into a note that a
 and when the last one has, all start. The connections stay open: a node reports a failure to the head, the head tells
 the others to end, and a node that goes away is noticed at once.
 
-    node → head  {"op": "here", "node", "token", "address"} … {"op": "result", "node", "result"}
-    head → node  {"op": "go", "port", "hosts"} … {"op": "end"}
+    node → head  {"op": "here", "node", "token", "address", "port"}, {"op": "reached", "blocked"} …
+                 {"op": "result", "node", "result"}
+                 {"op": "failed", "node", "token", "result"}: instead of "here", from a node that cannot take part
+    head → node  {"op": "reach", "places"}, {"op": "go", "port", "hosts"} … {"op": "end"}
+
+Between "reach" and "reached" each node connects to all others (`worker.reach`). A node that cannot even connect to the
+head leaves a note beside the head's, which the head reads while it waits.
 """
 
 from __future__ import annotations
@@ -23,9 +28,11 @@ from typing import Any, Callable, Final, Mapping
 import attrs
 
 from stoker.core import wire
-from stoker.core.codec import from_json, to_json
-from stoker.core.protocol import GangTask, StepResult, Topology
+from stoker.core.codec import from_json, parse_object, to_json
+from stoker.core.errors import BackendError, SettingsError
+from stoker.core.protocol import GangTask, StepError, StepResult, Topology
 from stoker.store import notes
+from stoker.worker import reach
 
 TOPOLOGIES: Final[Mapping[str, Topology]] = {
     # Where Stoker itself starts the nodes: on this machine, and in containers of one network.
@@ -50,6 +57,8 @@ each other: the head's note has its own."""
 
 LOOK: Final = 0.1
 """Seconds between two looks for the head's note."""
+LATE: Final = 5.0
+"""Seconds between two looks of the head for notes of nodes that have not come. There are none for `reach.PATIENCE`."""
 
 
 class GangIncomplete(Exception):
@@ -60,6 +69,20 @@ class GangIncomplete(Exception):
         who = ", ".join(map(str, missing)) or "0 (the head)"
         plural = "s" if len(missing) > 1 else ""
         super().__init__(f"node{plural} {who} of {nodes} did not come up within {timeout:g} s")
+
+
+class NodeFailed(Exception):
+    """A node cannot take part; `result` is its own, which names it."""
+
+    def __init__(self, result: StepResult, node: int, nodes: int) -> None:
+        error = result.error or StepError()
+        message = f"node {node} of {nodes} cannot take part: {error.message or result.cause}"
+        super().__init__(message)
+        self.result = attrs.evolve(result, error=attrs.evolve(error, message=message, node=node))
+
+
+class GangBlocked(Exception):
+    """Nodes came that cannot connect to each other; its text names the pairs."""
 
 
 @attrs.frozen(kw_only=True)
@@ -116,67 +139,169 @@ class Gang:
     # Gathering
 
     def gather(self, stopped: Callable[[], bool]) -> bool:
-        """Wait until all nodes are there; False if it was stopped meanwhile. `GangIncomplete` where one is missing when
-        time is up."""
-        until = None if self._timeout is None else time.monotonic() + self._timeout
-        return self._accept_all(until, stopped) if self.is_head else self._connect(until, stopped)
+        """Wait until all nodes are there and reach each other; False if it was stopped meanwhile.
 
-    def _accept_all(self, until: float | None, stopped: Callable[[], bool]) -> bool:
+        `GangIncomplete` where one is missing when time is up; on the head `NodeFailed` where one cannot take part, and
+        `GangBlocked` where two cannot connect.
+        """
+        until = self._until()
+        with reach.PortCheck(self._token) as check:
+            return self._accept_all(until, stopped, check) if self.is_head else self._connect(until, stopped, check)
+
+    def _accept_all(self, until: float | None, stopped: Callable[[], bool], check: reach.PortCheck) -> bool:
         address = self.member.address or own_address(self.member.head)
         with listening(address) as listener:
             note = {"address": address, "port": listener.getsockname()[1], "token": self._token}
             notes.put(self._note, json.dumps(note).encode())
-            hosts = {0: address}
-            while len(hosts) < self.member.nodes:
+            places = {0: (address, check.port)}
+            next_look = time.monotonic() + reach.PATIENCE
+            while len(places) < self.member.nodes:
                 if stopped():
                     return False
                 if not select.select([listener], [], [], LOOK)[0]:
+                    if time.monotonic() >= next_look:
+                        next_look = time.monotonic() + min(LATE, reach.PATIENCE)
+                        self._look_for_shut_out([node for node in range(self.member.nodes) if node not in places])
                     if until is None or time.monotonic() < until:
                         continue
-                    missing = [node for node in range(self.member.nodes) if node not in hosts]
+                    missing = [node for node in range(self.member.nodes) if node not in places]
                     raise GangIncomplete(missing, self.member.nodes, self._timeout or 0.0)
                 connection, peer = listener.accept()
                 hello = _first(connection, 5.0)
-                if hello is None or hello.get("token") != self._token or hello["node"] in hosts:
+                if hello is None or hello.get("token") != self._token or hello["node"] in places:
                     connection.close()  # of another gang, or of an earlier attempt
                     continue
-                hosts[hello["node"]] = hello["address"] or peer[0]
+                if hello["op"] == "failed":
+                    connection.close()
+                    self.end()
+                    result = from_json(StepResult, hello["result"], strict=False)
+                    raise NodeFailed(result, hello["node"], self.member.nodes)
+                places[hello["node"]] = (hello["address"] or peer[0], hello["port"])
                 self._connections[connection] = (hello["node"], wire.Frames())
-        self.hosts = tuple(hosts[node] for node in range(self.member.nodes))
-        self.port = free_port(address)
-        self._send({"op": "go", "port": self.port, "hosts": self.hosts})
         notes.remove(self._note)
+        ordered = [places[node] for node in range(self.member.nodes)]
+        self._send({"op": "reach", "places": ordered})
+        blocked = {0: check.blocked({node: place for node, place in places.items() if node}, stopped)}
+        for connection, (node, _) in list(self._connections.items()):
+            answer = self._await(connection, stopped)
+            if stopped():
+                return False
+            if answer is None:  # it went away, which is noticed once the ranks are to start
+                continue
+            blocked[node] = {int(other): str(reason) for other, reason in answer["blocked"].items()}
+        if any(blocked.values()):
+            self.end()
+            raise GangBlocked(reach.pairs_text(blocked, ordered))
+        self.hosts = tuple(host for host, _ in ordered)
+        # The port that the others have just reached.
+        self.port = check.port
+        self._send({"op": "go", "port": self.port, "hosts": self.hosts})
         return True
 
-    def _connect(self, until: float | None, stopped: Callable[[], bool]) -> bool:
-        missing_head = GangIncomplete([], self.member.nodes, self._timeout or 0.0)
-        while not stopped():
-            with contextlib.suppress(OSError, ValueError):
-                note = json.loads(notes.get(self._note) or b"{}")
-                if note.get("token") == self._token:
-                    connection = socket.create_connection((note["address"], note["port"]), timeout=5.0)
-                    break
-            if until is not None and time.monotonic() > until:
-                raise missing_head
-            time.sleep(LOOK)
-        else:
+    def _look_for_shut_out(self, nodes: list[int]) -> None:
+        """`GangBlocked` where one of these nodes has noted that it cannot connect to this one."""
+        texts = []
+        for path, data in notes.get_all([self._shut_out_note(node) for node in nodes]).items():
+            with contextlib.suppress(SettingsError, KeyError, TypeError):
+                note = parse_object(data)
+                if note["token"] == self._token:
+                    texts.append(reach.pair_text(note["node"], 0, (note["address"], note["port"]), note["reason"]))
+                    notes.remove(path)
+        if texts:
+            notes.remove(self._note)
+            self.end()
+            raise GangBlocked(reach.shortened(texts))
+
+    def _shut_out_note(self, node: int) -> str:
+        """The note by which a node tells the head that it cannot connect to it."""
+        return f"{self._note}-{node}"
+
+    def _connect(self, until: float | None, stopped: Callable[[], bool], check: reach.PortCheck) -> bool:
+        connection = self._reach_head(until, stopped)
+        if connection is None:
             return False
-        hello = {"op": "here", "node": self.member.node, "token": self._token, "address": self.member.address}
-        connection.sendall(wire.framed(hello))
-        go = None
-        while go is None:
-            if stopped():
-                connection.close()
-                return False
-            if select.select([connection], [], [], LOOK)[0]:
-                go = _first(connection, None)
-                if go is None:
-                    connection.close()
-                    raise missing_head
-        self.port, self.hosts = go["port"], tuple(go["hosts"])
-        connection.settimeout(None)
+        with contextlib.ExitStack() as stack:
+            stack.callback(connection.close)
+            message = self._introduce(connection, check, stopped)
+            if stopped() or message is None or message.get("op") != "go":
+                if stopped() or message is not None:
+                    return False  # the head ends the gang, and says why
+                raise self._missing_head()
+            stack.pop_all()
+        self.port, self.hosts = message["port"], tuple(message["hosts"])
         self._connections[connection] = (0, wire.Frames())
         return True
+
+    def _until(self) -> float | None:
+        return None if self._timeout is None else time.monotonic() + self._timeout
+
+    def _missing_head(self) -> GangIncomplete:
+        return GangIncomplete([], self.member.nodes, self._timeout or 0.0)
+
+    def _reach_head(self, until: float | None, stopped: Callable[[], bool]) -> socket.socket | None:
+        """A connection to the head, once it listens; None if this was stopped, `GangIncomplete` when time is up."""
+        tried_since = 0.0
+        while not stopped():
+            with contextlib.suppress(OSError, SettingsError, KeyError, TypeError):
+                note = parse_object(notes.get(self._note) or b"{}")
+                if note.get("token") == self._token:
+                    tried_since = tried_since or time.monotonic()
+                    place = (str(note["address"]), int(note["port"]))
+                    try:
+                        return socket.create_connection(place, timeout=5.0)
+                    except OSError as error:
+                        if time.monotonic() >= tried_since + reach.PATIENCE:
+                            self._note_shut_out(place, error)
+                            tried_since = float("inf")
+            if until is not None and time.monotonic() > until:
+                raise self._missing_head()
+            time.sleep(LOOK)
+        return None
+
+    def _note_shut_out(self, place: tuple[str, int], error: OSError) -> None:
+        """Leave a note that the head cannot be reached at its place."""
+        timed_out = isinstance(error, TimeoutError)
+        reason = f"no answer within {reach.PATIENCE:g} s" if timed_out else error.strerror or str(error)
+        own = self.member.node
+        note = {"node": own, "token": self._token, "address": place[0], "port": place[1], "reason": reason}
+        notes.put(self._shut_out_note(own), json.dumps(note).encode())
+
+    def decline(self, result: StepResult, stopped: Callable[[], bool]) -> None:
+        """Instead of `gather`: tell the head why this node cannot take part, and wait until it knows."""
+        if self.is_head:
+            return  # its result is the step's
+        with contextlib.suppress(GangIncomplete, OSError):  # without a head nobody wants to know
+            connection = self._reach_head(self._until(), stopped)
+            if connection is not None:
+                message = {"op": "failed", "node": self.member.node, "token": self._token, "result": to_json(result)}
+                with connection:
+                    connection.sendall(wire.framed(message))
+                    self._await(connection, stopped)
+
+    def _introduce(
+        self, connection: socket.socket, check: reach.PortCheck, stopped: Callable[[], bool]
+    ) -> dict[str, Any] | None:
+        """Tell the head of this node, and which others it reaches; the head's last word, None where it hangs up."""
+        own = self.member.node
+        hello = {"op": "here", "node": own, "token": self._token, "address": self.member.address, "port": check.port}
+        try:
+            connection.sendall(wire.framed(hello))
+            message = self._await(connection, stopped)
+            if message is not None and message.get("op") == "reach":
+                places = {node: (str(host), int(port)) for node, (host, port) in enumerate(message["places"])}
+                del places[own]
+                connection.sendall(wire.framed({"op": "reached", "blocked": check.blocked(places, stopped)}))
+                message = self._await(connection, stopped)
+        except OSError:  # it is gone
+            return None
+        return message
+
+    def _await(self, connection: socket.socket, stopped: Callable[[], bool]) -> dict[str, Any] | None:
+        """The next message of a node; None where it hangs up, and when this was stopped."""
+        while not stopped():
+            if select.select([connection], [], [], LOOK)[0]:
+                return _first(connection, None)
+        return None
 
     # Together
 
@@ -192,21 +317,28 @@ class Gang:
         except (ConnectionResetError, TimeoutError):
             data = b""
         if not data:
-            del self._connections[connection]
-            connection.close()
-            if self.is_head and node not in self.results:
-                self.lost.append(node)
-            if not self.is_head:
-                self.should_end = True  # the head is gone: no one takes the result
-            return False
-        for message in frames.feed(data):
-            if message["op"] == "result":
-                self.results[node] = from_json(StepResult, message["result"], strict=False)
-            elif message["op"] == "failing":
-                self._warned = True
-            elif message["op"] == "end":
-                self.should_end = True
+            return self._hung_up(connection, node)
+        try:
+            for message in frames.feed(data):
+                operation = message.get("op")
+                if operation == "result":
+                    self.results[node] = from_json(StepResult, message.get("result"), strict=False)
+                elif operation == "failing":
+                    self._warned = True
+                elif operation == "end":
+                    self.should_end = True
+        except (BackendError, SettingsError):
+            return self._hung_up(connection, node)
         return True
+
+    def _hung_up(self, connection: socket.socket, node: int) -> bool:
+        del self._connections[connection]
+        connection.close()
+        if self.is_head and node not in self.results:
+            self.lost.append(node)
+        if not self.is_head:
+            self.should_end = True  # the head is gone: no one takes the result
+        return False
 
     @property
     def failed(self) -> bool:
@@ -245,8 +377,7 @@ class Gang:
 
 def listening(address: str) -> socket.socket:
     """A socket on a free port of an address."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(reach.family_of(address), socket.SOCK_STREAM)
     listener.bind((address, 0))
     listener.listen(1024)
     return listener
@@ -298,7 +429,7 @@ def _first(connection: socket.socket, patience: float | None) -> dict[str, Any] 
                 connection.settimeout(None)
                 first: dict[str, Any] = message
                 return first
-    except (OSError, ValueError):
+    except (OSError, ValueError, BackendError):
         return None
     return None
 

@@ -2,12 +2,13 @@
 
 The worker, or the program of one rank, enters a document around the step's function:
 
-    {"run", "key", "attempt", "element", "checkpoints", "rank", "local_rank", "world_size", "local_world_size", "node",
-     "nodes", "devices": [<core.devices.Device>]}
+    {"run", "key", "attempt", "element", "checkpoints", "metrics", "rank", "local_rank", "world_size",
+     "local_world_size", "node", "nodes", "devices": [<core.devices.Device>]}
 
 Without a rank in it the step is rank 0 of 1; without an element, the key's own index counts ("train[3]"). Below
 "checkpoints" each step has its folder (`store.checkpoints`): that of Stoker's home on this machine, and on another one
-a folder that the backend keeps.
+a folder that the backend keeps, or one of the node's that `worker.checkpointer` copies to the artifact store: then
+"copier" is the address at which that program listens. "metrics" is the folder of what steps log of themselves.
 
 Processes that the step forks have the context too. This module knows neither the engine nor the backend.
 """
@@ -20,8 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping
 import attrs
 
 from stoker.core.codec import to_json
-from stoker.core.errors import UsageError
+from stoker.core.errors import BackendError, StoreError, UsageError
 from stoker.core.protocol import WorkerJob
+from stoker.core.values import frozen
 from stoker.worker.notice import Notice
 
 if TYPE_CHECKING:
@@ -37,9 +39,11 @@ _ALONE: Final[Mapping[str, int]] = {
     "node": 0,
     "nodes": 1,
 }
+_ASKED: Final = 4
+"""How often the program that copies checkpoints is asked: as often as it is started."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class StepDevice:
     """An accelerator that the step holds."""
 
@@ -56,11 +60,13 @@ class StepDevice:
 class Context:
     """The step that runs in this process: true while there is one. Outside a step every property is a `UsageError`."""
 
-    __slots__ = ("_document", "_notice")
+    __slots__ = ("_document", "_notice", "_restored")
 
     def __init__(self) -> None:
         self._document: Mapping[str, Any] | None = None
         self._notice: Notice | None = None
+        self._restored = False
+        """Whether the checkpoints of earlier attempts are in the folder, where they come from elsewhere."""
 
     @property
     def run_id(self) -> str:
@@ -132,9 +138,62 @@ class Context:
 
         All ranks have the same one, each element of a fan-out its own. It is kept until the run is deleted.
         """
+        document = self._step("checkpoint_dir")
+        if document.get("copier") and not self._restored:
+            self._await_restored(document)
+        return self._checkpoint_folder(document)
+
+    def checkpoint_saved(self) -> None:
+        """Say that all that is in `checkpoint_dir` is complete: this node's copy of it begins now, and a later change
+        of the folder does not touch it.
+
+        Without the call, what came by renaming is complete at once, and what is written in place once it has been left
+        alone for 5 seconds (`worker.settled`). Where every node sees the folder, nothing is copied, and the call does
+        nothing. Raises `UsageError` outside a step.
+        """
+        document = self._step("checkpoint_saved")
+        if document.get("copier"):
+            try:
+                self._ask_copier(document, "saved")
+            except (OSError, BackendError):
+                return  # the step's log says why nothing is copied any more; the step goes on
+
+    def _await_restored(self, document: Mapping[str, Any]) -> None:
+        """Wait until the folder has what earlier attempts saved; raises `StoreError` where that cannot be read."""
+        where = f"step '{document['key']}'"
+        try:
+            error = self._ask_copier(document, "restore")
+        except (OSError, BackendError) as failure:
+            raise StoreError(
+                f"the program that copies the checkpoints does not answer: {failure}",
+                where=where,
+                fix="the step's log says why it ended; run again (`stoker resume`)",
+            ) from failure
+        if error:
+            fix = "check the store's address, the credentials and the network, and run again (`stoker resume`)"
+            raise StoreError(error, where=where, fix=fix)
+        self._restored = True
+
+    def _ask_copier(self, document: Mapping[str, Any], op: str) -> str:
+        """Ask the program that copies the checkpoints, once more where it died and was started again."""
+        import socket
+
+        from stoker.core import wire
+
+        for left in reversed(range(_ASKED)):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.connect(document["copier"])
+                answer = b""
+                with contextlib.suppress(ConnectionResetError, BrokenPipeError):  # it died while it was asked
+                    connection.sendall(wire.packed({"op": op}))
+                    answer = b"".join(iter(lambda: connection.recv(wire.DATAGRAM_LIMIT), b""))
+            if answer or not left:
+                break
+        return str(wire.unpacked(answer)["error"])
+
+    def _checkpoint_folder(self, document: Mapping[str, Any]) -> Path:
         from stoker.store.checkpoints import Checkpoints
 
-        document = self._step("checkpoint_dir")
         if not document.get("checkpoints"):
             raise UsageError(
                 "whoever runs this step keeps no checkpoints",
@@ -159,6 +218,16 @@ class Context:
         """Seconds until a step that should stop is killed; None while it should not, or where the time is not known."""
         self._step("grace_left")
         return None if self._notice is None else self._notice.seconds_left()
+
+    def document_for(self, caller: str) -> Mapping[str, Any]:
+        """The whole document, for a function of Stoker's that serves a step; raises `UsageError` outside one."""
+        if self._document is None:
+            raise UsageError(
+                f"{caller} is called where no step runs",
+                fix=f"call it inside a step's function while a run calls it; code that also runs elsewhere asks "
+                f"`if context: {caller}(...)`, with `from stoker import context`",
+            )
+        return self._document
 
     def _read(self, name: str, property_name: str = "") -> Any:
         document = self._step(property_name or name)
@@ -205,6 +274,7 @@ def enter(
         document = {**_place_in(environment), **document}
     before = (context._document, context._notice)
     context._document, context._notice = document, notice
+    context._restored = False
     try:
         yield context
     finally:
@@ -213,15 +283,16 @@ def enter(
             notice.over()
 
 
-def document_of(job: WorkerJob, checkpoints: str) -> dict[str, Any]:
+def document_of(job: WorkerJob, checkpoints: str, metrics: str = "") -> dict[str, Any]:
     """The document of a worker's job: run, key and attempt from the job's name, overridden by the job's context."""
     run, _, key_and_attempt = job.job.partition("/")
     key, _, attempt = key_and_attempt.rpartition("/")
     document: dict[str, Any] = {
         "run": run,
         "key": key,
-        "attempt": int(attempt) if attempt.isdigit() else 0,
+        "attempt": int(attempt) if attempt.isdecimal() else 0,
         "checkpoints": checkpoints,
+        "metrics": metrics,
     }
     if job.accelerators is not None:
         document["devices"] = _devices(job.accelerators)
@@ -247,4 +318,4 @@ def _place_in(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def _index_of(key: str) -> int | None:
     _, bracket, index = key.removesuffix("]").rpartition("[")
-    return int(index) if bracket and key.endswith("]") and index.isdigit() else None
+    return int(index) if bracket and key.endswith("]") and index.isdecimal() else None

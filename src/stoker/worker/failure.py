@@ -9,9 +9,7 @@ import os
 import signal
 import traceback
 from types import TracebackType
-from typing import Final, Iterator, Sequence
-
-import attrs
+from typing import Callable, Final, Iterator, Sequence
 
 from stoker.core.errors import StokerError
 from stoker.core.protocol import StepError
@@ -29,6 +27,9 @@ from stoker.core.status import (
     WORKER_LOST,
     Retryable,
 )
+from stoker.core.values import frozen
+from stoker.core.words import MESSAGE_LIMIT, TEXT_LIMIT, WHOLE_LIMIT, bounded
+from stoker.worker.notice import Terminated
 
 _HERE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STANDARD: Final = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
@@ -41,6 +42,10 @@ _CRASHES: Final = frozenset(
 """Signals that a process gets by its own fault; SIGKILL and SIGTERM come from outside."""
 _CHAIN: Final = 8
 """Chained exceptions that are searched at most; a longer chain is a recursion."""
+_CHAIN_SHOWN: Final = 100
+"""Chained exceptions that a traceback shows; of a longer chain only the last one, since each may be long itself."""
+WHOLE: Final = "the attempt's error.txt"
+"""What a text that is cut calls the file that has all of it; `stoker show` names its path."""
 _DIED: Final = frozenset({CRASHED, KILLED, EXITED})
 """Ends of a process that the worker got no report of: what it printed last is all that there is."""
 _OPEN: Final = _DIED | {USER_ERROR, IMPORT_ERROR, INPUT_ERROR, UNSERIALIZABLE, WORKER_LOST}
@@ -51,7 +56,7 @@ ASK_THE_KERNEL: Final = frozenset({KILLED, GPU_HARDWARE, ILLEGAL_MEMORY_ACCESS})
 """Causes that the kernel's log may explain."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Ending:
     """How an attempt ended, beside its exception."""
 
@@ -69,7 +74,7 @@ class Ending:
     """The telling lines of the kernel's log (`kernel.KernelLog`)."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Explanation:
     """Why an attempt failed."""
 
@@ -83,38 +88,81 @@ class Explanation:
     """The line that shows the cause; empty where there is none."""
 
 
-def describe_exception(error: BaseException) -> StepError:
+def describe_exception(error: BaseException, *, keep: Callable[[str], str] | None = None) -> StepError:
     """An exception as a document: its type, its message, the traceback as text, and the user's line that raised it.
 
     A Stoker error that no line of the user's raised has no traceback: its message says all that there is to know.
+    Texts that are too long for a row are cut; `keep` stores the whole and returns its digest, or "" where it cannot.
     """
     user_part = _users(error.__traceback__)
     if isinstance(error, StokerError) and not _is_users(user_part):
         return StepError(type=type(error).__name__, message=_message(error), because=_because(error))
-    lines = traceback.format_exception(type(error), error, user_part)
+    text = _traceback(error, user_part)
+    words = _words(error)
+    digest = ""
+    if keep is not None and (len(text) > TEXT_LIMIT or len(words) > MESSAGE_LIMIT):
+        digest = keep(bounded(text, WHOLE_LIMIT))
+    whole = WHOLE if digest else ""
     frames = list(traceback.extract_tb(user_part))
     # The deepest line may be a library's; what the user can look at is the line that called it.
     frames = [frame for frame in frames if not _is_library(frame.filename)] or frames
     location = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return StepError(
         type=_type(error),
-        message=_message(error),
-        traceback="".join(lines),
+        message=bounded(words, whole=whole),
+        traceback=bounded(text, TEXT_LIMIT, whole=whole),
         place=location,
         because=_because(error),
+        whole=digest,
     )
+
+
+def _traceback(error: BaseException, trace: TracebackType | None) -> str:
+    """The traceback with those of the exceptions that led to it, as far as Python can print them."""
+    causes, link = 0, error
+    while (earlier := _earlier(link)) is not None and causes <= _CHAIN_SHOWN:
+        causes, link = causes + 1, earlier
+    chained = causes <= _CHAIN_SHOWN
+    try:
+        text = "".join(traceback.format_exception(type(error), error, trace, chain=chained))
+    except Exception as broken:  # attributes of the user's own, or groups within groups within groups
+        text = f"{''.join(traceback.format_tb(trace))}{_line(_type(error), _message(error))}\n"
+        return f"{text}<the rest of the traceback cannot be shown: {type(broken).__name__}>\n"
+    return text if chained else f"<more than {_CHAIN_SHOWN} earlier exceptions left out>\n\n{text}"
+
+
+def _earlier(error: BaseException) -> BaseException | None:
+    """The exception that Python prints before this one."""
+    if error.__cause__ is not None or error.__suppress_context__:
+        return error.__cause__
+    return error.__context__
 
 
 def _because(error: BaseException) -> tuple[str, ...]:
     """The exceptions that this one was raised from: a DataLoader's "exited unexpectedly" has its reason there."""
     causes: list[BaseException] = []
-    line = [error.__cause__, *getattr(error, "exceptions", ())]
+    line = [error.__cause__, *_members(error)]
     while line and len(causes) < _CHAIN:
         cause = line.pop(0)
-        if isinstance(cause, BaseException) and cause not in causes:
+        if isinstance(cause, BaseException) and not any(cause is other for other in causes):
             causes.append(cause)
-            line += [cause.__cause__, *getattr(cause, "exceptions", ())]
-    return tuple(_line(_type(cause), _message(cause)) for cause in causes)
+            line += [cause.__cause__, *_members(cause)]
+    return (*(_line(_type(cause), _message(cause)) for cause in causes), *_signals_of_loaders(error))
+
+
+def _signals_of_loaders(error: BaseException) -> Iterator[str]:
+    """What "DataLoader worker exited unexpectedly" leaves out: the signals that ended the workers.
+
+    Torch names them only where it hears of a worker's end by SIGCHLD. Where its own look comes first, as on a busy
+    machine, they are known from the processes that its frame holds (torch/utils/data/dataloader.py, `_try_get_data`).
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        workers = frame.f_locals.get("failed_workers") if frame.f_code.co_name == "_try_get_data" else None
+        for worker in workers if isinstance(workers, list) else ():
+            code = getattr(worker, "exitcode", None)
+            if isinstance(code, int) and code < 0:
+                name = signal.strsignal(-code) or f"signal {-code}"
+                yield f"RuntimeError: DataLoader worker (pid {worker.pid}) is killed by signal: {name}."
 
 
 def _line(kind: str, message: str) -> str:
@@ -126,10 +174,26 @@ def _type(error: BaseException) -> str:
     return f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
 
 
-def _message(error: BaseException) -> str:
+def _members(error: BaseException) -> Sequence[object]:
+    """The exceptions of a group; of another type, an attribute of the same name may be anything."""
     try:
-        text = str(error)
-    except Exception as broken:  # the user's own __str__ may fail
+        members = getattr(error, "exceptions", ())
+    except Exception:  # a property of the user's own
+        return ()
+    return members[:_CHAIN] if isinstance(members, (list, tuple)) else ()
+
+
+def _message(error: BaseException) -> str:
+    return bounded(_words(error))
+
+
+def _words(error: BaseException) -> str:
+    """The message, however long. One that never ends is ended as the step is, by its timeout."""
+    try:
+        text = str.__str__(str(error))  # not of a subclass, whose own methods could fail later
+    except (Terminated, KeyboardInterrupt):
+        raise
+    except BaseException as broken:  # the user's own __str__ may fail, or leave
         return f"<the message cannot be shown: {type(broken).__name__} in __str__>"
     # "AssertionError" says more than nothing, and "KeyError: 'rate'" more than "'rate'".
     return f"{type(error).__name__}: {text}".rstrip(": ") if not text or isinstance(error, KeyError) else text
@@ -210,9 +274,9 @@ def _signal_behind(code: int | None) -> int | None:
     return number if number in _CRASHES or number in (signal.SIGKILL, signal.SIGTERM) else None
 
 
-def explanation_lines(*, why: str, advice: str, evidence: str, body: str = "") -> str:
+def explanation_lines(*, why: str, advice: str, evidence: str, whole: str = "", body: str = "") -> str:
     """The lines that explain a failure below its traceback, each ended; what the body says already is left out."""
-    rows = (("why", why), ("fix", advice), ("seen", evidence))
+    rows = (("why", why), ("fix", advice), ("seen", evidence), ("whole", whole))
     return "".join(f"  {name}: {text}\n" for name, text in rows if text and text not in body)
 
 

@@ -11,11 +11,11 @@ import socket
 import sys
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final, Mapping, Protocol
+from typing import TYPE_CHECKING, Final, Iterator, Mapping, Protocol
 
 from stoker.core import wire
 from stoker.core.codec import from_json, to_json
-from stoker.core.errors import BackendError
+from stoker.core.errors import BackendError, SettingsError, StokerError
 from stoker.core.plan import LogLine
 from stoker.core.protocol import (
     ServerEnd,
@@ -23,17 +23,22 @@ from stoker.core.protocol import (
     ServerHello,
     ServerNews,
     ServerOrder,
+    StepError,
     StepResult,
     WorkerEvent,
     WorkerJob,
 )
+from stoker.core.status import WORKER_LOST
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
+    from stoker.worker.secrets import Masker
 
 _PIPE_SIZE: Final = 1 << 20
 """Bytes that a pipe for output holds (Linux), so that a step that writes much seldom waits for the driver."""
 _CHUNK: Final = 1 << 20
+_MARK_LINE: Final = 4096
+"""Bytes behind a mark before its line must have ended; the line says nothing more than the mark."""
 
 
 class WorkerOutput:
@@ -47,6 +52,8 @@ class WorkerOutput:
         self.name = name
         self.descriptor = descriptor
         self.owners: deque[str] = deque()
+        self.masker: Masker | None = None
+        """Knows the secrets of the jobs: none of them is cut where a long line is."""
         self._rest = b""
 
     def read(self, lines: dict[str, list[LogLine]], *, all: bool) -> bool:
@@ -75,20 +82,24 @@ class WorkerOutput:
         while wire.MARK in data:
             before, _, after = data.partition(wire.MARK)
             if b"\n" not in after:
-                break
+                if len(after) > _MARK_LINE:
+                    break  # somebody else's bytes that look like a mark
+                self._rest = data
+                return
             self._emit(before, now, lines)
             if self.owners:
                 self.owners.popleft()
             data = after.partition(b"\n")[2]
         whole, newline, self._rest = data.rpartition(b"\n")
-        if wire.MARK in whole + newline:
-            self._rest = data
-            return
         if newline:
             self._emit(whole + newline, now, lines)
-        if len(self._rest) > _CHUNK and wire.MARK[0:1] not in self._rest:
-            self._emit(self._rest, now, lines)
-            self._rest = b""
+        if len(self._rest) > _CHUNK:
+            # A line without an end must not fill the memory; the first bytes of a mark may have come already.
+            end = len(self._rest) - len(wire.MARK)
+            if self.masker is not None:
+                end = self.masker.whole_end_of_bytes(self._rest[:end])
+            self._emit(self._rest[:end], now, lines)
+            self._rest = self._rest[end:]
 
     def _emit(self, data: bytes, now: float, lines: dict[str, list[LogLine]]) -> None:
         if not data or not self.owners:
@@ -118,15 +129,24 @@ class ServerGone(BackendError):
 class WorkerHandle:
     """A worker and its queue of jobs, of which the first runs.
 
-    `lease` holds the devices of its only job, `node` is this worker's number in that job's gang.
+    `lease` holds the devices of its only job, `node` is this worker's number in that job's gang. `contain`: it gets a
+    cgroup of its own, where one can be made.
     """
 
     def __init__(
-        self, number: int, server: ServerHandle, *, once: bool, lease: Lease | None = None, node: int = 0
+        self,
+        number: int,
+        server: ServerHandle,
+        *,
+        once: bool,
+        contain: bool = False,
+        lease: Lease | None = None,
+        node: int = 0,
     ) -> None:
         self.number = number
         self.server = server
         self.once = once
+        self.contain = contain
         self.lease = lease
         self.node = node
         self.jobs: deque[str] = deque()
@@ -141,6 +161,7 @@ class WorkerHandle:
         self.results.setblocking(False)
         outputs = [os.pipe() for _ in range(2)]
         self._there = [write for _, write in outputs]
+        self._secrets: Mapping[str, str] = {}
         self.outputs = (WorkerOutput("stdout", outputs[0][0]), WorkerOutput("stderr", outputs[1][0]))
         for output in self.outputs:
             os.set_blocking(output.descriptor, False)
@@ -159,10 +180,19 @@ class WorkerHandle:
 
     def send(self, job: WorkerJob) -> None:
         """Queue a job; a document that is too big for a message goes through a file."""
+        if job.secrets:
+            self._know_secrets(job.secrets)
         self._sender.send(wire.message(to_json(job), self.server.scratch))
         self.jobs.append(job.job)
         for output in self.outputs:
             output.owners.append(job.job)
+
+    def _know_secrets(self, secrets: Mapping[str, str]) -> None:
+        from stoker.worker.secrets import Masker  # only for jobs that have some
+
+        self._secrets = {**self._secrets, **secrets}
+        for output in self.outputs:
+            output.masker = Masker(self._secrets)
 
     def receive(self) -> tuple[list[StepResult | WorkerEvent], bool]:
         """What the worker reported of its jobs, and whether more may come."""
@@ -176,13 +206,26 @@ class WorkerHandle:
                 return messages, False
             if not data:
                 return messages, False
-            for document in self._frames.feed(data):
-                if "ok" in document:
-                    messages.append(from_json(StepResult, document, strict=False))
-                else:
-                    messages.append(from_json(WorkerEvent, document, strict=False))
+            try:
+                for document in self._frames.feed(data):
+                    kind: type[StepResult | WorkerEvent] = StepResult if "ok" in document else WorkerEvent
+                    messages.append(from_json(kind, document, strict=False))
+            except (BackendError, SettingsError) as error:
+                return [*messages, *self._give_up(error)], False
             if len(data) < _CHUNK:
                 return messages, True
+
+    def _give_up(self, error: StokerError) -> Iterator[StepResult]:
+        """End a worker whose messages cannot be read: a step wrote into the stream of its results."""
+        if self.retired:
+            return  # it was ended before, and has not exited yet
+        self.retired = True
+        self.server.end(self.number, grace=0.0)
+        if self.jobs:
+            words = f"{error.message}; the step may have closed or written to descriptors that are not its own"
+            yield StepResult(
+                job=self.jobs[0], ok=False, cause=WORKER_LOST, retired=True, error=StepError(message=words)
+            )
 
     def take_back(self) -> list[str]:
         """Take back the jobs that the worker has not read yet; returns their names."""
@@ -224,8 +267,8 @@ class ServerProcess(Protocol):
     def stderr_tail(self) -> str:
         """What it wrote to stderr, to find out why it ended."""
 
-    def close(self, patience: float) -> None:
-        """Hang up, and wait until it is gone."""
+    def close(self, patience: float) -> tuple[int, ...]:
+        """Hang up, and wait until it is gone; returns the pids of processes below it that do not end."""
 
 
 class ServerHandle:
@@ -246,10 +289,17 @@ class ServerHandle:
         """Readable when the fork server has sent something, or is gone."""
         return self._control.fileno()
 
-    def fork(self, worker: WorkerHandle, environment: Mapping[str, str]) -> None:
-        """Fork a worker for a handle, and a monitor beside it where it holds devices."""
+    def fork(self, worker: WorkerHandle, environment: Mapping[str, str], preload: tuple[str, ...] = ()) -> None:
+        """Fork a worker for a handle, and a monitor beside it where it holds devices; import `preload` before."""
         watch = None if worker.lease is None else to_json(worker.lease)
-        order = ServerFork(worker=worker.number, once=worker.once, environment=dict(environment), watch=watch)
+        order = ServerFork(
+            worker=worker.number,
+            once=worker.once,
+            contain=worker.contain,
+            environment=dict(environment),
+            watch=watch,
+            preload=preload,
+        )
         data = wire.message(to_json(ServerOrder(fork=order)), self.scratch)
         try:
             socket.send_fds(self._control, [data], worker.worker_descriptors())
@@ -285,6 +335,6 @@ class ServerHandle:
         """What the fork server wrote to stderr, to find out why it ended."""
         return self._process.stderr_tail()
 
-    def close(self, *, patience: float = 10.0) -> None:
-        """Hang up: it ends its workers with all they started, and then itself."""
-        self._process.close(patience)
+    def close(self, *, patience: float = 10.0) -> tuple[int, ...]:
+        """Hang up: it ends its workers with all they started, and then itself; returns pids that do not end."""
+        return self._process.close(patience)

@@ -1,6 +1,7 @@
 """The fork server: a small process that has imported the user's module and forks a worker in a millisecond.
 
-Started by the driver with one end of a socket on a descriptor named in its arguments. It is sent
+Started by the driver with one end of a socket on a descriptor named in its arguments, and modules of Stoker's that the
+workers will need, which it imports while the driver still plans. It is sent
 `core.protocol.ServerOrder`, with the descriptors for jobs, results, stdout and stderr beside "fork", and answers with
 `ServerNews`. With "watch" in "fork" a monitor (`devices.monitor`) is forked beside the worker, and the worker's exit is
 reported when the monitor has written its last sample. When the driver is gone, for whatever reason, every worker is
@@ -9,7 +10,7 @@ ended with all that it started. Imports are the only user code that runs in this
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import gc
 import importlib
 import os
@@ -21,33 +22,33 @@ import time
 import traceback
 from typing import Any, Final, Mapping
 
+import attrs
+
 from stoker.core import wire
 from stoker.core.codec import from_json, to_json
 from stoker.core.protocol import ServerFork, ServerHello, ServerNews, ServerOrder, WorkerExit
-from stoker.worker import modules, serving
+from stoker.worker import modules, prctl, preloading, processes, serving, supervisor, treememory
+from stoker.worker.containment import V1_COUNTER, Containment
+from stoker.worker.kernel import kills_in, text_of
 from stoker.worker.notice import Notice
 
-_PR_SET_PDEATHSIG: Final = 1
-_PR_SET_CHILD_SUBREAPER: Final = 36
 _MONITOR_GRACE: Final = 5.0
 """Seconds that a monitor gets to write its last sample; a driver that hangs would hold it for ever."""
-
-
-def _libc() -> Any:
-    try:
-        return ctypes.CDLL(None, use_errno=True)
-    except OSError:
-        return None
+_KILL_PATIENCE: Final = 10.0
+"""Seconds in which what a worker left must have died of SIGKILL. What has not is reported: the kernel holds it."""
+_READS: Final = 3
+_TURN: Final = 0.005
+"""Seconds between two looks at processes that were killed."""
 
 
 class ForkServer:
-    """The loop and its children."""
+    """The loop and its children; `group` is the cgroup of all of them, if there is one."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, group: Containment | None = None) -> None:
         self._control = control
-        self._libc = _libc()
-        self._blobs = ""
-        self._checkpoints = ""
+        self._group = group
+        self._libc = prctl.libc()
+        self._places = ServerHello(path=(), folder="", blobs="")
         self._pids: dict[int, int] = {}
         self._workers: dict[int, int] = {}
         self._notices: dict[int, Notice] = {}
@@ -55,25 +56,44 @@ class ForkServer:
         self._kills: dict[int, float] = {}
         self._monitors: dict[int, int] = {}
         self._exits: dict[int, tuple[WorkerExit, float]] = {}
+        self._groups: dict[int, Containment] = {}
+        self._ending: dict[int, tuple[WorkerExit, float]] = {}
+        self._given_up: set[int] = set()
+        self._preloaded: set[str] = set()
+        self._orphaned = False
+        self._closing = False
+        self._memory = treememory.Samplers(lambda server: self._leave(server, signal.SIGKILL))
         self._wakeup = wire.Wakeup()
 
     def run(self) -> None:
         """Serve until the driver is gone."""
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(supervisor.ORPHANED, self._on_orphaned)
         signal.set_wakeup_fd(self._wakeup.writer(), warn_on_full_buffer=False)
-        _prctl(self._libc, _PR_SET_CHILD_SUBREAPER, 1)
-        while True:
+        prctl.become_subreaper(self._libc)
+        while not self._orphaned:
             late = [*self._last_calls.values(), *self._kills.values(), *(until for _, until in self._exits.values())]
+            if self._ending:
+                late.append(time.monotonic() + _TURN)
+            if (due := self._memory.due()) is not None:
+                late.append(due)
             pause = max(0.0, min(late) - time.monotonic()) if late else None
             ready, _, _ = select.select([self._control.fileno(), self._wakeup.descriptor], [], [], pause)
             if self._wakeup.descriptor in ready:
                 self._wakeup.clear()
             self._reap()
+            self._end_remains()
             self._last_call()
             self._kill_the_late()
+            self._memory.look(self._workers)
             if self._control.fileno() in ready and not self._receive_order():
                 break
         self._end_all()
+
+    def _on_orphaned(self, number: int, frame: Any) -> None:
+        if not self._pids:
+            os._exit(1)  # it may be importing for long, and has nothing to clean up
+        self._orphaned = True
 
     def _receive_order(self) -> bool:
         try:
@@ -95,45 +115,49 @@ class ForkServer:
         sys.path[:] = hello.path
         os.chdir(hello.folder)
         os.environ.update(hello.environment)
-        self._blobs = hello.blobs
-        self._checkpoints = hello.checkpoints
-        for name in hello.preload:
-            try:
-                importlib.import_module(name)
-            except Exception:  # a package's own code; the step that needs it will meet the same error
-                continue
+        for name in hello.gone:
+            os.environ.pop(name, None)
+        self._places = hello
+        preloading.load(hello.preload)
         for source in hello.sources:
             try:
                 modules.module_of(source)
             except BaseException:  # the user's module is imported
                 # The worker will meet the same error, where it is reported as the step's.
                 continue
-        # Everything alive now is shared with the workers: the collector must not touch, and so copy, its pages.
-        gc.collect()
-        gc.freeze()
+        _freeze()
 
     def _fork(self, order: ServerFork, descriptors: list[int]) -> None:
         worker = order.worker
+        if loaded := preloading.load(order.preload):
+            self._preloaded.update(loaded)
+            _freeze()
         notice = Notice()
+        group = Containment.open(f"worker-{worker}", below=self._group) if order.contain and self._group else None
+        server = os.getpid()
+        self._memory.open(worker)
         pid = os.fork()
         if pid == 0:
-            self._become_worker(order, descriptors, notice)
+            self._become_worker(order, descriptors, notice, server=server, group=group)
         for descriptor in descriptors:
             os.close(descriptor)
         self._pids[pid] = worker
         self._workers[worker] = pid
         self._notices[worker] = notice
+        if group is not None:
+            self._groups[worker] = group
         if order.watch is not None:
             self._watch(order.watch, pid)
         self._send(ServerNews(forked=worker, pid=pid))
 
     def _watch(self, document: Mapping[str, Any], worker: int) -> None:
         """Fork the process that samples a worker's devices; all that it may do to the worker is to signal it."""
+        server = os.getpid()
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                self._leave(signal.SIGTERM)
+                self._leave(server, signal.SIGTERM)
                 from stoker.devices import monitor
 
                 monitor.watch(document, worker)
@@ -144,38 +168,49 @@ class ForkServer:
                 os._exit(code)
         self._monitors[pid] = self._pids[worker]
 
-    def _leave(self, when_orphaned: int) -> None:
+    def _leave(self, server: int, when_orphaned: int) -> None:
         """In a child: drop the server's handlers and sockets, and end when the server does."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(supervisor.ORPHANED, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        _prctl(self._libc, _PR_SET_PDEATHSIG, when_orphaned)
+        prctl.die_with(server, when_orphaned, self._libc)
         os.setsid()
         self._control.close()
         self._wakeup.close()
 
-    def _become_worker(self, order: ServerFork, descriptors: list[int], notice: Notice) -> None:
+    def _become_worker(
+        self,
+        order: ServerFork,
+        descriptors: list[int],
+        notice: Notice,
+        *,
+        server: int,
+        group: Containment | None,
+    ) -> None:
         """In the child: take the descriptors, serve, and exit without the parent's clean-up."""
         code = 1
         try:
-            self._leave(signal.SIGKILL)
-            _prctl(self._libc, _PR_SET_CHILD_SUBREAPER, 1)
+            self._leave(server, signal.SIGKILL)
+            prctl.become_subreaper(self._libc)
+            if group is not None:
+                with contextlib.suppress(OSError):
+                    group.add(0)
             jobs, results, out, err = descriptors
             os.dup2(out, 1)
             os.dup2(err, 2)
             os.close(out)
             os.close(err)
-            sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
-            sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+            processes.reopen_streams()
             os.environ.update(order.environment)
             serving.serve(
                 socket.socket(fileno=jobs),
                 socket.socket(fileno=results),
-                self._blobs,
-                checkpoints=self._checkpoints,
+                self._places,
                 notice=notice,
-                once=order.once,
+                peak=self._memory.page(order.worker),
+                imports=preloading.ImportWatch(self._preloaded) if order.once else None,
                 libc=self._libc,
             )
             code = 0
@@ -184,14 +219,11 @@ class ForkServer:
         except BaseException:  # the top of a process
             traceback.print_exc()
         finally:
-            for stream in (sys.stdout, sys.stderr):
-                try:
-                    stream.flush()
-                except (ValueError, OSError):
-                    continue
-            os._exit(code)
+            processes.leave(code)
 
     def _send(self, news: ServerNews) -> None:
+        if self._closing:
+            return
         try:
             self._control.send(wire.packed(to_json(news)))
         except (BrokenPipeError, ConnectionResetError):
@@ -205,6 +237,7 @@ class ForkServer:
                 return
             if pid == 0:
                 return
+            self._memory.reaped(pid)
             watched = self._monitors.pop(pid, None)
             if watched in self._exits:
                 self._send(ServerNews(exited=self._exits.pop(watched)[0]))
@@ -216,30 +249,62 @@ class ForkServer:
             self._last_calls.pop(worker, None)
             self._notices.pop(worker).close()
             _signal_group(pid, signal.SIGKILL)
-            self._kill_orphans()
+            largest = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
             signalled = os.WIFSIGNALED(status)
             exited = WorkerExit(
                 worker=worker,
                 code=None if signalled else os.waitstatus_to_exitcode(status),
                 signal=os.WTERMSIG(status) if signalled else None,
                 cpu=usage.ru_utime + usage.ru_stime,
-                peak=usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+                peak=self._memory.close(worker, largest),
             )
-            if worker in self._monitors.values():
-                self._exits[worker] = (exited, time.monotonic() + _MONITOR_GRACE)
-            else:
-                self._send(ServerNews(exited=exited))
+            self._ending[worker] = (exited, time.monotonic() + _KILL_PATIENCE)
 
-    def _kill_orphans(self) -> None:
-        """End processes that a dead worker's steps started outside its group; this process is their subreaper."""
-        try:
-            with open(f"/proc/self/task/{os.getpid()}/children") as file:
-                children = [int(child) for child in file.read().split()]
-        except OSError:
+    def _end_remains(self) -> None:
+        """Kill what ended workers left, and report each of these workers when nothing is left of it.
+
+        This process is the subreaper of all, so that what a dead worker's steps started is below it, whatever its
+        session: a child that is neither a worker nor watches one. What forks while it is killed is killed in the next
+        turn.
+        """
+        if not self._ending:
             return
-        for child in children:
-            if child not in self._pids and child not in self._monitors:
-                _signal_group(child, signal.SIGKILL, alone=True)
+        remaining = self._kill_orphans()
+        now = time.monotonic()
+        for worker, (exited, late) in list(self._ending.items()):
+            group = self._groups.get(worker)
+            contained = () if group is None else group.processes()
+            if group is not None and contained:
+                group.kill()
+            survivors = tuple(sorted({*remaining, *contained}))
+            if survivors and now < late:
+                continue
+            self._given_up.update(survivors)
+            del self._ending[worker]
+            if group is not None:
+                del self._groups[worker]
+                # The driver has not asked yet what the kernel killed; the supervisor removes what is left.
+                killed = kills_in(text_of(os.path.join(group.memory, V1_COUNTER)))
+                group.close(with_memory=not killed)
+            report = attrs.evolve(exited, survivors=survivors)
+            if worker in self._monitors.values():
+                self._exits[worker] = (report, now + _MONITOR_GRACE)
+            else:
+                self._send(ServerNews(exited=report))
+
+    def _kill_orphans(self) -> list[int]:
+        """Kill the children that are neither workers nor watch one, with all below them; returns their pids."""
+        others = {*self._pids, *self._monitors, *self._memory.pids()}
+        # The list may miss a child where another one ends meanwhile: it is read more than once.
+        orphans = [
+            child
+            for child in {child for _ in range(_READS) for child in processes.children(os.getpid())}
+            if child not in others and processes.runs(child)
+        ]
+        remaining = {pid for orphan in orphans for pid in (orphan, *processes.descendants(orphan))}
+        for pid in remaining:
+            _signal_group(pid, signal.SIGKILL, alone=True)
+        return sorted(remaining - self._given_up)
 
     def _end(self, worker: int, grace: float) -> None:
         pid = self._workers.get(worker)
@@ -253,7 +318,13 @@ class ForkServer:
             _signal_group(pid, signal.SIGTERM, alone=left_alone)
             self._kills[worker] = min(self._kills.get(worker, float("inf")), time.monotonic() + grace)
         else:
-            _signal_group(pid, signal.SIGKILL)
+            self._kill(worker)
+
+    def _kill(self, worker: int) -> None:
+        """Send SIGKILL to a worker and its group; what escaped is ended when the worker has."""
+        if worker in self._groups:
+            self._groups[worker].kill()
+        _signal_group(self._workers[worker], signal.SIGKILL)
 
     def _last_call(self) -> None:
         """Interrupt steps that may end by themselves and have hardly any time left."""
@@ -270,7 +341,7 @@ class ForkServer:
             if late <= now:
                 del self._kills[worker]
                 if worker in self._workers:
-                    _signal_group(self._workers[worker], signal.SIGKILL)
+                    self._kill(worker)
         for pid, worker in list(self._monitors.items()):
             if worker in self._exits and self._exits[worker][1] <= now:
                 # One that hangs in the driver may not even die of this: it is not waited for.
@@ -278,13 +349,23 @@ class ForkServer:
                 self._send(ServerNews(exited=self._exits.pop(worker)[0]))
 
     def _end_all(self) -> None:
-        for pid in self._pids:
-            _signal_group(pid, signal.SIGKILL)
+        """End everything without a report: a driver that lives sees that this process went away."""
+        self._closing = True
+        for worker in self._workers:
+            self._kill(worker)
         deadline = time.monotonic() + 5.0
-        while self._pids and time.monotonic() < deadline:
+        while (self._pids or self._ending) and time.monotonic() < deadline:
             self._reap()
-            time.sleep(0.005)
-        self._kill_orphans()
+            self._end_remains()
+            if self._pids or self._ending:
+                select.select([self._wakeup.descriptor], [], [], _TURN)
+                self._wakeup.clear()
+
+
+def _freeze() -> None:
+    """Everything alive now is shared with the workers: the collector must not touch, and so copy, its pages."""
+    gc.collect()
+    gc.freeze()
 
 
 def _signal_group(pid: int, number: int, *, alone: bool = False) -> None:
@@ -303,16 +384,19 @@ def _signal_group(pid: int, number: int, *, alone: bool = False) -> None:
                 return
 
 
-def _prctl(libc: Any, option: int, value: int) -> None:
-    if sys.platform == "linux" and libc is not None:
-        libc.prctl(option, value, 0, 0, 0)
-
-
 def main() -> None:
-    """`python -m stoker.worker.forkserver DESCRIPTOR`."""
+    """`python -m stoker.worker.forkserver DESCRIPTOR [MODULE …]`."""
     control = socket.socket(fileno=int(sys.argv[1]))
     control.setblocking(True)
-    ForkServer(control).run()
+
+    def serve(group: Containment | None) -> None:
+        for module in sys.argv[2:]:
+            importlib.import_module(module)
+        gc.freeze()
+        gc.enable()
+        ForkServer(control, group).run()
+
+    supervisor.supervise(control, serve)
 
 
 if __name__ == "__main__":

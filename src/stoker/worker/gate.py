@@ -14,17 +14,12 @@ Simulated devices have no driver to ask, and a CPU build is only a fact: they ar
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import os
 import platform
 import sys
-import threading
 import warnings
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Callable, Final, Iterable, Sequence
+from typing import Any, Callable, Final, Sequence
 
 import attrs
 
@@ -35,6 +30,7 @@ from stoker.devices import builds
 from stoker.vendors.base import PATIENCE, FrameworkCheck, GateRequest, GateResult, Vendor
 from stoker.vendors.builds import Build, Hardware, Problem, dotted, hardware_of
 from stoker.vendors.registry import by_vendor, notes, unfit
+from stoker.worker.imports import call_on_import
 
 
 class GateError(StokerError):
@@ -49,7 +45,7 @@ class GateError(StokerError):
 
 
 @attrs.define(kw_only=True)
-class Proof:
+class GateProof:
     """What the gate proved; not frozen, because imports add to it while the step runs."""
 
     facts: dict[str, str] = attrs.field(factory=dict)
@@ -66,14 +62,15 @@ _IMPORTED: Final = tuple(name for name in builds.FRAMEWORKS if name != "cupy")
 """Frameworks that are looked at again when they are imported."""
 
 
-def prove(lease: Lease, *, root: Path = Path("/"), patience: float = PATIENCE) -> Proof:
+def prove(lease: Lease, *, run: str = "", root: Path = Path("/"), patience: float = PATIENCE) -> GateProof:
     """Prove that a step's devices can be used, or raise a `GateError`; under "prefer", the proof has a fallback.
 
-    `root` is where /dev and /proc are; `patience` the seconds in which memory may still become free.
+    `run`: a health check counts for its other steps, too. `root` is where /dev and /proc are; `patience` the seconds in
+    which memory may still become free.
     """
     if lease.fallback or not lease.held:
-        return Proof(fallback=lease.fallback)
-    proof = Proof()
+        return GateProof(fallback=lease.fallback)
+    proof = GateProof()
     vendors = by_vendor(lease.held)
     for vendor, devices in vendors.items():
         gate_result = _simulated_result if lease.simulated else _ask_vendor
@@ -86,10 +83,14 @@ def prove(lease: Lease, *, root: Path = Path("/"), patience: float = PATIENCE) -
         side = hardware_of(devices, driver=result.driver, cuda=result.cuda, machine=platform.machine())
         proof.hardware = (*proof.hardware, side)
     problem = _frameworks(builds.builds(), simulated=lease.simulated, proof=proof)
+    if problem is None and lease.health_check != "off":
+        from stoker.worker import health  # only for steps that ask for it
+
+        proof.facts["health"], problem = health.check(lease, run)
     return proof if problem is None else _refuse(problem, lease, proof)
 
 
-def watch_imports(lease: Lease, proof: Proof) -> Callable[[], None]:
+def watch_imports(lease: Lease, proof: GateProof) -> Callable[[], None]:
     """Check each framework when user code imports it, or now if it is imported already; returns what ends the watch.
 
     Real devices only. What does not hold raises a `GateError` out of the import, or becomes the proof's fallback.
@@ -104,7 +105,7 @@ def watch_imports(lease: Lease, proof: Proof) -> Callable[[], None]:
     for name in names:
         if sys.modules.get(name) is not None:
             check(name)
-    return _call_on_import(names, check)
+    return call_on_import(names, check)
 
 
 def _ask_vendor(vendor: Vendor, devices: Sequence[Device], lease: Lease, root: Path, patience: float) -> GateResult:
@@ -123,6 +124,11 @@ def _ask_vendor(vendor: Vendor, devices: Sequence[Device], lease: Lease, root: P
 def _simulated_result(
     vendor: Vendor, devices: Sequence[Device], lease: Lease, root: Path, patience: float
 ) -> GateResult:
+    broken = [device for device in devices if device.fault]
+    if broken:
+        sentence = "; ".join(f"{device.model} {device.index} ({device.uuid}): {device.fault}" for device in broken)
+        fix = "the device is pretended: remove bad=… from the simulation, or run where it is not"
+        return GateResult(facts={}, problem=Problem(cause=status.GPU_HARDWARE, sentence=sentence, fix=fix))
     models = ", ".join(sorted({device.model for device in devices}))
     facts = {"devices": f"{len(devices)} simulated ({models})"}
     driver, cuda = (lease.driver, lease.cuda) if vendor.simulation and vendor.simulation.facts else ("", None)
@@ -132,7 +138,7 @@ def _simulated_result(
     return GateResult(facts=facts, driver=driver, cuda=cuda)
 
 
-def _frameworks(installed: Sequence[Build], *, simulated: bool, proof: Proof) -> Problem | None:
+def _frameworks(installed: Sequence[Build], *, simulated: bool, proof: GateProof) -> Problem | None:
     """Note the installed builds in the proof; returns the problem if none that counts is fit."""
     problems: dict[str, Problem | None] = {}
     for build in installed:
@@ -160,7 +166,7 @@ def _unfit(build: Build, sides: Sequence[Hardware]) -> Problem | None:
     return problems[0] if all(problems) else None
 
 
-def _check_import(name: str, lease: Lease, proof: Proof) -> None:
+def _check_import(name: str, lease: Lease, proof: GateProof) -> None:
     """Check a framework that has just been imported."""
     problem = _wrong_build(name, proof)
     if problem is None:
@@ -176,7 +182,7 @@ def _check_import(name: str, lease: Lease, proof: Proof) -> None:
     raise proof.refused
 
 
-def _wrong_build(name: str, proof: Proof) -> Problem | None:
+def _wrong_build(name: str, proof: GateProof) -> Problem | None:
     """Why an imported framework is unfit by its build; none while another that is imported is fit."""
     problems = {
         build.framework: _unfit(build, proof.hardware)
@@ -186,7 +192,7 @@ def _wrong_build(name: str, proof: Proof) -> Problem | None:
     return problems.get(name) if all(problems.values()) else None
 
 
-def _refuse(problem: Problem, lease: Lease, proof: Proof) -> Proof:
+def _refuse(problem: Problem, lease: Lease, proof: GateProof) -> GateProof:
     if lease.policy != "prefer":
         raise _error(problem, lease)
     proof.fallback = problem.sentence
@@ -200,76 +206,6 @@ def _error(problem: Problem, lease: Lease) -> GateError:
 
 def _nothing() -> None:
     """Ends a watch that never began."""
-
-
-# Imports that are watched
-
-
-def _call_on_import(names: Iterable[str], check: Callable[[str], None]) -> Callable[[], None]:
-    """Call `check` once for each of these packages, right after it is executed; returns what ends the watch.
-
-    What `check` raises comes out of the import.
-    """
-    finder = _WatchingFinder(set(names) - sys.modules.keys(), check)
-    sys.meta_path.insert(0, finder)
-
-    def end() -> None:
-        with contextlib.suppress(ValueError):  # the list was replaced, or the watch ended already
-            sys.meta_path.remove(finder)
-
-    return end
-
-
-class _WatchingFinder:
-    """Finds a watched package where Python finds it, with a loader around its own that calls back."""
-
-    def __init__(self, names: set[str], check: Callable[[str], None]) -> None:
-        self._names = names
-        self._check = check
-        self._looking = threading.local()
-
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
-        """A watched package's spec with a reporting loader; None for every other one."""
-        if name not in self._names or getattr(self._looking, "now", False):
-            return None
-        self._looking.now = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._looking.now = False
-        if spec is None or spec.loader is None:
-            return None
-        spec.loader = _ReportingLoader(spec.loader, self._on_executed)  # type: ignore[assignment]
-        return spec
-
-    def _on_executed(self, name: str) -> None:
-        if name in self._names:
-            self._names.discard(name)
-            self._check(name)
-
-
-class _ReportingLoader:
-    """Executes a package by its own loader, which the package gets back first, and then calls back."""
-
-    def __init__(self, loader: Any, on_executed: Callable[[str], None]) -> None:
-        self._loader = loader
-        self._on_executed = on_executed
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """The module that its own loader creates."""
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Execute the package, and report it."""
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        self._on_executed(module.__name__)
 
 
 def _ask_framework(name: str, devices: Sequence[Device]) -> tuple[str, Problem | None]:

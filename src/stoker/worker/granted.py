@@ -15,6 +15,7 @@ import attrs
 
 from stoker.core.devices import Inventory, Lease
 from stoker.core.findings import errors
+from stoker.core.protocol import NODE_ID
 from stoker.core.status import NO_GPU
 from stoker.devices.probe import probe, visible
 from stoker.devices.simulate import parse_simulation
@@ -45,15 +46,26 @@ def fill_lease(lease: Lease, simulate: str) -> Lease:
         driver=inventory.driver,
         cuda=inventory.cuda,
         simulated=inventory.simulated,
-        host=socket.gethostname(),
+        host=_host(),
+        node=os.environ.get(NODE_ID, ""),
         started=time.time(),
     )
+
+
+def machine() -> str:
+    """What the platform calls this machine."""
+    return os.environ.get(NODE_ID) or _host()
+
+
+def _host() -> str:
+    """Slurm's name for this node (https://slurm.schedmd.com/sbatch.html#OPT_SLURMD_NODENAME), else its host name."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def _inventory(simulate: str) -> Inventory:
     if not simulate.strip():
         return probe()
-    whole = parse_simulation(simulate)
+    whole = parse_simulation(simulate, node=machine())
     devices, _ = visible(whole.devices, os.environ)
     return Inventory(devices=devices, driver=whole.driver, cuda=whole.cuda, simulated=True)
 

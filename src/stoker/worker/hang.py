@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import os
 import re
 import shutil
@@ -17,6 +16,8 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any, Final, Mapping
 
+from stoker.core.codec import parse_object
+from stoker.core.errors import SettingsError
 from stoker.devices.idleness import has_worked
 from stoker.worker import processes
 from stoker.worker.rankstate import STACKS, stacks_file
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 STILL: Final = 0.01
 """Seconds of CPU in a second below which a process does nothing: keep-alives of threads cost less."""
+ROUNDING: Final = 2 / os.sysconf("SC_CLK_TCK")
+"""Seconds by which the difference between two readings of a rank's CPU may be wrong: the kernel counts whole ticks of
+each process (proc(5)). A rank that waits in gloo uses about one tick in three seconds, which is no work."""
 LOOKS: Final = 12
 """Checks within the time after which a rank counts as hanging."""
 PATIENCE: Final = 3.0
@@ -74,7 +78,7 @@ class HangDetector:
             last_pid, before = self._used.get(rank, (0, 0.0))
             used = processes.cpu_seconds(pid)
             self._used[rank] = (pid, used)
-            if last_pid != pid or used - before > STILL * passed:
+            if last_pid != pid or used - before > STILL * passed + ROUNDING:
                 self._still_since[rank] = now
         still = [rank for rank in ranks if now - self._still_since.get(rank, now) >= self._after]
         if not still or now < (self._busy_until if len(still) == len(ranks) else self._ask_again):
@@ -109,8 +113,8 @@ class HangDetector:
         except OSError:
             return False
         for line in reversed(lines):
-            with contextlib.suppress(ValueError):
-                rows = (json.loads(line) if line else {}).get("devices")
+            with contextlib.suppress(SettingsError):
+                rows = (parse_object(line) if line else {}).get("devices")
                 if isinstance(rows, dict) and rows:
                     return any(has_worked(row, self._lease.idle_below) for row in rows.values())
         return False

@@ -13,6 +13,8 @@ import os
 import time
 from typing import Final, Iterable, Iterator
 
+from stoker.worker.containment import V1_COUNTER, groups_in
+
 FRESH: Final = 1.0
 """Seconds for which a reading stands for "now". A counter costs 0.05 ms and a full log 30 ms to read, and thousands of
 steps may start, or fail together, in a second."""
@@ -47,7 +49,7 @@ def candidates(membership: str, mounts: str) -> Iterator[str]:
         if not mark or len(parts) < 5 or len(types) < 3:
             continue
         if types[0] == "cgroup" and "memory" in types[2].split(",") and "v1" in of:
-            yield from _below(parts[4], parts[3], of["v1"], "memory.oom_control")
+            yield from _below(parts[4], parts[3], of["v1"], V1_COUNTER)
         elif types[0] == "cgroup2" and "v2" in of:
             yield from _below(parts[4], parts[3], of["v2"], "memory.events")
 
@@ -62,7 +64,7 @@ def kills_in(text: str) -> int | None:
     """The number of kills in a counter's file; None if it has none."""
     for line in text.splitlines():
         name, _, value = line.partition(" ")
-        if name == "oom_kill" and value.strip().isdigit():
+        if name == "oom_kill" and value.strip().isdecimal():
             return int(value)
     return None
 
@@ -82,6 +84,8 @@ class OomKills:
         self._path = path
         self._read_at = float("-inf")
         self._last: int | None = None
+        self._below: dict[str, int] = {}
+        """The counters of groups below that Stoker made, by file; those of groups that were removed stay."""
         self._explained = 0
         """The count up to which kills have explained an end: one kill must not explain two."""
 
@@ -106,8 +110,18 @@ class OomKills:
         self._read_at = time.monotonic()
         if self._path is None:
             self._path = next((path for path in _paths() if kills_in(text_of(path)) is not None), "")
-        self._last = kills_in(text_of(self._path)) if self._path else None
+        self._last = self._count(self._path) if self._path else None
         return self._last
+
+    def _count(self, path: str) -> int | None:
+        count = kills_in(text_of(path))
+        if count is None or os.path.basename(path) != V1_COUNTER:
+            return count
+        # cgroup v1 counts a kill in the group of the process that was killed, and in none above it.
+        for folder in groups_in(os.path.dirname(path)):
+            counter = os.path.join(folder, V1_COUNTER)
+            self._below[counter] = max(self._below.get(counter, 0), kills_in(text_of(counter)) or 0)
+        return count + sum(self._below.values())
 
 
 def _paths() -> Iterator[str]:
@@ -135,7 +149,7 @@ def telling(records: Iterable[str], since: float) -> list[str]:
         fields = head.split(",")
         line = text.partition("\n")[0]
         # "priority,number,microseconds,flags;text", see the kernel's Documentation/ABI/testing/dev-kmsg.
-        late = len(fields) >= 3 and fields[2].isdigit() and int(fields[2]) / 1e6 >= since
+        late = len(fields) >= 3 and fields[2].isdecimal() and int(fields[2]) / 1e6 >= since
         if late and any(words in line for words in _TELLING):
             lines.append(line)
     return lines

@@ -69,7 +69,11 @@ class _UncachedLoader(SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
-        code: CodeType = self.source_to_code(self.get_data(path), path)
+        try:
+            data = self.get_data(path)
+        except OSError as error:
+            raise SourceError(f"the user's code cannot be read: {error}", where=path) from None
+        code: CodeType = self.source_to_code(data, path)
         return code
 
 

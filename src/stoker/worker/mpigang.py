@@ -33,11 +33,13 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 import attrs
 
 from stoker.core import wire
+from stoker.core.printable import printable
 from stoker.core.protocol import GangTask
 from stoker.launchers.base import LOOPBACK, Argv, Launcher, Node, NodeCommand, bracket_address
 from stoker.launchers.mpi import OPEN_MPI
 from stoker.worker.cluster import free_port
 from stoker.worker.rankstate import AGENT
+from stoker.worker.reach import family_of
 
 _MODULE: Final = "stoker.worker.mpigang"
 MEET: Final = "STOKER_MPI_MEET"
@@ -79,7 +81,7 @@ def main(words: Sequence[str]) -> int:
     try:
         return _lead(words[1:]) if words[0] == "lead" else _follow()
     except MpiGangFailed as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(printable(f"error: {error}\n"))
         return 1
 
 
@@ -124,7 +126,7 @@ def _lead(command: Sequence[str]) -> int:
     host, port = _meeting()
     connections: dict[int, socket.socket] = {}
     # Closed when mpirun starts: the ranks may meet at the same port.
-    with socket.create_server((host, port), family=_family(host), backlog=nodes) as listener:
+    with socket.create_server((host, port), family=family_of(host), backlog=nodes) as listener:
         until = time.monotonic() + patience
         while len(connections) < nodes - 1:
             listener.settimeout(max(0.01, until - time.monotonic()))
@@ -201,7 +203,7 @@ class _Lead:
         connection, _ = listener.accept()
         message = _message(connection, None)
         name = "" if message is None else str(message["host"]).removeprefix(HOST)
-        node = int(name) if name.isdigit() else 0
+        node = int(name) if name.isdecimal() else 0
         if message is None or node not in self._connections:
             connection.close()
             return
@@ -356,10 +358,6 @@ def _proof(who: str, nonce: str) -> str:
 def _meeting() -> tuple[str, int]:
     host, _, port = os.environ[MEET].rpartition(":")
     return host.strip("[]"), int(port)
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _message(connection: socket.socket, patience: float | None) -> dict[str, Any] | None:

@@ -5,9 +5,28 @@ From /proc on Linux; elsewhere psutil tells.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-from typing import Any
+import sys
+from typing import Any, Final, NoReturn
+
+MARK: Final = "STOKER_FORK_SERVER"
+"""The variable in the environment of a fork server and of all below it: the driver's `mark_of`, and a number."""
+
+
+def reopen_streams() -> None:
+    """In a fork whose descriptors 1 and 2 were replaced: let what Python prints go there, line by line."""
+    sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+
+
+def leave(code: int) -> NoReturn:
+    """In a fork: write what was printed, and exit without the clean-up of the process that it was forked from."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(ValueError, OSError):  # closed, or nobody reads it
+            stream.flush()
+    os._exit(code)
 
 
 def this_process() -> dict[str, Any]:
@@ -18,6 +37,12 @@ def this_process() -> dict[str, Any]:
 def process_of(pid: int) -> dict[str, Any]:
     """A living process of this machine, as `this_process` describes this one."""
     return {"host": socket.gethostname(), "pid": pid, "started": _start_time(pid)}
+
+
+def mark_of(pid: int) -> str:
+    """A process's pid and its start in clock ticks after the boot: no other process of this boot has the same."""
+    fields = _stat(pid)
+    return f"{pid}-{fields[19] if len(fields) > 19 else 0}"  # proc(5): field 22 of stat, of which two are cut off
 
 
 def children(pid: int) -> list[int]:
@@ -42,7 +67,7 @@ def descendants(pid: int) -> list[int]:
     while queue:
         below = children(queue.pop(0))
         queue += below
-        pids += [child for child in below if _runs(child)]
+        pids += [child for child in below if runs(child)]
     return pids
 
 
@@ -71,9 +96,17 @@ def _start_time(pid: int) -> float:
         return float(psutil.Process(pid).create_time())
 
 
-def _runs(pid: int) -> bool:
+def runs(pid: int) -> bool:
+    """Whether a process has not ended; one that waits to be reaped has, unless threads of it are still there."""
     fields = _stat(pid)
-    return bool(fields) and fields[0] not in ("Z", "X")
+    if not fields or fields[0] == "X":
+        return False
+    if fields[0] != "Z":
+        return True
+    try:
+        return len(os.listdir(f"/proc/{pid}/task")) > 1
+    except OSError:
+        return False
 
 
 def _stat(pid: int) -> list[str]:

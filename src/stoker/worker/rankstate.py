@@ -12,6 +12,7 @@ from typing import IO, Final
 import attrs
 
 from stoker.core.protocol import StepResult
+from stoker.worker.secrets import Masker
 
 Line = tuple[float, str, "int | None", str]
 """Time, stream, rank (None: the launcher), text."""
@@ -33,6 +34,8 @@ class RankState:
     """One rank: its process, its result, and how it ended."""
 
     rank: int
+    watcher: int
+    """The pid of its watcher."""
     child: int
     """The pid of the rank itself, below its watcher."""
     restarts: int = 0
@@ -53,10 +56,13 @@ class RankState:
 class RankOutput:
     """One output stream of one rank or launcher, split into lines. `source` is registered with a selector."""
 
-    def __init__(self, name: str, rank: int | None, source: socket.socket | IO[bytes]) -> None:
+    def __init__(
+        self, name: str, rank: int | None, source: socket.socket | IO[bytes], masker: Masker | None = None
+    ) -> None:
         self.name = name
         self.rank = rank
         self.source = source
+        self._masker = masker
         self._rest = b""
 
     def read(self, size: int) -> bytes | None:
@@ -74,7 +80,8 @@ class RankOutput:
         """The lines that these bytes complete."""
         whole, newline, self._rest = (self._rest + data).rpartition(b"\n")
         if len(self._rest) > _LONGEST:
-            whole, newline, self._rest = whole + newline + self._rest, b"\n", b""
+            end = len(self._rest) if self._masker is None else self._masker.whole_end_of_bytes(self._rest)
+            whole, newline, self._rest = whole + newline + self._rest[:end], b"\n", self._rest[end:]
         return self._lines(whole) if newline else []
 
     def end(self) -> list[Line]:

@@ -7,7 +7,6 @@ and it ends processes that the step left behind.
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import socket
 import sys
@@ -18,14 +17,18 @@ import attrs
 
 from stoker.core import wire
 from stoker.core.codec import from_json, to_json
-from stoker.core.protocol import StepResult, StepTask, WorkerEvent, WorkerJob
+from stoker.core.protocol import ServerHello, StepResult, StepTask, WorkerEvent, WorkerJob
 from stoker.store.blobs import Blobs
 from stoker.worker.notice import Notice
+from stoker.worker.preloading import ImportWatch
 from stoker.worker.processes import children
+from stoker.worker.treememory import AttemptMemory, SharedPeak
 from stoker.worker.worker import Worker, prepare
 
 _LEFTOVER_GRACE: Final = 2.0
 """Seconds that processes left behind by a step get between SIGTERM and SIGKILL."""
+_KILL_PATIENCE: Final = 10.0
+"""Seconds in which they must have died of SIGKILL. What has not is left to the fork server."""
 
 
 def distribute(
@@ -40,20 +43,33 @@ def distribute(
 def serve(
     jobs: socket.socket,
     results: socket.socket,
-    blobs_uri: str,
+    places: ServerHello,
     *,
-    checkpoints: str,
     notice: Notice,
-    once: bool,
+    peak: SharedPeak,
+    imports: ImportWatch | None,
     libc: Any,
 ) -> None:
-    """Run jobs until there are none; `libc` flushes C's own buffers so that a step's output stays with the step."""
+    """Run jobs until there are none; `libc` flushes C's own buffers so that a step's output stays with the step.
+
+    `places` says where artifacts, checkpoints and what steps log of themselves are. `peak` is the page that this
+    process shares with the sampler of its memory. With `imports`, the process ends after its first job, whose result
+    says what it imported.
+    """
     notice.listen()
     prepare()
-    worker = Worker(Blobs(blobs_uri), checkpoints=checkpoints, notice=notice, distribute=distribute)
+    worker = Worker(
+        Blobs(places.blobs),
+        checkpoints=places.checkpoints,
+        metrics=places.metrics,
+        notice=notice,
+        distribute=distribute,
+    )
     worker.emit = lambda event: results.sendall(wire.framed(to_json(event)))
+    memory = AttemptMemory(peak)
     steps: dict[int, StepTask] = {}
-    home, environment, own_pid = os.getcwd(), dict(os.environ), os.getpid()
+    # As bytes, which are compared in a quarter of the time that texts take: this is done after every step.
+    home, environment, own_pid = os.getcwd(), dict(os.environb), os.getpid()
     while True:
         notice.idle = True
         data = b"" if notice.stop_requested else jobs.recv(2 * wire.DATAGRAM_LIMIT)
@@ -64,28 +80,28 @@ def serve(
         steps.update({int(number): step for number, step in job.steps.items()})
         step = steps[job.step]
         os.environ.update(step.environment)
-        alone = not job.mark
-        if alone:
-            _reset_peak()
+        memory.begin()
         if job.timed:
             worker.emit(WorkerEvent(kind="began", job=job.job, time=time.time()))
         result = worker.run(job, step)
         if os.getpid() != own_pid:
             os._exit(0 if result.ok else 1)  # a process that the step forked returned here: it is no worker
-        peak = _peak() if alone else 0
+        bytes_held = memory.peak()
+        if imports is not None and result.ok:
+            result = attrs.evolve(result, imports=imports.seen())
         _flush(libc)
         leftovers = _end_leftovers()
-        if dict(os.environ) != environment:
-            os.environ.clear()
-            os.environ.update(environment)
+        if dict(os.environb) != environment:
+            os.environb.clear()
+            os.environb.update(environment)
         if job.mark:
             line = wire.MARK + job.job.encode() + b"\n"
             _write(1, line)
             _write(2, line)
         notice.listen()
         # A process that was asked to end will be killed: nothing else may begin here.
-        retired = once or bool(leftovers) or notice.stop_requested or not _is_back_in(home)
-        result = attrs.evolve(result, peak=peak, left=leftovers, retired=retired)
+        retired = imports is not None or bool(leftovers) or notice.stop_requested or not _is_back_in(home)
+        result = attrs.evolve(result, peak=max(result.peak, bytes_held), left=result.left + leftovers, retired=retired)
         results.sendall(wire.framed(to_json(result)))
         if retired:
             _flush(libc)
@@ -100,26 +116,6 @@ def _flush(libc: Any) -> None:
             continue  # the step closed it
     if libc is not None:
         libc.fflush(None)
-
-
-def _reset_peak() -> None:
-    """Reset this process's peak of memory in the kernel, so that the next reading is the next step's own.
-
-    Linux: 5 in clear_refs resets the high-water mark that getrusage reports (proc(5)); 10 microseconds.
-    """
-    try:
-        descriptor = os.open("/proc/self/clear_refs", os.O_WRONLY)
-    except OSError:
-        return
-    try:
-        os.write(descriptor, b"5")
-    finally:
-        os.close(descriptor)
-
-
-def _peak() -> int:
-    """The peak of this process's memory in bytes since the last reset (outside Linux: since its start)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _write(descriptor: int, data: bytes) -> None:
@@ -146,7 +142,10 @@ def _end_leftovers() -> int:
     deadline = time.monotonic() + _LEFTOVER_GRACE
     number = signal.SIGTERM
     while _children_remain():
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline + _KILL_PATIENCE:
+            break
+        if now > deadline:
             number = signal.SIGKILL
         for child in children(os.getpid()):
             if child not in signalled or number == signal.SIGKILL:

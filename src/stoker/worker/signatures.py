@@ -81,6 +81,15 @@ HARDWARE: Final = (
         ),
         printed=True,
     ),
+    Signature(
+        name="neuron-hardware",
+        cause=status.GPU_HARDWARE,
+        why="the Neuron device met an error of its hardware",
+        advice=_OTHER_GPU,
+        # https://awsdocs-neuron.readthedocs-hosted.com/en/latest/neuron-runtime/api/nrt_status.html
+        pattern=r"NRT_EXEC_HW_ERR_[A-Z_]+|NRT_HW_ERROR|NRT_EXEC_UNIT_UNRECOVERABLE",
+        printed=True,
+    ),
 )
 
 GPU_MEMORY: Final = (
@@ -157,6 +166,16 @@ GPU_MEMORY: Final = (
         ),
         pattern=r"Out of memory allocating [\d,]+ bytes \(allocated so far: [\d,]+ bytes",
     ),
+    Signature(
+        name="neuron-oom",
+        cause=status.GPU_OOM,
+        why="the Neuron device had less memory left than the step asked for",
+        advice=(
+            "use a smaller batch, or shard the model over more cores (each has its part of the chip's memory); ask for "
+            "more chips (resources.accelerators)"
+        ),
+        pattern=r"NRT_RESOURCE\b|nrt_tensor_allocate status=4\b",
+    ),
 )
 
 DRIVER: Final = (
@@ -230,6 +249,16 @@ DRIVER: Final = (
             r"No CUDA GPUs are available|no CUDA-capable device is detected|invalid device ordinal"
             r"|No HIP GPUs are available"
         ),
+    ),
+    Signature(
+        name="neuron-busy",
+        cause=status.GPU_BUSY,
+        why="another process holds the NeuronCores that the step reached for",
+        advice=(
+            "start one process for each core (NEURON_RT_NUM_CORES=1 in each, or a launcher), and end what else uses "
+            "the devices (`neuron-ls` shows it)"
+        ),
+        pattern=r"Logical Neuron Core\(s\) not available|NRT_LOAD_NOT_ENOUGH_NC",
     ),
     Signature(
         name="gpu-busy",
@@ -610,6 +639,10 @@ GENERAL: Final[Mapping[str, tuple[str, str]]] = {
         "an input of the step could not be loaded",
         "the environment that reads a value must have the packages of the one that wrote it",
     ),
+    status.DAMAGED_INPUT: (
+        "the bytes of an input are lost or damaged in the artifact store",
+        "`stoker resume RUN` computes it again; `stoker store check` finds what else is damaged",
+    ),
     status.HOST_OOM: (
         "the kernel ended the step's process by SIGKILL, because memory was used up",
         MORE_MEMORY,
@@ -620,6 +653,17 @@ GENERAL: Final[Mapping[str, tuple[str, str]]] = {
             "look in the stacks for the rank that took another way: a condition on its rank around a collective "
             "operation, or data that ends earlier than others'; a step that is meant to pause sets hang_after"
         ),
+    ),
+    status.NOT_STARTED: (
+        "the launcher waited for something before it had started all ranks",
+        (
+            "look into what it wrote: `stoker logs RUN STEP --rank launcher`; mostly it waits for an address or a port "
+            "that another program has; start_timeout allows a slow start more time"
+        ),
+    ),
+    status.WRONG_WORLD: (
+        "a framework in a rank did not find the other ranks, so that each of them does the work of all",
+        "let the launcher's framework set up the ranks; where they are meant to be apart, say one_world=False",
     ),
     status.GANG_INCOMPLETE: (
         "not all nodes of the step came up in time",
@@ -635,6 +679,10 @@ GENERAL: Final[Mapping[str, tuple[str, str]]] = {
     status.WORKER_LOST: (
         "the process that held the workers went away",
         "try again; if it recurs, look for what ends it",
+    ),
+    status.SETUP_FAILED: (
+        "a line that prepares the step's place failed, so that the step never began",
+        "call the line in a shell on such a node, and mend it: modules, setup, conda or venv",
     ),
     status.REFUSED: ("the backend would not take the step", ""),
 }

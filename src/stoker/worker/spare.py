@@ -7,38 +7,60 @@ light, so that the server can be started first.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import select
 import socket
 import subprocess
 import sys
-import tempfile
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final, Sequence
 
 from stoker.core import wire
+from stoker.core.errors import BackendError
+from stoker.worker.processes import MARK, mark_of
 
 if TYPE_CHECKING:
     from stoker.core.packages import Interpreter
 
+_KILL_PATIENCE: Final = 5.0
+"""Seconds in which what a fork server left must have died of SIGKILL."""
 _ROOT: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_CODE: Final = f"import sys; sys.path.insert(0, {_ROOT!r}); from stoker.worker.forkserver import main; main()"
+_CODE: Final = (
+    "import gc, sys; gc.disable(); "  # until the server has imported what is ours: that stays
+    f"sys.path.insert(0, {_ROOT!r}); from stoker.worker.forkserver import main; main()"
+)
 
 
 class SpawnedServer:
-    """A fork server's process and our end of its socket; `interpreter` is given where it is another Python."""
+    """A fork server, by the process of its supervisor, and our end of its socket.
 
-    def __init__(self, interpreter: Interpreter | None = None) -> None:
+    `interpreter` is given where it is another Python, `imports` are modules of Stoker's that it imports at once.
+    """
+
+    def __init__(self, interpreter: Interpreter | None = None, imports: Sequence[str] = ()) -> None:
         self.control, other_end = wire.packet_pair()
-        self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 kept open as long as the server lives
-        self.process = subprocess.Popen(
-            [*_command(interpreter), str(other_end.fileno())],
-            env=None if interpreter is None else {**os.environ, **interpreter.environment},
-            pass_fds=[other_end.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self.errors,
-            start_new_session=True,
-        )
-        other_end.close()
+        self.mark = f"{mark_of(os.getpid())}-{next(_numbers)}"
+        """Names the fork server and everything below it, in their environment and as their cgroup."""
+        self.errors = _nameless_file()
+        command = _command(interpreter)
+        try:
+            self.process = subprocess.Popen(
+                [*command, str(other_end.fileno()), *imports],
+                env={**os.environ, **({} if interpreter is None else interpreter.environment), MARK: self.mark},
+                pass_fds=[other_end.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self.errors,
+                start_new_session=True,
+            )
+        except OSError as error:  # a limit of processes, no memory, or a Python that may not be executed
+            self.control.close()
+            raise BackendError(
+                f"no process can be started with {command[0]}: {error.strerror}",
+                fix="raise the limits that `ulimit -a` shows, or let the user execute that file",
+            ) from error
+        finally:
+            other_end.close()
         self.pid = self.process.pid
 
     def stderr_tail(self) -> str:
@@ -46,15 +68,42 @@ class SpawnedServer:
         self.errors.seek(0)
         return self.errors.read()[-2000:].decode("utf-8", "replace").strip()
 
-    def close(self, patience: float) -> None:
-        """Hang up, and wait until it is gone."""
+    def close(self, patience: float) -> tuple[int, ...]:
+        """Hang up, and wait until it is gone; returns the pids of processes below it that do not end."""
         self.control.close()
         try:
-            self.process.wait(patience)
+            self._wait(patience)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
         self.errors.close()
+        if self.process.returncode == 0:
+            return ()  # the supervisor saw the last one end
+        from stoker.worker import survivors
+
+        return survivors.end(self.mark, _KILL_PATIENCE)
+
+    def _wait(self, patience: float) -> None:
+        """Wait for the end of the process. `Popen.wait` with a limit sleeps up to 50 ms between two looks."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except (AttributeError, OSError):  # Linux before 5.3, or no Linux
+            self.process.wait(patience)
+            return
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.poll(patience * 1000)
+        os.close(descriptor)
+        self.process.wait(0)
+
+
+def _nameless_file() -> IO[bytes]:
+    """An empty file without a name, in memory where the system has such files: `tempfile` takes 5 ms to import."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("stoker-stderr"), "w+b")
+    import tempfile
+
+    return tempfile.TemporaryFile()
 
 
 def _command(interpreter: Interpreter | None) -> list[str]:
@@ -64,13 +113,14 @@ def _command(interpreter: Interpreter | None) -> list[str]:
     return [interpreter.executable, "-s", "-m", "stoker.worker.forkserver"]
 
 
+_numbers = itertools.count()
 _waiting: list[SpawnedServer] = []
 
 
-def start() -> None:
-    """Start a server, unless one waits already."""
+def start(imports: Sequence[str]) -> None:
+    """Start a server that imports these modules of Stoker's, unless one waits already."""
     if not _waiting:
-        _waiting.append(SpawnedServer())
+        _waiting.append(SpawnedServer(imports=imports))
 
 
 def take() -> SpawnedServer:
@@ -84,6 +134,8 @@ def discard() -> None:
         boot = _waiting.pop()
         with contextlib.suppress(OSError):
             boot.control.shutdown(socket.SHUT_RDWR)
-        # It has no workers and may still be importing: there is nothing that it has to clean up.
-        boot.process.kill()
-        boot.close(10.0)
+        # It has no workers and may still be importing: its supervisor ends it at once.
+        boot.process.terminate()
+        boot.process.wait()
+        boot.control.close()
+        boot.errors.close()

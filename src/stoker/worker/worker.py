@@ -6,20 +6,21 @@ proved. This module knows neither the backend nor the database.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
 import resource
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Protocol
+from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Protocol, Sequence
 
 import attrs
 
 from stoker.core.artifact import StoredArtifact, from_wire
-from stoker.core.errors import SerializationError, StokerError
+from stoker.core.errors import DamagedArtifact, SerializationError, StokerError
 from stoker.core.plugins import resolve
-from stoker.core.protocol import StepResult, StepTask, WorkerEvent, WorkerJob
+from stoker.core.protocol import StepError, StepResult, StepTask, WorkerEvent, WorkerJob
 from stoker.core.source import FunctionSource
 from stoker.core.status import (
     CANCELLED,
@@ -33,9 +34,10 @@ from stoker.core.status import (
 )
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
-from stoker.worker import failure, modules
+from stoker.worker import beside, failure, modules
 from stoker.worker.context import document_of, enter
 from stoker.worker.notice import Notice, Terminated
+from stoker.worker.secrets import Masker, revealed
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
@@ -49,6 +51,11 @@ class TaskRunner(Protocol):
 
     def save_outputs(self) -> dict[str, Any]:
         """Save the artifacts that the task has made; returns them by name, as wires."""
+
+
+_PHASE: Final = 0.01
+"""Seconds of loading or saving from which on a result says when the function was called and returned: messages of the
+many short steps stay as small as they are."""
 
 
 class Distribute(Protocol):
@@ -70,8 +77,8 @@ class Distribute(Protocol):
 class Worker:
     """Runs jobs one after the other; keeps the steps' functions and the store of artifacts between them.
 
-    `checkpoints` is the folder below which steps keep theirs, `notice` shows them that they should stop. `distribute`
-    runs the steps that have a launcher; a rank's worker needs none.
+    `checkpoints` is the folder below which steps keep theirs, `metrics` that of what they log of themselves, `notice`
+    shows them that they should stop. `distribute` runs the steps that have a launcher; a rank's worker needs none.
     """
 
     def __init__(
@@ -79,11 +86,13 @@ class Worker:
         blobs: Blobs,
         *,
         checkpoints: str = "",
+        metrics: str = "",
         notice: Notice | None = None,
         distribute: Distribute | None = None,
     ) -> None:
         self.blobs = blobs
         self._checkpoints = checkpoints
+        self._metrics = metrics
         self._notice = notice
         self._distribute = distribute
         self.emit: Callable[[WorkerEvent], None] = _drop_event
@@ -102,8 +111,12 @@ class Worker:
         """Run a job of a step and return its result; what user code raises becomes a result, too."""
         started = time.time()
         before = _cpu()
+        beside.take_name(job.job, job.context.get("rank"))
         if job.limit and self._notice is not None:
             self._notice.watch_limit(job.limit)
+        if job.secrets:
+            variables = {name: job.secrets.get(text) for name, text in step.environment.items()}
+            os.environ.update({name: value for name, value in variables.items() if value is not None})
         try:
             if job.kind == "hook":
                 result = self._run_hook(job)
@@ -120,10 +133,17 @@ class Worker:
         from stoker.worker import gate
 
         try:
-            proof = gate.prove(lease)
+            proof = gate.prove(lease, run=str(document_of(job, "").get("run", "")))
             unwatch = gate.watch_imports(lease, proof)
         except gate.GateError as error:
-            return failure_result(error.cause, error)
+            refusal = failure_result(error.cause, error)
+            document = attrs.evolve(refusal.error or StepError(), machine=lease.node or lease.host)
+            refusal = attrs.evolve(refusal, error=document)
+            if job.gang is not None:
+                from stoker.worker import cluster
+
+                cluster.gang_of(job.gang).decline(refusal, lambda: False)  # SIGTERM ends it by an exception
+            return refusal
         if proof.fallback:
             from stoker.vendors.table import NO_DEVICES
 
@@ -144,7 +164,7 @@ class Worker:
             return self._run_in_process(job, step)
         if self._distribute is None:
             raise ValueError(f"job {job.job} is distributed, and this worker runs single processes")
-        document = document_of(job, self._checkpoints)
+        document = document_of(job, self._checkpoints, self._metrics)
         job = attrs.evolve(job, context=document)
         return self._distribute(job, step, self.blobs.uri, emit=self.emit, notice=self._notice)
 
@@ -154,48 +174,79 @@ class Worker:
         except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # the user's module runs here
-            return failure_result(IMPORT_ERROR, error)
-        with enter(document_of(job, self._checkpoints), notice=self._notice):
+            return self._failure(job, IMPORT_ERROR, error)
+        with enter(document_of(job, self._checkpoints, self._metrics), notice=self._notice), _tracking(step.track):
             return self._call(function, job, step)
 
     def _call(self, function: Callable[..., Any], job: WorkerJob, step: StepTask) -> StepResult:
+        """Call the function; what it computed from inputs that turn out to be damaged is discarded."""
+        with self.blobs.checking() as checks:
+            result = self._call_unchecked(function, job, step)
+            try:
+                checks.join()
+            except StokerError as error:
+                return self._failure(job, INPUT_ERROR, error)
+        return result
+
+    def _call_unchecked(self, function: Callable[..., Any], job: WorkerJob, step: StepTask) -> StepResult:
         task: TaskRunner | None = None
+        began = time.time()
         try:
             if step.runner:
                 start: Callable[..., TaskRunner] = resolve(step.runner)
                 task = start(job, step, self.blobs)
             # A task with a runner of its own loads what it reads, when it reads it.
-            arguments = {} if task else {name: self._value(tree) for name, tree in job.inputs.items()}
+            arguments = {} if task else {name: self._value(tree, job.secrets) for name, tree in job.inputs.items()}
         except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # unpickling runs the user's code
-            return failure_result(INPUT_ERROR, error)
+            return self._failure(job, INPUT_ERROR, error)
+        called = time.time()
         try:
             returned = (task or function)(**arguments)
         except (Terminated, KeyboardInterrupt):
             raise
         except SystemExit as error:
             if self._notice is not None and self._notice.stop_requested:
-                return failure_result(CANCELLED, error, message="the step left when it was asked to end")
+                return self._failure(job, CANCELLED, error, message="the step left when it was asked to end")
             if self._notice is not None and self._notice.limit:
-                return failure_result(TIMED_OUT, error, message="the step left before the platform's limit of its time")
-            return failure_result(EXITED, error, message=f"the step called sys.exit({error.code!r})")
+                return self._failure(
+                    job, TIMED_OUT, error, message="the step left before the platform's limit of its time"
+                )
+            return self._failure(job, EXITED, error, message=f"the step called sys.exit({error.code!r})")
         except BaseException as error:  # the user's code
-            return failure_result(USER_ERROR, error)
+            return self._failure(job, USER_ERROR, error)
         del arguments
+        over = time.time()
         try:
-            return StepResult(ok=True, outputs=task.save_outputs() if task else self._save_outputs(returned, step))
+            outputs = task.save_outputs() if task else self._save_outputs(returned, step)
+            if called - began < _PHASE and time.time() - over < _PHASE:
+                return StepResult(ok=True, outputs=outputs)
+            return StepResult(ok=True, outputs=outputs, called=called, returned=over)
         except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # pickling runs the user's code
-            return failure_result(UNSERIALIZABLE if isinstance(error, SerializationError) else USER_ERROR, error)
+            return self._failure(job, UNSERIALIZABLE if isinstance(error, SerializationError) else USER_ERROR, error)
 
-    def _value(self, tree: Mapping[str, Any]) -> Any:
+    def _failure(self, job: WorkerJob, cause: str, error: BaseException, *, message: str = "") -> StepResult:
+        """The result of a job that an exception ended; what is too long for the result is stored as a blob."""
+
+        def keep(text: str) -> str:
+            text = Masker(job.secrets).text(text) if job.secrets else text
+            try:
+                return self.blobs.put(text.encode("utf-8", "backslashreplace"))
+            except (StokerError, OSError):
+                return ""  # on a full disk the beginning and the end have to do
+
+        return failure_result(cause, error, message=message, keep=keep)
+
+    def _value(self, tree: Mapping[str, Any], secrets: Mapping[str, str]) -> Any:
         if "value" in tree:
-            return artifacts.load(from_wire(tree["value"]), self.blobs)
+            value = artifacts.load(from_wire(tree["value"]), self.blobs)
+            return revealed(value, secrets) if secrets else value
         if "list" in tree:
-            return [self._value(item) for item in tree["list"]]
-        return {name: self._value(item) for name, item in tree["dict"].items()}
+            return [self._value(item, secrets) for item in tree["list"]]
+        return {name: self._value(item, secrets) for name, item in tree["dict"].items()}
 
     def _save_outputs(self, returned: Any, step: StepTask) -> dict[str, Any]:
         names = step.outputs
@@ -236,17 +287,30 @@ class Worker:
         except (Terminated, KeyboardInterrupt):
             raise
         except BaseException as error:  # the user's code
-            return failure_result(USER_ERROR, error)
+            return self._failure(job, USER_ERROR, error)
         return StepResult(ok=True)
+
+
+def _tracking(words: Sequence[str]) -> contextlib.AbstractContextManager[None]:
+    """Log what the step tells these libraries as metrics, too."""
+    if not words:
+        return contextlib.nullcontext()
+    from stoker.worker.tracking import tracking
+
+    return tracking(words)
 
 
 def _drop_event(event: WorkerEvent) -> None:
     """Discard an event."""
 
 
-def failure_result(cause: str, error: BaseException, *, message: str = "") -> StepResult:
-    """The result of a job that an exception ended."""
-    document = failure.describe_exception(error)
+def failure_result(
+    cause: str, error: BaseException, *, message: str = "", keep: Callable[[str], str] | None = None
+) -> StepResult:
+    """The result of a job that an exception ended; `keep` is that of `failure.describe_exception`."""
+    document = failure.describe_exception(error, keep=keep)
+    if isinstance(error, DamagedArtifact):
+        document = attrs.evolve(document, digest=error.digest)
     if isinstance(error, StokerError) and (own_cause := getattr(error, "cause", "")) in CAUSES:
         cause = own_cause  # the gate's errors carry theirs
     if message:

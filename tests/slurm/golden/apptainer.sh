@@ -1,5 +1,5 @@
 #!/bin/bash
-#SBATCH --job-name=stoker-run1-train
+#SBATCH --job-name=stoker/train
 #SBATCH --comment=t0ken
 #SBATCH --chdir=/shared/me/slurm/run1/t0ken
 #SBATCH --output=/shared/me/slurm/run1/t0ken/0/out-0
@@ -37,6 +37,7 @@ exec apptainer exec --nv --bind=/shared/me/slurm:/shared/me/slurm --bind=/home/m
 #   "step": 0,
 #   "timed": true
 #  },
+#  "keep": 0,
 #  "package": "c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de",
 #  "path": [
 #   "/home/me/project"

@@ -1,6 +1,6 @@
 #!/bin/bash
-#SBATCH --job-name=stoker-run1-train
-#SBATCH --comment=t0ken
+#SBATCH --job-name=run1.stoker:train
+#SBATCH '--comment=for the paper t0ken'
 #SBATCH --chdir=/shared/me/slurm/run1/t0ken
 #SBATCH --output=/shared/me/slurm/run1/t0ken/0/out-0
 #SBATCH --error=/shared/me/slurm/run1/t0ken/0/err-0
@@ -32,13 +32,13 @@
 unset SLURM_EXPORT_ENV SLURM_LABELIO SLURM_TIMELIMIT
 here=/shared/me/slurm/run1/t0ken/"${SLURM_ARRAY_TASK_ID:-0}"
 rm -f "$here"/result*.json "$here"/samples*.jsonl "$here"/gang-*.json "$here"/warned
-if ! command -v module >/dev/null; then . /etc/profile; fi
-trap 'echo "before the step began, this failed: $BASH_COMMAND" >&2' ERR
+trap 'trap - ERR EXIT; line=$(sed -n "${LINENO}p" "${BASH_SOURCE[0]:-$0}" 2>/dev/null || :); case $line in "#!"*) line= ;; esac; echo "before the step began, this failed: ${line:-$BASH_COMMAND}" >&2' ERR EXIT
 set -e
+if ! command -v module >/dev/null; then . /etc/profile || true; fi
 module load cuda/12.4 python/3.11
 ulimit -l unlimited
 export NCCL_DEBUG='WARN'
-trap - ERR
+trap - ERR EXIT
 unset PYTHONHOME
 export PYTHONPATH=/home/me/.stoker/wheels/bundle-1"${PYTHONPATH:+:$PYTHONPATH}"
 exec /opt/python/bin/python3 -m stoker.worker.boot "$here/job.json"
@@ -63,6 +63,7 @@ exec /opt/python/bin/python3 -m stoker.worker.boot "$here/job.json"
 #   "step": 0,
 #   "timed": true
 #  },
+#  "keep": 0,
 #  "package": "c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de",
 #  "path": [
 #   "/home/me/project"

@@ -1,5 +1,5 @@
 #!/bin/bash
-#SBATCH --job-name=stoker-run1-train
+#SBATCH --job-name=stoker/train
 #SBATCH --comment=t0ken
 #SBATCH --chdir=/shared/me/slurm/run1/t0ken
 #SBATCH --output=/shared/me/slurm/run1/t0ken/0/out-0
@@ -42,6 +42,7 @@ exec python3 -m stoker.worker.boot "$here/job.json"
 #   "step": 0,
 #   "timed": true
 #  },
+#  "keep": 0,
 #  "package": "c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de",
 #  "path": [
 #   "/home/me/project"

@@ -1,5 +1,5 @@
 #!/bin/bash
-#SBATCH --job-name=stoker-run1-train
+#SBATCH --job-name=stoker/train
 #SBATCH --comment=t0ken
 #SBATCH --chdir=/shared/me/slurm/run1/t0ken
 #SBATCH --output=/shared/me/slurm/run1/t0ken/0/out-0
@@ -21,8 +21,10 @@ trap 'told=yes' TERM
 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --overlap --kill-on-bad-exit=1 --wait=0 --mpi=none --export=ALL --input=none --open-mode=append --output=/shared/me/slurm/run1/t0ken/0/out-%n --error=/shared/me/slurm/run1/t0ken/0/err-%n singularity exec --rocm --bind=/shared/me/slurm:/shared/me/slurm --bind=/home/me/.stoker/checkpoints:/home/me/.stoker/checkpoints --bind=/home/me/.stoker/artifacts:/home/me/.stoker/artifacts --bind=/home/me/.stoker/wheels/bundle-1:/home/me/.stoker/wheels/bundle-1:ro docker://nvcr.io/nvidia/pytorch:25.01-py3 env PYTHONPATH=/home/me/.stoker/wheels/bundle-1 /opt/conda/bin/python -m stoker.worker.boot "$here/job.json" &
 while told= code=0; do
   wait $! || code=$?
-  [ -n "$told" ] || exit "$code"
+  [ -n "$told" ] || break
 done
+if [ "$code" -gt 128 ] && [ ! -e "$here/result.json" ]; then trap - TERM; kill -$((code - 128)) $$; fi
+exit "$code"
 
 # job.json
 # {
@@ -54,12 +56,15 @@ done
 #    "hang_after": 600.0,
 #    "launcher": "single",
 #    "num_processes": null,
+#    "one_world": true,
 #    "outputs": "main",
-#    "processes_per_node": null
+#    "processes_per_node": null,
+#    "start_timeout": 300.0
 #   },
 #   "step": 0,
 #   "timed": true
 #  },
+#  "keep": 0,
 #  "package": "c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de",
 #  "path": [
 #   "/home/me/project"

@@ -1,5 +1,5 @@
 #!/bin/bash
-#SBATCH --job-name=stoker-run1-train
+#SBATCH --job-name=stoker/train
 #SBATCH --comment=t0ken
 #SBATCH --chdir=/shared/me/slurm/run1/t0ken
 #SBATCH --output=/shared/me/slurm/run1/t0ken/0/out-0
@@ -21,8 +21,10 @@ trap 'told=yes' TERM
 srun --nodes=1 --ntasks=1 --ntasks-per-node=1 --overlap --kill-on-bad-exit=1 --wait=0 --mpi=none --export=ALL --input=none --open-mode=append --output=/shared/me/slurm/run1/t0ken/0/out-%n --error=/shared/me/slurm/run1/t0ken/0/err-%n '--container-image=nvcr.io#nvidia/pytorch:25.01-py3' --container-mounts=/shared/me/slurm:/shared/me/slurm,/shared/me/slurm/checkpoints:/shared/me/slurm/checkpoints,/shared/me/slurm/bundle-1:/shared/me/slurm/bundle-1:ro,/data:/data --no-container-mount-home --no-container-entrypoint env PYTHONPATH=/shared/me/slurm/bundle-1 python3 -m stoker.worker.boot "$here/job.json" &
 while told= code=0; do
   wait $! || code=$?
-  [ -n "$told" ] || exit "$code"
+  [ -n "$told" ] || break
 done
+if [ "$code" -gt 128 ] && [ ! -e "$here/result.json" ]; then trap - TERM; kill -$((code - 128)) $$; fi
+exit "$code"
 
 # job.json
 # {
@@ -44,6 +46,7 @@ done
 #   "step": 0,
 #   "timed": true
 #  },
+#  "keep": 0,
 #  "package": "c0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0dec0de",
 #  "path": [
 #   "/home/me/project"

@@ -49,7 +49,7 @@ class EarlierJobs(Generic[Handle]):
         """The remaining jobs of the same step."""
         return [one.handle for one in self._remaining.get((job.run, job.key, job_kind(job)), ())]
 
-    def adopt(self, job: Job, worth: Callable[[Handle], bool]) -> tuple[Handle | None, list[Handle]]:
+    def adopt(self, job: Job, worth: Callable[[Handle], bool]) -> tuple[EarlierJob[Handle] | None, list[Handle]]:
         """The latest attempt with the same request that is `worth` it, and the other attempts, which are not needed.
 
         All of them are taken out.
@@ -59,7 +59,7 @@ class EarlierJobs(Generic[Handle]):
         adopted, others = None, []
         for earlier in sorted(attempts, key=lambda attempt: -attempt.attempt):
             if adopted is None and earlier.digest == digest and worth(earlier.handle):
-                adopted = earlier.handle
+                adopted = earlier
             else:
                 others.append(earlier.handle)
         return adopted, others

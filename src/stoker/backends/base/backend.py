@@ -25,9 +25,12 @@ from typing import (
 import attrs
 
 from stoker.core.findings import Check
+from stoker.core.values import frozen
 
 if TYPE_CHECKING:
+    from stoker.backends.base.beside import Beside, RunningAttempt
     from stoker.backends.base.leasing import Leasing
+    from stoker.backends.base.pulling import Puller
     from stoker.core.devices import Lease
     from stoker.core.findings import Finding
     from stoker.core.packages import Interpreter
@@ -43,7 +46,7 @@ ACCELERATORS: Final = ("trainium", "inferentia")
 """Further resources that some of those decorators take: AWS's accelerators, counted."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Services:
     """What a session hands to a backend that it opens. A backend takes what it has a use for."""
 
@@ -101,9 +104,29 @@ class ProvesPlacement(Protocol):
         """What the platform can never give these steps; asks it."""
 
 
+RESTARTED_BY: Final = "STOKER_RESTARTED_BY"
+"""The variable by which a driver knows the job, in words, whose script starts it again when it ends with `LEFT`, is
+killed, or is started elsewhere by the platform."""
+LEFT: Final = 75
+"""A driver's exit code when it left its run for the next start of its job: sysexits.h's EX_TEMPFAIL."""
+
+
+@runtime_checkable
+class GathersJobs(Protocol):
+    """It waits for further jobs before it sends those submitted, in order to send them together."""
+
+    def complete(self) -> None:
+        """Nothing more is submitted before a job has ended: what was submitted may be sent."""
+
+
 @runtime_checkable
 class Detaches(Protocol):
-    """Its platform can run the driver of a detached run."""
+    """Its platform can run the driver of a detached run.
+
+    The script of that job says by `RESTARTED_BY` that it starts the driver again. It sends SIGUSR1 when the driver is
+    to leave the run to a later start, and SIGINT when it is to end the run; the driver ignores SIGTERM, which a
+    platform may send in both cases.
+    """
 
     def may_detach(self) -> None:
         """Raise `UsageError` where the driver could not work on the platform; asks nobody."""
@@ -113,11 +136,30 @@ class Detaches(Protocol):
 
 
 @runtime_checkable
+class LeavesJobs(Protocol):
+    """Its jobs go on without their driver, and a later driver adopts them."""
+
+    def leave(self) -> None:
+        """Send, poll and end nothing more; jobs go on. Nothing else is called afterwards."""
+
+
+@runtime_checkable
 class LeasesDevices(Protocol):
     """Its requests name devices of this machine, which are leased to a job before it starts."""
 
     def render_leased(self, job: Job, leases: Sequence[Lease]) -> Mapping[str, Any]:
         """What `submit` sends for a job that holds the devices of these leases, one lease a node."""
+
+
+@runtime_checkable
+class RunsByHand(Protocol):
+    """Its jobs can be run without Stoker's driver, by a script for a shell."""
+
+    def by_hand(self, job: Job, request: Mapping[str, Any]) -> str:
+        """A script that does what `submit` would, from what `render` returned for the job; pure.
+
+        Values are those of `request`, in which secrets are masked. It says what is missing where a run would make it.
+        """
 
 
 @runtime_checkable
@@ -135,6 +177,58 @@ class SharesKernel(Protocol):
     shares_kernel: Literal[True]
 
 
+@runtime_checkable
+class LeavesOut(Protocol):
+    """A backend that keeps a job away from what `Job.avoid` names."""
+
+    leaves_out: Literal["node", "device"]
+    """What it names: nodes as the platform calls them, or devices of this machine by UUID."""
+
+    def has_other_place(self, step: StepPlan, avoid: Sequence[str]) -> bool:
+        """Whether a step may find a place beside those to avoid; true where only the platform knows."""
+
+
+@runtime_checkable
+class ExpectsSteps(Protocol):
+    """A backend whose platform is told of all steps of a run at once, and of those that end without a job."""
+
+    def expect(self, steps: Sequence[StepPlan]) -> None:
+        """Steps of the run that may be submitted from now on; before the first of them is."""
+
+    def settle(self, key: str, *, success: bool) -> None:
+        """No job of a step comes any more; `success`: it has succeeded, or its result was there already."""
+
+
+@runtime_checkable
+class KeepsSecrets(Protocol):
+    """A backend that brings the values of a job's secrets to its worker without showing them to anybody else."""
+
+    keeps_secrets: Literal[True]
+
+
+@frozen(kw_only=True)
+class PlatformNotice:
+    """What happened to a backend's platform as a whole."""
+
+    kind: Literal["platform-away", "platform-back", "left"]
+    """It does not answer; it answers again; jobs that may still run were left there. The kind of the run's event."""
+    text: str
+    """The same in words."""
+    data: Mapping[str, Any] = attrs.field(factory=dict)
+    """For the record, as JSON; of "left" the identities of the `jobs`, as `Backend.end_recorded` takes them."""
+
+
+@runtime_checkable
+class ReportsPlatform(Protocol):
+    """Its platform may stop answering: it reports that, and leaves its jobs there when it is to end at once."""
+
+    def notices(self) -> Sequence[PlatformNotice]:
+        """What is new of the platform since the last call."""
+
+    def silence(self) -> str:
+        """Which platform has not answered, since when, and what was tried; empty for one that answers."""
+
+
 def capability(backend: RunningBackend, kind: type[T]) -> T | None:
     """The backend as one that has a capability; None where it has not."""
     return backend if isinstance(backend, kind) else None
@@ -143,7 +237,7 @@ def capability(backend: RunningBackend, kind: type[T]) -> T | None:
 # The registration
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class FlowDecorator:
     """The decorator by which a step of a flow says that it runs on a platform, as `@slurm(partition="gpu")`.
 
@@ -162,14 +256,22 @@ class FlowDecorator:
     """The words for resources."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class Sweep:
     """What `stoker gc` knows when it asks a backend for its leftovers."""
 
     scratch: str
     """The folder of scratch files, in which this machine's backends keep theirs."""
+    artifacts: str
+    """The URI of the artifact store."""
     running: Collection[str]
     """Ids of runs that go on."""
+    interrupted: Collection[str] = ()
+    """Ids of runs whose driver died: nothing of them goes without `force`."""
+    resumable: Collection[str] = ()
+    """Ids of runs that `stoker resume` can continue, those among them: what is done of them stays without `force`."""
+    force: bool = False
+    """End and remove what belongs to these runs, too; results that wait to be adopted are kept all the same."""
     known: Collection[str]
     """Ids of runs that are in the database."""
     ours: Collection[str]
@@ -184,7 +286,76 @@ class Sweep:
     """Takes a line for the person, such as the name of a platform that does not answer."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
+class ProbeRequest:
+    """What `stoker doctor --stack` tells a backend that it probes."""
+
+    scratch: str
+    """The folder of scratch files, in which this machine's backends keep theirs."""
+    store: str
+    """The URI of the stack's artifact store."""
+    patience: float
+    """Seconds to wait until a platform with a queue starts a job."""
+
+
+@frozen(kw_only=True)
+class Preparation:
+    """What must be made on a platform before a stack works there."""
+
+    text: str
+    """All of it, as the platform's own tools take it."""
+    what: str
+    """The same in a few words."""
+    apply: Callable[[], None] | None
+    """Makes it, or raises `BackendError`; None where this account may not, so that somebody else must."""
+
+
+@frozen(kw_only=True)
+class StackSetup:
+    """How `stoker stacks setup` makes a stack of a backend."""
+
+    questions: Mapping[str, str]
+    """Field of the settings → what is asked of a person; the first one must be answered."""
+    complete: Callable[[str], str]
+    """The first answer as the settings take it."""
+    suggest: Callable[[Mapping[str, str]], Mapping[str, str]]
+    """What the other fields usually are, by the first one's answer; asks the platform. `BackendError` where it does not
+    answer, `SettingsError` for an answer that is none."""
+    usual: Callable[[], str] | None = None
+    """The first answer where nobody gives one; None where a person must."""
+    name: Callable[[str], str] | None = None
+    """A name for the stack by the first answer; None: that of a host."""
+    store: str = ""
+    """What is asked for the artifact store, which must be given then; empty where the stack needs none of its own."""
+    usual_store: str = ""
+    """The store where nobody gives one; empty where a person must."""
+    store_details: Callable[[str], Mapping[str, str]] = lambda store: {}
+    """What else is asked for a store that is to be made → what it usually is; empty for a store that must be there."""
+    store_questions: Mapping[str, str] = attrs.field(factory=dict)
+    """What `store_details` may name → the words of its question."""
+    with_store: Callable[[Mapping[str, str], str], Mapping[str, str]] = lambda settings, store: settings
+    """The settings of a stack with this artifact store."""
+    prepare: Callable[[Mapping[str, Any], str, Mapping[str, str]], Preparation | None] | None = None
+    """What must be made before a stack with these settings, this artifact store and these answers to `store_details`
+    works; None if nothing. Asks the platform."""
+    device_step: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = lambda settings: None
+    """The options of a step that gets one accelerator of a stack with these settings, as JSON; None where the platform
+    has none, or does not tell. Asks the platform."""
+
+
+@frozen(kw_only=True)
+class LeftJob:
+    """A job of a run without a driver that goes on, or whose result waits until `stoker resume` adopts it."""
+
+    run: str
+    name: str
+    """What the platform calls it, such as a container's name."""
+    running: bool
+    result: str = ""
+    """The result's text, which names artifacts; empty while it runs."""
+
+
+@frozen(kw_only=True)
 class Leftover:
     """What of one kind was removed, or would be; what several backends tell of one kind is added up."""
 
@@ -205,12 +376,12 @@ def settings_of(step: StepPlan, kind: type[Settings], options: Mapping[str, Any]
     return kind(**{**options, **(own or {})})
 
 
-@attrs.frozen
+@frozen
 class NoSettings:
     """The settings of a backend that has none."""
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False)
 class Backend:
     """One backend, complete: whatever else names it does so by looking here."""
 
@@ -223,17 +394,57 @@ class Backend:
     settings: type[attrs.AttrsInstance] = NoSettings
     """The attrs class of its settings, in the stack and of steps; each field has a default. One with the metadata
     `core.units.WHOLE_RUN` is refused for one step."""
+    resources: Callable[[Mapping[str, Any]], Mapping[str, tuple[str, Any]]] | None = None
+    """What its settings of a step ask for in the words of `ResourceSettings`: a field there → the field of the settings
+    and the value. A step that asks in both ways for different things is refused; None where no field is such a word."""
     room: Callable[[Mapping[str, Any]], Capacity] | None = None
     """What this machine gives to steps under these settings; None where steps are no processes of this machine."""
     image_engine: Callable[[Mapping[str, Any]], str] | None = None
     """The address of the engine on which images of steps are built, under these settings ("" for the usual one); None
     where steps run in no images that Stoker builds."""
+    unasked: tuple[str, ...] = ()
+    """Codes of the findings that say no more than that the platform could not be asked: who only builds images for it
+    is not refused for them."""
+    puller: Callable[[Mapping[str, Any]], Puller | None] | None = None
+    """Who pulls the images of steps where they run, under these settings (None where nothing runs images there). A
+    backend that names one runs its steps on other machines: images that are built for it are pushed to the stack's
+    container registry, and its jobs name them by digest. None for a backend whose steps run on the engine that builds
+    their images, or in none."""
+    parent_image: Callable[[Mapping[str, Any]], str] | None = None
+    """The image from which a step's own is built where its `docker` settings name none, under these settings ("" for
+    that of Stoker's choice). A backend with this function runs every step in an image, so that a step's packages become
+    part of it; None for one that may run steps in none."""
+    default_store: Callable[[Mapping[str, Any]], str] | None = None
+    """The URI of the artifact store of a stack that names none, under these settings of its orchestrator; "" for the
+    folder of this machine, as without this function."""
+    complete_store: Callable[[Mapping[str, Any], str], str] | None = None
+    """The URI of a stack's artifact store with what it takes to reach it, by these settings of the orchestrator, so
+    that it alone suffices. None for a backend that has no stores of its own kind."""
     sends_code: bool = False
     """The user's code is sent along as a package, as it was when the run began."""
     decorator: FlowDecorator | None = None
     """Its decorator in flows; None where there is none."""
     doctor: Callable[[], Iterable[Check]] = tuple
     """Its lines in `stoker doctor`; no secret is read."""
+    probe: Callable[[Mapping[str, Any], ProbeRequest], Iterable[Check]] | None = None
+    """What `stoker doctor --stack` finds of a part of a stack with these settings: asks the platform, and may run
+    something small there. What does not answer is a problem of a check, no error."""
+    setup: StackSetup | None = None
+    """How a person makes a stack of it; None where nothing need be asked."""
+    left_jobs: Callable[[Sequence[Mapping[str, Any]], str, Collection[str]], Iterable[LeftJob]] | None = None
+    """The jobs that runs without a driver left: is given settings as `leftovers` is, the folder of scratch files, and
+    the runs' ids. A `BackendError` where a platform does not answer."""
+    end_left: Callable[[Sequence[Mapping[str, Any]], str, str, float], Iterable[LeftJob]] | None = None
+    """Ends such jobs of one run, with so many seconds to leave, and returns those that ran. What was done is kept."""
     leftovers: Callable[[Sequence[Mapping[str, Any]], Sweep], Iterable[Leftover]] | None = None
     """Removes what earlier runs left behind, for `stoker gc`; is given the settings of every part of a stack that is of
     this backend."""
+    has_driver: Callable[[Mapping[str, Any], str], bool] | None = None
+    """Whether the job of a detached driver still waits or runs, by settings of the stack and the words of `detach`.
+    Raises `Away` where the platform does not answer."""
+    beside: Callable[[Mapping[str, Any], RunningAttempt], Iterable[Beside]] | None = None
+    """The places of a running attempt in which `stoker exec`, `dump` and `forward` run commands, by settings of the
+    stack: one a node. A `UsageError` where they cannot; None where the platform gives no way to its jobs."""
+    end_recorded: Callable[[Mapping[str, Any], Sequence[Mapping[str, Any]]], Sequence[str]] | None = None
+    """Ends jobs that a driver left on the platform, by settings of the stack and the identities that it recorded;
+    returns their names. Raises `Away` where the platform does not answer, and may then be repeated."""

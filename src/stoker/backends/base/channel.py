@@ -8,7 +8,7 @@ from typing import Callable, Iterable, Sequence
 import attrs
 
 from stoker.core.plan import JobStatus, LogLine
-from stoker.core.protocol import WorkerEvent
+from stoker.core.protocol import METRICS, WorkerEvent
 from stoker.core.wire import Wakeup
 
 
@@ -42,7 +42,7 @@ class Updates:
                 LogLine(time=time, stream=stream, text=text, rank=rank) for time, stream, rank, text in event.lines
             ]
             self.write(name, lines)
-        elif event.kind == "noted":
+        elif event.kind in ("noted", METRICS):
             self._events.setdefault(name, []).append(event)
 
     def take(self) -> dict[str, JobStatus]:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Any, Callable, Final, Iterator
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterator, Sequence
 
 import attrs
 
@@ -20,6 +20,7 @@ from stoker.core.findings import Finding, errors
 from stoker.core.plan import Job, JobStatus, StepPlan, reporter_of
 from stoker.core.resources import describe
 from stoker.core.status import REFUSED
+from stoker.core.values import frozen
 
 if TYPE_CHECKING:
     from stoker.core.devices import Claim, Device, Devices, Lease
@@ -36,7 +37,7 @@ TELL_AGAIN: Final = 10.0
 """Seconds between two reasons for one job's wait: one that counts a stranger's memory would change with every look."""
 
 
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class _Wait:
     """A job that waits for devices; times are of the monotonic clock."""
 
@@ -106,6 +107,14 @@ class Leasing:
 
     # During a run
 
+    def has_others(self, step: StepPlan, avoid: Sequence[str]) -> bool:
+        """Whether a step's claim can be met without some devices, or by the fallback that it allows."""
+        claim = claimed(step)
+        if claim is None:
+            return False
+        left = attrs.evolve(claim, avoid=tuple(avoid))
+        return step.settings.accelerator_policy == "prefer" or not self._devices.impossible(left)
+
     def wants(self, job: Job) -> bool:
         """Whether a job needs devices."""
         return job.kind == "step" and job.step.settings.resources.gpus_per_node > 0
@@ -139,13 +148,18 @@ class Leasing:
         lease = self._granted.get(job.name)
         if lease is not None:
             return lease
-        claim = claimed(job.step)
+        claim = _claim_of(job)
         assert claim is not None  # `wants` was asked
         ticket = self._tickets.get(job.name)
         if ticket is None:
             reason = self._devices.impossible(claim)
             if reason and job.step.settings.accelerator_policy == "prefer":
                 return self._give(job, Lease(devices=(), fallback=reason))
+            if reason and job.avoid:
+                raise BackendError(
+                    f"no other device is left: {reason}",
+                    fix="see to the device (`stoker devices`, `stoker doctor`), then `stoker resume`, or run elsewhere",
+                )
             pid, started = self._process
             holder = Holder(run=job.run, key=job.key, attempt=job.attempt, pid=pid, started=started)
             ticket = self._tickets[job.name] = self._devices.claim(claim, holder)
@@ -202,22 +216,28 @@ class Leasing:
         if lease.ticket and self._devices.holds(lease.ticket):
             self._tickets[job.name] = lease.ticket
 
-    def release(self, name: str) -> None:
-        """Release a job's devices, or stop waiting for them; other waiting jobs of this run may ask at once."""
+    def release(self, name: str, survivors: Sequence[int] = ()) -> None:
+        """Release a job's devices, or stop waiting for them; other waiting jobs of this run may ask at once.
+
+        Where processes of the job survive, its devices are free when these have ended.
+        """
         self._waiting.pop(name, None)
         self._granted.pop(name, None)
         ticket = self._tickets.pop(name, None)
         if ticket is not None:
             try:
-                self._devices.release(ticket)
+                if survivors:
+                    self._devices.quarantine(ticket, survivors)
+                else:
+                    self._devices.release(ticket)
             except BackendError as error:
                 log.warning("the devices of %s only become free when this process ends: %s", name, error)
             self._waiting = {other: attrs.evolve(wait, due=0.0) for other, wait in self._waiting.items()}
 
-    def release_all(self) -> None:
-        """Release all devices."""
+    def release_all(self, survivors: Sequence[int] = ()) -> None:
+        """Release all devices, as `release` does."""
         for name in [*self._tickets, *self._granted]:
-            self.release(name)
+            self.release(name, survivors)
 
     # Leases by node
 
@@ -267,6 +287,7 @@ def requested_lease(job: Job, *, samples: str) -> Lease:
         idle_below=settings.monitor.idle_below,
         idle_for=settings.monitor.idle_for,
         on_idle=settings.on_idle_gpu,
+        health_check=settings.health_check,
     )
 
 
@@ -283,9 +304,15 @@ def claimed(step: StepPlan) -> Claim | None:
     return attrs.evolve(claim, count=claim.count * nodes, choices=choices)
 
 
+def _claim_of(job: Job) -> Claim | None:
+    """A job's claim for all of its nodes together, without the devices that its run leaves out."""
+    claim = claimed(job.step)
+    return attrs.evolve(claim, avoid=job.avoid) if claim is not None and job.avoid else claim
+
+
 def claim_document(job: Job) -> dict[str, Any]:
     """A job's claim on the ledger for all of its nodes together, as data; empty for a job without devices."""
-    claim = claimed(job.step) if job.kind == "step" else None
+    claim = _claim_of(job) if job.kind == "step" else None
     if claim is None:
         return {}
     fields = attrs.asdict(claim, recurse=False)

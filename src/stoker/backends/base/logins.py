@@ -7,16 +7,17 @@ cost a round trip. Knows no cluster.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from typing import Final, Mapping, Protocol, Sequence
 
-from stoker.backends.base.platforms import Away
-from stoker.backends.base.ssh import Ran, Ssh
-from stoker.core.errors import BackendError
+from stoker.core.errors import Away, BackendError, DiskFull
 from stoker.core.hosts import ssh_address
+from stoker.ssh.connection import Ran, Ssh
 
 __all__ = ["Here", "Login", "Ran", "Ssh", "login"]
 
@@ -24,6 +25,8 @@ TIMEOUT: Final = 60.0
 """Seconds that a command may take; a controller that is busy answers within tens."""
 PIECE: Final = 1 << 20
 """Bytes of one file that `tails` brings at most; the rest comes with the next call."""
+FILE: Final = 4096
+"""Bytes of a small file: the least that a disk gives to one."""
 NOT_FOUND: Final = 127
 """What a shell ends with where there is no such command.
 https://pubs.opengroup.org/onlinepubs/9699919799/utilities/V3_chap02.html#tag_18_08_02"""
@@ -37,6 +40,9 @@ class Login(Protocol):
 
     def write(self, files: Mapping[str, bytes], *, mode: int = 0o600) -> None:
         """Write files by absolute path, each whole or not at all; folders are made as needed, for nobody else."""
+
+    def append(self, path: str, data: bytes) -> None:
+        """Append to a file that only we write: all of the data or nothing, though perhaps twice after `Away`."""
 
     def read(self, path: str) -> bytes | None:
         """A file, None where there is none."""
@@ -58,8 +64,14 @@ class Login(Protocol):
     def expand(self, path: str) -> str:
         """A path as that machine has it: "~" and "$NAME" by what a person finds who logs in there."""
 
+    def is_full(self, folder: str) -> bool:
+        """Whether the disk of a folder has no room for a small file."""
+
     def close(self) -> None:
         """Hang up."""
+
+    def abandon(self) -> None:
+        """Break off the command that runs, from another thread: it raises `Away`, and so does every later one."""
 
 
 def login(host: str | None) -> Login:
@@ -70,21 +82,40 @@ def login(host: str | None) -> Login:
 class Here:
     """This machine."""
 
+    def __init__(self) -> None:
+        self._command: subprocess.Popen[bytes] | None = None
+        self._abandoned = False
+
     def run(self, argv: Sequence[str], *, input: bytes = b"", timeout: float = TIMEOUT) -> Ran:
         """Call a command to its end; it hears no Ctrl-C that is meant for us."""
+        if self._abandoned:
+            raise Away(f"{argv[0]} is not called any more")
         try:
-            done = subprocess.run(
-                argv, input=input, capture_output=True, timeout=timeout, check=False, start_new_session=True
+            command = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
             )
         except FileNotFoundError:
             return Ran(code=NOT_FOUND, out="", err=f"{argv[0]}: not found")
-        except subprocess.TimeoutExpired:
-            raise Away(f"{argv[0]} did not answer within {timeout:g} s") from None
         except OSError as error:
             raise BackendError(f"{argv[0]} cannot be called: {error}") from error
-        return Ran(
-            code=done.returncode, out=done.stdout.decode(errors="replace"), err=done.stderr.decode(errors="replace")
-        )
+        self._command = command
+        with command:
+            try:
+                out, err = command.communicate(input, timeout)
+            except subprocess.TimeoutExpired:
+                command.kill()
+                raise Away(f"{_program(argv)} did not answer within {timeout:g} s") from None
+            finally:
+                self._command = None
+                if command.poll() is None:
+                    command.kill()
+        if self._abandoned:
+            raise Away(f"{_program(argv)} was broken off")
+        return Ran(code=command.returncode, out=out.decode(errors="replace"), err=err.decode(errors="replace"))
 
     def write(self, files: Mapping[str, bytes], *, mode: int = 0o600) -> None:
         """Write files by absolute path, each whole or not at all."""
@@ -98,6 +129,20 @@ class Here:
                 os.replace(beside, path)
             except OSError as error:
                 raise _unwritten(path, error) from error
+
+    def append(self, path: str, data: bytes) -> None:
+        """Append to a file; what a full disk did not take whole is cut off again."""
+        try:
+            with open(path, "ab", buffering=0) as file:
+                size = file.tell()
+                try:
+                    if file.write(data) != len(data):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                except OSError:
+                    file.truncate(size)
+                    raise
+        except OSError as error:
+            raise _unwritten(path, error) from error
 
     def read(self, path: str) -> bytes | None:
         """A file, None where there is none."""
@@ -153,8 +198,37 @@ class Here:
             raise BackendError(f"{path} is no absolute path on this machine", fix="write one, such as ~/.stoker/slurm")
         return expanded
 
+    def is_full(self, folder: str) -> bool:
+        """Whether the disk of a folder has no room for a small file."""
+        try:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(bytes(FILE))
+                file.flush()
+        except OSError as error:
+            return error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return False
+
     def close(self) -> None:
         """There is nothing to let go."""
+
+    def abandon(self) -> None:
+        """Kill the command that runs, with all that it started."""
+        self._abandoned = True
+        command = self._command
+        if command is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(command.pid, signal.SIGKILL)
+
+
+def _program(argv: Sequence[str]) -> str:
+    """The program that a command calls, behind `env` and its options."""
+    words = iter(argv)
+    for word in words:
+        if word == "-u":
+            next(words, "")
+        elif os.path.basename(word) != "env" and "=" not in word:
+            return os.path.basename(word)
+    return argv[0]
 
 
 def _private_folder(folder: str) -> None:
@@ -166,6 +240,9 @@ def _private_folder(folder: str) -> None:
 
 
 def _unwritten(path: str, error: OSError) -> BackendError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        fix = "make room there, or give another folder: the setting `folder`"
+        return DiskFull(f"{path} cannot be written: {error.strerror}", fix=fix)
     return BackendError(
         f"{path} cannot be written: {error.strerror}", fix="give a folder that you may write to: the setting `folder`"
     )

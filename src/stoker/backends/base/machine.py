@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import subprocess
 from typing import Any, Final, Iterator, Mapping
 
@@ -119,8 +118,8 @@ def check(step: StepPlan, room: Capacity, *, leases: bool) -> Iterator[Finding]:
             yield report.refused(
                 code, f"asks for {what.format(_value_text(name, value))}", why, f"resources.{name}=null"
             )
-    if value_or(resources.disk, 0) > (free := shutil.disk_usage(".").free):
-        what = f"asks for {size_text(resources.disk or 0)} of disk; {memory_text(free)} are free here"
+    if (disk := value_or(resources.disk, 0)) > 0 and disk > (free := _free_disk()):
+        what = f"asks for {size_text(disk)} of disk; {memory_text(free)} are free here"
         yield report.refused("STK108", what, _NEVER_LESS, "resources.disk=null")
     if value_or(resources.spot, None):
         what = "asks for a spot machine; it runs on this one"
@@ -135,10 +134,19 @@ def check(step: StepPlan, room: Capacity, *, leases: bool) -> Iterator[Finding]:
         yield report.refused("STK110", what, "what the image brings would be missing, unsaid", "docker=null")
 
 
+def _free_disk() -> int:
+    """Bytes that are free on the working directory's disk."""
+    import shutil
+
+    return shutil.disk_usage(".").free
+
+
 def _no_mpi(launch: Launch | None) -> str:
     """The MPI that could not start ranks on several nodes of this machine; empty where it can, and for none."""
     if launch is None:
         return ""
+    import shutil
+
     from stoker.launchers.registry import launcher_named
 
     head = launcher_named(launch.launcher).head(launch.arguments or {})
@@ -155,6 +163,8 @@ def _missing(launch: Launch | None) -> tuple[str, str] | None:
     """What a launcher needs and is not installed here, and what to do; None where nothing is missing."""
     if launch is None:
         return None
+    import shutil
+
     from stoker.launchers.registry import launcher_named
 
     launcher = launcher_named(launch.launcher)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, Hashable, Mapping
 
 import attrs
 
-from stoker.core.bootspec import BootSpec
 from stoker.core.codec import to_json
 from stoker.core.launch import DEFAULTS
 from stoker.core.plan import Job, Site, StepPlan
@@ -17,9 +16,13 @@ from stoker.core.protocol import GangTask, StepTask, Topology, WorkerJob
 from stoker.core.words import dashed_name
 
 if TYPE_CHECKING:
+    from stoker.core.bootspec import BootSpec
     from stoker.core.devices import Lease
 
 LOOPBACK: Final = "127.0.0.1"
+KEPT: Final = 2
+"""How many copies of a step's checkpoints the artifact store keeps: the newest, and the one before it, in case the
+newest turns out to be damaged."""
 
 
 def worker_job(job: Job, number: int) -> WorkerJob:
@@ -40,6 +43,7 @@ def worker_job(job: Job, number: int) -> WorkerJob:
         launch=launch if is_step else None,
         hook=job.hook,
         told=job.told,
+        secrets=job.secrets,
     )
 
 
@@ -87,6 +91,8 @@ def boot_spec(
 ) -> BootSpec:
     """What `worker.boot` is told of a job that runs elsewhere. A lease without "devices" is filled in there, with those
     that the platform gave."""
+    from stoker.core.bootspec import BootSpec
+
     # It runs one job, so that nobody stands behind it.
     message = attrs.evolve(worker_job(job, 0), mark=False, timed=True, accelerators=lease, gang=gang)
     return BootSpec(
@@ -103,6 +109,11 @@ def boot_spec(
         grace=grace,
         warning=warning,
     )
+
+
+def with_copies(spec: BootSpec) -> BootSpec:
+    """The document of a job whose folder of checkpoints is its node's own: it is copied to the artifact store."""
+    return attrs.evolve(spec, keep=KEPT if spec.job.kind == "step" else 0)
 
 
 def request_digest(job: Job) -> str:
@@ -134,6 +145,7 @@ def step_task(step: StepPlan) -> StepTask:
         split=step.split,
         environment=dict(step.settings.environment),
         runner=step.runner,
+        track=step.settings.track,
     )
 
 
@@ -148,4 +160,5 @@ def task_key(step: StepPlan) -> Hashable:
         step.split,
         tuple(step.settings.environment.items()),
         step.runner,
+        step.settings.track,
     )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from typing import Final
 
-from stoker.core.codec import from_json
+from stoker.core.codec import from_json, parse_json
 from stoker.core.errors import SettingsError
 from stoker.core.plan import LogLine
 from stoker.core.protocol import MARK, WorkerEvent
@@ -69,9 +68,8 @@ class Reader:
             if message is None:
                 self._last.append(text)
                 lines.append(LogLine(time=now, stream=stream, text=text))
-            elif message.kind == "up":
-                self.up = True
             else:
+                self.up = self.up or message.kind == "up"
                 messages.append(message)
         return lines, messages
 
@@ -79,6 +77,6 @@ class Reader:
 def _message(text: str) -> WorkerEvent | None:
     """The message of a marked line; None for a line of a step that only looks like one."""
     try:
-        return from_json(WorkerEvent, json.loads(text[len(MARK) :]), strict=False)
-    except (ValueError, SettingsError):
+        return from_json(WorkerEvent, parse_json(text[len(MARK) :]), strict=False)
+    except SettingsError:
         return None

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from stoker.core.codec import from_json, parse_json
+from stoker.core.errors import SettingsError
 from stoker.core.plan import JobStatus, JobUsage
-from stoker.core.protocol import StepResult, WorkerExit
+from stoker.core.protocol import StepError, StepResult, WorkerExit
 from stoker.core.status import HOST_OOM, WORKER_LOST
 from stoker.core.units import size_text
 
@@ -26,9 +28,19 @@ def of_result(result: StepResult, lease: Lease | None) -> JobStatus:
         exit_code=result.exit_code,
         started=result.start,
         ended=result.end,
-        usage=JobUsage(cpu=result.cpu, peak=result.peak or None),
+        usage=JobUsage(cpu=result.cpu, peak=result.peak or None, ranks=result.rank_peaks),
         lease=lease,
     )
+
+
+def read_result(data: str | bytes) -> StepResult:
+    """The result that a worker elsewhere wrote; of one that cannot be read, a failure that says so."""
+    try:
+        return from_json(StepResult, parse_json(data), strict=False)
+    except SettingsError as error:
+        return StepResult(
+            ok=False, cause=WORKER_LOST, error=StepError(message=f"its result cannot be read: {error.message}")
+        )
 
 
 def of_exit(exited: WorkerExit, lease: Lease | None) -> JobStatus:
@@ -37,7 +49,7 @@ def of_exit(exited: WorkerExit, lease: Lease | None) -> JobStatus:
         state="failed",
         exit_code=_code(exited),
         ended=time.time(),
-        usage=JobUsage(peak=exited.peak),
+        usage=JobUsage(peak=exited.peak or None),
         lease=lease,
     )
 
@@ -57,7 +69,7 @@ def of_boot(result: StepResult, lease: Lease | None, *, memory: int) -> JobStatu
         cause="" if exited.known else WORKER_LOST,
         exit_code=_code(exited),
         ended=time.time(),
-        usage=JobUsage(peak=exited.peak, cpu=exited.cpu) if exited.known else JobUsage(),
+        usage=JobUsage(peak=exited.peak or None, cpu=exited.cpu) if exited.known else JobUsage(),
         lease=lease,
     )
 

@@ -18,16 +18,18 @@ from typing import Any, Final, Iterable, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.base.backend import PlatformNotice
 from stoker.backends.base.channel import Channel
 from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.output import Reader
-from stoker.backends.base.platforms import Away, JobReport, Platform
+from stoker.backends.base.platforms import AtHand, Away, JobReport, Platform, PromptPlatform, RemotePlatform, Silence
 from stoker.backends.base.statuses import failed
 from stoker.core.devices import Lease
 from stoker.core.errors import BackendError, StokerError
 from stoker.core.plan import Job, JobStatus, LogLine
-from stoker.core.protocol import WorkerEvent
+from stoker.core.protocol import ADOPTED, JOB, WorkerEvent
 from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
+from stoker.core.words import time_text
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,16 @@ AWAY: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds before a platform that did not answer is called again."""
 FORCE: Final = 30.0
 """Seconds after a kill in which a platform may still report the end of the job; then the job counts as ended."""
+
+
+LEAVE: Final = 3.0
+"""Seconds after a request to end at once in which jobs may be reported to be over; then the driver leaves them."""
+CLOSE: Final = 0.5
+"""Seconds for the thread to end after its call was broken off."""
+REMIND: Final = 300.0
+"""Seconds after which a platform's silence is reported again."""
+_NAMED: Final = 5
+"""Jobs that are named when they are left; more are a count."""
 
 
 @attrs.define(kw_only=True)
@@ -53,8 +65,12 @@ class _Flight:
     leases: dict[int, Lease] = attrs.field(factory=dict)
     """The devices of each node, as the nodes reported them."""
     running: bool = False
-    message: str = ""
+    reason: str = ""
     """Why the job waits, as last reported."""
+    facts: dict[str, Any] = attrs.field(factory=dict)
+    """Where the job is, for the record."""
+    placed: bool = False
+    """Whether the node of the job was reported."""
     force: float = float("inf")
     """When the job is killed, on the monotonic clock."""
     give_up: float = float("inf")
@@ -66,14 +82,28 @@ class JobWatcher:
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
+        self._remote = platform if isinstance(platform, RemotePlatform) else AtHand()
+        self._prompt = platform if isinstance(platform, PromptPlatform) else None
         self._outbox: dict[str, Job] = {}
         self._flights: dict[str, _Flight] = {}
         self._ends: dict[str, float] = {}
+        # Jobs in the outbox whose submission has begun: they may exist on the platform.
+        self._begun: set[str] = set()
+        # Jobs that are to end at once, and the timer after which they are left.
+        self._hard: set[str] = set()
+        self._timer: threading.Timer | None = None
+        self._left = False
+        self._notices: list[PlatformNotice] = []
+        self._reported: Silence | None = None
+        self._remind_at = 0.0
         self._submitted: set[str] = set()
         self._channel = Channel(over=self._forget)
         self._changed = threading.Condition()
         self._last_submit = 0.0
+        # Whether no further job comes before one that was submitted has ended.
+        self._complete = False
         self._urgent = False
+        self._end_urgent = False
         self._closing = False
         self._away = 0
         self._thread: threading.Thread | None = None
@@ -87,7 +117,7 @@ class JobWatcher:
                 return job.name
             self._submitted.add(job.name)
             self._outbox[job.name] = job
-            self._last_submit = time.monotonic()
+            self._last_submit, self._complete = time.monotonic(), False
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="stoker-watch", daemon=True)
                 self._thread.start()
@@ -95,15 +125,50 @@ class JobWatcher:
             self._changed.notify()
         return job.name
 
-    def cancel(self, name: str, grace: float) -> None:
-        """End a job; one that was not sent yet is over at once."""
+    def complete(self) -> None:
+        """Send what was submitted without waiting for more."""
         with self._changed:
-            if self._outbox.pop(name, None) is not None:
+            self._complete = True
+            self._changed.notify()
+
+    def cancel(self, name: str, grace: float) -> None:
+        """End a job; one whose submission has not begun is over at once.
+
+        Without grace the job is left on the platform if it is not reported to be over within `LEAVE` seconds.
+        """
+        with self._changed:
+            if name in self._outbox and name not in self._begun:
+                del self._outbox[name]
                 self._channel.put(name, failed(CANCELLED))
             else:
                 self._ends[name] = min(grace, self._ends.get(name, grace))
-            self._urgent = True
+                if not grace:
+                    self._hard.add(name)
+                    self._start_timer()
+            self._urgent = self._end_urgent = True
             self._changed.notify()
+
+    def _start_timer(self) -> None:
+        if self._timer is None or not self._timer.is_alive():
+            self._timer = threading.Timer(LEAVE, self._leave)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _leave(self) -> None:
+        """Give up the jobs that were to end at once and are not over: they may still run on the platform."""
+        with self._changed:
+            flights = dict(self._flights)
+            sent = [flights[name] for name in sorted(self._hard) if name in flights]
+            unsent = [self._outbox[name] for name in sorted(self._hard) if name in self._outbox]
+            if not sent and not unsent:
+                return
+            self._left = True
+        jobs = [{"key": one.job.key, **self._remote.identity(one.handle)} for one in sent]
+        doubtful = [dict(one) for one in self._remote.doubtful()] if unsent else []
+        text = _left_text(self._remote.answers.who, jobs, doubtful)
+        self._notices.append(PlatformNotice(kind="left", text=text, data={"jobs": [*jobs, *doubtful]}))
+        for name in [*(one.job.name for one in sent), *(job.name for job in unsent)]:
+            self._channel.put(name, failed(CANCELLED, "the run ended before the platform had confirmed the job's end"))
 
     def wakeups(self) -> Iterable[int]:
         """Descriptors that are readable when there is news."""
@@ -113,15 +178,54 @@ class JobWatcher:
         """What is new of each job since the last call."""
         return self._channel.take()
 
+    def silence(self) -> Silence | None:
+        """The platform's silence; None for one that answers."""
+        return self._remote.answers.silence(time.time())
+
+    def notices(self) -> Sequence[PlatformNotice]:
+        """What is new of the platform since the last call."""
+        if self._thread is None:
+            return ()
+        silence, reported, clock = self.silence(), self._reported, time.monotonic()
+        if silence is not None and (reported is None or clock >= self._remind_at):
+            text = f"{silence.text}; jobs there go on, and it is asked again until it answers"
+            data = {"since": silence.since, "tries": silence.tries}
+            self._notices.append(PlatformNotice(kind="platform-away", text=text, data=data))
+            self._reported, self._remind_at = silence, clock + REMIND
+        elif silence is None and reported is not None:
+            duration = time_text(time.time() - reported.since)
+            text = f"{reported.who} answers again, after {duration}"
+            self._notices.append(PlatformNotice(kind="platform-back", text=text))
+            self._reported = None
+        notices, self._notices = self._notices, []
+        return notices
+
     def _forget(self, name: str) -> None:
         with self._changed:
             self._submitted.discard(name)
 
+    def leave(self) -> None:
+        """End the thread and no job; a call that waits for its answer gets `LEAVE` seconds."""
+        with self._changed:
+            self._closing = self._left = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(LEAVE)
+
     def close(self) -> None:
-        """End the jobs that still run, and the thread."""
+        """End the jobs that still run, and the thread; where jobs were left, the platform is asked nothing more."""
         with self._changed:
             self._closing = True
             self._changed.notify()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._left:
+            self._remote.abandon()
+            if self._thread is not None:
+                self._thread.join(CLOSE)
+            if self._thread is None or not self._thread.is_alive():
+                self._channel.close()
+            return
         if self._thread is not None:
             self._thread.join()
         self._platform.close()
@@ -130,13 +234,18 @@ class JobWatcher:
     # The thread
 
     def _run(self) -> None:
-        quiet = 0
+        quiet, last_change = 0, time.monotonic()
         while not self._closing:
-            self._urgent = False
+            self._urgent = self._end_urgent = False
             try:
-                quiet = 0 if self._turn() else min(quiet + 1, len(PAUSES) - 1)
-                pause, self._away = PAUSES[quiet], 0
+                changed = self._turn()
+                quiet = 0 if changed else min(quiet + 1, len(PAUSES) - 1)
+                now = time.monotonic()
+                last_change = now if changed else last_change
+                pause = PAUSES[quiet] if self._prompt is None else self._prompt.pause(now - last_change)
+                self._away = 0
             except Away as error:
+                self._remote.answers.miss(error)
                 pause = AWAY[min(self._away, len(AWAY) - 1)]
                 self._say_away(error, pause)
             except Exception as error:  # the top of a thread: the engine of the run would wait for ever
@@ -144,27 +253,39 @@ class JobWatcher:
                 self._give_up(f"{type(error).__name__}: {error}")
                 return
             with self._changed:
-                self._changed.wait_for(lambda: self._closing or (self._urgent and not self._away), pause)
-        self._end_all()
+                self._changed.wait_for(
+                    lambda: self._closing or self._end_urgent or (self._urgent and not self._away), pause
+                )
+        if not self._left:
+            self._end_all()
 
     def _turn(self) -> bool:
-        """Send, end and look once; whether anything changed."""
-        sent = self._send()
+        """End, send and look once; whether anything changed."""
         ended = self._end()
+        sent = self._send()
         return self._look() or sent or ended
 
     def _send(self) -> bool:
+        gather = GATHER if self._prompt is None else self._prompt.gather()
         with self._changed:
-            while self._outbox and not self._closing:
-                seconds = self._last_submit + GATHER - time.monotonic()
+            while self._outbox and not self._closing and not self._complete:
+                seconds = self._last_submit + gather - time.monotonic()
                 if seconds <= 0:
                     break
                 self._changed.wait(seconds)
             jobs = list(self._outbox.values())
+            self._begun.update(self._outbox)
         if not jobs:
             return False
         handles = dict(self._platform.find(jobs))
-        fresh = [job for job in jobs if job.name not in handles]
+        fresh = []
+        for job in jobs:
+            if job.name in handles:
+                continue
+            if job.name in self._ends:  # the platform does not know it
+                handles[job.name] = failed(CANCELLED)
+            else:
+                fresh.append(job)
         try:
             handles.update(self._platform.send(fresh) if fresh else {})
         except StokerError as error:
@@ -176,26 +297,49 @@ class JobWatcher:
             if handle is None:
                 continue
             with self._changed:
-                cancelled = self._outbox.pop(job.name, None) is None
+                if not isinstance(handle, JobStatus):
+                    facts = dict(self._remote.identity(handle))
+                    self._flights[job.name] = _Flight(job=job, handle=handle, facts=facts)
+                del self._outbox[job.name]
+                self._begun.discard(job.name)
             if isinstance(handle, JobStatus):
-                if not cancelled:
-                    self._channel.put(job.name, handle)
-                continue
-            self._flights[job.name] = _Flight(job=job, handle=handle)
-            if cancelled:  # while it was being sent
-                with self._changed:
-                    self._ends[job.name] = 0.0
+                self._channel.put(job.name, handle)
+            else:
+                self._report_sent(self._flights[job.name])
         return bool(handles)
+
+    def _report_sent(self, flight: _Flight) -> None:
+        earlier = self._remote.adopted_attempt(flight.handle)
+        if earlier:
+            self._channel.event(flight.job.name, WorkerEvent(kind="noted", note=ADOPTED, data={"attempt": earlier}))
+        else:
+            self._report_state(flight, "sent", time.time())
+
+    def _report_place(self, flight: _Flight) -> None:
+        """Report the node of a job once it is known, where no other report has named it."""
+        if not flight.placed and flight.facts.get("node"):
+            self._report_state(flight, "placed", time.time())
+
+    def _report_state(self, flight: _Flight, state: str, moment: float) -> None:
+        flight.placed = bool(flight.facts.get("node"))
+        data = {"state": state, "time": moment, **flight.facts}
+        self._channel.event(flight.job.name, WorkerEvent(kind="noted", note=JOB, data=data))
+
+    def _report_running(self, flight: _Flight, moment: float) -> None:
+        """Report once that a job runs."""
+        if not flight.running:
+            flight.running, flight.reason = True, ""
+            self._report_state(flight, "running", moment)
+            self._channel.put(flight.job.name, JobStatus(state="running"))
 
     def _end(self) -> bool:
         with self._changed:
-            ends, self._ends = self._ends, {}
+            ends = {name: grace for name, grace in self._ends.items() if name in self._flights}
+            self._ends = {name: grace for name, grace in self._ends.items() if name in self._outbox}
         now = time.monotonic()
         by_grace: dict[float, dict[str, Any]] = {}
         for name, grace in ends.items():
-            flight = self._flights.get(name)
-            if flight is not None:
-                by_grace.setdefault(grace, {})[name] = flight.handle
+            by_grace.setdefault(grace, {})[name] = self._flights[name].handle
         try:
             for grace, handles in by_grace.items():
                 self._platform.end(handles, grace=grace)
@@ -233,6 +377,7 @@ class JobWatcher:
         """Pass on what is new of a job; whether anything is."""
         name = flight.job.name
         changed = False
+        flight.facts.update(update.facts)
         for node, stream, data in update.output:
             lines, events = flight.readers.setdefault(node, Reader()).read(stream, data)
             changed = self._pass_on(flight, node, lines, events) or changed
@@ -242,14 +387,17 @@ class JobWatcher:
         if update.status is not None:
             for node, reader in flight.readers.items():
                 self._pass_on(flight, node, *reader.end())
+            self._report_place(flight)
             self._end_flight(flight, update.status)
             return True
+        if flight.running:
+            self._report_place(flight)
         if update.running and not flight.running:
-            flight.running, flight.message = True, ""
-            self._channel.put(name, JobStatus(state="running"))
+            self._report_running(flight, time.time())
             return True
-        if not update.running and update.message and update.message != flight.message:
-            flight.running, flight.message = False, update.message
+        reason = update.reason or update.message
+        if not update.running and update.message and reason != flight.reason:
+            flight.running, flight.reason = False, reason
             self._channel.put(name, JobStatus(state="queued", message=update.message))
             return True
         return changed
@@ -259,7 +407,10 @@ class JobWatcher:
         if lines:
             self._channel.write(name, lines)
         for event in events:
-            if event.lease is not None:
+            if event.kind == "up" and node == 0:
+                flight.facts.setdefault("node", str(event.data.get("host", "")))
+                self._report_running(flight, event.time or time.time())
+            elif event.lease is not None:
                 flight.leases[node] = event.lease
                 if len(flight.leases) == nodes_of(flight.job):
                     self._channel.put(name, JobStatus(state="running", lease=_lease(flight)))
@@ -308,6 +459,17 @@ def _lease(flight: _Flight) -> Lease | None:
     return attrs.evolve(leases[0], others=tuple(leases[node] for node in sorted(leases)[1:]))
 
 
+def _left_text(who: str, jobs: Sequence[Mapping[str, Any]], doubtful: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence on the jobs that are left; ends without a full stop."""
+    names = [f"{one['job']} ({one['key']})" if one.get("key") else str(one["job"]) for one in (*jobs, *doubtful)]
+    if not names:
+        return f"the driver leaves without waiting for {who}: no job of its own is known to be there"
+    # A name is Slurm's number, or words: "a submission with the comment 4f12".
+    noun = f"{len(names):,} jobs: " if len(names) > 1 else "" if names[0].startswith("a ") else "job "
+    more = ", …" if len(names) > _NAMED else ""
+    return f"the driver leaves without waiting for {who}: {noun}{', '.join(names[:_NAMED])}{more} may still run there"
+
+
 class Watched:
     """The methods of a backend that are the same for all such platforms."""
 
@@ -322,6 +484,10 @@ class Watched:
         """Queue a job to be sent; later polls report what becomes of it."""
         return self._watcher.submit(job)
 
+    def complete(self) -> None:
+        """Send what was submitted without waiting for more."""
+        self._watcher.complete()
+
     def wakeups(self) -> Iterable[int]:
         """Descriptors that are readable when there is news."""
         return self._watcher.wakeups()
@@ -333,6 +499,19 @@ class Watched:
     def cancel(self, id: str, *, grace: float) -> None:
         """End a job: ask, and kill it after `grace` seconds."""
         self._watcher.cancel(id, grace)
+
+    def notices(self) -> Sequence[PlatformNotice]:
+        """What is new of the platform since the last call."""
+        return self._watcher.notices()
+
+    def silence(self) -> str:
+        """Which platform has not answered, since when, and what was tried; empty for one that answers."""
+        silence = self._watcher.silence()
+        return "" if silence is None else silence.text
+
+    def leave(self) -> None:
+        """End the thread and no job: a later driver adopts them."""
+        self._watcher.leave()
 
     def close(self) -> None:
         """End the jobs that still run, and the thread."""

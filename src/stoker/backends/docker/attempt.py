@@ -6,35 +6,55 @@ The thread calls the engine and waits for it; statuses, lines and events go to t
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
-import tarfile
 import threading
 import time
-from typing import TYPE_CHECKING, Callable, Final, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence
 
 import attrs
 
 from stoker.backends.base.channel import Channel
+from stoker.backends.base.mounts import Mount
 from stoker.backends.base.output import Reader
-from stoker.backends.base.statuses import failed, killed_for_memory, of_boot
+from stoker.backends.base.statuses import failed, killed_for_memory, of_boot, read_result
 from stoker.backends.docker.engines import End, Engine, EngineGone, Refused
-from stoker.backends.docker.requests import BUNDLE, HOME_LABEL, INSIDE, LABEL, ContainerRequest
-from stoker.backends.docker.settings import SECRETS
-from stoker.core.codec import from_json, to_json
-from stoker.core.errors import BackendError
-from stoker.core.plan import JobStatus, LogLine
-from stoker.core.protocol import RESULT, StepResult, WorkerEvent
+from stoker.backends.docker.jobfiles import (
+    JobFiles,
+    Owner,
+    clear,
+    collect,
+    give,
+    names_in_job,
+    open_to_all,
+    prepare,
+)
+from stoker.backends.docker.lifecycle import (
+    PATIENCE,
+    Output,
+    archive,
+    create_container,
+    fetch_image,
+    is_root,
+    owner_in,
+    read_to_end,
+    start_container,
+    take_files_back,
+)
+from stoker.backends.docker.requests import HOME_LABEL, LABEL, ContainerRequest, mount_body
+from stoker.core.codec import to_json
+from stoker.core.errors import BackendError, StoreError
+from stoker.core.plan import JobStatus
+from stoker.core.protocol import RESULT
 from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
+from stoker.store.access import make_folders
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
+    from stoker.store.blobs import Blobs
 
 GANG_GRACE: Final = 5.0
 """Seconds that the other nodes of a gang get when its first one is over; by then its agent has told them to end."""
-PATIENCE: Final = 60.0
-"""Seconds for which an engine may be away, as for an update, before its containers are given up."""
 _LOOK: Final = 1.0
 _NETWORK: Final = (HOME_LABEL, f"{LABEL}.run")
 """Labels that a gang's network shares with its containers."""
@@ -51,16 +71,20 @@ class ContainerJob:
     lease: Lease | None = None
     adopted: Sequence[str] = ()
     """Ids of the containers that an earlier driver created; empty: create them."""
-    adopted_documents: Sequence[str] = ()
-    """Paths of the documents of the adopted containers."""
+    adopted_files: Sequence[JobFiles] = ()
+    """The folders of the adopted containers on this machine."""
+    result: bytes = b""
+    """The result of an earlier driver's container that is gone; its folders are in `adopted_files`."""
+    blobs: Blobs | None = None
+    """The artifact store; None where the engine sees nothing of this machine."""
     network: str = ""
     """The network to create for a gang; empty: none."""
     secrets: Mapping[str, bytes] = attrs.field(factory=dict, repr=False)
     """Contents of files by their paths inside the container."""
-    owner: tuple[int, int] | None = None
-    """uid and gid that own the files put into a container; None, where they are not known: everybody may read them."""
     bundle: str = ""
     """The folder of Stoker's worker, for images without it; empty: the image has it."""
+    rootless: bool = False
+    """Whether the engine's root is the user who runs it."""
     shares_files: bool = True
     """Whether the engine sees this machine's folders."""
     pull: str = "missing"
@@ -87,9 +111,11 @@ class ContainerAttempt:
         self._hand_over = hand_over
         self._ids: list[str] = []
         self._readers: list[Reader] = []
+        self._owner: Owner | None = None
         self._cancelled = False
+        self._recorded = threading.Event()
         self._timers: list[threading.Timer] = []
-        self.thread = threading.Thread(target=self._run, name="stoker-container", daemon=True)
+        self.thread = threading.Thread(target=self.run, name="stoker-container", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -105,6 +131,10 @@ class ContainerAttempt:
         else:
             self._later(0.0, "SIGKILL")
 
+    def recorded(self) -> None:
+        """Take the end of the job as recorded: only then do its containers and files go."""
+        self._recorded.set()
+
     def _later(self, seconds: float, signal: str) -> None:
         timer = threading.Timer(seconds, self._signal, (signal,))
         timer.daemon = True
@@ -118,12 +148,16 @@ class ContainerAttempt:
 
     # The thread
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Run the attempt to its end, in this thread."""
         prepared = False
         try:
-            self._prepare()
-            prepared = True
-            status = self._follow()
+            if self._job.result:
+                status = self._of_result(self._job.result)
+            else:
+                self._prepare()
+                prepared = True
+                status = self._follow()
         except BackendError as error:
             if isinstance(error, EngineGone) and not prepared:
                 status = _lost(error)
@@ -139,6 +173,8 @@ class ContainerAttempt:
             self._clear(keep=False)  # first: it may be sent again, under the same names
         self._channel.put(self._name, status)
         if not status.lost:
+            # A driver that is killed before it has recorded the end leaves all to the one that adopts the job.
+            self._recorded.wait()
             self._clear(keep=keep)
 
     def _prepare(self) -> None:
@@ -156,7 +192,7 @@ class ContainerAttempt:
             self._readers.append(Reader())
         for id in self._ids:
             self._refuse_cancelled()
-            self._engine.start(id)
+            start_container(self._engine, id, job.requests[0].body)
         if job.lease:
             pid = self._engine.pid(self._ids[0])
             self._channel.call(lambda: self._hand_over(self._name, pid))
@@ -173,77 +209,52 @@ class ContainerAttempt:
 
     def _create(self, request: ContainerRequest) -> str:
         image = request.body["Image"]
-        if self._job.pull == "always" or (self._job.pull == "missing" and not self._engine.has(image)):
-            self._report_pull(f"pulling {image}")
-            self._engine.pull(image, self._report_pull)
-        if self._job.shares_files:
-            self._make_folder(os.path.dirname(request.document_path))
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(_result_of(request.document_path))
-            with open(request.document_path, "w", encoding="utf-8") as file:
-                json.dump(to_json(request.spec), file)
-        try:
-            id = self._engine.create(request.name, request.body)
-        except Refused as error:
-            if error.status == 409:  # left by the same attempt: a driver that died, and nothing to take over from it
-                self._engine.remove(request.name)
-                id = self._engine.create(request.name, request.body)
-            elif error.status == 404:
-                raise Refused(
-                    f"there is no image {image} in the engine at {self._engine.address}",
-                    fix=f"docker pull {image}, or build it there; pull='missing' fetches what is not there",
-                ) from error
-            else:
-                raise
-        archive = self._archive(request)
-        if archive:
-            self._engine.put(id, archive)
+        fetch_image(self._engine, image, self._job.pull, self._report_pull)
+        body = dict(request.body)
+        if request.follows_image and not is_root(self._engine.user_of(image)):
+            body.pop("User", None)
+        if request.files is not None:
+            body = self._with_files(request, request.files, body)
+        id = create_container(self._engine, request.name, body)
+        self._owner = owner_in(self._engine, id, body["User"] if "User" in body else self._engine.user_of(image), image)
+        if request.files is not None:
+            give(request.files, self._owner, [*request.checkpoints, *filter(None, [request.samples])])
+            if self._job.bundle and self._owner != (os.geteuid(), os.getegid()):
+                open_to_all(self._job.bundle)
+        read_only = bool(body["HostConfig"].get("ReadonlyRootfs"))
+        files = dict(self._job.secrets)
+        if not self._job.shares_files:
+            files[request.document_path] = json.dumps(to_json(request.spec)).encode()
+        if files and not (read_only and request.files is not None):
+            bundle = "" if self._job.shares_files else self._job.bundle
+            self._engine.put(id, archive(files, self._owner, bundle=bundle))
         return id
 
-    def _make_folder(self, folder: str) -> None:
-        """Make a folder in which the container's user can write the result."""
-        os.makedirs(folder, exist_ok=True)
-        owner = self._job.owner
-        if owner == (os.geteuid(), os.getegid()):
-            return
-        try:
-            os.chown(folder, *(owner or (-1, -1)))
-        except PermissionError:  # only root may give a folder away: let everybody write there
-            owner = None
-        if owner is None:
-            os.chmod(folder, 0o777)
+    def _with_files(self, request: ContainerRequest, files: JobFiles, body: dict[str, Any]) -> dict[str, Any]:
+        """Make the container's folders; its request with what had to be mounted besides."""
+        blobs = self._job.blobs
+        assert blobs is not None  # it comes with the folders
+        names = names_in_job(to_json(request.spec), blobs)
+        mounts = prepare(files, request.spec, request.body["Labels"], names, blobs)
+        for folder in request.checkpoints:
+            make_folders(folder)
+        if request.samples:
+            os.close(os.open(request.samples, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
+        host = body["HostConfig"]
+        if host.get("ReadonlyRootfs"):  # nothing can be put into it: secrets are mounted from the container's folder
+            mounts += self._secret_mounts(files)
+        return {**body, "HostConfig": {**host, "Mounts": [*host["Mounts"], *map(mount_body, mounts)]}}
 
-    def _archive(self, request: ContainerRequest) -> bytes:
-        """The archive put into the container before it starts; empty where all files are mounted."""
-        job = self._job
-        files = dict(job.secrets)
-        if not job.shares_files:
-            files[request.document_path] = json.dumps(to_json(request.spec)).encode()
-        folders = [SECRETS, INSIDE]
-        data = io.BytesIO()
-        with tarfile.open(fileobj=data, mode="w") as archive:
-            for folder in folders:
-                archive.addfile(self._member(folder, directory=True))
-            for path, content in files.items():
-                member = self._member(path, directory=False)
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
-            if job.bundle and not job.shares_files:
-                archive.add(job.bundle, BUNDLE.lstrip("/"))
-        return data.getvalue() if files or not job.shares_files else b""
-
-    def _member(self, path: str, *, directory: bool) -> tarfile.TarInfo:
-        """An entry that only the container's user can read; everybody, where the user is not known."""
-        member = tarfile.TarInfo(path.lstrip("/"))
-        member.mtime = int(time.time())
-        private = self._job.owner is not None
-        if self._job.owner is not None:
-            member.uid, member.gid = self._job.owner
-        if directory:
-            member.type, member.mode = tarfile.DIRTYPE, 0o700 if private else 0o777
-        else:
-            member.mode = 0o400 if private else 0o444
-        return member
+    def _secret_mounts(self, files: JobFiles) -> list[Mount]:
+        folder = f"{files.notes}/secrets"
+        os.makedirs(folder, mode=0o700)
+        mounts = []
+        for number, (path, content) in enumerate(self._job.secrets.items()):
+            file_path = f"{folder}/{number}"
+            with open(os.open(file_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "wb") as file:
+                file.write(content)
+            mounts.append(Mount(file_path, path, True))
+        return mounts
 
     # Following
 
@@ -268,28 +279,10 @@ class ContainerAttempt:
 
     def _read_output(self, node: int) -> End | None:
         """Read a container's output to its end; the container's end, None where it was removed."""
-        id, reader = self._ids[node], self._readers[node]
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                reader.restart()
-                for stream, data in self._engine.output(id):
-                    self._pass_on(reader.read(stream, data))
-                    deadline = time.monotonic() + PATIENCE
-                end = self._engine.end(id)
-                if end is None or not end.running:
-                    self._pass_on(reader.end())
-                    return end
-            except (EngineGone, Refused) as error:
-                if isinstance(error, Refused) and error.status == 404:
-                    self._pass_on(reader.end())
-                    return None
-                # An engine that is updated comes back, with its containers or without them.
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(_LOOK if node == 0 else 2 * _LOOK)
+        look = _LOOK if node == 0 else 2 * _LOOK
+        return read_to_end(self._engine, self._ids[node], self._readers[node], self._pass_on, look=look)
 
-    def _pass_on(self, output: tuple[list[LogLine], list[WorkerEvent]]) -> None:
+    def _pass_on(self, output: Output) -> None:
         lines, events = output
         if lines:
             self._channel.write(self._name, lines)
@@ -302,9 +295,13 @@ class ContainerAttempt:
         lease = self._job.lease
         if end is None:
             return failed(WORKER_LOST, "the step's container was removed by somebody else", lease)
-        result = self._result()
-        if result is not None:
-            return of_boot(result, lease, memory=self._job.memory)
+        try:
+            self._take_back()
+        except (StoreError, OSError) as error:
+            return failed(WORKER_LOST, f"what the step's container wrote cannot be taken: {error}", lease)
+        data = self._result()
+        if data:
+            return self._of_result(data)
         if end.oom and end.code == _KILLED:
             return killed_for_memory("the engine says OOMKilled", lease, memory=self._job.memory)
         if not self._readers[0].up and not self._cancelled:
@@ -313,17 +310,47 @@ class ContainerAttempt:
             return failed(REFUSED, message, lease)
         return JobStatus(state="failed", exit_code=end.code, message=end.error, ended=time.time(), lease=lease)
 
-    def _result(self) -> StepResult | None:
-        document = (*self._job.adopted_documents, self._job.requests[0].document_path)[0]
-        data: bytes | None = None
+    def _of_result(self, data: bytes) -> JobStatus:
+        """The status of a job that left a result, whose outputs are in the store then."""
+        status = of_boot(read_result(data), self._job.lease, memory=self._job.memory)
+        try:
+            if self._job.result:
+                self._take_back()
+            if self._job.blobs is not None:
+                for files in self._files:
+                    collect(files, self._job.blobs)
+        except (StoreError, OSError) as error:
+            return failed(WORKER_LOST, f"what the step's container wrote cannot be taken: {error}", self._job.lease)
+        return status
+
+    def _take_back(self) -> None:
+        """Make what the containers wrote the user's own."""
+        job = self._job
+        if job.blobs is None:
+            return
+        folders = [folder for files in self._files for folder in (files.notes, files.outputs) if folder]
+        request = job.requests[0]
+        shared = [*request.checkpoints, *filter(None, [request.samples])]
+        take_files_back(
+            self._engine,
+            [*folders, *shared],
+            self._owner,
+            name=request.name,
+            body=request.body,
+            rootless=job.rootless,
+        )
+
+    @property
+    def _files(self) -> Sequence[JobFiles]:
+        """The folders of the job's containers on this machine."""
+        return self._job.adopted_files or [one.files for one in self._job.requests if one.files is not None]
+
+    def _result(self) -> bytes | None:
         if self._job.shares_files:
-            with contextlib.suppress(FileNotFoundError), open(_result_of(document), "rb") as file:
-                data = file.read()
-        else:
-            data = self._engine.get(self._ids[0], _result_of(document))
-        if not data:
+            with contextlib.suppress(FileNotFoundError), open(f"{self._files[0].notes}/{RESULT}", "rb") as file:
+                return file.read()
             return None
-        return from_json(StepResult, json.loads(data), strict=False)
+        return self._engine.get(self._ids[0], _result_of(self._job.requests[0].document_path))
 
     def _clear(self, *, keep: bool) -> None:
         """Remove the containers, their network and their files; what cannot be removed is left for `stoker gc`."""
@@ -335,15 +362,10 @@ class ContainerAttempt:
                     self._engine.remove(id)
             if self._job.network and not keep:
                 self._engine.remove_network(self._job.network)
-        if self._job.shares_files and not keep:
-            documents = [request.document_path for request in self._job.requests]
-            for document in (*documents, *self._job.adopted_documents):
-                folder = os.path.dirname(document)
-                for name in ("job.json", RESULT):
-                    with contextlib.suppress(OSError):
-                        os.unlink(os.path.join(folder, name))
-                with contextlib.suppress(OSError):
-                    os.rmdir(folder)
+        if keep:
+            return
+        for files in self._files:
+            clear(files)
 
 
 def _result_of(document: str) -> str:

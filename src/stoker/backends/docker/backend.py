@@ -1,7 +1,8 @@
-"""A container engine: one container for each step, on Docker or podman, here or where DOCKER_HOST says.
+"""A container engine: containers for steps, on Docker or podman, here or where DOCKER_HOST says.
 
-`requests` builds what is sent, `attempt` sends and follows it, `engines` talks to the engine. A container outlives its
-driver: a later driver with the same job finds it by its labels and adopts it, if it still runs or went well.
+`requests` builds what is sent, `engines` talks to the engine. `attempt` runs a step in a container of its own,
+`warmattempt` in one that takes several, one after another (`warm`). A container outlives its driver: a later driver
+with the same job finds it by its labels and adopts it, if it still runs or went well.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Iterable, Iterator, Literal, Mapping, Sequence
 
@@ -27,15 +30,42 @@ from stoker.backends.docker import requests as containers
 from stoker.backends.docker.attempt import ContainerAttempt, ContainerJob
 from stoker.backends.docker.check import check
 from stoker.backends.docker.engines import Engine, engine_address, need_package
-from stoker.backends.docker.requests import LABEL, NO_FILES, ContainerRequest, EngineFacts
+from stoker.backends.docker.jobfiles import (
+    JobFiles,
+    SavedResult,
+    clear,
+    job_files,
+    name_of,
+    names_of_run,
+    saved_results,
+    went_well,
+)
+from stoker.backends.docker.lifecycle import owner_in
+from stoker.backends.docker.requests import LABEL, NO_FILES, SHAPE_LABEL, ContainerRequest, EngineFacts
 from stoker.backends.docker.settings import SECRETS, ContainerSettings
-from stoker.core.codec import from_json, to_json
+from stoker.backends.docker.warm import WarmContainer, WarmContainers, remove_dead
+from stoker.backends.docker.warmattempt import WarmAttempt, WarmJob
+from stoker.backends.docker.warmfiles import (
+    CONTAINER_LABEL,
+    ORDER_LABEL,
+    WarmFiles,
+    empty,
+    ordered,
+    present_job,
+    present_result,
+    take_order_back,
+    warm_files,
+    warm_names,
+)
+from stoker.core.codec import from_json, parse_object, to_json
 from stoker.core.devices import Device, Lease
-from stoker.core.errors import BackendError
+from stoker.core.errors import BackendError, SettingsError
 from stoker.core.findings import Finding
 from stoker.core.plan import Capacity, Job, JobStatus, Site, StepPlan
-from stoker.core.protocol import CREDENTIALS
+from stoker.core.protocol import CREDENTIALS, SECRET_VALUES
 from stoker.core.status import CANCELLED, REFUSED
+from stoker.store.access import is_shared
+from stoker.store.blobs import Blobs
 from stoker.vendors.base import ContainerNeeds
 from stoker.vendors.registry import by_vendor
 
@@ -50,6 +80,8 @@ class DockerBackend:
     """Runs jobs in containers of one engine."""
 
     name = "docker"
+    keeps_secrets: Literal[True] = True
+    leaves_out: Literal["device"] = "device"
     packages_in: Literal["image", "environment"] = "image"
 
     def __init__(self, site: Site, options: Mapping[str, Any], services: Services = NO_SERVICES) -> None:
@@ -58,22 +90,33 @@ class DockerBackend:
         self._options = dict(options)
         settings = ContainerSettings(**options)
         self._engine = Engine(engine_address(options))
-        shares = self._engine.address.startswith("unix://")
+        shares = settings.get("shares_files", self._engine.address.startswith("unix://"))
+        self._blobs = Blobs(site.artifacts) if shares else None
         self._facts = EngineFacts(
-            shares_files=settings.get("shares_files", shares),
+            shares_files=shares,
             user=f"{os.getuid()}:{os.getgid()}",
-            cache=_cache_folder(site) if settings.get("shares_files", shares) else "",
+            cache=_cache_folder(site) if shares else "",
+            store="" if self._blobs is None else self._blobs.folder,
+            engine=self._engine.address,
+            groups=_shared_groups(site.scratch),
         )
         self._capacity: Capacity | None = None
         self._leasing = services.leasing
         self._jobs: dict[str, Job] = {}
-        self._attempts: dict[str, ContainerAttempt] = {}
+        self._attempts: dict[str, ContainerAttempt | WarmAttempt] = {}
         self._deferred: deque[str] = deque()
-        self._leaving: list[ContainerAttempt] = []
-        self._earlier: EarlierJobs[list[Mapping[str, Any]]] | None = None
+        self._ended: list[ContainerAttempt | WarmAttempt] = []
+        self._leaving: list[ContainerAttempt | WarmAttempt] = []
+        self._warm = WarmContainers(self._engine)
+        self._compiles = False
+        self._earlier: EarlierJobs[EarlierContainers] | None = None
         self._channel = Channel(over=self._forget)
 
     # Deciding
+
+    def has_other_place(self, step: StepPlan, avoid: Sequence[str]) -> bool:
+        """Whether the engine's machine has devices for a step beside some."""
+        return self._leasing is not None and self._leasing.has_others(step, avoid)
 
     def capacity(self) -> Capacity:
         """What the engine's machine has, and the devices that are leased there."""
@@ -105,9 +148,14 @@ class DockerBackend:
         """The same for a job that holds these devices."""
         settings = settings_of(job.step, ContainerSettings, self._options)
         requests = self._requests(job, settings, leases)
+        rendered = [{"name": one.name, "request": one.body, "document": to_json(one.spec)} for one in requests]
+        if self._may_share(job, settings):
+            warm = containers.warm_request(job, 1, site=self._site, settings=settings, facts=self._facts)
+            document, pool = to_json(warm.spec), to_json(warm.pool)
+            rendered = [{"name": warm.name, "request": warm.body, "document": document, "pool": pool}]
         return {
             "engine": self._engine.address,
-            "containers": [{"name": one.name, "request": one.body, "document": to_json(one.spec)} for one in requests],
+            "containers": rendered,
             "network": containers.network_name(requests[0].name) if containers.needs_network(job, settings) else "",
             "secrets": sorted(settings.get("secrets", {})),
             "credentials": sorted(credentials(self._site.artifacts, os.environ)),
@@ -116,8 +164,30 @@ class DockerBackend:
             "keep": settings.get("keep", False),
         }
 
+    def by_hand(self, job: Job, request: Mapping[str, Any]) -> str:
+        """A script that runs the containers by the engine's command line."""
+        from stoker.backends.docker.byhand import script
+
+        # Who runs one step by hand shares its container with no other.
+        own = [self._unshared(job, one) if "pool" in one else one for one in request["containers"]]
+        return script(job, {**request, "containers": own}, self._site, self._facts)
+
+    def _unshared(self, job: Job, shared: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The container of its own for a job that may share one; values that are masked there stay so."""
+        settings = settings_of(job.step, ContainerSettings, self._options)
+        [own] = self._requests(job, settings, [])
+        body = {**own.body, "Env": shared["request"]["Env"]}
+        return {"name": own.name, "request": body, "document": shared["document"]}
+
     def _requests(self, job: Job, settings: ContainerSettings, leases: Sequence[Lease]) -> list[ContainerRequest]:
         return containers.container_requests(job, site=self._site, settings=settings, facts=self._facts, leases=leases)
+
+    def _may_share(self, job: Job, settings: ContainerSettings) -> bool:
+        """Whether a job may run in a container that takes several."""
+        if job.kind != "step" or job.secrets or self._blobs is None or settings.get("reuse", "auto") is False:
+            return False
+        shares, store = self._facts.shares_files, self._site.artifacts
+        return not containers.own_container(job.step, settings, shares_files=shares, store=store)
 
     # Doing
 
@@ -134,9 +204,9 @@ class DockerBackend:
 
     def _dispatch(self, job: Job) -> None:
         try:
-            orphans = self._adopt_orphans(job)
-            if orphans:
-                self._begin(job, [], orphans)
+            earlier = self._adopt_orphans(job)
+            if earlier is not None:
+                self._begin(job, [], earlier)
             elif self._leasing is not None and self._leasing.wants(job):
                 self._leasing.request(job, start=self._start_leased, tell=self._channel.put)
             else:
@@ -149,7 +219,7 @@ class DockerBackend:
         assert self._leasing is not None  # it granted the devices
         self._begin(job, self._leasing.leases(job))
 
-    def _begin(self, job: Job, leases: Sequence[Lease], orphans: Sequence[Mapping[str, Any]] = ()) -> None:
+    def _begin(self, job: Job, leases: Sequence[Lease], earlier: EarlierContainers | None = None) -> None:
         """Start the thread that creates and follows the job's containers."""
         settings = settings_of(job.step, ContainerSettings, self._options)
         devices = [device for lease in leases for device in lease.held]
@@ -157,9 +227,8 @@ class DockerBackend:
         variables = credentials(self._site.artifacts, os.environ)
         if variables:
             secrets[CREDENTIALS] = json.dumps(variables).encode()
-        if self._facts.shares_files:
-            for folder in filter(None, [self._site.scratch, self._site.checkpoints, self._facts.cache]):
-                os.makedirs(folder, exist_ok=True)
+        if job.secrets:
+            secrets[SECRET_VALUES] = json.dumps(dict(job.secrets)).encode()
         requests = containers.container_requests(
             job,
             site=self._site,
@@ -169,15 +238,18 @@ class DockerBackend:
             files=device_files(devices) if devices else NO_FILES,
             token=os.urandom(16).hex(),
         )
-        first_name = orphans[0]["Names"][0].lstrip("/") if orphans else containers.container_name(job)
+        orphans = () if earlier is None else earlier.containers
+        first_name = containers.container_name(job) if earlier is None else earlier.names[0]
         container_job = ContainerJob(
             requests=requests,
-            lease=leases[0] if leases else _lease_of(orphans),
+            lease=leases[0] if leases else None if earlier is None else self._lease_of(earlier),
             adopted=[one["Id"] for one in orphans],
-            adopted_documents=[_document_path(one) for one in orphans],
+            adopted_files=[] if earlier is None else [self._files_of(name) for name in earlier.names],
+            result=b"" if earlier is None or earlier.saved is None else earlier.saved.data,
+            blobs=self._blobs,
             network=containers.network_name(first_name) if containers.needs_network(job, settings) else "",
             secrets=secrets,
-            owner=_owner(requests[0].body.get("User", "")),
+            rootless=self._facts.rootless,
             bundle=self._site.bundle if containers.brings_worker(job, self._site) else "",
             shares_files=self._facts.shares_files,
             pull=settings.get("pull", _PULL),
@@ -185,36 +257,125 @@ class DockerBackend:
             memory=job.step.settings.resources.get("memory", 0),
         )
         name = job.name
-        attempt = self._attempts[name] = ContainerAttempt(
-            self._engine, container_job, name, self._channel, hand_over=self._hand_over
+        make_own = partial(
+            ContainerAttempt, self._engine, container_job, name, self._channel, hand_over=self._hand_over
         )
-        if orphans and container_job.lease and self._leasing is not None:
+        adopted = None if earlier is None else earlier.warm
+        attempt: ContainerAttempt | WarmAttempt
+        if adopted is not None or (earlier is None and not leases and self._may_share(job, settings)):
+            warm_job = WarmJob(
+                request=partial(self._warm_request, job, settings),
+                job=container_job,
+                name=first_name,
+                scratch=self._site.scratch,
+                room=self.capacity(),
+                adopted=adopted,
+            )
+            attempt = WarmAttempt(self._engine, warm_job, name, self._channel, containers=self._warm, own=make_own)
+        else:
+            attempt = make_own()
+        self._attempts[name] = attempt
+        if container_job.bundle and self._facts.shares_files and not self._compiles:
+            self._compiles = True
+            threading.Thread(target=_compile, args=(container_job.bundle,), daemon=True).start()
+        if earlier is not None and container_job.lease and self._leasing is not None:
             self._leasing.adopt(job, container_job.lease)
         if container_job.lease:
             self._channel.put(name, JobStatus(state="running", lease=container_job.lease))
         attempt.start()
 
+    def _warm_request(self, job: Job, settings: ContainerSettings, number: int, shape: str) -> containers.WarmRequest:
+        facts = self._facts
+        return containers.warm_request(job, number, site=self._site, settings=settings, facts=facts, shape=shape)
+
     # Orphans
 
-    def _adopt_orphans(self, job: Job) -> list[Mapping[str, Any]]:
-        """The containers of this job that an earlier driver created, by node, if they can be adopted; else none."""
+    def _adopt_orphans(self, job: Job) -> EarlierContainers | None:
+        """What an earlier driver left of this job, if it can be adopted: its containers, or their result alone."""
         if self._earlier is None:
             security = " ".join(map(str, self._engine.info().get("SecurityOptions") or ()))
             self._facts = attrs.evolve(self._facts, rootless="rootless" in security, selinux="selinux" in security)
             self._earlier = EarlierJobs()
-            self._earlier.add(_group_by_job(self._engine.find({f"{LABEL}.run": job.run})))
-        adopted, others = self._earlier.adopt(job, lambda nodes: self._is_worth_adopting(job, nodes))
-        for nodes in others:
-            for one in nodes:
-                self._engine.remove(one["Id"])
-        return adopted or []
+            present = self._engine.find({LABEL: "step", f"{LABEL}.run": job.run})
+            self._earlier.add(_group_by_job(present))
+            names = {name_of(one) for one in present}
+            self._earlier.add(self._adopt_warm(job.run))
+            saved = [one for one in saved_results(self._site.scratch) if one.name not in names and is_run(one, job.run)]
+            self._earlier.add(map(_earlier_job, saved))
+            # Its driver was killed before the container was there, or somebody removed it before it had a result.
+            for name in names_of_run(job.run, self._site.scratch, self._facts.store):
+                if name not in names and name not in {one.name for one in saved}:
+                    clear(self._files_of(name))
+        earlier_job, others = self._earlier.adopt(job, lambda earlier: self._is_worth_adopting(job, earlier))
+        adopted = None if earlier_job is None else earlier_job.handle
+        for earlier in others:
+            self._remove(earlier)
+        return adopted
 
-    def _is_worth_adopting(self, job: Job, nodes: Sequence[Mapping[str, Any]]) -> bool:
+    def _adopt_warm(self, run: str) -> Iterator[EarlierJob[EarlierContainers]]:
+        """The jobs that run in containers of an earlier driver which take several. Containers without one are taken
+        over if they run; of those that are over, and of jobs that no worker has begun, nothing stays but results."""
+        site = self._site
+        present = {name_of(one): one for one in self._engine.find({LABEL: "pool", f"{LABEL}.run": run})}
+        for name in sorted({*present, *warm_names(run, site.scratch, self._facts.store)}):
+            self._warm.name_after(name)
+            one = present.get(name)
+            files = warm_files(name, scratch=site.scratch, store=self._facts.store, checkpoints=site.checkpoints)
+            labels = present_job(files)
+            idle = not labels and not os.path.exists(files.job.notes)
+            number = int(labels.get(ORDER_LABEL, -1))
+            working = number in ordered(files) and not present_result(files) and not take_order_back(files, number)
+            description = None if one is None else self._engine.look(one["Id"])
+            if (
+                one is None
+                or description is None
+                or description["State"]["Status"] != "running"
+                or not (idle or working)
+            ):
+                remove_dead(self._engine, "" if one is None else one["Id"], files, site.scratch)
+                continue
+            container = _adopted_container(self._engine, name, files, description)
+            if idle:
+                empty(files)  # its driver may have been killed while it did this
+            self._warm.adopt(container, busy=working)
+            if working:
+                handle = EarlierContainers(names=(labels[CONTAINER_LABEL],), containers=(one,), warm=container)
+                yield _earlier(_marks(labels), handle)
+
+    def _is_worth_adopting(self, job: Job, earlier: EarlierContainers) -> bool:
         """Whether all of a job's containers are there, and the first one still runs or went well."""
+        if earlier.saved is not None:
+            return went_well(earlier.saved.data)
+        if earlier.warm is not None:
+            return True
+        nodes = earlier.containers
         if len(nodes) != nodes_of(job) or nodes[0]["State"] == "created":
             return False
         end = self._engine.end(nodes[0]["Id"])
         return end is not None and (end.running or end.code == 0)
+
+    def _remove(self, earlier: EarlierContainers) -> None:
+        if earlier.warm is not None:
+            self._warm.drop(earlier.warm)
+            earlier.warm.remove()
+            return
+        for one in earlier.containers:
+            self._engine.remove(one["Id"])
+        for name in earlier.names:
+            clear(self._files_of(name))
+
+    def _files_of(self, name: str) -> JobFiles:
+        return job_files(name, scratch=self._site.scratch, store=self._facts.store)
+
+    def _lease_of(self, earlier: EarlierContainers) -> Lease | None:
+        """The lease in the document of an earlier job; None where it has no devices or the document is gone."""
+        with (
+            contextlib.suppress(OSError, SettingsError, KeyError, AttributeError),
+            open(self._files_of(earlier.names[0]).document, "rb") as file,
+        ):
+            lease = parse_object(file.read())["job"].get("accelerators")
+            return None if lease is None else from_json(Lease, lease, strict=False)
+        return None
 
     # News
 
@@ -228,7 +389,12 @@ class DockerBackend:
         return self._channel.wakeups()
 
     def poll(self, ids: Iterable[str]) -> Mapping[str, JobStatus]:
-        """What is new of each job since the last call."""
+        """What is new of each job since the last call; what ended before it is recorded by now."""
+        for attempt in self._ended:
+            attempt.recorded()
+            # It still removes its containers; only close() waits for that.
+            self._leaving = [one for one in self._leaving if one.thread.is_alive()] + [attempt]
+        self._ended.clear()
         self._channel.receive()
         if self._leasing is not None:
             self._leasing.retry(start=self._start_leased, tell=self._channel.put, refuse=self._channel.put)
@@ -238,8 +404,7 @@ class DockerBackend:
         self._jobs.pop(name, None)
         attempt = self._attempts.pop(name, None)
         if attempt is not None:
-            # It still removes its containers; only close() waits for that.
-            self._leaving = [one for one in self._leaving if one.thread.is_alive()] + [attempt]
+            self._ended.append(attempt)
         if self._leasing is not None:
             self._leasing.release(name)
         if attempt is not None and self._deferred:
@@ -264,46 +429,85 @@ class DockerBackend:
         attempts = list(self._attempts.values())
         for attempt in attempts:
             attempt.cancel(0.0)
-        for attempt in (*attempts, *self._leaving):
+        for attempt in (*attempts, *self._ended):
+            attempt.recorded()
+        for attempt in (*attempts, *self._ended, *self._leaving):
             attempt.thread.join(_LEAVE)
+        self._warm.close(_LEAVE)
         with contextlib.suppress(BackendError):
-            for nodes in [] if self._earlier is None else self._earlier.take_remaining():
-                for one in nodes:
-                    self._engine.remove(one["Id"])
+            for earlier in [] if self._earlier is None else self._earlier.take_remaining():
+                self._remove(earlier)
         if self._leasing is not None:
             self._leasing.release_all()
         self._engine.close()
         self._channel.close()
 
 
-def _group_by_job(containers: Iterable[Mapping[str, Any]]) -> Iterator[EarlierJob[list[Mapping[str, Any]]]]:
+@attrs.frozen(kw_only=True)
+class EarlierContainers:
+    """What an earlier driver left of one job."""
+
+    names: tuple[str, ...]
+    """Of its containers, by node."""
+    containers: tuple[Mapping[str, Any], ...] = ()
+    """The containers as the engine lists them, by node; empty where they are gone."""
+    saved: SavedResult | None = None
+    """The result of containers that are gone."""
+    warm: WarmContainer | None = None
+    """The running container that takes several jobs, in which this one was begun."""
+
+
+def _group_by_job(containers: Iterable[Mapping[str, Any]]) -> Iterator[EarlierJob[EarlierContainers]]:
     """Earlier jobs from the labels of their containers, each with its containers by node."""
     jobs: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for one in sorted(containers, key=lambda one: int(one["Labels"][f"{LABEL}.node"])):
-        marks = [one["Labels"].get(f"{LABEL}.{name}", "") for name in ("run", "key", "kind", "attempt", "request")]
-        jobs.setdefault(tuple(marks), []).append(one)
-    for (run, key, kind, attempt, digest), nodes in jobs.items():
-        yield EarlierJob(run=run, key=key, kind=kind, attempt=int(attempt), digest=digest, handle=nodes)
+        jobs.setdefault(_marks(one["Labels"]), []).append(one)
+    for marks, nodes in jobs.items():
+        handle = EarlierContainers(names=tuple(map(name_of, nodes)), containers=tuple(nodes))
+        yield _earlier(marks, handle)
 
 
-def _document_path(orphan: Mapping[str, Any]) -> str:
-    """The path of an orphan's document."""
-    return str(orphan["Labels"].get(f"{LABEL}.place", ""))
+def _adopted_container(engine: Engine, name: str, files: WarmFiles, description: Mapping[str, Any]) -> WarmContainer:
+    """A running container of an earlier driver, from what the engine knows of it."""
+    config = description["Config"]
+    body = {**config, "HostConfig": description["HostConfig"]}
+    shape = config["Labels"].get(SHAPE_LABEL, "")
+    container = WarmContainer(engine, files, name, shape, body, description["Id"])
+    container.owner = owner_in(engine, container.id, config.get("User") or "", config["Image"])
+    return container
 
 
-def _lease_of(orphans: Sequence[Mapping[str, Any]]) -> Lease | None:
-    """The lease in an orphan's document; None where it has no devices or the document is gone."""
-    for one in orphans[:1]:
-        with contextlib.suppress(OSError, ValueError), open(_document_path(one), encoding="utf-8") as file:
-            lease = json.load(file)["job"].get("accelerators")
-            return None if lease is None else from_json(Lease, lease, strict=False)
-    return None
+def _earlier_job(saved: SavedResult) -> EarlierJob[EarlierContainers]:
+    return _earlier(_marks(saved.labels), EarlierContainers(names=(saved.name,), saved=saved))
 
 
-def _owner(user: str) -> tuple[int, int] | None:
-    """uid and gid of the container's user; None where it is a name."""
-    parts = user.split(":")
-    return (int(parts[0]), int(parts[1])) if len(parts) == 2 and all(part.isdigit() for part in parts) else None
+def _marks(labels: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(str(labels.get(f"{LABEL}.{name}", "")) for name in ("run", "key", "kind", "attempt", "request"))
+
+
+def _earlier(marks: tuple[str, ...], handle: EarlierContainers) -> EarlierJob[EarlierContainers]:
+    run, key, kind, attempt, digest = marks
+    return EarlierJob(run=run, key=key, kind=kind, attempt=int(attempt or 0), digest=digest, handle=handle)
+
+
+def is_run(saved: SavedResult, run: str) -> bool:
+    """Whether a result is of a run."""
+    return saved.labels.get(f"{LABEL}.run") == run
+
+
+def _compile(bundle: str) -> None:
+    """Compile Stoker's worker for the containers of later runs, beside this one's."""
+    from stoker.images.wheel import compile_bundle
+
+    compile_bundle(Path(bundle))
+
+
+def _shared_groups(folder: str) -> tuple[str, ...]:
+    """The group of a home that several users share; none of any other."""
+    with contextlib.suppress(OSError):
+        if is_shared(folder):
+            return (str(os.stat(folder).st_gid),)
+    return ()
 
 
 def _cache_folder(site: Site) -> str:

@@ -8,12 +8,15 @@ from typing import Final, Iterator
 
 from stoker.backends.base.mounts import Mount
 from stoker.backends.base.secrets import missing_source
+from stoker.backends.docker.requests import own_container
 from stoker.backends.docker.settings import ContainerSettings
 from stoker.core.findings import Finding, Reporter
+from stoker.core.hosts import is_folder_elsewhere
 from stoker.core.plan import Capacity, Site, StepPlan, reporter_of
 from stoker.core.resources import ResourceSettings, describe
 from stoker.core.units import size_text
 from stoker.core.words import memory_text
+from stoker.vendors.registry import VENDORS
 
 FAR_DEVICES: Final = "STK141"
 FAR_STORE: Final = "STK142"
@@ -22,6 +25,9 @@ SHARED_OVER_MEMORY: Final = "STK144"
 NO_SOURCE: Final = "STK145"
 NO_NETWORK: Final = "STK146"
 FAR_DISK: Final = "STK147"
+FAR_READ_ONLY: Final = "STK240"
+NOT_SHARED: Final = "STK254"
+NOT_HANDED_IN: Final = "STK367"
 _NEVER_LESS: Final = "a step is never silently given less than it asks for"
 
 
@@ -42,6 +48,8 @@ def check(
     elif resources.gpus_per_node and not leases:
         why = "nobody hands out devices here: the backend was made without a ledger of them"
         yield report.refused("STK103", f"asks for {describe(resources)}", why, "resources.gpu_count=null")
+    elif resources.gpus_per_node and not site.simulate:
+        yield from _handed_in(resources, report)
     if resources.get("extended"):
         named = ", ".join(f"{name}={amount:g}" for name, amount in resources.get("extended").items())
         why = "only a cluster's scheduler knows these"
@@ -50,6 +58,21 @@ def check(
         what = "asks for a spot machine; it runs on the engine's own"
         yield report.translated("STK109", what, "that machine is never taken away")
     yield from _places(step, settings, site, report, near=room is not None)
+    why = own_container(step, settings, shares_files=room is not None, store=site.artifacts)
+    if settings.get("reuse", "auto") is True and why:
+        fix = "reuse='auto', which gives a step its own container where it needs one, or take back what asks for it"
+        yield report.error(NOT_SHARED, "has reuse=true, but needs a container of its own", why, fix)
+
+
+def _handed_in(resources: ResourceSettings, report: Reporter) -> Iterator[Finding]:
+    """Devices that no engine can give a container."""
+    kinds = resources.get("accelerators", ())
+    name = kinds[0].model.vendor if kinds else resources.get("gpu_vendor", "")
+    vendor = VENDORS.load(name) if name in VENDORS else None
+    if vendor is not None and vendor.container is None and not vendor.toolkit:
+        what = f"asks for {describe(resources)} in a container"
+        why = f"Stoker knows no way to hand a {vendor.title} device into one"
+        yield report.error(NOT_HANDED_IN, what, why, "run the step on a stack whose orchestrator is local")
 
 
 def _size(resources: ResourceSettings, room: Capacity | None, report: Reporter) -> Iterator[Finding]:
@@ -93,14 +116,23 @@ def _places(
     step: StepPlan, settings: ContainerSettings, site: Site, report: Reporter, *, near: bool
 ) -> Iterator[Finding]:
     """Where the container finds what it needs."""
-    if not near and "://" not in site.artifacts:
+    if is_folder_elsewhere(site.artifacts):
+        what = f"runs in a container, which does not reach the artifact store {site.artifacts}"
+        why = "containers have neither your ssh nor its keys"
+        fix = "name another store in the stack: artifact_store = 's3://…', or a folder of this machine"
+        yield report.error(FAR_STORE, what, why, fix)
+    elif not near and "://" not in site.artifacts:
         what = f"runs on a container engine elsewhere, which does not see the artifact store {site.artifacts}"
         why = "a step loads its inputs from there and saves its outputs there"
         fix = "name a remote store in the stack: artifact_store = 's3://…'; or shares_files=true where it does see it"
         yield report.error(FAR_STORE, what, why, fix)
     if not near and (step.settings.retry.times or step.settings.retry.on_oom):
-        what = "keeps its checkpoints inside its container: a further attempt begins anew"
-        yield report.translated(FAR_CHECKPOINTS, what, "the container engine does not see this machine's folders")
+        what = f"copies its checkpoints to {site.artifacts} while it runs, and a further attempt gets them from there"
+        yield report.info(FAR_CHECKPOINTS, what, "the container engine does not see this machine's folders")
+    if not near and settings.get("run_options", {}).get("read_only"):
+        what = "has a read-only root on a container engine elsewhere"
+        why = "its job and its secrets are put into the container's file system there"
+        yield report.error(FAR_READ_ONLY, what, why, "run_options.read_only=null, or shares_files=true where it holds")
     for name, source in sorted(settings.get("secrets", {}).items()):
         missing = missing_source(source)
         if missing:

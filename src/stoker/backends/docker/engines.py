@@ -141,6 +141,16 @@ class Engine:
             return False
         return True
 
+    def user_of(self, image: str) -> str:
+        """The user that an image names (`USER`); empty for none, and for an image that is not here."""
+        try:
+            with self._translate_errors("look at an image"):
+                return str((self._api.inspect_image(image).get("Config") or {}).get("User") or "")
+        except Refused as error:
+            if error.status != 404:
+                raise
+            return ""
+
     def pull(self, image: str, report: Callable[[str], None]) -> None:
         """Fetch an image; what it is doing is said once a second."""
         last = time.monotonic()
@@ -259,6 +269,11 @@ class Engine:
         description = self.look(id)
         return 0 if description is None else int(description["State"].get("Pid") or 0)
 
+    def wait(self, id: str) -> int:
+        """Wait for a container's end; its exit code."""
+        with self._translate_errors("wait for the container"):
+            return int(self._api.wait(id)["StatusCode"])
+
     def output(self, id: str) -> Iterator[tuple[str, bytes]]:
         """A container's output from its beginning, as it comes, until the container is over or the engine is gone."""
         # A connection of its own, which may wait for days: the package's own call mixes the two streams.
@@ -321,6 +336,19 @@ class Engine:
             raise Refused(f"the engine refuses to {doing}: {error.explanation or error}", status=status) from error
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, errors.DockerException) as error:
             raise EngineGone(
-                f"the container engine at {self.address} does not answer (to {doing}): {error}",
+                f"the container engine at {self.address} does not answer (to {doing}): {_reason(error)}",
                 fix="start it, or say where it is with DOCKER_HOST; `docker version` shows whether it answers",
             ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """The system's own words below the exceptions of the package and of HTTP; the exception's if there are none."""
+    cause: BaseException | None = error
+    seen: set[int] = set()
+    reason = str(error)
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        if isinstance(cause, OSError) and cause.strerror:
+            reason = cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return reason

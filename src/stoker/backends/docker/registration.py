@@ -6,12 +6,15 @@ import os
 import shutil
 import socket
 from pathlib import Path
-from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
 
-from stoker.backends.base.backend import Backend, Leftover, RunningBackend, Services, Sweep
+from stoker.backends.base.backend import Backend, LeftJob, Leftover, ProbeRequest, RunningBackend, Services, Sweep
+from stoker.backends.base.beside import Beside, RunningAttempt
 from stoker.backends.docker.settings import ContainerSettings
+from stoker.core.errors import StokerError
 from stoker.core.findings import Check
 from stoker.core.plan import Site
+from stoker.core.words import memory_text
 
 ENGINES: Final = ("docker", "podman", "buildah")
 SLOW: Final = 2.0
@@ -69,13 +72,61 @@ def answers(address: str) -> bool:
     return True
 
 
+def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
+    """Whether the engine answers, and what it is."""
+    from stoker.backends.docker import engines
+
+    engine = None
+    try:
+        engines.need_package()
+        address = engines.engine_address(options)
+        engine = engines.Engine(address)
+        info = engine.info()
+    except StokerError as error:
+        yield Check(name="engine", found="", problem=error.message, fix=error.fix)
+        return
+    finally:
+        if engine is not None:
+            engine.close()
+    yield Check(name="engine", found=f"{address}, version {info.get('ServerVersion') or '?'}")
+    cpus, memory = info.get("NCPU") or 0, info.get("MemTotal") or 0
+    yield Check(name="room", found=f"{cpus} CPUs, {memory_text(memory)}")
+    runtimes = sorted(name for name in info.get("Runtimes") or {} if name in ("nvidia", "amd", "habana"))
+    yield Check(name="devices", found=", ".join(runtimes) or "no runtime for accelerators (optional)")
+
+
 def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Leftover]:
     """Containers of steps that are over and images that no plan names, on the engines of all stacks."""
-    if not parts:
+    if not parts and not os.path.isdir(f"{sweep.scratch}/containers"):
         return ()
     from stoker.backends.docker.leftovers import sweep_engines
 
-    return sweep_engines(dict.fromkeys(map(engine_address, parts)), sweep)
+    return sweep_engines([engine_address(part) for part in parts], sweep)
+
+
+def left_jobs(parts: Sequence[Mapping[str, Any]], scratch: str, runs: Collection[str]) -> Iterable[LeftJob]:
+    """Containers that runs without a driver left, and results of containers that are gone."""
+    if not parts and not os.path.isdir(f"{scratch}/containers"):
+        return ()
+    from stoker.backends.docker import leftovers as containers
+
+    return containers.left_jobs([engine_address(part) for part in parts], scratch, runs)
+
+
+def end_left(parts: Sequence[Mapping[str, Any]], scratch: str, run: str, grace: float) -> Iterable[LeftJob]:
+    """End the containers that a run without a driver left."""
+    if not parts and not os.path.isdir(f"{scratch}/containers"):
+        return ()
+    from stoker.backends.docker import leftovers as containers
+
+    return containers.end_left([engine_address(part) for part in parts], scratch, run, grace)
+
+
+def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> Iterator[Beside]:
+    """The containers in which the step may be."""
+    from stoker.backends.docker.beside import places
+
+    return places(options, attempt)
 
 
 DOCKER: Final = Backend(
@@ -85,5 +136,9 @@ DOCKER: Final = Backend(
     open=open_docker,
     image_engine=engine_address,
     doctor=doctor,
+    probe=probe,
+    left_jobs=left_jobs,
+    end_left=end_left,
     leftovers=leftovers,
+    beside=beside,
 )

@@ -12,7 +12,7 @@ import attrs
 
 from stoker.backends.base.mounts import parse_mounts
 from stoker.core.errors import SettingsError, nearest
-from stoker.core.units import UNSET, WHOLE_RUN, one_of, parse_flag, parse_mapping, parse_text, strict
+from stoker.core.units import UNSET, WHOLE_RUN, one_of, parse_flag, parse_mapping, parse_text, positive_duration, strict
 
 SHARED_MEMORY: Final = 1 << 30
 """Bytes of /dev/shm where the step does not say: NCCL asks for 1 GB, data loaders take some, an engine gives 64 MB.
@@ -22,6 +22,7 @@ SECRETS: Final = "/run/secrets"
 
 Pull = Literal["missing", "always", "never"]
 Gpus = Literal["request", "cdi"]
+Reuse = Literal["auto", True, False]
 
 RUN_OPTIONS: Final[Mapping[str, tuple[str, type | tuple[type, ...]]]] = {
     # docker-py's name, which ZenML's `run_args` has too → the field of HostConfig, and what its value is.
@@ -126,6 +127,16 @@ def parse_gpu_mode(value: Gpus | None) -> Gpus | None:
     return value
 
 
+def parse_reuse(value: Reuse | None) -> Reuse | None:
+    """`reuse`."""
+    return value if value == "auto" else parse_flag(value)
+
+
+def parse_idle_after(value: float | str | None) -> float | None:
+    """`idle_after`."""
+    return value if value is None or value is UNSET else positive_duration(value)
+
+
 @strict
 @attrs.frozen(kw_only=True)
 class ContainerSettings:
@@ -151,6 +162,11 @@ class ContainerSettings:
     """Whether the engine sees this machine's folders; it does through a Unix socket."""
     keep: bool | None = attrs.field(default=UNSET, converter=parse_flag)
     """Leave the containers of failed steps for you to look into; `stoker gc` removes them."""
+    reuse: Reuse | None = attrs.field(default=UNSET, converter=parse_reuse)
+    """Whether steps with equal containers run in one, one after another: "auto", where a step needs none of its own;
+    False: never; True: a step that needs its own is refused."""
+    idle_after: float | None = attrs.field(default=UNSET, converter=parse_idle_after)
+    """Seconds after which a container without a step ends."""
     run_options: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_run_options)
     """Further options of the container by the names of docker-py (`RUN_OPTIONS`)."""
 

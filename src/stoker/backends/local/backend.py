@@ -20,17 +20,19 @@ from stoker.backends.base.channel import Updates
 from stoker.backends.base.machine import check, request_of
 from stoker.backends.base.messages import gang_task, node_environment, nodes_of, step_task, task_key, worker_job
 from stoker.backends.base.statuses import failed, of_exit, of_result
+from stoker.backends.local.preloads import Preloads
 from stoker.backends.local.settings import local_capacity
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.packages import Interpreter
 from stoker.core.plan import Capacity, Job, JobStatus, Site, StepPlan
-from stoker.core.protocol import GangTask, ServerHello, StepResult, WorkerExit
+from stoker.core.protocol import METRICS, GangTask, ServerHello, StepResult, WorkerEvent, WorkerExit
 from stoker.core.status import CANCELLED, WORKER_LOST
 from stoker.vendors.table import NO_DEVICES
 from stoker.worker import spare
 from stoker.worker.forked import ServerGone, ServerHandle, WorkerHandle
+from stoker.worker.metricfiles import MetricFiles
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
@@ -43,6 +45,8 @@ class LocalBackend:
     """Runs jobs in processes on this machine."""
 
     name = "local"
+    keeps_secrets: Literal[True] = True
+    leaves_out: Literal["device"] = "device"
     packages_in: Literal["image", "environment"] = "environment"
     shares_kernel: Literal[True] = True
 
@@ -61,9 +65,16 @@ class LocalBackend:
         self._numbers: dict[str, int] = {}
         self._tasks: dict[Hashable, int] = {}
         self._dedicated = DedicatedWorkers()
+        self._preloads = Preloads(site.imports)
+        self._survivors: dict[str, tuple[int, ...]] = {}
+        self._metrics = MetricFiles(site.metrics)
         self._count = 0
 
     # Deciding
+
+    def has_other_place(self, step: StepPlan, avoid: Sequence[str]) -> bool:
+        """Whether this machine has devices for a step beside some."""
+        return self._leasing is not None and self._leasing.has_others(step, avoid)
 
     def capacity(self) -> Capacity:
         """The machine's CPUs, memory and devices, or what the stack's settings leave of them."""
@@ -82,6 +93,12 @@ class LocalBackend:
             "message": to_json(attrs.evolve(worker_job(job, 0), steps={"0": step_task(job.step)})),
             **request_of(job),
         }
+
+    def by_hand(self, job: Job, request: Mapping[str, Any]) -> str:
+        """A script that runs the step in a process of its own; empty for a request with parts of another backend."""
+        from stoker.backends.local.byhand import script
+
+        return script(job, request, self._site) if request.keys() == LocalBackend.render(self, job).keys() else ""
 
     # Doing
 
@@ -137,6 +154,7 @@ class LocalBackend:
                 self._fork_worker(
                     job,
                     once=True,
+                    contain=True,
                     environment={**settings_environment, **visibility, **position},
                     lease=lease,
                     node=node,
@@ -166,14 +184,18 @@ class LocalBackend:
         *,
         once: bool,
         environment: Mapping[str, str],
+        contain: bool = False,
         lease: Lease | None = None,
         node: int = 0,
     ) -> WorkerHandle:
-        server = self._servers.get(job.step.environment, self._environments, clean=lease is not None)
+        preload = self._preloads.of(job) if once else ()
+        server = self._servers.get(
+            job.step.environment, self._environments, clean=lease is not None, preloads=bool(preload)
+        )
         self._count += 1
-        worker = WorkerHandle(self._count, server, once=once, lease=lease, node=node)
+        worker = WorkerHandle(self._count, server, once=once, contain=contain, lease=lease, node=node)
         try:
-            server.fork(worker, environment)
+            server.fork(worker, environment, preload)
         except BackendError:
             worker.close_worker_ends()
             worker.close()
@@ -215,6 +237,10 @@ class LocalBackend:
         for server in ended_servers:
             self._server_ended(server)
         self._rebalance()
+        if self._metrics.are_due():
+            for worker in self._workers.values():
+                if worker.jobs and not worker.node:
+                    self._read_metrics(worker.jobs[0])
         if self._leasing is not None:
             self._leasing.retry(start=self._start_leased, tell=self._updates.put, refuse=self._forget)
         return self._updates.take()
@@ -233,6 +259,11 @@ class LocalBackend:
                 self._finish(worker, message)
             else:
                 self._updates.event(message.job, message)
+
+    def _read_metrics(self, name: str, *, over: bool = False) -> None:
+        rows = self._metrics.read(name, over=over)
+        if rows:
+            self._updates.event(name, WorkerEvent(kind=METRICS, job=name, data={"rows": rows}))
 
     def _finish(self, worker: WorkerHandle, result: StepResult) -> None:
         name = result.job
@@ -253,10 +284,13 @@ class LocalBackend:
             self._resubmit_unread(worker)
         elif not worker.jobs and not worker.once:
             self._idle.append(worker)
+        if worker.once and result.ok:
+            self._preloads.learn(job, result.imports)
         status = of_result(result, worker.lease)
         if self._dedicated.holds(name):
             self._end_gang(name, status)
         else:
+            self._read_metrics(name, over=True)
             self._updates.put(name, status)
 
     def _end_gang(self, name: str, status: JobStatus) -> None:
@@ -300,6 +334,7 @@ class LocalBackend:
 
     def _worker_exited(self, worker: WorkerHandle, exited: WorkerExit) -> None:
         self._read(worker)
+        self._note_survivors(worker, exited.survivors)
         unread = worker.take_back()
         # The running job goes first, so that the last output counts as its own.
         if worker.jobs:
@@ -327,12 +362,20 @@ class LocalBackend:
         elif self._dedicated.is_head(worker, name):
             self._end_gang(name, status)
 
+    def _note_survivors(self, worker: WorkerHandle, pids: tuple[int, ...]) -> None:
+        """Keep the pids of processes that a dedicated worker left and nobody can end: they keep its job's devices."""
+        name = self._dedicated.job_of(worker)
+        if name is not None and pids:
+            self._survivors[name] = (*self._survivors.get(name, ()), *pids)
+
     def _forget(self, name: str, status: JobStatus) -> None:
         self._jobs.pop(name, None)
         self._worker_of.pop(name, None)
+        self._read_metrics(name, over=True)
         self._updates.put(name, status)
+        survivors = self._survivors.pop(name, ())
         if self._leasing is not None:
-            self._leasing.release(name)
+            self._leasing.release(name, survivors)
 
     def _drop(self, worker: WorkerHandle) -> None:
         del self._workers[worker.number]
@@ -350,10 +393,11 @@ class LocalBackend:
         """Report the jobs of an ended server as lost; the next job starts another server, without importing ahead."""
         self._servers.forget(server)
         words = server.stderr_tail()
-        server.close()
+        survivors = server.close()
         message = "the process that held the workers went away" + (f": {words}" if words else "")
         for worker in [worker for worker in self._workers.values() if worker.server is server]:
             self._read(worker, over=True)
+            self._note_survivors(worker, survivors)
             unread = worker.take_back()
             if worker.jobs:
                 name = worker.jobs[0]
@@ -387,11 +431,13 @@ class LocalBackend:
 
     def close(self) -> None:
         """End every worker."""
-        self._servers.close()
+        self._preloads.save()
+        survivors = self._servers.close()
         if self._leasing is not None:
-            self._leasing.release_all()
+            self._leasing.release_all(survivors)
         for worker in list(self._workers.values()):
             self._drop(worker)
+        self._metrics.close()
         self._selector.close()
 
 
@@ -440,6 +486,10 @@ class DedicatedWorkers:
                 return name, self._statuses.pop(name)
         return None
 
+    def job_of(self, worker: WorkerHandle) -> str | None:
+        """The job that a worker belongs to."""
+        return next((name for name, workers in self._workers.items() if worker in workers), None)
+
     def holds(self, name: str) -> bool:
         """Whether a job has workers of its own."""
         return name in self._workers
@@ -450,16 +500,22 @@ Interpreters = Callable[[str], Interpreter]
 
 
 class Servers:
-    """Fork servers by whether they are clean, and by the name of their environment; "" is the driver's own."""
+    """Fork servers by whether they are clean, by whether they import packages for steps that were seen to import them,
+    and by the name of their environment; "" is the driver's own.
+
+    A step that was not seen yet may set variables before it imports a package, and finds none imported.
+    """
 
     def __init__(self, site: Site, selector: selectors.BaseSelector) -> None:
         self._site = site
         self._selector = selector
-        self._servers: dict[tuple[bool, str], ServerHandle] = {}
+        self._servers: dict[tuple[bool, bool, str], ServerHandle] = {}
 
-    def get(self, environment: str, interpreters: Interpreters | None, *, clean: bool) -> ServerHandle:
+    def get(
+        self, environment: str, interpreters: Interpreters | None, *, clean: bool, preloads: bool = False
+    ) -> ServerHandle:
         """The server of an environment, started and registered with the selector if there is none."""
-        server = self._servers.get((clean, environment))
+        server = self._servers.get((clean, preloads, environment))
         if server is None:
             site = self._site
             interpreter = None
@@ -468,13 +524,13 @@ class Servers:
                     raise BackendError(f"nobody told this backend where environment {environment} is")
                 interpreter = interpreters(environment)
                 site = attrs.evolve(site, path=interpreter.path)
-            server = self._servers[clean, environment] = _server(site, clean=clean, interpreter=interpreter)
+            server = self._servers[clean, preloads, environment] = _server(site, clean=clean, interpreter=interpreter)
             self._selector.register(server.fileno(), selectors.EVENT_READ, server)
         return server
 
     def warm(self, workers: Iterable[WorkerHandle], environment: str) -> list[WorkerHandle]:
         """The workers that the warm server of an environment forked."""
-        server = self._servers.get((False, environment))
+        server = self._servers.get((False, False, environment))
         return [worker for worker in workers if worker.server is server]
 
     def forget(self, server: ServerHandle) -> None:
@@ -482,12 +538,14 @@ class Servers:
         self._servers = {kind: other for kind, other in self._servers.items() if other is not server}
         self._selector.unregister(server.fileno())
 
-    def close(self) -> None:
-        """End all servers, with all that they started."""
+    def close(self) -> list[int]:
+        """End all servers, with all that they started; returns pids that do not end."""
+        survivors: list[int] = []
         for server in self._servers.values():
             self._selector.unregister(server.fileno())
-            server.close()
+            survivors += server.close()
         self._servers = {}
+        return survivors
 
 
 def _server(site: Site, *, clean: bool, interpreter: Interpreter | None) -> ServerHandle:
@@ -497,6 +555,7 @@ def _server(site: Site, *, clean: bool, interpreter: Interpreter | None) -> Serv
         folder=site.folder,
         blobs=site.artifacts,
         checkpoints=site.checkpoints,
+        metrics=site.metrics,
         environment=NO_DEVICES,
         preload=site.preload if clean else (),
         sources=() if clean else site.sources,

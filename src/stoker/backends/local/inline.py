@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Iterable, Iterator, Literal, Mapping
 
 import attrs
 
@@ -29,9 +29,14 @@ from stoker.core.codec import to_json
 from stoker.core.errors import BackendError
 from stoker.core.findings import Finding
 from stoker.core.plan import Capacity, Job, JobStatus, Site, StepPlan, reporter_of
+from stoker.core.protocol import METRICS, WorkerEvent
 from stoker.core.status import CANCELLED
+from stoker.core.units import duration_text
 from stoker.core.wire import Wakeup
 from stoker.vendors.table import NO_DEVICES
+from stoker.worker.metricfiles import MetricFiles
+from stoker.worker.processes import MARK, mark_of
+from stoker.worker.secrets import MaskedStream, Masker
 
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STOPS_NOTHING: Final = "STK113"
+NOT_UNDER_DEBUG: Final = "STK193"
 
 _FIRST_SAMPLE: Final = 10.0
 """Seconds that a step waits for its monitor to begin: importing it and asking the driver take tenths."""
@@ -59,6 +65,7 @@ class InlineBackend:
     """Runs a job when it is polled, by the services' `execute`."""
 
     name = "inline"
+    keeps_secrets: Literal[True] = True
 
     def __init__(self, site: Site, options: Mapping[str, Any], services: Services = NO_SERVICES) -> None:
         self._room = local_capacity(options)
@@ -67,6 +74,7 @@ class InlineBackend:
         self._wakeup = Wakeup()
         self._execute = services.execute
         self._leasing = services.leasing
+        self._metrics = MetricFiles(site.metrics)
 
     def capacity(self) -> Capacity:
         """One step at a time, as big as the machine."""
@@ -81,6 +89,15 @@ class InlineBackend:
             what = 'its on_idle_gpu="stop" counts as "warn" under --debug'
             why = "a step in the driver's own process may stand at a breakpoint, and its devices are idle meanwhile"
             yield reporter_of(step).translated(STOPS_NOTHING, what, why)
+        reporter = reporter_of(step)
+        if step.settings.timeout is not None:
+            what = f"its timeout of {duration_text(step.settings.timeout)} does not end it under --debug"
+            why = "a step in the driver's own process may stand at a breakpoint, and cannot be ended without the driver"
+            yield reporter.warning(NOT_UNDER_DEBUG, what, why)
+        if step.settings.isolation != "warm":
+            what = f'its isolation="{step.settings.isolation}" counts as "warm" under --debug'
+            why = "every step runs in the driver's own process, with the modules that are imported there already"
+            yield reporter.warning(NOT_UNDER_DEBUG, what, why)
 
     def render(self, job: Job) -> Mapping[str, Any]:
         """The message for the step's function, and what the job requests of the machine."""
@@ -141,11 +158,14 @@ class InlineBackend:
         message = attrs.evolve(worker_job(job, 0), accelerators=lease)
         try:
             visibility = NO_DEVICES if lease is None else _visibility(lease)
-            with _monitored(lease), _environment_set({**job.step.settings.environment, **visibility}):
+            environment = {**job.step.settings.environment, **visibility, MARK: f"{mark_of(os.getpid())}-debug"}
+            with _monitored(lease), _environment_set(environment), _masked(message.secrets):
                 result = self._execute(message, step_task(job.step))
         finally:
             if self._leasing is not None:
                 self._leasing.release(job.name)
+        if rows := self._metrics.read(job.name, over=True):
+            self._updates.event(job.name, WorkerEvent(kind=METRICS, job=job.name, data={"rows": rows}))
         self._updates.put(job.name, of_result(result, lease))
 
     def cancel(self, id: str, *, grace: float) -> None:
@@ -162,6 +182,7 @@ class InlineBackend:
         """Give back the devices, and close the descriptors."""
         if self._leasing is not None:
             self._leasing.release_all()
+        self._metrics.close()
         self._wakeup.close()
 
 
@@ -182,6 +203,24 @@ def _environment_set(environment: Mapping[str, str]) -> Iterator[None]:
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _masked(secrets: Mapping[str, str]) -> Iterator[None]:
+    """Mask a step's secrets in what is written to `sys.stdout` and `sys.stderr`, also by a debugger."""
+    if not secrets:
+        yield
+        return
+    masker = Masker(secrets)
+    before = sys.stdout, sys.stderr
+    masked = MaskedStream(sys.stdout, masker), MaskedStream(sys.stderr, masker)
+    sys.stdout, sys.stderr = masked
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        for stream in masked:
+            stream.end()
 
 
 @contextlib.contextmanager

@@ -8,10 +8,11 @@ import attrs
 
 from stoker.core.plan import Capacity
 from stoker.core.units import UNSET, WHOLE_RUN, parse_number, parse_positive_count, parse_size, strict
+from stoker.core.values import frozen
 
 
 @strict
-@attrs.frozen(kw_only=True)
+@frozen(kw_only=True)
 class LocalSettings:
     """What this machine may give to a whole run; what is not given is all that the machine has."""
 

@@ -1,4 +1,4 @@
-"""Ray: steps that are submitted together become one Ray job, whose program in the cluster runs each as a task.
+"""Ray: a run is one Ray job, whose program in the cluster runs each step as a task as it becomes ready.
 
 What is sent is decided in `tasks`, and what is refused in `check`; `platform` sends and follows it, asking the
 dashboard (`jobs`) and hearing what the program tells (`log`). The program is `backends.ray.job`.
@@ -7,13 +7,13 @@ dashboard (`jobs`) and hearing what the program tells (`log`). The program is `b
 from __future__ import annotations
 
 import os
-from typing import Any, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Iterable, Iterator, Literal, Mapping, Sequence
 
 from stoker.backends.base.watched import Watched
 from stoker.backends.ray import check as raycheck
 from stoker.backends.ray import tasks as raytasks
 from stoker.backends.ray.jobs import Jobs, is_loopback
-from stoker.backends.ray.platform import RayPlatform
+from stoker.backends.ray.platform import ASKED, RayPlatform
 from stoker.backends.ray.settings import RaySettings
 from stoker.core.findings import Finding
 from stoker.core.plan import Job, Site, StepPlan
@@ -23,6 +23,8 @@ class RayBackend(Watched):
     """Runs jobs on one Ray cluster."""
 
     name = "ray"
+    keeps_secrets: Literal[True] = True
+    leaves_out: Literal["node"] = "node"
 
     def __init__(self, site: Site, options: Mapping[str, Any]) -> None:
         settings = RaySettings(**options)
@@ -44,6 +46,14 @@ class RayBackend(Watched):
         finally:
             jobs.close()
 
+    def has_other_place(self, step: StepPlan, avoid: Sequence[str]) -> bool:
+        """Whether the cluster has another node for a step; asks it, over a connection of its own."""
+        jobs = Jobs(RaySettings(**self._options), os.environ, patience=ASKED)
+        try:
+            return raycheck.has_other_place(step, self._options, jobs, avoid)
+        finally:
+            jobs.close()
+
     def render(self, job: Job) -> Mapping[str, Any]:
         """The request, and the document that the program in the cluster reads; jobs that go together share both."""
         token = raytasks.token_of([job])
@@ -52,9 +62,18 @@ class RayBackend(Watched):
         package = "" if self._shares else "gcs://_ray_pkg_stoker.zip"
         settings = RaySettings(**self._options)
         id = raytasks.submission_id(job.run, token, 0)
-        shared: dict[str, Any] = {"folder": folder, "shares": self._shares, "package": package}
+        shared: dict[str, Any] = {"folder": folder, "shares": self._shares}
+        steps = raytasks.entries([job], self._site, self._options, package=package, sealed={}, **shared)
+        shared |= {"id": id, "run": job.run}
         return {
             "address": self._jobs.address,
-            "request": raytasks.request(self._site, settings, id=id, run=job.run, **shared),
-            "document": raytasks.document([job], self._site, self._options, token=token, **shared),
+            "request": raytasks.request(self._site, settings, package=package, **shared),
+            "document": raytasks.document(steps, self._site, self._options, token=token, **shared),
         }
+
+    def by_hand(self, job: Job, request: Mapping[str, Any]) -> str:
+        """A script that writes the document and submits the Ray job over the dashboard's API."""
+        from stoker.backends.ray.byhand import script
+
+        token = str(RaySettings(**self._options).get("token", ""))
+        return script(job, request, shares=self._shares, token=token)

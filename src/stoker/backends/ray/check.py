@@ -7,7 +7,7 @@ waits for ever there, without a word.
 from __future__ import annotations
 
 import sys
-from typing import Any, Final, Iterable, Iterator, Mapping
+from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import OWN_VISIBILITY
@@ -15,12 +15,14 @@ from stoker.backends.base.platforms import Away
 from stoker.backends.ray.jobs import Jobs
 from stoker.backends.ray.settings import RaySettings
 from stoker.backends.ray.tasks import fraction_of, kinds_of, ray_request
-from stoker.backends.ray.words import amount_text
+from stoker.backends.ray.words import NODE_LABEL, amount_text, label_values
 from stoker.core.errors import BackendError
-from stoker.core.findings import Finding, Reporter
+from stoker.core.findings import Check, Finding, Reporter
+from stoker.core.hosts import is_folder_elsewhere
 from stoker.core.plan import Job, Site, StepPlan, reporter_of
 from stoker.core.resources import describe
 from stoker.core.units import size_text
+from stoker.core.words import count_text
 from stoker.launchers.registry import launcher_named
 from stoker.vendors.table import NO_DEVICES
 
@@ -36,6 +38,7 @@ NEVER_FITS: Final = "STK188"
 NO_CLUSTER: Final = "STK189"
 OLDEST: Final = (2, 10)
 """The first Ray that gives a worker of any accelerator's kind its devices by number (get_accelerator_ids)."""
+NOT_LEFT_OUT: Final = "STK264"
 WITH_LABELS: Final = (2, 49)
 """The first whose tasks select nodes by labels: https://docs.ray.io/en/latest/ray-core/scheduling/labels.html"""
 OLDEST_PYTHON: Final = (3, 10)
@@ -66,14 +69,14 @@ def check(step: StepPlan, options: Mapping[str, Any], site: Site, *, shares: boo
         what = f"starts its ranks on several nodes by {head.program}"
         why = f"{head.program} reaches other nodes by ssh or a scheduler, and Ray is neither to it"
         yield report.error(CANNOT, what, why, "use torchrun, or resources.nodes=1")
-    if not shares and "://" not in site.artifacts:
+    if is_folder_elsewhere(site.artifacts) or (not shares and "://" not in site.artifacts):
         what = f"runs on a Ray cluster that does not see the artifact store {site.artifacts}"
         why = "a step loads its inputs from there and saves its outputs there"
         fix = "name a remote store in the stack: artifact_store = 's3://…'; or shares_files=true where the nodes see it"
         yield report.error(FAR_STORE, what, why, fix)
     elif not shares and (step.settings.retry.times or step.settings.retry.on_oom):
-        what = "keeps its checkpoints on its node: a further attempt elsewhere begins anew"
-        yield report.translated(FAR_CHECKPOINTS, what, "the cluster's nodes do not see this machine's folders")
+        what = f"copies its checkpoints to {site.artifacts} while it runs, and a further attempt gets them from there"
+        yield report.info(FAR_CHECKPOINTS, what, "the cluster's nodes do not see this machine's folders")
 
 
 def _devices(step: StepPlan, settings: RaySettings, report: Reporter) -> Iterator[Finding]:
@@ -148,7 +151,12 @@ def prove(steps: Iterable[StepPlan], options: Mapping[str, Any], jobs: Jobs, *, 
         fix = f"have the cluster upgraded to Ray {'.'.join(map(str, OLDEST))} or later"
         yield report.error(NO_CLUSTER, what, "it is too old", fix)
         return
-    yield from _python(python, report)
+    if known < WITH_LABELS and any(step.settings.resources.gpus_per_node for step in steps):
+        what = f"runs on Ray {version.get('ray_version')}, which cannot leave out a node whose devices are faulty"
+        why = "a task is kept from a node by labels, which Ray 2.49 introduced; further attempts may go there again"
+        yield report.info(NOT_LEFT_OUT, what, why)
+    named = all(settings_of(step, RaySettings, options).get("python") for step in steps)
+    yield from _python(python, report, named=named)
     seen = set()
     for step in steps:
         alike = (step.name, id(step.settings))
@@ -157,7 +165,63 @@ def prove(steps: Iterable[StepPlan], options: Mapping[str, Any], jobs: Jobs, *, 
             yield from _fits(step, settings_of(step, RaySettings, options), nodes, known, autoscales=autoscales)
 
 
-def _python(version: str, report: Reporter) -> Iterator[Finding]:
+def has_other_place(step: StepPlan, options: Mapping[str, Any], jobs: Jobs, avoid: Sequence[str]) -> bool:
+    """Whether a step fits on nodes beside those to avoid; asks the cluster, and is true where it does not answer."""
+    settings = settings_of(step, RaySettings, options)
+    selected = settings.get("labels", {}).get(NODE_LABEL, "!")
+    if not selected.startswith("!") and not set(label_values(selected)) - set(avoid):
+        return False
+    try:
+        nodes, known, autoscales = jobs.nodes(), jobs.release(), jobs.autoscales()
+    except BackendError:
+        return True
+    findings = _fits(step, settings, nodes, known, autoscales=autoscales, avoid=avoid)
+    return all(finding.level != "error" for finding in findings)
+
+
+def probe(options: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[Check]:
+    """What a cluster with these settings says of itself, for `stoker doctor --stack`."""
+    jobs = None
+    try:
+        jobs = Jobs(RaySettings(**options), environment)
+        version, nodes, python = str(jobs.version().get("ray_version", "")), jobs.nodes(), jobs.python()
+    except BackendError as error:
+        yield Check(name="dashboard", found="", problem=error.message, fix=error.fix)
+        return
+    finally:
+        if jobs is not None:
+            jobs.close()
+    old = _numbers(version) < OLDEST
+    least = ".".join(map(str, OLDEST))
+    yield Check(
+        name="dashboard",
+        found=f"{jobs.address}, Ray {version}",
+        problem=f"Stoker needs Ray {least} or later" if old else "",
+        fix=f"have the cluster upgraded to Ray {least} or later" if old else "",
+    )
+    totals: dict[str, float] = {}
+    for node in nodes:
+        for name, amount in node["resources_total"].items():
+            if not name.startswith(("node:", "memory", "object_store")):
+                totals[name] = totals.get(name, 0) + amount
+    things = ", ".join(f"{amount:g} {name}" for name, amount in sorted(totals.items()))
+    yield Check(
+        name="nodes",
+        found=f"{count_text(len(nodes), 'node')}, {things}" if nodes else "",
+        problem="" if nodes else "no node is alive",
+        fix="" if nodes else "start one: ray start --address=…",
+    )
+    for finding in _python(python, Reporter(where="ray", step=""), named=bool(RaySettings(**options).get("python"))):
+        bad = finding.level == "error"
+        text = f"{finding.what}; {finding.why}"
+        yield Check(
+            name="python", found="" if bad else f"{python}; {finding.why}", problem=text if bad else "", fix=finding.fix
+        )
+        return
+    yield Check(name="python", found=python or "not told by the cluster")
+
+
+def _python(version: str, report: Reporter, *, named: bool) -> Iterator[Finding]:
     theirs, ours = _numbers(version), sys.version_info[:2]
     if not theirs or theirs == ours:
         return
@@ -167,15 +231,28 @@ def _python(version: str, report: Reporter) -> Iterator[Finding]:
         yield report.error(OTHER_PYTHON, what, why, fix)
         return
     what = f"runs on a cluster with Python {version}; this is {ours[0]}.{ours[1]}"
-    why = "functions and values that travel pickled may not be read by the other one"
-    yield report.info(OTHER_PYTHON, what, why)
+    if named:
+        why = "RaySettings(python=…) names another interpreter on the nodes: what it is, is not known here"
+        yield report.info(OTHER_PYTHON, what, why)
+        return
+    why = "functions and values travel pickled between both, and one may not read what the other wrote"
+    own = f"python{ours[0]}.{ours[1]}"
+    fix = f"run Python {theirs[0]}.{theirs[1]} here, or name one that the nodes have: RaySettings(python='{own}')"
+    yield report.error(OTHER_PYTHON, what, why, fix)
 
 
 def _fits(
-    step: StepPlan, settings: RaySettings, nodes: list[Mapping[str, Any]], version: tuple[int, ...], *, autoscales: bool
+    step: StepPlan,
+    settings: RaySettings,
+    nodes: list[Mapping[str, Any]],
+    version: tuple[int, ...],
+    *,
+    autoscales: bool,
+    avoid: Sequence[str] = (),
 ) -> Iterator[Finding]:
     report = reporter_of(step)
-    ask = ray_request(Job(name="", run="", key=step.key, attempt=1, step=step, inputs={}), settings)
+    job = Job(name="", run="", key=step.key, attempt=1, step=step, inputs={}, avoid=tuple(avoid))
+    ask = ray_request(job, settings)
     if ask["labels"] and version < WITH_LABELS:
         what = f"selects nodes by labels, on Ray {'.'.join(map(str, version))}"
         why = "its tasks do not know labels"
@@ -232,13 +309,8 @@ def _noun(name: str) -> str:
 def _selected(node: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     """Whether a node's labels are those that are selected: "a", "!a", "in(a,b)", "!in(a,b)"."""
     there = node.get("labels") or {}
-    for name, text in labels.items():
-        plain = text.removeprefix("!")
-        among = plain[3:-1].split(",") if plain.startswith("in(") else [plain]
-        if (there.get(name) in [one.strip() for one in among]) == text.startswith("!"):
-            return False
-    return True
+    return all((there.get(name) in label_values(text)) != text.startswith("!") for name, text in labels.items())
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())

@@ -9,29 +9,37 @@ import contextlib
 import http.client
 import json
 import os
+import socket
 import ssl
+import threading
 import urllib.parse
-from typing import Any, Final, Mapping
+from typing import Any, Final, Iterator, Mapping, TypeVar
 
-from stoker.backends.base.platforms import Away
+from stoker.backends.base.platforms import Answers, Away
 from stoker.backends.base.secrets import missing_source
-from stoker.backends.ray.settings import PORT, RaySettings
-from stoker.core.errors import BackendError
+from stoker.backends.ray.settings import PORT, RaySettings, refuse_module
+from stoker.core.codec import parse_json
+from stoker.core.errors import BackendError, SettingsError
 
 TIMEOUT: Final = 60.0
 """Seconds for one answer: the dashboard itself gives up after 60 on a job agent that does not come."""
+ABANDONED: Final = 0.3
+"""Seconds for a request that was broken off to end; where it does not, its own thread closes what it has opened."""
 CURRENT: Final = "ray/ray_current_cluster"
 """Where Ray leaves the address of the cluster on this machine, below RAY_TMPDIR or /tmp."""
 OVER: Final = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 """States of a Ray job from which it does not come back."""
 _AGAIN: Final = frozenset({429, 502, 503, 504})
-_NO_AGENT: Final = "No available agent"
-"""How the dashboard says, with status 500, that its node is not ready yet."""
+_LAME: Final = ("No available agent", "Server got itself in trouble", "UNAVAILABLE", "DEADLINE_EXCEEDED", "RpcError")
+"""How the dashboard says, with status 500, that its node is not ready yet, or that Ray's control service is gone or
+starts again."""
+
+Answer = TypeVar("Answer")
 
 
 def address_of(settings: RaySettings, environment: Mapping[str, str]) -> str:
     """Where the dashboard is: as the settings say, else as Ray's own client finds it. `BackendError` where "auto" finds
-    nothing.
+    nothing, `SettingsError` for an address of a module.
 
     An address of Ray's other services ("ray://", or a bare "host:port") is taken for the same host's dashboard.
     """
@@ -50,8 +58,22 @@ def address_of(settings: RaySettings, environment: Mapping[str, str]) -> str:
             ) from None
     if address.startswith(("http://", "https://")):
         return str(address).rstrip("/")
+    refuse_module(address)
     host = urllib.parse.urlsplit(address if "://" in address else f"ray://{address}").hostname
+    if host and _is_own(host):
+        host = "127.0.0.1"  # `ray start --head` serves its dashboard there alone
     return f"http://{f'[{host}]' if host and ':' in host else host}:{PORT}"
+
+
+def _is_own(host: str) -> bool:
+    """Whether an IP address is one of this machine's: nobody else can listen there."""
+    with contextlib.suppress(OSError, ValueError):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.inet_pton(family, host)
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((host, 0))
+            return True
+    return False
 
 
 def is_loopback(address: str) -> bool:
@@ -98,16 +120,31 @@ def _content(path: str) -> str:
 class Jobs:
     """A client of the dashboard. Used by one thread at a time; `request_count` counts the requests."""
 
-    def __init__(self, settings: RaySettings, environment: Mapping[str, str]) -> None:
+    def __init__(self, settings: RaySettings, environment: Mapping[str, str], *, patience: float = TIMEOUT) -> None:
+        self._patience = patience
         self.address = address_of(settings, environment)
         self.headers = headers_of(settings, environment)
+        self.answers = Answers(f"the Ray cluster at {self.address}")
         self.request_count = 0
+        self._abandoned = threading.Event()
+        self._release: tuple[int, ...] | None = None
         self._verify = settings.get("verify", True)
         self._connection: http.client.HTTPConnection | None = None
+        self._connections: list[http.client.HTTPConnection] = []
+        """All that are open, also those of logs."""
+        self.in_use = threading.RLock()
+        """Held by the thread that asks or reads: connections are closed by it, or when nobody holds it."""
 
     def version(self) -> Mapping[str, Any]:
         """The cluster's Ray, and the name of its session, which is another one after a restart."""
         return self._json("GET", "/api/version")
+
+    def release(self) -> tuple[int, ...]:
+        """The first two numbers of the cluster's version, asked once; () where it does not say."""
+        if self._release is None:
+            numbers = str(self.version().get("ray_version", "")).split(".")[:2]
+            self._release = tuple(int(part) for part in numbers if part.isdecimal())
+        return self._release
 
     def python(self) -> str:
         """The version of the cluster's Python; empty where the cluster does not report it."""
@@ -120,6 +157,12 @@ class Jobs:
         answer = self._json("GET", "/api/v0/nodes?detail=True&limit=10000")
         return [one for one in answer["data"]["result"]["result"] if one["state"] == "ALIVE"]
 
+    def is_alive(self, node: str) -> bool:
+        """Whether a node is alive; asks for this one alone."""
+        one = urllib.parse.urlencode({"filter_keys": "node_id", "filter_predicates": "=", "filter_values": node})
+        answer = self._json("GET", f"/api/v0/nodes?{one}")
+        return any(row["state"] == "ALIVE" for row in answer["data"]["result"]["result"])
+
     def autoscales(self) -> bool:
         """Whether nodes come and go by themselves: then what is there says little of what may come."""
         answer = self._json("GET", "/api/cluster_status")["data"].get("clusterStatus") or {}
@@ -129,13 +172,14 @@ class Jobs:
 
     def jobs(self) -> list[Mapping[str, Any]]:
         """All jobs that were submitted, in one call."""
-        jobs: Any = self._json("GET", "/api/jobs/")
+        status, text = self.ask("GET", "/api/jobs/")
+        jobs = self._parse_answer("GET", "/api/jobs/", status, text, list)
         return [job for job in jobs if job["type"] == "SUBMISSION"]
 
     def job(self, id: str) -> Mapping[str, Any] | None:
         """One job; None where there is none."""
         status, text = self.ask("GET", f"/api/jobs/{id}")
-        return None if status == 404 else self._parse_answer("GET", f"/api/jobs/{id}", status, text)
+        return None if status == 404 else self._parse_answer("GET", f"/api/jobs/{id}", status, text, dict)
 
     def submit(self, body: Mapping[str, Any]) -> None:
         """Start a job. An id that is taken makes it fail: ask first."""
@@ -145,61 +189,112 @@ class Jobs:
         """Have a job end: SIGTERM, and SIGKILL after 3 seconds. One that is gone is fine."""
         status, text = self.ask("POST", f"/api/jobs/{id}/stop")
         if status != 404:
-            self._parse_answer("POST", f"/api/jobs/{id}/stop", status, text)
+            self._parse_answer("POST", f"/api/jobs/{id}/stop", status, text, dict)
+
+    def content(self, path: str) -> bytes | None:
+        """The bytes of a file that the dashboard serves; None where it has none, or its node is gone."""
+        try:
+            status, text = self.ask("GET", path)
+        except Away as error:
+            if error.__cause__ is None:
+                return None  # it was an answer
+            raise
+        return text.encode() if status == 200 else None
 
     def has_package(self, name: str) -> bool:
         """Whether the cluster has a package; if so, it keeps it for some minutes."""
         status, text = self.ask("GET", f"/api/packages/gcs/{name}")
         if status not in (200, 404):
-            self._parse_answer("GET", f"/api/packages/gcs/{name}", status, text)
+            self._parse_answer("GET", f"/api/packages/gcs/{name}", status, text, object)
         return status == 200
 
     def put_package(self, name: str, data: bytes) -> None:
         """Hand a package to the cluster."""
         status, text = self.ask("PUT", f"/api/packages/gcs/{name}", data)
-        self._parse_answer("PUT", f"/api/packages/gcs/{name}", status, text or "{}")
+        self._parse_answer("PUT", f"/api/packages/gcs/{name}", status, text or "{}", object)
 
     def close(self) -> None:
-        """Close the connection."""
-        if self._connection is not None:
-            self._connection.close()
+        """Close all connections."""
+        for connection in list(self._connections):
+            self.drop(connection)
+
+    def drop(self, connection: http.client.HTTPConnection) -> None:
+        """Close a connection."""
+        connection.close()
+        with contextlib.suppress(ValueError):  # it was closed already
+            self._connections.remove(connection)
+        if connection is self._connection:
             self._connection = None
+
+    def abandon(self) -> None:
+        """Break off the request that waits for an answer, from another thread: it raises `Away`, as all later ones."""
+        self._abandoned.set()
+        for connection in list(self._connections):
+            if (sock := connection.sock) is not None:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+        if self.in_use.acquire(timeout=ABANDONED):
+            try:
+                self.close()
+            finally:
+                self.in_use.release()
+
+    @contextlib.contextmanager
+    def using(self) -> Iterator[None]:
+        """Within the block this thread uses connections; what it has opened is closed after `abandon`."""
+        with self.in_use:
+            try:
+                if self._abandoned.is_set():
+                    raise self._away("it is not asked any more")
+                yield
+            finally:
+                if self._abandoned.is_set():
+                    self.close()
 
     # Requests
 
     def ask(self, method: str, path: str, data: bytes | None = None) -> tuple[int, str]:
         """Status and text of an answer; `Away` where there is none."""
+        with self.answers.question(f"{method} {path}"), self.using():
+            return self._ask(method, path, data)
+
+    def _ask(self, method: str, path: str, data: bytes | None) -> tuple[int, str]:
         self.request_count += 1
         headers = dict(self.headers)
         if data is not None:
             headers["Content-Type"] = "application/json" if data[:1] == b"{" else "application/octet-stream"
         fresh = self._connection is None
+        connection = self._connection or self.connect()
+        self._connection = connection
         try:
-            if self._connection is None:
-                self._connection = self.connect()
             prefix = urllib.parse.urlsplit(self.address).path
-            self._connection.request(method, prefix + path, data, headers)
-            answer = self._connection.getresponse()
-            text = answer.read().decode("utf-8", "replace")
+            connection.request(method, prefix + path, data, headers)
+            with connection.getresponse() as answer:
+                text = answer.read().decode("utf-8", "replace")
         except (OSError, http.client.HTTPException) as error:
-            self.close()
-            if not fresh and method == "GET":
-                return self.ask(method, path, data)  # the server closed the kept connection
+            self.drop(connection)
+            if not fresh and method in ("GET", "PUT") and not self._abandoned.is_set():
+                return self._ask(method, path, data)  # the server closed the kept connection
             raise self._away(str(error) or type(error).__name__) from error
-        if answer.status in _AGAIN or (answer.status == 500 and text.startswith(_NO_AGENT)):
+        if answer.status in _AGAIN or (answer.status == 500 and any(words in text for words in _LAME)):
             raise self._away(f"status {answer.status}: {text[:200].strip()}")
         return answer.status, text
 
     def connect(self) -> http.client.HTTPConnection:
-        """A new connection."""
+        """A new connection, which `drop` or `close` closes."""
         parts = urllib.parse.urlsplit(self.address)
+        connection: http.client.HTTPConnection
         if parts.scheme != "https":
-            return http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=TIMEOUT)
-        context = ssl.create_default_context(cafile=self._verify if isinstance(self._verify, str) else None)
-        if self._verify is False:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return http.client.HTTPSConnection(parts.hostname or "", parts.port or 443, timeout=TIMEOUT, context=context)
+            connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=self._patience)
+        else:
+            context = ssl.create_default_context(cafile=self._verify if isinstance(self._verify, str) else None)
+            if self._verify is False:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            host, port = parts.hostname or "", parts.port or 443
+            connection = http.client.HTTPSConnection(host, port, timeout=self._patience, context=context)
+        self._connections.append(connection)
+        return connection
 
     def _away(self, why: str) -> Away:
         fix = "start it, or give the address of its dashboard: RaySettings(address=…) or RAY_ADDRESS"
@@ -207,9 +302,10 @@ class Jobs:
 
     def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         status, text = self.ask(method, path, None if body is None else json.dumps(body).encode())
-        return self._parse_answer(method, path, status, text)
+        return self._parse_answer(method, path, status, text, dict)
 
-    def _parse_answer(self, method: str, path: str, status: int, text: str) -> Mapping[str, Any]:
+    def _parse_answer(self, method: str, path: str, status: int, text: str, kind: type[Answer]) -> Answer:
+        """The document of an answer, which is an object or a list as `kind` says; `BackendError` for any other."""
         if status in (401, 403):
             raise BackendError(
                 f"the Ray cluster at {self.address} does not let us in: {text[:200].strip()}",
@@ -219,8 +315,10 @@ class Jobs:
             last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
             raise BackendError(f"the Ray cluster at {self.address} refuses {method} {path} ({status}): {last[:500]}")
         try:
-            answer: Mapping[str, Any] = json.loads(text)
-        except ValueError as error:
+            answer = parse_json(text)
+        except SettingsError:
+            answer = None
+        if not isinstance(answer, kind):
             fix = "name the address of Ray's dashboard, with the port that `ray start` shows"
-            raise BackendError(f"what answers at {self.address} is not Ray", fix=fix) from error
+            raise BackendError(f"what answers at {self.address} is not Ray", fix=fix)
         return answer

@@ -1,7 +1,8 @@
 """The records that the program of a Ray job writes, from its journal's file or from the job's log at Ray's dashboard.
 
-The log is followed over a WebSocket (https://www.rfc-editor.org/rfc/rfc6455). It begins anew with each connection: what
-was read already is skipped.
+The log is followed as a stream of the dashboard's state API, which brings a line within milliseconds; where Ray is too
+old for that, over a WebSocket (https://www.rfc-editor.org/rfc/rfc6455), within a second. Both begin anew with each
+connection: what was read already is skipped.
 """
 
 from __future__ import annotations
@@ -9,19 +10,28 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
-import json
 import os
 import select
 import struct
+import time
 import urllib.parse
-from typing import Any, Final, Iterator, Mapping, Protocol
+from typing import Any, Callable, Final, Iterator, Mapping, Protocol
 
 from stoker.backends.base.platforms import Away
-from stoker.backends.ray.jobs import Jobs
+from stoker.backends.ray.jobs import OVER, Jobs
+from stoker.core.codec import parse_object
+from stoker.core.errors import SettingsError
 from stoker.core.protocol import MARK
 
 MOST: Final = 1 << 22
 """Bytes that are read at one poll; what is more at the next."""
+
+STREAMS: Final = (2, 60)
+"""The first Ray whose stream is known to be the log's bytes alone: older ones put a byte before each piece."""
+INTERVAL: Final = 0.02
+"""Seconds between two looks of the dashboard at the log's end."""
+AGAIN: Final = 0.2
+"""Seconds before a log that is not there yet is asked for again."""
 
 
 class RecordSource(Protocol):
@@ -47,14 +57,14 @@ class RecordLines:
         *whole, self._rest = (self._rest + data).split(b"\n")
         for line in whole:
             if line.startswith(self._mark):
-                with contextlib.suppress(ValueError):
-                    yield json.loads(line[len(self._mark) :])
+                with contextlib.suppress(SettingsError):
+                    yield parse_object(line[len(self._mark) :])
             else:
                 self.words = [*self.words[-9:], line.decode("utf-8", "replace")]
 
 
 class JournalFile:
-    """A journal in a folder that this machine sees."""
+    """A journal in a folder that this machine sees; it is opened anew for each look, as a network disk wants it."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -83,51 +93,85 @@ class DashboardLog:
         self._lines = RecordLines(MARK.encode())
         self._read_bytes = self._skip = 0
         self._connection: http.client.HTTPConnection | None = None
+        self._split: Callable[[bytes], tuple[int, bytes, bytes] | None] = _frame
         self._data = b""
+        self._next_try = 0.0
+        self._whole = False
 
     def read(self) -> list[Mapping[str, Any]]:
         """The complete records since the last call; `Away` where the dashboard does not answer."""
-        if self._connection is None:
-            self._connect()
         records: list[Mapping[str, Any]] = []
-        for text in self._texts():
-            data = text[min(self._skip, len(text)) :]
-            self._skip -= len(text) - len(data)
-            self._read_bytes += len(data)
-            records += self._lines.feed(data)
+        with self._jobs.using():
+            self._read(records)
         return records
 
+    def _read(self, records: list[Mapping[str, Any]]) -> None:
+        if self._connection is None and not self._whole and time.monotonic() >= self._next_try:
+            self._next_try = time.monotonic() + AGAIN
+            records += self._take(self._open())
+        for data in self._pieces():
+            records += self._take(data)
+
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; a later `read` opens another one."""
+        self._next_try = 0.0
         if self._connection is not None:
-            self._connection.close()
+            self._jobs.drop(self._connection)
             self._connection = None
 
-    def _connect(self) -> None:
+    def _take(self, data: bytes) -> Iterator[Mapping[str, Any]]:
+        """The records of a piece, without what was read over an earlier connection."""
+        rest = data[min(self._skip, len(data)) :]
+        self._skip -= len(data) - len(rest)
+        self._read_bytes += len(rest)
+        return self._lines.feed(rest)
+
+    def _open(self) -> bytes:
+        """Follow the log of a job that runs; all of it at once, if the job is over."""
+        job = self._jobs.job(self._id) or {}
+        node = job.get("driver_node_id")
+        self._skip, self._data = self._read_bytes, b""
+        query = urllib.parse.urlencode({"node_id": node, "filename": f"job-driver-{self._id}.log", "lines": -1})
+        if job.get("status") in OVER:
+            self._whole = True
+            return self._jobs.content(f"/api/v0/logs/file?{query}") or b""
+        if job.get("status") != "RUNNING":
+            return b""
+        if node and self._jobs.release() >= STREAMS:
+            path = f"/api/v0/logs/stream?{query}&interval={INTERVAL}"
+            self._connect(path, {}, "200", _chunk)
+        else:
+            key = base64.b64encode(os.urandom(16)).decode()
+            upgrade = {"Upgrade": "websocket", "Connection": "Upgrade"}
+            upgrade.update({"Sec-WebSocket-Key": key, "Sec-WebSocket-Version": "13"})
+            self._connect(f"/api/jobs/{self._id}/logs/tail", upgrade, "101", _frame)
+        return b""
+
+    def _connect(
+        self,
+        path: str,
+        headers: Mapping[str, str],
+        status: str,
+        split: Callable[[bytes], tuple[int, bytes, bytes] | None],
+    ) -> None:
         connection = self._jobs.connect()
-        key = base64.b64encode(os.urandom(16)).decode()
-        upgrade = {"Upgrade": "websocket", "Connection": "Upgrade"}
-        path = urllib.parse.urlsplit(self._jobs.address).path + f"/api/jobs/{self._id}/logs/tail"
+        prefix = urllib.parse.urlsplit(self._jobs.address).path
         self._jobs.request_count += 1
         try:
-            connection.request(
-                "GET",
-                path,
-                headers={**self._jobs.headers, **upgrade, "Sec-WebSocket-Key": key, "Sec-WebSocket-Version": "13"},
-            )
+            connection.request("GET", prefix + path, headers={**self._jobs.headers, **headers})
             # Not by getresponse: that reads beyond the header, into what the socket is to give us.
             header = _header(connection.sock)
-        except OSError as error:
-            connection.close()
+        except (OSError, http.client.HTTPException) as error:
+            self._jobs.drop(connection)
             raise Away(f"the log of the Ray job {self._id} cannot be read: {error}") from error
-        if b" 101 " not in header.partition(b"\r\n")[0]:
-            connection.close()
+        if f" {status} ".encode() not in header.partition(b"\r\n")[0]:
+            self._jobs.drop(connection)
             raise Away(f"the log of the Ray job {self._id} cannot be read: {header[:80]!r}")
         connection.sock.settimeout(10.0)
-        self._connection, self._skip, self._data = connection, self._read_bytes, b""
+        self._connection, self._split = connection, split
 
-    def _texts(self) -> Iterator[bytes]:
-        """The texts that have arrived; after the connection's end, the next call reads those of the next connection."""
+    def _pieces(self) -> Iterator[bytes]:
+        """What has arrived; after the connection's end, a later call reads what another connection brings."""
         while self._connection is not None:
             sock = self._connection.sock
             if not select.select([sock], [], [], 0)[0] and not _pending(sock):
@@ -140,11 +184,12 @@ class DashboardLog:
                 self.close()
                 return
             self._data += data
-            while (frame := _frame(self._data)) is not None:
-                code, payload, self._data = frame
+            while (piece := self._split(self._data)) is not None:
+                code, payload, self._data = piece
                 if code == 8:  # the job is over, or the dashboard leaves
                     self.close()
-                elif code == 9:
+                    return
+                if code == 9:
                     with contextlib.suppress(OSError):
                         sock.sendall(bytes([0x8A, 0x80 | len(payload)]) + bytes(4) + payload)  # masked with zeros
                 elif code in (0, 1, 2):
@@ -183,3 +228,14 @@ def _frame(data: bytes) -> tuple[int, bytes, bytes] | None:
     if len(data) < start + length:
         return None
     return data[0] & 0x0F, data[start : start + length], data[start + length :]
+
+
+def _chunk(data: bytes) -> tuple[int, bytes, bytes] | None:
+    """As `_frame`, of a body in chunks (https://www.rfc-editor.org/rfc/rfc9112#section-7.1); the last one is empty."""
+    size, newline, rest = data.partition(b"\r\n")
+    if not newline:
+        return None
+    length = int(size.partition(b";")[0], 16)
+    if len(rest) < length + 2:
+        return None
+    return (2 if length else 8), rest[:length], rest[length + 2 :]

@@ -1,16 +1,13 @@
-"""One node of a step on Ray, in two processes: the task that holds its resources, and the job itself.
+"""One node of a step on Ray: the task that holds its resources. The step itself runs in processes of its own.
 
 Ray has the task's code by value, so that a worker of the cluster needs nothing of Stoker's to begin: it uses the
-standard library only. The task runs `worker.boot` as a child, which dies with it, and tells the program that started
-it (`backends.ray.job`) over a connection what the child writes and how it ends. Frames are four bytes of length, then
-JSON:
+standard library only. A worker that runs its first task starts a process beside it (`backends.ray.warm`), which forks
+the program of each step and dies with the worker. The task tells the program that started it (`backends.ray.job`) over
+a connection what the step writes and how it ends. Frames are four bytes of length, then JSON:
 
-    task → program  {"step", "node", "token", "host", "pid", "ray_node"}, {"stream", "data"} …,
+    task → program  {"step", "node", "token", "host", "pid", "ray_node", "task"}, {"stream", "data"} …,
                     {"samples": [name, text]}, {"over": {"result", "code"}}
     program → task  {"end": seconds}    SIGTERM now, SIGKILL then
-
-As a program (`python -m stoker.backends.ray.node SPEC PARENT`) it is the child: tied to the task's life, and then
-`worker.boot`.
 """
 
 from __future__ import annotations
@@ -27,13 +24,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Mapping
+from typing import IO, Any, Mapping
 
 MARK = "\x1estoker "  # core.protocol.MARK: this module imports nothing of Stoker's
 CHUNK = 1 << 16
 LINGER = 2.0
 """Seconds after the child's end in which its pipes may still be held open by what it left behind."""
-PR_SET_PDEATHSIG = 1
 
 
 def run(order: Mapping[str, Any], link: tuple[str, int, str]) -> None:
@@ -46,22 +42,42 @@ def run(order: Mapping[str, Any], link: tuple[str, int, str]) -> None:
         import ray
 
         context = ray.get_runtime_context()
-        hello = {"step": order["step"], "node": order["node"], "token": token, "ray_node": context.get_node_id()}
+        hello = {
+            **{name: order[name] for name in ("step", "node")},
+            "token": token,
+            "ray_node": context.get_node_id(),
+            "task": context.get_task_id() or "",
+        }
         _send(tie, {**hello, "host": socket.gethostname(), "pid": os.getpid()})
         place = os.path.join(folder, "job.json")
         spec = order["spec"]
         there = _samples(spec, folder, order)
         with open(place, "w", encoding="utf-8") as file:
             json.dump(spec, file)
-        child = _started(order, place, context.get_accelerator_ids(), ray.util.get_node_ip_address())
+        environment = {"STOKER_NODE_ID": context.get_node_id()}  # core.protocol.NODE_ID
+        if order["nodes"] > 1:
+            environment["STOKER_NODE_RANK"] = str(order["node"])
+            environment["STOKER_NODES"] = str(order["nodes"])
+            environment["STOKER_NODE_ADDR"] = ray.util.get_node_ip_address()
+        starter, program = _started(order, folder, place, context.get_accelerator_ids(), environment)
         renamed = (json.dumps(there[1])[1:-1].encode(), json.dumps(there[0])[1:-1].encode()) if there else None
-        _follow(child, tie, renamed)
+        try:
+            heard = _follow(program, tie, renamed)
+        except OSError:
+            heard = False
+        program.close()
+        if not heard:
+            starter.close()  # with the program and all that it started
+            return
+        if program.code == -int(signal.SIGKILL) and starter.process.poll() is not None:
+            words = starter.close().decode("utf-8", "replace")[-2000:]
+            _send(tie, {"stream": "stderr", "data": words.encode().decode("latin-1")})
         if there is not None:
             _send_samples(tie, there, order["node"])
         result = None
         with contextlib.suppress(FileNotFoundError), open(_result(folder, order["node"]), encoding="utf-8") as file:
             result = json.load(file)
-        _send(tie, {"over": {"result": result, "code": child.returncode}})
+        _send(tie, {"over": {"result": result, "code": program.code}})
     finally:
         tie.close()
         shutil.rmtree(folder, ignore_errors=True)
@@ -77,73 +93,150 @@ def _samples(spec: Mapping[str, Any], folder: str, order: Mapping[str, Any]) -> 
     return names
 
 
+class Starter:
+    """The process beside this one that forks programs; it stays for the tasks that this worker runs later."""
+
+    def __init__(self, python: str, environment: Mapping[str, str], store: str) -> None:
+        self.control, other_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 kept open as long as the starter lives
+        try:
+            self.process = subprocess.Popen(
+                [python, "-m", "stoker.backends.ray.warm", str(other_end.fileno()), str(os.getpid()), store],
+                pass_fds=[other_end.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self.errors,
+                env=dict(environment),
+                start_new_session=True,
+            )
+        finally:
+            other_end.close()
+
+    def close(self) -> bytes:
+        """End it with all that it started; what it wrote to its standard error."""
+        self.control.close()
+        self.process.kill()
+        self.process.wait()
+        self.errors.seek(0)
+        with self.errors:
+            return self.errors.read()
+
+
+class StepProgram:
+    """A program that a starter has forked, with its output."""
+
+    def __init__(self, starter: Starter, order: str) -> None:
+        self._starter = starter
+        self.control = starter.control
+        pipes = {"stdout": os.pipe(), "stderr": os.pipe()}
+        self.streams = {reading: name for name, (reading, _) in pipes.items()}
+        self.code: int | None = None
+        writing = [end for _, end in pipes.values()]
+        try:
+            socket.send_fds(starter.control, [json.dumps({"start": order}).encode()], writing)
+        except OSError:
+            self._lose()
+        finally:
+            for end in writing:
+                os.close(end)
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs. It is -9 for one whose starter is gone: that one takes it along."""
+        if self.code is None and select.select([self._starter.control], [], [], 0)[0]:
+            try:
+                data = self._starter.control.recv(CHUNK)
+            except OSError:
+                data = b""
+            if data:
+                self.code = int(json.loads(data)["over"])
+            else:
+                self._lose()
+        return self.code
+
+    def _lose(self) -> None:
+        self.code = -int(signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        if self.code is None:
+            with contextlib.suppress(OSError):
+                self._starter.control.send(json.dumps({"signal": number}).encode())
+
+    def close(self) -> None:
+        """Close what is left of its output."""
+        for stream in self.streams:
+            os.close(stream)
+
+
+_starters: dict[str, Starter] = {}
+"""By interpreter: those of this worker. Ray starts a worker of its own for each runtime environment."""
+
+
 def _started(
-    order: Mapping[str, Any], place: str, given: Mapping[str, list[str]], address: str
-) -> subprocess.Popen[bytes]:
+    order: Mapping[str, Any],
+    folder: str,
+    place: str,
+    given: Mapping[str, list[str]],
+    further: Mapping[str, str],
+) -> tuple[Starter, StepProgram]:
+    """Start the program of a step, by the starter that is there or a new one."""
     environment = dict(os.environ)
     if order["bundle"]:
         path = [order["bundle"], environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    python = order["python"] or sys.executable
+    starter = _starters.get(python)
+    if starter is None or starter.process.poll() is not None:
+        starter = _starters[python] = Starter(python, environment, order["spec"]["blobs"])
     if given.get("GPU") and "CUDA_VISIBLE_DEVICES" not in environment and "HIP_VISIBLE_DEVICES" not in environment:
         # Ray was told to leave the variable alone (RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES).
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(given["GPU"])
-    if order["nodes"] > 1:
-        environment["STOKER_NODE_RANK"] = str(order["node"])
-        environment["STOKER_NODES"] = str(order["nodes"])
-        environment["STOKER_NODE_ADDR"] = address
-    return subprocess.Popen(
-        [order["python"] or sys.executable, "-m", "stoker.backends.ray.node", place, str(os.getpid())],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,
-    )
+    environment.update(further)
+    path_of_order = os.path.join(folder, "order.json")
+    with open(path_of_order, "w", encoding="utf-8") as file:
+        json.dump({"spec": place, "environment": environment}, file)
+    return starter, StepProgram(starter, path_of_order)
 
 
-def _follow(child: subprocess.Popen[bytes], tie: socket.socket, renamed: tuple[bytes, bytes] | None) -> None:
-    """Send on what the child writes, and end it when told to, until it is gone."""
-    assert child.stdout is not None and child.stderr is not None
-    streams = {child.stdout.fileno(): "stdout", child.stderr.fileno(): "stderr"}
+def _follow(program: StepProgram, tie: socket.socket, renamed: tuple[bytes, bytes] | None) -> bool:
+    """Send on what the program writes, and end it when told to, until it is gone; False if nobody listens any more."""
     rest = b""  # of standard output: a message is renamed as a whole line
     heard = b""
     kill_at = gone_at = float("inf")
-    while streams:
+    streams = program.streams
+    while streams or program.poll() is None:
         waited: list[Any] = [*streams, tie]
+        if program.code is None:
+            waited.append(program.control)
         ready, _, _ = select.select(waited, [], [], 0.2)
         for descriptor in [one for one in ready if one in streams]:
             data = os.read(descriptor, CHUNK)
-            if streams[descriptor] == "stdout" and renamed is not None:
-                data, rest = _renamed(rest + data, renamed, last=not data)
-            if data:
-                _send(tie, {"stream": streams[descriptor], "data": data.decode("latin-1")})
-            elif not rest or streams[descriptor] != "stdout":
+            stream, last = streams[descriptor], not data
+            if last:
+                os.close(descriptor)
                 del streams[descriptor]
+            if stream == "stdout" and renamed is not None:
+                data, rest = _renamed(rest + data, renamed, last=last)
+            if data:
+                _send(tie, {"stream": stream, "data": data.decode("latin-1")})
         if tie in ready:
             news = tie.recv(CHUNK)
             if not news:  # who started us is gone, and nobody is left to hear of it
-                child.kill()
-                return
+                return False
             heard += news
             for message in _messages(heard):
-                _signal(child, signal.SIGTERM if message["end"] > 0 else signal.SIGKILL)
+                program.signal(signal.SIGTERM if message["end"] > 0 else signal.SIGKILL)
                 kill_at = min(kill_at, time.monotonic() + message["end"])
             heard = _unread(heard)
         now = time.monotonic()
-        if now >= kill_at and child.poll() is None:
-            _signal(child, signal.SIGKILL)
-        if child.poll() is not None:
+        if now >= kill_at:
+            kill_at = float("inf")
+            program.signal(signal.SIGKILL)
+        if program.poll() is not None:
             gone_at = min(gone_at, now)
             if now > gone_at + LINGER:
                 break
-    child.stdout.close()
-    child.stderr.close()
-    child.wait()
-
-
-def _signal(child: subprocess.Popen[bytes], number: int) -> None:
-    if child.poll() is None:
-        child.send_signal(number)
+    return True
 
 
 def _renamed(data: bytes, renamed: tuple[bytes, bytes], *, last: bool) -> tuple[bytes, bytes]:
@@ -191,22 +284,3 @@ def _unread(data: bytes) -> bytes:
     while len(data) >= 4 and len(data) >= 4 + struct.unpack_from("!I", data)[0]:
         data = data[4 + struct.unpack_from("!I", data)[0] :]
     return data
-
-
-def main() -> int:
-    """The child: it ends at once when the task's process does, however that happens, and nothing goes on unheld."""
-    import ctypes
-
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(sys.argv[2]):
-        return 1  # it died before it could be tied to
-    # Ray blocks SIGINT in all of its processes.
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    from stoker.worker import boot
-
-    return boot.main(sys.argv[1:2])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
-from stoker.backends.base.backend import Backend, FlowDecorator, Leftover, RunningBackend, Services, Sweep
+from stoker.backends.base.backend import Backend, FlowDecorator, Leftover, ProbeRequest, RunningBackend, Services, Sweep
 from stoker.backends.ray.settings import RaySettings
 from stoker.core.findings import Check
 from stoker.core.plan import Site
@@ -24,6 +24,13 @@ def doctor() -> Iterator[Check]:
     yield Check(name="ray", found=", ".join(named) or "nothing to reach it with (optional)")
 
 
+def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
+    """Whether the dashboard answers, which Ray and Python the cluster has, and its nodes."""
+    from stoker.backends.ray.check import probe as probe_cluster
+
+    return probe_cluster(options, os.environ)
+
+
 def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Leftover]:
     """Folders of jobs in this machine's scratch folder; those of a cluster that shares no folder lie in its store."""
     own = f"{sweep.scratch}/ray"
@@ -32,6 +39,13 @@ def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Left
     from stoker.backends.base.jobfolders import sweep_folders
 
     return sweep_folders([(None, own)], sweep)
+
+
+def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+    """End jobs that a driver left on the cluster."""
+    from stoker.backends.ray import platform
+
+    return platform.end_recorded(options, jobs)
 
 
 RAY: Final = Backend(
@@ -47,5 +61,7 @@ RAY: Final = Backend(
         help="Run the step on the stack's Ray cluster: `@ray(gpu=1, gpu_fraction=0.5)`.",
     ),
     doctor=doctor,
+    probe=probe,
     leftovers=leftovers,
+    end_recorded=end_recorded,
 )

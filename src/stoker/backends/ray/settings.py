@@ -15,7 +15,7 @@ from stoker.core import units
 from stoker.core.accelerators import MODELS, model
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.resources import parse_extended
-from stoker.core.units import UNSET, WHOLE_RUN, parse_flag, parse_mapping, parse_text, strict
+from stoker.core.units import UNSET, WHOLE_RUN, parse_flag, parse_mapping, parse_text, parse_verify, strict
 from stoker.vendors.table import NO_DEVICES
 
 Placement = Literal["STRICT_SPREAD", "SPREAD", "PACK", "STRICT_PACK"]
@@ -24,27 +24,29 @@ PLACEMENTS: Final[tuple[Placement, ...]] = ("STRICT_SPREAD", "SPREAD", "PACK", "
 PORT: Final = 8265
 """Of Ray's dashboard and Jobs API, where an address does not say."""
 
-RUNTIME_ENV: Final = (
-    "conda",
-    "config",
-    "env_vars",
-    "excludes",
-    "nsight",
-    "pip",
-    "py_executable",
-    "py_modules",
-    "uv",
-    "worker_process_setup_hook",
-    "working_dir",
-)
-"""Keys of a runtime environment that are passed on to Ray as they are.
-https://docs.ray.io/en/latest/ray-core/handling-dependencies.html#api-reference"""
-ELSEWHERE: Final[Mapping[str, str]] = {
-    "container": "give the nodes this image (with KubeRay in their pods), or name packages by pip, uv or conda",
-    "image_uri": "give the nodes this image (with KubeRay in their pods), or name packages by pip, uv or conda",
-    "mpi": 'launch="mpi" of the step',
+RUNTIME_ENV: Final[Mapping[str, str]] = {
+    "conda": "the worker's Python is that of the environment, and so is the step's",
+    "config": "how long an environment may take to be made, and the like",
+    "env_vars": "variables of the step; not those that Stoker sets",
+    "pip": "the worker's Python has the packages, and so has the step's",
+    "py_executable": "the interpreter of the worker, and of the step",
+    "py_modules": "importable packages, by URIs that the nodes reach; Stoker's worker stands beside them",
+    "uv": "the worker's Python has the packages, and so has the step's",
+    "working_dir": "a URI that the nodes reach, importable for the step; its working directory is that of the code",
 }
-"""Keys that Ray knows too and that have another place here: Ray's containers would lack Stoker's worker."""
+"""Keys of a runtime environment that Ray gets as they are, and what becomes of them.
+https://docs.ray.io/en/latest/ray-core/handling-dependencies.html#api-reference"""
+IMAGE_ELSEWHERE: Final = "give the nodes this image (with KubeRay in their pods), or name packages by pip, uv or conda"
+ELSEWHERE: Final[Mapping[str, str]] = {
+    "container": IMAGE_ELSEWHERE,
+    "excludes": "leave it out: it thins out local folders that Ray uploads, and Stoker sends the code itself",
+    "image_uri": IMAGE_ELSEWHERE,
+    "java_jars": "leave it out: steps are Python",
+    "mpi": 'launch="mpi" of the step',
+    "nsight": "profile in the step: nsight follows Ray's worker, and the step is a process of its own",
+    "worker_process_setup_hook": "call it in the step: Ray runs it in its worker, and the step is a process of its own",
+}
+"""Keys that Ray knows too and that are refused, and what to do. Ray's containers would lack Stoker's worker."""
 RESOURCES: Final[Mapping[str, str]] = {
     "CPU": "resources=ResourceSettings(cpu_count=…)",
     "GPU": "resources=ResourceSettings(gpu_count=…)",
@@ -93,12 +95,18 @@ KINDS: Final[Mapping[str, Kind]] = {
     "tpu-v6e": Kind("TPU-V6E", "TPU"),
     "tpu-v7x": Kind("TPU-V7X", "TPU"),
     # Cores of a chip: https://awsdocs-neuron.readthedocs-hosted.com/en/latest/general/arch/neuron-hardware/
+    "inferentia": Kind("aws-neuron-core", "neuron_cores", 4),
+    "inferentia2": Kind("aws-neuron-core", "neuron_cores", 2),
     "trainium": Kind("aws-neuron-core", "neuron_cores", 2),
+    # Of its eight, two each are one core by default, which is what neuron-ls and Ray count:
+    # https://awsdocs-neuron.readthedocs-hosted.com/en/latest/general/arch/neuron-features/logical-neuroncore-config.html
+    "trainium2": Kind("aws-neuron-core", "neuron_cores", 4),
 }
 """Name of the catalog → how Ray counts it."""
 
 _SOURCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|[/~.].*")
 _ADDRESS = re.compile(r"auto|(https?|ray)://[^/\s]+(/\S*)?")
+_MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.+-]*)://.*")
 _LABEL_OPERATOR = re.compile(r"!?in\(.*\)|![\w.-]*|[\w.-]*")
 
 
@@ -106,9 +114,21 @@ def parse_address(value: str | None) -> str | None:
     """`address`."""
     text = parse_text(value)
     if text and not _ADDRESS.fullmatch(text):
+        refuse_module(text)
         fix = f'write where its dashboard is, such as "http://head:{PORT}", or "auto" for the one on this machine'
         raise SettingsError(f"{value!r} is not the address of a Ray cluster", fix=fix)
     return text.rstrip("/") if text else text
+
+
+def refuse_module(address: str) -> None:
+    """Raise `SettingsError` for an address such as "anyscale://mine", for which Ray's client loads a Python module."""
+    match = _MODULE.fullmatch(address)
+    if match is not None and match["module"] not in ("http", "https", "ray"):
+        raise SettingsError(
+            f"{address!r} is for the module '{match['module']}' of Ray's own client, which Stoker does not use",
+            fix="write the address at which that cluster's dashboard is served, such as "
+            '"https://…", with headers={"Authorization": "env:NAME"} for its token',
+        )
 
 
 def parse_source(value: str | None) -> str | None:
@@ -127,11 +147,6 @@ def parse_headers(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
         if text is not None and (not isinstance(text, str) or "\n" in text):
             raise SettingsError(f"the header '{name}' is not a text", fix='write a text, or "env:NAME" for a secret')
     return found  # type: ignore[no-any-return]
-
-
-def parse_verify(value: bool | str | None) -> bool | str | None:
-    """`verify`: whether a certificate is checked, or the file of those that are trusted."""
-    return parse_text(value) if isinstance(value, str) else parse_flag(value)
 
 
 def parse_resources(value: Mapping[str, float] | None) -> Mapping[str, float] | None:
@@ -199,6 +214,11 @@ def parse_placement(value: Placement | None) -> Placement | None:
     return value
 
 
+def parse_idle(value: float | str | None) -> float | None:
+    """`idle_after`."""
+    return value if value is None or value is UNSET else units.duration(value)
+
+
 def parse_fraction(value: float | str | None) -> float | None:
     """`gpu_fraction`: more than nothing and less than a whole one, in Ray's steps of 0.0001."""
     if value is None or value is UNSET:
@@ -238,9 +258,11 @@ class RaySettings:
     accelerators: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_kinds)
     """Names of the catalog to what the cluster calls them (`accelerator_type` of a task)."""
     runtime_env: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_runtime_env)
-    """Ray's `runtime_env`, passed on as it is."""
+    """Ray's `runtime_env`; keys that cannot reach a step are refused."""
     placement: Placement | None = attrs.field(default=UNSET, converter=parse_placement)
     """How the nodes of a gang are spread: the strategy of their placement group."""
+    idle_after: float | str | None = attrs.field(default=UNSET, converter=parse_idle, metadata=WHOLE_RUN)
+    """Seconds, or a text such as "5min", for which the run's Ray job waits for further steps; 60 without it."""
     gpu_fraction: float | None = attrs.field(default=UNSET, converter=parse_fraction)
     """The part of its one GPU that a step takes (`num_gpus`), which Ray counts and does not enforce."""
 

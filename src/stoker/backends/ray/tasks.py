@@ -1,7 +1,8 @@
 """From jobs to the request that Ray's Jobs API is sent, and the document that the program in the cluster reads: pure.
 
-Steps that were submitted together are one Ray job (docs/dev/decisions/0014). Its program, `backends.ray.job`, reads the
-document, which has for each step what `worker.boot` is told and what the step asks of Ray.
+The steps of a run are tasks of one Ray job (docs/dev/decisions/0035). Its program, `backends.ray.job`, reads the
+document, which has for each of the first steps what `worker.boot` is told and what the step asks of Ray; further steps
+come as orders (`backends.ray.orders`).
 """
 
 from __future__ import annotations
@@ -16,17 +17,22 @@ import attrs
 from stoker.backends.base.adoption import job_kind
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import requested_lease
-from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest
+from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest, with_copies
+from stoker.backends.ray import orders as rayorders
 from stoker.backends.ray.settings import KINDS, Kind, RaySettings, kind_of
+from stoker.backends.ray.words import labels_without
 from stoker.core.accelerators import MODELS, Accelerator
 from stoker.core.codec import to_json
 from stoker.core.plan import Job, Site, StepPlan
+from stoker.core.protocol import SealedSecrets
 from stoker.core.resources import describe
 from stoker.core.words import dashed_name
 
-VERSION: Final = 1
+VERSION: Final = 2
 DOCUMENT: Final = "jobs.json"
-"""The batch's document, in its folder."""
+"""The document of a Ray job, in its folder."""
+IDLE_AFTER: Final = 60.0
+"""Seconds for which a program without steps waits for more: it holds no CPU, some 100 MB of its node and a process."""
 GRACE: Final = 9.0
 """Seconds that a step has between SIGTERM and SIGKILL; a second less than the engine gives in all."""
 CHECKPOINTS: Final = "/tmp/stoker-checkpoints"
@@ -89,7 +95,7 @@ def ray_request(job: Job, settings: RaySettings) -> dict[str, Any]:
         "memory": resources.get("memory", 0),
         "choices": choices,
         "resources": {**resources.get("extended", {}), **settings.get("resources", {})},
-        "labels": dict(settings.get("labels", {})),
+        "labels": labels_without(settings.get("labels", {}), job.avoid),
         "prefer": job.step.settings.accelerator_policy == "prefer",
     }
 
@@ -99,14 +105,17 @@ def samples_of(job: Job, site: Site) -> str:
     return f"{site.scratch}/samples-ray-{hashlib.sha256(job.name.encode()).hexdigest()[:16]}.jsonl"
 
 
-def entry(job: Job, site: Site, settings: RaySettings, *, folder: str, shares: bool) -> dict[str, Any]:
-    """One job in the document of its batch."""
+def entry(
+    job: Job, site: Site, settings: RaySettings, *, folder: str, shares: bool, sealed: SealedSecrets | None
+) -> dict[str, Any]:
+    """One job in the document or an order; `sealed` stands for its secrets."""
     nodes = nodes_of(job)
     lease = None
     if job.kind == "step" and job.step.settings.resources.gpus_per_node:
         lease = requested_lease(job, samples=samples_of(job, site))
         if job.step.settings.resources.get("share"):
             lease = attrs.evolve(lease, memory=job.step.settings.resources.get("gpu_memory"))
+    job = attrs.evolve(job, secrets={})
     spec = boot_spec(
         job,
         site,
@@ -115,6 +124,7 @@ def entry(job: Job, site: Site, settings: RaySettings, *, folder: str, shares: b
         lease=lease,
         gang=gang_task(job, folder) if nodes > 1 else None,
     )
+    spec = attrs.evolve(spec, job=attrs.evolve(spec.job, sealed=sealed))
     return {
         "name": job.name,
         "key": job.key,
@@ -127,29 +137,56 @@ def entry(job: Job, site: Site, settings: RaySettings, *, folder: str, shares: b
         "placement": settings.get("placement", "STRICT_SPREAD"),
         "python": settings.get("python", ""),
         "runtime_env": runtime_env(settings, ""),
-        "spec": to_json(spec),
+        "spec": to_json(spec if shares else with_copies(spec)),
     }
 
 
-def document(
-    jobs: Sequence[Job], site: Site, options: Mapping[str, Any], *, folder: str, token: str, shares: bool, package: str
-) -> dict[str, Any]:
-    """The document of a batch for the program in the cluster; `package`: the URI of Stoker's worker, if it is sent."""
+def entries(
+    jobs: Sequence[Job],
+    site: Site,
+    options: Mapping[str, Any],
+    *,
+    folder: str,
+    shares: bool,
+    package: str,
+    sealed: Mapping[str, SealedSecrets],
+) -> list[dict[str, Any]]:
+    """Jobs as the program in the cluster is told of them; `package`: the URI of Stoker's worker, if it is sent.
+
+    `sealed` has what stands for secrets, by the names of the jobs that have some.
+    """
     steps = []
     for job in jobs:
-        step = entry(job, site, settings_of(job.step, RaySettings, options), folder=folder, shares=shares)
+        settings = settings_of(job.step, RaySettings, options)
+        step = entry(job, site, settings, folder=folder, shares=shares, sealed=sealed.get(job.name))
         if package and step["runtime_env"].get("py_modules"):
             step["runtime_env"]["py_modules"] = [package, *step["runtime_env"]["py_modules"]]
         steps.append(step)
+    return steps
+
+
+def document(
+    steps: Sequence[Mapping[str, Any]],
+    site: Site,
+    options: Mapping[str, Any],
+    *,
+    run: str,
+    id: str,
+    folder: str,
+    token: str,
+    shares: bool,
+) -> dict[str, Any]:
+    """The document with which the program of a Ray job begins; `steps` are `entries`."""
     return {
         "version": VERSION,
-        "run": jobs[0].run,
+        "run": run,
         "token": token,
         "bundle": site.bundle if shares else "",
         "journal": f"{folder}/journal" if shares else "",
-        "ends": f"{folder}/ends.json",
+        "orders": f"{folder}/{rayorders.FILE}" if shares else id,
+        "idle_after": RaySettings(**options).get("idle_after", IDLE_AFTER),
         "shares": shares,
-        "steps": steps,
+        "steps": list(steps),
     }
 
 
@@ -174,8 +211,8 @@ def submission_id(run: str, token: str, again: int) -> str:
 def request(
     site: Site, settings: RaySettings, *, id: str, folder: str, run: str, shares: bool, package: str
 ) -> dict[str, Any]:
-    """The body of the request that starts a batch."""
-    document_path = f"{folder}/{DOCUMENT}"
+    """The body of the request that starts a program."""
+    document_path = f"{folder}/{DOCUMENT}" if shares else rayorders.uri_of(rayorders.package_of(id, 0))
     command = (
         f"exec {shlex.quote(settings.get('python', 'python'))} -m stoker.backends.ray.job {shlex.quote(document_path)}"
     )
@@ -184,6 +221,7 @@ def request(
         command = f'export PYTHONPATH={bundle}"${{PYTHONPATH:+:$PYTHONPATH}}"; {command}'
     return {
         "entrypoint": command,
+        "entrypoint_num_cpus": 0,
         "submission_id": id,
         "metadata": {"stoker.run": run, "stoker.home": site.scratch, "stoker.folder": folder},
         "runtime_env": _program_runtime_env(settings, package),

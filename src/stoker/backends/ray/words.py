@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Iterable, Mapping
+from typing import Any, Final, Iterable, Mapping, Sequence
 
 from stoker.core.status import CANCELLED, HOST_OOM, NODE_LOST, REFUSED, WORKER_LOST
 from stoker.core.words import memory_text
@@ -23,7 +23,11 @@ CAUSES: Final[Mapping[str, str]] = {
 }
 """Ray's error → why the attempt ended; every other one means that Ray lost the worker."""
 _WORDS: Final[Mapping[str, str]] = {"CPU": "CPUs", "GPU": "GPUs", "TPU": "TPU chips", "neuron_cores": "Neuron cores"}
+SLOW: Final = ("pip", "uv", "conda")
+"""Keys of a runtime environment that take a node long, the first time."""
 _LONGEST: Final = 1000
+NODE_LABEL: Final = "ray.io/node-id"
+"""The label by which Ray itself names a node: https://docs.ray.io/en/latest/ray-core/scheduling/labels.html"""
 
 
 def chosen(ask: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -63,6 +67,24 @@ def pick(ask: Mapping[str, Any], runtime_env: Mapping[str, Any]) -> dict[str, An
     return options
 
 
+def label_values(text: str) -> list[str]:
+    """The values that a selector names: "a", "!a", "in(a,b)", "!in(a,b)"."""
+    plain = text.removeprefix("!")
+    return [one.strip() for one in plain[3:-1].split(",")] if plain.startswith("in(") else [plain]
+
+
+def labels_without(labels: Mapping[str, str], avoid: Sequence[str]) -> dict[str, str]:
+    """A label selector that leaves out nodes, too."""
+    if not avoid:
+        return dict(labels)
+    text = labels.get(NODE_LABEL, "!")
+    named = [one for one in label_values(text) if one]
+    if text.startswith("!"):
+        return {**labels, NODE_LABEL: f"!in({','.join(dict.fromkeys([*named, *avoid]))})"}
+    left = [one for one in named if one not in avoid]
+    return {**labels, NODE_LABEL: f"in({','.join(left)})"} if left else dict(labels)
+
+
 def wanted(ask: Mapping[str, Any]) -> dict[str, float]:
     """What a node of the step takes, by Ray's names."""
     found = {"CPU": ask["num_cpus"], "memory": ask["memory"], **ask["resources"]}
@@ -81,8 +103,13 @@ def waits(
     free: Mapping[str, float],
     gang: int = 1,
     placement: str = "",
+    environment: Iterable[str] = (),
 ) -> str:
-    """Why a step has not begun: what it asks for, and what the cluster has of that, in all and free."""
+    """Why a step has not begun: what it asks for, and what the cluster has of that, in all and free.
+
+    `environment` are the keys of its runtime environment.
+    """
+    environment = set(environment)
     asked = wanted(ask)
     there = [one["Resources"] for one in nodes if one["Alive"]]
     fits = [one for one in there if all(one.get(name, 0) >= amount for name, amount in asked.items())]
@@ -103,7 +130,11 @@ def waits(
         for name, amount in asked.items()
         if not name.startswith("accelerator_type:") and free.get(name, 0) < amount * gang
     ]
-    why = ", ".join(short) or "enough is free in all, though not where it would fit, or a worker is being started"
+    why = ", ".join(short)
+    if not why:
+        slow = [name for name in SLOW if name in environment]
+        made = f"its runtime environment ({', '.join(slow)}) is being made" if slow else "a worker is being started"
+        why = f"enough is free in all, though not where it would fit, or {made}"
     if ask["labels"]:
         why += f"; it wants nodes with {', '.join(f'{name}={value}' for name, value in ask['labels'].items())}"
     return f"waits for {text}{each}: {why}"
@@ -121,11 +152,28 @@ def _plain(name: str, amount: float) -> str:
     return memory_text(amount) if name == "memory" else f"{amount:g}"
 
 
+def without_traces(text: str) -> str:
+    """A text without the frames of the tracebacks in it, whose exceptions stay."""
+    lines, traced = [], False
+    for line in text.splitlines():
+        before, begins, _ = line.partition("Traceback (most recent call last):")
+        if begins:
+            traced = True
+            lines.append(before)
+        elif not traced or (line.strip() and not line.startswith(" ")):
+            traced = False
+            if not line.startswith(("During handling of the above", "The above exception was")):
+                lines.append(line)
+    return "\n".join(lines)
+
+
 def cause_of(error: Exception, *, node_alive: bool, asked: bool) -> tuple[str, str]:
     """Why an attempt ended, from the error that Ray has for its task. `asked`: the driver wanted its end."""
     name = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in CAUSES), "")
     cause = CAUSES.get(name, WORKER_LOST)
-    text = " ".join(str(error).split())[:_LONGEST]
+    text = " ".join(without_traces(str(error)).split())
+    if len(text) > _LONGEST:  # its end says what a program wrote last
+        text = f"{text[: _LONGEST // 3]} … {text[-2 * _LONGEST // 3 :]}"
     if asked and cause in (WORKER_LOST, CANCELLED):
         return CANCELLED, ""
     if cause == WORKER_LOST and not node_alive:

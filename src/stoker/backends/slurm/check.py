@@ -14,14 +14,17 @@ import attrs
 from stoker.backends.base.leasing import OWN_VISIBILITY
 from stoker.backends.base.mounts import Mount
 from stoker.backends.slurm.devices import GPU, device_request
+from stoker.backends.slurm.environment import node_python, uses_own_python
 from stoker.backends.slurm.facts import part_of
-from stoker.backends.slurm.script import OWN
+from stoker.backends.slurm.script import why_alone
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.docker import DockerSettings
 from stoker.core.findings import Finding, Reporter
+from stoker.core.hosts import is_folder_elsewhere
 from stoker.core.plan import Site, StepPlan, reporter_of
 from stoker.core.resources import ResourceSettings
 from stoker.core.units import duration_text, size_text, value_or
+from stoker.images.definition import undefinable
 from stoker.vendors.table import NO_DEVICES
 
 WHOLE_CPUS: Final = "STK150"
@@ -31,6 +34,7 @@ NO_GRES: Final = "STK155"
 SHARED_MEMORY: Final = "STK156"
 NOT_BUILT: Final = "STK157"
 NO_CONTAINER: Final = "STK159"
+BUILT_THERE: Final = "STK262"
 NO_MOUNT: Final = "STK160"
 NO_STORE: Final = "STK161"
 NOT_INSTALLED: Final = "STK162"
@@ -38,6 +42,8 @@ LIMIT_FIRST: Final = "STK163"
 WARNED_TOO_EARLY: Final = "STK164"
 NOT_COUNTED: Final = "STK165"
 WAITS_FOR_GPU: Final = "STK166"
+NOT_REUSED: Final = "STK251"
+TWO_ENVIRONMENTS: Final = "STK275"
 _OF_AN_IMAGE: Final = frozenset({"parent_image", "skip_build", "environment", "runtime_environment"})
 """Fields that are honoured for an image that is used as it is."""
 _OF_A_BUILD: Final = frozenset({"target_repository", "image_tag", "prevent_build_reuse", "python_package_installer"})
@@ -54,7 +60,9 @@ def check(step: StepPlan, settings: SlurmSettings, site: Site) -> Iterator[Findi
     yield from _spot(step, settings, report)
     yield from _image(step, settings, site, report)
     yield from _places(step, settings, site, report)
+    yield from _environment(step, settings, report)
     yield from _times(step, settings, report)
+    yield from _reuse(step, settings, report)
 
 
 def _size(resources: ResourceSettings, report: Reporter) -> Iterator[Finding]:
@@ -121,21 +129,43 @@ def _spot(step: StepPlan, settings: SlurmSettings, report: Reporter) -> Iterator
 def _image(step: StepPlan, settings: SlurmSettings, site: Site, report: Reporter) -> Iterator[Finding]:
     """Whether the image can be run; without one, `container` and `mounts` are not used."""
     docker = step.settings.docker
-    if docker is not None and (docker.skip_build is not True or not value_or(docker.parent_image, "")):
-        what = "asks for an image that is to be built" if docker.skip_build is not True else "names no image"
+    is_built = docker is not None and docker.skip_build is not True
+    defines = is_built and not site.registry and settings.get("container") in ("apptainer", "singularity")
+    if docker is not None and defines:
+        yield from _definition(docker, settings, report)
+    elif docker is not None and not (site.registry if is_built else value_or(docker.parent_image, "")):
+        what = "asks for an image that is to be built" if is_built else "names no image"
         why = "a cluster's nodes run images that are there already: in a registry, or as a file that they see"
         fix = "docker.skip_build=true with docker.parent_image=REGISTRY/NAME:TAG, or docker=null"
+        fix += "; or a container_registry in the stack, to which it is pushed" if is_built else ""
         yield report.refused(NOT_BUILT, what, why, fix)
-    elif docker is not None and (lost := _unsupported_fields(docker)):
+    elif docker is not None and is_built and value_or(docker.user, ""):
+        what = f"asks for an image whose processes run as {docker.user}"
+        yield report.refused(NOT_BUILT, what, "on a cluster a step runs as you, in containers, too", "docker.user=null")
+    elif docker is not None and not is_built and (lost := _unsupported_fields(docker)):
         what = f"asks for the image {docker.parent_image} as it is, and {', '.join(lost)} would be ignored"
         why = "nothing is put into an image here, and in it the step runs as you"
         yield report.refused(NOT_BUILT, what, why, f"docker.{lost[0]}=null")
     elif docker is not None and not settings.get("container"):
-        what = f"asks for the image {docker.parent_image}, and nothing says how nodes run images"
+        image = "an image" if is_built else f"the image {docker.parent_image}"
+        what = f"asks for {image}, and nothing says how nodes run images"
         why = "clusters differ: Apptainer, Singularity, or pyxis, which is a part of srun"
         yield report.refused(NO_CONTAINER, what, why, f"{_part(step)}.container=apptainer")
     if docker is not None:
         yield from _mounts(step, settings, site, report)
+
+
+def _definition(docker: DockerSettings, settings: SlurmSettings, report: Reporter) -> Iterator[Finding]:
+    """Whether a node can build the image of a definition, where the stack has no registry."""
+    program, lost = settings.get("container"), undefinable(docker)
+    if lost:
+        what = f"asks for an image with {', '.join(lost)}, which a definition of {program} cannot have"
+        why = "the stack names no container_registry, to which an engine's image is pushed: the node builds it"
+        yield report.refused(NOT_BUILT, what, why, f"docker.{lost[0]}=null; or a container_registry in the stack")
+    else:
+        what = f"its image is built by {program} on its node, once for all jobs, and kept in the shared folder"
+        why = "the stack names no container_registry; such a build takes minutes of a job, and needs the network"
+        yield report.info(BUILT_THERE, what, why)
 
 
 def _unsupported_fields(docker: DockerSettings) -> list[str]:
@@ -162,11 +192,16 @@ def _mounts(step: StepPlan, settings: SlurmSettings, site: Site, report: Reporte
 def _places(step: StepPlan, settings: SlurmSettings, site: Site, report: Reporter) -> Iterator[Finding]:
     """Whether the nodes have the artifact store and the packages that the job needs."""
     store, far = site.artifacts, not settings.shares
-    if store.startswith("memory:") or (far and "://" not in store):
+    elsewhere = is_folder_elsewhere(settings.store_on_nodes(store))
+    if store.startswith("memory:") or (far and "://" not in store) or elsewhere:
         what = f"runs on a cluster whose nodes do not see the artifact store {store}"
         why = "a step loads its inputs from there and saves its outputs there"
+        if elsewhere:
+            why += "; of folders behind ssh the nodes see those of their own login node, named as host names it"
         fix = "name a remote store in the stack: artifact_store = 's3://…'"
-        if far:
+        if settings.get("host"):
+            fix = f"write artifact_store = '{settings.own_store}' into the stack"
+        if far and not elsewhere:
             fix += "; or shares_files = true of the orchestrator where the nodes do see it"
         yield report.error(NO_STORE, what, why, fix)
     packages, docker = step.settings.packages, step.settings.docker
@@ -177,8 +212,29 @@ def _places(step: StepPlan, settings: SlurmSettings, site: Site, report: Reporte
         yield report.refused(NOT_INSTALLED, what, why, fix)
 
 
+def _environment(step: StepPlan, settings: SlurmSettings, report: Reporter) -> Iterator[Finding]:
+    """Environments of which only one can be the step's."""
+    names = [name for name in ("conda", "venv") if settings.get(name)]
+    if not names:
+        return
+    part, docker = _part(step), step.settings.docker
+    if len(names) > 1:
+        what = f"has conda={settings.conda} and venv={settings.venv}"
+        yield report.error(
+            TWO_ENVIRONMENTS, what, "a step runs on one Python", f"{part}.venv=null, or {part}.conda=null"
+        )
+    elif docker is not None:
+        what = f"runs in an image, and has {names[0]}={settings.get(names[0])}"
+        why = "an environment of the node is not there in a container"
+        yield report.error(TWO_ENVIRONMENTS, what, why, f"{part}.{names[0]}=null, or docker=null")
+    elif node_python(settings).startswith(("/", "~")):
+        what = f"has {names[0]}={settings.get(names[0])} and python={settings.python}"
+        why = "that Python is none of the environment, whose packages it would not find"
+        yield report.error(TWO_ENVIRONMENTS, what, why, f"{part}.python=null, or {part}.{names[0]}=null")
+
+
 def _foreign(settings: SlurmSettings) -> bool:
-    return bool(settings.get("python", OWN) != OWN)
+    return not uses_own_python(settings)
 
 
 def _times(step: StepPlan, settings: SlurmSettings, report: Reporter) -> Iterator[Finding]:
@@ -198,6 +254,13 @@ def _times(step: StepPlan, settings: SlurmSettings, report: Reporter) -> Iterato
         what = "may be started again by Slurm, when a node fails or somebody else needs the place"
         why = "requeue=true says so; Slurm counts these starts, and Stoker takes them for one attempt"
         yield report.translated(NOT_COUNTED, what, why)
+
+
+def _reuse(step: StepPlan, settings: SlurmSettings, report: Reporter) -> Iterator[Finding]:
+    why = why_alone(step, settings)
+    if why and settings.get("reuse") is True:
+        what = "is to be taken by a job that takes further steps (reuse=true), and gets a job of its own"
+        yield report.refused(NOT_REUSED, what, why, f"{_part(step)}.reuse=auto")
 
 
 def _part(step: StepPlan) -> str:

@@ -6,6 +6,7 @@ https://slurm.schedmd.com/scontrol.html); a missing one is no limit.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from typing import Final, Iterator, Mapping, Sequence
@@ -25,6 +26,8 @@ _PARTITIONS: Final = ("scontrol", "--all", "--oneliner", "show", "partition")
 _CONFIG: Final = ("scontrol", "show", "config")
 _ENVIRONMENT: Final = ("env",)
 _NOTHING: Final = frozenset({"", "(null)", "N/A", "NONE", "n/a", "(null type)"})
+_WHOLE: Final = re.compile(r"[0-9]{1,20}")
+"""Slurm's numbers have 64 bits: at most 20 digits."""
 _FACTORS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 """Suffixes of a count of GRES: https://slurm.schedmd.com/gres.conf.html#OPT_Count"""
 
@@ -110,6 +113,8 @@ class ClusterFacts:
     """MaxArraySize."""
     routed: bool = False
     """Whether a plugin of the site's may send a job to another partition than the default one."""
+    limited: bool = False
+    """Whether the limits of accounts and QOS are enforced."""
     environment: Mapping[str, str] = attrs.field(factory=dict)
     """Options of sbatch by environment variables of the login, such as "SBATCH_PARTITION"."""
 
@@ -120,6 +125,8 @@ class ClusterFacts:
 
 
 _cache: WeakKeyDictionary[Login, tuple[float, ClusterFacts]] = WeakKeyDictionary()
+_by_place: dict[tuple[str, ...], tuple[float, ClusterFacts]] = {}
+"""What was read last of the cluster of a host, as this process's variables name it."""
 
 
 def cluster_facts(login: Login) -> ClusterFacts:
@@ -132,6 +139,26 @@ def cluster_facts(login: Login) -> ClusterFacts:
         facts = parse_facts(*(_output_of(login, command) for command in (_GROUPS, _PARTITIONS, _CONFIG, _ENVIRONMENT)))
         _cache[login] = (time.monotonic(), facts)
     return facts
+
+
+def share_facts(login: Login, host: str | None) -> None:
+    """Let later logins of a host have what one has read of its cluster."""
+    if login in _cache:
+        _by_place[_place(host)] = _cache[login]
+
+
+def take_facts(login: Login, host: str | None) -> None:
+    """Let a login of a host have what an earlier one has shared."""
+    if login not in _cache and _place(host) in _by_place:
+        _cache[login] = _by_place[_place(host)]
+
+
+def _place(host: str | None) -> tuple[str, ...]:
+    """What decides which cluster answers: the host, or here the commands and their variables."""
+    if host is not None:
+        return (host,)
+    names = sorted(name for name in os.environ if name == "PATH" or name.startswith(("SLURM_", "SBATCH_")))
+    return ("", *(f"{name}={os.environ[name]}" for name in names))
 
 
 def parse_facts(groups: str, partitions: str, config: str, environment: str = "") -> ClusterFacts:
@@ -151,6 +178,7 @@ def parse_facts(groups: str, partitions: str, config: str, environment: str = ""
         version=config_values.get("SLURM_VERSION", ""),
         max_array=int(_number(config_values.get("MaxArraySize", ""), 1001)),
         routed=any(text not in _NOTHING for text in plugins),
+        limited=bool({"limits", "safe"} & set(config_values.get("AccountingStorageEnforce", "").split(","))),
         environment={name: text for name, text in map(_pair, environment.splitlines()) if name.startswith("SBATCH_")},
     )
 
@@ -159,7 +187,7 @@ def seconds(text: str) -> float:
     """The seconds of a time limit as Slurm writes it: "7-00:00:00", "00:30:00", "30:00", "UNLIMITED"."""
     days, dash, clock = text.rpartition("-")
     parts = clock.split(":")
-    if not all(part.isdigit() for part in parts) or (dash and not days.isdigit()):
+    if not all(map(_WHOLE.fullmatch, parts)) or (dash and not _WHOLE.fullmatch(days)):
         return UNLIMITED
     hours, minutes, last = (["0"] * (3 - len(parts)) + parts)[:3]
     return int(days or 0) * 86400 + int(hours) * 3600 + int(minutes) * 60 + int(last)
@@ -172,7 +200,7 @@ def gres_of(text: str) -> tuple[Gres, ...]:
         words = re.sub(r"\(.*", "", entry.strip()).split(":")
         if words[0] in _NOTHING or words[0].startswith("("):
             continue
-        amount = re.fullmatch(r"(\d+)([KMGT]?)", words[-1]) if len(words) > 1 else None
+        amount = re.fullmatch(r"([0-9]{1,20})([KMGT]?)", words[-1]) if len(words) > 1 else None
         count = int(amount[1]) * _FACTORS[amount[2]] if amount is not None else 1
         types = [word for word in (words[1:-1] if amount is not None else words[1:]) if word != "no_consume"]
         entries.append(Gres(name=words[0], type=":".join(types), count=count))
@@ -245,7 +273,7 @@ def _names(text: str) -> frozenset[str] | None:
 
 def _number(text: str, default: float = 0) -> float:
     """The number that a text begins with: "4", "4+", "4000M"."""
-    match = re.match(r"\d+", text)
+    match = _WHOLE.match(text)
     return int(match[0]) if match else default
 
 

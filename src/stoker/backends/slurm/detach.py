@@ -2,6 +2,11 @@
 
 That job needs what the driver needs here: the database, the home, the code. So the cluster's nodes have to see this
 machine's folders. Options are those of https://slurm.schedmd.com/sbatch.html.
+
+The job outlives its node and its time limit. Slurm starts it again when its node fails, when it is preempted, or when
+somebody requeues it. Before its limit Slurm signals the script (`--signal=B:USR1@…`), which has the driver leave the
+run and requeues its own job. A driver that was killed alone is started again at once. The next start resumes the run
+(`run.detaching`).
 """
 
 from __future__ import annotations
@@ -11,12 +16,13 @@ import os
 import shlex
 from typing import Any, Final, Iterator, Mapping, Sequence
 
+from stoker.backends.base.backend import LEFT, RESTARTED_BY
 from stoker.backends.base.logins import Login, login
 from stoker.backends.slurm.cluster import UNLIMITED, ClusterFacts, cluster_facts
 from stoker.backends.slurm.queue import Controller
 from stoker.backends.slurm.script import SCRIPT, time_text
 from stoker.backends.slurm.settings import DRIVER_MEMORY, SlurmSettings
-from stoker.core.errors import UsageError
+from stoker.core.errors import EXIT_INFRASTRUCTURE, UsageError
 
 _MIB: Final = 1 << 20
 _WHERE: Final = ("partition", "account", "qos", "reservation")
@@ -27,6 +33,49 @@ for name in ${!SLURM_@} ${!SLURMD_@}; do
 done"""
 """Drops Slurm's variables of the driver's job: frameworks below it would take its one task for theirs, and jobs its
 CPUs and memory. https://slurm.schedmd.com/sbatch.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES"""
+WARNING: Final = 120
+"""Seconds before the time limit at which the job puts itself back into the queue. Slurm may signal up to 60 s earlier:
+https://slurm.schedmd.com/sbatch.html#OPT_signal"""
+_SCRIPT: Final = """\
+job=$SLURM_JOB_ID restarts=${{SLURM_RESTART_COUNT:-0}} asked= tries=0
+export {restarted_by}="Slurm job $SLURM_JOB_ID"
+{forget}
+trap 'asked=USR1' USR1
+trap 'asked=TERM' TERM
+while :; do
+  began=$SECONDS
+  {command} &
+  driver=$!
+  wait $driver
+  code=$?
+  if [ "$asked" = TERM ]; then
+    # Slurm sends it before it ends the job for good, but also before it starts the job again, and people may.
+    case $(scontrol --oneliner show job "$job") in
+      *" JobState=RUNNING "*) ;;
+      *" Restarts=$restarts "*) kill -INT $driver; wait $driver; exit $? ;;
+    esac
+  fi
+  if [ -n "$asked" ]; then
+    kill -USR1 $driver
+    for half in {{1..{patience}}}; do kill -0 $driver || break; sleep 0.5; done
+    kill -KILL $driver
+    scontrol requeue "$job" && exit 0
+    [ "$asked" = USR1 ] || exit 0
+    echo "Slurm job $job cannot be put back into the queue: it drives the run until its time limit"
+    asked=
+  fi 2>/dev/null
+  case $code in {again} | 12[89] | 13[1-9] | 1[4-9]? | 2??) ;; *) exit $code ;; esac
+  [ $((SECONDS - began)) -lt 60 ] || tries=0
+  [ $((tries += 1)) -le {tries} ] || exit $code
+  sleep $tries
+done"""
+"""130 is a run that was cancelled, other codes above 128 are signals. The first line of `wait` ends when a trap is
+called; the driver then lives."""
+_PATIENCE: Final = 20
+"""Seconds that a driver gets to leave. Slurm kills a job `KillWait` seconds after SIGTERM, by default 30:
+https://slurm.schedmd.com/slurm.conf.html#OPT_KillWait"""
+_TRIES: Final = 10
+"""Starts in a row within a minute after which the script gives up: more than a driver that begins grants itself."""
 
 
 def check(settings: SlurmSettings) -> None:
@@ -66,8 +115,14 @@ def script(
         "#!/bin/bash",
         *(f"#SBATCH {shlex.quote(option)}" for option in options),
         "",
-        _FORGET,
-        f"exec {shlex.join(argv)}",
+        _SCRIPT.format(
+            restarted_by=RESTARTED_BY,
+            forget=_FORGET,
+            command=shlex.join(argv),
+            again=f"{LEFT} | {EXIT_INFRASTRUCTURE}",
+            patience=2 * _PATIENCE,
+            tries=_TRIES,
+        ),
     ]
     return "\n".join(lines) + "\n"
 
@@ -87,7 +142,8 @@ def _options(settings: SlurmSettings, folder: str, name: str, *, output: str, li
     yield f"--mem={math.ceil((driver.get('memory') or DRIVER_MEMORY) / _MIB)}M"
     if limit is not None:
         yield f"--time={time_text(limit) if limit < UNLIMITED else 'UNLIMITED'}"
-    yield "--no-requeue"  # started again, it would no longer own the run
+    yield "--requeue"
+    yield f"--signal=B:USR1@{WARNING}"
 
 
 def _limit(settings: SlurmSettings, machine: Login) -> float | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import time
 from typing import Callable, Final, Iterator, Mapping, Sequence
 
 import attrs
@@ -18,7 +19,9 @@ from stoker.backends.base.logins import NOT_FOUND, Login
 from stoker.backends.base.platforms import Away
 from stoker.backends.slurm.cluster import UNLIMITED, ClusterFacts, Gres, Group, Partition, cluster_facts, gres_of
 from stoker.backends.slurm.devices import DeviceRequest, device_request
-from stoker.backends.slurm.script import arguments, time_limit
+from stoker.backends.slurm.environment import node_python
+from stoker.backends.slurm.limits import JobRequest, Limits
+from stoker.backends.slurm.script import arguments, image_of, time_limit
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.accelerators import Accelerator
 from stoker.core.errors import BackendError, nearest
@@ -37,6 +40,12 @@ NO_FEATURE: Final = "STK176"
 TOO_LONG: Final = "STK177"
 NOT_YOURS: Final = "STK178"
 REFUSED: Final = "STK179"
+ABOVE_LIMIT: Final = "STK270"
+NO_PACKAGE: Final = "STK261"
+SOON: Final = 10.0
+"""Seconds within which a cluster that did not answer is asked once more; one that took longer is away."""
+_PACKAGES: Final = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
+"""Protocol of an artifact store → the package that nodes need for it."""
 _TESTED: Final = 50
 """Different requests that Slurm is asked to test, at most; each costs a controller some milliseconds."""
 # sbatch's words for requests that will never be met → the code, and the setting to change. Other words may hold for now
@@ -96,17 +105,23 @@ class _Refusal:
     level: Level = "error"
 
 
-def prove(steps: Sequence[StepPlan], settings: Mapping[str, SlurmSettings], login: Login) -> Iterator[Finding]:
-    """Findings for requests that can never be met, with settings by step key; one error without an answer."""
+def prove(
+    steps: Sequence[StepPlan], settings: Mapping[str, SlurmSettings], login: Login, *, store: str = ""
+) -> Iterator[Finding]:
+    """Findings for requests that can never be met, with settings by step key; one error without an answer.
+
+    `store` is the artifact store's URI as the nodes open it.
+    """
     where = f"{steps[0].where} step '{steps[0].name}'" if steps else ""
+    begun = time.monotonic()
     try:
-        cluster = cluster_facts(login)
-        tried: set[tuple[str, ...]] = set()
-        for step in steps:
-            findings = list(_check_step(step, settings[step.key], cluster))
-            yield from findings
-            if not errors(findings):
-                yield from test_submission(step, settings[step.key], login, tried)
+        try:
+            findings = list(_findings(steps, settings, login, store))
+        except Away as error:
+            if error.lasting or time.monotonic() - begun > SOON:
+                raise
+            findings = list(_findings(steps, settings, login, store))  # the connection was cut: it is made again
+        yield from findings
     except Away as error:
         why = "nothing is submitted to a cluster that was not asked"
         yield Finding(code=NO_ANSWER, level="error", where=where, what=error.message, why=why, fix=error.fix)
@@ -114,11 +129,58 @@ def prove(steps: Sequence[StepPlan], settings: Mapping[str, SlurmSettings], logi
         yield Finding(code=NO_SLURM, level="error", where=where, what=error.message, fix=error.fix)
 
 
-def _check_step(step: StepPlan, settings: SlurmSettings, cluster: ClusterFacts) -> Iterator[Finding]:
+def _findings(
+    steps: Sequence[StepPlan], settings: Mapping[str, SlurmSettings], login: Login, store: str
+) -> Iterator[Finding]:
+    cluster = cluster_facts(login)
+    limits = Limits(login)
+    tried: set[tuple[str, ...]] = set()
+    for step in steps:
+        request = _request(step, settings[step.key], cluster)
+        findings = list(_check_step(step, request, cluster))
+        if not findings and cluster.limited and not cluster.routed:
+            findings = list(_check_accounts(step, request, cluster, limits))
+        yield from findings
+        if not errors(findings):
+            yield from test_submission(step, settings[step.key], login, tried)
+    yield from _check_store(steps, settings, login, store)
+
+
+def _check_store(
+    steps: Sequence[StepPlan], settings: Mapping[str, SlurmSettings], login: Login, store: str
+) -> Iterator[Finding]:
+    """Whether the Python of the nodes has what it needs for the store, as far as the login node's tells."""
+    package = store_package(store)
+    bare: dict[str, StepPlan] = {}
+    for step in steps:
+        own = settings[step.key]
+        own_packages = any(own.get(name) for name in ("modules", "setup", "conda", "venv"))
+        if package and not (own.shares or image_of(step) or own_packages):
+            bare.setdefault(node_python(own), step)
+    for python, step in bare.items():
+        ran = login.run([python, "-c", package_question(package)])
+        if not ran.code and ran.out.strip() == "False":
+            what = f"{python} of the login node lacks {package}, which steps need for the artifact store {store}"
+            why = "nodes often have the same Python; on one that lacks it, the step fails when it loads its code"
+            fix = f"install {package} for the nodes' Python, or leave artifact_store out: it is a folder there then"
+            yield reporter_of(step).warning(NO_PACKAGE, what, why, fix)
+
+
+def store_package(store: str) -> str:
+    """The package by which Python opens an artifact store; empty for a folder, and where fsspec knows the protocol."""
+    return _PACKAGES.get(store.partition("://")[0], "") if "://" in store else ""
+
+
+def package_question(package: str) -> str:
+    """A program that prints whether Python has a package."""
+    return f"import importlib.util as u; print(u.find_spec({package!r}) is not None)"
+
+
+def _request(step: StepPlan, settings: SlurmSettings, cluster: ClusterFacts) -> _Request:
     resources = step.settings.resources
     devices = device_request(resources, settings)
     per_node = devices.per_node(settings)
-    request = _Request(
+    return _Request(
         name=step.name,
         nodes=int(resources.get("nodes", 1)),
         cpus=math.ceil(resources.get("cpu_count", 0)),
@@ -131,6 +193,9 @@ def _check_step(step: StepPlan, settings: SlurmSettings, cluster: ClusterFacts) 
         settings=settings,
         lifted=bool(settings.get("qos") or cluster.environment.get("SBATCH_QOS")),
     )
+
+
+def _check_step(step: StepPlan, request: _Request, cluster: ClusterFacts) -> Iterator[Finding]:
     for refusal in _refusals(request, cluster):
         fix = refusal.fix.replace("orchestrator.", f"{part_of(step)}.")
         way = f"--set steps.{step.name}.{fix}" if fix and " " not in fix else fix
@@ -142,6 +207,39 @@ def _check_step(step: StepPlan, settings: SlurmSettings, cluster: ClusterFacts) 
             what=refusal.what,
             why=refusal.why,
             fix=f"{way}, or {other}" if way else other,
+        )
+
+
+def _check_accounts(step: StepPlan, request: _Request, cluster: ClusterFacts, limits: Limits) -> Iterator[Finding]:
+    """What the limits of the step's QOS or account can never give."""
+    settings, environment = request.settings, cluster.environment
+    amounts: dict[str, float] = {"node": request.nodes, "cpu": request.nodes * max(1, request.cpus)}
+    if request.memory:
+        amounts["mem"] = request.nodes * request.memory
+    for entry in request.gres:
+        for gres in gres_of(entry):
+            for name in {f"gres/{gres.name}", f"gres/{gres.name}:{gres.type}" if gres.type else f"gres/{gres.name}"}:
+                amounts[name] = amounts.get(name, 0) + request.nodes * gres.count
+    names = settings.get("partition", environment.get("SBATCH_PARTITION", ""))
+    default = cluster.default.name if cluster.default is not None else ""
+    above = limits.excess(
+        JobRequest(
+            amounts=amounts,
+            nodes=request.nodes,
+            seconds=request.seconds,
+            qos=settings.get("qos", environment.get("SBATCH_QOS", "")),
+            account=settings.get("account", environment.get("SBATCH_ACCOUNT", "")),
+            partitions=tuple(filter(None, (names or default).split(","))),
+        )
+    )
+    if above is not None:
+        part = part_of(step)
+        yield reporter_of(step).error(
+            ABOVE_LIMIT,
+            f"asks for {above.asks}, which it can never get: {above.gives}",
+            f"Slurm would take the job, and it would wait for ever ({above.name})",
+            fix=f"ask for less, or name another QOS or account that has more: {part}.qos, {part}.account; "
+            "`sacctmgr show assoc user=$USER format=account,qos` lists yours",
         )
 
 

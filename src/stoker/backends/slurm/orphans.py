@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any, Final, Iterable, Mapping, Sequence
 
@@ -10,19 +9,25 @@ import attrs
 
 from stoker.backends.base.adoption import EarlierJob, EarlierJobs, job_kind
 from stoker.backends.base.backend import settings_of
-from stoker.backends.base.logins import Login
+from stoker.backends.base.logins import Login, login
 from stoker.backends.base.messages import request_digest
+from stoker.backends.base.statuses import read_result
 from stoker.backends.slurm import script as slurmscript
+from stoker.backends.slurm.pool import JobPool
+from stoker.backends.slurm.pools import Pools
 from stoker.backends.slurm.queue import Controller
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.backends.slurm.states import JobRow
 from stoker.backends.slurm.task import SlurmJob, job_id, slurm_job
+from stoker.core.codec import parse_json
 from stoker.core.plan import Job
 from stoker.core.protocol import RESULT
 
 PATIENCE: Final = 10.0
 """Seconds that cancelled jobs get to end before their files are removed."""
 LOOK: Final = 0.5
+ASKED: Final = 5.0
+"""Seconds that a command gets while a person waits, who is told of each one without an answer."""
 
 
 @attrs.define(kw_only=True)
@@ -33,6 +38,8 @@ class _Orphan:
     count: int
     folder: str
     id: str
+    pool: JobPool | None = None
+    """Its pool, of which it is order number `index`; None for a job of its own."""
 
     @property
     def task(self) -> str:
@@ -43,6 +50,38 @@ class _Orphan:
     def job_folder(self) -> str:
         """The folder of its files."""
         return f"{self.folder}/{self.index}"
+
+
+@attrs.frozen(kw_only=True)
+class Submission:
+    """A folder of a run's submissions, or of a pool."""
+
+    token: str
+    folder: str
+    document: Mapping[str, Any] | None
+    """Its `jobs.json`; None where that is missing."""
+    id: str
+    """Slurm's id; empty for a pool, and where Slurm does not know it."""
+
+
+def read_submissions(
+    login: Login, controller: Controller | None, run_folder: str, tokens: Iterable[str]
+) -> list[Submission]:
+    """The submissions of a run; ids that are in no file are those of the queue, if there is a controller to ask."""
+    folders = {token: f"{run_folder}/{token}" for token in tokens}
+    paths = [f"{folder}/{name}" for folder in folders.values() for name in ("jobs.json", "submitted")]
+    files = login.tails(dict.fromkeys(paths, 0), limit=1 << 26)
+    ids = {token: files.get(f"{folder}/submitted", b"").decode().strip() for token, folder in folders.items()}
+    unanswered = [token for token, id in ids.items() if not id]
+    if unanswered and controller is not None:
+        ids.update(controller.ids_by_comment(unanswered))
+    submissions = []
+    for token, folder in folders.items():
+        text = files.get(f"{folder}/jobs.json")
+        document = None if text is None else parse_json(text, where=f"{folder}/jobs.json")
+        id = ids[token].partition(";")[0]
+        submissions.append(Submission(token=token, folder=folder, document=document, id=id))
+    return submissions
 
 
 def jobs_document(jobs: Sequence[Job]) -> dict[str, Any]:
@@ -57,9 +96,10 @@ def jobs_document(jobs: Sequence[Job]) -> dict[str, Any]:
 class Orphans:
     """The orphans of one run. All are looked for once, and this driver's own submissions in doubt again."""
 
-    def __init__(self, login: Login, controller: Controller, home: str, run: str) -> None:
+    def __init__(self, login: Login, controller: Controller, pools: Pools, home: str, run: str) -> None:
         self._login = login
         self._controller = controller
+        self._pools = pools
         self._name = run
         self._run = slurmscript.submission_folder(home, run, "").rstrip("/")
         self._left: EarlierJobs[_Orphan] = EarlierJobs()
@@ -72,6 +112,11 @@ class Orphans:
     def doubt(self, token: str) -> None:
         """Note a submission that Slurm may or may not have taken."""
         self._doubtful.append(token)
+
+    @property
+    def doubtful(self) -> Sequence[str]:
+        """The comments of submissions in doubt."""
+        return tuple(self._doubtful)
 
     def settle(self, token: str) -> None:
         """Note that a submission is no longer in doubt."""
@@ -86,17 +131,24 @@ class Orphans:
         adopted: dict[str, SlurmJob] = {}
         superseded: list[_Orphan] = []
         for job in jobs:
-            orphan, others = self._left.adopt(
+            earlier, others = self._left.adopt(
                 job, lambda orphan: self._worth(orphan, results.get(f"{orphan.job_folder}/{RESULT}"))
             )
             superseded += others
-            if orphan is not None:
+            if earlier is not None:
+                orphan = earlier.handle
                 settings = settings_of(job.step, SlurmSettings, options)
-                adopted[job.name] = slurm_job(orphan.folder, orphan.id, orphan.index, orphan.count, job, settings)
+                if orphan.pool is not None:
+                    adopted[job.name] = self._pools.adopt(orphan.pool, orphan.index, job, settings)
+                    continue
+                task = slurm_job(orphan.folder, orphan.id, orphan.index, orphan.count, job, settings)
+                task.attempt = earlier.attempt
+                adopted[job.name] = task
         self._end(superseded)
         folders = {task.folder for task in adopted.values()} | {orphan.folder for orphan in self._left.remaining()}
+        alone = [orphan for orphan in superseded if orphan.pool is None]
         self._ended.update(
-            dict.fromkeys(orphan.job_folder if orphan.folder in folders else orphan.folder for orphan in superseded)
+            dict.fromkeys(orphan.job_folder if orphan.folder in folders else orphan.folder for orphan in alone)
         )
         return adopted
 
@@ -104,7 +156,7 @@ class Orphans:
         """End the jobs that were not adopted, and remove their files."""
         orphans = self._left.take_remaining()
         self._end(orphans)
-        self._ended.update(dict.fromkeys(orphan.folder for orphan in orphans))
+        self._ended.update(dict.fromkeys(orphan.folder for orphan in orphans if orphan.pool is None))
         if not self._ended:
             return
         ids = {id for id in self._ending if id}
@@ -121,30 +173,36 @@ class Orphans:
         tokens = list(self._doubtful)
         if not self._looked:
             self._looked = True
-            ran = self._login.run(["ls", "-1", self._run])
-            tokens += ran.out.split() if ran.code == 0 else []
+            if self._login.exists(self._run):
+                ran = self._login.run(["ls", "-1", self._run])
+                tokens += ran.out.split() if ran.code == 0 else []
         jobs = self._read(dict.fromkeys(tokens)) if tokens else []
-        self._rows.update(self._controller.rows({orphan.handle.id for orphan in jobs}) if jobs else {})
+        ids = {orphan.handle.id for orphan in jobs if orphan.handle.pool is None} | self._pools.ids()
+        rows = self._controller.rows(ids) if jobs and ids else {}
+        self._rows.update(rows)
+        self._pools.note_rows(rows, time.monotonic())
         self._left.add(jobs)
         self._doubtful = []
 
     def _read(self, tokens: Iterable[str]) -> list[EarlierJob[_Orphan]]:
-        folders = {token: f"{self._run}/{token}" for token in tokens}
-        paths = [f"{folder}/{name}" for folder in folders.values() for name in ("jobs.json", "submitted")]
-        files = self._login.tails(dict.fromkeys(paths, 0), limit=1 << 26)
-        ids = {token: files.get(f"{folder}/submitted", b"").decode().strip() for token, folder in folders.items()}
-        unanswered = [token for token, id in ids.items() if not id]
-        if unanswered:
-            ids.update(self._controller.ids_by_comment(unanswered))
         earlier = []
         unknown = []
-        for token, folder in folders.items():
-            document = files.get(f"{folder}/jobs.json")
-            if not ids[token] or document is None:
+        pools: list[Submission] = []
+        workers: dict[str, list[tuple[str, str, int]]] = {}
+        for one in read_submissions(self._login, self._controller, self._run, tokens):
+            if one.document is not None and "pool" in one.document:
+                pools.append(one)
+            elif not one.id or one.document is None:
                 # Slurm does not know it. Should it start all the same, it finds no document.
-                unknown.append(folder)
-                continue
-            earlier += _earlier(json.loads(document), self._name, folder, ids[token].partition(";")[0])
+                unknown.append(one.folder)
+            elif "workers" in one.document:
+                workers.setdefault(one.document["of"], []).append((one.folder, one.id, one.document["workers"]))
+            else:
+                earlier += _earlier(one.document, self._name, one.folder, one.id)
+        for one in pools:
+            workers_of_pool = workers.get(one.token, ())
+            pool = self._pools.restore(one.folder, one.document or {}, workers_of_pool, time.monotonic())
+            earlier += _earlier_orders(pool, self._name)
         if unknown:
             self._login.remove(unknown)
         return earlier
@@ -152,19 +210,63 @@ class Orphans:
     def _worth(self, orphan: _Orphan, result: bytes | None) -> bool:
         """Whether a job succeeded or may still succeed; one that failed is tried again instead."""
         if result is not None:
-            return bool(json.loads(result).get("ok"))
+            return read_result(result).ok
+        if orphan.pool is not None:
+            return self._pools.may_come(orphan.pool, orphan.index)
         row = self._rows.get(orphan.task)
         return row is not None and row.stage != "over"
 
     def _end(self, orphans: Sequence[_Orphan]) -> None:
+        self._pools.drop((orphan.pool, orphan.index) for orphan in orphans if orphan.pool is not None)
         ids: dict[str, set[int]] = {}
         for orphan in orphans:
+            if orphan.pool is not None:
+                continue
             row = self._rows.get(orphan.task)
             if row is None or row.stage != "over":
                 ids.setdefault(orphan.id, set()).update([orphan.index] if orphan.count > 1 else [])
         if ids:
             self._controller.cancel(ids)
             self._ending.update(ids)
+
+
+def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """End jobs by their ids, and submissions without an answer by their comments; returns the names of those ended."""
+    machine = login(SlurmSettings(**options).get("host"))
+    try:
+        controller = Controller(machine, patience=ASKED)
+        names = {str(job["id"]): str(job["job"]) for job in jobs if "id" in job}
+        for job in jobs:
+            # Of an order that no worker has taken: without the pool's jobs none will.
+            names.update({str(id): f"job {id}" for id in job.get("ids", ())})
+        comments = [str(job["comment"]) for job in jobs if "comment" in job]
+        for id in controller.ids_by_comment(comments).values() if comments else ():
+            names.setdefault(id, f"job {id}")
+        rows = controller.rows({id.partition("_")[0] for id in names}) if names else {}
+        running: dict[str, set[int]] = {}
+        for id in {row.id for row in rows.values() if row.stage != "over"}:
+            whole, array, index = id.partition("_")
+            if id in names or whole in names:
+                running.setdefault(whole, set()).update([int(index)] if array and id in names else [])
+        if running:
+            controller.cancel(running)
+        return [names[id] for id in names if (id in rows and rows[id].stage != "over") or id in running]
+    finally:
+        machine.close()
+
+
+def _earlier_orders(pool: JobPool, run: str) -> list[EarlierJob[_Orphan]]:
+    return [
+        EarlierJob(
+            run=run,
+            key=order.key,
+            kind=order.kind,
+            attempt=order.attempt,
+            digest=order.digest,
+            handle=_Orphan(index=number, count=0, folder=pool.folder, id="", pool=pool),
+        )
+        for number, order in pool.earlier.items()
+    ]
 
 
 def _earlier(document: Mapping[str, Any], run: str, folder: str, id: str) -> list[EarlierJob[_Orphan]]:

@@ -16,28 +16,31 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
-import sys
 from typing import Final, Iterable, Iterator, Mapping, Sequence
+
+import attrs
 
 from stoker.backends.base.leasing import requested_lease
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of
 from stoker.backends.base.mounts import Mount
 from stoker.backends.slurm.devices import device_request, vendor_of
-from stoker.backends.slurm.settings import SlurmSettings
+from stoker.backends.slurm.environment import image_file, node_python, python_lines, setup_lines, uses_own_python
+from stoker.backends.slurm.settings import AUTO, SlurmSettings
 from stoker.core.bootspec import BootSpec
 from stoker.core.codec import to_json
 from stoker.core.plan import Job, Site, StepPlan
+from stoker.core.protocol import RESULT
 from stoker.core.resources import ResourceSettings
 from stoker.core.words import dashed_name
+from stoker.images.definition import is_definition
 from stoker.vendors.registry import USUAL, VENDORS
 
 SCRIPT: Final = "script.sh"
 DOCUMENT: Final = "job.json"
 WARNED: Final = "warned"
 """The file by which `worker.boot` learns that the time limit is near."""
-OWN: Final = sys.executable
-"""The interpreter on nodes that see this machine's folders, unless settings name another one."""
 GRACE: Final = 9.0
 """Seconds that a step gets after SIGTERM: the engine gives 10, a time limit at least KillWait's 30.
 https://slurm.schedmd.com/slurm.conf.html#OPT_KillWait"""
@@ -53,6 +56,8 @@ _UNSET: Final = (
 )
 """Variables that srun would take from the environment of the submission:
 https://slurm.schedmd.com/srun.html#SECTION_INPUT-ENVIRONMENT-VARIABLES"""
+_WORKER_NAME: Final = "${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}"
+"""Slurm's id of the job, as squeue shows it."""
 _STALE: Final = ("result*.json", "samples*.jsonl", "gang-*.json", WARNED)
 
 
@@ -63,6 +68,7 @@ def group(job: Job, settings: SlurmSettings) -> str:
         "run": job.run,
         "step": step.name,
         "kind": job.kind,
+        "avoid": job.avoid,
         "alone": job.name if nodes_of(job) > 1 else "",
         "settings": to_json(settings),
         "resources": to_json(step.settings.resources),
@@ -70,6 +76,42 @@ def group(job: Job, settings: SlurmSettings) -> str:
         "image": image_of(step),
     }
     return json.dumps(alike, sort_keys=True, default=str)
+
+
+def shape(job: Job, settings: SlurmSettings) -> str:
+    """A text that is equal for steps that a job may take one after another: their requests to sbatch are the same."""
+    alike = {
+        "run": job.run,
+        "avoid": job.avoid,
+        "settings": to_json(settings),
+        "resources": to_json(job.step.settings.resources),
+        "limit": time_limit(job, settings),
+        "pickled": job.step.source.kind == "pickled",  # the script then compares Python's versions
+    }
+    return json.dumps(alike, sort_keys=True, default=str)
+
+
+def why_alone(step: StepPlan, settings: SlurmSettings, kind: str = "step") -> str:
+    """Why a step gets a job of its own, after "because"; empty for one whose job may take further steps."""
+    options = settings.get("options", {})
+    of_one = next((name for name in _OF_ONE_JOB if options.get(name) not in (None, False)), "")
+    if settings.get("reuse", AUTO) is False:
+        return "reuse=false says so"
+    if kind != "step":
+        return "it is a hook"
+    if step.settings.resources.get("nodes", 1) > 1:
+        return "it runs on several nodes"
+    if image_of(step) or step.settings.docker is not None:
+        return "it runs in an image"
+    if settings.get("requeue"):
+        return "with requeue=true Slurm starts a job, and so a step, again"
+    if settings.get("mail_type", "NONE") != "NONE":
+        return "mail_type makes Slurm write about each job"
+    return f"the option {of_one} is about one job" if of_one else ""
+
+
+_OF_ONE_JOB: Final = ("bb", "bbf", "begin", "deadline", "dependency", "hold", "kill-on-invalid-dep", "time-min")
+"""Options of sbatch that would mean something else for the second step of a job."""
 
 
 def submission_folder(folder: str, run: str, token: str, index: int | None = None) -> str:
@@ -88,8 +130,14 @@ def checkpoint_folder(site: Site, settings: SlurmSettings, folder: str) -> str:
     return site.checkpoints if settings.shares else f"{folder.rstrip('/')}/checkpoints"
 
 
+def definition_of(step: StepPlan) -> str:
+    """The definition of which the image of a step is built on its node; empty for an image that exists."""
+    image = image_of(step)
+    return image if is_definition(image) else ""
+
+
 def image_of(step: StepPlan) -> str:
-    """The existing image in which a step runs; empty without one."""
+    """The image in which a step runs, by its name or its definition; empty without one."""
     docker = step.settings.docker
     if docker is None or docker.skip_build is not True:
         return step.image
@@ -135,46 +183,104 @@ def script(jobs: Sequence[Job], site: Site, settings: SlurmSettings, *, folder: 
     here = submission_folder(folder, job.run, token)
     stale = " ".join(f'"$here"/{name}' for name in _STALE)
     lines = [
-        "#!/bin/bash",
-        *(f"#SBATCH {shlex.quote(option)}" for option in arguments(jobs, settings, folder=folder, token=token)),
-        "",
-        f"unset {' '.join(_UNSET)}",
+        *_head(arguments(jobs, settings, folder=folder, token=token)),
         f'here={shlex.quote(here)}/"${{SLURM_ARRAY_TASK_ID:-0}}"',
         # Files of an earlier start of the same job, which Slurm starts again in the same folder.
         f"rm -f {stale}",
-        *_prolog(settings),
+        *setup_lines(settings, definition_of(job.step), folder),
         *_python_path(job, site, settings, folder),
         *_start(job, site, settings, folder, here),
     ]
     return "\n".join(lines) + "\n"
 
 
+def worker_script(
+    job: Job, count: int, site: Site, settings: SlurmSettings, *, folder: str, token: str, pool: str
+) -> str:
+    """The batch script of `count` workers of a pool, in whose folder they find their orders; `job` is one of these.
+
+    A worker's name in the pool is Slurm's id of its job.
+    """
+    here = submission_folder(folder, job.run, token)
+    task = "%a" if count > 1 else "0"
+    files = (f"{pattern(here)}/out-{task}", f"{pattern(here)}/err-{task}")
+    name = job_name([attrs.evolve(job, key=job.step.name)], settings)
+    options = _arguments(job, settings, name=name, count=count, here=here, files=files, token=token)
+    lines = [
+        *_head(options),
+        *setup_lines(settings),
+        *_python_path(job, site, settings, folder),
+        f"name={_WORKER_NAME}",
+        "unset ${!SLURM_ARRAY_@}",  # a step would take the number of its worker for its own
+        f'exec {shlex.quote(_python(job, settings))} -m stoker.worker.pool {shlex.quote(pool)} "$name"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _head(options: Iterable[str]) -> Iterator[str]:
+    """The first lines of a script."""
+    yield "#!/bin/bash"
+    for option in options:
+        yield f"#SBATCH {shlex.quote(option)}"
+    yield ""
+    yield f"unset {' '.join(_UNSET)}"
+
+
 def arguments(jobs: Sequence[Job], settings: SlurmSettings, *, folder: str, token: str) -> list[str]:
     """The options of sbatch for a script. On its command line they also win over SBATCH_* of the environment."""
     job = jobs[0]
     here = submission_folder(folder, job.run, token)
-    files = _pattern(here)
     task = "%a" if len(jobs) > 1 else "0"
+    files = (f"{pattern(here)}/{task}/out-0", f"{pattern(here)}/{task}/err-0")
+    name = job_name(jobs, settings)
+    return _arguments(job, settings, name=name, count=len(jobs), here=here, files=files, token=token)
+
+
+def _arguments(
+    job: Job, settings: SlurmSettings, *, name: str, count: int, here: str, files: tuple[str, str], token: str
+) -> list[str]:
+    """The options of `count` alike jobs, whose output and errors go to `files`."""
     options = [
-        f"--job-name={job_name(job)}",
-        f"--comment={token}",
+        f"--job-name={name}",
+        f"--comment={_comment(settings, token)}",
         f"--chdir={here}",
-        f"--output={files}/{task}/out-0",
-        f"--error={files}/{task}/err-0",
+        f"--output={files[0]}",
+        f"--error={files[1]}",
         "--open-mode=append",
         "--export=ALL",
-        *(f"--{name.replace('_', '-')}={settings.get(name)}" for name in _PLAIN if settings.get(name) is not None),
+        *place_options(settings, avoid=job.avoid),
         *_size(job, settings),
         *_limits(job, settings),
         *_other_options(settings),
     ]
-    return [*options, f"--array=0-{len(jobs) - 1}"] if len(jobs) > 1 else options
+    most = settings.get("array_parallelism")
+    return [*options, f"--array=0-{count - 1}{f'%{most}' if most else ''}"] if count > 1 else options
 
 
-def job_name(job: Job) -> str:
-    """The job's name in the queue."""
-    plain = f"stoker-{job.run}-{job.step.name}" + ("-hook" if job.kind == "hook" else "")
-    return "".join(letter if letter.isascii() else "-" for letter in dashed_name(plain))[:_LONGEST_NAME]
+def job_name(jobs: Sequence[Job], settings: SlurmSettings) -> str:
+    """The name in the queue of a job, or of an array of alike ones."""
+    job = jobs[0]
+    fields = {"pipeline": job.pipeline or "stoker", "step": job.step.name, "run": job.run}
+    pattern: str | None = settings.get("job_name")
+    element = re.search(r"\[(\d+)\]$", job.key) if len(jobs) == 1 and pattern is None else None
+    text = pattern or "{pipeline}/{step}"
+    for name, value in fields.items():
+        text = text.replace(f"{{{name}}}", value)
+    text += f"/{element[1]}" if element is not None else ""
+    text += "/hook" if job.kind == "hook" else ""
+    return "".join(letter if letter.isalnum() and letter.isascii() else _plain(letter) for letter in text)[
+        :_LONGEST_NAME
+    ]
+
+
+def _plain(letter: str) -> str:
+    """A sign of a job's name: those that neither Slurm nor a shell gives a meaning stay."""
+    return letter if letter in "/._-:" else "-"
+
+
+def _comment(settings: SlurmSettings, token: str) -> str:
+    """The comment, whose last word is the token."""
+    return " ".join(filter(None, (settings.get("comment"), token)))
 
 
 def time_limit(job: Job, settings: SlurmSettings) -> float | None:
@@ -192,7 +298,7 @@ def time_text(seconds: float) -> str:
 
 
 _PLAIN: Final = ("partition", "account", "qos", "reservation", "nodelist", "exclude", "mail_type", "mail_user")
-"""Fields whose value is passed to sbatch's option unchanged."""
+"""Fields whose value is passed to sbatch's option by its name."""
 
 
 def _size(job: Job, settings: SlurmSettings) -> Iterator[str]:
@@ -237,28 +343,23 @@ def _other_options(settings: SlurmSettings) -> Iterator[str]:
             yield f"--{name}={value}"
 
 
-def _prolog(settings: SlurmSettings) -> Iterator[str]:
-    """The lines before the worker; the first that fails ends the job, and is reported."""
-    modules, lines = settings.get("modules", ()), settings.get("prolog", ())
-    if modules:
-        # A shell that is no login shell may lack it. Failures in profiles do not count.
-        yield "if ! command -v module >/dev/null; then . /etc/profile; fi"
-    if modules or lines:
-        yield "trap 'echo \"before the step began, this failed: $BASH_COMMAND\" >&2' ERR"
-        yield "set -e"
-    if modules:
-        yield f"module load {shlex.join(modules)}"
-    yield from lines
-    if modules or lines:
-        yield "trap - ERR"
+def place_options(settings: SlurmSettings, *, avoid: Sequence[str] = ()) -> list[str]:
+    """The options that choose where jobs go and for whom they run, by fields whose value sbatch takes unchanged.
+
+    `avoid` are nodes that are excluded beside those of the settings: attempts of the run found faulty devices there.
+    """
+    values = {name: settings.get(name) for name in _PLAIN}
+    values["exclude"] = ",".join(dict.fromkeys(filter(None, [settings.get("exclude"), *avoid])))
+    return [f"--{name.replace('_', '-')}={value}" for name, value in values.items() if value]
 
 
 def _python_path(job: Job, site: Site, settings: SlurmSettings, folder: str) -> Iterator[str]:
     """Lines that put Stoker's worker on the path of an interpreter that may lack it."""
     image = image_of(job.step)
-    if not image and settings.shares and settings.get("python", OWN) == OWN:
+    if not image and uses_own_python(settings):
         return
     yield "unset PYTHONHOME"
+    yield from () if image else python_lines(job, settings)
     bundle = bundle_path(site, settings, folder)
     if bundle and not image:
         yield f'export PYTHONPATH={shlex.quote(bundle)}"${{PYTHONPATH:+:$PYTHONPATH}}"'
@@ -286,22 +387,32 @@ def _start(job: Job, site: Site, settings: SlurmSettings, folder: str, here: str
     yield f"{shlex.join([*_srun(job, here), *words])} {spec} &"
     yield "while told= code=0; do"
     yield "  wait $! || code=$?"
-    yield '  [ -n "$told" ] || exit "$code"'
+    yield '  [ -n "$told" ] || break'
     yield "done"
+    # A worker that was killed leaves no result. This node would have it, however late the shared folder shows it to
+    # others: ended by the same signal, the job says that none is to be waited for.
+    yield f'if [ "$code" -gt 128 ] && [ ! -e "$here/{RESULT}" ]; then trap - TERM; kill -$((code - 128)) $$; fi'
+    yield 'exit "$code"'
 
 
 def _worker(job: Job, site: Site, settings: SlurmSettings, folder: str) -> list[str]:
     """The command of the worker, in its image if it has one."""
     image = image_of(job.step)
-    python = settings.get("python", "python3" if image or not settings.shares else OWN)
-    words = [python, "-m", "stoker.worker.boot"]
+    words = [_python(job, settings), "-m", "stoker.worker.boot"]
     if not image:
         return words
     bundle, checkpoints = bundle_path(site, settings, folder), checkpoint_folder(site, settings, folder)
     mounts = mounts_of(site, settings, folders=(folder, checkpoints), bundle=bundle)
     # The node's own packages are no use in the image. Set by `env` inside, the variable is not lost on the way.
     paths = ":".join(filter(None, (bundle, _environment(job.step).get("PYTHONPATH", ""))))
+    if definition_of(job.step):
+        image = image_file(image, folder)
     return [*container_command(job, settings, image, mounts), "env", f"PYTHONPATH={paths}", *words]
+
+
+def _python(job: Job, settings: SlurmSettings) -> str:
+    """The interpreter of the worker."""
+    return str(settings.get("python", "python3")) if image_of(job.step) else node_python(settings)
 
 
 def _srun(job: Job, here: str) -> Iterator[str]:
@@ -317,10 +428,10 @@ def _srun(job: Job, here: str) -> Iterator[str]:
     if cpus:
         yield f"--cpus-per-task={math.ceil(cpus)}"
     yield from ("--overlap", "--kill-on-bad-exit=1", "--wait=0", "--mpi=none", "--export=ALL", "--input=none")
-    yield from ("--open-mode=append", f"--output={_pattern(here)}/0/out-%n", f"--error={_pattern(here)}/0/err-%n")
+    yield from ("--open-mode=append", f"--output={pattern(here)}/0/out-%n", f"--error={pattern(here)}/0/err-%n")
 
 
-def _pattern(folder: str) -> str:
+def pattern(folder: str) -> str:
     """A folder's path in a pattern of file names, in which Slurm replaces words behind "%"."""
     return folder.replace("%", "%%")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Literal, Mapping
+from typing import TYPE_CHECKING, Any, Callable, ClassVar, Final, Iterable, Literal, Mapping
 
 import attrs
 
@@ -16,13 +16,14 @@ from stoker.backends.base.mounts import parse_mounts
 from stoker.core import units
 from stoker.core.accelerators import Accelerator
 from stoker.core.errors import SettingsError, nearest
-from stoker.core.hosts import parse_host
+from stoker.core.hosts import folder_elsewhere, folder_uri, parse_host, ssh_address
 from stoker.core.units import (
     UNSET,
     WHOLE_RUN,
     one_of,
     parse_flag,
     parse_mapping,
+    parse_number,
     parse_positive_count,
     parse_text,
     parse_texts,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
 GpusAs = Literal["gres", "gpus-per-node"]
+Reuse = Literal["auto"]
 Container = Literal["apptainer", "singularity", "pyxis"]
 CONTAINERS: Final[tuple[Container, ...]] = ("apptainer", "singularity", "pyxis")
 SHARED: Final[tuple[str, ...]] = ("user", "mcs", "topo")
@@ -55,6 +57,12 @@ MAIL_TYPES: Final = (
     "ARRAY_TASKS",
 )
 """https://slurm.schedmd.com/sbatch.html#OPT_mail-type"""
+NAME_FIELDS: Final = ("pipeline", "step", "run")
+"""What may stand in braces in a job's name."""
+AUTO: Final = "auto"
+"""The value of `reuse` by which a job takes further steps where that changes nothing for them."""
+IDLE_AFTER: Final = 30.0
+"""Default seconds without a step after which a job that takes further steps leaves."""
 FEATURE: Final = "feature/"
 """Prefix in `gres_types` of a kind that is a feature of nodes, not a type of GPU."""
 OF_ITS_OWN: Final = "gres/"
@@ -136,7 +144,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "array": "a step that is called with .map becomes an array",
     "chdir": "the step begins in the folder in which the pipeline was started",
     "clusters": "host=… of SlurmSettings: each cluster has a stack of its own",
-    "comment": "Stoker finds its jobs by their comment",
+    "comment": "comment=… of SlurmSettings: Stoker finds its jobs by what stands behind it",
     "container": "docker=DockerSettings(parent_image=…, skip_build=True), and container=… of SlurmSettings",
     "cpus-per-gpu": _CPUS,
     "cpus-per-task": _CPUS,
@@ -152,7 +160,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "help": "see https://slurm.schedmd.com/sbatch.html",
     "ignore-pbs": "the script is Stoker's: there are no such lines in it",
     "input": "a step's inputs are its arguments",
-    "job-name": "a job's name follows from its run and step",
+    "job-name": "job_name=… of SlurmSettings",
     "mem": _MEMORY,
     "mem-per-cpu": _MEMORY,
     "mem-per-gpu": _MEMORY,
@@ -208,6 +216,24 @@ def parse_names(value: str | Iterable[str] | None) -> str | None:
     return names
 
 
+def parse_job_name(value: str | None) -> str | None:
+    """`job_name`: a line in which only known names stand in braces."""
+    text = parse_comment(value)
+    for name in re.findall(r"\{([^{}]*)\}", text) if isinstance(text, str) else ():
+        if name not in NAME_FIELDS:
+            fields = ", ".join(f"{{{field}}}" for field in NAME_FIELDS)
+            raise SettingsError(f"there is no {{{name}}} in a job's name{nearest(name, NAME_FIELDS)}: {fields}")
+    return text
+
+
+def parse_comment(value: str | None) -> str | None:
+    """`comment`: one line."""
+    raw: Any = value
+    if raw is not None and raw is not UNSET and not (isinstance(raw, str) and raw.strip() and raw.isprintable()):
+        raise SettingsError(f"{raw!r} is not one line of text")
+    return value
+
+
 def parse_features(value: str | Iterable[str] | None) -> str | None:
     """`constraint`: a node must have all features of a list."""
     features: str | None = _names(value, "&")
@@ -248,8 +274,24 @@ def parse_mail_type(value: str | Iterable[str] | None) -> str | None:
 
 
 def parse_lines(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
-    """`prolog`: lines of a shell, one text for all of them or a list."""
+    """`setup`: lines of a shell, one text for all of them or a list."""
     return parse_texts([value] if isinstance(value, str) else value)
+
+
+def parse_environment(value: str | None) -> str | None:
+    """`conda`: a name, or a path from the root or the home."""
+    text = parse_text(value)
+    if not text or (_NAMES.fullmatch(text) and "/" not in text and not text.startswith(("-", "~"))):
+        return text
+    return parse_venv(text)
+
+
+def parse_venv(value: str | None) -> str | None:
+    """`venv`: a path from the root or the home."""
+    text = parse_text(value)
+    if text and (not text.startswith(("/", "~/")) or not text.isprintable()):
+        raise SettingsError(f"{value!r} is not a path from the root", fix='write "/shared/me/env" or "~/env"')
+    return text.rstrip("/") if text else text
 
 
 def parse_modules(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
@@ -259,6 +301,14 @@ def parse_modules(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
         if not _NAMES.fullmatch(text):
             raise SettingsError(f"{text!r} is not the name of a module", fix='write ["cuda/12.4", "python/3.11"]')
     return texts
+
+
+def parse_reuse(value: bool | Reuse | None) -> bool | Reuse | None:
+    """`reuse`."""
+    raw: Any = value
+    if raw is None or raw is UNSET or isinstance(raw, bool) or raw == AUTO:
+        return value
+    raise SettingsError(f"{raw!r} is not one of {AUTO}, true, false", fix=f'write "{AUTO}"')
 
 
 def parse_gpus_as(value: GpusAs | None) -> GpusAs | None:
@@ -333,7 +383,7 @@ def _driver_time(name: str, value: Any) -> float:
 
 def _driver_memory(name: str, value: Any) -> int:
     try:
-        return units.size(value)
+        return units.useful_size(value)
     except SettingsError as error:
         raise SettingsError(f"driver: {name}: {error.message}", fix=error.fix) from None
 
@@ -360,7 +410,7 @@ class SlurmSettings:
     folder: str | None = attrs.field(default=UNSET, converter=parse_folder, metadata=WHOLE_RUN)
     """A folder that login node and nodes see, for the documents and output of jobs (`--chdir`, `--output`)."""
     python: str | None = attrs.field(default=UNSET, converter=parse_text)
-    """The interpreter on the nodes, or in the image."""
+    """The interpreter on the nodes, in the environment, or in the image."""
     partition: str | None = attrs.field(default=UNSET, converter=parse_names)
     """`--partition`; a list is joined by commas."""
     account: str | None = attrs.field(default=UNSET, converter=parse_names)
@@ -387,10 +437,20 @@ class SlurmSettings:
     """`--mail-type`."""
     mail_user: str | None = attrs.field(default=UNSET, converter=parse_names)
     """`--mail-user`."""
+    job_name: str | None = attrs.field(default=UNSET, converter=parse_job_name)
+    """`--job-name`, in which `{pipeline}`, `{step}` and `{run}` are replaced; without it "{pipeline}/{step}", and for a
+    single element of a fan-out "/" and its index behind that."""
+    comment: str | None = attrs.field(default=UNSET, converter=parse_comment)
+    """The beginning of `--comment`; the token by which Stoker finds the job stands behind it."""
     modules: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_modules)
     """Modules that are loaded before the worker begins (`module load`); the first that fails ends the job."""
-    prolog: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_lines)
-    """Lines of a shell that run before the worker begins; the first that fails ends the job."""
+    setup: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_lines)
+    """Lines of a shell that run after that; the first that fails ends the job."""
+    conda: str | None = attrs.field(default=UNSET, converter=parse_environment)
+    """The conda environment in which the step runs, by its name or its path: activated by conda, micromamba or mamba,
+    whichever the node has."""
+    venv: str | None = attrs.field(default=UNSET, converter=parse_venv)
+    """The folder of the virtual environment in which the step runs."""
     gpus_as: GpusAs | None = attrs.field(default=UNSET, converter=parse_gpus_as)
     """Which option asks for GPUs: "gres" (`--gres`) or "gpus-per-node" (`--gpus-per-node`)."""
     gres_types: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_types)
@@ -406,9 +466,24 @@ class SlurmSettings:
     """Seconds between two questions to the controller, at least."""
     max_array: int | None = attrs.field(default=UNSET, converter=parse_positive_count, metadata=WHOLE_RUN)
     """The most tasks of one job array (`--array`); without it, the cluster's MaxArraySize."""
+    reuse: bool | Reuse | None = attrs.field(default=UNSET, converter=parse_reuse)
+    """Whether a job takes further steps that ask for the same: "auto" (the default) where it is safe, true to refuse
+    the run where it is not, false for a job for each step."""
+    idle_after: float | None = attrs.field(default=UNSET, converter=parse_seconds)
+    """Seconds without a step after which a job that takes further steps leaves; 30 by default."""
+    max_jobs: int | None = attrs.field(default=UNSET, converter=parse_positive_count)
+    """The most jobs at a time that take the steps of one request, waiting ones included."""
+    array_parallelism: int | None = attrs.field(default=UNSET, converter=parse_positive_count)
+    """The most tasks of an array that run at a time (`--array=…%N`)."""
+    max_submit: int | None = attrs.field(default=UNSET, converter=parse_positive_count, metadata=WHOLE_RUN)
+    """The most jobs of a run that are in the queue at a time, tasks of arrays counted singly."""
+    submit_rate: float | None = attrs.field(default=UNSET, converter=parse_number, metadata=WHOLE_RUN)
+    """The most submissions (calls of sbatch) of a run in a minute."""
     driver: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_driver, metadata=WHOLE_RUN)
     """What the job that drives a run after `--detach` gets: partition, account, qos, reservation, time_limit in seconds
     and memory in bytes, or as texts."""
+
+    INSTEAD: ClassVar[Mapping[str, str]] = {"prolog": "setup=[…] has the lines of a shell that run before the step"}
 
     def get(self, name: str, default: Any = None) -> Any:
         """The field's value, or `default` where nothing was asked."""
@@ -419,6 +494,19 @@ class SlurmSettings:
     def shares(self) -> bool:
         """Whether the nodes see this machine's folders."""
         return bool(self.get("shares_files", not self.get("host")))
+
+    @property
+    def own_store(self) -> str:
+        """The URI of the artifact store in the folder that the nodes see, reached through the login node."""
+        return folder_uri(self.host or "", f"{self.folder_in('')}/artifacts")
+
+    def store_on_nodes(self, store: str) -> str:
+        """The artifact store as the nodes open it: a folder there, where the store is one behind the login node."""
+        host = self.get("host")
+        if host is None or not store.startswith("ssh://"):
+            return store
+        address, path = folder_elsewhere(store)
+        return path if address == ssh_address(host) else store
 
     def folder_in(self, scratch: str) -> str:
         """The folder that login node and nodes see, as it was given; the part "~" is that machine's."""

@@ -12,7 +12,16 @@ import attrs
 
 from stoker.backends.base.statuses import failed, killed_for_memory
 from stoker.core.plan import JobStatus
-from stoker.core.status import HOST_OOM, KILLED, NODE_LOST, PREEMPTED, TIMED_OUT, WORKER_LOST
+from stoker.core.status import (
+    HOST_OOM,
+    KILLED,
+    NODE_LOST,
+    PREEMPTED,
+    PYTHON_TOO_OLD,
+    SETUP_FAILED,
+    TIMED_OUT,
+    WORKER_LOST,
+)
 
 Stage = Literal["waiting", "running", "over"]
 
@@ -50,12 +59,27 @@ STATES: Final[Mapping[str, tuple[Stage, str]]] = {
     "REVOKED": ("over", WORKER_LOST),
 }
 
-QUEUE: Final = "%i|%T|%S|%k|%N|%r"
+QUEUE: Final = "%i|%T|%S|%k|%N|%P|%r"
 """squeue's --format for `squeue_rows`; the field of free text comes last."""
 ACCOUNT: Final = "JobID,State,ExitCode,Timelimit,NodeList"
 """sacct's --format for `sacct_rows`."""
 
+_PYTHON_3_6: Final = "future feature annotations is not defined"
+"""What a Python says that cannot even read the first line of the worker."""
+_NOT_RUN: Final = re.compile(
+    r"slurm_script: line \d+: (?:exec: )?(\S+): (No such file or directory|(?:command )?not found|Permission denied)$",
+    re.MULTILINE,
+)
+"""What bash says where `exec` finds no interpreter. A line of `setup` may say so, too, and then ends the job itself."""
+SETUP_FAILED_MARK: Final = "before the step began, this failed: "
+"""Stands before the line of a script that failed, in the job's stderr."""
+
+NO_OUTPUT: Final = 53
+"""The signal that Slurm reports of a job whose working folder or output file its node cannot open: no real one.
+https://slurm.schedmd.com/job_exit_code.html, and slurmd's log says "Could not open stdout file"."""
 _FIELD: Final = re.compile(r"(?:^|\s)([A-Z][A-Za-z/:]*)=")
+_EXIT: Final = re.compile(r"([0-9]{1,20}):([0-9]{1,20})")
+"""Slurm's numbers have 64 bits: at most 20 digits."""
 _MEMORY: Final = re.compile(
     r"exceeded (?:job|step|memory) memory limit|exceeded memory limit|oom[-_]kill", re.IGNORECASE
 )
@@ -76,6 +100,8 @@ class JobRow:
     comment: str = ""
     nodes: str = ""
     """The nodes that it runs on, as Slurm lists them."""
+    partition: str = ""
+    """Its partition; of one that waits, those where it may run, with commas."""
     reason: str = ""
     """Why it waits: a code of `why`."""
     code: int | None = None
@@ -96,15 +122,16 @@ class JobRow:
 def squeue_rows(text: str) -> Iterator[JobRow]:
     """The rows of `squeue --format=QUEUE --array`."""
     for line in text.splitlines():
-        parts = line.strip().split("|", 5)
-        if len(parts) == 6:
-            id, state, start, comment, nodes, reason = parts
+        parts = line.strip().split("|", 6)
+        if len(parts) == 7:
+            id, state, start, comment, nodes, partition, reason = parts
             yield JobRow(
                 id=id,
                 state=_state_word(state),
                 start=_value(start),
                 comment=_value(comment),
                 nodes=nodes,
+                partition=_value(partition),
                 reason=reason,
             )
 
@@ -112,13 +139,14 @@ def squeue_rows(text: str) -> Iterator[JobRow]:
 def scontrol_rows(text: str) -> Iterator[JobRow]:
     """The rows of `scontrol --oneliner show job`."""
     for line in text.splitlines():
-        fields = _fields(line)
-        if "JobState" not in fields:
-            continue
+        fields = fields_of(line)
         task = fields.get("ArrayTaskId", "")
+        id = fields.get("ArrayJobId" if task else "JobId", "")
+        if "JobState" not in fields or not id:
+            continue
         code, signal = _exit(fields.get("ExitCode", ""))
         yield JobRow(
-            id=f"{fields['ArrayJobId']}_{task}" if task else fields["JobId"],
+            id=f"{id}_{task}" if task else id,
             state=_state_word(fields["JobState"]),
             start=_value(fields.get("StartTime", "")),
             comment=_value(fields.get("Comment", "")),
@@ -159,7 +187,27 @@ def end_status(row: JobRow, errors: str, *, memory: int) -> JobStatus:
     if cause == HOST_OOM or (lines and row.state == "FAILED"):
         return killed_for_memory(lines[-1] if lines else f"Slurm says {row.state}", None, memory=memory)
     code = -row.signal if row.signal else row.code
+    if row.signal == NO_OUTPUT and not cause:
+        return attrs.evolve(failed(SETUP_FAILED, _no_output_sentence(row)), exit_code=code)
+    if SETUP_FAILED_MARK in errors and not cause:
+        return attrs.evolve(failed(SETUP_FAILED, _setup_sentence(row, errors)), exit_code=code)
+    no_worker = "" if cause else _no_worker(errors)
+    if no_worker:
+        sentence = f"no worker started in job {row.id}{f' on {row.nodes}' if row.nodes else ''}: {no_worker}"
+        return attrs.evolve(failed(SETUP_FAILED, sentence), exit_code=code)
     return attrs.evolve(failed(cause or WORKER_LOST, _sentence(row, cause, errors)), exit_code=code)
+
+
+def _no_worker(errors: str) -> str:
+    """Why an interpreter could not run the worker, with what to do; empty where it is not that."""
+    fix = "name another one of the nodes' with the setting `python`, or load one with `modules`"
+    if PYTHON_TOO_OLD in errors:
+        line = next(line for line in errors.splitlines() if PYTHON_TOO_OLD in line)
+        return f"{line.strip()}; {fix}"
+    if _PYTHON_3_6 in errors:
+        return f"the nodes' Python is 3.6 or older: {PYTHON_TOO_OLD}; {fix}"
+    missing = _NOT_RUN.search(errors)
+    return f"the nodes have no {missing[1]} ({missing[2]}); {fix}" if missing is not None else ""
 
 
 def _sentence(row: JobRow, cause: str, errors: str) -> str:
@@ -183,6 +231,26 @@ def _sentence(row: JobRow, cause: str, errors: str) -> str:
     parts = [f"Slurm says {row.state}", row.reason if row.reason not in ("None", "") else "", ending]
     words = f"job {row.id}{on} left no result: {', '.join(part for part in parts if part)}"
     return f"{words}; it wrote: {last_lines}" if last_lines else words
+
+
+def _no_output_sentence(row: JobRow) -> str:
+    on = f"the node {row.nodes}" if row.nodes else "its node"
+    return (
+        f"job {row.id} could not begin: {on} cannot open the folder of its output (Slurm says {row.state}, signal "
+        f"{row.signal}): it is not mounted there, is full, or may not be written; name one that the login node and all "
+        "nodes share: the setting folder"
+    )
+
+
+def _setup_sentence(row: JobRow, errors: str) -> str:
+    """Which line before the worker failed, and what was written before that."""
+    before, _, line = errors.rpartition(SETUP_FAILED_MARK)
+    # A shell that reports a failure twice does not say more.
+    written = [text.strip() for text in before.splitlines() if text.strip() and SETUP_FAILED_MARK not in text]
+    words = " | ".join(dict.fromkeys(written[-5:]))[-1000:]
+    on = f" on {row.nodes}" if row.nodes else ""
+    sentence = f"before the step began, `{line.splitlines()[0].strip()}` failed in job {row.id}{on}"
+    return f"{sentence}: {words}" if words else sentence
 
 
 def compact(ids: Mapping[str, set[int]]) -> list[str]:
@@ -210,11 +278,11 @@ def _value(text: str) -> str:
 
 
 def _exit(text: str) -> tuple[int | None, int]:
-    code, colon, signal = text.partition(":")
-    return (int(code), int(signal)) if colon and code.isdigit() and signal.isdigit() else (None, 0)
+    match = _EXIT.fullmatch(text)
+    return (int(match[1]), int(match[2])) if match is not None else (None, 0)
 
 
-def _fields(line: str) -> dict[str, str]:
+def fields_of(line: str) -> dict[str, str]:
     """The KEY=VALUE pairs of a line. Of a key that is there twice the first counts: user-defined text comes later."""
     fields: dict[str, str] = {}
     marks = list(_FIELD.finditer(line))

@@ -6,20 +6,18 @@ ended the step, and whether it is started again.
 
 from __future__ import annotations
 
-import json
 from typing import Final, Mapping
 
 import attrs
 
 from stoker.backends.base.messages import nodes_of
-from stoker.backends.base.statuses import failed, of_boot
+from stoker.backends.base.statuses import failed, of_boot, read_result
 from stoker.backends.slurm.script import by_srun
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.backends.slurm.states import JobRow, end_status
-from stoker.core.codec import from_json
 from stoker.core.plan import Job, JobStatus
 from stoker.core.protocol import MARK, RESULT, StepResult, WorkerEvent
-from stoker.core.status import CANCELLED, WORKER_LOST
+from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
 
 LATE: Final = 60.0
 """Seconds after a job's end in which its result may still appear: file systems of clusters show a new file that late.
@@ -32,14 +30,32 @@ _TAIL: Final = 4096
 """Bytes of stderr that are kept to explain an end."""
 
 
+SETTLE: Final = 2.0
+"""Seconds after an order's end in which its worker may still note that the platform ends it."""
+
+
+@attrs.define(kw_only=True)
+class PlacedOrder:
+    """A step's place in a pool, whose workers take orders one after another."""
+
+    number: int
+    over: float | None = None
+    """Since when its program is over by the worker's journal, by the monotonic clock."""
+    code: int = 0
+    """That program's exit code, negative for a signal."""
+    ended_by_platform: bool = False
+    """Whether its worker was asked to end by a signal, which is Slurm's."""
+
+
 @attrs.define(kw_only=True)
 class SlurmJob:
     """The handle of a job, with what is known of it so far. Times are of the monotonic clock."""
 
     id: str
-    """Slurm's: "12", or "12_3" for a task of an array."""
+    """Slurm's: "12", or "12_3" for a task of an array; that of its worker for an order of a pool. Empty for a job that
+    is not in the queue yet, and for an order that no worker has taken."""
     folder: str
-    """The folder of its submission."""
+    """The folder of its submission, or of its pool."""
     job_folder: str
     """The folder of its own files."""
     nodes: int
@@ -49,6 +65,12 @@ class SlurmJob:
     """Whether the worker is the batch script's own process, and not a step of srun."""
     devices: bool = False
     """Whether the step holds devices."""
+    attempt: int = 0
+    """The number of the attempt as which an earlier driver sent it; 0 for one of this driver."""
+    order: PlacedOrder | None = None
+    """Its place in a pool; None for a job of its own."""
+    verdict: JobStatus | None = None
+    """How it ended where neither the worker nor the queue tells: refused, or taken back."""
     ending: bool = False
     """Whether Stoker is ending it."""
     forced: bool = False
@@ -72,6 +94,8 @@ class SlurmJob:
     """The result that was read last: one that is discarded is not read again."""
     up: bool = False
     """Whether the worker has reported that it is up."""
+    refusal: str = ""
+    """Why it can never begin; empty where it may."""
     wants: str = ""
     """What Slurm has to be asked before the end can be judged: "row", "details", or nothing."""
     offsets: dict[str, int] = attrs.field(factory=dict)
@@ -110,7 +134,7 @@ class SlurmJob:
                         self.errors = (self.errors + data)[-_TAIL:]
         data = files.get(f"{self.job_folder}/{RESULT}")
         if data and data != self.stale:
-            self.result = from_json(StepResult, json.loads(data), strict=False)
+            self.result = read_result(data)
             self.result_at, self.stale = now, data
         return pieces
 
@@ -128,7 +152,7 @@ class SlurmJob:
             return
         self.row, self.row_at, self.missing = row, now, None
         self.over = None if row.stage != "over" else self.over if self.over is not None else now
-        if self.ran is not None and _again(self.ran, row):
+        if self.order is None and self.ran is not None and _again(self.ran, row):
             self._runs_again(self.ran, row)
         if row.state == "RUNNING":
             self.ran = row
@@ -145,13 +169,16 @@ class SlurmJob:
     @property
     def comes_again(self) -> bool:
         """Whether it waits in the queue although it has left a result."""
-        return self.row is not None and self.row.stage == "waiting" and self.row_at > self.result_at
+        waits = self.row is not None and self.row.stage == "waiting" and self.row_at > self.result_at
+        return waits and self.order is None
 
     # Its end
 
     def status(self, now: float) -> JobStatus | None:
         """How it ended; None while that is not known. Sets `wants` to what would tell it."""
         self.wants = ""
+        if self.verdict is not None or not self.id:
+            return self.verdict
         return self._by_result(now) if self.result is not None else self._by_queue(now)
 
     def _by_result(self, now: float) -> JobStatus | None:
@@ -163,6 +190,9 @@ class SlurmJob:
         from_outside = status.state == "failed" and ended_so
         if not from_outside or self.ending or self.result_at + LATE < now:
             return status
+        order = self.order
+        if order is not None and order.over is not None and not order.ended_by_platform:
+            return status if order.over + SETTLE < now else None
         row = self.row
         if row is None or self.row_at <= self.result_at or row.stage == "running":
             self.wants = "row"
@@ -178,15 +208,31 @@ class SlurmJob:
         return end_status(row, self._errors(), memory=self.memory).cause == "host-oom"
 
     def _by_queue(self, now: float) -> JobStatus | None:
+        order = self.order
+        if order is not None and order.over is not None and not order.ended_by_platform:
+            return self._by_code(order, order.over, now)
         if self.missing is not None:
             return self._by_absence(now)
         if self.row is None:
             return None
         if self.ending and (self.over is not None or (self.forced and self.row.state == "COMPLETING")):
             return failed(CANCELLED)
+        if self.refusal and self.row.stage == "waiting":
+            return failed(REFUSED, self.refusal)
         if self.over is None:
             return None
         return self._status_by_details(now)
+
+    def _by_code(self, order: PlacedOrder, over: float, now: float) -> JobStatus | None:
+        """The status of an order whose program left no result, while its worker goes on."""
+        if self.ending:
+            return failed(CANCELLED)
+        if self.read_at <= over or over + (SETTLE if order.code < 0 else LATE) > now:
+            return None  # its result may still appear
+        ending = f"signal {-order.code}" if order.code < 0 else f"exit code {order.code}"
+        wrote = " | ".join(line.strip() for line in self._errors().splitlines()[-5:] if line.strip())[-1000:]
+        why = f"the step's program in job {self.id} ended with {ending} and left no result in {self.job_folder}"
+        return attrs.evolve(failed(WORKER_LOST, f"{why}; it wrote: {wrote}" if wrote else why), exit_code=order.code)
 
     def _by_absence(self, now: float) -> JobStatus | None:
         """The status of a job that the queue does not mention."""
@@ -238,6 +284,20 @@ def slurm_job(folder: str, id: str, index: int, count: int, job: Job, settings: 
         memory=job.step.settings.resources.get("memory", 0) if job.kind == "step" else 0,
         batch=not by_srun(job, settings),
         devices=job.kind == "step" and job.step.settings.resources.gpus_per_node > 0,
+    )
+
+
+def pooled_job(folder: str, number: int, job: Job) -> SlurmJob:
+    """The handle of an order of a pool, before a worker has taken it."""
+    return SlurmJob(
+        id="",
+        folder=folder,
+        job_folder=f"{folder}/{number}",
+        nodes=1,
+        memory=job.step.settings.resources.get("memory", 0),
+        batch=True,
+        devices=job.step.settings.resources.gpus_per_node > 0,
+        order=PlacedOrder(number=number),
     )
 
 

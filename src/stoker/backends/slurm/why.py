@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import Final, Mapping
 
+from stoker.core.words import EXPECTED_START
+
 REASONS: Final[Mapping[str, str]] = {
     # Waiting helps
     "None": "it is new: the scheduler has not looked at it yet",
@@ -193,7 +195,7 @@ def explain(reason: str, *, start: str = "", partition: str = "", job: str = "JO
     if moment is None:
         return text
     date, clock = moment.groups()
-    return f"{text}; starts about {clock if date == today else f'{date} {clock}'} by Slurm's estimate"
+    return f"{text}{EXPECTED_START}{clock if date == today else f'{date} {clock}'} by Slurm's estimate"
 
 
 def _parts(reason: str) -> tuple[str, str]:

@@ -6,11 +6,14 @@ whatever device they were on. A library is imported only for a value of it.
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections import OrderedDict
+from types import ModuleType
 from typing import Any, BinaryIO, Final, Iterable, Iterator, Mapping
 
 from stoker.store.serializers.base import Stored
+from stoker.store.serializers.references import ObservingPickler, References
 
 _MAPPED: Final = 256 * 1024
 """Bytes from which on mapping a file is faster than reading it."""
@@ -43,7 +46,7 @@ class Numpy:
     def load(self, stored: Stored) -> Any:
         import numpy as np
 
-        path = stored.path()
+        path = stored.path(beside=stored.artifact.size >= _MAPPED)
         if path is not None and stored.artifact.size >= _MAPPED:
             # `asarray` returns an ordinary array, which keeps the mapping alive.
             return np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
@@ -70,8 +73,11 @@ class Torch:
         kinds = _leaf_types(value)
         # torch loads plain values without running pickled code; a user's own classes need the code.
         plain = all(kind in _PLAIN or kind in (torch.Tensor, torch.nn.Parameter, torch.Size) for kind in kinds)
-        torch.save(_without_unused_storage(value), file, pickle_protocol=2 if plain else 5)
+        references = References()
+        pickling = pickle if plain else _observing_pickle(references)
+        torch.save(_without_unused_storage(value), file, pickle_module=pickling, pickle_protocol=2 if plain else 5)
         meta: dict[str, Any] = {"plain": plain, "package": "torch", "version": str(torch.__version__)}
+        meta.update(references.meta())
         if isinstance(value, torch.Tensor):
             meta.update(shape=list(value.shape), dtype=str(value.dtype).removeprefix("torch."))
         return meta
@@ -80,7 +86,7 @@ class Torch:
         import torch
 
         plain = bool(stored.meta.get("plain"))
-        path = stored.path()
+        path = stored.path(beside=plain and stored.artifact.size >= _MAPPED)
         if path is not None and stored.artifact.size >= _MAPPED:
             return torch.load(path, map_location="cpu", weights_only=plain, mmap=True)
         with stored.open() as file:
@@ -92,6 +98,17 @@ TORCH: Final = Torch()
 
 _PLAIN: Final = frozenset({int, float, bool, str, type(None), complex, bytes})
 _CONTAINERS: Final = frozenset({dict, OrderedDict, list, tuple})
+
+
+def _observing_pickle(collected: References) -> ModuleType:
+    """The pickle module as `torch.save` takes it, with a pickler that collects what it names."""
+
+    class Observing(ObservingPickler):
+        references = collected
+
+    module = ModuleType("pickle")
+    module.__dict__.update(vars(pickle), Pickler=Observing)
+    return module
 
 
 def _elements_of(value: Any) -> Iterable[Any] | None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 from typing import Any, BinaryIO, Mapping, Protocol, runtime_checkable
 
-import attrs
-
 from stoker.core.artifact import StoredArtifact
+from stoker.core.values import frozen
 from stoker.store.blobs import Blobs
 
 
-@attrs.frozen
+@frozen
 class Stored:
     """The bytes of a saved value, for `Serializer.load`."""
 
@@ -29,11 +28,15 @@ class Stored:
             return io.BytesIO(self.artifact.inline)
         return self.blobs.open(self.artifact.digest, self.artifact.size)
 
-    def path(self) -> str | None:
-        """A local file with the bytes, to map but never to write; None for bytes that are part of the artifact."""
+    def path(self, *, beside: bool = False) -> str | None:
+        """A local file with the bytes, to map but never to write; None for bytes that are part of the artifact.
+
+        With `beside`, the content is still being checked while a step already reads it: for bytes that are data and
+        nothing else, so that damaged ones only give a wrong value, which is discarded.
+        """
         if self.artifact.inline is not None:
             return None
-        return self.blobs.path(self.artifact.digest, self.artifact.size)
+        return self.blobs.path(self.artifact.digest, self.artifact.size, beside=beside)
 
 
 @runtime_checkable

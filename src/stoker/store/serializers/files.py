@@ -7,15 +7,22 @@ leads out is followed, because its target would not exist on another machine.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import errno
 import os
 import shutil
 import stat
 import tarfile
+import tempfile
+import time
+from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Final, Iterator, Mapping
+from typing import IO, BinaryIO, Final, Iterator, Mapping
 
-from stoker.core.errors import SerializationError, StoreError
-from stoker.store.blobs import remove_tree
+from stoker.core.errors import DamagedArtifact, SerializationError, StoreError
+from stoker.store import integrity
+from stoker.store.blobs import remove_tree, write_error
 from stoker.store.serializers.base import Stored
 
 _COPY: Final = 4 * 1024 * 1024
@@ -59,19 +66,121 @@ class PathContent:
         if stored.meta.get("executable"):
             folder += "-executable"
         target = os.path.join(folder, name)
+        try:
+            if os.path.lexists(target) and not _is_whole(stored, target):
+                _set_aside(stored, target)
+        except StoreError:  # another user's, or in a container: nobody here can mend it
+            own = os.path.join(_own_folder(), stored.artifact.digest)
+            target = _materialize(stored, own, name, scratch=f"{own}-{time.time_ns()}")
         if not os.path.lexists(target):
-            _materialize(stored, folder, name)
+            try:
+                target = _materialize(stored, folder, name)
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                    raise
+                # A store that may only be read: the copy is this process's own, and ends with it.
+                own = os.path.join(_own_folder(), stored.artifact.digest)
+                target = _materialize(stored, own, name, scratch=f"{own}-{time.time_ns()}")
+        before = _file_states(target)
+        stored.blobs.watch(lambda: _check_unchanged(stored, target, before))
         return Path(target)
 
 
 PATH: Final = PathContent()
 
 
-def _materialize(stored: Stored, folder: str, name: str) -> None:
-    """Write the copy to a scratch folder and rename it; if another process was first, its copy stays."""
+@cache
+def _own_folder() -> str:
+    folder = tempfile.mkdtemp(prefix="stoker-unpacked-")
+    atexit.register(remove_tree, folder)
+    return folder
+
+
+def _is_whole(stored: Stored, copy: str) -> bool:
+    """Whether the copy still is what the artifact says; a process checks it once, and again when it has changed."""
+    digest = stored.artifact.digest
+    try:
+        if stored.meta["kind"] == "file":
+            return stored.blobs.copy_is_whole(copy, digest)
+        state = _file_states(copy)
+        if integrity.is_known_whole(copy, digest, state):
+            return True
+        if not _has_entries(stored, copy):
+            return False
+    except (OSError, SerializationError):
+        return False
+    integrity.remember_whole(copy, digest, state)
+    return True
+
+
+def _has_entries(stored: Stored, copy: str) -> bool:
+    """Whether a copy of a folder has all that the artifact has; what a step has added to it does not matter."""
+    with stored.open() as source, tarfile.open(fileobj=source, mode="r|") as tar:
+        for entry in tar:
+            path = os.path.join(copy, entry.name)
+            if entry.issym():
+                same = os.readlink(path) == entry.linkname
+            elif entry.isdir():
+                same = os.path.isdir(path)
+            else:
+                content = tar.extractfile(entry)
+                same = content is not None and os.lstat(path).st_size == entry.size and _is_same(content, path)
+            if not same:
+                return False
+    return True
+
+
+def _is_same(content: IO[bytes], path: str) -> bool:
+    with open(path, "rb") as file:
+        while part := content.read(_COPY):
+            if file.read(len(part)) != part:
+                return False
+    return True
+
+
+def _file_states(copy: str) -> dict[str, object]:
+    """The state of each file of a copy: not of its folders, in which a step that may do so can make new files."""
+    names = [name for name, _ in _entries(os.path.realpath(copy), "", (copy,))] if os.path.isdir(copy) else []
+    states = {path: os.lstat(path) for path in (copy, *(os.path.join(copy, name) for name in names))}
+    return {path: integrity.state_of(status) for path, status in states.items() if stat.S_ISREG(status.st_mode)}
+
+
+def _check_unchanged(stored: Stored, copy: str, before: dict[str, object]) -> None:
+    """Raise `DamagedArtifact` if a file of a copy changed since it was loaded; the next step gets another copy."""
+    with contextlib.suppress(OSError):  # a file that is gone
+        if all(integrity.state_of(os.lstat(path)) == state for path, state in before.items()):
+            return
+    if os.path.lexists(copy):
+        if _is_whole(stored, copy):
+            return
+        _set_aside(stored, copy)
+    raise DamagedArtifact(
+        f"the copy {copy} of the artifact {stored.artifact.digest} was changed while a step read it",
+        digest=stored.artifact.digest,
+        fix="copy what a step is to change; if nothing changed it, check the disk",
+    )
+
+
+def _set_aside(stored: Stored, copy: str) -> None:
+    """Remove a damaged copy; steps that have it open keep what they have."""
+    scratch = stored.blobs.scratch()
+    try:
+        os.makedirs(scratch)
+        os.chmod(copy, 0o755)  # a folder that is renamed must be writable
+        os.rename(copy, os.path.join(scratch, "copy"))
+    except FileNotFoundError:
+        pass  # another process was faster
+    except OSError as error:
+        raise write_error(error, stored.blobs.folder) from error
+    remove_tree(scratch)
+
+
+def _materialize(stored: Stored, folder: str, name: str, scratch: str = "") -> str:
+    """Write the copy to a scratch folder and rename it, and return its path; if another process was first, its copy
+    stays."""
     if name in ("", ".", "..") or "/" in name or os.sep in name:
         raise StoreError(f"the saved path has a name that is none: '{name}'")
-    scratch = stored.blobs.scratch()
+    scratch = scratch or stored.blobs.scratch()
     copy = os.path.join(scratch, name)
     os.makedirs(scratch)
     try:
@@ -90,6 +199,7 @@ def _materialize(stored: Stored, folder: str, name: str) -> None:
                 raise
     finally:
         remove_tree(scratch)
+    return os.path.join(folder, name)
 
 
 def _pack(root: str, file: BinaryIO) -> None:

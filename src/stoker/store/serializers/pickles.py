@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Callable, Final, Iterator, Mapping
 
 from stoker.core.errors import SerializationError
 from stoker.store.serializers.base import Stored, full_name
+from stoker.store.serializers.references import NAMED, ObservingPickler, References, SetDetector, content_digest
 
 PROTOCOL: Final = 5
 """The newest that every supported Python reads."""
@@ -32,12 +33,19 @@ class Pickle:
         return True
 
     def save(self, value: Any, file: BinaryIO) -> Mapping[str, Any]:
-        pickler = (pickle.Pickler if _has_file("__main__") else _ScriptlessPickler)(file, PROTOCOL)
+        detector = SetDetector(file)
+        pickler = (ObservingPickler if _has_file("__main__") else _ScriptlessPickler)(detector, PROTOCOL)
+        pickler.references = References()
         reducers = _reducers()
         if reducers:
             pickler.dispatch_table = {**copyreg.dispatch_table, **reducers}
         pickler.dump(value)
-        return package_of(type(value))
+        meta = {**package_of(type(value)), **pickler.references.meta()}
+        if detector.may_have_sets or pickler.references.has_tensors:
+            content = content_digest(value, PROTOCOL)
+            if content is not None:
+                meta["content"] = content
+        return meta
 
     def load(self, stored: Stored) -> Any:
         with stored.open() as file:
@@ -54,10 +62,10 @@ class CloudPickle:
 
     def save(self, value: Any, file: BinaryIO) -> Mapping[str, Any]:
         try:
-            _cloudpickle(value, file)
+            references = _cloudpickle(value, file)
         except Exception as error:  # pickling runs the user's code
             raise _unserializable(value, error) from error
-        return package_of(type(value))
+        return {**package_of(type(value)), **references.meta()}
 
     def load(self, stored: Stored) -> Any:
         with stored.open() as file:
@@ -68,13 +76,13 @@ PICKLE: Final = Pickle()
 CLOUDPICKLE: Final = CloudPickle()
 
 
-class _ScriptlessPickler(pickle.Pickler):
+class _ScriptlessPickler(ObservingPickler):
     """Refuses classes and functions that are defined interactively: a worker's `__main__` does not have them."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, (type, FunctionType)) and value.__module__ == "__main__":
             raise pickle.PicklingError(f"{value.__qualname__} is in no file")
-        return NotImplemented
+        return super().reducer_override(value)
 
 
 def package_of(kind: type) -> dict[str, Any]:
@@ -89,14 +97,24 @@ def _has_file(module: str) -> bool:
     return not (getattr(sys.modules.get(module), "__file__", None) or "<").startswith("<")
 
 
-def _cloudpickle(value: Any, file: BinaryIO) -> None:
+def _cloudpickle(value: Any, file: BinaryIO) -> References:
+    """Pickle a value; returns what the pickle names."""
     import cloudpickle
 
-    pickler = cloudpickle.Pickler(file, PROTOCOL)
+    references = References()
+
+    class Observing(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, NAMED):
+                references.add(value)
+            return super().reducer_override(value)
+
+    pickler = Observing(file, PROTOCOL)
     reducers = _reducers()
     if reducers:
         pickler.dispatch_table = {**dict(pickler.dispatch_table), **reducers}
     pickler.dump(value)
+    return references
 
 
 def _reducers() -> dict[type, Callable[[Any], Any]]:

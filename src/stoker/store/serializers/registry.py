@@ -26,6 +26,7 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "polars": ("stoker.store.serializers.frames:POLARS", "polars"),
     "pyarrow": ("stoker.store.serializers.frames:PYARROW", "pyarrow"),
     "path": ("stoker.store.serializers.files:PATH", ""),
+    "secret": ("stoker.store.serializers.secrets:SECRET", "stoker.core.secret"),
     "pickle": ("stoker.store.serializers.pickles:PICKLE", ""),
     "cloudpickle": ("stoker.store.serializers.pickles:CLOUDPICKLE", ""),
 }
@@ -45,6 +46,7 @@ TYPES: Final[Mapping[tuple[str, str], str]] = {
     ("pyarrow", "Table"): "pyarrow",
     ("pyarrow", "RecordBatch"): "pyarrow",
     ("pathlib", "Path"): "path",
+    ("stoker", "Secret"): "secret",
 }
 """(package, qualified name) of a value's type or one of its bases → serializer. The modules in between change with
 versions: pandas.core.frame.DataFrame has become pandas.DataFrame."""

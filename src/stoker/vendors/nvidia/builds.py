@@ -23,6 +23,8 @@ FIRST_MINOR_COMPATIBLE: Final = 11
 # https://docs.nvidia.com/cuda/cuda-c-programming-guide/#binary-compatibility
 INTEGRATED: Final = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (10, 1), (11, 0)})
 
+_TO_70: Final = "37 50 60 70"
+_TO_80: Final = f"{_TO_70} 75 80"
 _TO_86: Final = "37 50 60 70 75 80 86"
 _TO_90: Final = "50 60 70 75 80 86 90"
 _TO_120: Final = "75 80 86 90 100 120"
@@ -30,10 +32,23 @@ _70_TO_120: Final = f"70 {_TO_120}"
 _ARM: Final = "80 90 100 110 120 PTX120"
 
 # Release builds of PyTorch. The lists stand in .ci/manywheel/build_cuda.sh of https://github.com/pytorch/pytorch (to
-# 2.5 in https://github.com/pytorch/builder), and those of the builds without a suffix were read from the wheels.
+# 2.5 in manywheel/build.sh or build_cuda.sh of the branches release/1.9 to release/2.5 and lts/release/1.8 of
+# https://github.com/pytorch/builder), and those of the builds without a suffix were read from the wheels. Which CUDAs a
+# release was built for: https://pytorch.org/get-started/previous-versions. The builds of the conda channel, which the
+# images pytorch/pytorch to 2.5 have, are for the same chips, and also for 6.1 and 7.5, which run code for 6.0 and 7.0
+# (conda/pytorch-nightly/build.sh of the same branches). Their PTX of 3.7 is left out: cuDNN and cuBLAS of these CUDAs
+# have nothing for chips that are newer than they, and torch itself warns that such a chip "is not compatible with the
+# current PyTorch installation" (torch/cuda/__init__.py).
 TORCH: Final[Mapping[str, Sequence[tuple[Version, Version, Version, str]]]] = {
     "x86_64": (
-        ((11, 6), (1, 13), (1, 13), _TO_86),
+        ((9, 2), (1, 5), (1, 7), _TO_70),
+        ((10, 1), (1, 4), (1, 8), _TO_70),
+        ((10, 2), (1, 5), (1, 12), _TO_70),
+        ((11, 0), (1, 7), (1, 7), _TO_80),
+        ((11, 1), (1, 8), (1, 10), _TO_86),
+        ((11, 3), (1, 10), (1, 12), _TO_86),
+        ((11, 5), (1, 11), (1, 11), _TO_86),
+        ((11, 6), (1, 12), (1, 13), _TO_86),
         ((11, 7), (1, 13), (2, 0), _TO_86),
         ((11, 8), (2, 0), (2, 7), f"37 {_TO_90}"),
         ((12, 1), (2, 1), (2, 5), _TO_90),
@@ -70,12 +85,27 @@ def notes(build: Build, hardware: Hardware) -> Iterator[str]:
 
 def runs(cuda: Version, driver: str, newest: Version | None) -> bool:
     """Whether a driver, whose newest CUDA is `newest`, runs what was built for a CUDA. True where that is not known."""
-    if newest is not None and newest[0] >= cuda[0]:
-        return cuda[0] >= FIRST_MINOR_COMPATIBLE or newest >= cuda
     floor = FLOORS.get(cuda[0])
+    if newest is not None and newest[0] >= cuda[0]:
+        if newest >= cuda or not driver or floor is None:
+            return newest >= cuda or cuda[0] >= FIRST_MINOR_COMPATIBLE
+        return numbers(driver) >= numbers(floor)
     if driver and floor:
         return numbers(driver) >= numbers(floor)
     return newest is None
+
+
+# "New Features" of https://docs.nvidia.com/cuda/archive, each release's notes: support of an architecture.
+FIRST_CUDA: Final[Mapping[int, Version]] = {
+    7: (9, 0),
+    8: (11, 0),
+    9: (11, 8),
+    10: (12, 8),
+    11: (13, 0),
+    12: (12, 8),
+}
+"""First number of a compute capability → the first CUDA whose libraries (cuBLAS, cuDNN …) have code for it. The driver
+compiles older PTX for such a chip, but the libraries beside it stay the older ones."""
 
 
 def covers(archs: Sequence[str], chip: tuple[int, int], cuda: Version | None = None) -> str:

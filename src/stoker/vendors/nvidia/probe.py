@@ -73,7 +73,7 @@ _PROFILE = re.compile(r"\bMIG (\d\S*)")
 
 def inventory(root: Path = Path("/")) -> Inventory:
     """NVIDIA's devices; none, and no finding, without a driver. `root` is where /proc and /sys are."""
-    nvml = _library()
+    nvml = library()
     if nvml is None:
         return _without_library(root)
     try:
@@ -96,7 +96,7 @@ def processes(devices: Iterable[Device]) -> tuple[Process, ...]:
     In a container, pids are those of the host, or the list is empty.
     """
     uuids = {device.uuid for device in devices if device.kind == "nvidia" and not device.simulated}
-    nvml = _library() if uuids else None
+    nvml = library() if uuids else None
     if nvml is None:
         return ()
     try:
@@ -111,7 +111,8 @@ def processes(devices: Iterable[Device]) -> tuple[Process, ...]:
         _shut_down(nvml)
 
 
-def _library() -> Any:
+def library() -> Any:
+    """nvidia-ml-py; None where it is not installed."""
     try:
         import pynvml
     except ImportError:

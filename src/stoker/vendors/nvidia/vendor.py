@@ -8,7 +8,17 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 from stoker.core import status
 from stoker.core.accelerators import Accelerator
 from stoker.core.devices import Device, Inventory, Process
-from stoker.vendors.base import GateRequest, GateResult, Limit, Meter, Platforms, Simulation, Vendor, named_devices
+from stoker.vendors.base import (
+    GateRequest,
+    GateResult,
+    HealthReport,
+    Limit,
+    Meter,
+    Platforms,
+    Simulation,
+    Vendor,
+    named_devices,
+)
 from stoker.vendors.builds import Build, Hardware, Problem, numbers
 from stoker.vendors.frameworks import jax_platforms, tensorflow_gpus, torch_gpus
 from stoker.vendors.nvidia.builds import covers
@@ -88,6 +98,13 @@ def _per_chip(accelerator: Accelerator) -> int:
     return min(_SLICES_OF_ONE.get(accelerator.slice[0], 1), accelerator.model.memory[-1] // accelerator.memory)
 
 
+def health(devices: Sequence[Device]) -> HealthReport:
+    """The errors that NVML has counted of GPUs."""
+    from stoker.vendors.nvidia import health
+
+    return health.health(devices)
+
+
 VENDOR: Final = Vendor(
     name="nvidia",
     title="NVIDIA",
@@ -104,6 +121,7 @@ VENDOR: Final = Vendor(
         cuda_of_driver=cuda_of_driver,
     ),
     prove=prove,
+    health=health,
     frameworks={"torch": torch_cuda, "tensorflow": tensorflow_gpus, "jax": jax_platforms("cuda", "gpu")},
     unfit=unfit,
     notes=notes,

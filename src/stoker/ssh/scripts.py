@@ -20,6 +20,8 @@ BEGIN: Final = "stoker-begins-here"
 """Written before an answer: what a login script printed stands before it, and is dropped."""
 SHELL: Final = """/bin/sh -c 'eval "$(cat)"'"""
 """Runs the script on its standard input, read whole before it begins. Means the same in every login shell."""
+SHORT: Final = 4
+"""The code by which a script says that it did not get all bytes of a file."""
 GATHERED: Final = 32 << 20
 """Bytes of all files that are brought at once; what is more waits for the next call."""
 MISSING: Final = 3
@@ -44,6 +46,12 @@ _GROWN: Final = """
 """
 
 
+def reading(size: int) -> str:
+    """Runs a script of `size` bytes on its standard input, behind which the script's own input stands."""
+    # One byte at a time, because what is read ahead would be lost to the script.
+    return f"""/bin/sh -c 'eval "$(dd bs=1 count={size} 2>/dev/null)"'"""
+
+
 def command(argv: Sequence[str], environment: Mapping[str, str]) -> str:
     """Call a command that reads nothing. Its code 255 becomes 254: 255 is ssh's own."""
     words = [f"{name}={quote(value)}; export {name}" for name, value in environment.items()]
@@ -58,6 +66,8 @@ def command_line(argv: Sequence[str], environment: Mapping[str, str]) -> str:
     return f"/bin/sh -c {quote(script)} sh {' '.join(map(quote, argv))}"
 
 
+_C_LOCALE: Final = ("LC_ALL=C", "export LC_ALL")
+"""Or the words of errors are those of somebody's language (`says_full`)."""
 _CODE: Final = ("code=$?", "if [ $code -eq 255 ]", "then code=254", "fi", "exit $code")
 
 
@@ -88,6 +98,21 @@ def write(files: Mapping[str, bytes], mode: int) -> str:
             f'while IFS= read -r path; do mv -f -- "$path.part-{token}" "$path" || exit 1; done <<\'E\'',
             *files,
             "E",
+        ]
+    )
+
+
+def append(path: str, data: bytes) -> str:
+    """Append bytes to a file; where that fails half way, the file gets its former size back."""
+    return "\n".join(
+        [
+            f"echo {BEGIN}",
+            f"path={quote(absolute(path))}",
+            'size=$(wc -c <"$path") || exit 1',
+            "base64 -d <<'E' >>\"$path\" && exit 0",
+            base64.encodebytes(data).decode() + "E",
+            'truncate -s "$((size))" -- "$path"',
+            "exit 1",
         ]
     )
 
@@ -150,6 +175,89 @@ def pieces(answer: bytes) -> dict[str, bytes] | None:
     return contents
 
 
+def receive(path: str, part: str, size: int, offset: int) -> str:
+    """Append standard input to a partial file, and give it its name once it has `size` bytes; read-only from then on.
+
+    With an offset the partial file is continued, and must have that many bytes."""
+    part_name, name = quote(absolute(part)), quote(absolute(path))
+    return "\n".join(
+        [
+            *_C_LOCALE,
+            "umask 077",
+            f"echo {BEGIN}",
+            f"mkdir -p -- {quote(os.path.dirname(part))} {quote(os.path.dirname(path))} || exit 1",
+            f'[ "$(wc -c <{part_name})" -eq {int(offset)} ] || exit {SHORT}' if offset else f": >{part_name} || exit 1",
+            f"cat >>{part_name} || exit 1",
+            f'[ "$(wc -c <{part_name})" -eq {int(size)} ] || exit {SHORT}',
+            f"chmod 400 -- {part_name} && mv -f -- {part_name} {name}",
+        ]
+    )
+
+
+def send(path: str, offset: int) -> str:
+    """A file's size in a line, and its bytes from an offset on; or the code `MISSING`."""
+    name = quote(absolute(path))
+    lines = [*_C_LOCALE, f"echo {BEGIN}", *_unless_there(name), f"wc -c <{name} || exit 1"]
+    return "\n".join([*lines, f"tail -c +{int(offset) + 1} -- {name}"])
+
+
+def sizes(paths: Sequence[str]) -> str:
+    """A line for each file that is there: its size, its age in seconds by that machine's clock, and its path."""
+    for path in paths:
+        absolute(path)
+    return "\n".join(
+        [
+            *_C_LOCALE,
+            f"echo {BEGIN}",
+            "now=$(date +%s)",
+            *(f"stat -L -c '%s %Y %n' -- {words}" for words in _chunks(paths)),
+            "echo $now",
+        ]
+    )
+
+
+def renew(path: str, size: int) -> str:
+    """Give a file of this size the present time; code `MISSING` where there is none of this size."""
+    name = quote(absolute(path))
+    lines = [*_C_LOCALE, f"echo {BEGIN}", *_unless_there(name)]
+    return "\n".join([*lines, f'[ "$(wc -c <{name})" -eq {int(size)} ] || exit {MISSING}', f"touch -c -- {name}"])
+
+
+def remove_older(path: str, seconds: float) -> str:
+    """Remove a file that was written longer ago than this by that machine's clock; writes its size, or nothing."""
+    name = quote(absolute(path))
+    return "\n".join(
+        [
+            *_C_LOCALE,
+            f"echo {BEGIN}",
+            *_unless_there(name),
+            f"facts=$(stat -c '%Y %s' -- {name}) || exit 1",
+            f"[ $(($(date +%s) - ${{facts%% *}})) -gt {int(seconds)} ] || exit 0",
+            f"rm -f -- {name} && echo ${{facts#* }}",
+        ]
+    )
+
+
+def rename(path: str, target: str) -> str:
+    """Move a file; code `MISSING` where there is none."""
+    name, new = quote(absolute(path)), quote(absolute(target))
+    lines = [*_C_LOCALE, "umask 077", f"echo {BEGIN}", *_unless_there(name)]
+    return "\n".join([*lines, f"mkdir -p -- {quote(os.path.dirname(target))} && mv -f -- {name} {new}"])
+
+
+def files(folder: str) -> str:
+    """The paths of all files in a folder, each in a line; nothing of a folder that is not there."""
+    name = quote(absolute(folder))
+    return "\n".join([*_C_LOCALE, f"echo {BEGIN}", f"[ -e {name} ] || exit 0", f"find {name}/ -type f"])
+
+
+def unlink(paths: Sequence[str]) -> str:
+    """Remove files; those that are gone are fine."""
+    for path in paths:
+        absolute(path)
+    return "\n".join([*_C_LOCALE, f"echo {BEGIN}", *(f"rm -f -- {words} || exit 1" for words in _chunks(paths))])
+
+
 def bring(target: str) -> str:
     """For a command line: unpack the archive on standard input as a folder that is whole or absent."""
     script = (
@@ -166,6 +274,19 @@ def archive(folder: str) -> bytes:
     with tarfile.open(fileobj=data, mode="w:gz", format=tarfile.GNU_FORMAT, dereference=True) as tar:
         tar.add(folder, ".")
     return data.getvalue()
+
+
+def _unless_there(name: str) -> list[str]:
+    """The lines that end a script with `MISSING` if a quoted path is not there, and with 1 if that cannot be seen."""
+    # `ls` tells a file that is not there from a folder that may not be looked into; `test` does not.
+    return [
+        f"if [ ! -e {name} ]; then",
+        f"  words=$(ls -d -- {name} 2>&1) && exit {MISSING}",
+        f'  case $words in *"No such file"*|*"Not a directory"*) exit {MISSING} ;; esac',
+        '  echo "$words" >&2',
+        "  exit 1",
+        "fi",
+    ]
 
 
 def absolute(path: str) -> str:
@@ -195,3 +316,8 @@ def _chunks(paths: Sequence[str]) -> Iterator[str]:
         size += len(word.encode(errors="surrogateescape")) + 1
     if words:
         yield " ".join(words)
+
+
+def says_full(words: str) -> bool:
+    """Whether a shell's error says that a disk or a quota is full, in the C locale's words."""
+    return "No space left on device" in words or "Disk quota exceeded" in words

@@ -1,0 +1,199 @@
+"""Calls to AWS through botocore, which is imported with the first of them, for every backend on AWS.
+
+botocore alone is enough, and what reads an artifact store on S3 brings it along. Objects are plain mappings, as the API
+has them. A call that AWS throttles or does not answer is tried again by botocore (its standard mode), then it is
+`Away`; a refusal is an `AwsError`.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from typing import Any, Final, Iterator, Mapping
+
+import attrs
+
+from stoker.backends.base.platforms import Answers, Away
+from stoker.core.errors import BackendError, UsageError
+
+PATIENCE: Final = 20.0
+"""Seconds for one answer."""
+TRIES: Final = 4
+"""How often a call is made that is throttled or gets no answer, with growing pauses.
+https://docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html"""
+THROTTLED: Final = frozenset(
+    {"TooManyRequestsException", "ThrottlingException", "Throttling", "RequestLimitExceeded", "SlowDown"}
+)
+UNKNOWN: Final = frozenset(
+    {
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "SignatureDoesNotMatch",
+        "UnrecognizedClientException",
+    }
+)
+"""Codes of credentials that AWS does not take: https://docs.aws.amazon.com/IAM/latest/APIReference/CommonErrors.html"""
+LOGIN: Final = "log in (`aws sso login`, `aws configure`), or name the profile in the settings: profile='…'"
+
+
+class AwsError(BackendError):
+    """A call that AWS refused."""
+
+    def __init__(self, words: str, code: str, message: str, *, fix: str = "") -> None:
+        super().__init__(f"AWS refused {words}: {message} ({code})", fix=fix)
+        self.code = code
+        self.words = message
+
+
+@attrs.frozen(kw_only=True)
+class AwsPlace:
+    """Which account and region are asked."""
+
+    title: str
+    """What answers, in words: "AWS Batch"."""
+    region: str = ""
+    """Without it that of the environment or of the profile."""
+    profile: str = ""
+    """The profile of ~/.aws; without it the environment's."""
+    endpoint_url: str = ""
+    """The address of the services instead of AWS's own."""
+
+
+class AwsClient:
+    """The services of one account and region. Made without a call; used by one thread at a time."""
+
+    def __init__(self, place: AwsPlace, *, patience: float = PATIENCE) -> None:
+        self._place = place
+        self._patience = patience
+        self._session: Any = None
+        self._clients: dict[tuple[str, bool], Any] = {}
+        self._abandoned = False
+        self._known = False
+        self.answers = Answers(place.title)
+        self.calls: collections.Counter[str] = collections.Counter()
+        """How often each operation was asked for, without botocore's own repetitions."""
+
+    # Logs
+
+    def log_events(self, group: str, stream: str, token: str = "") -> tuple[list[Mapping[str, Any]], str]:
+        """A page of a log stream from its beginning, or behind `token`; and the token of the next. AWS gives the same
+        token again at the end of the stream. A stream that is not there has no events."""
+        words: dict[str, Any] = {"logGroupName": group, "logStreamName": stream, "startFromHead": True}
+        if token:
+            words["nextToken"] = token
+        try:
+            answer = self.call("logs", "get_log_events", **words)
+        except AwsError as error:
+            if error.code == "ResourceNotFoundException":
+                return [], token
+            raise
+        return answer["events"], str(answer.get("nextForwardToken") or token)
+
+    # All of AWS
+
+    def call(self, service: str, operation: str, *, once: bool = False, **words: Any) -> Any:
+        """Call an operation by botocore's name for it; `once`: never repeated.
+
+        Raises `Away` without an answer, `AwsError` for a refusal, and `UsageError` without botocore.
+        """
+        if self._abandoned:
+            raise Away("the driver leaves")
+        with self.answers.question(operation), self._refusals(f"{service} {operation}"):
+            self.calls[operation] += 1
+            answer = getattr(self._client(service, once=once), operation)(**words)
+        self._known = True
+        return answer
+
+    def pages(
+        self, service: str, operation: str, field: str, *, key: str = "nextToken", **words: Any
+    ) -> Iterator[Mapping[str, Any]]:
+        """The rows of all pages of an answer; `key` is the service's word for the next page."""
+        token = ""
+        while True:
+            if token:
+                words[key] = token
+            answer = self.call(service, operation, **words)
+            yield from answer.get(field) or ()
+            token = str(answer.get(key) or "")
+            if not token:
+                return
+
+    def abandon(self) -> None:
+        """Ask nothing more; called in another thread."""
+        self._abandoned = True
+
+    def close(self) -> None:
+        """Close connections."""
+        for client in self._clients.values():
+            client.close()
+        self._clients.clear()
+
+    def _client(self, service: str, *, once: bool) -> Any:
+        key = (service, once)
+        if key not in self._clients:
+            try:
+                import botocore.config
+                import botocore.session
+            except ImportError as error:
+                raise UsageError(
+                    f"{self._place.title} needs botocore, which is not installed", fix='pip install "stoker[aws]"'
+                ) from error
+            if self._session is None:
+                self._session = botocore.session.Session(profile=self._place.profile or None)
+            config = botocore.config.Config(
+                connect_timeout=min(5.0, self._patience),
+                read_timeout=self._patience,
+                retries={"mode": "standard", "total_max_attempts": 1 if once else TRIES},
+                user_agent_extra="stoker",
+            )
+            self._clients[key] = self._session.create_client(
+                service,
+                region_name=self._place.region or None,
+                endpoint_url=self._place.endpoint_url or None,
+                config=config,
+            )
+        return self._clients[key]
+
+    @contextlib.contextmanager
+    def _refusals(self, words: str) -> Iterator[None]:
+        """Turn botocore's exceptions into Stoker's."""
+        try:
+            yield
+        except BackendError:
+            raise
+        except Exception as error:  # whatever botocore raises; the rest goes on
+            if type(error).__module__.partition(".")[0] != "botocore":
+                raise
+            raise self._translated(words, error) from error
+
+    def _translated(self, words: str, error: Any) -> BackendError | UsageError:
+        from botocore import exceptions
+
+        if isinstance(error, exceptions.ClientError):
+            code = str(error.response.get("Error", {}).get("Code", ""))
+            message = str(error.response.get("Error", {}).get("Message", ""))
+            status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+            if code in THROTTLED or status >= 500:
+                return Away(f"AWS does not take {words} now: {message or code} ({code})")
+            if code in UNKNOWN:
+                return self._no_credentials(f"AWS does not take the credentials: {message} ({code})")
+            fix = f"let this account call {words.replace(' ', ':')}" if code.startswith("AccessDenied") else ""
+            return AwsError(words, code, message, fix=fix)
+        if isinstance(error, exceptions.NoRegionError):
+            return BackendError(
+                "no region of AWS is named", fix="name it in the settings (region='…'), or AWS_DEFAULT_REGION"
+            )
+        if isinstance(error, exceptions.ProfileNotFound):
+            return BackendError(str(error), fix="name one of those in ~/.aws/config: profile='…'")
+        if isinstance(error, (exceptions.HTTPClientError, exceptions.ConnectionError)):
+            return Away(f"AWS does not answer ({words}): {error}")
+        if isinstance(error, exceptions.ParamValidationError):
+            return AwsError(words, "ParamValidation", str(error))
+        # NoCredentialsError, PartialCredentialsError, TokenRetrievalError, SSOTokenLoadError, CredentialRetrievalError
+        return self._no_credentials(f"there are no credentials for AWS that work: {error}")
+
+    def _no_credentials(self, text: str) -> BackendError:
+        """Before the first answer a person must log in. Later the jobs go on, and are followed again after a login."""
+        return Away(f"{text}; {LOGIN}") if self._known else BackendError(text, fix=LOGIN)

@@ -1,0 +1,70 @@
+"""Pull rights, as they are where a job will run: the seam between a backend and the image registries.
+
+A backend whose jobs pull their images on other machines says in its registration who pulls there (`Backend.puller`).
+`pull_findings` asks the registry with that login, or says in the plan what was not checked, and why. Kubernetes' pull
+secret, AWS Batch's execution role and a virtual machine's files are each such a `Puller`.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Final, Iterator
+
+import attrs
+
+from stoker.core.errors import StokerError
+from stoker.core.findings import Finding, Reporter
+from stoker.core.plan import OFFLINE
+from stoker.images.credentials import Credentials, account_text, needed
+from stoker.images.reference import ImageReference, parse
+
+REFUSED: Final = "STK247"
+NOT_CHECKED: Final = "STK248"
+
+
+@attrs.frozen(kw_only=True)
+class Puller:
+    """Who pulls the images of a backend's jobs, where they run."""
+
+    who: str
+    """In words, such as "enroot on the cluster's nodes"."""
+    fix: str
+    """What to write where, so that it may pull; with {registry}."""
+    account: Callable[[ImageReference], Credentials | None] | None = None
+    """Finds the login with which it asks an image's registry; None where that cannot be seen from here."""
+    defines: bool = False
+    """Whether it builds images itself, of a definition (`images.definition`), where the stack has no registry."""
+    unseen: str = ""
+    """Why its login cannot be seen from here; empty where it can."""
+
+
+def pull_findings(image: str, puller: Puller, report: Reporter, *, offline: bool = False) -> Iterator[Finding]:
+    """What is wrong with the right to pull an image where a step will run, or that it was not checked.
+
+    `image` is a name at a registry, whose repository may not be there yet. Asks the registry; with `offline` only one
+    on this machine.
+    """
+    from stoker.images.registry import check_pull
+
+    name = parse(image)
+    fix = puller.fix.format(registry=name.registry)
+    if puller.account is None:
+        yield _not_checked(name, puller, puller.unseen, fix, report)
+        return
+    if offline and not name.loopback:
+        yield _not_checked(name, puller, f"{OFFLINE} is set", fix, report)
+        return
+    try:
+        refusal = check_pull(image, puller.account)
+        account = puller.account(name) if refusal is not None else None
+    except StokerError as error:
+        yield _not_checked(name, puller, error.message, fix, report)
+        return
+    if refusal is not None:
+        what = f"{puller.who} may not pull {name.repository}: {name.registry} refuses it {account_text(account)}"
+        why = f"the job would wait for its image in vain; a pull needs {needed(name, 'pull')}"
+        yield report.error(REFUSED, what, why, fix)
+
+
+def _not_checked(name: ImageReference, puller: Puller, reason: str, fix: str, report: Reporter) -> Finding:
+    what = f"not checked: whether {puller.who} may pull {name.repository}: {reason}"
+    return report.info(NOT_CHECKED, what, f"a pull needs {needed(name, 'pull')}; {fix}")

@@ -1,0 +1,154 @@
+"""The lines of a batch script that make a step's environment: modules, lines of the stack, conda or venv. Pure.
+
+They run in this order, so that `setup` can put conda on the path. The first that fails ends the job, and is written to
+its stderr behind `SETUP_FAILED_MARK`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import sys
+from typing import Final, Iterator
+
+from stoker.backends.slurm.settings import SlurmSettings
+from stoker.backends.slurm.states import SETUP_FAILED_MARK
+from stoker.core.plan import Job
+
+OWN: Final = sys.executable
+"""The interpreter on nodes that see this machine's folders, unless settings name another one."""
+_END_OF_DEFINITION: Final = "STOKER-DEFINITION"
+_PLACES: Final = ("miniforge3", "mambaforge", "miniconda3", "anaconda3")
+"""Folders in the home into which the installers of conda go unless told otherwise."""
+# In a function, BASH_COMMAND is a line of its own, such as one inside `conda activate`; LINENO is that of the call.
+# Some failures end the shell without ERR: "." of a missing file, ${NAME:?}, an unset name under `set -u`, `exit`. At
+# EXIT LINENO is 1, the line of "#!".
+_ON_FAILURE: Final = (
+    "trap - ERR EXIT; "
+    'line=$(sed -n "${LINENO}p" "${BASH_SOURCE[0]:-$0}" 2>/dev/null || :); '
+    'case $line in "#!"*) line= ;; esac; '
+    f'echo "{SETUP_FAILED_MARK}${{line:-$BASH_COMMAND}}" >&2'
+)
+_CHECK: Final = """\
+import os, sys
+version, prefix, exact = sys.version.split()[0], sys.argv[1], sys.argv[2]
+if prefix and os.path.realpath(sys.prefix) != os.path.realpath(prefix):
+    sys.exit("%s is not of the environment %s: install Python there" % (sys.executable, prefix))
+if exact and version.split(".")[:2] != exact.split("."):
+    sys.exit("%s is Python %s, and the step is sent as a pickle of Python %s: define it in a file"
+             % (sys.executable, version, exact))"""
+"""Runs on any Python, also on version 2. That it is new enough for the worker says the worker itself."""
+
+
+def uses_own_python(settings: SlurmSettings) -> bool:
+    """Whether steps without an image run on the interpreter that runs the pipeline."""
+    return settings.shares and node_python(settings) == OWN
+
+
+def node_python(settings: SlurmSettings) -> str:
+    """The interpreter of a step that runs in no image."""
+    if settings.get("conda") or settings.get("venv"):
+        return str(settings.get("python", "python"))
+    return str(settings.get("python", OWN if settings.shares else "python3"))
+
+
+def setup_lines(settings: SlurmSettings, definition: str = "", folder: str = "") -> list[str]:
+    """The lines that make the environment, and the image of a definition; empty where nothing is asked for."""
+    lines = [*_modules(settings), *settings.get("setup", ()), *_conda(settings), *_venv(settings)]
+    if definition:
+        lines += _image(definition, str(settings.get("container")), folder)
+    return [*_guarded(lines)] if lines else []
+
+
+def image_file(definition: str, folder: str) -> str:
+    """The file of an image that is built of a definition, in a folder that the nodes share."""
+    return f"{folder.rstrip('/')}/images/{hashlib.sha256(definition.encode()).hexdigest()[:24]}.sif"
+
+
+def _image(definition: str, program: str, folder: str) -> Iterator[str]:
+    """Build the image where it is missing: one job does, and the others wait for it.
+
+    `--fakeroot` is what a user's own build needs: https://apptainer.org/docs/user/latest/fakeroot.html. On a network
+    disk without locks two jobs may build the same image; the file is whole in any case.
+    """
+    yield f"image={shlex.quote(image_file(definition, folder))}"
+    yield 'if [ ! -e "$image" ]; then'
+    yield '  mkdir -p "${image%/*}"'
+    yield '  exec 9>"$image.lock"'
+    yield "  flock 9 || true"
+    yield '  if [ ! -e "$image" ]; then'
+    yield "    building=$image.$SLURM_JOB_ID"
+    yield f"    cat > \"$building.def\" <<'{_END_OF_DEFINITION}'"
+    yield definition.rstrip("\n")
+    yield _END_OF_DEFINITION
+    yield f'    {program} build --fakeroot "$building.sif" "$building.def" >&2 || {{ rm -f "$building".*; false; }}'
+    yield '    mv "$building.sif" "$image"'
+    yield '    rm -f "$building.def" "$image.lock"'
+    yield "  fi"
+    yield "  exec 9>&-"
+    yield "fi"
+
+
+def python_lines(job: Job, settings: SlurmSettings) -> list[str]:
+    """The lines that end the job where its interpreter is not the environment's, or cannot read a pickled step; empty
+    where neither can be."""
+    pickled = job.step.source.kind == "pickled" or (job.hook is not None and job.hook.kind == "pickled")
+    exact = ".".join(map(str, sys.version_info[:2])) if pickled else ""
+    prefix = '"$CONDA_PREFIX"' if settings.get("conda") else '"$VIRTUAL_ENV"' if settings.get("venv") else "''"
+    if uses_own_python(settings) or (prefix == "''" and not exact):
+        return []
+    lines = [
+        f'python_fits() {{ "$1" -c {shlex.quote(_CHECK)} "$2" "$3" || return; }}',
+        f"python_fits {shlex.quote(node_python(settings))} {prefix} {shlex.quote(exact)}",
+    ]
+    return [*_guarded(lines)]
+
+
+def _guarded(lines: list[str]) -> Iterator[str]:
+    yield f"trap {shlex.quote(_ON_FAILURE)} ERR EXIT"
+    yield "set -e"
+    yield from lines
+    yield "trap - ERR EXIT"
+
+
+def _modules(settings: SlurmSettings) -> Iterator[str]:
+    modules = settings.get("modules", ())
+    if modules:
+        # A shell that is no login shell may lack it. Failures in profiles do not count.
+        yield "if ! command -v module >/dev/null; then . /etc/profile || true; fi"
+        yield f"module load {shlex.join(modules)}"
+
+
+def _conda(settings: SlurmSettings) -> Iterator[str]:
+    """https://docs.conda.io/projects/conda/en/stable/dev-guide/deep-dives/activation.html and
+    https://mamba.readthedocs.io/en/latest/user_guide/micromamba.html"""
+    name = settings.get("conda")
+    if not name:
+        return
+    environment = _path(name)
+    places = " ".join(f'"$HOME"/{place}' for place in _PLACES)
+    yield f'for place in "${{CONDA_EXE%/bin/conda}}" {places} /opt/conda; do'
+    yield '  command -v conda micromamba mamba >/dev/null || [ ! -x "$place"/bin/conda ] || PATH=$place/bin:$PATH'
+    yield "done"
+    yield "if command -v conda >/dev/null || ! command -v micromamba mamba >/dev/null; then"
+    yield '  eval "$(conda shell.bash hook)"'
+    yield f"  conda activate {environment}"
+    yield "elif command -v micromamba >/dev/null; then"
+    yield '  eval "$(micromamba shell hook --shell bash)"'
+    yield f"  micromamba activate {environment}"
+    yield "else"
+    yield '  eval "$(mamba shell hook --shell bash)"'
+    yield f"  mamba activate {environment}"
+    yield "fi"
+
+
+def _venv(settings: SlurmSettings) -> Iterator[str]:
+    """https://docs.python.org/3/library/venv.html#how-venvs-work"""
+    folder = settings.get("venv")
+    if folder:
+        yield f". {_path(folder)}/bin/activate"
+
+
+def _path(text: str) -> str:
+    """A word of the shell, in which a "~/" is the node's home."""
+    return f'"$HOME"/{shlex.quote(text[2:])}' if text.startswith("~/") else shlex.quote(text)

@@ -1,0 +1,147 @@
+"""`stoker metrics RUN [STEP]`: what steps logged of themselves with `log_metrics` and `log_metadata`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from typing import Any, Final, Iterator, Mapping
+
+import click
+
+from stoker.cli.options import json_option, run_argument, stack_option
+from stoker.cli.output import print_json, short, table
+from stoker.client import Client, Run
+from stoker.client.metrics import Metric, Metrics
+from stoker.core.errors import UsageError
+from stoker.report.charts import glyphs_for, sparkline
+from stoker.report.streams import echo, write
+
+_WIDTH: Final = 24
+"""Characters of a curve."""
+_FACT: Final = 100
+"""Characters of a fact."""
+
+
+@click.command("metrics")
+@run_argument
+@click.argument("step", required=False)
+@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Of a distributed step: this rank's.")
+@click.option("--against", metavar="RUN", help="Beside them the last values of another run, by step and name.")
+@click.option("--csv", "as_csv", is_flag=True, help="Every point that is kept, as CSV.")
+@stack_option
+@json_option
+def command(
+    *, run_id: str, step: str | None, rank: int | None, against: str | None, as_csv: bool, client: Client, as_json: bool
+) -> None:
+    """Show what steps logged of themselves; of a run that goes on, what they logged until now.
+
+    STEP is a step's key, such as train, or that of a fan-out's element, such as "train[3]". Without it: all steps.
+    """
+    if as_csv and (as_json or against):
+        raise UsageError("--csv prints points, and neither JSON nor another run", fix="leave one of the options out")
+    run = client.run(run_id)
+    logged = logged_by(run, step)
+    if as_csv:
+        write(_csv(logged, rank), sys.stdout)
+        return
+    other = logged_by(client.run(against), step) if against else {}
+    if as_json:
+        print_json(_document(logged, rank, other))
+        return
+    rows = list(_rows(logged, rank, other if against else None))
+    heads = ("step", "metric", "last", "there" if against else "", "lowest", "highest", "values", "")
+    if rows:
+        echo(table(heads, rows, right=("last", "there", "lowest", "highest", "values")))
+    facts = [(key, name, fact_text(fact)) for key, one in logged.items() for name, fact in one.facts.items()]
+    if facts:
+        echo(("\n" if rows else "") + table(("step", "fact", ""), facts))
+    for key, one in logged.items():
+        if one.left_out:
+            echo(f"{key}: {one.left_out:,} values are not kept: it logged under too many names")
+    if not rows and not facts:
+        echo(
+            f"no step of run {run.id} logged anything: call stoker.log_metrics in a step"
+            if step is None
+            else f"'{step}' logged nothing: call stoker.log_metrics in it"
+        )
+
+
+def logged_by(run: Run, step: str | None = None) -> dict[str, Metrics]:
+    """What the steps and elements of a run logged, or one of them, by key; without those that logged nothing."""
+    if step is None:
+        return run.metrics
+    logged = run.steps[step].metrics
+    return {step: logged} if logged or logged.facts else {}
+
+
+def fact_text(fact: Any) -> str:
+    """A fact in one line."""
+    return short(fact if isinstance(fact, str) else json.dumps(fact, ensure_ascii=False), _FACT)
+
+
+def metric_row(metric: Metric) -> tuple[str, str, str, str, str]:
+    """A metric in words: its last value, its lowest, its highest, how many it has, and its curve."""
+    low, high, odd = metric.low, metric.high, metric.odd
+    curve = sparkline([point.value for point in metric.points], _WIDTH, glyphs_for(sys.stdout.encoding))
+    remark = f"{curve}  {odd.value} at step {odd.step:g}" if odd is not None else curve
+    return (
+        f"{metric.last:.6g}",
+        f"{low.value:.6g}" if low is not None else "",
+        f"{high.value:.6g}" if high is not None else "",
+        f"{metric.count:,}",
+        remark,
+    )
+
+
+def _chosen(metrics: Metrics, rank: int | None) -> Iterator[Metric]:
+    for metric in metrics.values():
+        if rank is None or rank in metric.ranks:
+            yield metric if rank is None else metric.rank(rank)
+
+
+def _rows(
+    logged: Mapping[str, Metrics], rank: int | None, other: Mapping[str, Metrics] | None
+) -> Iterator[tuple[str, ...]]:
+    for key, metrics in logged.items():
+        for metric in _chosen(metrics, rank):
+            last, *more = metric_row(metric)
+            there = "" if other is None else _there(metric, other.get(key))
+            yield key, metric.name, last, there, *more
+    for key, metrics in (other or {}).items():
+        for name in metrics:
+            if key not in logged or name not in logged[key]:
+                yield key, name, "", f"{metrics[name].last:.6g}", "", "", "", ""
+
+
+def _there(metric: Metric, metrics: Metrics | None) -> str:
+    if metrics is None or metric.name not in metrics:
+        return ""
+    last = metrics[metric.name].last
+    change = metric.last - last
+    return f"{last:.6g} ({change:+.3g})" if change else f"{last:.6g}"
+
+
+def _document(logged: Mapping[str, Metrics], rank: int | None, other: Mapping[str, Metrics]) -> dict[str, Any]:
+    document: dict[str, Any] = {}
+    for key in {**logged, **other}:
+        here, there = logged.get(key), other.get(key)
+        metrics = {} if here is None else {metric.name: metric.as_dict() for metric in _chosen(here, rank)}
+        document[key] = {"metrics": metrics, "facts": {} if here is None else dict(here.facts)}
+        if there is not None:
+            document[key]["against"] = {name: metric.as_dict() for name, metric in there.items()}
+    return document
+
+
+def _csv(logged: Mapping[str, Metrics], rank: int | None) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("step", "metric", "rank", "at", "time", "value"))
+    for key, metrics in logged.items():
+        for name in metrics:
+            for number in metrics[name].ranks:
+                if rank is None or number == rank:
+                    for point in metrics[name].rank(number).points:
+                        writer.writerow((key, name, number, f"{point.step:g}", f"{point.time:.6f}", repr(point.value)))
+    return text.getvalue()

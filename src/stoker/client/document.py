@@ -1,0 +1,57 @@
+"""A run as a document, and the statuses that people are shown: those of rows, and of the jobs that have none yet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Mapping, Sequence
+
+from stoker.client.placements import Placement
+from stoker.client.runs import Run
+from stoker.client.steps import Step
+from stoker.core.words import EXPECTED_START
+
+Placements = Mapping[str, Sequence[Placement]]
+
+
+def run_document(run: Run, *, elements: bool) -> dict[str, Any]:
+    """The run as JSON, with the attempts and outputs of its steps."""
+    document = {**run.as_dict(steps=False), "queue_seconds": run.queue_seconds, "active_seconds": run.active_seconds}
+    placements = run.placements
+    document["left_out"] = [one.as_dict() for one in run.left_out]
+    document["steps"] = []
+    for step in run.steps.values():
+        entry = step.as_dict()
+        if step.count is not None:
+            entry["counts"] = dict(Counter(step_status(element, placements) for element in step))
+            entry["waits"] = dict(wait_reasons(step, placements))
+            entry["status"] = fanout_status(step, entry["counts"])
+        if not elements:
+            entry.pop("elements", None)
+        else:
+            for element in entry.get("elements", ()):
+                jobs = placements.get(element["key"], ())
+                element["placement"] = jobs[-1].as_dict() if jobs else None
+        document["steps"].append(entry)
+    return document
+
+
+def step_status(step: Step, placements: Placements) -> str:
+    """A step's status; of an element, which has no row until it ends, by its job."""
+    if step.count:
+        return fanout_status(step, Counter(step_status(element, placements) for element in step))
+    job = placements.get(step.key)
+    runs = job is not None and job[-1].started is not None and job[-1].ended is None
+    return "running" if runs and step.status == "pending" else step.status
+
+
+def fanout_status(step: Step, counts: Mapping[str, int]) -> str:
+    """A fan-out's status: that of its row, but "pending" while elements wait and none has begun or ended."""
+    waits = step.status == "running" and set(counts) == {"pending"}
+    return "pending" if waits else step.status
+
+
+def wait_reasons(step: Step, placements: Placements) -> Counter[str]:
+    """Why elements of a fan-out wait in a platform's queue, with the number of each reason."""
+    last = [placements[key][-1] for index in range(step.count or 0) if (key := f"{step.key}[{index}]") in placements]
+    waiting = [one.waits[-1][1] for one in last if one.waits and one.started is None and one.ended is None]
+    return Counter(reason.partition(EXPECTED_START)[0] for reason in waiting)

@@ -1,0 +1,129 @@
+"""Where a step's attempts were on a platform with a queue: when they were sent, waited, ran and ended, and where."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from datetime import datetime
+from typing import Any, Iterable, Mapping, Sequence
+
+import attrs
+
+from stoker.client.keys import element_of
+from stoker.client.times import iso_text, local_time, seconds_between
+from stoker.core.protocol import JOB
+from stoker.core.values import frozen
+from stoker.store.rows import EventRow, StepRow
+
+
+@frozen(kw_only=True)
+class Placement:
+    """One attempt as a job of a platform. Times are None until they are known."""
+
+    attempt: int
+    """The attempt's number, from 1."""
+    job: str = ""
+    """The job in words, such as "job 12_3"."""
+    id: str = ""
+    """The platform's id of the job: Slurm's job id with the array index, Ray's submission id."""
+    task: str = ""
+    """Ray's id of the task."""
+    node: str = ""
+    """The node, or the first of several, by its host name or the platform's."""
+    partition: str = ""
+    """Slurm's partition; of a waiting job, those where it may run."""
+    url: str = ""
+    """The address of the job in the platform's dashboard."""
+    sent: datetime | None = None
+    started: datetime | None = None
+    ended: datetime | None = None
+    noticed: datetime | None = None
+    """When the driver learned of the end."""
+    waits: tuple[tuple[datetime, str], ...] = ()
+    """Each change of the reason why it waited, with its time."""
+
+    @property
+    def run_seconds(self) -> float | None:
+        """Seconds from the start to the end; None before the end."""
+        return seconds_between(_epoch(self.started), _epoch(self.ended))
+
+    @property
+    def queue_seconds(self) -> float | None:
+        """Seconds from being sent to the start; None before the start."""
+        return seconds_between(_epoch(self.sent), _epoch(self.started))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The placement as JSON."""
+        return {
+            **{name: getattr(self, name) for name in ("attempt", "job", "id", "task", "node", "partition", "url")},
+            **{name: iso_text(getattr(self, name)) for name in ("sent", "started", "ended", "noticed")},
+            "queue_seconds": self.queue_seconds,
+            "run_seconds": self.run_seconds,
+            "waits": [[iso_text(moment), reason] for moment, reason in self.waits],
+        }
+
+
+def placements_of(events: Iterable[EventRow]) -> dict[str, list[Placement]]:
+    """The placements by step or element, first attempt to last, from the run's events in their order."""
+    placements: dict[str, dict[int, Placement]] = {}
+    for event in events:
+        number = event.data.get("attempt")
+        if type(number) is not int:
+            continue
+        attempts = placements.setdefault(event.key, {})
+        placement = attempts.get(number) or Placement(attempt=number)
+        if event.kind == JOB:
+            changes = _changes(event.data, event.time)
+            started = placement.started
+            if started is not None and not (placement.waits and placement.waits[-1][0] > started):
+                changes.pop("started", None)  # a later driver reports the start that is known
+            attempts[number] = attrs.evolve(placement, **changes)
+        elif placement.sent is not None:
+            wait = (local_time(event.time), str(event.data.get("message", "")))
+            attempts[number] = attrs.evolve(placement, waits=(*placement.waits, wait))
+    return {key: [attempts[number] for number in sorted(attempts)] for key, attempts in placements.items() if attempts}
+
+
+def idle_seconds(
+    placements: Mapping[str, Sequence[Placement]], steps: Iterable[StepRow], *, until: float | None
+) -> float:
+    """Seconds in which a job waited in its platform's queue while nothing of the run ran; `until` is the run's end."""
+    end = time.time() if until is None else until
+    placed = {element_of(key)[0] for key in placements}
+    busy = [(row.started, row.ended or end) for row in steps if row.started is not None and row.key not in placed]
+    queued: list[tuple[float, float]] = []
+    for placement in (one for attempts in placements.values() for one in attempts):
+        sent, started, ended = (_epoch(getattr(placement, name)) for name in ("sent", "started", "ended"))
+        if sent is not None:
+            queued.append((sent, min(filter(None, (started, ended, end)))))
+        if started is not None:
+            busy.append((started, ended or end))
+    moments = sorted({moment for span in (*queued, *busy) for moment in span})
+    changes: dict[float, list[int]] = {moment: [0, 0] for moment in moments}
+    for kind, spans in enumerate((queued, busy)):
+        for begin, over in spans:
+            if begin < over:
+                changes[begin][kind] += 1
+                changes[over][kind] -= 1
+    seconds, waiting, running = 0.0, 0, 0
+    for moment, following in itertools.pairwise(moments):
+        waiting, running = waiting + changes[moment][0], running + changes[moment][1]
+        seconds += following - moment if waiting and not running else 0.0
+    return seconds
+
+
+def _changes(data: Mapping[str, Any], noticed: float) -> dict[str, Any]:
+    names = ("job", "id", "task", "node", "partition", "url")
+    changes: dict[str, Any] = {name: str(data[name]) for name in names if data.get(name)}
+    moment = data.get("time")
+    if isinstance(moment, (int, float)):
+        field = {"sent": "sent", "running": "started", "ended": "ended"}.get(str(data.get("state")))
+        if field is not None:
+            changes[field] = local_time(float(moment))
+    if data.get("state") == "ended":
+        changes["noticed"] = local_time(noticed)
+    return changes
+
+
+def _epoch(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()

@@ -1,0 +1,1 @@
+"""SkyPilot; the modules of `flavors` have the paths that ZenML's users import settings from."""

@@ -1,0 +1,320 @@
+"""What one code object does and names, from its bytecode: computed once in a process for each code object.
+
+Names are read as paths (`helpers.scale` is one), imports as what they name. Look-ups by name, such as
+`getattr(helpers, "scale")` and `importlib.import_module("helpers")`, count as paths and imports where the name is a
+literal; where it is not, they are listed, because nothing can say before a run which code they reach.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dis
+import hashlib
+import linecache
+from types import CodeType
+from typing import Any, Callable, Final
+
+from stoker.core.values import frozen
+
+_SKIPPED: Final = frozenset({"NOP", "CACHE", "RESUME", "EXTENDED_ARG", "PRECALL", "NOT_TAKEN"})
+_IGNORED_STORES: Final = frozenset({"__doc__", "__firstlineno__"})
+_LOOKUPS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+_LOCALS: Final = frozenset({"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_DEREF"})
+_ATTRIBUTES: Final = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_CALLS: Final = frozenset({"CALL", "CALL_FUNCTION", "CALL_METHOD"})
+_JUMPS: Final = frozenset({*dis.hasjrel, *dis.hasjabs})
+_CONSTANTS: Final = frozenset(dis.hasconst)
+_NAMED: Final = frozenset({*dis.hasname, *dis.haslocal, *dis.hasfree})
+_ATTRIBUTE_READERS: Final = frozenset({"getattr", "hasattr"})
+_EVALUATORS: Final = frozenset({"eval", "exec"})
+_FILE_LOADERS: Final = frozenset({"spec_from_file_location", "run_path", "run_module", "resolve_name"})
+"""Functions of importlib, runpy and pkgutil that load code by a path or a name."""
+_IMPORTERS: Final = frozenset({"import_module", "__import__"})
+
+NamePath = tuple[str, ...]
+Import = tuple[int, str, tuple[str, ...]]
+"""(level, module, names that are imported from it) of an import statement."""
+
+
+@frozen
+class LookupSite:
+    """A place where code is looked up by a name that no literal gives."""
+
+    code: CodeType
+    line: int
+    name: str
+    """The function or table that looks it up, as it is written: `importlib.import_module`."""
+
+    @property
+    def text(self) -> str:
+        """The line of source; the name alone where the source is not to be had."""
+        return linecache.getline(self.code.co_filename, self.line).strip() or self.name
+
+
+@frozen(kw_only=True, eq=False)
+class CodeReading:
+    """What a code object, with those inside it, does and names."""
+
+    digest: bytes
+    """Changes when what the code does changes: not with comments, layout, annotations, docstrings or line numbers."""
+    paths: tuple[NamePath, ...]
+    """Names that are looked up in the module, with the attributes that are read from them, sorted. A name alone is used
+    as a value."""
+    imports: tuple[Import, ...]
+    whole_module: bool
+    """Whether it takes names from `globals()` that no literal gives, so that any code of its module may be used."""
+    lookups: tuple[LookupSite, ...]
+    code: CodeType
+    """The code object, kept alive so that its id stays unique."""
+
+
+_readings: dict[int, CodeReading] = {}
+
+
+def read_code(code: CodeType) -> CodeReading:
+    """The reading of a code object; made once in a process, since code objects do not change."""
+    reading = _readings.get(id(code))
+    if reading is None:
+        reading = _readings[id(code)] = _Reader(code).reading()
+    return reading
+
+
+class _Reader:
+    """Reads one code object."""
+
+    def __init__(self, code: CodeType) -> None:
+        self._code = code
+        self._paths: set[NamePath] = set()
+        self._imports: list[Import] = []
+        self._whole_module = False
+        self._lookups: list[LookupSite] = []
+        # Constants count where they are used, not in their table, which a docstring shifts; NOPs are left by layouts.
+        instructions = [item for item in dis.get_instructions(code) if item.opname not in _SKIPPED]
+        self._instructions = _without_docstring(instructions)
+        self._named = [item for item in self._instructions if item.opname != "PUSH_NULL"]
+
+    def reading(self) -> CodeReading:
+        digest = self._digest()
+        self._read_names()
+        return CodeReading(
+            digest=digest,
+            paths=tuple(sorted(self._paths)),
+            imports=tuple(self._imports),
+            whole_module=self._whole_module,
+            lookups=tuple(self._lookups),
+            code=self._code,
+        )
+
+    def _add(self, nested: CodeType) -> bytes:
+        reading = read_code(nested)
+        self._paths.update(reading.paths)
+        self._imports.extend(reading.imports)
+        self._whole_module |= reading.whole_module
+        self._lookups.extend(reading.lookups)
+        return reading.digest
+
+    def _digest(self) -> bytes:
+        code = self._code
+        # A jump's target is the number of the instruction that it leads to, or of the next one that is not skipped.
+        offsets = [instruction.offset for instruction in self._instructions]
+        hasher = hashlib.sha256()
+        for value in (
+            code.co_argcount,
+            code.co_kwonlyargcount,
+            code.co_posonlyargcount,
+            # How the function is called and what it is; not the flags of __future__ imports.
+            code.co_flags & 0x3FF,
+            code.co_freevars,
+            code.co_cellvars,
+            code.co_varnames[: code.co_argcount + code.co_kwonlyargcount],
+        ):
+            hasher.update(f"{value!r};".encode())
+        for instruction in self._instructions:
+            arguments = _argument_bytes(instruction, code, offsets, self._add)
+            hasher.update(instruction.opname.encode() + b" " + arguments + b"\n")
+        if getattr(code, "co_exceptiontable", b""):
+            # Which instructions a try covers; empty before 3.11, where instructions say it.
+            for entry in dis.Bytecode(code).exception_entries:  # type: ignore[attr-defined]
+                bounds = [bisect.bisect_left(offsets, offset) for offset in (entry.start, entry.end, entry.target)]
+                hasher.update(f"{bounds} {entry.depth} {entry.lasti};".encode())
+        return hasher.digest()
+
+    # Names
+
+    def _read_names(self) -> None:
+        index = 0
+        while index < len(self._named):
+            instruction = self._named[index]
+            if instruction.opname == "IMPORT_NAME":
+                level, names = self._named[index - 2].argval, self._named[index - 1].argval
+                self._imports.append((level or 0, str(instruction.argval), tuple(names or ())))
+            path, following = self._path(index)
+            index = self._follow(path, index, following) if path else index + 1
+
+    def _path(self, index: int) -> tuple[NamePath, int]:
+        """The path that begins at an instruction, empty if none does, and the index behind it."""
+        instruction = self._at(index)
+        if instruction is None or not (
+            instruction.opname in _LOOKUPS
+            or (instruction.opname in _LOCALS and instruction.argval in ("importlib", "sys", "import_module"))
+        ):
+            return (), index
+        path = [str(instruction.argval)]
+        index += 1
+        while (following := self._at(index)) is not None and following.opname in _ATTRIBUTES:
+            path.append(str(following.argval))
+            index += 1
+        return tuple(path), index
+
+    def _follow(self, path: NamePath, index: int, following: int) -> int:
+        """Note what a path reads; returns the index of the next instruction to look at."""
+        if self._named[index].opname in _LOOKUPS:
+            self._paths.add(path)
+        if path[-1] in _IMPORTERS:
+            self._follow_importer(path, index, following)
+        elif path[-1] in _FILE_LOADERS or (len(path) == 1 and path[0] in _EVALUATORS):
+            self._follow_evaluator(path, index, following)
+        elif path[:2] == ("sys", "modules"):
+            self._follow_loaded_modules(path, index, following)
+        elif path == ("globals",):
+            return self._follow_globals(following)
+        elif len(path) == 1 and path[0] in _ATTRIBUTE_READERS:
+            target, behind = self._path(following)
+            name = self._text(behind)
+            if target and name is not None:
+                self._paths.add((*target, name))
+                return behind + 1
+        return following
+
+    def _follow_importer(self, path: NamePath, index: int, following: int) -> None:
+        name = self._text(following)
+        if name is None:
+            if self._is_used(following):
+                self._note(path, index)
+            return
+        level = len(name) - len(name.lstrip("."))
+        package = self._at(following + 1)
+        if level and package is not None and isinstance(package.argval, str) and package.opname == "LOAD_CONST":
+            base = package.argval.split(".")
+            name, level = ".".join([*base[: len(base) - level + 1], name.lstrip(".")]), 0
+        self._imports.append((level, name.lstrip("."), ()))
+
+    def _follow_evaluator(self, path: NamePath, index: int, following: int) -> None:
+        text = self._text(following) if path[0] in _EVALUATORS else None
+        if text is None:
+            if self._is_used(following):
+                self._note(path, index)
+            return
+        try:
+            # The text is compiled to be read, not run.
+            self._add(compile(text, self._code.co_filename, path[0], dont_inherit=True))
+        except (SyntaxError, ValueError):  # the step's own problem
+            self._note(path, index)
+
+    def _follow_loaded_modules(self, path: NamePath, index: int, following: int) -> None:
+        if path not in (("sys", "modules"), ("sys", "modules", "get")):
+            return
+        name = self._text(following)
+        after = self._at(following + 1)
+        reads = path[-1] == "get" or (after is not None and _is_subscript(after))
+        if name is not None:
+            if reads:
+                self._imports.append((0, name, ()))
+            return
+        key = self._at(following)
+        if key is None or key.opname in ("CONTAINS_OP", "STORE_FAST", "POP_TOP", "GET_ITER", "RETURN_VALUE"):
+            return
+        if key.opname in _LOOKUPS and key.argval == "__name__":
+            self._whole_module = True
+        elif path[-1] == "get" or self._subscript_follows(following):
+            self._note(path, index)
+
+    def _follow_globals(self, following: int) -> int:
+        call = self._at(following)
+        if call is None or call.opname not in _CALLS:
+            return following
+        behind = following + 1
+        after = self._at(behind)
+        gets = after is not None and after.opname in _ATTRIBUTES and after.argval == "get"
+        name = self._text(behind + 1 if gets else behind)
+        if name is None:
+            self._whole_module = True
+            return behind
+        self._paths.add((name,))
+        return behind + 1
+
+    def _note(self, path: NamePath, index: int) -> None:
+        instruction = self._named[index]
+        positions = getattr(instruction, "positions", None)
+        line = positions.lineno if positions is not None else self._line_of(index)
+        self._lookups.append(LookupSite(self._code, line or self._code.co_firstlineno, ".".join(path)))
+
+    def _line_of(self, index: int) -> int:
+        starts = [item.starts_line for item in self._named[: index + 1] if item.starts_line]
+        return int(starts[-1]) if starts else self._code.co_firstlineno
+
+    def _is_used(self, following: int) -> bool:
+        """Whether a function that was loaded is called or handed on, not stored, returned or dropped."""
+        after = self._at(following)
+        return after is not None and not after.opname.startswith(("STORE_", "POP_TOP", "RETURN_"))
+
+    def _subscript_follows(self, index: int) -> bool:
+        """Whether an expression that begins here is soon the key of a subscript that is read."""
+        for item in self._named[index : index + 12]:
+            if item.opname.startswith(("STORE_", "POP_TOP")) or item.opname in ("CONTAINS_OP", "IS_OP"):
+                return False
+            if _is_subscript(item):
+                return True
+        return False
+
+    def _at(self, index: int) -> dis.Instruction | None:
+        return self._named[index] if index < len(self._named) else None
+
+    def _text(self, index: int) -> str | None:
+        """The text that an instruction loads; None for everything else."""
+        instruction = self._at(index)
+        loads = instruction is not None and instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, str)
+        return str(instruction.argval) if instruction is not None and loads else None
+
+
+def _is_subscript(instruction: dis.Instruction) -> bool:
+    return instruction.opname == "BINARY_SUBSCR" or (
+        instruction.opname == "BINARY_OP" and instruction.argrepr == "[]"  # from 3.14 on
+    )
+
+
+def _without_docstring(instructions: list[dis.Instruction]) -> list[dis.Instruction]:
+    """The instructions without those that store the docstring and the line number of a class or module."""
+    remaining: list[dis.Instruction] = []
+    for instruction in instructions:
+        if instruction.opname == "STORE_NAME" and instruction.argval in _IGNORED_STORES and remaining:
+            remaining.pop()
+        else:
+            remaining.append(instruction)
+    return remaining
+
+
+def _argument_bytes(
+    instruction: dis.Instruction, code: CodeType, offsets: list[int], inner: Callable[[CodeType], bytes]
+) -> bytes:
+    if instruction.opname == "KW_NAMES" and instruction.arg is not None:  # dis leaves its value out
+        return _constant_token(code.co_consts[instruction.arg], inner)
+    if instruction.opcode in _CONSTANTS:
+        return _constant_token(instruction.argval, inner)
+    if instruction.opcode in _JUMPS:
+        return b"%d" % bisect.bisect_left(offsets, instruction.argval)
+    if instruction.opcode in _NAMED:
+        return repr(instruction.argval).encode()
+    return repr(instruction.arg).encode()
+
+
+def _constant_token(value: Any, code_token: Callable[[CodeType], bytes]) -> bytes:
+    """A constant of a code object as bytes that are the same in every process."""
+    if isinstance(value, CodeType):
+        return b"code:" + code_token(value)
+    if isinstance(value, tuple):
+        return b"(" + b",".join(_constant_token(item, code_token) for item in value) + b")"
+    if isinstance(value, frozenset):
+        # Its order follows the process's hash seed.
+        return b"{" + b",".join(sorted(_constant_token(item, code_token) for item in value)) + b"}"
+    return f"{type(value).__name__}:{value!r}".encode("utf-8", "surrogatepass")

@@ -1,0 +1,151 @@
+"""What a running step logs of itself: `from stoker import log_metrics, log_metadata`.
+
+A call appends a line of JSON to a file that belongs to the attempt (`core.metrics` says what is in it): any process and
+any thread of the step may call, nothing waits for a reader, and what was said before a kill is there. Whoever started
+the worker reads the file while the step runs (`worker.metricfiles`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from typing import Any, Final, Mapping
+
+from stoker.core.errors import UsageError
+from stoker.core.flow import CARD
+from stoker.core.metrics import LONGEST_FACT
+from stoker.core.words import shown
+from stoker.worker.context import context
+from stoker.worker.metricfiles import file_name
+
+
+def log_metrics(metrics: Mapping[str, Any], *, step: float | None = None) -> None:
+    """Log numbers of this moment, by name: `log_metrics({"loss": 0.3, "lr": 1e-4}, step=100)`.
+
+    A value is a number, or what `float()` takes: a NumPy scalar, a tensor of one element. `step` is where the training
+    is; without it, values of a name are numbered from 0 in each process. Each rank has series of its own. Costs a few
+    microseconds and never waits. Raises `UsageError` outside a step, and for a name or a value that is none.
+    """
+    document = context.document_for("log_metrics")
+    numbers = {}
+    for name, value in metrics.items():
+        if type(value) is not float and type(value) is not int:
+            value = _float(name, value)  # noqa: PLW2901  # the value as a number
+        numbers[name if type(name) is str else _name(name)] = value
+    if step is not None:
+        place = step if type(step) is int or type(step) is float else _float("step", step)
+        _writer.write(document, [(place, numbers)])
+    elif numbers:
+        _writer.count(document, numbers)
+
+
+def log_metadata(metadata: Mapping[str, Any]) -> None:
+    """Log facts of this attempt by name, such as the dataset's size or a commit; a later one replaces an earlier.
+
+    A fact is anything that JSON has, at most 10,000 characters of it. Raises `UsageError` outside a step, and for a
+    fact that JSON lacks or that is too long.
+    """
+    document = context.document_for("log_metadata")
+    facts = {name if type(name) is str else _name(name): fact for name, fact in metadata.items()}
+    for name, fact in facts.items():
+        try:
+            text = json.dumps(fact)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(
+                f"log_metadata: {shown(name)} is {type(fact).__name__}, which JSON lacks: {error}",
+                fix="log texts, numbers, lists and dicts; return anything larger from the step as an artifact",
+            ) from None
+        if len(text) > LONGEST_FACT:
+            raise UsageError(
+                f"log_metadata: {shown(name)} has {len(text):,} characters as JSON; at most {LONGEST_FACT:,} are kept",
+                fix="return it from the step as an artifact, and log what it is called",
+            )
+    if facts:
+        _writer.write(document, [(None, facts)])
+
+
+def keep_card(wire: Mapping[str, Any], *, node: int | None = None) -> None:
+    """Log where the components of the task's card are, for who looks at it while it runs; a later call replaces it.
+
+    `wire` is the JSON form of an artifact of the store, `node` the number of a gang's node.
+    """
+    document = context.document_for("current.card.refresh")
+    _writer.write(document, [(None, {f"{CARD}{'' if node is None else node}": dict(wire)})])
+
+
+def _float(name: Any, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # torch says RuntimeError of a tensor with many elements
+        raise UsageError(
+            f"log_metrics: {shown(name)} is {type(value).__name__} and no number: {error}",
+            fix="log one number, such as values.mean(); texts and settings go to log_metadata",
+        ) from None
+
+
+def _name(name: Any) -> str:
+    raise UsageError(f"the name {shown(name)} is {type(name).__name__}", fix="write names as texts")
+
+
+class _Writer:
+    """Appends rows to the file of the attempt that runs in this process."""
+
+    def __init__(self) -> None:
+        self._file = -1
+        self._path = ""
+        self._rank = 0
+        self._document: Mapping[str, Any] | None = None
+        self._counts: dict[str, int] = {}
+        self._lock = threading.Lock()
+        if hasattr(os, "register_at_fork"):
+            # A fork while another thread holds the lock would leave it locked in the child, for ever.
+            release = self._lock.release
+            os.register_at_fork(before=self._lock.acquire, after_in_parent=release, after_in_child=release)
+
+    def count(self, document: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
+        """Write numbers at the steps that their names have reached in this process."""
+        with self._lock:
+            if document is not self._document:
+                self._open(document)
+            rows: dict[int, dict[str, float]] = {}
+            for name, number in numbers.items():
+                place = self._counts.get(name, 0)
+                self._counts[name] = place + 1
+                rows.setdefault(place, {})[name] = number
+        self.write(document, list(rows.items()))
+
+    def write(self, document: Mapping[str, Any], rows: list[tuple[float | None, Mapping[str, Any]]]) -> None:
+        """Write rows: each a step, or None for facts, and what was logged."""
+        if document is not self._document:
+            with self._lock:
+                if document is not self._document:
+                    self._open(document)
+        if self._file < 0:
+            return
+        now, rank = time.time(), self._rank
+        text = "".join(json.dumps((now, rank, place, values)) + "\n" for place, values in rows)
+        # One call, so that lines of several processes do not mix. A full disk must not end a training.
+        try:
+            os.write(self._file, text.encode())
+        except OSError:
+            return
+
+    def _open(self, document: Mapping[str, Any]) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._counts = -1, {}
+        self._rank = int(document.get("rank", 0))
+        folder = document.get("metrics")
+        if folder:
+            path = os.path.join(folder, file_name(document["run"], document["key"], document["attempt"]))
+            try:
+                os.makedirs(folder, exist_ok=True)
+                self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError:
+                self._file = -1  # what the step computes is worth more than what it says of itself
+        self._document = document
+
+
+_writer: Final = _Writer()

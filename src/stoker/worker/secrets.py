@@ -1,0 +1,286 @@
+"""Reads the values of secrets, and masks them in what steps write.
+
+The process that drives a run reads them when a job is dispatched; they travel with the job (`WorkerJob.secrets`), and
+the worker puts them into the step's environment and arguments. Nothing here is written to a file.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence, TypeVar
+
+import attrs
+
+from stoker.core.errors import MissingPackage, StokerError, UsageError
+from stoker.core.plugins import Registry
+from stoker.core.protocol import StepError, StepResult
+from stoker.core.secret import Secret, is_reference
+from stoker.core.values import frozen
+
+T = TypeVar("T")
+
+SHORTEST: Final = 8
+"""Characters of the shortest value that is masked: a shorter one may be a common word of the output."""
+
+
+class SecretMissing(UsageError):
+    """A secret that a step refers to has no value here."""
+
+
+@frozen(kw_only=True)
+class SecretKind:
+    """One place where secrets are: the value that a registry `stoker.secrets` has under the kind's name."""
+
+    read: Callable[[str], str | None]
+    """The value of a name; None where there is none."""
+    where: str
+    """The place in words, with {name}: "the environment variable {name}"."""
+    fix: str
+    """What to do where there is no value, with {name}."""
+
+
+def _read_file(name: str) -> str | None:
+    try:
+        with open(os.path.expanduser(name), encoding="utf-8") as file:
+            return file.read().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _read_keyring(name: str) -> str | None:
+    try:
+        import keyring
+    except ModuleNotFoundError as error:
+        fix = "pip install 'stoker[keyring]'"
+        raise MissingPackage("Secret.keyring needs the package 'keyring'", fix=fix) from error
+    service, _, user = name.rpartition("/")
+    try:
+        password: str | None = keyring.get_password(service, user)
+    except keyring.errors.KeyringError as error:  # locked, or there is no keyring, as on a server
+        raise SecretMissing(
+            f"secret:keyring:{name}: the keyring cannot be read: {type(error).__name__}: {error}",
+            fix="unlock it, or set one up: keyring diagnose",
+        ) from error
+    return password
+
+
+ENV: Final = SecretKind(
+    read=os.environ.get, where="the environment variable {name}", fix="export {name}=… before the run is started"
+)
+FILE: Final = SecretKind(read=_read_file, where="the file {name}", fix="write the value into {name}, with chmod 600")
+KEYRING: Final = SecretKind(
+    read=_read_keyring, where="the keyring's entry {name}", fix="keyring set SERVICE USER, for {name}"
+)
+KINDS: Final[Registry[SecretKind]] = Registry(
+    group="stoker.secrets",
+    noun="kind of secret",
+    kind=SecretKind,
+    builtin={
+        "env": ("stoker.worker.secrets:ENV", ""),
+        "file": ("stoker.worker.secrets:FILE", ""),
+        "keyring": ("stoker.worker.secrets:KEYRING", ""),
+    },
+)
+
+
+def read(secret: Secret) -> str:
+    """The value of a secret in this process.
+
+    Raises `SecretMissing` where there is none, `MissingPackage` where its kind needs a package, `UsageError` for a kind
+    that does not exist.
+    """
+    kind = KINDS.load(secret.kind)
+    value = kind.read(secret.name)
+    if not value:
+        where = kind.where.format(name=secret.name)
+        what = "is empty" if value == "" else "has no value on this machine, or cannot be read"
+        raise SecretMissing(f"{secret.reference}: {where} {what}", fix=kind.fix.format(name=secret.name))
+    return value
+
+
+def references(environment: Mapping[str, str], trees: Mapping[str, Any]) -> set[str]:
+    """The references of secrets among variables and in the trees of inputs (`core.plan.StepPlan`)."""
+    wanted = {text for text in environment.values() if is_reference(text)}
+    for tree in trees.values():
+        _add_references(tree, wanted)
+    return wanted
+
+
+def _add_references(tree: Mapping[str, Any], wanted: set[str]) -> None:
+    wire = tree.get("value")
+    if wire is not None:
+        if wire["s"] == "secret":
+            wanted.add(base64.b64decode(wire["i"]).decode())
+        return
+    for item in tree["list"] if "list" in tree else tree.get("dict", {}).values():
+        _add_references(item, wanted)
+
+
+def revealed(value: Any, values: Mapping[str, str]) -> Any:
+    """The value of a secret where `value` is one and the job has it; anything else as it is."""
+    if type(value) is Secret:
+        return values.get(value.reference, value)
+    return value
+
+
+class Masker:
+    """Puts `***env:NAME***` in the place of secrets' values, and of their usual encodings.
+
+    Masked are the value, each of its lines, and what JSON, Python's `repr`, a URL, hexadecimal and base64 make of it,
+    from `SHORTEST` characters on. Parts of a value, and other encodings, are not recognized.
+    """
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._labels: dict[str, str] = {}
+        for reference, value in values.items():
+            label = f"***{reference.removeprefix('secret:').partition('#')[0]}***"
+            for form in _forms(value):
+                if len(form) >= SHORTEST:
+                    self._labels.setdefault(form, label)
+        longest_first = sorted(self._labels, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        self._forms = tuple(longest_first)
+
+    def text(self, text: str) -> str:
+        """The text with secrets masked."""
+        if self._pattern is None or not text:
+            return text
+        return self._pattern.sub(lambda match: self._labels[match.group()], text)
+
+    def whole_end(self, text: str) -> int:
+        """Where the beginning of a longer text may be cut off: before all that may be the beginning of a secret."""
+        return _whole_end(text, self._forms)
+
+    def whole_end_of_bytes(self, data: bytes) -> int:
+        """`whole_end` of UTF-8."""
+        encoded = [form.encode("utf-8", "surrogatepass").decode("latin-1") for form in self._forms]
+        return _whole_end(data.decode("latin-1"), encoded)
+
+    def document(self, value: T) -> T:
+        """A value of texts, mappings, lists and attrs classes with the texts in it masked."""
+        masked: Any = value
+        if self._pattern is None:
+            return value
+        if isinstance(value, str):
+            masked = self.text(value)
+        elif isinstance(value, Mapping):
+            masked = {key: self.document(item) for key, item in value.items()}
+        elif isinstance(value, (list, tuple)):
+            masked = type(value)(self.document(item) for item in value)
+        elif attrs.has(type(value)):
+            kind: Any = type(value)
+            names = [field.name for field in attrs.fields(kind) if field.init]
+            changes = {name: self.document(getattr(value, name)) for name in names}
+            masked = attrs.evolve(masked, **changes)
+        return masked  # type: ignore[no-any-return]
+
+    def result(self, result: StepResult) -> StepResult:
+        """A job's result with what was raised masked; outputs are the user's, and stay."""
+        error: StepError | None = result.error
+        return result if error is None else attrs.evolve(result, error=self.document(error))
+
+
+class MaskedStream:
+    """A text stream that masks secrets on their way to another one, whose other attributes it has.
+
+    What may be the beginning of a secret waits for the next write, or for `end`.
+    """
+
+    def __init__(self, stream: Any, masker: Masker) -> None:
+        self._stream = stream
+        self._masker = masker
+        self._rest = ""
+
+    def write(self, text: str) -> int:
+        """Write a text; returns its length."""
+        whole = self._rest + text
+        end = self._masker.whole_end(whole)
+        self._rest = whole[end:]
+        self._stream.write(self._masker.text(whole[:end]))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write texts one after the other."""
+        for line in lines:
+            self.write(line)
+
+    def end(self) -> None:
+        """Write what still waits."""
+        rest, self._rest = self._rest, ""
+        self._stream.write(self._masker.text(rest))
+        self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _whole_end(text: str, forms: Sequence[str]) -> int:
+    """The end of the text without the longest part that begins a form, or a form that this part would cut."""
+    longest = max(map(len, forms), default=0)
+    tail = text[max(0, len(text) - 2 * longest) :]
+    partial = 0
+    for form in forms:
+        for length in range(min(len(form) - 1, len(tail)), partial, -1):
+            if tail.endswith(form[:length]):
+                partial = length
+                break
+    end = len(tail) - partial
+    whole = re.compile("|".join(map(re.escape, forms))) if partial else None
+    for match in whole.finditer(tail) if whole is not None else ():
+        if match.start() < end < match.end():
+            end = match.start()
+    return len(text) - len(tail) + end
+
+
+def _forms(value: str) -> Iterator[str]:
+    from urllib.parse import quote  # not in workers that have no secrets
+
+    yield value
+    yield from (line.strip() for line in value.splitlines())
+    yield json.dumps(value)[1:-1]
+    yield json.dumps(value, ensure_ascii=False)[1:-1]
+    yield repr(value)[1:-1]
+    yield quote(value, safe="")
+    data = value.encode("utf-8", "surrogatepass")
+    for encoded in (base64.b64encode(data), base64.urlsafe_b64encode(data)):
+        yield encoded.decode().rstrip("=")
+    yield data.hex()
+
+
+class SecretReader:
+    """The secrets of one run in the process that drives it: each value is read once, and masked from then on."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+        self.masker: Masker | None = None
+
+    def values_of(self, environment: Mapping[str, str], trees: Mapping[str, Any]) -> dict[str, str]:
+        """The values of the secrets that a job refers to, by reference; see `read` for what is raised."""
+        wanted = references(environment, trees)
+        if not wanted:
+            return {}
+        unread = wanted - self._values.keys()
+        if unread:
+            self._values.update({reference: read(Secret.parse(reference)) for reference in sorted(unread)})
+            self.masker = Masker(self._values)
+        return {reference: self._values[reference] for reference in wanted}
+
+
+def problem_of(reference: str) -> StokerError | None:
+    """Why a secret cannot be read here; None where it can."""
+    try:
+        read(Secret.parse(reference))
+    except StokerError as error:
+        return error
+    return None
+
+
+def length_of(reference: str) -> int:
+    """The number of characters of a secret's value; 0 where it cannot be read."""
+    try:
+        return len(read(Secret.parse(reference)))
+    except StokerError:
+        return 0

@@ -1,0 +1,65 @@
+"""ZenML's settings for Kubernetes, by the names and from the places that its users import them from."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from stoker.config import KubernetesPodSettings, KubernetesSettings
+from stoker.core.errors import SettingsError
+from stoker.integrations.kubernetes import flavors, pod_settings
+
+
+def test_settings_of_zenml() -> None:
+    pod = pod_settings.KubernetesPodSettings(
+        node_selectors={"pool": "ml"},
+        tolerations=[{"key": "gpu", "operator": "Exists"}],
+        resources={"limits": {"memory": "8Gi"}},
+        env=[{"name": "A", "value": "b"}],
+    )
+    settings = flavors.KubernetesOrchestratorSettings(pod_settings=pod, service_account_name="zenml", privileged=True)
+    assert isinstance(settings, KubernetesSettings) and isinstance(pod, KubernetesPodSettings)
+    assert settings.get("node_selector") == {"pool": "ml"}
+    assert settings.get("pod_resources") == {"limits": {"memory": "8Gi"}}
+    assert settings.get("service_account") == "zenml"
+    assert flavors.KubernetesStepOperatorSettings is KubernetesSettings
+
+
+class V1Toleration:
+    """As Kubernetes' own client has it: attributes, and what the API calls them."""
+
+    attribute_map: ClassVar = {
+        "effect": "effect",
+        "key": "key",
+        "operator": "operator",
+        "toleration_seconds": "tolerationSeconds",
+        "value": "value",
+    }
+
+    def __init__(self, **fields: object) -> None:
+        for name in self.attribute_map:
+            setattr(self, name, fields.get(name))
+
+
+def test_objects_of_kubernetes_own_client() -> None:
+    """ZenML's guides write tolerations and affinities with them."""
+    made = V1Toleration(key="gpu", operator="Equal", value="", effect="NoExecute", toleration_seconds=5)
+    expected = {"key": "gpu", "operator": "Equal", "value": "", "effect": "NoExecute", "tolerationSeconds": 5}
+    settings = KubernetesSettings(pod_settings={"tolerations": [made], "affinity": {"x": [made]}}, tolerations=[made])
+    assert settings.get("tolerations") == (expected,)
+    assert settings.pod_settings is not None
+    assert list(settings.pod_settings["tolerations"]) == [expected]
+    assert settings.get("affinity") == {"x": [expected]}
+
+
+@pytest.mark.parametrize("name", sorted(KubernetesSettings.INSTEAD))
+def test_what_is_not_here_says_what_to_write(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"no field '{name}'") as refused:
+        KubernetesSettings(**{name: 1})
+    assert refused.value.fix
+
+
+def test_a_misspelt_field_of_a_pod() -> None:
+    with pytest.raises(SettingsError, match="did you mean 'host_ipc'"):
+        KubernetesPodSettings(host_icp=True)

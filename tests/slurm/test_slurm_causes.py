@@ -1,0 +1,111 @@
+"""Why a job ended that never came to its step: what stands before the worker failed, or the shared folder is full."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.slurm.bench import Bench
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk of one megabyte."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    mounted = subprocess.run(words, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no disk can be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_line_before_the_worker_that_fails_is_the_cause(bench: Bench) -> None:
+    conda = bench.backend(setup=["echo ready", "conda activate nothing"])
+    module = bench.backend(modules=["cuda/99"])
+    first, second = bench.job("add", key="conda"), bench.job("add", key="module", run="r2")
+    conda.submit(first)
+    module.submit(second)
+    for backend, job, line in ((conda, first, "conda activate nothing"), (module, second, "module load cuda/99")):
+        status = bench.end(backend, job)
+        assert (status.state, status.cause) == ("failed", "setup-failed"), status
+        assert f"`{line}` failed" in status.message
+        assert status.message.count("not found") == 1, "what the shell said of it, once"
+        assert status.message.count("before the step began") == 1
+
+
+def test_an_interpreter_that_cannot_run_the_worker_is_the_cause(bench: Bench, tmp_path: Path) -> None:
+    """It is missing, or so old that it cannot read the worker's first line, as RHEL 8's 3.6."""
+    old = tmp_path / "python3"
+    old.write_text("#!/bin/sh\necho 'SyntaxError: future feature annotations is not defined' >&2\nexit 1\n")
+    old.chmod(0o755)
+    for python, words in (("/no/python3", "no /no/python3 (No such file"), (str(old), "is 3.6 or older")):
+        backend = bench.backend(python=python)
+        job = bench.job("add", key=f"with{len(words)}")
+        status = bench.over(backend, job)
+        assert (status.state, status.cause) == ("failed", "setup-failed"), status
+        assert words in status.message and "the setting `python`" in status.message
+
+
+def test_a_shared_folder_that_is_full_is_the_cause(bench: Bench, small: Path) -> None:
+    backend = bench.backend(folder=str(small / "jobs"), options={"hold": True})
+    held = bench.job("add", key="held", inputs={"a": 1, "b": 2})
+    backend.submit(held)
+    bench.until(backend, lambda: bool(bench.messages(held)))
+    with pytest.raises(OSError, match="No space left"), (small / "ballast").open("wb") as file:
+        while file.write(bytes(4096)):
+            file.flush()
+    refused = bench.job("add", key="refused", inputs={"a": 1, "b": 2})
+    backend.submit(refused)
+    bench.cluster.run("scontrol", "release", bench.cluster.jobs()[-1]["id"])
+    for job in (refused, held):
+        status = bench.end(backend, job)
+        assert status.cause == "disk-full", status
+        assert str(small) in status.message
+
+
+def test_commands_that_print_nonsense_are_asked_again(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = bench.backend()
+    job = bench.job("waits", inputs={"path": str(tmp_path / "flag")})
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name in ("sbatch", "squeue"):
+        shim = tmp_path / name
+        real = shutil.which(name)
+        # Nonsense for as long as the file is there; sbatch does its work and hides the id.
+        shim.write_text(f'#!/bin/sh\n[ -e "{tmp_path}/{name}.bad" ] || exec {real} "$@"\n')
+        shim.chmod(0o755)
+    (tmp_path / "sbatch.bad").touch()
+    with (tmp_path / "sbatch").open("a") as file:
+        file.write(f'{shutil.which("sbatch", path="/usr/bin:/usr/sbin:/bin")} "$@" >/dev/null; echo "Job created"\n')
+    with (tmp_path / "squeue").open("a") as file:
+        file.write("echo '<<<%%%'; exit 1\n")
+    backend.submit(job)
+    bench.until(backend, lambda: "waiting" in bench.texts(job))
+    (tmp_path / "squeue.bad").touch()
+    bench.until(backend, lambda: "squeue printed" in backend.silence())
+    assert bench.ended(job) is None, "the job goes on, and so does the watch over it"
+    (tmp_path / "squeue.bad").unlink()
+    (tmp_path / "flag").touch()
+    assert bench.output(bench.end(backend, job))
+    assert len(bench.jobs()) == 1, "the job of which sbatch hid the id is found by its comment"
+
+
+def test_a_folder_that_the_nodes_do_not_see_is_the_cause(bench: Bench, tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(folder)], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no disk can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        status = bench.over(bench.backend(folder=str(folder / "jobs"), reuse=False), bench.job("add", key="unseen"))
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    assert status.cause == "setup-failed", status
+    assert "cannot open the folder of its output" in status.message and "the setting folder" in status.message
