@@ -1,1 +1,1 @@
-"""Kubernetes: the words of `@kubernetes` in flows; no backend yet."""
+"""Steps as Jobs of a Kubernetes cluster."""

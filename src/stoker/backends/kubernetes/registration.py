@@ -1,16 +1,204 @@
-"""The decorator `@kubernetes`, for flows that name it: there is no backend for Kubernetes yet."""
+"""The kubernetes backend, as it is registered."""
 
 from __future__ import annotations
 
-from typing import Final
+import os
+from typing import TYPE_CHECKING, Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
 
-from stoker.backends.base.backend import RESOURCES, FlowDecorator
+from stoker.backends.base.backend import (
+    Backend,
+    FlowDecorator,
+    LeftJob,
+    Leftover,
+    Preparation,
+    ProbeRequest,
+    RunningBackend,
+    Services,
+    StackSetup,
+    Sweep,
+)
 from stoker.backends.kubernetes.settings import KubernetesSettings
+from stoker.core.findings import Check
+from stoker.core.plan import Site
 
-KUBERNETES: Final = FlowDecorator(
+if TYPE_CHECKING:
+    from stoker.backends.base.pulling import Puller
+
+
+def open_kubernetes(site: Site, options: Mapping[str, Any], services: Services) -> RunningBackend:
+    """Runs jobs on one Kubernetes cluster."""
+    from stoker.backends.kubernetes.backend import KubernetesBackend
+
+    return KubernetesBackend(site, options)
+
+
+def puller(options: Mapping[str, Any]) -> Puller | None:
+    """The kubelets, with pull secrets or credentials of their nodes."""
+    from stoker.backends.base.pulling import Puller
+
+    return Puller(
+        who="the cluster's nodes",
+        fix="name a pull secret for {registry}: KubernetesSettings(image_pull_secrets=['…']), or let the nodes pull it",
+        unseen="pull secrets and the nodes' own credentials are in the cluster",
+    )
+
+
+def parent_image(options: Mapping[str, Any]) -> str:
+    """The image of the settings."""
+    return str(KubernetesSettings(**options).get("image", ""))
+
+
+def complete_store(options: Mapping[str, Any], uri: str) -> str:
+    """A store on a claim, with what the pod needs that reaches it."""
+    if not uri.startswith("pvc://"):
+        return uri
+    from stoker.backends.kubernetes import claims
+
+    return claims.complete(options, uri)
+
+
+def doctor() -> Iterator[Check]:
+    """Whether a kubeconfig names a cluster, or this is a pod of one."""
+    paths = (os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")).split(os.pathsep)
+    there = [path for path in paths if os.path.isfile(path)]
+    there += ["KUBERNETES_SERVICE_HOST"] if os.environ.get("KUBERNETES_SERVICE_HOST") else []
+    yield Check(name="kubernetes", found=", ".join(there) or "nothing to reach it with (optional)")
+
+
+def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+    """End jobs that a driver left on the cluster."""
+    from stoker.backends.kubernetes import platform
+
+    return platform.end_recorded(options, jobs)
+
+
+def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Leftover]:
+    """Jobs and Secrets of runs that nobody continues, on the clusters of all stacks."""
+    if not parts:
+        return ()
+    from stoker.backends.kubernetes.leftovers import sweep_clusters
+
+    return sweep_clusters(parts, sweep)
+
+
+def left_jobs(parts: Sequence[Mapping[str, Any]], scratch: str, runs: Collection[str]) -> Iterable[LeftJob]:
+    """Jobs that runs without a driver left."""
+    if not parts:
+        return ()
+    from stoker.backends.kubernetes import leftovers as k8sleftovers
+
+    return k8sleftovers.left_jobs(parts, scratch, runs)
+
+
+def end_left(parts: Sequence[Mapping[str, Any]], scratch: str, run: str, grace: float) -> Iterable[LeftJob]:
+    """End the Jobs that a run without a driver left."""
+    if not parts:
+        return ()
+    from stoker.backends.kubernetes import leftovers as k8sleftovers
+
+    return k8sleftovers.end_left(parts, scratch, run, grace)
+
+
+def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterable[Check]:
+    """The API server, rights verb by verb, nodes and accelerators, and a pod by a Job of a minute."""
+    from stoker.backends.kubernetes import probe as k8sprobe
+
+    return k8sprobe.probe(options, request)
+
+
+def usual_context() -> str:
+    """The current context."""
+    from stoker.backends.kubernetes import setup
+
+    return setup.usual_context()
+
+
+def stack_name(context: str) -> str:
+    """A stack's name by its context."""
+    from stoker.backends.kubernetes import setup
+
+    return setup.stack_name(context)
+
+
+def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
+    """What the other settings usually are under a context."""
+    from stoker.backends.kubernetes import setup
+
+    return setup.suggest(answers)
+
+
+def with_store(settings: Mapping[str, str], store: str) -> Mapping[str, str]:
+    """The settings for an artifact store."""
+    from stoker.backends.kubernetes import setup
+
+    return setup.with_store(settings, store)
+
+
+def store_details(store: str) -> Mapping[str, str]:
+    """How large a claim is made, and of which storage class."""
+    return {"claim_size": "50Gi", "storage_class": ""} if store.startswith("pvc://") else {}
+
+
+def prepare(options: Mapping[str, Any], store: str, details: Mapping[str, str]) -> Preparation | None:
+    """The namespace, the service account, the rights and the claim that are missing."""
+    from stoker.backends.kubernetes import setup
+
+    return setup.prepare(options, store, details)
+
+
+def device_step(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The options of a step that gets an accelerator of the cluster."""
+    from stoker.backends.kubernetes import setup
+
+    return setup.device_step(options)
+
+
+SETUP: Final = StackSetup(
+    questions={
+        "context": "The context of the kubeconfig",
+        "namespace": "The namespace of the jobs; empty for the context's",
+        "image": "The image of steps that name none; empty for plain Python",
+        "service_account": "The service account of the pods; empty for the namespace's default",
+        "image_pull_secrets": "Secrets with credentials of registries, with commas; empty for none",
+        "queue": "Kueue's queue that admits the jobs; empty for none",
+    },
+    complete=lambda context: context,
+    suggest=suggest,
+    usual=usual_context,
+    name=stack_name,
+    store="The artifact store that pods reach: pvc://CLAIM (by default pvc://stoker, which is made), s3://…, gs://…, "
+    "az://…, or a folder that all nodes have at this path",
+    usual_store="pvc://stoker",
+    store_details=store_details,
+    store_questions={
+        "claim_size": "How much a claim that is made holds",
+        "storage_class": "Its storage class; empty for the cluster's default",
+    },
+    with_store=with_store,
+    prepare=prepare,
+    device_step=device_step,
+)
+
+KUBERNETES: Final = Backend(
     name="kubernetes",
     title="Kubernetes",
     settings=KubernetesSettings,
-    resources=RESOURCES,
-    help="Run the step on Kubernetes; every word is checked and kept, and running is refused until it can be done.",
+    open=open_kubernetes,
+    complete_store=complete_store,
+    sends_code=True,
+    decorator=FlowDecorator(
+        name="kubernetes",
+        title="Kubernetes",
+        settings=KubernetesSettings,
+        help='Run the step on the stack\'s Kubernetes cluster: `@kubernetes(gpu=1, image="team/train:1")`.',
+    ),
+    puller=puller,
+    parent_image=parent_image,
+    doctor=doctor,
+    probe=probe,
+    setup=SETUP,
+    left_jobs=left_jobs,
+    end_left=end_left,
+    leftovers=leftovers,
+    end_recorded=end_recorded,
 )

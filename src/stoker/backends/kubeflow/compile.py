@@ -1,0 +1,370 @@
+"""From the steps of a run to KFP's intermediate representation, and its platform's: pure, plain dicts.
+
+Each step is one container task. What its pod is to be is decided for Kubernetes (`backends.kubernetes.pods`), and
+translated here, so that nothing is dropped: what KFP has no words for is named by `inexpressible`, and refused.
+
+https://github.com/kubeflow/pipelines/blob/master/api/v2alpha1/pipeline_spec.proto
+https://github.com/kubeflow/pipelines/blob/master/kubernetes_platform/proto/kubernetes_executor_config.proto
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, Iterator, Mapping, Sequence
+
+import attrs
+
+SCHEMA: Final = "2.1.0"
+SDK: Final = "kfp-2.17.0"
+"""The version of KFP's SDK whose output this equals; endpoints decide by it what a document may have."""
+BACKOFF: Final = "5s"
+LONGEST: Final = 50
+"""Characters of a task's name: KFP makes names of pods of it, which have 63."""
+SLOT: Final = "slot"
+"""The parameter that tells the pods of a fan-out apart."""
+_COUNTED: Final = ("cpu", "memory")
+_IGNORED: Final = frozenset(
+    # What a Job needs said, and KFP says of all its pods in the same way.
+    {"restartPolicy", "enableServiceLinks", "containers", "volumes"}
+)
+_POD: Final = frozenset({"nodeSelector", "tolerations", "affinity", "imagePullSecrets"})
+_CONTAINER: Final = frozenset(
+    {"name", "image", "imagePullPolicy", "command", "args", "env", "resources", "volumeMounts", "securityContext"}
+)
+_IGNORED_IN_CONTAINER: Final = frozenset({"terminationMessagePolicy"})
+_SECURITY: Final = ("runAsUser", "runAsGroup", "runAsNonRoot")
+_VOLUMES: Final = ("emptyDir", "persistentVolumeClaim", "secret", "configMap")
+_SOURCES: Final = ("secretKeyRef", "configMapKeyRef", "fieldRef")
+
+
+@attrs.frozen(kw_only=True)
+class Task:
+    """One step of the pipeline."""
+
+    name: str
+    """Unique in the pipeline, of letters, digits and dashes."""
+    title: str
+    """What people see."""
+    template: Mapping[str, Any]
+    """The pod's template (`pods.pod_template`)."""
+    after: Sequence[str] = ()
+    """Names of the tasks that must succeed first."""
+    retries: int = 0
+    """How often KFP starts another pod where one is lost, or ends with another code than 0."""
+    slots: int = 0
+    """Pods of a fan-out; 0 for a step that is none."""
+
+
+def task_names(keys: Sequence[str]) -> dict[str, str]:
+    """A name for each step: two steps whose names differ in what KFP does not allow get a number."""
+    names: dict[str, str] = {}
+    for key in keys:
+        name, number = plain_name(key, "step"), 2
+        while name in names.values():
+            name, number = f"{plain_name(key, 'step')}-{number}", number + 1
+        names[key] = name
+    return names
+
+
+def plain_name(text: str, otherwise: str) -> str:
+    """A text in small letters, digits and dashes, as names of pods are made of; `otherwise` where nothing is left."""
+    return re.sub("[^a-z0-9]+", "-", text.lower())[:LONGEST].strip("-") or otherwise
+
+
+def pipeline(name: str, description: str, tasks: Sequence[Task]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The pipeline's specification, and that of the platform."""
+    components: dict[str, Any] = {}
+    executors: dict[str, Any] = {}
+    platform: dict[str, Any] = {}
+    root: dict[str, Any] = {}
+    for task in tasks:
+        executor = f"exec-{task.name}"
+        executors[executor] = {"container": _container(task)}
+        config = _platform(task.template)
+        if config:
+            platform[executor] = config
+        component: dict[str, Any] = {"executorLabel": executor}
+        if task.slots:
+            component["inputDefinitions"] = {"parameters": {SLOT: {"parameterType": "STRING"}}}
+            components[f"comp-{task.name}-element"] = component
+            components[f"comp-{task.name}"] = _loop_component(task)
+            root[task.name] = _loop(task)
+        else:
+            components[f"comp-{task.name}"] = component
+            root[task.name] = {**_task(task, f"comp-{task.name}"), **_after(task)}
+    spec = {
+        "pipelineInfo": {"name": name, "description": description},
+        "components": components,
+        "deploymentSpec": {"executors": executors},
+        "root": {"dag": {"tasks": root}},
+        "schemaVersion": SCHEMA,
+        "sdkVersion": SDK,
+    }
+    return spec, {"platforms": {"kubernetes": {"deploymentSpec": {"executors": platform}}}} if platform else {}
+
+
+def document(spec: Mapping[str, Any], platform: Mapping[str, Any]) -> str:
+    """Both as the YAML that KFP's own compiler writes, for `pipelines/upload` and people."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Writes texts of several lines as such, so that a program can be read."""
+
+    def text(dumper: yaml.SafeDumper, value: str) -> Any:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+    Dumper.add_representer(str, text)
+    documents = [dict(spec), *([dict(platform)] if platform else [])]
+    return str(yaml.dump_all(documents, Dumper=Dumper, sort_keys=True, allow_unicode=True))
+
+
+def _task(task: Task, component: str) -> dict[str, Any]:
+    """A task; whether a result is taken from a cache is Stoker's to decide, so that KFP's is off."""
+    document: dict[str, Any] = {
+        "componentRef": {"name": component},
+        "cachingOptions": {},
+        "taskInfo": {"name": task.title},
+    }
+    if task.retries:
+        document["retryPolicy"] = {"maxRetryCount": task.retries, "backoffDuration": BACKOFF, "backoffFactor": 1.0}
+    return document
+
+
+def _after(task: Task) -> dict[str, Any]:
+    return {"dependentTasks": list(task.after)} if task.after else {}
+
+
+def _loop(task: Task) -> dict[str, Any]:
+    return {
+        "componentRef": {"name": f"comp-{task.name}"},
+        "taskInfo": {"name": task.title},
+        "iteratorPolicy": {"parallelismLimit": task.slots},
+        "parameterIterator": {
+            "itemInput": SLOT,
+            "items": {"raw": json.dumps([str(slot) for slot in range(task.slots)])},
+        },
+        **_after(task),
+    }
+
+
+def _loop_component(task: Task) -> dict[str, Any]:
+    inner = _task(task, f"comp-{task.name}-element")
+    inner["inputs"] = {"parameters": {SLOT: {"componentInputParameter": SLOT}}}
+    return {
+        "dag": {"tasks": {f"{task.name}-element": inner}},
+        "inputDefinitions": {"parameters": {SLOT: {"parameterType": "STRING"}}},
+    }
+
+
+# The container
+
+
+def _container(task: Task) -> dict[str, Any]:
+    container = task.template["spec"]["containers"][0]
+    arguments = [*container.get("args", ()), *(["{{$.inputs.parameters['" + SLOT + "']}}"] if task.slots else [])]
+    document: dict[str, Any] = {
+        "image": container["image"],
+        "command": [_literal(part) for part in container["command"]],
+        "args": arguments,
+    }
+    plain = [entry for entry in container.get("env", ()) if "value" in entry]
+    if plain:
+        document["env"] = [{"name": entry["name"], "value": entry["value"]} for entry in plain]
+    resources = _resources(container.get("resources", {}))
+    if resources:
+        document["resources"] = resources
+    return document
+
+
+def _literal(part: str) -> str:
+    """A word of the command; KFP fills in what stands between `{{$` and `}}`, and a program has none of it."""
+    if "{{$" in part:
+        raise ValueError("a word of a command holds a placeholder of KFP's")
+    return part
+
+
+def _resources(resources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Resources as the SDK writes them: as numbers for older endpoints, and as they are for newer ones."""
+    document: dict[str, Any] = {}
+    for kind, word in (("limits", "Limit"), ("requests", "Request")):
+        amounts = resources.get(kind, {})
+        if "cpu" in amounts:
+            document[f"cpu{word}"] = cores(str(amounts["cpu"]))
+            document[f"resourceCpu{word}"] = str(amounts["cpu"])
+        if "memory" in amounts:
+            document[f"memory{word}"] = gigabytes(str(amounts["memory"]))
+            document[f"resourceMemory{word}"] = str(amounts["memory"])
+    for name, count in resources.get("limits", {}).items():
+        if name not in _COUNTED and name != "ephemeral-storage":
+            document["accelerator"] = {
+                "type": name,
+                "count": str(count),
+                "resourceType": name,
+                "resourceCount": str(count),
+            }
+    return document
+
+
+_SUFFIXES: Final[Mapping[str, int]] = {
+    **{letter: 1000**power for power, letter in enumerate(("k", "M", "G", "T", "P"), start=1)},
+    **{f"{letter}i": 1024**power for power, letter in enumerate(("K", "M", "G", "T", "P"), start=1)},
+}
+"""https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
+
+
+def cores(text: str) -> float:
+    """A quantity of CPU, such as "500m", in cores."""
+    return float(text[:-1]) / 1000 if text.endswith("m") else float(text)
+
+
+def gigabytes(text: str) -> float:
+    """A quantity of memory, such as "16Gi", in 10^9 bytes."""
+    for suffix in sorted(_SUFFIXES, key=len, reverse=True):
+        if text.endswith(suffix):
+            return float(text[: -len(suffix)]) * _SUFFIXES[suffix] / 1e9
+    return float(text) / 1e9
+
+
+# The platform
+
+
+def _platform(template: Mapping[str, Any]) -> dict[str, Any]:
+    """The executor's configuration on Kubernetes."""
+    spec = template["spec"]
+    container = spec["containers"][0]
+    config: dict[str, Any] = {}
+    if spec.get("nodeSelector"):
+        config["nodeSelector"] = {"labels": dict(spec["nodeSelector"])}
+    if spec.get("tolerations"):
+        config["tolerations"] = [_toleration(one) for one in spec["tolerations"]]
+    terms = list(_node_terms(spec.get("affinity", {})))
+    if terms:
+        config["nodeAffinity"] = terms
+    if spec.get("imagePullSecrets"):
+        config["imagePullSecret"] = [
+            {"secretName": one["name"], **_constant("secretNameParameter", one["name"])}
+            for one in spec["imagePullSecrets"]
+        ]
+    if container.get("imagePullPolicy"):
+        config["imagePullPolicy"] = container["imagePullPolicy"]
+    metadata = {
+        name: dict(template["metadata"][name]) for name in ("labels", "annotations") if template["metadata"].get(name)
+    }
+    if metadata:
+        config["podMetadata"] = metadata
+    security = container.get("securityContext") or {}
+    if security:
+        config["securityContext"] = {name: security[name] for name in _SECURITY if name in security}
+    _variables(container, config)
+    _volumes(spec, container, config)
+    return config
+
+
+def _constant(name: str, value: str) -> dict[str, Any]:
+    return {name: {"runtimeValue": {"constant": value}}}
+
+
+def _toleration(one: Mapping[str, Any]) -> dict[str, Any]:
+    toleration = dict(one)
+    if "tolerationSeconds" in toleration:
+        toleration["tolerationSeconds"] = str(toleration["tolerationSeconds"])  # an int64 in protobuf's JSON
+    return toleration
+
+
+def _node_terms(affinity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    nodes = affinity.get("nodeAffinity") or {}
+    required = nodes.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    yield from (_node_term(term) for term in required.get("nodeSelectorTerms", ()))
+    for preferred in nodes.get("preferredDuringSchedulingIgnoredDuringExecution", ()):
+        yield {**_node_term(preferred["preference"]), "weight": preferred["weight"]}
+
+
+def _node_term(term: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: [dict(one) for one in term[name]] for name in ("matchExpressions", "matchFields") if term.get(name)}
+
+
+def _variables(container: Mapping[str, Any], config: dict[str, Any]) -> None:
+    """Variables whose values are elsewhere."""
+    for entry in container.get("env", ()):
+        source = entry.get("valueFrom") or {}
+        if "secretKeyRef" in source:
+            reference = source["secretKeyRef"]
+            config.setdefault("secretAsEnv", []).append(
+                {
+                    "secretName": reference["name"],
+                    **_constant("secretNameParameter", reference["name"]),
+                    "keyToEnv": [{"secretKey": reference["key"], "envVar": entry["name"]}],
+                    "optional": bool(reference.get("optional", False)),
+                }
+            )
+        elif "configMapKeyRef" in source:
+            reference = source["configMapKeyRef"]
+            config.setdefault("configMapAsEnv", []).append(
+                {
+                    "configMapName": reference["name"],
+                    **_constant("configMapNameParameter", reference["name"]),
+                    "keyToEnv": [{"configMapKey": reference["key"], "envVar": entry["name"]}],
+                    "optional": bool(reference.get("optional", False)),
+                }
+            )
+        elif "fieldRef" in source:
+            path = source["fieldRef"]["fieldPath"]
+            config.setdefault("fieldPathAsEnv", []).append({"name": entry["name"], "fieldPath": path})
+
+
+def _volumes(spec: Mapping[str, Any], container: Mapping[str, Any], config: dict[str, Any]) -> None:
+    volumes = {volume["name"]: volume for volume in spec.get("volumes", ())}
+    for mount in container.get("volumeMounts", ()):
+        volume, path = volumes[mount["name"]], mount["mountPath"]
+        if "emptyDir" in volume:
+            entry = {"volumeName": volume["name"], "mountPath": path}
+            medium, size = volume["emptyDir"].get("medium"), volume["emptyDir"].get("sizeLimit")
+            entry.update({name: value for name, value in (("medium", medium), ("sizeLimit", size)) if value})
+            config.setdefault("emptyDirMounts", []).append(entry)
+        elif "persistentVolumeClaim" in volume:
+            claim = volume["persistentVolumeClaim"]["claimName"]
+            entry = {"constant": claim, "mountPath": path, **_constant("pvcNameParameter", claim)}
+            if mount.get("subPath"):
+                entry["subPath"] = mount["subPath"]
+            config.setdefault("pvcMount", []).append(entry)
+        elif "secret" in volume:
+            name = volume["secret"]["secretName"]
+            optional = bool(volume["secret"].get("optional", False))
+            entry = {"secretName": name, **_constant("secretNameParameter", name), "mountPath": path}
+            config.setdefault("secretAsVolume", []).append({**entry, "optional": optional})
+        elif "configMap" in volume:
+            name = volume["configMap"]["name"]
+            optional = bool(volume["configMap"].get("optional", False))
+            entry = {"configMapName": name, **_constant("configMapNameParameter", name), "mountPath": path}
+            config.setdefault("configMapAsVolume", []).append({**entry, "optional": optional})
+
+
+# What cannot be said
+
+
+def inexpressible(template: Mapping[str, Any]) -> list[str]:
+    """What a pod's template asks for that KFP has no words for, by the API's names."""
+    spec = template["spec"]
+    container = spec["containers"][0]
+    missing = [name for name in spec if name not in _IGNORED | _POD and name != "terminationGracePeriodSeconds"]
+    missing += [f"affinity.{name}" for name in spec.get("affinity", {}) if name != "nodeAffinity"]
+    missing += [name for name in container if name not in _CONTAINER | _IGNORED_IN_CONTAINER]
+    missing += [f"securityContext.{name}" for name in container.get("securityContext") or {} if name not in _SECURITY]
+    limits = {**container.get("resources", {}).get("requests", {}), **container.get("resources", {}).get("limits", {})}
+    extended = [name for name in limits if name not in _COUNTED and name != "ephemeral-storage"]
+    missing += [f"resources.{name}" for name in limits if name == "ephemeral-storage"]
+    if len(extended) > 1:  # there is room for one kind of accelerator
+        missing += [f"resources.{name}" for name in extended]
+    missing += [f"containers[{number}]" for number in range(1, len(spec["containers"]))]
+    for volume in spec.get("volumes", ()):
+        if not any(kind in volume for kind in _VOLUMES):
+            kinds = ", ".join(name for name in volume if name != "name")
+            missing.append(f"volumes.{kinds}")
+    for entry in container.get("env", ()):
+        missing += [f"env.{name}" for name in entry.get("valueFrom") or {} if name not in _SOURCES]
+    for mount in container.get("volumeMounts", ()):
+        missing += [
+            f"volumeMounts.{name}" for name in mount if name not in ("name", "mountPath", "readOnly", "subPath")
+        ]
+    return list(dict.fromkeys(missing))

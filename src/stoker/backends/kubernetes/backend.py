@@ -1,0 +1,110 @@
+"""Kubernetes: a step is a Job, a fan-out an Indexed Job, and a gang an Indexed Job whose pods start together.
+
+`jobs` makes the objects, `platform` sends and follows them through `client`, and `pod` is the program that runs in each
+pod.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Iterable, Literal, Mapping, Sequence
+
+from stoker.backends.base.backend import settings_of
+from stoker.backends.base.watched import Watched
+from stoker.backends.kubernetes import jobs as k8sjobs
+from stoker.backends.kubernetes.check import check
+from stoker.backends.kubernetes.claims import claim_store
+from stoker.backends.kubernetes.client import Cluster
+from stoker.backends.kubernetes.platform import KubernetesPlatform
+from stoker.backends.kubernetes.settings import KubernetesSettings
+from stoker.core.findings import Finding
+from stoker.core.plan import Job, JobStatus, Site, StepPlan
+
+
+class KubernetesBackend(Watched):
+    """Runs jobs on one cluster."""
+
+    name = "kubernetes"
+    keeps_secrets: Literal[True] = True
+    leaves_out: Literal["node"] = "node"
+    packages_in: Literal["image", "environment"] = "image"
+
+    def __init__(self, site: Site, options: Mapping[str, Any]) -> None:
+        settings = KubernetesSettings(**options)
+        self._site = site
+        self._options = dict(options)
+        self._shares = bool(settings.get("shares_files"))
+        self._cluster = Cluster(settings, os.environ)
+        self._platform = KubernetesPlatform(site, self._options, self._cluster, shares=self._shares)
+        super().__init__(self._platform)
+
+    def submit(self, job: Job) -> str:
+        """Send a job; later polls report what becomes of it."""
+        id = super().submit(job)
+        self._platform.wake()
+        return id
+
+    def poll(self, ids: Iterable[str]) -> Mapping[str, JobStatus]:
+        """What is new of each job since the last call; the engine has recorded what that one returned."""
+        self._platform.polls += 1
+        return super().poll(ids)
+
+    def check(self, step: StepPlan) -> Iterable[Finding]:
+        """What Kubernetes cannot give a step, and how it takes the rest; the cluster is not asked."""
+        return check(step, self._options, self._site)
+
+    def prove(self, steps: Sequence[StepPlan]) -> Iterable[Finding]:
+        """What nodes, quotas and rights can never give these steps; asks the cluster."""
+        from stoker.backends.kubernetes.prove import needs_of, prove
+
+        settings = KubernetesSettings(**self._options)
+        namespace = self._cluster.namespace
+        yield from prove(needs_of(steps, self._options, namespace), self._cluster, pools=settings.get("pools", ()))
+        store = claim_store(self._site.artifacts)
+        if store is not None:
+            from stoker.backends.kubernetes.proveclaim import prove_claim
+
+            yield from prove_claim(steps, self._options, store, self._cluster, namespace)
+
+    def has_other_place(self, step: StepPlan, avoid: Sequence[str]) -> bool:
+        """Whether the cluster has another node for a step; asks it, over a connection of its own."""
+        from stoker.backends.kubernetes.prove import has_other_place
+
+        cluster = Cluster(KubernetesSettings(**self._options), os.environ)
+        try:
+            return has_other_place(step, self._options, cluster, cluster.namespace, avoid)
+        finally:
+            cluster.close()
+
+    def render(self, job: Job) -> Mapping[str, Any]:
+        """The objects that the API server is sent, and the document that the pod reads."""
+        name = k8sjobs.job_name([job])
+        shared: dict[str, Any] = {"name": name, "shares": self._shares}
+        settings = settings_of(job.step, KubernetesSettings, self._options)
+        helpers = k8sjobs.helpers(job, self._site, self._options, **shared)
+        return {
+            "server": self._cluster.access.place.server,
+            "namespace": settings.get("namespace") or self._cluster.namespace,
+            **({"objects": [body for _, body in helpers]} if helpers else {}),
+            "job": k8sjobs.manifest([job], self._site, self._options, **shared),
+            "document": [self._shown_entry(job, settings)],
+        }
+
+    def by_hand(self, job: Job, request: Mapping[str, Any]) -> str:
+        """A script that creates the job's Secret and its Job by kubectl."""
+        from stoker.backends.kubernetes.byhand import script
+
+        settings = settings_of(job.step, KubernetesSettings, self._options)
+        namespace = settings.get("namespace") or self._cluster.namespace
+        context = self._cluster.access.place.context
+        bundle = self._site.bundle
+        return script(job, request, settings=settings, context=context, namespace=namespace, bundle=bundle)
+
+    def _shown_entry(self, job: Job, settings: KubernetesSettings) -> Mapping[str, Any]:
+        return k8sjobs.entry(
+            k8sjobs.without_secrets(job),
+            self._site,
+            settings,
+            shares=self._shares,
+            environment={},
+        )

@@ -1,0 +1,540 @@
+"""What a cluster's nodes have, what of it is free, and whether a pod can ever be on one of them. Pure.
+
+`cluster_nodes` reads the list of nodes once; the caller hands over all pods of the cluster besides, where it may list
+them, so that free amounts are known, and the pools that an autoscaler can add nodes of. The reading is that of the
+scheduler for what a step's pod asks: node selector, required node affinity, taints, resources
+(https://kubernetes.io/docs/concepts/scheduling-eviction/kube-scheduler/). What else a scheduler may weigh is left out:
+a pod that fits here may still wait, one that does not never starts.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Any, Callable, Final, Iterable, Mapping, Sequence
+
+import attrs
+
+from stoker.backends.kubernetes import nodelabels
+from stoker.backends.kubernetes.objects import Object, amount, condition, joined, name
+from stoker.core.words import count_text
+
+Amounts = Mapping[str, Decimal]
+"""Resource → amount: cores, bytes, pieces."""
+
+_PASSING_TAINTS: Final = (
+    # Of nodes that are not ready, drained or about to go: they come and go by themselves.
+    # https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#taint-based-evictions
+    "node.kubernetes.io/",
+    "node.cloudprovider.kubernetes.io/",
+    "node.cilium.io/",
+    "ToBeDeletedByClusterAutoscaler",
+    "DeletionCandidateOfClusterAutoscaler",
+    "karpenter.sh/",
+)
+_ORDER: Final = ("free", "capacity", "taint", "model", "labels", "cordoned", "down")
+_AUTOSCALER_LABELS: Final = (
+    # Nodes with one of these belong to a group that an autoscaler may enlarge.
+    "karpenter.sh/nodepool",
+    "karpenter.sh/provisioner-name",
+    "eks.amazonaws.com/compute-type",
+)
+_MANY_LABELS: Final = 3
+"""Requirements of labels that a sentence names."""
+
+
+@attrs.frozen(kw_only=True)
+class ClusterNode:
+    """A node, or what every node of a pool is like that an autoscaler may add."""
+
+    name: str
+    labels: Mapping[str, str]
+    taints: tuple[Object, ...]
+    """As in `spec.taints`."""
+    allocatable: Amounts
+    free: Amounts | None = None
+    """What no pod has asked for; None where the pods are not known."""
+    ready: bool = True
+    cordoned: bool = False
+    """Whether an administrator keeps new pods away from it."""
+    partial: bool = False
+    """Whether `allocatable` is not all that it has: a pool of which only some amounts are known."""
+    most: int | None = None
+    """Of a pool, how many nodes there may be; None where that is not known."""
+
+
+@attrs.frozen(kw_only=True)
+class Obstacle:
+    """Why a node does not take a pod."""
+
+    kind: str
+    """A word of `_ORDER`; "free", "cordoned" and "down" pass by themselves."""
+    resource: str = ""
+    amount: Decimal = Decimal(0)
+    """What the node has of it, or has free."""
+    words: str = ""
+    """The taint or the labels."""
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the pod can never be there as it is."""
+        return self.kind in ("capacity", "taint", "model", "labels")
+
+
+@attrs.frozen(kw_only=True)
+class ClusterNodes:
+    """All nodes of a cluster."""
+
+    nodes: tuple[ClusterNode, ...]
+    pools: tuple[ClusterNode, ...] = ()
+    """What an autoscaler can add, also where no node of it is there now."""
+    grows: bool = False
+    """Whether an autoscaler may add nodes that neither `nodes` nor `pools` show."""
+
+    def obstacles(self, spec: Object) -> list[tuple[ClusterNode, Obstacle | None]]:
+        """Each node with what keeps a pod with this specification from it; None where it fits."""
+        request = pod_request(spec)
+        return [(node, obstacle(node, spec, request)) for node in self.nodes]
+
+    def may_fit(self, spec: Object) -> bool:
+        """Whether a pod may ever be on a node that is there or that an autoscaler can add."""
+        return self.grows or self.places(spec, 1) >= 1
+
+    def places(self, spec: Object, wanted: int) -> int:
+        """How many of `wanted` pods the whole cluster can ever hold at once, if nothing else runs there."""
+        request = pod_request(spec)
+        alone = _is_alone(spec)
+        there = 0
+        for node in self.nodes:
+            there += _held(node, spec, request, alone=alone)
+        for pool in self.pools:
+            most = wanted if pool.most is None else pool.most
+            there += most * _held(pool, spec, request, alone=alone)
+        return min(wanted, there)
+
+    def largest(self, resource: str) -> Decimal:
+        """The most of a resource that any node has or can have."""
+        every = (*self.nodes, *self.pools)
+        return max((node.allocatable.get(resource, Decimal(0)) for node in every), default=Decimal(0))
+
+
+def cluster_nodes(
+    items: Iterable[Object],
+    pods: Iterable[Object] | None = None,
+    *,
+    pools: Iterable[Mapping[str, Any]] = (),
+    status: str = "",
+) -> ClusterNodes:
+    """The nodes of a cluster, from the items of `GET /api/v1/nodes`.
+
+    `pods` are those of all namespaces, where they may be listed; `pools` are of the settings; `status` is the text of
+    cluster-autoscaler's ConfigMap kube-system/cluster-autoscaler-status, where it is there.
+    """
+    used: dict[str, dict[str, Decimal]] | None = None
+    if pods is not None:
+        used = {}
+        for pod in pods:
+            spec = pod.get("spec") or {}
+            if spec.get("nodeName") and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+                total = used.setdefault(spec["nodeName"], {})
+                for resource, wanted in pod_request(spec).items():
+                    total[resource] = total.get(resource, Decimal(0)) + wanted
+    nodes = tuple(_node(item, None if used is None else used.get(name(item), {})) for item in items)
+    added = tuple(map(_pool, pools))
+    tells = any(any(label in node.labels for label in _AUTOSCALER_LABELS) for node in nodes)
+    return ClusterNodes(nodes=nodes, pools=added, grows=not added and (tells or _scales_up(status)))
+
+
+def pod_request(spec: Object) -> Amounts:
+    """What a pod asks of its node: the sum of its containers', or what its largest init container asks; one pod.
+
+    https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers
+    """
+    total: dict[str, Decimal] = {}
+    for container in spec.get("containers") or ():
+        _add(total, _asked(container))
+    sidecars: dict[str, Decimal] = {}
+    most: dict[str, Decimal] = {}
+    for container in spec.get("initContainers") or ():
+        asked = _asked(container)
+        if container.get("restartPolicy") == "Always":
+            _add(sidecars, asked)
+            _add(total, asked)
+        else:
+            for resource, wanted in asked.items():
+                most[resource] = max(most.get(resource, Decimal(0)), wanted + sidecars.get(resource, Decimal(0)))
+    for resource, wanted in most.items():
+        total[resource] = max(total.get(resource, Decimal(0)), wanted)
+    for resource, wanted in (spec.get("overhead") or {}).items():
+        total[resource] = total.get(resource, Decimal(0)) + amount(wanted)
+    return {**{resource: wanted for resource, wanted in total.items() if wanted}, "pods": Decimal(1)}
+
+
+def obstacle(node: ClusterNode, spec: Object, request: Amounts) -> Obstacle | None:
+    """What keeps a pod from a node; what lasts comes first. None where it fits."""
+    mismatch = _mismatch(node, spec)
+    model = _other_model(node, spec) if mismatch else ""
+    if model:
+        return Obstacle(kind="model", words=model)
+    if mismatch:
+        return Obstacle(kind="labels", words=mismatch)
+    for taint in node.taints:
+        if taint.get("effect") in ("NoSchedule", "NoExecute") and not _is_tolerated(taint, spec):
+            passing = str(taint.get("key", "")).startswith(_PASSING_TAINTS)
+            if not passing:
+                return Obstacle(kind="taint", words=taint_text(taint))
+    for resource, wanted in _telling_first(request):
+        there = node.allocatable.get(resource)
+        if there is None and node.partial:
+            continue
+        if wanted > (there or 0):
+            return Obstacle(kind="capacity", resource=resource, amount=there or Decimal(0))
+    if not node.ready:
+        return Obstacle(kind="down")
+    if node.cordoned:
+        return Obstacle(kind="cordoned")
+    for resource, wanted in _telling_first(request):
+        if node.free is not None and wanted > node.free.get(resource, Decimal(0)):
+            return Obstacle(kind="free", resource=resource, amount=max(Decimal(0), node.free.get(resource, Decimal(0))))
+    return None
+
+
+def obstacles_text(spec: Object, nodes: ClusterNodes) -> str:
+    """Why no node takes a pod now: "needs 4 × nvidia.com/gpu: 3 nodes have 2 free, 5 nodes have the taint …"."""
+    found = [each for _, each in nodes.obstacles(spec) if each is not None]
+    request = pod_request(spec)
+    resources = list(dict.fromkeys(each.resource for each in found if each.resource))
+    main = [resource for resource in request if nodelabels.is_device(resource)] or resources or ["cpu"]
+    named = list(dict.fromkeys([*main[:1], *resources]))
+    needs = joined([amount_text(resource, request[resource]) for resource in named if resource in request])
+    groups: dict[tuple[str, str, str], list[Obstacle]] = {}
+    for each in found:
+        groups.setdefault((each.kind, each.resource, each.words), []).append(each)
+    parts = [
+        _group_text(alike, alone=len(named) == 1)
+        for _, alike in sorted(groups.items(), key=lambda group: (_ORDER.index(group[0][0]), -len(group[1])))
+    ]
+    if not nodes.nodes:
+        parts = ["the cluster has no nodes"]
+    text = f"needs {needs}: {', '.join(parts)}" if parts else f"needs {needs}"
+    largest = [
+        f"the largest node ever has {plain_text(resource, nodes.largest(resource))}"
+        for resource in named[:1]
+        if resource in request and nodes.nodes
+    ]
+    return "; ".join([text, *largest])
+
+
+def amount_text(resource: str, value: Decimal) -> str:
+    """An amount of a resource as a person reads it: "4 × nvidia.com/gpu", "8 CPUs", "64Gi of memory"."""
+    if resource == "cpu":
+        return f"{_plain(value)} CPU{'' if value == 1 else 's'}"
+    if resource == "memory":
+        return f"{plain_text(resource, value)} of memory"
+    if resource == "ephemeral-storage":
+        return f"{plain_text(resource, value)} of disk"
+    if resource == "pods":
+        return "a place for a pod"
+    return f"{_plain(value)} × {resource}"
+
+
+def plain_text(resource: str, value: Decimal) -> str:
+    """The number alone: "8", "64Gi"."""
+    if resource not in ("memory", "ephemeral-storage") and not resource.startswith("hugepages-"):
+        return _plain(value)
+    for unit, size in (("Ti", 2**40), ("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
+        if value >= size:
+            return f"{float(value / size):.4g}{unit}"
+    return _plain(value)
+
+
+def taint_text(taint: Object) -> str:
+    """A taint as kubectl writes it: "gpu=reserved:NoSchedule"."""
+    value = f"={taint['value']}" if taint.get("value") else ""
+    return f"{taint.get('key', '')}{value}:{taint.get('effect', '')}"
+
+
+def largest_text(spec: Object, nodes: ClusterNodes) -> tuple[str, str]:
+    """Of a pod that never fits: what it asks for that no node has, and the most that there is; in the order of
+    resources, labels, taints."""
+    found = [each for _, each in nodes.obstacles(spec) if each is not None and each.lasts]
+    request = pod_request(spec)
+    short = [each.resource for each in found if each.kind == "capacity"]
+    if short:
+        resource = max(sorted(set(short)), key=short.count)
+        fitting = [each.amount for each in found if each.kind == "capacity" and each.resource == resource]
+        most = plain_text(resource, max(fitting))
+        rest = f" ({len(found) - len(fitting)} more have other labels or taints)" if len(fitting) < len(found) else ""
+        return amount_text(resource, request[resource]), f"the largest node has {most}{rest}"
+    return "", joined(list(dict.fromkeys(_lasting_text(each) for each in found))[:_MANY_LABELS])
+
+
+# Reading
+
+
+def _node(item: Object, used: Mapping[str, Decimal] | None) -> ClusterNode:
+    spec, status = item.get("spec") or {}, item.get("status") or {}
+    allocatable = {resource: amount(text) for resource, text in (status.get("allocatable") or {}).items()}
+    free = None
+    if used is not None:
+        free = {resource: there - used.get(resource, Decimal(0)) for resource, there in allocatable.items()}
+    return ClusterNode(
+        name=name(item),
+        labels=(item.get("metadata") or {}).get("labels") or {},
+        taints=tuple(spec.get("taints") or ()),
+        allocatable=allocatable,
+        free=free,
+        ready=condition(item, "Ready") is not None,
+        cordoned=bool(spec.get("unschedulable")),
+    )
+
+
+def _pool(pool: Mapping[str, Any]) -> ClusterNode:
+    """A pool of the settings: amounts that it does not name are not known, and refuse nothing."""
+    from stoker.core.accelerators import Accelerator
+
+    allocatable: dict[str, Decimal] = {}
+    for field, resource in (("cpu_count", "cpu"), ("memory", "memory"), ("disk", "ephemeral-storage")):
+        if pool.get(field) is not None:
+            allocatable[resource] = Decimal(str(pool[field]))
+    labels = dict(pool.get("labels") or {})
+    text = pool.get("accelerators")
+    vendors = nodelabels.RESOURCES
+    if text:
+        kind = Accelerator.parse(str(text))
+        for resource in vendors.get(kind.model.vendor, ()):
+            allocatable[resource] = Decimal(kind.count or 1)
+        if kind.slice:
+            allocatable[nodelabels.MIG + kind.slice] = Decimal(kind.count or 1)
+        for label, values in nodelabels.label_values(kind.name).items():
+            labels.setdefault(label, values[0])
+    for names in vendors.values():
+        for resource in names:
+            allocatable.setdefault(resource, Decimal(0))
+    for resource, wanted in (pool.get("extended") or {}).items():
+        allocatable[resource] = Decimal(str(wanted))
+    most = pool.get("nodes")
+    return ClusterNode(
+        name=str(pool.get("name", "")),
+        labels=labels,
+        taints=tuple(pool.get("taints") or ()),
+        allocatable=allocatable,
+        partial=True,
+        most=None if most is None else int(most),
+    )
+
+
+def _scales_up(status: str) -> bool:
+    """Whether cluster-autoscaler's status shows a group that has fewer nodes than it may have.
+
+    https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md, in the text of before 1.30 and the
+    YAML of later versions.
+    """
+    groups = re.findall(r"cloudProviderTarget[=:]\s*(\d+).*?maxSize[=:]\s*(\d+)", status, re.DOTALL)
+    return any(int(target) < int(most) for target, most in groups)
+
+
+def _asked(container: Object) -> dict[str, Decimal]:
+    """What one container asks for: its requests, and where it gives none its limits."""
+    resources = container.get("resources") or {}
+    asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {resource: amount(text) for resource, text in asked.items()}
+
+
+def _add(total: dict[str, Decimal], amounts: Amounts) -> None:
+    for resource, wanted in amounts.items():
+        total[resource] = total.get(resource, Decimal(0)) + wanted
+
+
+# Matching
+
+
+def _held(node: ClusterNode, spec: Object, request: Amounts, *, alone: bool) -> int:
+    """How many such pods a node can ever hold at once."""
+    found = obstacle(attrs.evolve(node, free=None, ready=True, cordoned=False), spec, request)
+    if found is not None:
+        return 0
+    if alone:
+        return 1
+    counts = [
+        int(node.allocatable[resource] // wanted)
+        for resource, wanted in request.items()
+        if resource in node.allocatable
+    ]
+    return min(counts, default=1)
+
+
+def _is_alone(spec: Object) -> bool:
+    """Whether pods of a Job may not be on one node: required anti-affinity by host, or host ports."""
+    rules = ((spec.get("affinity") or {}).get("podAntiAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ) or ()
+    spread = spec.get("topologySpreadConstraints") or ()
+    return any(rule.get("topologyKey") == "kubernetes.io/hostname" for rule in rules) or any(
+        rule.get("topologyKey") == "kubernetes.io/hostname"
+        and rule.get("whenUnsatisfiable") == "DoNotSchedule"
+        and rule.get("minDomains")
+        for rule in spread
+    )
+
+
+def _mismatch(node: ClusterNode, spec: Object) -> str:
+    """The labels that a pod requires and a node has not; empty where it has all."""
+    missing = [
+        f"{key}={value}" for key, value in (spec.get("nodeSelector") or {}).items() if node.labels.get(key) != value
+    ]
+    if missing:
+        return joined(sorted(missing)[:_MANY_LABELS])
+    terms = (
+        (((spec.get("affinity") or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution"))
+        or {}
+    ).get("nodeSelectorTerms") or ()
+    if not terms or any(_term_fits(node, term) for term in terms):
+        return ""
+    words = [
+        _expression_text(each)
+        for term in terms
+        for each in (*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ()))
+    ]
+    shown = list(dict.fromkeys(words))
+    more = " …" if len(shown) > _MANY_LABELS else ""
+    return joined(shown[:_MANY_LABELS], last="or") + more
+
+
+def _other_model(node: ClusterNode, spec: Object) -> str:
+    """The accelerator that a node has by its labels in place of those that a pod requires: "H100, not L4"; empty where
+    the pod requires other labels."""
+    node_affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    terms = (node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms") or ()
+    selector = spec.get("nodeSelector") or {}
+    wanted: list[str] = []
+    for term in terms:
+        expressions = term.get("matchExpressions") or ()
+        models = [model for each in expressions for model in _models_of(each)]
+        # Where one name stands for two sizes, the memory's label is a part of the model.
+        memory = (nodelabels.NVIDIA_MEMORY, *nodelabels.KARPENTER_MEMORIES.values())
+        rest = [each for each in expressions if not _models_of(each) and each.get("key") not in memory]
+        others = {**term, "matchExpressions": rest}
+        if not models or not (_term_fits(node, others) or others == {"matchExpressions": []}):
+            return ""
+        wanted += models
+    if not wanted or any(node.labels.get(key) != value for key, value in selector.items()):
+        return ""
+    device = nodelabels.device_of(node.labels)
+    if device is not None and device.name in wanted:
+        return ""
+    names = joined(list(dict.fromkeys(wanted)), last="or")
+    return f"{device.name}, not {names}" if device is not None else f"no label that names {names}"
+
+
+def _models_of(expression: Object) -> list[str]:
+    """The models of the catalog that a requirement allows; empty for one that is not about models."""
+    key = str(expression.get("key", ""))
+    if key not in (*nodelabels.MODEL_LABELS, nodelabels.INSTANCE_TYPE) or expression.get("operator") != "In":
+        return []
+    devices = [nodelabels.device_of({key: str(value)}) for value in expression.get("values") or ()]
+    return [device.name for device in devices if device is not None and device.known]
+
+
+def _term_fits(node: ClusterNode, term: Object) -> bool:
+    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
+    if not expressions and not fields:
+        return False
+    return all(_expression_fits(node.labels, each) for each in expressions) and all(
+        _expression_fits({"metadata.name": node.name}, each) for each in fields
+    )
+
+
+def _expression_fits(labels: Mapping[str, str], expression: Object) -> bool:
+    """https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#operators"""
+    key, values = str(expression.get("key", "")), [str(value) for value in expression.get("values") or ()]
+    value = labels.get(key)
+
+    def compares(test: Callable[[int, int], bool]) -> bool:
+        if value is None or not values:
+            return False
+        try:
+            return test(int(value), int(values[0]))
+        except ValueError:
+            return False
+
+    operators: Mapping[str, Callable[[], bool]] = {
+        "In": lambda: value in values,
+        "NotIn": lambda: value not in values,
+        "Exists": lambda: value is not None,
+        "DoesNotExist": lambda: value is None,
+        "Gt": lambda: compares(lambda mine, bound: mine > bound),
+        "Lt": lambda: compares(lambda mine, bound: mine < bound),
+    }
+    test = operators.get(str(expression.get("operator")))
+    return test is not None and test()
+
+
+def _expression_text(expression: Object) -> str:
+    key, values = expression.get("key", ""), [str(value) for value in expression.get("values") or ()]
+    operator = expression.get("operator")
+    if operator == "In":
+        return f"{key}={values[0]}" if len(values) == 1 else f"{key} one of {', '.join(values[:_MANY_LABELS])}"
+    words = {"NotIn": "not", "Exists": "there", "DoesNotExist": "not there", "Gt": "above", "Lt": "below"}
+    return " ".join(filter(None, [str(key), words.get(str(operator), str(operator)), ", ".join(values)]))
+
+
+def _is_tolerated(taint: Object, spec: Object) -> bool:
+    """https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#concepts"""
+    for each in spec.get("tolerations") or ():
+        if each.get("effect") not in (None, "", taint.get("effect")):
+            continue
+        exists = each.get("operator") == "Exists"
+        if not each.get("key"):
+            if exists:
+                return True
+            continue
+        if each["key"] == taint.get("key") and (exists or (each.get("value") or "") == (taint.get("value") or "")):
+            return True
+    return False
+
+
+# Words
+
+
+def _telling_first(request: Amounts) -> Sequence[tuple[str, Decimal]]:
+    """Devices first, then what else is asked for: a node without the GPUs is not called short of CPUs."""
+    return sorted(request.items(), key=lambda pair: (not nodelabels.is_device(pair[0]), pair[0] == "pods"))
+
+
+def _group_text(alike: Sequence[Obstacle], *, alone: bool) -> str:
+    """What several nodes have in common that do not take a pod."""
+    first = alike[0]
+    number = count_text(len(alike), "node")
+    has, is_ = ("has", "is") if len(alike) == 1 else ("have", "are")
+    if first.kind in ("free", "capacity"):
+        amounts = sorted({each.amount for each in alike})
+        texts = [plain_text(first.resource, each) for each in (amounts[0], amounts[-1])]
+        value = texts[0] if texts[0] == texts[1] else f"{texts[0]} to {texts[1]}"
+        what = value if alone else f"{value} {_noun(first.resource)}"
+        return f"{number} {has} {what} {'free' if first.kind == 'free' else 'in all'}"
+    if first.kind == "taint":
+        return f"{number} {has} the taint {first.words}"
+    if first.kind == "model":
+        return f"{number} {has} {first.words}"
+    if first.kind == "labels":
+        return f"{number} {has} not the label {first.words}"
+    return f"{number} {is_} {'cordoned' if first.kind == 'cordoned' else 'not ready'}"
+
+
+def _lasting_text(each: Obstacle) -> str:
+    if each.kind == "taint":
+        return f"a node has the taint {each.words}, which the step does not tolerate"
+    if each.kind == "model":
+        return f"a node has {each.words}"
+    return f"no node has the label {each.words}"
+
+
+def _noun(resource: str) -> str:
+    nouns = {"cpu": "CPUs", "memory": "of memory", "ephemeral-storage": "of disk", "pods": "places for pods"}
+    return nouns.get(resource, resource)
+
+
+def _plain(value: Decimal) -> str:
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,0 +1,217 @@
+"""Reads objects of the API as they come, plain dicts: conditions, containers, times, owners, quantities. Pure."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import time
+from decimal import Decimal
+from typing import Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
+
+Object = Mapping[str, Any]
+"""An object of the API, or a part of one."""
+
+INDEX: Final = "batch.kubernetes.io/job-completion-index"
+"""Label and annotation of an Indexed Job's pod: https://kubernetes.io/docs/reference/labels-annotations-taints/"""
+_DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
+_QUANTITY: Final = re.compile(r"([+-]?[0-9.]+)([numkMGTPE]i?|[eE][+-]?\d+)?")
+"""https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
+_UNITS: Final = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    **{letter: Decimal(1000) ** power for power, letter in enumerate("kMGTPE", 1)},
+    **{f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", 1)},
+}
+
+
+def uid(item: Object) -> str:
+    """An object's uid; its name where it has none, as in a template."""
+    metadata = item.get("metadata") or {}
+    return str(metadata.get("uid") or metadata.get("name") or "")
+
+
+def name(item: Object) -> str:
+    """An object's name."""
+    return str((item.get("metadata") or {}).get("name", ""))
+
+
+def condition(item: Object, kind: str) -> Object | None:
+    """The condition of a kind if it holds; None where it is absent, false or unknown."""
+    for each in (item.get("status") or {}).get("conditions") or ():
+        if each.get("type") == kind and each.get("status") == "True":
+            return each  # type: ignore[no-any-return]
+    return None
+
+
+def denied_condition(item: Object, kind: str) -> Object | None:
+    """The condition of a kind if it is said not to hold."""
+    for each in (item.get("status") or {}).get("conditions") or ():
+        if each.get("type") == kind and each.get("status") == "False":
+            return each  # type: ignore[no-any-return]
+    return None
+
+
+def phase(pod: Object) -> str:
+    """A pod's phase; "" where it has none yet."""
+    return str((pod.get("status") or {}).get("phase", ""))
+
+
+def is_deleted(item: Object) -> bool:
+    """Whether an object is being deleted."""
+    return bool((item.get("metadata") or {}).get("deletionTimestamp"))
+
+
+def has_ended(pod: Object, gone: Collection[str]) -> bool:
+    """Whether nothing of a pod runs any more, as far as the API knows."""
+    return uid(pod) in gone or phase(pod) in ("Succeeded", "Failed")
+
+
+def index_of(pod: Object) -> int | None:
+    """The completion index of an Indexed Job's pod."""
+    metadata = pod.get("metadata") or {}
+    text = (metadata.get("labels") or {}).get(INDEX) or (metadata.get("annotations") or {}).get(INDEX)
+    return int(text) if text is not None and str(text).isdecimal() else None
+
+
+def node_of(pod: Object) -> str:
+    """The name of the node to which a pod is bound; "" for none."""
+    return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
+def main_name(pod: Object) -> str:
+    """The name of the container that decides: the annotation's, else the first one."""
+    annotated = ((pod.get("metadata") or {}).get("annotations") or {}).get(_DEFAULT_CONTAINER)
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    return str(annotated or (containers[0].get("name", "") if containers else ""))
+
+
+def main_container(pod: Object) -> Object:
+    """The specification of the container that decides; empty where there is none."""
+    wanted = main_name(pod)
+    return next((each for each in (pod.get("spec") or {}).get("containers") or () if each.get("name") == wanted), {})
+
+
+def main_status(pod: Object) -> Object | None:
+    """The status of the container that decides; None before the kubelet has reported one."""
+    wanted = main_name(pod)
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return next((each for each in statuses if each.get("name") == wanted), None)
+
+
+def container_statuses(pod: Object) -> Iterator[Object]:
+    """The statuses of all containers, those that initialise first."""
+    status = pod.get("status") or {}
+    yield from status.get("initContainerStatuses") or ()
+    yield from status.get("containerStatuses") or ()
+
+
+def failed_init(pod: Object) -> Object | None:
+    """The status of the first init container that ended with another code than 0; sidecars do not count."""
+    sidecars = {
+        each.get("name")
+        for each in (pod.get("spec") or {}).get("initContainers") or ()
+        if each.get("restartPolicy") == "Always"
+    }
+    for each in (pod.get("status") or {}).get("initContainerStatuses") or ():
+        ended = (each.get("state") or {}).get("terminated")
+        if ended and ended.get("exitCode") and each.get("name") not in sidecars:
+            return each  # type: ignore[no-any-return]
+    return None
+
+
+def waiting(pod: Object) -> Object | None:
+    """The first container's waiting state with a reason that is no plain step of the start."""
+    for each in container_statuses(pod):
+        state = (each.get("state") or {}).get("waiting")
+        if state and state.get("reason") not in (None, "", "ContainerCreating", "PodInitializing"):
+            return {**state, "container": each.get("name", ""), "image": each.get("image", "")}
+    return None
+
+
+def seconds(text: Any) -> float | None:
+    """Seconds since the epoch of a time of the API; None for none."""
+    if not text:
+        return None
+    # Python 3.10 reads neither "Z" nor more than six digits of a second.
+    plain = re.sub(r"\.(\d{1,6})\d*", r".\1", str(text).replace("Z", "+00:00"))
+    try:
+        return datetime.datetime.fromisoformat(plain).timestamp()
+    except ValueError:
+        return None
+
+
+def clock_text(moment: float) -> str:
+    """A time as this machine's clock shows it: "14:03:05"."""
+    return time.strftime("%H:%M:%S", time.localtime(moment))
+
+
+def newest(items: Iterable[Object]) -> Object | None:
+    """The object that was made last, by time and then by resourceVersion."""
+    return max(items, key=creation, default=None)
+
+
+def creation(item: Object) -> tuple[float, int]:
+    """A key by which objects are sorted as they were made."""
+    metadata = item.get("metadata") or {}
+    version = str(metadata.get("resourceVersion", ""))
+    return seconds(metadata.get("creationTimestamp")) or 0.0, int(version) if version.isdecimal() else 0
+
+
+def events_of(item: Object, events: Iterable[Object], *reasons: str) -> list[Object]:
+    """The events about an object, in order; of certain reasons where some are given."""
+    wanted = uid(item)
+    return sorted(
+        (
+            each
+            for each in events
+            if (each.get("involvedObject") or {}).get("uid") == wanted
+            and (not reasons or each.get("reason") in reasons)
+        ),
+        key=event_time,
+    )
+
+
+def event_time(event: Object) -> float:
+    """When an event last happened: schedulers write other fields than kubelets."""
+    last = event.get("lastTimestamp") or (event.get("series") or {}).get("lastObservedTime")
+    metadata = event.get("metadata") or {}
+    return seconds(last or event.get("eventTime") or metadata.get("creationTimestamp")) or 0.0
+
+
+def event_count(event: Object) -> int:
+    """How often an event happened."""
+    return int(event.get("count") or (event.get("series") or {}).get("count") or 1)
+
+
+def amount(quantity: Any) -> Decimal:
+    """The number that a quantity of the API stands for: "500m" is 0.5, "64Mi" is 67108864; 0 for what is none."""
+    match = _QUANTITY.fullmatch(str(quantity).strip())
+    if match is None:
+        return Decimal(0)
+    number, unit = match[1], match[2] or ""
+    if unit[:1] in "eE" and unit[1:].lstrip("+-").isdecimal():
+        return Decimal(f"{number}{unit}")
+    return Decimal(number) * _UNITS.get(unit, Decimal(1))
+
+
+def indexes(text: str) -> list[range]:
+    """The indexes of a list as a Job's status writes it: "0,1,3-5"."""
+    parts = [part.partition("-") for part in text.split(",") if part]
+    return [range(int(first), int(last or first) + 1) for first, _, last in parts]
+
+
+def has_index(text: str, index: int) -> bool:
+    """Whether a list of indexes names one."""
+    return any(index in part for part in indexes(text))
+
+
+def is_default_class(storage: Object) -> bool:
+    """Whether a storage class is the one of claims that name none."""
+    annotations = (storage.get("metadata") or {}).get("annotations") or {}
+    return bool(annotations.get("storageclass.kubernetes.io/is-default-class") == "true")
+
+
+def joined(texts: Sequence[str], *, last: str = "and") -> str:
+    """Words as a person lists them: "a, b and c"."""
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} {last} {texts[-1]}" if texts else ""

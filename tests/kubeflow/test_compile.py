@@ -1,0 +1,163 @@
+"""What a run becomes: KFP's own schema, and what its own compiler makes of the same request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf import json_format
+from kfp.kubernetes import kubernetes_executor_config_pb2
+from kfp.pipeline_spec import pipeline_spec_pb2
+
+from stoker.backends.kubeflow import compile as kfp
+from stoker.backends.kubeflow.settings import KubeflowSettings
+from stoker.backends.kubernetes.pods import PodRequest, pod_template
+from stoker.core.resources import ResourceSettings
+
+
+def template(settings: dict[str, Any] | None = None, **resources: Any) -> dict[str, Any]:
+    return pod_template(
+        PodRequest(
+            resources=ResourceSettings(**resources),
+            settings=KubeflowSettings(**(settings or {})),
+            image="registry.example/train:1",
+            command=("python3", "-c", "print(1)"),
+            environment={"A": "1"},
+            labels={"stoker/run": "r"},
+        )
+    )
+
+
+EVERYTHING: dict[str, Any] = {
+    "node_selector": {"pool": "gpu"},
+    "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 30}],
+    "labels": {"team": "vision"},
+    "annotations": {"note": "x"},
+    "image_pull_policy": "Always",
+    "image_pull_secrets": ["registry"],
+    "persistent_volume_claims": {"data": "/data"},
+    "use_tmpfs": True,
+    "tmpfs_size": 64,
+    "env": [
+        {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}},
+        {"name": "MODE", "valueFrom": {"configMapKeyRef": {"name": "modes", "key": "mode"}}},
+        {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    ],
+    "volumes": [
+        {"name": "hub", "secret": {"secretName": "hub"}},
+        {"name": "modes", "configMap": {"name": "modes"}},
+    ],
+    "volume_mounts": [{"name": "hub", "mountPath": "/hub"}, {"name": "modes", "mountPath": "/modes"}],
+    "security_context": {"runAsUser": 1000},
+}
+
+
+def test_all_that_can_be_said_is_in_the_schema() -> None:
+    """Parsed strictly by KFP's own messages: a field that they lack raises."""
+    full = template(EVERYTHING, gpu_count=2, accelerators="H100", cpu_count=4, memory="16GB", shared_memory="8GB")
+    assert kfp.inexpressible(full) == []
+    tasks = [
+        kfp.Task(name="load", title="load", template=template(), retries=2),
+        kfp.Task(name="train", title="train", template=full, after=["load"], retries=3),
+        kfp.Task(name="score", title="score", template=template(), after=["train"], slots=3),
+    ]
+    spec, platform = kfp.pipeline("digits", "by hand", tasks)
+    parsed = json_format.ParseDict(spec, pipeline_spec_pb2.PipelineSpec())
+    assert set(parsed.root.dag.tasks) == {"load", "score", "train"}
+    config = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
+    message = json_format.ParseDict(config, kubernetes_executor_config_pb2.KubernetesExecutorConfig())
+    assert message.node_selector.labels["pool"] == "gpu"
+    assert {mount.mount_path for mount in message.pvc_mount} == {"/data"}
+    assert {mount.medium for mount in message.empty_dir_mounts} == {"Memory"}
+    assert {one.env_var for source in message.secret_as_env for one in source.key_to_env} == {"HF_TOKEN"}
+    assert message.node_affinity, "the accelerator's type is a node's label"
+    container = spec["deploymentSpec"]["executors"]["exec-train"]["container"]
+    assert container["resources"]["accelerator"] == {
+        "type": "nvidia.com/gpu",
+        "count": "2",
+        "resourceType": "nvidia.com/gpu",
+        "resourceCount": "2",
+    }
+
+
+def test_the_same_as_kfps_own_compiler(tmp_path: Any) -> None:
+    """Two steps and a request, written with KFP's SDK and by us."""
+    import yaml
+    from kfp import compiler, dsl
+
+    @dsl.container_component  # type: ignore[untyped-decorator]
+    def load():  # type: ignore[no-untyped-def]
+        return dsl.ContainerSpec(image="registry.example/train:1", command=["python3", "-c", "print(1)"])
+
+    @dsl.container_component  # type: ignore[untyped-decorator]
+    def train():  # type: ignore[no-untyped-def]
+        return dsl.ContainerSpec(image="registry.example/train:1", command=["python3", "-c", "print(1)"])
+
+    @dsl.pipeline(name="digits", description="by hand")  # type: ignore[untyped-decorator]
+    def digits():  # type: ignore[no-untyped-def]
+        first = load().set_caching_options(False).set_retry(2, backoff_duration="5s", backoff_factor=1)
+        second = train().after(first).set_caching_options(False).set_retry(3, backoff_duration="5s", backoff_factor=1)
+        for task, cpu, memory in ((first, "100m", "256Mi"), (second, "4", "16G")):
+            task.set_env_variable("A", "1").set_cpu_request(cpu).set_memory_request(memory)
+        second.set_memory_limit("16G").set_accelerator_type("nvidia.com/gpu").set_accelerator_limit(2)
+
+    compiler.Compiler().compile(digits, str(tmp_path / "theirs.yaml"))
+    theirs = next(yaml.safe_load_all((tmp_path / "theirs.yaml").read_text()))
+    tasks = [
+        kfp.Task(name="load", title="load", template=template(), retries=2),
+        kfp.Task(
+            name="train",
+            title="train",
+            template=template(cpu_count=4, memory="16GB", gpu_count=2),
+            after=["load"],
+            retries=3,
+        ),
+    ]
+    ours, _ = kfp.pipeline("digits", "by hand", tasks)
+    for name in ("load", "train"):
+        container = ours["deploymentSpec"]["executors"][f"exec-{name}"]["container"]
+        assert container.pop("args") == []
+        their_retry = theirs["root"]["dag"]["tasks"][name]["retryPolicy"]
+        assert their_retry.pop("backoffMaxDuration")  # KFP's own default
+        their_task = theirs["root"]["dag"]["tasks"][name]
+        assert ours["root"]["dag"]["tasks"][name] == their_task
+        assert container == theirs["deploymentSpec"]["executors"][f"exec-{name}"]["container"], name
+    for part in ("pipelineInfo", "schemaVersion", "sdkVersion", "components"):
+        assert ours[part] == theirs[part], part
+
+
+@pytest.mark.parametrize(
+    ("settings", "resources", "named"),
+    [
+        ({"priority_class": "high"}, {}, "priorityClassName"),
+        ({"host_network": True}, {}, "hostNetwork"),
+        ({"host_paths": {"/data": "/data"}}, {}, "volumes.hostPath"),
+        ({"secrets": ["hub"]}, {}, "envFrom"),
+        ({}, {"disk": "10GB"}, "resources.ephemeral-storage"),
+        ({"efa": 4}, {"gpu_count": 8}, "resources.vpc.amazonaws.com/efa"),
+        ({"overlay": {"spec": {"hostAliases": []}}}, {}, "hostAliases"),
+    ],
+)
+def test_what_kfp_has_no_words_for_is_named(settings: dict[str, Any], resources: dict[str, Any], named: str) -> None:
+    assert named in kfp.inexpressible(template(settings, **resources))
+
+
+def test_names_are_unique() -> None:
+    assert kfp.task_names(["train", "Train", "train[0]", "é"]) == {
+        "train": "train",
+        "Train": "train-2",
+        "train[0]": "train-0",
+        "é": "step",
+    }
+
+
+@pytest.mark.parametrize(("text", "amount"), [("500m", 0.5), ("4", 4.0), ("0.5", 0.5)])
+def test_cores(text: str, amount: float) -> None:
+    assert kfp.cores(text) == amount
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"), [("16Gi", 17.179869184), ("16G", 16.0), ("1000000000", 1.0), ("64Mi", 0.067108864)]
+)
+def test_gigabytes(text: str, amount: float) -> None:
+    assert kfp.gigabytes(text) == pytest.approx(amount)

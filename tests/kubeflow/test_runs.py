@@ -1,0 +1,287 @@
+"""Runs on Kubeflow Pipelines from end to end: the endpoint runs what was compiled by KFP's own local runner."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kubeflow.endpoint import Endpoint
+from tests.kubernetes.server.cluster import LocalCluster
+from tests.servers.s3 import S3
+
+STACK = """
+stack = "kf"
+[stacks.kf]
+orchestrator = {{flavor = "kubeflow", host = "{host}", patience = "60s", shares_files = true{more}}}
+"""
+PROGRAM = """
+from stoker import context, pipeline, step
+from stoker.config import Retry
+
+@step(cache=False, environment={"WHO": "you"})
+def load() -> list[int]:
+    import os, sys
+    print("hello", os.environ["WHO"])
+    print("on stderr", file=sys.stderr)
+    return [1, 2, 3, 4]
+
+@step(cache=False, retry=Retry(2))
+def square(x: int) -> int:
+    if x == 3 and context.attempt == 1:
+        raise ValueError("not yet")
+    return x * x
+
+@step(cache=False)
+def total(parts: list[int]) -> int:
+    return sum(parts)
+
+@pipeline
+def squares():
+    total(square.map(load()))
+
+if __name__ == "__main__":
+    squares()
+"""
+
+
+@pytest.mark.slow
+def test_a_pipeline_with_a_fan_out(
+    project: Any, endpoint: Endpoint, s3_server: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Driver and pods share an object store, and nothing else."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    store = f'artifact_store = "{s3_server.bucket("kubeflow")}/store"\n'
+    stack = STACK.format(host=endpoint.host, more=", fanout = 2").replace("shares_files = true, ", "")
+    project.write({"squares.py": PROGRAM, "stoker.toml": stack.replace("orchestrator", f"{store}orchestrator", 1)})
+    done = project.run("squares.py", timeout=240.0)
+    run = project.client().runs()[0]
+    assert run.status == "succeeded", done.stdout + done.stderr + endpoint.log("run-0")
+    assert run.steps["total"].output.load() == 30
+    assert [line.text for line in run.steps["load"].logs()] == ["hello you", "on stderr"]
+    assert endpoint.wait("run-0") == 0, endpoint.log("run-0")
+
+
+WAITS = """
+import os, time
+from pathlib import Path
+from stoker import pipeline, step
+
+@step(cache=False)
+def begin() -> int:
+    Path(os.environ["MARKS"], "begin").open("a").write("x")
+    return 1
+
+@step(cache=False)
+def waits(x: int) -> int:
+    Path(os.environ["MARKS"], "waits").open("a").write("x")
+    while not Path(os.environ["MARKS"], "go").exists():
+        time.sleep(0.05)
+    return x + 1
+
+@step(cache=False)
+def after(x: int) -> int:
+    Path(os.environ["MARKS"], "after").open("a").write("x")
+    return x + 1
+
+@pipeline
+def long():
+    after(waits(begin()))
+
+if __name__ == "__main__":
+    long()
+"""
+
+
+def _started(project: Any, endpoint: Endpoint, tmp_path: Path, program: str = WAITS) -> subprocess.Popen[bytes]:
+    project.write({"long.py": program, "stoker.toml": STACK.format(host=endpoint.host, more="")})
+    environment = {**os.environ, "STOKER_HOME": str(project.home), "MARKS": str(tmp_path)}
+    driver = subprocess.Popen(
+        [sys.executable, "long.py"], cwd=project.folder, env=environment, stderr=subprocess.DEVNULL
+    )
+    _until(lambda: (tmp_path / "waits").exists())
+    return driver
+
+
+def _until(what: Any, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_killed_driver(project: Any, endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pods of the run there go on: the next driver adopts what runs, and gives the rest to the same run."""
+    monkeypatch.setenv("MARKS", str(tmp_path))
+    driver = _started(project, endpoint, tmp_path)
+    driver.kill()
+    driver.wait()
+    [run] = project.client().runs()
+    (tmp_path / "go").touch()
+    project.stoker("resume", run.id, timeout=240.0)
+    run = project.client().run(run.id)
+    assert run.status == "succeeded" and run.steps["after"].output.load() == 3
+    assert {name: (tmp_path / name).read_text() for name in ("begin", "waits", "after")} == {
+        "begin": "x",
+        "waits": "x",
+        "after": "x",
+    }
+    assert list(endpoint.runs) == ["run-0"]
+    assert endpoint.wait("run-0") == 0
+
+
+@pytest.mark.slow
+def test_a_cancelled_run(project: Any, endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MARKS", str(tmp_path))
+    driver = _started(project, endpoint, tmp_path)
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait(120.0) == 130
+    [run] = project.client().runs()
+    assert run.status == "cancelled"
+    assert run.steps["waits"].status == "cancelled" and run.steps["after"].status == "skipped"
+    endpoint.wait("run-0")
+    assert endpoint.runs["run-0"]["terminated"]
+    assert not (tmp_path / "after").exists()
+
+
+@pytest.mark.slow
+def test_the_end_of_the_run_there(
+    project: Any, endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody ends it in Kubeflow: the step is lost, and a resumed run starts another one for what is left."""
+    monkeypatch.setenv("MARKS", str(tmp_path))
+    driver = _started(project, endpoint, tmp_path)
+    endpoint.kill("run-0")
+    assert driver.wait(120.0) == 1
+    [run] = project.client().runs()
+    assert run.steps["waits"].failure.cause == "worker-lost"
+    assert "the Kubeflow run is FAILED" in run.steps["waits"].failure.message
+    (tmp_path / "go").touch()
+    project.stoker("resume", run.id, timeout=240.0)
+    assert project.client().run(run.id).status == "succeeded"
+    assert set(endpoint.tasks("run-1")) == {"waits", "after"}
+    _until(lambda: endpoint.wait("run-1") == 0)
+    left = project.home / "artifacts" / "kubeflow"
+    assert sorted(path.name for path in left.iterdir() if path.suffix != ".zip") == [run.id]
+    project.stoker("gc", "--dry-run")
+    assert len(list(left.iterdir())) == 2
+    assert json.loads(project.stoker("gc", "--json").stdout)["kubeflow_runs"] == 1
+    assert not list(left.iterdir()), "the orders of the run, and the worker"
+
+
+GANG = """
+from stoker import context, pipeline, step
+from stoker.config import ResourceSettings
+
+@step(cache=False)
+def load() -> int:
+    return 20
+
+@step(cache=False, step_operator="gangs", resources=ResourceSettings(nodes=2, cpu_count=0.1))
+def ranks(x: int) -> int:
+    return x + context.world_size
+
+@step(cache=False)
+def total(x: int) -> int:
+    return x + 20
+
+@pipeline
+def gang():
+    total(ranks(load()))
+
+if __name__ == "__main__":
+    gang()
+"""
+
+
+@pytest.mark.slow
+def test_a_gang_runs_beside_the_pipeline(project: Any, endpoint: Endpoint, cluster: LocalCluster) -> None:
+    """A step on several nodes is refused as a task, with the lines by which it runs as a JobSet of the same cluster."""
+    cluster.ask("install", group="jobset.x-k8s.io")
+    stack = STACK.format(host=endpoint.host, more="")
+    project.write({"gang.py": GANG.replace('step_operator="gangs", ', ""), "stoker.toml": stack})
+    refused = project.run("gang.py", code=3).stderr
+    assert "STK296" in refused and "step_operators.gangs = {flavor = 'kubernetes'" in refused, refused
+    operator = f"step_operators.gangs = {{flavor = 'kubernetes', kubeconfig = '{cluster.kubeconfig}', jobset = true, "
+    operator += f"executable = '{sys.executable}', image = 'team/step:1', shares_files = true}}\n"
+    project.write({"gang.py": GANG, "stoker.toml": stack + operator})
+    project.run("gang.py", timeout=240.0)
+    run = project.client().runs()[0]
+    assert run.status == "succeeded" and run.steps["total"].output.load() == 42
+    assert set(endpoint.tasks("run-0")) == {"load", "total"} and cluster.counts()["create jobsets"] == 1
+
+
+DEVICES = """
+from stoker import context, pipeline, step
+from stoker.config import ResourceSettings
+
+@step
+def data() -> int:
+    return 2
+
+@step(cache=False, resources=ResourceSettings(gpu_count=1, accelerators="H100", memory="1GB"))
+def train(x: int) -> list[str]:
+    return [device.uuid for device in context.devices] * x
+
+@pipeline
+def devices():
+    train(data())
+
+if __name__ == "__main__":
+    devices()
+"""
+
+
+@pytest.mark.slow
+def test_devices_logins_caches_and_a_lost_answer(project: Any, tmp_path: Path) -> None:
+    """Behind Dex's form; the answer to the first run's creation is lost. The second run's first step is cached."""
+    with Endpoint(tmp_path / "kubeflow", login=("ada@example.org", "secret")) as endpoint:
+        more = ', username = "ada@example.org", password = "env:KF_PASSWORD", experiment = "trials"'
+        project.write({"devices.py": DEVICES, "stoker.toml": STACK.format(host=endpoint.host, more=more)})
+        words = ["devices.py", "--simulate", "1xH100"]
+        refused = project.run(*words, env={"KF_PASSWORD": "wrong"}, code=1)
+        assert "does not accept the login of ada@example.org" in refused.stderr
+        endpoint.lose_next_answer = True
+        for _ in range(2):
+            project.run(*words, env={"KF_PASSWORD": "secret"}, timeout=240.0)
+        second, first = project.client().runs()[:2]
+        assert first.status == second.status == "succeeded"
+        assert len(first.steps["train"].output.load()) == 2
+        assert second.steps["data"].status == "cached"
+        receipt = first.steps["train"].receipt
+        assert receipt is not None and receipt.whole and receipt.devices
+        assert list(endpoint.runs) == ["run-0", "run-1"]
+        assert set(endpoint.tasks("run-0")) == {"data", "train"} and set(endpoint.tasks("run-1")) == {"train"}
+        assert [one["display_name"] for one in endpoint.experiments.values()] == ["trials"]
+        for id in endpoint.runs:
+            assert endpoint.wait(id) == 0, endpoint.log(id)
+
+
+def test_what_must_be_known_before(project: Any) -> None:
+    code = PROGRAM.replace("@pipeline\n", "@pipeline(dynamic=True)\n")
+    project.write({"squares.py": code, "stoker.toml": STACK.format(host="http://127.0.0.1:9", more="")})
+    refused = project.run("squares.py", code=3)
+    assert "STK299" in refused.stderr and "remove dynamic=True" in refused.stderr
+
+
+@pytest.mark.slow
+def test_by_hand_with_kfps_own_command(project: Any, endpoint: Endpoint) -> None:
+    """What `plan --render` prints goes into a shell: KFP's own client starts the run, and the pod runs the step."""
+    code = PROGRAM.replace("total(square.map(load()))", "load()")
+    project.write({"squares.py": code, "stoker.toml": STACK.format(host=endpoint.host, more="")})
+    project.run("squares.py", timeout=240.0)
+    text = project.stoker("plan", "squares.py", "--render").stdout
+    script = text[text.index("\n(\n") + 1 : text.index("\n)\n") + 3]
+    assert "pipelineInfo" in script and "kfp --endpoint" in script
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    project.command(["bash", "-c", script], env={"PATH": path}, timeout=240.0)
+    _until(lambda: list(project.home.glob("artifacts/kubeflow/RUN/0/load/00000/result.json")))
+    assert "hello you" in endpoint.log("run-1")

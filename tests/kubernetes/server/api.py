@@ -1,0 +1,614 @@
+"""The HTTP side of the API server: paths, verbs, patches, lists, and the subresources of pods."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import yaml
+from aiohttp import web
+from attrs import define, evolve, field, frozen
+from tests.kubernetes.server.access import ANONYMOUS, Access, Attempt, User
+from tests.kubernetes.server.admission import Admission
+from tests.kubernetes.server.deletion import Deletion, disrupted
+from tests.kubernetes.server.executions import Executions
+from tests.kubernetes.server.extensions import EXTENSIONS, JOB_SETS, set_flaw
+from tests.kubernetes.server.failures import (
+    Refused,
+    already_exists,
+    bad_request,
+    changed_meanwhile,
+    no_such_resource,
+    not_found,
+)
+from tests.kubernetes.server.faults import Faults, server_error, too_many_requests
+from tests.kubernetes.server.kubelet import Kubelet
+from tests.kubernetes.server.logs import LogRequest
+from tests.kubernetes.server.objects import JOBS, PODS, RESOURCES, SERVICE_ACCOUNTS, Object, Resource, copied
+from tests.kubernetes.server.patches import patched
+from tests.kubernetes.server.schemas import flaws
+from tests.kubernetes.server.selectors import selection
+from tests.kubernetes.server.store import key_of
+from tests.kubernetes.server.validation import check_encoding, check_job_update
+from tests.kubernetes.server.watching import Watches, WatchRequest
+from tests.kubernetes.server.world import World
+
+LARGEST = 3 * 1024 * 1024
+"""Bytes of a request's body that the server takes."""
+PRESERVED = (
+    "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set "
+    "propagationPolicy=Orphan to suppress this warning"
+)
+VERSION = {
+    "major": "1",
+    "minor": "36",
+    "gitVersion": "v1.36.2",
+    "gitCommit": "0000000000000000000000000000000000000000",
+    "gitTreeState": "clean",
+    "buildDate": "1970-01-01T00:00:00Z",
+    "goVersion": "go1.26.6",
+    "compiler": "gc",
+    "platform": "linux/amd64",
+}
+
+
+@frozen
+class Request:
+    """A request for an object or a collection."""
+
+    http: web.Request
+    user: User
+    resource: Resource
+    namespace: str
+    name: str
+    subresource: str
+
+    @property
+    def dry(self) -> bool:
+        """Whether nothing may be stored."""
+        return "All" in self.http.query.getall("dryRun", [])
+
+    def attempt(self, verb: str) -> Attempt:
+        """What is to be allowed."""
+        return Attempt(verb, self.resource, self.namespace, self.name, self.subresource)
+
+    async def body(self) -> Object:
+        """The body, as JSON or YAML.
+
+        Raises:
+            Refused: It is neither.
+        """
+        text = await self.http.text()
+        if not text.strip():
+            return {}
+        try:
+            body = yaml.safe_load(text) if "yaml" in self.http.content_type else json.loads(text)
+        except (ValueError, yaml.YAMLError) as error:
+            raise bad_request(
+                f"the object provided is unrecognized (must be of type {self.resource.kind}): couldn't get "
+                f"version/kind; json parse error: {error} ({text[:40]})"
+            ) from None
+        if not isinstance(body, dict):
+            raise bad_request(f"the object provided is unrecognized (must be of type {self.resource.kind})")
+        return body
+
+
+@define(eq=False)
+class Api:
+    """Answers requests."""
+
+    world: World
+    access: Access
+    admission: Admission
+    deletion: Deletion
+    kubelet: Kubelet
+    watches: Watches
+    faults: Faults
+    counts: dict[str, int] = field(factory=dict)
+    """How many requests there were, by verb and resource, as in "create jobs"."""
+    executions: Executions = field(factory=Executions)
+    installed: set[str] = field(factory=set)
+    """Groups of `extensions` that this cluster has."""
+
+    def application(self) -> web.Application:
+        """The application to serve."""
+        application = web.Application(client_max_size=64 * 1024 * 1024)
+        application.router.add_route("*", "/{path:.*}", self._answer)
+        return application
+
+    async def _answer(self, http: web.Request) -> web.StreamResponse:
+        try:
+            request = self._parsed(http)
+            method = _method_of(http, request)
+            await self._suffer(http, method)
+            if (http.content_length or 0) > LARGEST:
+                message = f"Request entity too large: limit is {LARGEST}"
+                raise Refused(413, message, "RequestEntityTooLarge")
+            if request is None:
+                return await self._other(http)
+            return await self._dispatch(request)
+        except Refused as refused:
+            return _reply(refused.status(), refused.code, dict(refused.headers))
+
+    async def _suffer(self, http: web.Request, method: str) -> None:
+        path = http.path
+        if fault := self.faults.hit("latency", method, path):
+            await asyncio.sleep(fault.seconds)
+        if self.faults.hit("reset", method, path) and http.transport is not None:
+            http.transport.abort()
+            raise asyncio.CancelledError  # nobody is left to be answered
+        if fault := self.faults.hit("too-many-requests", method, path):
+            raise too_many_requests(fault.seconds)
+        if fault := self.faults.hit("server-error", method, path):
+            raise server_error(fault.status)
+
+    def _parsed(self, http: web.Request) -> Request | None:
+        """The object that the path leads to; None for all other paths."""
+        parts = [part for part in http.path.split("/") if part]
+        if len(parts) > 2 and parts[0] == "api":
+            group, version, rest = "", parts[1], parts[2:]
+        elif len(parts) > 3 and parts[0] == "apis":
+            group, version, rest = parts[1], parts[2], parts[3:]
+        else:
+            return None
+        namespace = ""
+        if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in ("status", "finalize"):
+            namespace, rest = rest[1], rest[2:]
+        resource = next(
+            (
+                each
+                for each in self._resources()
+                if (each.group, each.version, each.plural) == (group, version, rest[0])
+            ),
+            None,
+        )
+        if resource is None or len(rest) > 3:
+            if group in ("authorization.k8s.io", "authentication.k8s.io"):
+                return None
+            raise no_such_resource()
+        user = self.access.user(http.headers.get("Authorization"))
+        name, subresource = [*rest[1:], "", ""][:2]
+        if resource.plural == "namespaces" and name:
+            namespace = name
+        return Request(http, user, resource, namespace, name, subresource)
+
+    def _resources(self) -> list[Resource]:
+        return [*RESOURCES, *(each for each in EXTENSIONS if each.group in self.installed)]
+
+    async def _dispatch(self, request: Request) -> web.StreamResponse:
+        verb, handle = self._handler(request)
+        word = f"{verb} {request.resource.plural}" + (f"/{request.subresource}" if request.subresource else "")
+        self.counts[word] = self.counts.get(word, 0) + 1
+        self.access.check(request.user, request.attempt(verb))
+        return await handle(request)
+
+    def _handler(self, request: Request) -> tuple[str, Callable[[Request], Awaitable[web.StreamResponse]]]:
+        method, query = request.http.method, request.http.query
+        if request.subresource and request.subresource != "status":
+            return self._subresource_handler(request)
+        if not request.name:
+            if method == "GET" and query.get("watch") in ("true", "1"):
+                return "watch", self._watch
+            handlers = {"GET": ("list", self._list), "POST": ("create", self._create)}
+            handlers["DELETE"] = "deletecollection", self._delete_collection
+        else:
+            handlers = {"GET": ("get", self._get), "PUT": ("update", self._update), "PATCH": ("patch", self._patch)}
+            handlers["DELETE"] = "delete", self._delete
+        if method not in handlers:
+            raise Refused(
+                405, "the server does not allow this method on the requested resource", "MethodNotAllowed", {}
+            )
+        return handlers[method]
+
+    def _subresource_handler(self, request: Request) -> tuple[str, Callable[[Request], Awaitable[web.StreamResponse]]]:
+        method, where = request.http.method, (request.resource, request.subresource)
+        if where == (PODS, "log") and method == "GET":
+            return "get", self._log
+        if where == (PODS, "eviction") and method == "POST":
+            return "create", self._evict
+        if where == (SERVICE_ACCOUNTS, "token") and method == "POST":
+            return "create", self._token
+        if where == (PODS, "exec"):
+            return "create", self._execute
+        if where in ((PODS, "attach"), (PODS, "portforward")):
+            return "create", self._upgrade
+        raise no_such_resource()
+
+    def _existing(self, request: Request) -> Object:
+        namespace = request.namespace if request.resource.namespaced else ""
+        object = self.world.store.get(request.resource, namespace, request.name)
+        if object is None:
+            raise not_found(request.resource, request.name)
+        return object
+
+    async def _get(self, request: Request) -> web.StreamResponse:
+        return _reply(self._existing(request))
+
+    async def _list(self, request: Request) -> web.StreamResponse:
+        store, query = self.world.store, request.http.query
+        wanted = selection(query.get("labelSelector", ""), query.get("fieldSelector", ""))
+        version = query.get("resourceVersion", "")
+        if version and not version.isdigit():
+            parsing = f'strconv.ParseUint: parsing "{version}": invalid syntax'
+            raise bad_request(f'invalid resource version: resourceVersion: Invalid value: "{version}": {parsing}')
+        if version and int(version) > store.version:
+            raise too_new(int(version), store.version)
+        if query.get("resourceVersionMatch") == "Exact" and store.forgotten(request.resource, int(version or 0)):
+            raise Refused(410, "The resourceVersion for the provided list is too old.", "Expired")
+        objects = [each for each in store.all(request.resource, request.namespace or None) if wanted(each)]
+        shown = store.version
+        if fault := self.faults.hit("stale-list", "GET", request.http.path):
+            shown = max(store.version - int(fault.seconds), 1)
+            objects = store.as_of(request.resource, objects, shown)
+        items, metadata = _page(objects, query.get("limit", ""), query.get("continue", ""), shown, store.compacted)
+        return _reply(
+            {
+                "kind": f"{request.resource.kind}List",
+                "apiVersion": request.resource.api_version,
+                "metadata": metadata,
+                "items": [{key: each[key] for key in each if key not in ("kind", "apiVersion")} for each in items],
+            }
+        )
+
+    async def _watch(self, request: Request) -> web.StreamResponse:
+        query, store = request.http.query, self.world.store
+        version = query.get("resourceVersion", "")
+        if version and not version.isdigit():
+            parsing = f'strconv.ParseUint: parsing "{version}": invalid syntax'
+            raise Refused(500, f'resourceVersion: Invalid value: "{version}": {parsing}')
+        fields = query.get("fieldSelector", "") + (f",metadata.name={request.name}" if request.name else "")
+        watch = WatchRequest(
+            request.resource,
+            request.namespace,
+            selection(query.get("labelSelector", ""), fields),
+            version,
+            query.get("sendInitialEvents") in ("true", "1"),
+            query.get("allowWatchBookmarks") in ("true", "1"),
+            float(query.get("timeoutSeconds", "1800")),
+        )
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request.http)
+        del store
+        path = request.http.path
+        if fault := self.faults.hit("drop-watch", "WATCH", path):
+            asyncio.get_running_loop().call_later(fault.seconds, _abort, request.http)
+        if fault := self.faults.hit("expire-watch", "WATCH", path):
+            asyncio.get_running_loop().call_later(fault.seconds, self.watches.expire)
+        try:
+            async for line in self.watches.lines(watch):
+                await response.write(line)
+        except ConnectionResetError:
+            _abort(request.http)
+        return response
+
+    async def _create(self, request: Request) -> web.StreamResponse:
+        resource, body = request.resource, await request.body()
+        warnings = self._check_body(request, body)
+        if resource is JOB_SETS and (flaw := set_flaw(body)):
+            message = f'admission webhook "vjobset.kb.io" denied the request: {flaw}'
+            raise Refused(403, message, "Forbidden")
+        object, more = self.admission.prepared(resource, request.namespace, body)
+        holder = self.world.store.get(resource, *key_of(object))
+        if holder is not None:
+            ending = bool(holder["metadata"].get("deletionTimestamp"))
+            raise already_exists(resource, object["metadata"]["name"], ending=ending)
+        if not request.dry:
+            object = self.world.store.put(resource, object)
+            self.admission.follow_up(resource, object)
+        return _reply(object, 201, _warnings(warnings + more))
+
+    def _check_body(self, request: Request, body: Object) -> list[str]:
+        resource = request.resource
+        if body.get("apiVersion", resource.api_version) != resource.api_version:
+            version = body["apiVersion"].rpartition("/")[2]
+            raise bad_request(
+                f'{resource.kind} in version "{version}" cannot be handled as a {resource.kind}: no kind '
+                f'"{resource.kind}" is registered for version "{body["apiVersion"]}" in scheme '
+                '"pkg/api/legacyscheme/scheme.go:30"'
+            )
+        if body.get("metadata", {}).get("namespace", request.namespace) != request.namespace:
+            message = "the namespace of the provided object does not match the namespace sent on the request"
+            raise bad_request(message)
+        check_encoding(body, resource.schema)
+        unknown = [f'unknown field "{each.path}"' for each in flaws(resource.schema, body) if each.fault == "unknown"]
+        mode = request.http.query.get("fieldValidation", "Warn")
+        if unknown and mode == "Strict":
+            raise bad_request(
+                f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
+                f"strict decoding error: {', '.join(unknown)}"
+            )
+        return unknown if mode == "Warn" else []
+
+    async def _update(self, request: Request) -> web.StreamResponse:
+        body, before = await request.body(), self._existing(request)
+        self._check_body(request, body)
+        return self._replace(request, before, body)
+
+    async def _patch(self, request: Request) -> web.StreamResponse:
+        content_type = request.http.content_type
+        text = await request.http.text()
+        before = self.world.store.get(
+            request.resource, request.namespace if request.resource.namespaced else "", request.name
+        )
+        if before is None:
+            if content_type == "application/apply-patch+yaml":
+                return await self._create(evolve(request, name=""))
+            raise not_found(request.resource, request.name)
+        body = patched(before, content_type, text)
+        self._check_body(request, body)
+        return self._replace(request, before, body)
+
+    def _replace(self, request: Request, before: Object, body: Object) -> web.StreamResponse:
+        resource, store = request.resource, self.world.store
+        version = body.get("metadata", {}).get("resourceVersion")
+        if version and version != before["metadata"]["resourceVersion"]:
+            raise changed_meanwhile(resource, request.name)
+        after = {"kind": resource.kind, "apiVersion": resource.api_version} | copied(body)
+        after["metadata"] = {**before["metadata"], **_writable(after.get("metadata", {}))}
+        for name in ("labels", "annotations", "finalizers", "ownerReferences"):
+            if name not in body.get("metadata", {}):
+                after["metadata"].pop(name, None)
+        if request.subresource == "status":
+            after = {**before, "status": after.get("status", {})}
+        elif "status" in before:
+            after["status"] = before["status"]
+        if resource is JOBS and request.subresource != "status":
+            check_job_update(before, after)
+        if resource in (JOBS, PODS) and before.get("spec") != after.get("spec"):
+            after["metadata"]["generation"] = before["metadata"].get("generation", 1) + 1
+        if request.dry:
+            return _reply(after)
+        return _reply(store.put(resource, after))
+
+    async def _delete(self, request: Request) -> web.StreamResponse:
+        headers: dict[str, str] = {}
+        options = _delete_options(request.http, await request.body())
+        if request.resource is JOBS and not options.get("propagationPolicy"):
+            headers = _warnings([PRESERVED])
+        try:
+            object = self._existing(request)
+            reply = object if request.dry else self.deletion.delete(request.resource, object, options)
+        except Refused as refused:
+            raise evolve(refused, headers=headers) from None
+        return _reply(reply, 200, headers)
+
+    async def _delete_collection(self, request: Request) -> web.StreamResponse:
+        query, store = request.http.query, self.world.store
+        wanted = selection(query.get("labelSelector", ""), query.get("fieldSelector", ""))
+        options = _delete_options(request.http, await request.body())
+        objects = [each for each in store.all(request.resource, request.namespace or None) if wanted(each)]
+        for object in objects if not request.dry else []:
+            self.deletion.delete(request.resource, object, options)
+        return _reply(
+            {
+                "kind": f"{request.resource.kind}List",
+                "apiVersion": request.resource.api_version,
+                "metadata": {"resourceVersion": str(store.version)},
+                "items": objects,
+            }
+        )
+
+    async def _log(self, request: Request) -> web.StreamResponse:
+        pod = self._existing(request)
+        wanted = LogRequest.of(request.name, request.http.query, self.world.clock)
+        book = self.kubelet.log(pod, wanted)
+        if book is None:
+            return web.Response(status=204)
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        await response.prepare(request.http)
+        path = request.http.path
+        if fault := self.faults.hit("drop-watch", "LOG", path):
+            asyncio.get_running_loop().call_later(fault.seconds, _abort, request.http)
+        with contextlib.suppress(ConnectionResetError):
+            async for data in book.stream(wanted):
+                await response.write(data)
+        return response
+
+    async def _evict(self, request: Request) -> web.StreamResponse:
+        body, pod = await request.body(), self._existing(request)
+        if not request.dry:
+            pod = disrupted(self.world, pod, "EvictionByEvictionAPI", "Eviction API: evicting")
+            self.deletion.delete(PODS, pod, body.get("deleteOptions") or {})
+        return _reply({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}, 201)
+
+    async def _token(self, request: Request) -> web.StreamResponse:
+        body, account = await request.body(), self._existing(request)
+        seconds = (body.get("spec") or {}).get("expirationSeconds", 3600)
+        token = self.access.account_token(account["metadata"]["namespace"], request.name)
+        status = {"token": token, "expirationTimestamp": self.world.clock.stamp(seconds)}
+        kind = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}
+        return _reply({**kind, "metadata": {}, "spec": body.get("spec", {}), "status": status}, 201)
+
+    async def _execute(self, request: Request) -> web.StreamResponse:
+        # A websocket begins with a GET, which is allowed by that verb; recent servers ask for both.
+        self.access.check(request.user, request.attempt("get"))
+        pod = self._existing(request)
+        container = self.kubelet.container(pod, request.http.query.get("container", ""))
+        return await self.executions.run(request.http, pod, container)
+
+    async def _upgrade(self, request: Request) -> web.StreamResponse:
+        self._existing(request)
+        raise bad_request("Upgrade request required")
+
+    async def _other(self, http: web.Request) -> web.StreamResponse:
+        """Everything that is not about stored objects: discovery, health, reviews."""
+        path = http.path.rstrip("/")
+        if path in ("/healthz", "/readyz", "/livez"):
+            return web.Response(text="ok")
+        if path == "/version":
+            return _reply(VERSION)
+        user = self.access.user(http.headers.get("Authorization"))
+        if path.startswith(("/apis/authorization.k8s.io/v1/", "/apis/authentication.k8s.io/v1/")):
+            return await self._review(http, user)
+        if user == ANONYMOUS:
+            message = f'forbidden: User "{user.name}" cannot get path "{http.path}"'
+            raise Refused(403, message, "Forbidden", {})
+        document = discovery(path, f"{http.host}", self._resources())
+        if document is None:
+            raise no_such_resource()
+        return _reply(document)
+
+    async def _review(self, http: web.Request, user: User) -> web.StreamResponse:
+        word = http.path.rstrip("/").rpartition("/")[2]
+        self.counts[f"create {word}"] = self.counts.get(f"create {word}", 0) + 1
+        body = await http.json()
+        kind, spec = body.get("kind"), body.get("spec", {})
+        version = http.path.split("/")[2]
+        reply = {"kind": kind, "apiVersion": f"{version}/v1", "metadata": {}, "spec": spec}
+        if word == "selfsubjectaccessreviews":
+            attributes = spec.get("resourceAttributes", {})
+            reason = self._allowed(user, attributes)
+            reply["spec"] = {"resourceAttributes": {name: value for name, value in attributes.items() if value}}
+            reply["status"] = {"allowed": reason is not None} | ({"reason": reason} if reason else {})
+        elif word == "selfsubjectrulesreviews":
+            rules = self.access.rules(user, spec.get("namespace", "default"))
+            reply["status"] = {"resourceRules": rules, "nonResourceRules": [], "incomplete": False}
+        elif word == "selfsubjectreviews":
+            reply["status"] = {"userInfo": {"username": user.name, "groups": list(user.groups)}}
+        else:
+            raise no_such_resource()
+        return _reply(reply, 201)
+
+    def _allowed(self, user: User, attributes: Object) -> str | None:
+        group, plural = attributes.get("group", ""), attributes.get("resource", "")
+        known = next((each for each in self._resources() if (each.group, each.plural) == (group, plural)), None)
+        resource = known or Resource(group, attributes.get("version", ""), plural, "")
+        attempt = Attempt(
+            attributes.get("verb", ""),
+            resource,
+            attributes.get("namespace", ""),
+            attributes.get("name", ""),
+            attributes.get("subresource", ""),
+        )
+        return self.access.allowed_by(user, attempt)
+
+
+def discovery(path: str, host: str, resources: list[Resource]) -> Object | None:
+    """The documents by which a client finds out what there is."""
+    groups = sorted({(each.group, each.version) for each in resources if each.group})
+    if path == "/api":
+        address = [{"clientCIDR": "0.0.0.0/0", "serverAddress": host}]
+        return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": address}
+    if path == "/apis":
+        listed = [_group(group, version) for group, version in groups]
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
+    for group, version in [("", "v1"), *groups]:
+        if path == f"/apis/{group}":
+            return {"kind": "APIGroup", "apiVersion": "v1", **_group(group, version)}
+        if path == (f"/apis/{group}/{version}" if group else "/api/v1"):
+            here = [each for each in resources if each.group == group]
+            listed = [
+                {
+                    "name": each.plural,
+                    "singularName": each.kind.lower(),
+                    "namespaced": each.namespaced,
+                    "kind": each.kind,
+                    "verbs": list(each.verbs),
+                }
+                for each in here
+            ]
+            if not group:
+                for name, kind, verbs in (
+                    ("pods/log", "Pod", ["get"]),
+                    ("pods/eviction", "Eviction", ["create"]),
+                    ("serviceaccounts/token", "TokenRequest", ["create"]),
+                ):
+                    listed.append({"name": name, "singularName": "", "namespaced": True, "kind": kind, "verbs": verbs})
+            group_version = here[0].api_version
+            return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": listed}
+    return None
+
+
+def _group(group: str, version: str) -> Object:
+    entry = {"groupVersion": f"{group}/{version}", "version": version}
+    return {"name": group, "versions": [entry], "preferredVersion": entry}
+
+
+def _method_of(http: web.Request, request: Request | None) -> str:
+    """The method as faults name it."""
+    if request is not None and http.method == "GET":
+        if http.query.get("watch") in ("true", "1"):
+            return "WATCH"
+        if request.subresource == "log":
+            return "LOG"
+    return http.method
+
+
+def _abort(http: web.Request) -> None:
+    if http.transport is not None:
+        http.transport.abort()
+
+
+def _reply(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    text = json.dumps(body, separators=(",", ":"))
+    return web.Response(text=text, status=status, headers=headers, content_type="application/json")
+
+
+def _warnings(texts: list[str]) -> dict[str, str]:
+    quoted = [f'299 - "{text.replace(chr(92), chr(92) * 2).replace(chr(34), chr(92) + chr(34))}"' for text in texts]
+    return {"Warning": ", ".join(quoted)} if quoted else {}
+
+
+def _writable(metadata: Object) -> Object:
+    """The part of an object's metadata that a client may change."""
+    return {
+        name: metadata[name] for name in ("labels", "annotations", "finalizers", "ownerReferences") if name in metadata
+    }
+
+
+def _delete_options(http: web.Request, body: Object) -> Object:
+    options = dict(body)
+    if "propagationPolicy" in http.query:
+        options["propagationPolicy"] = http.query["propagationPolicy"]
+    if "gracePeriodSeconds" in http.query:
+        options["gracePeriodSeconds"] = int(http.query["gracePeriodSeconds"])
+    return options
+
+
+def _page(objects: list[Object], limit: str, token: str, version: int, compacted: int) -> tuple[list[Object], Object]:
+    """One page of a list, and the list's metadata."""
+    start = 0
+    if token:
+        place = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        if 0 < place["rv"] < compacted:
+            raise _expired_page({**place, "rv": -1})
+        start = next((i for i, each in enumerate(objects) if list(key_of(each)) > place["start"]), len(objects))
+    page = objects[start:][: int(limit) if limit else None]
+    metadata: Object = {"resourceVersion": str(version)}
+    left = len(objects) - start - len(page)
+    if left and page:
+        metadata["continue"] = _token({"v": "meta.k8s.io/v1", "rv": version, "start": list(key_of(page[-1]))})
+        metadata["remainingItemCount"] = left
+    return page, metadata
+
+
+def _token(place: Object) -> str:
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+
+
+def _expired_page(place: Object) -> Refused:
+    message = (
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list "
+        "without the continue parameter, or use the continue token in this response to retrieve the remainder of the "
+        "results. Continuing with the provided token results in an inconsistent list - objects that were created, "
+        "modified, or deleted between the time the first chunk was returned and now may show up in the list."
+    )
+    return Refused(410, message, "Expired", metadata={"continue": _token(place)})
+
+
+def too_new(version: int, newest: int) -> Refused:
+    """504 for a list at a resourceVersion of the future."""
+    return Refused(
+        504,
+        f"Timeout: Too large resource version: {version}, current: {newest}",
+        "Timeout",
+        {
+            "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
+            "retryAfterSeconds": 1,
+        },
+        {"Retry-After": "1"},
+    )

@@ -1,0 +1,183 @@
+"""The processes of a container: started in a session of their own, watched, and ended with all their children."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+from attrs import define
+from tests.kubernetes.server.logs import LogBook
+
+MARK = "TEST_KUBELET_CONTAINER"
+"""Environment variable that all processes of a container have; its value names the container."""
+_SUBREAPER = 36
+"""PR_SET_CHILD_SUBREAPER."""
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def adopt_orphans() -> None:
+    """Have processes whose parent ends become children of this one, so that none gets lost."""
+    ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0)
+
+
+@define(eq=False)
+class ContainerProcess:
+    """A container's main process and what it started."""
+
+    id: str
+    """Names the container in the environment of its processes."""
+    log: LogBook
+    _process: subprocess.Popen[bytes]
+    _ended: asyncio.Future[int]
+    _descriptor: int = -1
+    _output: int = -1
+
+    @classmethod
+    def start(
+        cls, id: str, command: Sequence[str], environment: Mapping[str, str], folder: Path, log: LogBook
+    ) -> ContainerProcess:
+        """Start a process.
+
+        Raises:
+            OSError: The command does not exist or cannot be executed.
+        """
+        output, end = os.pipe()
+        try:
+            process = subprocess.Popen(
+                command,
+                env=marked(environment, id),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=end,
+                stderr=end,
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(output)
+            raise
+        finally:
+            os.close(end)
+        loop = asyncio.get_running_loop()
+        started = cls(id, log, process, loop.create_future())
+        started._output = output
+        os.set_blocking(output, False)
+        loop.add_reader(output, started._read)
+        started._descriptor = os.pidfd_open(process.pid)
+        loop.add_reader(started._descriptor, started._exited)
+        return started
+
+    def marked(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The environment of a further process of the container, which ends with it."""
+        return marked(environment, self.id)
+
+    @property
+    def pid(self) -> int:
+        """The main process."""
+        return self._process.pid
+
+    async def ended(self) -> int:
+        """The exit code as a container has it: 128 + N after signal N."""
+        return await asyncio.shield(self._ended)
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the main process; as process 1 of its container it gets it only if it has a handler."""
+        if not self._ended.done() and _handles(self.pid, signal.SIGTERM):
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """End the main process; with it goes the container."""
+        if not self._ended.done():
+            self._process.kill()
+
+    def largest(self, limit: int) -> int | None:
+        """The process that takes most memory, if all together take more than `limit` bytes."""
+        sizes = {pid: _memory(pid) for pid in self._pids()}
+        if sum(sizes.values()) <= limit:
+            return None
+        return max(sizes, key=lambda pid: sizes[pid])
+
+    def _pids(self) -> Iterator[int]:
+        waiting = [self.pid]
+        while waiting:
+            pid = waiting.pop()
+            yield pid
+            with contextlib.suppress(OSError):
+                for task in os.listdir(f"/proc/{pid}/task"):
+                    children = Path(f"/proc/{pid}/task/{task}/children").read_text()
+                    waiting += [int(child) for child in children.split()]
+
+    def _read(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self._output, 1 << 16)
+            if data:
+                self.log.add(data)
+            else:
+                asyncio.get_running_loop().remove_reader(self._output)
+
+    def _exited(self) -> None:
+        code = self._process.poll()
+        if code is None:
+            return
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        end_strays(self.id)
+        loop.remove_reader(self._output)
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._output, 1 << 16):
+                self.log.add(data)
+        os.close(self._output)
+        self.log.close()
+        self._ended.set_result(code if code >= 0 else 128 - code)
+
+
+def marked(environment: Mapping[str, str], id: str) -> dict[str, str]:
+    """An environment that names the container."""
+    return {**environment, MARK: id}
+
+
+def end_strays(id: str) -> None:
+    """Kill what is left of a container whose main process has ended: they are children of this process now."""
+    for _ in range(100):
+        strays = [child for child in psutil.Process().children(recursive=True) if _marked(child, id)]
+        for stray in strays:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                stray.kill()
+        for stray in strays:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(stray.pid, 0)
+        if not strays:
+            return
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = int(next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), 16)
+    return bool(caught >> (number - 1) & 1)
+
+
+def _marked(process: psutil.Process, id: str) -> bool:
+    try:
+        return process.environ().get(MARK) == id
+    except psutil.Error:
+        return False
+
+
+def _memory(pid: int) -> int:
+    """Bytes of memory that are a process's own."""
+    try:
+        _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
+    except OSError:
+        return 0
+    return (int(resident) - int(shared)) * _PAGE

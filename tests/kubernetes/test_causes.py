@@ -1,0 +1,455 @@
+"""Every recorded scenario, replayed event by event: the end is told when it is certain, never before, and rightly."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, NamedTuple, Sequence
+
+import pytest
+from tests.kubernetes.recordings import Recording, WatchEvent, names, recording
+
+from stoker.backends.kubernetes import causes
+from stoker.backends.kubernetes.causes import JobEnd
+from stoker.backends.kubernetes.objects import uid
+from stoker.core import status
+
+Object = dict[str, Any]
+
+
+class Expected(NamedTuple):
+    """The end of a Job of a scenario."""
+
+    state: str
+    cause: str
+    words: Sequence[str]
+    """What the message must hold."""
+    index: int | None = None
+    code: int | None = None
+    free: bool = False
+
+
+def ended(state: str, cause: str, *words: str, **more: Any) -> Expected:
+    return Expected(state, cause, words, **more)
+
+
+DONE = ended("succeeded", "", "finished", code=0)
+NOT_ENDED: dict[str, Expected] = {}
+CANCELLED = ended("cancelled", status.CANCELLED, "cancelled", code=0)
+
+ENDS: dict[str, dict[str, Expected]] = {
+    # Scenario → Job → its end; Jobs that have not ended are left out.
+    "01-succeed": {"train": DONE},
+    "02-user-error-exit-1": {
+        "train": ended("failed", status.USER_ERROR, "the step's code failed with exit code 1", "log", code=1)
+    },
+    "02b-user-error-termination-message": {
+        "train": ended("failed", status.USER_ERROR, "the step's code failed", code=1)
+    },
+    "03-oom-killed": {
+        "train": ended("failed", status.HOST_OOM, "the step needed more than its memory limit (64Mi)", code=137)
+    },
+    "03b-exit-137-without-oom": {
+        "train": ended(
+            "failed",
+            status.KILLED,
+            "the process was killed (exit code 137), not by the container's memory limit",
+            code=137,
+        )
+    },
+    "04-child-oom-main-exits-0": {"train": DONE},
+    "04b-child-oom-main-exits-1": {
+        "train": ended(
+            "failed",
+            status.HOST_OOM,
+            "the step failed with exit code 1 after a child process was killed for memory",
+            code=1,
+        )
+    },
+    "05-unschedulable-too-many-gpus": NOT_ENDED,
+    "05b-unschedulable-node-selector": NOT_ENDED,
+    "05c-unschedulable-memory": NOT_ENDED,
+    "06-queued-for-gpus": {"first": DONE, "second": DONE},
+    "07-image-not-found": NOT_ENDED,
+    "07b-image-pull-unauthorized": NOT_ENDED,
+    "07c-image-never-pull": NOT_ENDED,
+    "07d-image-registry-unknown-host": NOT_ENDED,
+    "08-invalid-image-name": NOT_ENDED,
+    "09-missing-secret": NOT_ENDED,
+    "09b-missing-secret-created-later": {"train": DONE},
+    "09c-missing-configmap-volume": {"train": DONE},
+    "10-job-deadline": {"train": ended("failed", status.TIMED_OUT, "the step ran longer than its limit (4 s)")},
+    "10b-pod-deadline": {
+        "train": ended("failed", status.TIMED_OUT, "the step ran longer than its limit (4 s)", code=0)
+    },
+    "11-delete-background-sigterm": {"train": CANCELLED},
+    "11b-delete-foreground-sigterm": {"train": CANCELLED._replace(code=3)},
+    "11c-delete-sigterm-ignored": {
+        "train": ended("cancelled", status.CANCELLED, "cancelled (killed after the grace period)", code=137)
+    },
+    "11d-delete-default-orphans-pods": NOT_ENDED,
+    "11e-delete-pod-grace-0": {"train": CANCELLED._replace(code=None)},
+    "12-preempted": {"low": DONE._replace(words=("attempt 2 succeeded",)), "urgent": DONE},
+    "12b-evicted-by-api-drain": {"train": DONE._replace(words=("attempt 2 succeeded",))},
+    "13-retries-then-success": {"train": DONE._replace(words=("attempt 3 succeeded",))},
+    "13b-restart-in-place-crashloop": {
+        "train": DONE._replace(words=("finished after it was restarted in place twice",))
+    },
+    "13c-retries-exhausted": {
+        "train": ended("failed", status.USER_ERROR, "failed 2 times with exit code 9", code=9),
+    },
+    "14-indexed-gang-succeeds": {"gang": DONE},
+    "15-gang-member-fails-backofflimit-0": {
+        "gang": ended(
+            "failed",
+            status.USER_ERROR,
+            "rank 2",
+            "failed with exit code 1",
+            "the other ranks were stopped",
+            index=2,
+            code=1,
+        )
+    },
+    "15b-gang-member-fails-podfailurepolicy-failjob": {
+        "gang": ended("failed", status.USER_ERROR, "rank 2", "exit code 1", "were stopped", index=2, code=1)
+    },
+    "15c-gang-member-fails-per-index": {
+        "gang": ended("failed", status.USER_ERROR, "rank 2", "exit code 1", "the others finished", index=2, code=1)
+    },
+    "15d-gang-member-fails-per-index-maxfailed-0": {
+        "gang": ended("failed", status.USER_ERROR, "rank 2", "exit code 1", "were stopped", index=2, code=1)
+    },
+    "15e-gang-partly-scheduled": NOT_ENDED,
+    "16-node-lost-then-back": NOT_ENDED,
+    "16b-node-removed": NOT_ENDED,
+    "16c-only-node-lost-then-back": {"train": DONE},
+    "17-quota-on-jobs": {"one": DONE},
+    "17b-quota-on-gpus-job-accepted": NOT_ENDED,
+    "17c-pod-security-job-accepted": NOT_ENDED,
+    "17d-missing-service-account-job-accepted": NOT_ENDED,
+    "18-forbidden": NOT_ENDED,
+    "19-invalid-objects": NOT_ENDED,
+    "20-conflicts-and-not-found": {"train": CANCELLED._replace(code=137), "train again": DONE},
+    "21-watch-expired-and-ended": NOT_ENDED,
+    "22-log-endpoint": {"train": DONE, "two": DONE},
+    "23-entrypoint-missing": {
+        "train": ended("failed", status.REFUSED, "the command /app/train does not exist in the image", code=128)
+    },
+    "23b-command-not-found-in-shell": {
+        "train": ended("failed", status.USER_ERROR, "exit code 127: command not found", code=127)
+    },
+    "23c-entrypoint-not-executable": {
+        "train": ended("failed", status.REFUSED, "the command is not executable", "/etc/passwd", code=128)
+    },
+    "24-evicted-ephemeral-storage": {
+        "train": ended(
+            "failed", status.DISK_FULL, "the step wrote more than its ephemeral-storage limit (20Mi)", code=137
+        )
+    },
+    "24b-evicted-emptydir-size": {
+        "train": ended("failed", status.DISK_FULL, 'volume "data"', "is larger than its limit (20Mi)", code=137)
+    },
+    "25-suspended-then-resumed": {"train": DONE._replace(words=("succeeded",))},
+    "26-rejected-by-kubelet": {
+        "train": ended("failed", status.NO_GPU, "the node gpu-node-1 could not give 99 × nvidia.com/gpu", "has 8")
+    },
+    "27-ttl-after-finished": {"train": DONE},
+    "28-pod-deleted-by-hand-replaced": {"train": DONE._replace(words=("attempt 2 succeeded",))},
+    "29-init-container-fails": {
+        "train": ended("failed", status.SETUP_FAILED, 'init container "fetch" failed with exit code 4', code=4)
+    },
+    "30-sidecar-and-main": {"train": DONE},
+}
+
+
+class World:
+    """What a client knows that has seen the events so far."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Object] = {}
+        self.pods: dict[str, Object] = {}
+        self.events: dict[str, Object] = {}
+        self.gone: set[str] = set()
+
+    def see(self, event: WatchEvent) -> None:
+        kinds = {"jobs": self.jobs, "pods": self.pods, "events": self.events}
+        if event.resource in kinds:
+            kinds[event.resource][uid(event.object)] = event.object
+            if event.type == "DELETED":
+                self.gone.add(uid(event.object))
+
+    def pods_of(self, job: Object) -> list[Object]:
+        return [
+            pod
+            for pod in self.pods.values()
+            if uid(job) in [owner["uid"] for owner in pod["metadata"].get("ownerReferences", [])]
+            or pod["metadata"].get("labels", {}).get("batch.kubernetes.io/controller-uid") == uid(job)
+        ]
+
+    def ends(self) -> Iterator[tuple[Object, JobEnd | None]]:
+        for job in self.jobs.values():
+            yield job, causes.end_of(job, self.pods_of(job), list(self.events.values()), gone=self.gone)
+
+
+def replay(scenario: Recording) -> Iterator[tuple[WatchEvent, World]]:
+    world = World()
+    for event in scenario.events:
+        world.see(event)
+        yield event, world
+
+
+def named(jobs: Sequence[Object]) -> list[str]:
+    """The names of Jobs; of two of one name the second is "NAME again"."""
+    seen: list[str] = []
+    for job in jobs:
+        name = job["metadata"]["name"]
+        seen.append(f"{name} again" if name in seen else name)
+    return seen
+
+
+def test_every_scenario_has_its_expectation() -> None:
+    assert set(ENDS) == set(names())
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_end_is_told_rightly_and_at_no_point_wrongly(name: str) -> None:
+    scenario = recording(name)
+    first: dict[str, JobEnd] = {}
+    world = World()
+    for event, world in replay(scenario):
+        for job, end in world.ends():
+            if end is None:
+                assert uid(job) not in first, f"the end was taken back at {event.t}"
+                continue
+            earlier = first.setdefault(uid(job), end)
+            assert (end.state, end.cause, end.index, end.exit_code, end.free) == (
+                earlier.state,
+                earlier.cause,
+                earlier.index,
+                earlier.exit_code,
+                earlier.free,
+            ), f"{earlier} became {end} at {event.t}"
+    jobs = list(world.jobs.values())
+    ends = {name: first.get(uid(job)) for name, job in zip(named(jobs), jobs)}
+    assert {name for name, end in ends.items() if end is not None} == set(ENDS[name])
+    for which, expected in ENDS[name].items():
+        end = ends[which]
+        assert end is not None
+        assert (end.state, end.cause) == (expected.state, expected.cause), end
+        assert (end.index, end.exit_code, end.free) == (expected.index, expected.code, expected.free), end
+        assert all(words in end.message for words in expected.words), end.message
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_caller_who_sees_only_the_end_reads_the_same(name: str) -> None:
+    """After a restart of the driver there are the last states alone, and no events."""
+    world = World()
+    for event in recording(name).events:
+        world.see(event)
+    world.events.clear()
+    jobs = list(world.jobs.values())
+    for which, (_, end) in zip(named(jobs), world.ends()):
+        expected = ENDS[name].get(which)
+        assert (end is None) == (expected is None)
+        if end is not None and expected is not None:
+            assert (end.state, end.cause, end.index) == (expected.state, expected.cause, expected.index)
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("behind", [4, 1000])
+def test_watches_that_arrive_in_another_order_give_no_wrong_end(name: str, behind: int) -> None:
+    """Pods' events may come late, also after all of the Job's, or the Jobs' may: each kind comes in its own order."""
+    scenario = recording(name)
+    for late in ("jobs", "pods"):
+        order: list[WatchEvent] = []
+        waiting: list[WatchEvent] = []
+        for event in scenario.events:
+            (waiting if event.resource == late else order).append(event)
+            order += waiting[:-behind] if len(waiting) > behind else []
+            waiting = waiting[-behind:]
+        assert len([*order, *waiting]) == len(scenario.events)
+        world = World()
+        for event in [*order, *waiting]:
+            world.see(event)
+            for which, (_, end) in zip(named(list(world.jobs.values())), list(world.ends())):
+                expected = ENDS[name].get(which)
+                if end is not None:
+                    assert expected is not None, f"{which} was told to have ended: {end}"
+                    assert (end.state, end.cause, end.index) == (expected.state, expected.cause, expected.index), end
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("12-preempted", status.PREEMPTED),
+        ("12b-evicted-by-api-drain", status.PREEMPTED),
+        ("16-node-lost-then-back", status.NODE_LOST),
+        ("16b-node-removed", status.NODE_LOST),
+    ],
+)
+def test_a_job_that_makes_no_second_pod_ends_with_the_interruption(name: str, cause: str) -> None:
+    """The same pods under a Job without a podFailurePolicy, whose controller gives up after the first one."""
+    world = World()
+    seen: JobEnd | None = None
+    for _, world in replay(recording(name)):
+        job, *_ = world.jobs.values()
+        plain = {key: value for key, value in job["spec"].items() if key != "podFailurePolicy"}
+        pods = sorted(world.pods_of(job), key=lambda pod: int(pod["metadata"]["resourceVersion"]))[:1]
+        end = causes.end_of({**job, "spec": {**plain, "backoffLimit": 0}, "status": {}}, pods, gone=world.gone)
+        if end is not None and len(world.pods_of(job)) == 1:
+            seen = seen or end
+            assert (end.state, end.cause, end.free) == ("interrupted", cause, True)
+    assert seen is not None and "checkpoints" in seen.message
+
+
+def test_hints_and_last_words() -> None:
+    scenario = recording("04-child-oom-main-exits-0")
+    end = causes.end_of(scenario.jobs[0], scenario.pods)
+    assert end is not None and "a child process was killed for memory" in end.hint
+    scenario = recording("02b-user-error-termination-message")
+    end = causes.end_of(scenario.jobs[0], scenario.pods)
+    assert end is not None and "ValueError: bad learning rate" in end.last_words
+
+
+def test_elements_of_a_fan_out_end_one_by_one() -> None:
+    """The Indexed Job whose rank 2 fails while the others finish, taken as a fan-out."""
+    first: dict[int, tuple[float, JobEnd]] = {}
+    for event, world in replay(recording("15c-gang-member-fails-per-index")):
+        for job in world.jobs.values():
+            for index in range(4):
+                mine = [pod for pod in world.pods_of(job) if pod["metadata"]["labels"][causes.INDEX] == str(index)]
+                end = causes.element_end(job, index, mine, gone=world.gone)
+                if end is not None:
+                    first.setdefault(index, (event.t, end))
+                    assert end.state == first[index][1].state
+    assert {index: end.state for index, (_, end) in first.items()} == {
+        0: "succeeded",
+        1: "succeeded",
+        2: "failed",
+        3: "succeeded",
+    }
+    assert first[2][1].index == 2 and first[2][1].message.startswith("the step's code failed with exit code 1")
+    assert first[2][0] < first[0][0], "the failure is told before the others have finished"
+
+
+def pod_of(terminated: Object | None = None, **status_more: Any) -> Object:
+    """A failed pod of a Job, with one container."""
+    container: Object = {"name": "main", "image": "registry.example.com/step:1", "resources": {}}
+    container["volumeMounts"] = [{"name": "shm", "mountPath": "/dev/shm"}]
+    statuses = [{"name": "main", "state": {"terminated": terminated}}] if terminated else []
+    return {
+        "metadata": {"name": "train-x", "uid": "pod", "creationTimestamp": "2026-11-21T04:48:00Z"},
+        "spec": {"containers": [container], "nodeName": "n1", "restartPolicy": "Never"},
+        "status": {"phase": "Failed", "containerStatuses": statuses, **status_more},
+    }
+
+
+LOW = "The node was low on resource: {}. Threshold quantity: 100Mi, available: 50Mi. Container main was using 5Gi."
+
+
+@pytest.mark.parametrize(
+    ("pod", "cause", "words"),
+    [
+        (
+            pod_of({"exitCode": 128, "reason": "StartError", "message": 'exec: "python": exec format error'}),
+            status.REFUSED,
+            "built for another architecture than the node n1 has",
+        ),
+        (
+            pod_of({"exitCode": 137}, reason="Evicted", message=LOW.format("memory")),
+            status.HOST_OOM,
+            "the node n1 ran short of memory",
+        ),
+        (
+            pod_of({"exitCode": 137}, reason="Evicted", message=LOW.format("ephemeral-storage")),
+            status.DISK_FULL,
+            "the disk of the node n1 ran full",
+        ),
+        (
+            pod_of(
+                {"exitCode": 137}, reason="Evicted", message='Usage of EmptyDir volume "shm" exceeds the limit "1Gi".'
+            ),
+            status.SHM_TOO_SMALL,
+            "raise shared_memory",
+        ),
+        (pod_of({"exitCode": 139}), status.CRASHED, "segmentation fault"),
+        (pod_of({"exitCode": 143}), status.KILLED, "SIGTERM"),
+        (
+            pod_of(None, reason="OutOfcpu", message="Node didn't have enough resource: cpu, requested: 4000"),
+            status.SETUP_FAILED,
+            "had no cpu left",
+        ),
+        (
+            pod_of(
+                {
+                    "exitCode": 128,
+                    "reason": "StartError",
+                    "message": "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8",
+                }
+            ),
+            status.DRIVER_TOO_OLD,
+            "cuda>=12.8",
+        ),
+        (
+            pod_of(None, reason="Terminated", message="Pod was terminated in response to imminent node shutdown."),
+            status.NODE_LOST,
+            "shut down",
+        ),
+    ],
+)
+def test_ends_that_were_not_recorded(pod: Object, cause: str, words: str) -> None:
+    job = {"metadata": {"name": "train", "uid": "job"}, "spec": {"completions": 1, "backoffLimit": 0}, "status": {}}
+    end = causes.end_of(job, [pod])
+    assert end is not None
+    assert (end.cause, words in end.message) == (cause, True), end
+
+
+def test_a_gang_whose_rank_was_preempted_is_not_blamed_on_those_that_missed_it() -> None:
+    gone = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    gone["lastTransitionTime"] = "2026-11-21T05:00:00Z"
+    job = {
+        "metadata": {"name": "gang", "uid": "job"},
+        "spec": {"completions": 2, "completionMode": "Indexed", "backoffLimit": 0},
+        "status": {
+            "failed": 2,
+            "conditions": [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}],
+        },
+    }
+    pods = []
+    for index, moment, conditions in ((0, "05:00:02", []), (1, "05:00:09", [gone])):
+        pod = pod_of({"exitCode": 1 + 142 * index, "finishedAt": f"2026-11-21T{moment}Z"}, conditions=conditions)
+        pod["metadata"] = {**pod["metadata"], "uid": f"pod{index}", "labels": {causes.INDEX: str(index)}}
+        pods.append(pod)
+    end = causes.end_of(job, pods)
+    assert end is not None
+    assert (end.state, end.cause, end.index, end.free) == ("interrupted", status.PREEMPTED, 1, True)
+    assert end.message.startswith("rank 1: preempted by a higher priority pod; the other ranks were stopped")
+    # Without the disruption the one that failed first is to blame.
+    other = {**pods[1], "status": {**pods[1]["status"], "conditions": []}}
+    first = causes.end_of(job, [pods[0], other])
+    assert first is not None and (first.index, first.exit_code) == (0, 1)
+
+
+def test_a_job_whose_pods_nobody_has_seen_is_not_certain_until_that_is_settled() -> None:
+    for name, cause in (("02-user-error-exit-1", status.WORKER_LOST), ("10-job-deadline", status.TIMED_OUT)):
+        [job] = recording(name).jobs
+        end = causes.end_of(job, [])
+        assert (end is None) == (cause == status.WORKER_LOST), "a deadline is the Job's own word"
+        settled = causes.end_of(job, [], settled=True)
+        assert settled is not None and (settled.state, settled.cause) == ("failed", cause)
+    [job] = recording("11-delete-background-sigterm").last("jobs")
+    assert causes.end_of(job, [], gone={uid(job)}) is None
+    deleted = causes.end_of(job, [], gone={uid(job)}, settled=True)
+    assert deleted is not None and deleted.state == "cancelled"
+
+
+def test_a_pod_that_went_without_a_last_word_did_not_fail_by_itself() -> None:
+    """A client that lists instead of watching sees the pod run, and then no more; failed pods stay."""
+    scenario = recording("16b-node-removed")
+    running = next(event for event in scenario.events if event.resource == "pods" and event.t > 0.47)
+    failed = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}
+    [job] = scenario.jobs
+    plain = {key: value for key, value in job["spec"].items() if key != "podFailurePolicy"}
+    job = {**job, "spec": plain, "status": {"failed": 1, "conditions": [failed]}}
+    end = causes.end_of(job, [running.object], gone={uid(running.object)})
+    assert end is not None
+    assert (end.state, end.cause, end.free) == ("interrupted", status.KILLED, False)
+    assert "its node gpu-node-1 was lost" in end.message

@@ -1,0 +1,146 @@
+"""What is said in the plan of a request that Kubernetes cannot give, or gives in other words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from stoker.backends.kubernetes import check as k8scheck
+from stoker.config import Component, Stack
+from stoker.core.docker import DockerSettings
+from stoker.core.plan import Site, StepPlan
+from stoker.core.resources import ResourceSettings
+from stoker.core.retry import Retry
+from stoker.core.settings import StepSettings
+from stoker.core.source import FunctionSource
+from stoker.launchers.options import resolve_launch
+from stoker.plan.layers import resolve
+from stoker.settings.options import layer_of
+
+SITE = Site(
+    artifacts="s3://bucket/store",
+    scratch="/home/me/.stoker/scratch",
+    path=(),
+    folder="/home/me/project",
+    checkpoints="/home/me/.stoker/checkpoints",
+)
+IMAGE = {"image": "team/train:1"}
+
+
+def told(
+    resources: dict[str, Any] | None = None, settings: dict[str, Any] | None = None, site: Site = SITE, **step: Any
+) -> list[tuple[str, str]]:
+    """Level and code of each finding, of a step that has an image unless its settings say otherwise."""
+    return [(one.level, one.code) for one in findings(resources, settings, site, **step)]
+
+
+def findings(
+    resources: dict[str, Any] | None = None, settings: dict[str, Any] | None = None, site: Site = SITE, **step: Any
+) -> list[Any]:
+    plan = StepPlan(
+        key="train",
+        name="train",
+        source=FunctionSource(kind="script", module="t", qualname="train", path="/p/t.py", root="/p"),
+        outputs=(),
+        unpack=False,
+        inputs={},
+        settings=StepSettings(
+            resources=ResourceSettings(**(resources or {})),
+            backend={"orchestrator": IMAGE if settings is None else settings},
+            **step,
+        ),
+        backend="orchestrator",
+        code="1234",
+        where="t.py:7",
+    )
+    return list(k8scheck.check(plan, {}, site))
+
+
+SHM = ("info", "STK281")
+
+
+@pytest.mark.parametrize(
+    ("resources", "settings", "expected"),
+    [
+        ({"cpu_count": 4, "memory": "16GB", "disk": "1GB", "spot": True, "nodes": 2}, {}, []),
+        ({"memory": "1GB", "shared_memory": "2GB"}, {}, [("error", "STK280")]),
+        ({"memory": "4GB", "shared_memory": "2GB"}, {}, []),
+        ({"gpu_count": 1, "memory": "4GB"}, {}, [SHM]),
+        ({"gpu_count": 1, "shared_memory": "4GB"}, {}, []),
+        ({"gpu_memory": "10GB", "share": True, "shared_memory": "1GB"}, {}, [("error", "STK280")]),
+        ({"accelerators": ["H100:8", "A100-80GB:4"], "shared_memory": "1GB"}, {}, [("translated", "STK281")]),
+        ({"accelerators": ["H100:8", "A100-80GB:4"], "shared_memory": "1GB"}, {"device_class": "gpu.nvidia.com"}, []),
+        ({"accelerators": ["H100:8", "A100-80GB:8"], "shared_memory": "1GB"}, {}, []),
+        ({"memory": "4GB"}, {"qos": "Guaranteed"}, [("error", "STK280")]),
+        ({"memory": "4GB", "cpu_count": 1}, {"qos": "Guaranteed"}, []),
+        ({"extended": {"fpga": 1}}, {}, [("error", "STK280")]),
+        ({"extended": {"example.com/fpga": 0.5}}, {}, [("error", "STK280")]),
+        ({}, {"extended_resources": {"example.com/fpga": "two"}}, [("error", "STK280")]),
+        ({}, {"extended_resources": {"google.com/tpu": "4"}}, [("translated", "STK281")]),
+        ({"extended": {"hugepages-2Mi": 1073741824}}, {}, []),
+        ({}, {"volume_mounts": [{"name": "a", "mountPath": "/a"}]}, [("error", "STK280")]),
+        ({}, {"volumes": [{"name": "a", "emptyDir": {}}], "volume_mounts": [{"name": "a"}]}, [("error", "STK280")]),
+        ({}, {"host_paths": ["/a"], "persistent_volume_claims": {"c": "/a"}}, [("error", "STK280")]),
+        ({}, {"queue_priority": "high"}, [("error", "STK280")]),
+        ({}, {"queueing": "coscheduling", "queue": "a"}, [("error", "STK280"), ("info", "STK281")]),
+        ({}, {"queue": "a", "topology": "rack"}, [("info", "STK281")]),
+        ({}, {"topology": "rack"}, [("translated", "STK281")]),
+        ({"nodes": 2}, {"topology": "rack"}, []),
+    ],
+)
+def test_resources_and_settings(
+    resources: dict[str, Any], settings: dict[str, Any], expected: list[tuple[str, str]]
+) -> None:
+    assert told(resources, {**IMAGE, **settings}) == expected
+
+
+def test_a_default_of_shared_memory_is_told() -> None:
+    (finding,) = findings({"gpu_count": 1, "memory": "64GB"})
+    assert "32GB of shared memory, half of its memory" in finding.what
+    (finding,) = findings({"gpu_count": 1})
+    assert "shared memory as needed" in finding.what
+
+
+def test_a_step_waits_for_its_devices_and_chooses_none() -> None:
+    ask = {"gpu_count": 1, "shared_memory": "1GB"}
+    assert told(ask, accelerator_policy="prefer") == [("translated", "STK281")]
+    assert told(ask, environment={"CUDA_VISIBLE_DEVICES": "0"}) == [("error", "STK112")]
+
+
+def test_ranks_by_mpi() -> None:
+    launch = resolve_launch({"launcher": "mpi"})
+    assert told({"nodes": 2}, launch=launch) == [("error", "STK280")]
+    assert told({}, launch=launch) == []
+
+
+def test_images() -> None:
+    ready = DockerSettings(parent_image="team/ml:1", skip_build=True)
+    built = DockerSettings(parent_image="python:3.11", requirements=["six"])
+    assert told({}, {}) == [("info", "STK282")]
+    assert k8scheck.OWN_IMAGE in findings({}, {})[0].what
+    assert "CUDA" in findings({"gpu_count": 1, "shared_memory": "1GB"}, {})[0].why
+    assert told({}, {}, docker=ready) == []
+    assert told({}, IMAGE, docker=ready) == [("translated", "STK282")]
+    assert told({}, {}, docker=built) == [("error", "STK282")]
+    assert told({}, {}, attrs.evolve(SITE, registry="registry.example/ml"), docker=built) == []
+    assert told({}, {}, docker=DockerSettings(skip_build=True)) == [("error", "STK282")]
+
+
+def test_packages_become_part_of_the_image() -> None:
+    pods = Component(flavor="kubernetes", options={"image": "team/train:1"})
+    asked = layer_of("flow.py:3 @pypi", packages={"pypi": {"six": "1.16.0"}})
+    settings, _ = resolve([asked], Stack(name="pods", orchestrator=pods))
+    assert settings.docker is not None
+    assert (settings.docker.parent_image, settings.docker.requirements) == ("team/train:1", ("six==1.16.0",))
+
+
+def test_places() -> None:
+    here = attrs.evolve(SITE, artifacts="/home/me/.stoker/artifacts")
+    assert told(site=here) == [("error", "STK283")]
+    assert told(site=here, settings={**IMAGE, "shares_files": True}) == []
+    behind = attrs.evolve(SITE, artifacts="ssh://login/scratch/me")
+    assert told(site=behind, settings={**IMAGE, "shares_files": True}) == [("error", "STK283")]
+    assert told(retry=Retry(times=2)) == [("info", "STK284")]
+    assert told(retry=Retry(times=2), site=here, settings={**IMAGE, "shares_files": True}) == []

@@ -1,0 +1,446 @@
+"""The client of an API server: credentials, answers that are put off, and streams that break off at any byte."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.kubernetes.server.cluster import LocalCluster
+
+from stoker.backends.kubernetes.client import ApiError, Cluster, Stream
+from stoker.backends.kubernetes.execution import Execution
+from stoker.backends.kubernetes.follow import Log, Watch
+from stoker.backends.kubernetes.settings import KubernetesSettings
+from stoker.core.errors import Away, BackendError, SettingsError
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+class Server:
+    """Answers each request by the function that a test gives it."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self.answer: Callable[[str, str, dict[str, str]], Answer | list[bytes]] = lambda *request: (200, {}, b"{}")
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def handle_one(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                self.rfile.read(length)
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                outer.requests.append((self.command, self.path, headers))
+                answer = outer.answer(self.command, self.path, headers)
+                if isinstance(answer, list):  # bytes as they are, and then the connection is cut
+                    for piece in answer:
+                        self.wfile.write(piece)
+                        self.wfile.flush()
+                    self.close_connection = True
+                    return
+                status, more, body = answer
+                self.send_response(status)
+                for name, value in more.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_GET = do_POST = do_PATCH = do_DELETE = handle_one  # noqa: N815 as http.server calls them
+
+            def log_message(self, *words: Any) -> None:
+                """Print nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    one = Server()
+    yield one
+    one.close()
+
+
+def kubeconfig(path: Path, url: str, user: Any = None, **cluster: Any) -> Path:
+    """A kubeconfig with one context."""
+    document = {
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "team"}}],
+        "clusters": [{"name": "c", "cluster": {"server": url, **cluster}}],
+        "users": [{"name": "u", "user": user or {}}],
+    }
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+def client(path: Path, **settings: Any) -> Cluster:
+    return Cluster(KubernetesSettings(kubeconfig=str(path), **settings), os.environ, patience=10.0)
+
+
+def status(code: int, reason: str, message: str) -> bytes:
+    return json.dumps({"kind": "Status", "code": code, "reason": reason, "message": message}).encode()
+
+
+def test_a_plugin_is_asked_again_when_its_token_ends(server: Server, tmp_path: Path) -> None:
+    """Once for both reasons: the time that it names, and a server that refuses the token before."""
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(
+        "import json, os, pathlib, time\n"
+        f"counter = pathlib.Path({str(tmp_path / 'asked')!r})\n"
+        "asked = int(counter.read_text()) + 1 if counter.exists() else 1\n"
+        "counter.write_text(str(asked))\n"
+        "info = json.loads(os.environ['KUBERNETES_EXEC_INFO'])\n"
+        "assert info['spec']['cluster']['server'].startswith('http'), info\n"
+        "ends = time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(time.time() + (3600 if asked > 1 else 1)))\n"
+        "status = {'token': f'{os.environ[\"WORD\"]}-{asked}', 'expirationTimestamp': ends}\n"
+        "print(json.dumps({'apiVersion': info['apiVersion'], 'kind': 'ExecCredential', 'status': status}))\n"
+    )
+    user = {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": sys.executable,
+            "args": [str(plugin)],
+            "env": [{"name": "WORD", "value": "token"}],
+            "provideClusterInfo": True,
+        }
+    }
+    refused = {"Bearer token-2"}
+    server.answer = lambda method, path, headers: (
+        (401, {}, status(401, "Unauthorized", "no")) if headers["authorization"] in refused else (200, {}, b"{}")
+    )
+    cluster = client(kubeconfig(tmp_path / "config", server.url, user))
+    assert cluster.namespace == "team"
+    cluster.get("/version")
+    cluster.get("/version")  # the first token ends within the margin
+    cluster.get("/version")
+    tokens = [headers["authorization"] for _, _, headers in server.requests]
+    assert tokens == ["Bearer token-1", "Bearer token-2", "Bearer token-3", "Bearer token-3"]
+    cluster.close()
+
+
+class SmallProxy:
+    """An HTTP proxy that takes CONNECT alone, and who proves to be somebody."""
+
+    def __init__(self, credentials: str) -> None:
+        self.targets: list[str] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_CONNECT(self) -> None:
+                if self.headers.get("Proxy-Authorization") != f"Basic {credentials}":
+                    self.send_error(407)
+                    return
+                outer.targets.append(self.path)
+                host, _, port = self.path.rpartition(":")
+                with socket.create_connection((host, int(port))) as there:
+                    self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                    back = threading.Thread(target=self._copy, args=(there, self.connection), daemon=True)
+                    back.start()
+                    self._copy(self.connection, there)
+                    back.join()
+
+            def _copy(self, source: socket.socket, target: socket.socket) -> None:
+                with contextlib.suppress(OSError):
+                    while data := source.recv(1 << 16):
+                        target.sendall(data)
+                    target.shutdown(socket.SHUT_WR)
+
+            def log_message(self, *words: Any) -> None:
+                """Print nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.address = f"127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def test_the_proxy_of_a_kubeconfig(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Requests, watches and commands in pods go through it, with the user that its URL names."""
+    proxy = SmallProxy(base64.b64encode(b"me:p@ss").decode())
+    user = {"token": cluster.token}
+    try:
+        path = kubeconfig(tmp_path / "config", cluster.url, user, **{"proxy-url": f"http://me:p%40ss@{proxy.address}"})
+        one = client(path)
+        assert one.get("/version")["major"] == "1"
+        nodes = one.get("/api/v1/nodes")
+        assert nodes["items"]
+        stream = one.open_watch("/api/v1/nodes", resource_version="0")
+        deadline = time.monotonic() + 60
+        while not stream.read() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert stream.status == 200
+        with pytest.raises(ApiError, match="404"):
+            Execution(one, "default", "nobody", ["true"], container="step")
+        one.close()
+        assert len(proxy.targets) == 3 and set(proxy.targets) == {cluster.url.removeprefix("http://")}
+        stranger = client(
+            kubeconfig(tmp_path / "config", cluster.url, user, **{"proxy-url": f"http://{proxy.address}"})
+        )
+        with pytest.raises(Away, match="407"):
+            stranger.get("/version")
+        stranger.close()
+    finally:
+        proxy.close()
+    with pytest.raises(Away):
+        client(path).get("/version")
+
+
+def test_what_the_kubeconfig_lacks_is_said(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", "")
+    with pytest.raises(SettingsError, match=r"there is no kubeconfig: .*/\.kube/config does not exist"):
+        Cluster(KubernetesSettings(), os.environ)
+    path = kubeconfig(tmp_path / "config", server.url)
+    with pytest.raises(SettingsError, match="has no context 'hera', did you mean 'here'"):
+        client(path, context="hera")
+    with pytest.raises(SettingsError, match="behind the proxy socks5"):
+        client(kubeconfig(tmp_path / "proxied", server.url, **{"proxy-url": "socks5://x"}))
+    (tmp_path / "broken").write_text("clusters: [")
+    with pytest.raises(SettingsError, match="cannot be read"):
+        client(tmp_path / "broken")
+    (tmp_path / "list").write_text("[1]")
+    with pytest.raises(SettingsError, match="is not a kubeconfig"):
+        client(tmp_path / "list")
+    missing = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-plugin"}}
+    with pytest.raises(BackendError, match="plugin no-such-plugin is not installed"):
+        client(kubeconfig(tmp_path / "plugin", server.url, missing)).get("/version")
+    # Two files are one kubeconfig, and the first that says something is right.
+    other = kubeconfig(tmp_path / "other", "http://192.0.2.1")
+    monkeypatch.setenv("KUBECONFIG", f"{path}{os.pathsep}{other}")
+    cluster = Cluster(KubernetesSettings(), os.environ)
+    assert cluster.get("/version") == {}
+    cluster.close()
+
+
+def test_a_server_with_certificates(tmp_path: Path) -> None:
+    """TLS with a client's certificate, whose name is another than that of the address; also for streams."""
+    import ssl
+
+    for name in ("server", "client"):
+        words = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name}"
+        words += f" -keyout {tmp_path / name}.key -out {tmp_path / name}.crt -addext subjectAltName=DNS:{name}.example"
+        subprocess.run(words.split(), check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    context.load_verify_locations(tmp_path / "client.crt")
+    context.verify_mode = ssl.CERT_REQUIRED
+    listener = socket.create_server(("127.0.0.1", 0))
+    line = b'{"type": "ADDED", "object": {"metadata": {"name": "a", "resourceVersion": "7"}}}\n'
+
+    def serve() -> None:
+        for _ in range(2):
+            connection, _ = listener.accept()
+            with context.wrap_socket(connection, server_side=True) as tls:
+                request = tls.recv(1 << 16)
+                if b"watch=true" in request:
+                    tls.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                    for at in range(len(line)):  # one byte a chunk
+                        tls.sendall(b"1\r\n" + line[at : at + 1] + b"\r\n")
+                    tls.sendall(b"0\r\n\r\n")
+                else:
+                    tls.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"minor": "36"}')
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    user = {f"client-{kind}-data": _encoded(tmp_path / f"client.{end}") for kind, end in _PAIR}
+    trust = {"certificate-authority": "server.crt", "tls-server-name": "server.example"}
+    cluster = client(kubeconfig(tmp_path / "config", f"https://127.0.0.1:{listener.getsockname()[1]}", user, **trust))
+    assert cluster.get("/version") == {"minor": "36"}
+    assert [event["object"]["metadata"]["name"] for event in cluster.watch("/p", resource_version="1")] == ["a"]
+    cluster.close()
+    thread.join(10.0)
+    listener.close()
+
+
+_PAIR = (("certificate", "crt"), ("key", "key"))
+
+
+def _encoded(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
+
+
+def test_answers_that_are_put_off_or_refused(server: Server, tmp_path: Path) -> None:
+    cluster = client(kubeconfig(tmp_path / "config", server.url, {"token": "t"}))
+    answers: list[Answer] = [(429, {"Retry-After": "0"}, b""), (429, {"Retry-After": "0"}, b""), (201, {}, b'{"a": 1}')]
+    server.answer = lambda *request: answers.pop(0)
+    assert cluster.create("/x", {}, dry_run=True) == {"a": 1}
+    assert server.requests[0][1] == "/x?fieldValidation=Strict&dryRun=All"
+    answers += [(503, {}, b"busy"), (200, {}, b"{}")]
+    cluster.get("/x")
+    answers += [(500, {}, status(500, "InternalError", "etcd is gone"))]
+    with pytest.raises(Away, match=r"does not answer: status 500: etcd is gone"):
+        cluster.delete("/x", grace=3)
+    answers += [(403, {}, status(403, "Forbidden", "jobs is forbidden"))]
+    with pytest.raises(ApiError, match=r"refuses POST /x \(403 Forbidden\): jobs is forbidden") as caught:
+        cluster.create("/x", {})
+    assert (caught.value.status, caught.value.reason) == (403, "Forbidden")
+    answers += [(200, {}, b"<html>")]
+    with pytest.raises(BackendError, match="is no Kubernetes API server"):
+        cluster.get("/x")
+    server.close()
+    began = time.monotonic()
+    with pytest.raises(Away, match="does not answer"):
+        cluster.get("/x")
+    with pytest.raises(Away, match="does not answer"):
+        cluster.stream("/x", {})
+    assert time.monotonic() < began + 5.0, "a refused connection is noticed at once"
+    cluster.close()
+
+
+def test_a_request_is_broken_off(tmp_path: Path) -> None:
+    """`abandon` ends a request that waits for a server which accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        cluster = client(kubeconfig(tmp_path / "config", f"http://127.0.0.1:{listener.getsockname()[1]}"))
+        errors: list[BackendError] = []
+
+        def ask() -> None:
+            try:
+                cluster.get("/version")
+            except Away as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        connection, _ = listener.accept()
+        connection.recv(1)
+        cluster.abandon()
+        thread.join(5.0)
+        assert not thread.is_alive() and errors
+        with pytest.raises(Away, match="not asked any more"):
+            cluster.get("/version")
+        connection.close()
+
+
+def _events(stamps: list[tuple[str, str]]) -> bytes:
+    return b"".join(f"{stamp} {text}\n".encode() for stamp, text in stamps)
+
+
+def test_a_log_that_breaks_off_anywhere_has_each_line_once(server: Server, tmp_path: Path) -> None:
+    """The connection is cut behind each byte of the log in turn: also within a time that several lines have."""
+    lines = [
+        ("2026-11-21T04:53:50.1Z", "a"),
+        ("2026-11-21T04:53:50.12Z", "b"),
+        ("2026-11-21T04:53:50.12Z", "b"),
+        ("2026-11-21T04:53:50.12Z", "c"),
+        ("2026-11-21T04:53:51Z", ""),
+        ("2026-11-21T04:53:51.000000001Z", "d e"),
+    ]
+    whole = _events(lines)
+    cluster = client(kubeconfig(tmp_path / "config", server.url))
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for cut in range(1, len(whole)):
+        cuts = [cut]
+
+        def answer(method: str, path: str, headers: dict[str, str], cuts: list[int] = cuts) -> list[bytes]:
+            since = path.partition("sinceTime=")[2].partition("&")[0].replace("%3A", ":")
+            body = _events([one for one in lines if one[0][:19] >= since[:19]])
+            if cuts:
+                body = body[: cuts.pop()]
+                return [head, b"%x\r\n" % len(body) + body + b"\r\n"]
+            return [head, b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n"]
+
+        server.answer = answer
+        log = Log(job="j", index=None, pod="p", container="step", ended=True)
+        _read_whole(log, cluster)
+        assert log.lines == [text.encode() for _, text in lines], f"cut behind byte {cut}"
+    cluster.close()
+
+
+def _read_whole(log: Log, cluster: Cluster) -> None:
+    until = time.monotonic() + 30.0
+    while not log.complete and time.monotonic() < until:
+        if log.stream is None:
+            log.open(cluster, "team")
+        log.read()
+    assert log.complete
+
+
+def test_a_watch_goes_on_after_each_kind_of_end(server: Server, tmp_path: Path) -> None:
+    """A cut line, an end, an expired version and a refusal: what is known afterwards is what the server has."""
+
+    def thing(name: str, version: int) -> dict[str, Any]:
+        return {"metadata": {"name": name, "uid": name, "resourceVersion": str(version)}}
+
+    def event(kind: str, **rest: Any) -> bytes:
+        return json.dumps({"type": kind, **rest}).encode() + b"\n"
+
+    def chunks(*lines: bytes, cut: int = 0) -> list[bytes]:
+        body = b"".join(lines)
+        whole = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n"
+        return [whole[: len(whole) - cut]]
+
+    lists = [[thing("a", 1)], [thing("a", 1), thing("c", 9)], [thing("c", 9)]]
+    watches: list[Answer | list[bytes]] = [
+        chunks(event("ADDED", object=thing("b", 3)), event("BOOKMARK", object=thing("", 5)), event("MODIFIED"), cut=16),
+        chunks(event("DELETED", object=thing("b", 6))),
+        chunks(event("ERROR", object={"code": 410, "reason": "Expired"})),
+        (410, {}, status(410, "Expired", "too old")),
+        (429, {"Retry-After": "1"}, b""),
+        chunks(event("MODIFIED", object=thing("c", 11))),
+    ]
+    versions = []
+
+    def answer(method: str, path: str, headers: dict[str, str]) -> Answer | list[bytes]:
+        if "watch=true" not in path:
+            body = {"metadata": {"resourceVersion": str(1 + 8 * (3 - len(lists)))}, "items": lists.pop(0)}
+            return 200, {}, json.dumps(body).encode()
+        versions.append(path.partition("resourceVersion=")[2].partition("&")[0])
+        return watches.pop(0) if watches else (429, {}, b"")
+
+    server.answer = answer
+    cluster = client(kubeconfig(tmp_path / "config", server.url))
+    watch = Watch(cluster, "/api/v1/namespaces/team/pods", "stoker/run=r")
+    changes: list[tuple[str, str]] = []
+    until = time.monotonic() + 60.0
+    while (watches or watch.things.get("c") != thing("c", 11)) and time.monotonic() < until:
+        changes += [(kind, one["metadata"]["name"]) for kind, one in watch.read()]
+        time.sleep(0.01)
+    assert changes == [
+        ("ADDED", "a"),
+        ("ADDED", "b"),
+        ("DELETED", "b"),
+        ("ADDED", "c"),
+        ("DELETED", "a"),
+        ("MODIFIED", "c"),
+    ]
+    assert versions[:6] == ["1", "5", "6", "9", "17", "17"], versions
+    watch.close()
+    cluster.close()
+
+
+def test_a_stream_in_pieces_of_one_byte() -> None:
+    """A chunk's length, its end and the head itself may be cut anywhere."""
+    here, there = socket.socketpair()
+    stream = Stream(here, "/x", lambda stream: None)
+    whole = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nab\n\r\n2\r\nc\n\r\n0\r\n\r\n"
+    taken = b""
+    for at in range(len(whole)):
+        there.sendall(whole[at : at + 1])
+        taken += stream.read() or b""
+    there.close()
+    assert (taken, stream.read(), stream.broken) == (b"ab\nc\n", None, False)
+    stream.close()

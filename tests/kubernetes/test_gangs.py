@@ -1,0 +1,233 @@
+"""Steps on several nodes: as a Job whose pods have names, or as a JobSet of that project's controller."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from tests.kubernetes.server.cluster import LocalCluster
+from tests.kubernetes.test_probe import team
+from tests.kubernetes.test_prove import need
+
+from stoker.backends.kubernetes import rbac, setup
+from stoker.backends.kubernetes.client import Cluster
+from stoker.backends.kubernetes.pods import PodRequest
+from stoker.backends.kubernetes.prove import groups_of, prove
+from stoker.backends.kubernetes.settings import KubernetesSettings
+from stoker.core.resources import ResourceSettings
+
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+SETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
+SERVICES = "/api/v1/namespaces/default/services"
+PODS = "/api/v1/namespaces/default/pods"
+GROUPS = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
+WORKERS = "/api/v1/namespaces/default/configmaps?labelSelector=stoker/worker"
+SECRETS = "/api/v1/namespaces/default/secrets"
+STACK = """
+stack = "cluster"
+[stacks.cluster.orchestrator]
+flavor = "kubernetes"
+kubeconfig = "{kubeconfig}"
+image = "team/step:1"
+executable = "{python}"
+shares_files = true
+"""
+PIPELINE = """
+import os, sys, time
+from stoker import context, pipeline, step
+from stoker.config import ResourceSettings
+
+@step(cache=False, resources=ResourceSettings(nodes=2, cpu_count=0.5))
+def ranks(flag: str) -> str:
+    print("rank", context.rank, "is up", flush=True)
+    while flag and not os.path.exists(flag):
+        time.sleep(0.05)
+    if flag == "":
+        raise ValueError("no flag")
+    return f"{context.node} of {context.world_size} at {os.environ['HOSTNAME']}"
+
+@pipeline
+def gang(flag: str):
+    ranks(flag)
+
+if __name__ == "__main__":
+    print(gang(sys.argv[1]).steps["ranks"].output.load())
+"""
+
+
+@pytest.fixture
+def kube(project: Any, cluster: LocalCluster) -> Any:
+    """A project whose gangs are Jobs."""
+    stack = STACK.format(kubeconfig=cluster.kubeconfig, python=sys.executable)
+    return project.write({"stoker.toml": stack, "train.py": PIPELINE})
+
+
+def as_jobsets(kube: Any, cluster: LocalCluster, more: str = "") -> None:
+    """Have gangs be JobSets, whose controller the cluster gets."""
+    cluster.ask("install", group="jobset.x-k8s.io")
+    stack = STACK.format(kubeconfig=cluster.kubeconfig, python=sys.executable)
+    kube.write({"stoker.toml": f"{stack}jobset = true\n{more}"})
+
+
+def nothing_left(cluster: LocalCluster, *paths: str) -> bool:
+    """Whether nothing of a run is there any more."""
+    return not any(cluster.get(path)["items"] for path in (JOBS, PODS, SECRETS, SERVICES, *paths))
+
+
+def begun(kube: Any, flag: Path) -> subprocess.Popen[str]:
+    """A run that goes on until a file is there."""
+    return subprocess.Popen(
+        [sys.executable, "train.py", str(flag)],
+        cwd=kube.folder,
+        env={**os.environ, "STOKER_HOME": str(kube.home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def ranks_are_up(kube: Any, cluster: LocalCluster) -> bool:
+    """Whether both ranks of the run that goes on have said so."""
+    if len(cluster.get(PODS)["items"]) < 2:
+        return False
+    log = kube.stoker("logs", "last", "ranks", code=None).stdout
+    return "rank 0 is up" in log and "rank 1 is up" in log
+
+
+def test_the_pods_of_a_gang_have_names(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    driver = begun(kube, flag)
+    cluster.wait(lambda: ranks_are_up(kube, cluster), 120.0)
+    (job,), (service,) = cluster.get(JOBS)["items"], cluster.get(SERVICES)["items"]
+    name = job["metadata"]["name"]
+    assert service["metadata"]["name"] == name and service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    pods = cluster.get(PODS)["items"]
+    for pod in pods:
+        labels = pod["metadata"]["labels"]
+        assert all(labels[key] == value for key, value in service["spec"]["selector"].items())
+        assert pod["spec"]["subdomain"] == name
+    assert {pod["spec"]["hostname"] for pod in pods} == {f"{name}-0", f"{name}-1"}
+    flag.touch()
+    output, _ = driver.communicate(timeout=120)
+    assert driver.returncode == 0 and f"0 of 2 at {name}-0" in output, output
+    cluster.wait(lambda: nothing_left(cluster))
+    assert cluster.counts()["create services"] == 1
+
+
+def test_a_gang_as_a_jobset_is_adopted_and_cancelled(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+    """A killed driver's JobSet is taken over by the next one, and nothing is left of one that is cancelled."""
+    as_jobsets(kube, cluster)
+    flag = tmp_path / "flag"
+    driver = begun(kube, flag)
+    cluster.wait(lambda: ranks_are_up(kube, cluster), 120.0)
+    driver.kill()
+    driver.communicate()
+    (jobset,), (job,) = cluster.get(SETS)["items"], cluster.get(JOBS)["items"]
+    assert job["metadata"]["ownerReferences"][0]["uid"] == jobset["metadata"]["uid"]
+    (service,), (secret,) = cluster.get(SERVICES)["items"], cluster.get(SECRETS)["items"]
+    assert secret["metadata"]["ownerReferences"][0]["kind"] == "JobSet"
+    assert service["metadata"]["name"] == jobset["metadata"]["name"], "the controller's"
+    flag.touch()
+    kube.stoker("resume", "last", timeout=120.0)
+    assert cluster.counts()["create jobsets"] == 1, "the JobSet of the killed driver went on"
+    assert kube.client().run("last").steps["ranks"].status == "succeeded"
+    cluster.wait(lambda: nothing_left(cluster, SETS))
+    driver = begun(kube, tmp_path / "never")
+    cluster.wait(lambda: ranks_are_up(kube, cluster), 120.0)
+    driver.kill()
+    driver.communicate()
+    kube.stoker("cancel", "last")
+    cluster.wait(lambda: nothing_left(cluster, SETS))
+
+
+def test_a_gang_as_a_jobset_waits_for_its_queue_and_fails(kube: Any, cluster: LocalCluster) -> None:
+    as_jobsets(kube, cluster, 'queue = "ml"\n')
+    driver = subprocess.Popen(
+        [sys.executable, "train.py", ""],
+        cwd=kube.folder,
+        env={**os.environ, "STOKER_HOME": str(kube.home)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    (jobset,) = cluster.wait(lambda: cluster.get(SETS)["items"], 60.0)
+    assert jobset["spec"]["suspend"] is True
+    assert jobset["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "ml"
+    (job,) = cluster.wait(lambda: cluster.get(JOBS)["items"])
+    assert job["spec"]["suspend"] is True
+    assert "kueue.x-k8s.io/queue-name" not in job["metadata"]["labels"], "the queue admits the whole set"
+    body = {"spec": {"suspend": False}}
+    path = f"{SETS}/{jobset['metadata']['name']}"
+    status, _ = cluster.request("PATCH", path, body, content_type="application/merge-patch+json")
+    assert status == 200
+    _, errors = driver.communicate(timeout=120)
+    assert driver.returncode == 1 and "ValueError: no flag" in errors, errors
+    cluster.wait(lambda: nothing_left(cluster, SETS))
+
+
+def test_the_longest_name_fits_into_those_of_pods(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+    as_jobsets(kube, cluster)
+    flag = tmp_path / "flag"
+    flag.touch()
+    long = PIPELINE.replace("def ranks", f"def {'ranks_' * 12}").replace("ranks(flag)", f"{'ranks_' * 12}(flag)")
+    kube.write({"train.py": long.partition("if __name__")[0] + "gang(sys.argv[1])\n"})
+    kube.run("train.py", str(flag), timeout=120.0)
+
+
+def test_what_a_killed_driver_left_is_collected(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+    """The worker, the JobSet and the group of pods: of a run that ended, and of one whose driver was killed."""
+    cluster.ask("install", group="scheduling.x-k8s.io")
+    as_jobsets(kube, cluster, 'queueing = "coscheduling"\nscheduler = "default-scheduler"\n')
+    flag = tmp_path / "flag"
+    flag.touch()
+    kube.run("train.py", str(flag), timeout=120.0)
+    cluster.wait(lambda: nothing_left(cluster, SETS, GROUPS, WORKERS))
+    driver = begun(kube, tmp_path / "never")
+    cluster.wait(lambda: ranks_are_up(kube, cluster), 120.0)
+    (group,), (secret,) = cluster.get(GROUPS)["items"], cluster.get(SECRETS)["items"]
+    assert group["spec"] == {"minMember": 2}
+    assert group["metadata"]["ownerReferences"][0]["uid"] == secret["metadata"]["uid"]
+    driver.kill()
+    driver.communicate()
+    kube.stoker("gc")
+    assert cluster.get(WORKERS)["items"] and cluster.get(PODS)["items"], "the run can be resumed"
+    kube.stoker("gc", "--force")
+    cluster.wait(lambda: nothing_left(cluster, SETS, GROUPS, WORKERS))
+
+
+@pytest.mark.parametrize("group", sorted(rbac.GROUP_RIGHTS))
+def test_rights_on_kinds_of_others(cluster: LocalCluster, group: str) -> None:
+    """They are named where they are lacking, and given where a stack is set up."""
+    cluster.ask("install", group=group)
+    words: dict[str, Any] = {
+        "jobset.x-k8s.io": {"jobset": True},
+        "scheduling.volcano.sh": {"queueing": "volcano"},
+        "scheduling.x-k8s.io": {"queueing": "coscheduling"},
+        "resource.k8s.io": {"device_class": "gpu.nvidia.com"},
+    }[group]
+    options = team(cluster, list(rbac.RIGHTS))
+    client = Cluster(KubernetesSettings(**options), os.environ)
+    try:
+        request = PodRequest(
+            resources=ResourceSettings(nodes=2, gpu_count=1),
+            settings=KubernetesSettings(**words),
+            image="team/step:1",
+            command=("true",),
+            nodes=2,
+        )
+        asked = attrs.evolve(need(2, namespace="team"), apis=groups_of(request))
+        [finding] = [one for one in prove([asked], client) if one.level == "error"]
+        right = rbac.GROUP_RIGHTS[group]
+        assert finding.code == "STK287" and f"{right.resource}.{group}" in finding.what, finding
+        assert f"--verb={','.join(right.verbs)} --resource={right.resource}.{group}" in finding.fix
+        objects = setup.missing_objects(client, KubernetesSettings(**options, **words), "team")
+        role = next(item for item in objects if item["kind"] == "Role")
+        assert {"apiGroups": [group], "resources": [right.resource], "verbs": list(right.verbs)} in role["rules"]
+        assert not [one for one in prove([need(2, namespace="team")], client) if one.level == "error"]
+    finally:
+        client.close()

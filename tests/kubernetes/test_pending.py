@@ -1,0 +1,295 @@
+"""Why pods wait, at every moment of every recorded scenario, and when a wait is given up."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, NamedTuple
+
+import pytest
+from tests.kubernetes.recordings import Recording, names, recording
+from tests.kubernetes.test_causes import World, replay
+from tests.kubernetes.test_nodes import node
+
+from stoker.backends.kubernetes import pending
+from stoker.backends.kubernetes.nodes import ClusterNodes, cluster_nodes
+from stoker.backends.kubernetes.objects import index_of, uid
+from stoker.backends.kubernetes.pending import Patience, Pending
+from stoker.backends.kubernetes.pulls import pull_problem
+from stoker.core import status
+
+Object = dict[str, Any]
+RECORDED = cluster_nodes([node("gpu-node-1", 8, cpu="2", memory="24581696Ki")])
+"""The one node of the recordings."""
+
+
+class Wait(NamedTuple):
+    """What is said last of a Job that waits."""
+
+    words: tuple[str, ...]
+    hopeless: bool = False
+    cause: str = ""
+
+
+def waits_for(*words: str, **more: Any) -> Wait:
+    return Wait(words, **more)
+
+
+LAST: dict[str, Wait] = {
+    # Scenarios that end with a wait → what is said then.
+    "05-unschedulable-too-many-gpus": waits_for(
+        "no node has 16 × nvidia.com/gpu (the largest node has 8): this never starts as it is",
+        hopeless=True,
+        cause=status.REFUSED,
+    ),
+    "05b-unschedulable-node-selector": waits_for(
+        "no node has the label", "this never starts as it is", hopeless=True, cause=status.REFUSED
+    ),
+    "05c-unschedulable-memory": waits_for(
+        "no node has 900Gi of memory", "never starts", hopeless=True, cause=status.REFUSED
+    ),
+    "07-image-not-found": waits_for(
+        "the image registry.example.com/team/missing:1 does not exist in the registry",
+        hopeless=True,
+        cause=status.REFUSED,
+    ),
+    "07b-image-pull-unauthorized": waits_for(
+        "the registry wants credentials", "(401)", "image_pull_secrets", hopeless=True, cause=status.REFUSED
+    ),
+    "07c-image-never-pull": waits_for(
+        "is not on the node", "image_pull_policy is Never", hopeless=True, cause=status.REFUSED
+    ),
+    "07d-image-registry-unknown-host": waits_for(
+        "the registry's host name no-such-registry.example does not resolve", cause=status.SETUP_FAILED
+    ),
+    "08-invalid-image-name": waits_for("is not valid (capital letters)", hopeless=True, cause=status.REFUSED),
+    "09-missing-secret": waits_for('secret "hub-token" does not exist', cause=status.REFUSED),
+    "15e-gang-partly-scheduled": waits_for(
+        "2 of 4 ranks have GPUs; 2 are waiting", "needs 3 × nvidia.com/gpu", "too little free"
+    ),
+    "16b-node-removed": waits_for("the cluster has no nodes"),
+    "17b-quota-on-gpus-job-accepted": waits_for(
+        "quota 'gpus' does not allow this", "4 nvidia.com/gpu asked for", hopeless=True, cause=status.QUOTA
+    ),
+    "17c-pod-security-job-accepted": waits_for(
+        "pod security level 'baseline' forbids hostNetwork", hopeless=True, cause=status.REFUSED
+    ),
+    "17d-missing-service-account-job-accepted": waits_for(
+        'service account "trainer" does not exist', cause=status.REFUSED
+    ),
+}
+ON_THE_WAY: dict[str, tuple[str, str]] = {
+    # Scenarios in which something is said on the way: a Job, and words.
+    "06-queued-for-gpus": ("second", "waiting for GPUs (all in use): needs 4 × nvidia.com/gpu"),
+    "09b-missing-secret-created-later": ("train", 'secret "hub-token" does not exist'),
+    "09c-missing-configmap-volume": ("train", 'waiting for configmap "step-config"'),
+    "25-suspended-then-resumed": ("train", "held by the queue"),
+    "01-succeed": ("train", "pulls the image registry.example.com/team/step:1"),
+    "13b-restart-in-place-crashloop": ("train", "started again after a pause"),
+}
+
+
+def said(scenario: Recording, nodes: ClusterNodes | None) -> Iterator[tuple[str, Pending | None, World]]:
+    for event, world in replay(scenario):
+        if event.resource == "nodes":
+            continue
+        for job in world.jobs.values():
+            if uid(job) not in world.gone:
+                events = list(world.events.values())
+                yield job["metadata"]["name"], pending.why_pending(job, world.pods_of(job), events, nodes), world
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_is_said_last_of_a_job_that_waits(name: str) -> None:
+    nodes = cluster_nodes([]) if name.startswith("16b") else RECORDED
+    last: dict[str, Pending | None] = {}
+    seen: dict[str, set[str]] = {}
+    for job, wait, _ in said(recording(name), nodes):
+        last[job] = wait
+        if wait is not None:
+            seen.setdefault(job, set()).add(wait.text)
+            assert wait.key and (wait.cause in status.CAUSES if wait.hopeless else True)
+    expected = LAST.get(name)
+    left = [wait for wait in last.values() if wait is not None]
+    assert bool(left) == (expected is not None), left
+    if expected is not None:
+        [wait] = left
+        assert all(words in wait.text for words in expected.words), wait.text
+        assert (wait.hopeless, wait.cause) == (expected.hopeless, expected.cause), wait
+    if name in ON_THE_WAY:
+        job, words = ON_THE_WAY[name]
+        assert any(words in text for text in seen[job]), seen[job]
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name not in LAST])
+def test_no_wait_that_ended_well_was_ever_given_up(name: str) -> None:
+    for nodes in (RECORDED, None):
+        given_up = [wait for _, wait, _ in said(recording(name), nodes) if wait is not None and wait.hopeless]
+        assert not given_up, given_up[0]
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_reason_is_not_repeated_under_another_key(name: str) -> None:
+    keys: dict[str, list[str]] = {}
+    for job, wait, _ in said(recording(name), RECORDED):
+        if wait is not None and (not keys.get(job) or keys[job][-1] != wait.key):
+            keys.setdefault(job, []).append(wait.key)
+    for mine in keys.values():
+        assert len(mine) <= 12, mine
+
+
+def test_the_node_that_does_not_answer_is_named_while_its_pod_goes_on() -> None:
+    texts = [
+        pending.no_news(world.pods.values(), world.events.values())
+        for _, world in replay(recording("16c-only-node-lost-then-back"))
+    ]
+    assert any("the node gpu-node-1 does not answer since" in text for text in texts)
+    assert texts[0] == texts[-1] == ""
+    for name in set(names()) - {"16-node-lost-then-back", "16b-node-removed", "16c-only-node-lost-then-back"}:
+        assert not any(pending.no_news(world.pods.values()) for _, world in replay(recording(name))), name
+
+
+def test_waits_are_given_up_after_so_many_tries_and_so_much_time() -> None:
+    world = World()
+    for event in recording("09-missing-secret").events:
+        world.see(event)
+    [job] = world.jobs.values()
+    pods, events = world.pods_of(job), [dict(event) for event in world.events.values()]
+
+    def wait(tries: int, **more: Any) -> Pending:
+        told = [{**event, "count": tries} if event["reason"] == "Failed" else event for event in events]
+        found = pending.why_pending(job, pods, told, **more)
+        assert found is not None
+        return found
+
+    assert not wait(4).hopeless and wait(5).hopeless
+    assert wait(2, patience=Patience(missing=2)).hopeless
+    began = wait(1).since
+    assert began is not None
+    limited = Patience(seconds=60)
+    assert not wait(1, now=began + 59, patience=limited).hopeless
+    late = wait(1, now=began + 61, patience=limited)
+    assert late.hopeless and late.cause == status.REFUSED
+    assert late.text.startswith('Job train has waited for 1 m 01 s, longer than it may: secret "hub-token"')
+
+
+def test_elements_of_a_fan_out_wait_for_places_and_for_their_turn() -> None:
+    world = World()
+    for event in recording("15e-gang-partly-scheduled").events:
+        world.see(event)
+    [job] = world.jobs.values()
+    job = {**job, "spec": {**job["spec"], "completions": 6}}
+    texts = []
+    for index in (2, 3, 5):
+        mine = [pod for pod in world.pods_of(job) if index_of(pod) == index]
+        wait = pending.why_pending(job, mine, list(world.events.values()), gang=False)
+        assert wait is not None
+        texts.append((wait.key, wait.text))
+    assert texts[0] == texts[1], "the same text for all that wait for the same"
+    assert texts[0][1].startswith("waiting for GPUs (all in use): needs 3 × nvidia.com/gpu")
+    assert texts[2] == ("turn", "it waits for its turn: 4 elements may run at once")
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (
+            (
+                "0/8 nodes are available: 3 Insufficient nvidia.com/gpu, 5 node(s) had untolerated taint "
+                "{gpu: reserved}. preemption: 0/8 nodes are available: 8 Preemption is not helpful for scheduling."
+            ),
+            "of 8 nodes, 3 nodes have too little free of nvidia.com/gpu, 5 nodes have the taint gpu=reserved",
+        ),
+        (
+            (
+                "0/3 nodes are available: 1 Too many pods, 1 node(s) were unschedulable, 1 node(s) didn't match Pod's "
+                "node affinity/selector."
+            ),
+            (
+                "of 3 nodes, 1 node has as many pods as they may, 1 node is cordoned, "
+                "1 node has not the labels that the step asks for"
+            ),
+        ),
+        ("0/2 nodes are available: 2 node(s) had a strange mood.", "of 2 nodes, 2 nodes: node(s) had a strange mood"),
+        ("no nodes available to schedule pods", "the cluster has no nodes"),
+        ("a plugin of the site's", "the scheduler says: a plugin of the site's"),
+    ],
+)
+def test_the_schedulers_words(message: str, words: str) -> None:
+    assert pending.scheduler_words(message) == words
+
+
+def unscheduled(message: str, *events: tuple[str, str, int], nodes: ClusterNodes | None = None) -> Pending:
+    """What is said of a pod of one GPU of which the scheduler said `message`; events are reason, message, count."""
+    pod = {
+        "metadata": {"name": "train-1", "uid": "p", "creationTimestamp": "2026-11-21T04:48:00Z"},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+        "status": {
+            "phase": "Pending",
+            "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}],
+        },
+    }
+    listed = [
+        {"involvedObject": {"uid": "p"}, "reason": reason, "message": text, "count": count}
+        for reason, text, count in events
+    ]
+    job = {"metadata": {"name": "train", "uid": "j"}, "spec": {"completions": 1}, "status": {}}
+    found = pending.why_pending(job, [pod], listed, nodes)
+    assert found is not None
+    return found
+
+
+INSUFFICIENT = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+
+
+def test_autoscalers_claims_and_gates() -> None:
+    none = cluster_nodes([node("cpu", 0)])
+    assert unscheduled(INSUFFICIENT, nodes=none).hopeless
+    scaled = unscheduled(
+        INSUFFICIENT, ("TriggeredScaleUp", "pod triggered scale-up: [{gpus 0->1 (max: 3)}]", 1), nodes=none
+    )
+    assert not scaled.hopeless and "an autoscaler adds nodes for it: pod triggered scale-up: [{gpus 0->1" in scaled.text
+    refused = unscheduled(INSUFFICIENT, ("NotTriggerScaleUp", "pod didn't trigger scale-up", 1))
+    assert "the autoscaler adds no node for it" in refused.text
+    claim = unscheduled('persistentvolumeclaim "data" not found', ("FailedScheduling", "", 5))
+    assert claim.hopeless and claim.text.startswith('claim "data" does not exist')
+    unbound = unscheduled("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.")
+    assert not unbound.hopeless and "kubectl get pvc" in unbound.fix
+
+
+def test_kueue_says_why_it_holds_a_job() -> None:
+    job = {
+        "metadata": {"name": "train", "uid": "j", "labels": {"kueue.x-k8s.io/queue-name": "team-a"}},
+        "spec": {"suspend": True},
+        "status": {},
+    }
+    said_by_kueue = {
+        "involvedObject": {"kind": "Workload", "name": "job-train-3f2a1"},
+        "reason": "Pending",
+        "message": "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu",
+    }
+    wait = pending.why_pending(job, [], [said_by_kueue])
+    assert wait is not None
+    assert wait.text.startswith("held by the queue team-a (the Job is suspended): couldn't assign flavors")
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "sure"),
+    [
+        (
+            "failed to copy: httpReadSeeker: 429 Too Many Requests - toomanyrequests: You have reached your rate limit",
+            "rate",
+            False,
+        ),
+        ("no match for platform in manifest: not found", "architecture", True),
+        ("pull access denied, repository does not exist or may require authorization", "unauthorized", True),
+        ("failed to authorize: failed to fetch anonymous token: 403 Forbidden", "unauthorized", True),
+        ("manifest unknown", "absent", True),
+        ("dial tcp: lookup reg.example on 10.0.0.1:53: server misbehaving", "host", False),
+        ("tls: failed to verify certificate: x509: certificate signed by unknown authority", "certificate", False),
+        ("dial tcp 10.0.0.1:443: i/o timeout", "network", False),
+        ("write /var/lib/containerd/x: no space left on device", "disk", False),
+        ("something else", "other", False),
+    ],
+)
+def test_pull_messages(message: str, kind: str, sure: bool) -> None:
+    problem = pull_problem("ErrImagePull", message, "reg.example/team/step:1")
+    assert (problem.kind, problem.sure) == (kind, sure), problem

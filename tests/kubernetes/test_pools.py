@@ -1,0 +1,346 @@
+"""Pods that take several steps of a run: what they save, what they keep apart, and what becomes of them when a driver,
+a pod or a connection ends."""
+
+from __future__ import annotations
+
+import collections
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kubernetes.server.cluster import LocalCluster
+from tests.kubernetes.test_runs import STACK, nothing_left, start
+
+PIPELINES = """
+import os, sys, tempfile, time
+from pathlib import Path
+from stoker import context, pipeline, step
+from stoker.config import KubernetesSettings, ResourceSettings
+
+LINES, LENGTH = {lines!r}, {length}
+
+def line(text):
+    with open(LINES, "a") as file:
+        file.write(text + "\\n")
+
+@step(cache=False)
+def link(n: int) -> int:
+    left = Path(tempfile.gettempdir()) / "left"
+    assert not left.exists(), "a step sees what the one before it left"
+    left.write_text("here")
+    line(f"link {n} {os.getppid()}")
+    print("link", n)
+    return n + 1
+
+@step(cache=False, settings={"orchestrator.kubernetes": KubernetesSettings(reuse=False)})
+def apart(n: int) -> int:
+    return n
+
+@pipeline
+def chain():
+    n = 0
+    for _ in range(4):
+        n = link(n)
+    return apart(n)
+
+@step(cache=False)
+def begins() -> int:
+    line("begins")
+    return 1
+
+@step(cache=False)
+def waits(n: int, flag: str) -> str:
+    line("waits")
+    print("waiting", flush=True)
+    while not os.path.exists(flag):
+        time.sleep(0.05)
+    print("seen it", flush=True)
+    return "seen"
+
+@step(cache=False, settings={"orchestrator.kubernetes": KubernetesSettings(reuse=False)})
+def waits_apart(n: int, flag: str) -> str:
+    line("waits")
+    print("waiting", flush=True)
+    while not os.path.exists(flag):
+        time.sleep(0.05)
+    return "seen"
+
+@step(cache=False)
+def ends(text: str) -> str:
+    line("ends")
+    return text + " and ended"
+
+@pipeline
+def long(flag: str):
+    return ends(waits(begins(), flag))
+
+@pipeline
+def mixed(flag: str):
+    return ends(waits_apart(begins(), flag))
+
+@step(cache=False)
+def fails() -> None:
+    raise ValueError("no luck")
+
+@step(cache=False)
+def kills() -> None:
+    os.kill(os.getpid(), 9)
+
+@pipeline
+def killed():
+    kills()
+
+@pipeline
+def failed():
+    fails()
+
+@step(cache=False, resources=ResourceSettings(gpu_count=1))
+def on_gpu(n: int) -> list[str]:
+    return [*(device.uuid for device in context.devices), str(os.getpid())]
+
+@pipeline
+def gpus():
+    on_gpu.map([1, 2, 3])
+
+@step(cache=False)
+def square(n: int) -> int:
+    line(f"square {n}")
+    time.sleep(LENGTH)
+    return n * n
+
+@step(cache=False)
+def total(numbers: list[int]) -> int:
+    return sum(numbers)
+
+@pipeline
+def many(count: int):
+    return total(square.map(list(range(count))))
+
+if __name__ == "__main__":
+    word, *rest = sys.argv[1:]
+    if word == "many":
+        print("total", many(int(rest[0])).steps["total"].output.load())
+    elif word in ("long", "mixed"):
+        print({"long": long, "mixed": mixed}[word](*rest).steps["ends"].output.load())
+    else:
+        {"chain": chain, "killed": killed, "failed": failed, "gpus": gpus}[word]()
+"""
+
+
+@pytest.fixture
+def kube(project: Any, cluster: LocalCluster, tmp_path: Path) -> Any:
+    """A project whose stack is the cluster; its steps write lines into a file."""
+    (tmp_path / "lines").touch()
+    stack = STACK.format(kubeconfig=cluster.kubeconfig, python=sys.executable)
+    return project.write({"stoker.toml": stack, "train.py": program(tmp_path)})
+
+
+def program(folder: Path, *, length: float = 0.0) -> str:
+    """The program, whose squares take so many seconds."""
+    head = "{lines!r}, {length}"
+    return PIPELINES.replace(head, head.format(lines=str(folder / "lines"), length=length))
+
+
+def lines(folder: Path) -> dict[str, int]:
+    """What steps wrote, and how often."""
+    return collections.Counter((folder / "lines").read_text().splitlines())
+
+
+def has_begun(kube: Any) -> bool:
+    """Whether the step that waits says so."""
+    return "waiting" in kube.stoker("logs", "last", "waits", code=None).stdout
+
+
+def pods(cluster: LocalCluster) -> list[Any]:
+    return list(cluster.get("/api/v1/namespaces/default/pods")["items"])
+
+
+def test_steps_share_a_pod_and_nothing_else(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+    kube.run("train.py", "chain", timeout=120.0)
+    counts = cluster.counts()
+    assert counts["create jobs"] == 2, "one for four links, and one for the step that wants its own"
+    assert counts["create secrets"] == 1 and counts["create pods/exec"] <= 3, counts
+    written = list(lines(tmp_path))
+    assert [text.split()[1] for text in written] == ["0", "1", "2", "3"]
+    assert len({text.split()[2] for text in written}) == 4, "each has processes of its own"
+    assert [kube.stoker("logs", "last", f"link_{n}").stdout.count(f"link {n - 1}") for n in (2, 3, 4)] == [1, 1, 1]
+    cluster.wait(lambda: nothing_left(cluster))
+    assert not cluster.pids()
+
+
+def test_a_fan_out_takes_pods_while_they_are_lacking(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+    kube.write({"train.py": program(tmp_path, length=0.3)})
+    done = kube.run("train.py", "many", "12", timeout=120.0)
+    assert f"total {sum(n * n for n in range(12))}" in done.stdout
+    assert set(lines(tmp_path).values()) == {1} and len(lines(tmp_path)) == 12
+    cluster.wait(lambda: nothing_left(cluster))
+
+
+@pytest.mark.parametrize("cut", [200, 2500])
+def test_a_connection_that_breaks_costs_nothing(kube: Any, cluster: LocalCluster, tmp_path: Path, cut: int) -> None:
+    """The order, the output or the result is on its way when the session with the pod breaks."""
+    cluster.cut_executions(cut, cut + 900, 5 * cut)
+    done = kube.run("train.py", "many", "3", timeout=120.0)
+    assert "total 5" in done.stdout
+    assert set(lines(tmp_path).values()) == {1} and len(lines(tmp_path)) == 3
+    cluster.wait(lambda: nothing_left(cluster))
+
+
+def test_a_killed_driver_leaves_a_pod_that_the_next_one_takes_over(
+    kube: Any, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    flag = tmp_path / "flag"
+    driver = start(kube, "long", str(flag))
+    cluster.wait(lambda: has_begun(kube), 120.0)
+    driver.kill()
+    driver.communicate()
+    flag.touch()
+    kube.stoker("resume", "last", timeout=120.0)
+    assert lines(tmp_path) == {"begins": 1, "waits": 1, "ends": 1}
+    assert cluster.counts()["create jobs"] == 1, "the pod of the killed driver took the last step, too"
+    run = kube.client().run("last")
+    assert run.steps["ends"].output.load() == "seen and ended"
+    log = kube.stoker("logs", "last", "waits").stdout
+    assert log.count("waiting") == 1 and log.count("seen it") == 1, log
+    cluster.wait(lambda: nothing_left(cluster))
+
+
+def test_a_pod_takes_orders_of_a_second_driver(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+    """The first order is over and forgotten when its driver is killed: the next one has another number."""
+    flag = tmp_path / "flag"
+    kube.write({"stoker.toml": (kube.folder / "stoker.toml").read_text() + "idle_after = 600\n"})
+    driver = start(kube, "mixed", str(flag))
+    cluster.wait(lambda: "waiting" in kube.stoker("logs", "last", "waits_apart", code=None).stdout, 120.0)
+    driver.kill()
+    driver.communicate()
+    flag.touch()
+    kube.stoker("resume", "last", timeout=120.0)
+    assert lines(tmp_path) == {"begins": 1, "waits": 1, "ends": 1}
+    assert cluster.counts()["create jobs"] == 2, "the last step runs in the pod of the first"
+    cluster.wait(lambda: nothing_left(cluster))
+
+
+def test_a_pod_that_leaves_without_a_driver_says_what_it_did(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+    """Nobody talks to the pod: it ends by itself, and the next driver finds the result in its log."""
+    flag = tmp_path / "flag"
+    kube.write({"stoker.toml": (kube.folder / "stoker.toml").read_text() + "idle_after = 1\n"})
+    driver = start(kube, "long", str(flag))
+    cluster.wait(lambda: has_begun(kube), 120.0)
+    driver.kill()
+    driver.communicate()
+    flag.touch()
+    cluster.wait(lambda: all(pod["status"]["phase"] == "Succeeded" for pod in pods(cluster)), 60.0)
+    assert not cluster.pids(), "no pod waits for a driver that is gone"
+    kube.stoker("resume", "last", timeout=120.0)
+    assert lines(tmp_path) == {"begins": 1, "waits": 1, "ends": 1}
+    log = kube.stoker("logs", "last", "waits").stdout
+    assert log.count("waiting") == 1 and log.count("seen it") == 1, log
+    cluster.wait(lambda: nothing_left(cluster))
+
+
+@pytest.mark.parametrize("word", ["cancel", "gc"])
+def test_pods_without_a_driver_are_found_and_ended(kube: Any, cluster: LocalCluster, tmp_path: Path, word: str) -> None:
+    driver = start(kube, "long", str(tmp_path / "never"))
+    cluster.wait(lambda: has_begun(kube), 120.0)
+    driver.kill()
+    driver.communicate()
+    kube.stoker(*(["cancel", "last"] if word == "cancel" else ["gc", "--force"]))
+    cluster.wait(lambda: not cluster.pids())
+    kube.stoker("gc", "--force")
+    cluster.wait(lambda: nothing_left(cluster))
+
+
+def test_ctrl_c_ends_the_pods(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+    driver = start(kube, "long", str(tmp_path / "never"))
+    cluster.wait(lambda: has_begun(kube), 120.0)
+    driver.send_signal(signal.SIGINT)
+    output, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 130, output
+    assert kube.client().run("last").status == "cancelled"
+    cluster.wait(lambda: nothing_left(cluster))
+    assert not cluster.pids()
+
+
+def test_a_step_that_is_killed_takes_its_pod_with_it(kube: Any, cluster: LocalCluster) -> None:
+    words = {"failed": "no luck", "killed": "SIGKILL"}
+    for name, text in words.items():
+        kube.run("train.py", name, code=1, timeout=120.0)
+        step = kube.client().run("last").steps[{"failed": "fails", "killed": "kills"}[name]]
+        assert step.attempts[0].failure is not None and text in str(step.attempts[0].failure.message)
+    cluster.wait(lambda: nothing_left(cluster))
+
+
+def test_steps_with_devices_get_those_of_their_pod(kube: Any, cluster: LocalCluster) -> None:
+    kube.run("train.py", "gpus", env={"STOKER_SIMULATE": "1xH100"}, timeout=120.0)
+    step = kube.client().run("last").steps["on_gpu"]
+    devices = step.output.load()
+    assert len({pid for *_, pid in devices}) == 3, "each is a fresh process"
+    assert all(len(one) == 2 for one in devices), devices
+    receipts = [element.attempts[0].receipt for element in step]
+    assert len(receipts) == 3 and all(receipt is not None and receipt.devices for receipt in receipts)
+    cluster.wait(lambda: nothing_left(cluster))
+
+
+def test_without_the_right_to_exec_each_step_has_a_job(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+    role = {
+        "metadata": {"name": "no-exec", "namespace": "default"},
+        "rules": [
+            {"apiGroups": ["", "batch"], "resources": ["jobs", "pods", "secrets", "configmaps"], "verbs": ["*"]},
+            {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+        ],
+    }
+    base = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+    cluster.create(f"{base}/roles", role)
+    subject = {"kind": "ServiceAccount", "name": "runner", "namespace": "default"}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "no-exec"}
+    cluster.create(
+        f"{base}/rolebindings", {"metadata": {"name": "no-exec"}, "roleRef": reference, "subjects": [subject]}
+    )
+    cluster.create("/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "runner"}})
+    limited = cluster.kubeconfig_for(cluster.account_token("default", "runner"), name="limited")
+    kube.write({"stoker.toml": STACK.format(kubeconfig=limited, python=sys.executable)})
+    kube.run("train.py", "many", "2", timeout=120.0)
+    assert cluster.counts()["create jobs"] == 2 and "create pods/exec" not in cluster.counts()
+    assert set(lines(tmp_path).values()) == {1}
+    cluster.wait(lambda: nothing_left(cluster))
+
+
+def test_a_node_that_reaches_no_pod_gives_each_step_a_job(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+    """The right is there, but no connection to the pod is made: its steps run all the same, in pods of their own."""
+    cluster.fault("server-error", path=".*/exec", status=403)
+    kube.run("train.py", "many", "2", timeout=120.0)
+    assert set(lines(tmp_path).values()) == {1} and len(lines(tmp_path)) == 2
+    cluster.wait(lambda: nothing_left(cluster))
+
+
+def test_idle_pods_make_room(kube: Any, cluster: LocalCluster) -> None:
+    """The second step finds no room beside the pod of the first, which has nothing to do any more."""
+    cluster.reset([{"name": "small", "capacity": {"cpu": "2", "memory": "8Gi", "pods": "16"}}])
+    kube.write(
+        {
+            "stoker.toml": (kube.folder / "stoker.toml").read_text() + "idle_after = 600\n",
+            "train.py": """
+from stoker import pipeline, step
+from stoker.config import ResourceSettings
+
+@step(cache=False, resources=ResourceSettings(cpu_count=1.5))
+def first() -> int:
+    return 1
+
+@step(cache=False, resources=ResourceSettings(cpu_count=1.25))
+def second(n: int) -> int:
+    return n
+
+@pipeline
+def two():
+    second(first())
+
+if __name__ == "__main__":
+    two()
+""",
+        }
+    )
+    kube.run("train.py", timeout=120.0)
+    cluster.wait(lambda: nothing_left(cluster))

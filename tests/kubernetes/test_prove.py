@@ -1,0 +1,207 @@
+"""What a cluster can never run is refused in the plan, with the figures; what cannot be asked refuses nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Iterator, Sequence
+
+import attrs
+import pytest
+from tests.kubernetes.server.cluster import LocalCluster
+from tests.kubernetes.test_probe import team
+
+from stoker.backends.kubernetes import rbac
+from stoker.backends.kubernetes.client import Cluster
+from stoker.backends.kubernetes.pods import PodRequest, pod_template
+from stoker.backends.kubernetes.prove import PodNeed, needs_of, prove
+from stoker.backends.kubernetes.settings import KubernetesSettings
+from stoker.core.findings import Finding
+from stoker.core.plan import StepPlan
+from stoker.core.resources import ResourceSettings
+from stoker.core.settings import StepSettings
+from stoker.core.source import FunctionSource
+
+STEP = StepPlan(
+    key="train",
+    name="train",
+    source=FunctionSource(kind="script", module="t", qualname="train", path="/p/t.py", root="/p"),
+    outputs=(),
+    unpack=False,
+    inputs={},
+    settings=StepSettings(),
+    backend="orchestrator",
+    code="1234",
+    where="t.py:7",
+)
+
+DEFAULT = "/api/v1/namespaces/default"
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[Cluster]:
+    client = Cluster(KubernetesSettings(kubeconfig=str(cluster.kubeconfig)), os.environ)
+    yield client
+    client.close()
+
+
+def need(
+    pods: int = 1, *, namespace: str = "default", made: Sequence[str] = (), resources: Any = None, **settings: Any
+) -> PodNeed:
+    """The need of a step with these resources and settings."""
+    template = pod_template(
+        PodRequest(
+            resources=ResourceSettings(**(resources or {})),
+            settings=KubernetesSettings(**settings),
+            image="registry.example.com/team/step:1",
+            command=("true",),
+            nodes=pods,
+        )
+    )
+    return PodNeed(step=STEP, namespace=namespace, template=template, pods=pods, made=made)
+
+
+def findings(client: Cluster, *needs: PodNeed, **more: Any) -> list[Finding]:
+    return list(prove(needs, client, **more))
+
+
+def test_what_fits_has_no_findings_and_costs_few_requests(cluster: LocalCluster, client: Cluster) -> None:
+    needs = [need(resources={"cpu_count": 2, "memory": "4GB", "gpu_count": 8}), need(), need(2)]
+    assert findings(client, *needs) == []
+    counts = cluster.counts()
+    assert counts == {
+        "get namespaces": 1,
+        "create selfsubjectrulesreviews": 1,
+        "list networkpolicies": 1,  # of the step on two nodes
+        "list nodes": 1,
+        "list resourcequotas": 1,
+        "list limitranges": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("resources", "settings", "what"),
+    [
+        ({"gpu_count": 16}, {}, "asks for 16 × nvidia.com/gpu: the largest node has 8"),
+        ({"accelerators": "A100:1"}, {}, "a node has no label that names A100 and a node has H100, not A100"),
+        ({"memory": "900GB"}, {}, "of memory: the largest node has 64Gi"),
+        ({"cpu_count": 100}, {}, "asks for 100 CPUs: the largest node has 8"),
+        ({}, {"node_selector": {"disk": "ssd"}}, "no node can take its pod: no node has the label disk=ssd"),
+    ],
+)
+def test_what_no_node_has(client: Cluster, resources: Any, settings: Any, what: str) -> None:
+    [finding] = findings(client, need(resources=resources, **settings))
+    assert (finding.code, finding.level) == ("STK285", "error")
+    assert what in finding.what
+    assert finding.why and "pools" in finding.fix
+
+
+def test_gangs_and_pools(cluster: LocalCluster, client: Cluster) -> None:
+    eight = {"gpu_count": 8}
+    [finding] = findings(client, need(2, resources=eight))
+    assert "asks for 2 nodes at once with 8 × nvidia.com/gpu" in finding.what
+    assert "the cluster has 1 such" in finding.what
+    pools = [{"name": "h100", "accelerators": "H100:8", "nodes": 1}]
+    assert findings(client, need(2, resources=eight), pools=pools) == []
+    assert findings(client, need(3, resources=eight), pools=pools)
+    text = "nodeGroups:\n- health:\n    cloudProviderTarget: 1\n    minSize: 0\n    maxSize: 3\n"
+    status = {"metadata": {"name": "cluster-autoscaler-status"}, "data": {"status": text}}
+    cluster.create("/api/v1/namespaces/kube-system/configmaps", status)
+    assert findings(client, need(2, resources=eight)) == [], "an autoscaler may add a node"
+    # Nodes that are away or closed for now come back.
+    cluster.cordon("gpu-node-1")
+    assert findings(client, need(resources=eight)) == []
+
+
+def test_quotas(cluster: LocalCluster, client: Cluster) -> None:
+    body = {"requests.nvidia.com/gpu": "2", "requests.cpu": "4", "limits.memory": "8Gi"}
+    cluster.create(f"{DEFAULT}/resourcequotas", {"metadata": {"name": "team"}, "spec": {"hard": body}})
+    limits = {"cpu_count": 1, "memory": "1GB"}
+    assert findings(client, need(resources={**limits, "gpu_count": 2})) == []
+    [gpus] = findings(client, need(resources={**limits, "gpu_count": 4}))
+    assert gpus.code == "STK286"
+    assert "asks for 4 × nvidia.com/gpu, and the quota 'team'" in gpus.what and "never gives more than 2" in gpus.what
+    [cpus] = findings(client, need(resources={"cpu_count": 5, "memory": "1GB"}))
+    assert "asks for 5 CPUs" in cpus.what
+    [gang] = findings(client, need(5, resources=limits))
+    assert "asks for 5 CPUs in all" in gang.what
+    [silent] = findings(client, need())
+    assert silent.code == "STK286"
+    assert "asks for no memory" in silent.what and "demands a limit" in silent.what
+    rule = {"type": "Container", "default": {"memory": "1Gi", "cpu": "1"}, "max": {"memory": "2Gi"}}
+    cluster.create(f"{DEFAULT}/limitranges", {"metadata": {"name": "sizes"}, "spec": {"limits": [rule]}})
+    assert findings(client, need()) == []
+    [large] = findings(client, need(resources={"cpu_count": 1, "memory": "4GiB"}))
+    assert "asks for 4Gi of memory, and the limit range 'sizes'" in large.what and "allows 2Gi at most" in large.what
+
+
+def test_things_that_are_named_and_not_there(cluster: LocalCluster, client: Cluster) -> None:
+    settings: dict[str, Any] = {
+        "service_account": "trainer",
+        "secrets": ["hub-token"],
+        "image_pull_secrets": ["registry"],
+        "persistent_volume_claims": {"data": "/data"},
+        "priority_class": "gold",
+    }
+    found = findings(client, need(**settings))
+    assert {finding.code for finding in found} == {"STK289"}
+    named = "\n".join(finding.what for finding in found)
+    for thing in (
+        'service account "trainer"',
+        'secret "hub-token"',
+        'secret "registry"',
+        'claim "data"',
+        'class "gold"',
+    ):
+        assert thing in named
+    cluster.create(f"{DEFAULT}/secrets", {"metadata": {"name": "hub-token"}})
+    assert not any("hub-token" in finding.what for finding in findings(client, need(secrets=["hub-token"])))
+    assert findings(client, need(secrets=["made-later"], made=["made-later"])) == []
+    [missing] = findings(client, need(namespace="nowhere"))
+    assert missing.code == "STK289" and "there is no namespace 'nowhere'" in missing.what
+
+
+def test_rights(cluster: LocalCluster) -> None:
+    least = [right for right in rbac.RIGHTS if right.needed]
+    options = team(cluster, least)
+    client = Cluster(KubernetesSettings(**options), os.environ)
+    found = findings(client, need(namespace="team", resources={"gpu_count": 99}))
+    assert {finding.level for finding in found} == {"info"}, "what may not be asked refuses nothing"
+    assert {finding.code for finding in found} == {"STK288"}
+    assert any("whether any node can take the steps is not proved" in finding.what for finding in found)
+    client.close()
+    cluster.delete("/apis/rbac.authorization.k8s.io/v1/namespaces/team/rolebindings/stoker-team-runner")
+    client = Cluster(KubernetesSettings(**options), os.environ)
+    found = findings(client, need(namespace="team"))
+    assert {finding.code for finding in found} == {"STK287"} and len(found) == len(least)
+    jobs = next(finding for finding in found if "jobs.batch" in finding.what)
+    assert "'system:serviceaccount:team:runner' may not create, get, list, watch or delete jobs.batch" in jobs.what
+    assert "kubectl create role stoker-create-get-list-watch-delete-jobs" in jobs.fix
+    client.close()
+
+
+def test_a_cluster_that_does_not_answer_refuses_nothing(cluster: LocalCluster, tmp_path: Path) -> None:
+    config = cluster.kubeconfig.read_text().replace(cluster.url, "http://127.0.0.1:1")
+    (tmp_path / "kubeconfig").write_text(config)
+    client = Cluster(KubernetesSettings(kubeconfig=str(tmp_path / "kubeconfig")), os.environ)
+    [finding] = findings(client, need(resources={"gpu_count": 99}))
+    assert (finding.code, finding.level) == ("STK288", "warning")
+    assert "does not answer" in finding.what and "not proved" in finding.why
+    client.close()
+
+
+def test_the_pods_of_a_plans_steps(client: Cluster) -> None:
+    """Settings of the stack and of the step both count, and a step on several nodes is several pods."""
+    wide = attrs.evolve(
+        STEP,
+        settings=StepSettings(
+            resources=ResourceSettings(gpu_count=16, nodes=3),
+            backend={"orchestrator": {"node_selector": {"disk": "ssd"}}},
+        ),
+    )
+    [plain, large] = needs_of([STEP, wide], {"service_account": "trainer"}, "team")
+    assert (plain.namespace, plain.pods, large.pods) == ("team", 1, 3)
+    assert large.template["spec"]["nodeSelector"] == {"disk": "ssd"}
+    assert large.template["spec"]["serviceAccountName"] == "trainer"
+    [elsewhere] = needs_of([STEP], {"namespace": "default"}, "team")
+    assert findings(client, elsewhere) == []

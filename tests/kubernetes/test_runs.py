@@ -1,0 +1,308 @@
+"""Whole runs on a stack whose orchestrator is Kubernetes: from the settings to the results."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kubernetes.server.cluster import LocalCluster
+from tests.servers.drivers import LEAVES, Driver
+from tests.servers.s3 import running as s3_running
+
+STACK = """
+stack = "cluster"
+[stacks.cluster.orchestrator]
+flavor = "kubernetes"
+kubeconfig = "{kubeconfig}"
+image = "team/step:1"
+executable = "{python}"
+shares_files = true
+"""
+PIPELINES = """
+import os, sys, time
+
+import helper
+from stoker import context, pipeline, step
+from stoker.config import ResourceSettings, Torchrun
+
+@step
+def make(n: int) -> list[int]:
+    print("made in", os.getcwd())
+    print("a word aside", file=sys.stderr)
+    return helper.numbers(n)
+
+@step(cache=False)
+def square(number: int) -> int:
+    print("squares", number)
+    if number == 3 and os.environ.get("STUMBLE"):
+        raise ValueError("three is too much")
+    return number**2
+
+@step(cache=False, timeout="4s", retry=1)
+def train(numbers: list[int]) -> int:
+    saved = context.checkpoint_dir / "epoch"
+    if saved.exists():
+        return sum(numbers) + int(saved.read_text())
+    print("first attempt", flush=True)
+    while not context.should_stop:
+        time.sleep(0.05)
+    saved.write_text("100")
+    raise SystemExit("saved in time")
+
+@step(
+    cache=False,
+    resources=ResourceSettings(nodes=2, gpu_count=2, cpu_count=0.5),
+    launch=Torchrun(nproc_per_node=2, outputs="all"),
+)
+def ranks() -> dict:
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    total = torch.tensor([context.rank + 1])
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+    return {"rank": context.rank, "node": context.node, "sum": int(total)}
+
+@pipeline
+def learn(n: int = 4):
+    ranks()
+    return train(square.map(make(n)))
+
+@step(cache=False)
+def wait(flag: str) -> str:
+    print("waiting", flush=True)
+    while not os.path.exists(flag):
+        time.sleep(0.05)
+    return "seen"
+
+@pipeline
+def long(flag: str):
+    return wait(flag)
+
+@step(cache=False)
+def big() -> str:
+    text = os.urandom(1 << 12).hex()
+    for number in range(300):
+        print(number, text[:50])
+    raise ValueError(text)
+
+@pipeline
+def talk():
+    big()
+
+if __name__ == "__main__":
+    if sys.argv[1] == "learn":
+        run = learn()
+        print("total", run.steps["train"].output.load(), "ranks", run.steps["ranks"].output.load())
+    elif sys.argv[1] == "talk":
+        talk()
+    else:
+        long(sys.argv[1])
+"""
+HELPER = """
+def numbers(n):
+    return list(range(n))
+"""
+
+
+@pytest.fixture
+def kube(project: Any, cluster: LocalCluster) -> Any:
+    """A project whose stack is the cluster."""
+    stack = STACK.format(kubeconfig=cluster.kubeconfig, python=sys.executable)
+    return project.write({"stoker.toml": stack, "train.py": PIPELINES, "helper.py": HELPER})
+
+
+def left(cluster: LocalCluster) -> dict[str, int]:
+    """What is left of runs in the cluster: objects by kind, without the worker's config maps."""
+    places = {
+        "jobs": "/apis/batch/v1/namespaces/default/jobs",
+        "pods": "/api/v1/namespaces/default/pods",
+        "secrets": "/api/v1/namespaces/default/secrets",
+    }
+    return {kind: count for kind, path in places.items() if (count := len(cluster.get(path)["items"]))}
+
+
+def nothing_left(cluster: LocalCluster) -> bool:
+    return not left(cluster)
+
+
+@pytest.mark.slow
+def test_a_pipeline_with_a_fan_out_a_gang_and_a_timeout(kube: Any, cluster: LocalCluster) -> None:
+    cluster.add_node("gpu-node-2", gpus=8)
+    done = kube.run("train.py", "learn", env={"STOKER_SIMULATE": "2xH100"}, timeout=240.0)
+    assert "total 114" in done.stdout, done.stdout
+    ranks = json.loads(done.stdout.partition("ranks ")[2].splitlines()[0].replace("'", '"'))
+    assert [(one["rank"], one["node"], one["sum"]) for one in ranks] == [(0, 0, 10), (1, 0, 10), (2, 1, 10), (3, 1, 10)]
+    log = kube.stoker("logs", "last", "make").stdout
+    assert "made in" in log and "a word aside" in log
+    run = kube.client().run("last")
+    failures = [attempt.failure for attempt in run.steps["train"].attempts]
+    assert [failure.cause if failure is not None else "" for failure in failures] == ["timed-out", ""]
+    receipt = run.steps["ranks"].attempts[0].receipt
+    assert receipt is not None and len(receipt.devices) == 4, "two nodes of two"
+    counts = cluster.counts()
+    # One for the gang, with a Secret, and those of pods that take all the others.
+    assert counts["create secrets"] == 1 and counts["create jobs"] == counts["delete jobs"] <= 3, counts
+    assert counts["watch jobs"] == counts["watch pods"] == 1, counts
+    cluster.wait(lambda: nothing_left(cluster))
+
+
+@pytest.mark.slow
+def test_an_element_that_fails_and_a_result_that_is_long(kube: Any, cluster: LocalCluster) -> None:
+    """One element's failure is its own, and a result longer than a termination message comes by the log."""
+    finished = kube.run("train.py", "talk", code=1, timeout=120.0)
+    assert "ValueError" in finished.stderr
+    log = kube.stoker("logs", "last", "big").stdout
+    numbers = [int(line.split()[-2]) for line in log.splitlines() if line.split()[-2:-1] and line.split()[-2].isdigit()]
+    assert numbers == list(range(300)), "each line once, in its order"
+    assert len(kube.client().run("last").steps["big"].attempts[0].failure.message) > 4096
+    cluster.wait(lambda: nothing_left(cluster))
+
+
+def start(kube: Any, *words: str) -> subprocess.Popen[str]:
+    """A run that goes on."""
+    return subprocess.Popen(
+        [sys.executable, "train.py", *words],
+        cwd=kube.folder,
+        env={**os.environ, "STOKER_HOME": str(kube.home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def waits(kube: Any) -> bool:
+    """Whether the step says that it waits."""
+    return "waiting" in kube.stoker("logs", "last", "wait", code=None).stdout
+
+
+def test_a_driver_is_killed_and_the_next_one_adopts_its_job(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    driver = start(kube, str(flag))
+    cluster.wait(lambda: waits(kube), 120.0)
+    driver.kill()
+    driver.communicate()
+    (job,) = cluster.get("/apis/batch/v1/namespaces/default/jobs")["items"]
+    flag.touch()
+    kube.stoker("resume", "last", timeout=120.0)
+    counts = cluster.counts()
+    assert counts["create jobs"] == 1, "the job of the killed driver went on"
+    assert "waiting" in kube.stoker("logs", "last", "wait").stdout
+    assert kube.client().run("last").steps["wait"].output.load() == "seen"
+    cluster.wait(lambda: nothing_left(cluster))
+    assert job["metadata"]["name"].startswith("long-pool-")
+
+
+UNRECORDED = """
+import os, signal, sys, time
+from stoker import pipeline, step
+
+@step(cache=False)
+def once(lines: str) -> str:
+    with open(lines, "a") as file:
+        file.write("ran\\n")
+    return "done"
+
+@step(cache=False)
+def other(flag: str) -> None:
+    while not os.path.exists(flag):
+        time.sleep(0.05)
+
+@pipeline
+def short(lines: str, flag: str):
+    once(lines)
+    other(flag)
+
+def dies(lines, flag):
+    from stoker.backends.kubernetes import backend, platform
+
+    poll = backend.KubernetesBackend.poll
+
+    def last_poll(self, ids):
+        statuses = poll(self, ids)
+        if any(status.state == "succeeded" for status in statuses.values()):
+            time.sleep(3.0)  # the watch goes on meanwhile
+            os.kill(os.getpid(), signal.SIGKILL)
+        return statuses
+
+    platform.KEEP = 0.1
+    backend.KubernetesBackend.poll = last_poll
+    short(lines, flag)
+
+if __name__ == "__main__":
+    dies(*sys.argv[1:])
+"""
+
+
+def test_a_driver_that_is_killed_before_it_records_an_end_leaves_the_job(
+    kube: Any, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The driver has heard of the end, and stands still for much longer than a finished Job stays otherwise, while its
+    watch follows another Job."""
+    lines, flag = tmp_path / "lines", tmp_path / "flag"
+    kube.write({"train.py": UNRECORDED})
+    driver = start(kube, str(lines), str(flag))
+    output, _ = driver.communicate(timeout=240)
+    assert driver.returncode == -signal.SIGKILL, output
+    flag.touch()
+    kube.stoker("resume", "last", timeout=240.0)
+    assert lines.read_text() == "ran\n", "its result was there to take"
+    assert kube.client().run("last").steps["once"].output.load() == "done"
+    cluster.wait(lambda: nothing_left(cluster))
+
+
+def test_ctrl_c_ends_the_job(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+    driver = start(kube, str(tmp_path / "never"))
+    cluster.wait(lambda: waits(kube), 120.0)
+    driver.send_signal(signal.SIGINT)
+    output, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 130, output
+    assert kube.client().run("last").status == "cancelled"
+    cluster.wait(lambda: nothing_left(cluster))
+    assert not cluster.pids()
+
+
+def test_a_silent_server_is_said_and_left_at_once(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+    """Two Ctrl-C leave a driver within seconds whose API server answers nothing; `stoker cancel` ends its job."""
+    driver = Driver(kube, "train.py", str(tmp_path / "never"))
+    cluster.wait(lambda: waits(kube), 120.0)
+    with cluster.stopped():
+        driver.interrupt()
+        driver.says("asked to end", "again")  # two signals at once are one
+        began = time.monotonic()
+        driver.interrupt()
+        driver.end()
+        assert time.monotonic() - began < LEAVES, driver.text
+        assert "the Job default/long-pool-" in driver.text and "may still run there" in driver.text
+    ended = kube.stoker("cancel", "last")
+    assert "the Job default/long-pool-" in ended.stdout + ended.stderr
+    cluster.wait(lambda: nothing_left(cluster))
+
+
+@pytest.mark.slow
+def test_pods_that_share_no_files(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+    """Inputs, outputs, code and checkpoints go through an object store, whose credentials are in the job's Secret."""
+    with s3_running(tmp_path) as s3:
+        bucket = s3.bucket("steps")
+        stack = STACK.format(kubeconfig=cluster.kubeconfig, python=sys.executable).replace("shares_files = true\n", "")
+        kube.write(
+            {
+                "stoker.toml": stack.replace(
+                    "[stacks.cluster.orch", f'[stacks.cluster]\nartifact_store = "{bucket}"\n[stacks.cluster.orch'
+                )
+            }
+        )
+        env = {**s3.environment, "STOKER_SIMULATE": "2xH100"}
+        cluster.add_node("gpu-node-2", gpus=8)
+        done = kube.run("train.py", "learn", env=env, timeout=240.0)
+        assert "total 114" in done.stdout, done.stdout
+        assert "made in" in kube.stoker("logs", "last", "make", env=env).stdout
+    cluster.wait(lambda: nothing_left(cluster))
