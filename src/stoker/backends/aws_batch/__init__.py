@@ -1,1 +1,1 @@
-"""AWS Batch: the words of `@batch` in flows; no backend yet."""
+"""AWS Batch: a step is a job, a fan-out an array, and a gang a multi-node parallel job."""

@@ -1,15 +1,181 @@
-"""The decorator `@batch`, for flows that name it: there is no backend for AWS Batch yet."""
+"""The batch backend, as it is registered."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.backends.aws_batch.settings import BatchSettings
-from stoker.backends.base.backend import FlowDecorator
+from stoker.backends.base.backend import (
+    Backend,
+    FlowDecorator,
+    LeftJob,
+    Leftover,
+    Preparation,
+    ProbeRequest,
+    RunningBackend,
+    Services,
+    StackSetup,
+    Sweep,
+)
+from stoker.core.findings import Check
+from stoker.core.plan import Site
 
-BATCH: Final = FlowDecorator(
+if TYPE_CHECKING:
+    from stoker.backends.base.pulling import Puller
+
+PATIENCE: Final = 10.0
+"""Seconds for an answer while a person waits."""
+
+
+def open_batch(site: Site, options: Mapping[str, Any], services: Services) -> RunningBackend:
+    """Runs jobs in one account and region."""
+    from stoker.backends.aws_batch.backend import BatchBackend
+
+    return BatchBackend(site, options)
+
+
+def puller(options: Mapping[str, Any]) -> Puller | None:
+    """The instances of the queues, with the job's execution role or their own."""
+    from stoker.backends.base.pulling import Puller
+
+    role = BatchSettings(**options).get("execution_role")
+    which = f"the rights of {role}" if role else "the rights of the instances' role"
+    return Puller(
+        who="the queue's instances",
+        fix="let BatchSettings(execution_role='…') pull from {registry}, or for another registry than ECR name a "
+        "secret with its login: BatchSettings(repository_credentials='…')",
+        unseen=f"{which} are AWS's to say",
+    )
+
+
+def parent_image(options: Mapping[str, Any]) -> str:
+    """The image of the settings."""
+    return str(BatchSettings(**options).get("image", ""))
+
+
+def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+    """End jobs that a driver left."""
+    from stoker.backends.aws_batch import leftovers as batchleftovers
+
+    return batchleftovers.end_recorded(options, jobs)
+
+
+def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Leftover]:
+    """Jobs of runs that nobody continues, and job definitions without jobs, in the accounts of all stacks."""
+    if not parts:
+        return ()
+    from stoker.backends.aws_batch import leftovers as batchleftovers
+
+    return batchleftovers.sweep_accounts(parts, sweep)
+
+
+def left_jobs(parts: Sequence[Mapping[str, Any]], scratch: str, runs: Collection[str]) -> Iterable[LeftJob]:
+    """Jobs that runs without a driver left."""
+    if not parts:
+        return ()
+    from stoker.backends.aws_batch import leftovers as batchleftovers
+
+    return batchleftovers.left_jobs(parts, runs)
+
+
+def end_left(parts: Sequence[Mapping[str, Any]], scratch: str, run: str, grace: float) -> Iterable[LeftJob]:
+    """End the jobs that a run without a driver left."""
+    if not parts:
+        return ()
+    from stoker.backends.aws_batch import leftovers as batchleftovers
+
+    return batchleftovers.end_left(parts, run)
+
+
+def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
+    """The identity, the queues and what they hold, roles, the image, the artifact store and the log group."""
+    from stoker.backends.aws_batch.client import BatchClient
+    from stoker.backends.aws_batch.probe import checks
+
+    settings = BatchSettings(**options)
+    client = BatchClient(settings, patience=PATIENCE)
+    try:
+        yield from checks(client, settings, request.store)
+    finally:
+        client.close()
+
+
+def complete_region(region: str) -> str:
+    """A region as the settings take it."""
+    from stoker.backends.aws_batch import setup
+
+    return setup.complete_region(region)
+
+
+def usual_region() -> str:
+    """The region of the environment."""
+    from stoker.backends.aws_batch import setup
+
+    return setup.usual_region()
+
+
+def stack_name(region: str) -> str:
+    """A stack's name by its region."""
+    from stoker.backends.aws_batch import setup
+
+    return setup.stack_name(region)
+
+
+def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
+    """What the other settings usually are in a region."""
+    from stoker.backends.aws_batch import setup
+    from stoker.backends.aws_batch.client import BatchClient
+
+    client = BatchClient(BatchSettings(region=answers["region"]), patience=PATIENCE)
+    try:
+        return setup.suggest(client, answers)
+    finally:
+        client.close()
+
+
+def prepare(options: Mapping[str, Any], store: str, details: Mapping[str, str]) -> Preparation | None:
+    """The log group and the rights that are missing."""
+    from stoker.backends.aws_batch import setup
+    from stoker.backends.aws_batch.client import BatchClient
+
+    return setup.prepare(lambda settings: BatchClient(settings, patience=PATIENCE), options, store)
+
+
+SETUP: Final = StackSetup(
+    questions={
+        "region": "The region of the queues",
+        "profile": "The profile of ~/.aws; empty for the environment's credentials",
+        "queues": "The queues among which each step gets its own, with what they start",
+        "iam_role": "The ARN of the role of steps, which reads and writes the artifact store; empty for the instances'",
+        "execution_role": "The ARN of the role by which ECS pulls images and writes logs; Fargate needs one",
+        "image": "The image of steps that name none; empty for plain Python",
+    },
+    complete=complete_region,
+    suggest=suggest,
+    usual=usual_region,
+    name=stack_name,
+    store="The artifact store, a bucket that steps reach: s3://BUCKET/PREFIX",
+    prepare=prepare,
+)
+
+BATCH: Final = Backend(
     name="batch",
     title="AWS Batch",
     settings=BatchSettings,
-    help="Run the step on AWS Batch; every word is checked and kept, and running is refused until it can be done.",
+    open=open_batch,
+    sends_code=True,
+    decorator=FlowDecorator(
+        name="batch",
+        title="AWS Batch",
+        settings=BatchSettings,
+        help='Run the step on AWS Batch: `@batch(gpu=1, queue="gpus", image="team/train:1")`.',
+    ),
+    puller=puller,
+    parent_image=parent_image,
+    probe=probe,
+    setup=SETUP,
+    left_jobs=left_jobs,
+    end_left=end_left,
+    leftovers=leftovers,
+    end_recorded=end_recorded,
 )

@@ -1,0 +1,1 @@
+"""Steps as training jobs of Amazon SageMaker AI."""

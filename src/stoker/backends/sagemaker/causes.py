@@ -1,0 +1,231 @@
+"""How a training job ended and why, and why it waits, from what DescribeTrainingJob says of it. Pure.
+
+SageMaker has no codes for most ends: `FailureReason` is read against `ENDS`, the first row that fits. It begins with
+whose error it is: AlgorithmError (the container's), ClientError (the request's) or InternalServerError.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, Literal, Mapping, Sequence
+
+import attrs
+
+from stoker.core.status import (
+    CANCELLED,
+    CRASHED,
+    DISK_FULL,
+    HOST_OOM,
+    KILLED,
+    NODE_LOST,
+    PREEMPTED,
+    REFUSED,
+    SETUP_FAILED,
+    TIMED_OUT,
+    USER_ERROR,
+    WORKER_LOST,
+)
+
+Object = Mapping[str, Any]
+"""A job as DescribeTrainingJob has it."""
+OVER: Final = ("Completed", "Failed", "Stopped")
+WAITING: Final = ("Starting", "Pending", "LaunchingMLInstances", "PreparingTrainingStack")
+"""Values of `SecondaryStatus` before a job has its instances, old ones of the API too:
+https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DescribeTrainingJob.html"""
+PREPARING: Final = ("Downloading", "DownloadingTrainingImage", "Restarting", "Interrupted")
+_API: Final = "https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DescribeTrainingJob.html"
+_TROUBLE: Final = "https://docs.aws.amazon.com/sagemaker/latest/dg/model-train-troubleshoot.html"
+_SPOT: Final = "https://docs.aws.amazon.com/sagemaker/latest/dg/model-managed-spot-training.html"
+_QUOTA: Final = "https://docs.aws.amazon.com/general/latest/gr/sagemaker.html"
+_CODE: Final = re.compile(r"exit code:? (?P<code>-?\d+)", re.IGNORECASE)
+_CRASHES: Final = frozenset({132, 134, 135, 136, 139})
+"""Exit codes by which a process died of its own making: 128 and SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV."""
+
+
+@attrs.frozen(kw_only=True)
+class TrainingEnd:
+    """How a training job ended."""
+
+    state: Literal["succeeded", "failed", "cancelled", "interrupted"]
+    """"interrupted": the platform took its instance away or failed, and the step's code is not to blame."""
+    cause: str = ""
+    """A word of `core.status`; empty of "succeeded"."""
+    message: str = ""
+    """What happened and what to do, in words."""
+    exit_code: int | None = None
+    free: bool = False
+    """Whether the end uses up none of the user's retries: the job is sent again."""
+    source: str = ""
+    """The page that the reading follows; empty where the exit code alone decided."""
+
+
+@attrs.frozen(kw_only=True)
+class FailureRow:
+    """One way in which a job fails."""
+
+    pattern: re.Pattern[str]
+    """Found in `FailureReason`."""
+    cause: str
+    message: str
+    """In words; "{words}" stands for the reason."""
+    source: str
+    free: bool = False
+
+
+def _row(pattern: str, cause: str, message: str, source: str, *, free: bool = False) -> FailureRow:
+    flags = re.IGNORECASE | re.DOTALL
+    return FailureRow(pattern=re.compile(pattern, flags), cause=cause, message=message, source=source, free=free)
+
+
+ENDS: Final[Sequence[FailureRow]] = (
+    _row(
+        r"InternalServerError|internal (?:server )?error|hardware (?:failure|error)",
+        NODE_LOST,
+        "SageMaker failed, or an instance of its: {words}",
+        _API,
+        free=True,
+    ),
+    _row(
+        r"CapacityError|insufficient capacity|unable to provision requested ML compute capacity",
+        REFUSED,
+        "AWS has no such instances now: {words}; try another type (`instance_type`) or region, or reserve capacity "
+        "(`training_plan`)",
+        _TROUBLE,
+    ),
+    _row(
+        r"ResourceLimitExceeded|account-level service limit",
+        REFUSED,
+        "the account's quota does not allow it: {words}; ask for more in Service Quotas, or for another type",
+        _QUOTA,
+    ),
+    _row(
+        r"(?:use an? instance type with more memory|out of memory|OutOfMemory|\bOOM\b)",
+        HOST_OOM,
+        "the step needed more memory than its instance has: {words}; ask for more memory",
+        _TROUBLE,
+    ),
+    _row(
+        r"no space left|disk (?:is )?full|larger volume|storage (?:volume|space)",
+        DISK_FULL,
+        "the job's volume is full: {words}; ask for more disk",
+        _TROUBLE,
+    ),
+    _row(
+        r"exec format error",
+        REFUSED,
+        "the image is built for another architecture than the instance has",
+        _TROUBLE,
+    ),
+    _row(
+        r"(?:executable file not found|no such file or directory).{0,200}|.{0,80}entrypoint.{0,80}not (?:found|exist)",
+        REFUSED,
+        "the container's command does not exist in the image: {words}; name another image, or `executable`",
+        _TROUBLE,
+    ),
+    _row(
+        r"(?:pull|image).{0,200}(?:not (?:found|exist)|denied|unauthorized|no basic auth|manifest unknown)|"
+        r"Cannot find repository|CannotPullContainer|ECR image",
+        REFUSED,
+        "the image could not be pulled: {words}; `role` needs ecr:GetAuthorizationToken, ecr:BatchGetImage and "
+        "ecr:GetDownloadUrlForLayer, and the image must be in this region",
+        _TROUBLE,
+    ),
+    _row(
+        r"(?:access ?denied|not authorized|forbidden|\b403\b|AssumeRole)",
+        REFUSED,
+        "AWS refused it a right: {words}; `role` must read and write the artifact store, and trust "
+        "sagemaker.amazonaws.com",
+        _TROUBLE,
+    ),
+    _row(
+        r"(?:data download failed|no S3 objects found|failed to download data)",
+        SETUP_FAILED,
+        "SageMaker could not bring the job's document to the instance: {words}; see that `role` may list and read the "
+        "artifact store",
+        _TROUBLE,
+    ),
+    _row(
+        r"(?:artifact upload failed|failed to upload)",
+        SETUP_FAILED,
+        "SageMaker could not write the job's output: {words}; see that `role` may write the artifact store",
+        _TROUBLE,
+    ),
+)
+"""The first row that fits decides; exit codes are read besides."""
+
+
+def end_of(job: Object) -> TrainingEnd | None:
+    """How a job ended; None as long as it has not."""
+    status, secondary = job.get("TrainingJobStatus"), job.get("SecondaryStatus")
+    if status not in OVER:
+        return None
+    if status == "Completed":
+        return TrainingEnd(state="succeeded", message="finished", exit_code=0)
+    if secondary == "MaxRuntimeExceeded":
+        text = "the job ran longer than its limit; raise the step's timeout, or `max_runtime`"
+        return TrainingEnd(state="failed", cause=TIMED_OUT, message=text, source=_API)
+    if secondary == "MaxWaitTimeExceeded":
+        text = "no spot instances came, or stayed, within the time that it may wait; raise `max_wait`, or spot=False"
+        return TrainingEnd(state="failed", cause=PREEMPTED, message=text, source=_SPOT)
+    if secondary == "Interrupted":
+        text = "its spot instances were taken back, and SageMaker did not start it again"
+        return TrainingEnd(state="interrupted", cause=PREEMPTED, message=text, free=True, source=_SPOT)
+    if status == "Stopped":
+        return TrainingEnd(state="cancelled", cause=CANCELLED, message="somebody stopped the job", source=_API)
+    return failure_of(str(job.get("FailureReason") or ""))
+
+
+def failure_of(reason: str) -> TrainingEnd:
+    """What `FailureReason` means."""
+    words = " ".join(reason.split())
+    found = _CODE.search(words)
+    code = int(found["code"]) if found else None
+    # What the container wrote is the step's own, and may have any of these words: only SageMaker's errors are searched.
+    if not words.startswith("AlgorithmError"):
+        for row in ENDS:
+            if row.pattern.search(words):
+                state: Literal["interrupted", "failed"] = "interrupted" if row.free else "failed"
+                text = row.message.format(words=words)
+                return TrainingEnd(
+                    state=state, cause=row.cause, message=text, exit_code=code, free=row.free, source=row.source
+                )
+    elif "exec format error" in words or "executable file not found" in words:
+        text = f"the container did not start: {words}; name another image, or `executable`"
+        return TrainingEnd(state="failed", cause=REFUSED, message=text, exit_code=code, source=_TROUBLE)
+    return attrs.evolve(_by_code(code, words), exit_code=code)
+
+
+def _by_code(code: int | None, words: str) -> TrainingEnd:
+    if code is None:
+        text = f"the job failed: {words}" if words else "the job failed, and SageMaker does not say why"
+        return TrainingEnd(state="failed", cause=WORKER_LOST, message=text, source=_API)
+    if code == 137:
+        text = "its container got SIGKILL (exit code 137), which the kernel sends for want of memory"
+        return TrainingEnd(state="failed", cause=KILLED, message=text)
+    if code == 143:
+        return TrainingEnd(state="failed", cause=KILLED, message="its container got SIGTERM (exit code 143)")
+    if code in (126, 127):
+        text = f"its container's command could not be run (exit code {code}); see `executable` and the image"
+        return TrainingEnd(state="failed", cause=REFUSED, message=text)
+    if code in _CRASHES or code < 0:
+        text = f"its process died by a signal of its own making (exit code {code})"
+        return TrainingEnd(state="failed", cause=CRASHED, message=text)
+    return TrainingEnd(state="failed", cause=USER_ERROR, message=f"its container left with exit code {code}: {words}")
+
+
+def is_running(job: Object) -> bool:
+    """Whether its containers have begun."""
+    return job.get("SecondaryStatus") not in (*WAITING, *PREPARING) or job.get("TrainingJobStatus") in OVER
+
+
+def why_waiting(job: Object) -> tuple[str, str]:
+    """Why a job does not run yet, in SageMaker's words, and its state, which changes less often."""
+    state = str(job.get("SecondaryStatus") or "")
+    changes: Sequence[Object] = job.get("SecondaryStatusTransitions") or ()
+    message = str(changes[-1].get("StatusMessage") or "") if changes else ""
+    if state == "Interrupted":
+        return "its spot instances were taken back; SageMaker starts it again when it gets others", state
+    if state in ("DownloadingTrainingImage", "Downloading"):
+        what = "the image" if state == "DownloadingTrainingImage" else "the job's document"
+        return f"its instances download {what}", state
+    return message or "SageMaker has not given it its instances yet", state

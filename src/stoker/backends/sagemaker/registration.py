@@ -1,0 +1,176 @@
+"""The SageMaker backend, as it is registered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
+
+from stoker.backends.base.backend import (
+    RESOURCES,
+    Backend,
+    FlowDecorator,
+    LeftJob,
+    Leftover,
+    Preparation,
+    ProbeRequest,
+    RunningBackend,
+    Services,
+    StackSetup,
+    Sweep,
+)
+from stoker.backends.sagemaker.settings import SagemakerSettings
+from stoker.core.findings import Check
+from stoker.core.plan import Site
+
+if TYPE_CHECKING:
+    from stoker.backends.base.pulling import Puller
+
+PATIENCE: Final = 10.0
+"""Seconds for an answer while a person waits."""
+
+
+def open_sagemaker(site: Site, options: Mapping[str, Any], services: Services) -> RunningBackend:
+    """Runs jobs in one account and region."""
+    from stoker.backends.sagemaker.backend import SagemakerBackend
+
+    return SagemakerBackend(site, options)
+
+
+def puller(options: Mapping[str, Any]) -> Puller | None:
+    """SageMaker, with the rights of the job's role."""
+    from stoker.backends.base.pulling import Puller
+
+    role = SagemakerSettings(**options).get("role", "the job's role")
+    return Puller(
+        who="SageMaker",
+        fix="let SagemakerSettings(role='…') pull from {registry}, which is ECR, or a private registry in the job's "
+        "VPC (repository_access='Vpc')",
+        unseen=f"the rights of {role} are AWS's to say",
+    )
+
+
+def parent_image(options: Mapping[str, Any]) -> str:
+    """The image of the settings."""
+    return str(SagemakerSettings(**options).get("image", ""))
+
+
+def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+    """End jobs that a driver left."""
+    from stoker.backends.sagemaker import leftovers as sagemakerleftovers
+
+    return sagemakerleftovers.end_recorded(options, jobs)
+
+
+def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Leftover]:
+    """Training jobs of runs that nobody continues, in the accounts of all stacks."""
+    if not parts:
+        return ()
+    from stoker.backends.sagemaker import leftovers as sagemakerleftovers
+
+    return sagemakerleftovers.sweep_accounts(parts, sweep)
+
+
+def left_jobs(parts: Sequence[Mapping[str, Any]], scratch: str, runs: Collection[str]) -> Iterable[LeftJob]:
+    """Jobs that runs without a driver left."""
+    if not parts:
+        return ()
+    from stoker.backends.sagemaker import leftovers as sagemakerleftovers
+
+    return sagemakerleftovers.left_jobs(parts, runs)
+
+
+def end_left(parts: Sequence[Mapping[str, Any]], scratch: str, run: str, grace: float) -> Iterable[LeftJob]:
+    """End the jobs that a run without a driver left."""
+    if not parts:
+        return ()
+    from stoker.backends.sagemaker import leftovers as sagemakerleftovers
+
+    return sagemakerleftovers.end_left(parts, run)
+
+
+def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
+    """The identity, training jobs, the role, the image and the artifact store."""
+    from stoker.backends.sagemaker.client import SagemakerClient
+    from stoker.backends.sagemaker.probe import checks
+
+    settings = SagemakerSettings(**options)
+    client = SagemakerClient(settings, patience=PATIENCE)
+    try:
+        yield from checks(client, settings, request.store)
+    finally:
+        client.close()
+
+
+def complete_region(region: str) -> str:
+    """A region as the settings take it."""
+    from stoker.backends.aws_batch import setup
+
+    return setup.complete_region(region)
+
+
+def usual_region() -> str:
+    """The region of the environment."""
+    from stoker.backends.aws_batch import setup
+
+    return setup.usual_region()
+
+
+def stack_name(region: str) -> str:
+    """A stack's name by its region."""
+    return f"sagemaker-{region}"
+
+
+def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
+    """Nothing is usual: roles and images are each account's own."""
+    return {"profile": "", "role": "", "image": ""}
+
+
+def prepare(options: Mapping[str, Any], store: str, details: Mapping[str, str]) -> Preparation | None:
+    """The rights that are missing."""
+    from stoker.backends.sagemaker import probe as sagemakerprobe
+    from stoker.backends.sagemaker.client import SagemakerClient
+
+    settings = SagemakerSettings(**options)
+    client = SagemakerClient(settings, patience=PATIENCE)
+    try:
+        return sagemakerprobe.prepare(client, settings, store)
+    finally:
+        client.close()
+
+
+SETUP: Final = StackSetup(
+    questions={
+        "region": "The region of the training jobs",
+        "profile": "The profile of ~/.aws; empty for the environment's credentials",
+        "role": "The ARN of the role of training jobs, which pulls images and reads and writes the artifact store",
+        "image": "The image of steps that name none, in ECR and in this region",
+    },
+    complete=complete_region,
+    suggest=suggest,
+    usual=usual_region,
+    name=stack_name,
+    store="The artifact store, a bucket in this region: s3://BUCKET/PREFIX",
+    prepare=prepare,
+)
+
+SAGEMAKER: Final = Backend(
+    name="sagemaker",
+    title="SageMaker",
+    settings=SagemakerSettings,
+    open=open_sagemaker,
+    sends_code=True,
+    decorator=FlowDecorator(
+        name="sagemaker",
+        title="SageMaker",
+        settings=SagemakerSettings,
+        help='Run the step as a training job of SageMaker: `@sagemaker(gpu=1, instance_type="ml.g5.xlarge")`.',
+        resources=(*RESOURCES, "trainium"),
+    ),
+    puller=puller,
+    parent_image=parent_image,
+    probe=probe,
+    setup=SETUP,
+    left_jobs=left_jobs,
+    end_left=end_left,
+    leftovers=leftovers,
+    end_recorded=end_recorded,
+)

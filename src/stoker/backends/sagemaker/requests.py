@@ -1,0 +1,265 @@
+"""From jobs to what SageMaker is sent and what the containers read: pure.
+
+A step is a training job, and a gang one with several instances. SageMaker takes 256 letters of a command: the program
+that a container runs, and what starts it (`start`), are in a folder of the artifact store that SageMaker brings to each
+instance as the channel "stoker". What the container is told is a document in the job's own folder.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import re
+from pathlib import Path
+from typing import Any, Final, Mapping, Sequence
+
+import attrs
+
+from stoker.backends.base import storeprogram
+from stoker.backends.base.adoption import job_kind
+from stoker.backends.base.backend import settings_of
+from stoker.backends.base.leasing import requested_lease
+from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest, with_copies
+from stoker.backends.kubernetes.check import image_environment
+from stoker.backends.sagemaker import start
+from stoker.backends.sagemaker.instances import DEFAULT, NoType, choose
+from stoker.backends.sagemaker.settings import LONGEST_RUN, SagemakerSettings
+from stoker.core.codec import to_json
+from stoker.core.plan import Job, Site, StepPlan
+from stoker.core.resources import ResourceSettings
+from stoker.core.units import value_or
+from stoker.core.words import dashed_name
+
+GRACE: Final = 110.0
+"""Seconds for a step to end after SIGTERM: SageMaker gives a container 120 before SIGKILL.
+https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_StopTrainingJob.html"""
+LATER: Final = 120.0
+"""Seconds by which SageMaker's limit is later than the step's own, which the worker keeps and which leaves a result."""
+USUAL_RUN: Final = 5 * 86400
+"""Seconds that a job may run whose step says nothing: the usual quota of an account.
+https://docs.aws.amazon.com/general/latest/gr/sagemaker.html"""
+SPOT_WAIT: Final = 86400
+"""Seconds by which a spot job may wait longer than it runs, where the settings say nothing."""
+VOLUME: Final = 30
+"""GB of the volume of a job whose step asks for no disk: what SageMaker's own SDK asks for."""
+CHANNEL: Final = "stoker"
+INPUT: Final = f"/opt/ml/input/data/{CHANNEL}"
+"""Where the channel's files are in the container:
+https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo-running-container.html"""
+START: Final = "stoker_start.py"
+DOCUMENT: Final = "jobs.json.gz"
+CHECKPOINTS: Final = "/tmp/stoker-checkpoints"
+"""Of a container; they are copied to the artifact store."""
+JOB: Final = "STOKER_JOB"
+WORKER: Final = "STOKER_WORKER"
+TAG: Final = "stoker"
+RUN_TAG: Final = "stoker-run"
+TOKEN_TAG: Final = "stoker-token"
+PASSED: Final = ("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+"""Variables of the driver by which the containers find the artifact store: no credentials, which anybody could read who
+may describe the job. They have those of their role."""
+VARIABLES: Final = 100
+VARIABLE: Final = 512
+"""Variables of a job, and letters of the text of one.
+https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateTrainingJob.html"""
+_READABLE: Final = 20
+
+
+def token_of(job: Job, salt: int = 0) -> str:
+    """The same for the same job, so that a request without an answer is found again."""
+    return hashlib.sha256(f"{job.name} {request_digest(job)}\n{salt}".encode()).hexdigest()[:16]
+
+
+def plain_name(text: str) -> str:
+    """A part of a name, of the letters that SageMaker takes."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")
+
+
+def run_prefix(run: str) -> str:
+    """How the names of all jobs of a run begin, and of no other run's."""
+    readable = plain_name(run)[:_READABLE].strip("-")
+    return "-".join(filter(None, ("stoker", readable, hashlib.sha256(run.encode()).hexdigest()[:16]))) + "-"
+
+
+def job_name(job: Job, salt: int = 0) -> str:
+    """The name of a job, of 63 letters at most: SageMaker takes one name once, so that nothing is started twice."""
+    return run_prefix(job.run) + token_of(job, salt)
+
+
+def root_of(artifacts: str) -> str:
+    """The folder in the artifact store in which the backend has its own."""
+    return f"{artifacts.removeprefix('file://')}/sagemaker"
+
+
+def folder_of(artifacts: str, run: str, token: str) -> str:
+    """The folder of a job in the artifact store."""
+    return f"{root_of(artifacts)}/{dashed_name(run)}/{token}"
+
+
+def worker_place(site: Site) -> str:
+    """Where the archive with Stoker's worker lies, by its digest; empty where the images have it."""
+    if not site.bundle:
+        return ""
+    return f"{root_of(site.artifacts)}/{site.bundle.rstrip('/').rpartition('/')[2]}.zip"
+
+
+def samples_names(job: Job, site: Site) -> tuple[str, str]:
+    """The file in which a job's devices are accounted for, as its container calls it and as this machine does."""
+    name = f"samples-sagemaker-{hashlib.sha256(job.name.encode()).hexdigest()[:16]}.jsonl"
+    return f"/tmp/stoker-{name}", f"{site.scratch}/{name}"
+
+
+def program_place(artifacts: str) -> str:
+    """The folder of the channel, by the digest of what it has."""
+    digest = hashlib.sha256(b"".join(programs().values())).hexdigest()[:32]
+    return f"{root_of(artifacts)}/program-{digest}"
+
+
+@functools.cache
+def programs() -> Mapping[str, bytes]:
+    """The programs in the channel, by name."""
+    return {START: Path(start.__file__).read_bytes(), start.PROGRAM: Path(storeprogram.__file__).read_bytes()}
+
+
+# The document
+
+
+def document(job: Job, site: Site, folder: str) -> dict[str, Any]:
+    """The document of a job: what a later driver must know of it, and what its containers are told."""
+    lease, gang = None, None
+    if job.kind == "step" and job.step.settings.resources.gpus_per_node:
+        lease = requested_lease(job, samples=samples_names(job, site)[0])
+    if nodes_of(job) > 1:
+        gang = gang_task(job, folder, "stoker", token=token_of(job))
+    spec = boot_spec(attrs.evolve(job, secrets={}), site, checkpoints=CHECKPOINTS, grace=GRACE, lease=lease, gang=gang)
+    about = {"key": job.key, "kind": job_kind(job), "attempt": job.attempt, "digest": request_digest(job)}
+    return {"jobs": [about], "nodes": nodes_of(job), "entries": [to_json(with_copies(spec))]}
+
+
+# The request
+
+
+def image_of(step: StepPlan, settings: SagemakerSettings) -> str:
+    """The image that a step runs in: that of its `docker` settings, or of the settings here; empty for none."""
+    docker = step.settings.docker
+    ready = value_or(docker.parent_image, "") if docker is not None and docker.skip_build is True else ""
+    return step.image or ready or str(settings.get("image", ""))
+
+
+def instance_of(resources: ResourceSettings, settings: SagemakerSettings) -> str:
+    """The instance type of a step; that of the smallest where none holds it, which `check` says."""
+    choice = choose(resources, settings.get("instance_type", ""))
+    return settings.get("instance_type", DEFAULT) if isinstance(choice, NoType) else choice.name
+
+
+def limits(settings: SagemakerSettings, *, seconds: float, spot: bool) -> dict[str, int]:
+    """`StoppingCondition`; `seconds` is the step's own limit, 0 for none."""
+    longest = int(settings.get("max_runtime", USUAL_RUN))
+    if seconds:
+        longest = min(LONGEST_RUN, math.ceil(seconds + LATER))
+    condition = {"MaxRuntimeInSeconds": longest}
+    if spot:
+        condition["MaxWaitTimeInSeconds"] = max(longest, int(settings.get("max_wait", longest + SPOT_WAIT)))
+    if settings.get("max_pending"):
+        condition["MaxPendingTimeInSeconds"] = settings.get("max_pending")
+    return condition
+
+
+def volume_of(resources: ResourceSettings, settings: SagemakerSettings) -> int:
+    """GB of the job's volume."""
+    return int(settings.get("volume_size", max(VOLUME, math.ceil(resources.get("disk", 0) / 2**30))))
+
+
+def training_job(
+    job: Job, site: Site, options: Mapping[str, Any], *, passed: Mapping[str, str], salt: int = 0
+) -> dict[str, Any]:
+    """The arguments of CreateTrainingJob; `passed` are the driver's variables of `PASSED`."""
+    is_step = job.kind == "step"
+    settings = settings_of(job.step, SagemakerSettings, options)
+    resources = job.step.settings.resources if is_step else ResourceSettings()
+    token = token_of(job, salt)
+    folder = folder_of(site.artifacts, job.run, token)
+    own = {**image_environment(job.step), **passed, JOB: folder, WORKER: worker_place(site)}
+    spot = bool(resources.get("spot"))
+    seconds = (job.step.settings.timeout or 0.0) if is_step else 0.0
+    machine = {
+        "InstanceType": instance_of(resources, settings),
+        "InstanceCount": nodes_of(job),
+        "VolumeSizeInGB": volume_of(resources, settings),
+        "VolumeKmsKeyId": settings.get("volume_kms_key"),
+        "KeepAlivePeriodInSeconds": settings.get("keep_alive"),
+        "TrainingPlanArn": settings.get("training_plan"),
+    }
+    output = {"S3OutputPath": f"{folder}/output", "KmsKeyId": settings.get("output_kms_key"), "CompressionType": "NONE"}
+    source = {
+        "S3DataType": "S3Prefix",
+        "S3Uri": f"{program_place(site.artifacts)}/",
+        "S3DataDistributionType": "FullyReplicated",
+    }
+    tags = {
+        **settings.get("tags", {}),
+        TAG: "job",
+        RUN_TAG: tag_text(job.run),
+        TOKEN_TAG: token,
+        "stoker-step": tag_text(job.step.name),
+        "stoker-attempt": str(job.attempt),
+    }
+    request: dict[str, Any] = {
+        "TrainingJobName": job_name(job, salt),
+        "RoleArn": settings.get("role"),
+        "AlgorithmSpecification": {
+            "TrainingImage": image_of(job.step, settings),
+            "TrainingInputMode": "File",
+            "ContainerEntrypoint": [settings.get("executable", "python3"), f"{INPUT}/{START}"],
+            **_image_access(settings),
+        },
+        "InputDataConfig": [{"ChannelName": CHANNEL, "DataSource": {"S3DataSource": source}, "InputMode": "File"}],
+        "OutputDataConfig": {name: value for name, value in output.items() if value is not None},
+        "ResourceConfig": {name: value for name, value in machine.items() if value is not None},
+        "StoppingCondition": limits(settings, seconds=seconds, spot=spot),
+        "Environment": dict(sorted(own.items())),
+        "Tags": [{"Key": name, "Value": text} for name, text in sorted(tags.items())],
+    }
+    if settings.get("subnets") and settings.get("security_groups"):
+        request["VpcConfig"] = {
+            "SecurityGroupIds": list(settings.get("security_groups", ())),
+            "Subnets": list(settings.get("subnets", ())),
+        }
+    if spot:
+        request["EnableManagedSpotTraining"] = True
+    if settings.get("encrypt_traffic") is not None:
+        request["EnableInterContainerTrafficEncryption"] = settings.get("encrypt_traffic")
+    if settings.get("retry_attempts"):
+        request["RetryStrategy"] = {"MaximumRetryAttempts": settings.get("retry_attempts")}
+    if settings.get("experiment"):
+        request["ExperimentConfig"] = {"ExperimentName": settings.get("experiment")}
+    if settings.get("remote_debug") is not None:
+        request["RemoteDebugConfig"] = {"EnableRemoteDebug": settings.get("remote_debug")}
+    return request
+
+
+def _image_access(settings: SagemakerSettings) -> dict[str, Any]:
+    if not settings.get("repository_access") and not settings.get("repository_credentials"):
+        return {}
+    access: dict[str, Any] = {"TrainingRepositoryAccessMode": settings.get("repository_access", "Vpc")}
+    if settings.get("repository_credentials"):
+        provider = settings.get("repository_credentials")
+        access["TrainingRepositoryAuthConfig"] = {"TrainingRepositoryCredentialsProviderArn": provider}
+    return {"TrainingImageConfig": access}
+
+
+def too_much(variables: Mapping[str, str]) -> str:
+    """What SageMaker would refuse of a job's variables, in words; empty for nothing."""
+    if len(variables) > VARIABLES:
+        return f"has {len(variables)} variables for its container, of which SageMaker takes {VARIABLES}"
+    longest: Sequence[str] = sorted(variables, key=lambda name: -len(variables[name]))[:1]
+    if longest and len(variables[longest[0]]) > VARIABLE:
+        size = len(variables[longest[0]])
+        return f"has the variable {longest[0]} of {size} letters for its container, of which SageMaker takes {VARIABLE}"
+    return ""
+
+
+def tag_text(text: str) -> str:
+    """A text as the value of a tag: https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_Tag.html"""
+    return re.sub(r"[^\w\s.:/=+@-]", "-", text)[:256]

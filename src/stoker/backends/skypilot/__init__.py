@@ -1,0 +1,1 @@
+"""SkyPilot: steps on machines of any cloud, through its command line."""

@@ -1,0 +1,177 @@
+"""What SkyPilot makes of each field of a step's request: honoured, translated, or refused with what to do.
+
+`check` asks nobody. `prove` reads the user's own SkyPilot catalog, for the choice that is shown in the plan and the
+limits on what it may cost.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Iterator, Mapping, Sequence
+
+from stoker.backends.base.backend import settings_of
+from stoker.backends.base.leasing import OWN_VISIBILITY
+from stoker.backends.skypilot import catalog, requests
+from stoker.backends.skypilot.catalog import Offer
+from stoker.backends.skypilot.settings import SkypilotSettings
+from stoker.core.errors import SettingsError
+from stoker.core.findings import Finding, Reporter
+from stoker.core.plan import Site, StepPlan, reporter_of
+from stoker.core.units import duration_text, size_text
+from stoker.launchers.registry import launcher_named
+from stoker.vendors.table import NO_DEVICES
+
+CANNOT: Final = "STK320"
+TRANSLATED: Final = "STK321"
+STORE: Final = "STK322"
+CHOICE: Final = "STK323"
+COST: Final = "STK324"
+CHECKPOINTS: Final = "STK325"
+PRICE_UNKNOWN: Final = "STK326"
+
+
+def check(step: StepPlan, options: Mapping[str, Any], site: Site) -> Iterator[Finding]:
+    """Field by field."""
+    settings = settings_of(step, SkypilotSettings, options)
+    report = reporter_of(step)
+    try:
+        requests.task_of(step, site, options)
+    except SettingsError as error:
+        why = "SkyPilot would refuse it, or choose one of the two"
+        yield report.error(CANNOT, error.message, why, error.fix or "remove one of the two")
+        return
+    yield from _resources(step, settings, report)
+    yield from _image(step, settings, site, report)
+    for name in sorted(set(step.settings.environment) & set(NO_DEVICES)):
+        why = "SkyPilot chooses the step's devices; another choice could be somebody else's"
+        yield report.error(OWN_VISIBILITY, f"sets {name} in its environment", why, "remove it, and ask for gpu_count")
+    launch = step.settings.launch
+    head = None if launch is None else launcher_named(launch.launcher).head(launch.arguments or {})
+    if head is not None and requests.nodes_asked(step, settings) > 1:
+        what = f"starts its ranks on several nodes by {head.program}"
+        why = f"{head.program} reaches other nodes by ssh or a scheduler, and a task of SkyPilot's has neither for it"
+        yield report.error(CANNOT, what, why, "use torchrun, or resources.nodes=1")
+    if settings.get("cluster_name") and requests.is_managed(step, options):
+        what = f"names the cluster {settings.get('cluster_name')} and is a managed job"
+        yield report.error(CANNOT, what, "a managed job has a cluster of its own", "remove one of the two")
+    if not settings.get("shares_files"):
+        if "://" not in site.artifacts:
+            what = f"runs on machines that do not see the artifact store {site.artifacts}"
+            why = "a step loads its inputs from there, saves its outputs there, and takes its orders from there"
+            fix = "name a remote store in the stack: artifact_store = 's3://…'; or shares_files=true where they see it"
+            yield report.error(STORE, what, why, fix)
+        elif step.settings.retry.times or requests.is_managed(step, options):
+            what = (
+                f"copies its checkpoints to {site.artifacts} while it runs, and a further attempt gets them from there"
+            )
+            yield report.info(CHECKPOINTS, what, "a machine's disk goes with it")
+
+
+def _resources(step: StepPlan, settings: SkypilotSettings, report: Reporter) -> Iterator[Finding]:
+    resources = step.settings.resources
+    if resources.get("share"):
+        what = f"asks for {size_text(resources.get('gpu_memory'))} of a shared GPU"
+        yield report.refused(CANNOT, what, "SkyPilot gives whole accelerators of its machines", "resources.share=false")
+    if resources.get("extended"):
+        names = ", ".join(sorted(resources.get("extended")))
+        fix = "remove it, or write SkyPilot's own words: SkypilotSettings(resources_settings={…})"
+        yield report.error(CANNOT, f"asks for {names}", "no machine of SkyPilot's catalogs is described so", fix)
+    yield from _translated(step, settings, report)
+
+
+def _translated(step: StepPlan, settings: SkypilotSettings, report: Reporter) -> Iterator[Finding]:
+    resources = step.settings.resources
+    gpus, words = resources.gpus_per_node, settings.get("accelerators")
+    kinds = resources.get("accelerators", ())
+    if gpus and words is None and not kinds and not settings.get("instance_type"):
+        what = f"may run on any accelerator: SkyPilot is asked for {requests.any_accelerator(resources)}"
+        yield report.translated(TRANSLATED, what, "SkyPilot chooses by memory, and takes the cheapest")
+    if resources.get("shared_memory") and not requests.image_of(step, settings):
+        what = f"asks for {size_text(resources.get('shared_memory'))} of shared memory"
+        why = "outside of containers /dev/shm is half of the machine's memory: ask for a machine with twice as much"
+        yield report.translated(TRANSLATED, what, why)
+    if step.settings.accelerator_policy == "prefer" and gpus:
+        what = "would do without an accelerator, and gets a machine with one"
+        yield report.translated(TRANSLATED, what, "SkyPilot finds a machine or none")
+
+
+def _image(step: StepPlan, settings: SkypilotSettings, site: Site, report: Reporter) -> Iterator[Finding]:
+    docker = step.settings.docker
+    if docker is not None and docker.skip_build is not True and not step.image and site.registry == "":
+        why = "machines of a cloud get images from a registry alone"
+        fix = "name one in the stack: container_registry = '…'; or docker.skip_build=true for an image that is there"
+        yield report.error(CANNOT, "asks for an image that is to be built, and the stack has no registry", why, fix)
+    packages = step.settings.packages
+    if packages is not None and packages.specifications and not requests.image_of(step, settings):
+        what = "asks for packages of conda"
+        yield report.error(CANNOT, what, "machines install packages by pip", "ask for them in an image: docker=…")
+
+
+# What it costs
+
+
+def offer_of(step: StepPlan, options: Mapping[str, Any]) -> tuple[list[Offer], int]:
+    """What the user's catalog offers for a step, SkyPilot's choice first, and the number of machines."""
+    settings = settings_of(step, SkypilotSettings, options)
+    resources = requests.resources_document(step.settings.resources, settings)
+    return catalog.offers(resources), requests.machines_asked(step, settings)
+
+
+def prove(steps: Sequence[StepPlan], options: Mapping[str, Any]) -> Iterator[Finding]:
+    """The choice and its price for each step, and what is dearer than allowed."""
+    settings = SkypilotSettings(**options)
+    total, unbounded = 0.0, list[str]()
+    seen = set()
+    for step in steps:
+        try:
+            offers, nodes = offer_of(step, options)
+        except SettingsError:
+            continue  # `check` says so
+        price = offers[0].price * nodes if offers else None
+        attempts = step.settings.retry.times + 1
+        if price is None or step.settings.timeout is None:
+            unbounded.append(f"{step.name} has no {'known price' if price is None else 'timeout'}")
+        else:
+            total += price * attempts * step.settings.timeout / 3600
+        alike = (step.name, id(step.settings))
+        if alike not in seen:
+            seen.add(alike)
+            yield from _step_cost(step, settings_of(step, SkypilotSettings, options), offers, nodes)
+    limit = settings.get("max_run_cost")
+    if limit is None or not steps:
+        return
+    report = reporter_of(steps[0])
+    if unbounded:
+        what = f"what the run may cost is not known: {'; '.join(dict.fromkeys(unbounded))}"
+        fix = "give each step a timeout, and let SkyPilot load its catalog (`sky gpus list`); or remove max_run_cost"
+        yield report.error(COST, what, f"max_run_cost is ${limit:g}", fix)
+    elif total > limit:
+        what = f"the run may cost ${total:.2f}: the sum of price, attempts and timeout over its steps"
+        yield report.error(COST, what, f"max_run_cost is ${limit:g}", "shorten timeouts, or allow more")
+
+
+def _step_cost(step: StepPlan, settings: SkypilotSettings, offers: Sequence[Offer], nodes: int) -> Iterator[Finding]:
+    report = reporter_of(step)
+    limit = settings.get("max_hourly_cost")
+    if not offers:
+        where = (
+            "SkyPilot has no catalog on this machine" if catalog.folder() is None else "the catalog has no such machine"
+        )
+        if limit is not None:
+            fix = "let SkyPilot load its catalog (`sky gpus list`), or remove max_hourly_cost"
+            yield report.error(COST, f"its price is not known: {where}", f"max_hourly_cost is ${limit:g}", fix)
+        else:
+            yield report.info(PRICE_UNKNOWN, "machine, region and price: unknown", where)
+        return
+    best = offers[0]
+    machines = f"{nodes} × " if nodes > 1 else ""
+    more = f" (of {len(offers)})" if len(offers) > 1 else ""
+    what = f"{machines}{best}: ${best.price * nodes:.2f} an hour"
+    timeout = step.settings.timeout
+    if timeout is not None:
+        what += f", ${best.price * nodes * timeout / 3600:.2f} at most for one attempt of {duration_text(timeout)}"
+    yield report.info(
+        CHOICE, what, f"the first choice{more} by SkyPilot's catalog on this machine; capacity may decide otherwise"
+    )
+    if limit is not None and best.price * nodes > limit:
+        fix = "ask for less, for spot machines (spot=True), or allow more"
+        yield report.error(COST, f"costs ${best.price * nodes:.2f} an hour", f"max_hourly_cost is ${limit:g}", fix)

@@ -1,0 +1,212 @@
+"""SkyPilot's command line, as another program: its answers as JSON, and its refusals as errors.
+
+SkyPilot itself runs in an environment of its own (`pip install skypilot`), and asks its API server, which is on this
+machine or elsewhere. A call takes seconds, most of which its imports are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+from typing import IO, Any, Final, Mapping, Sequence
+
+import attrs
+
+from stoker.backends.base.platforms import Answers, Away
+from stoker.backends.skypilot.settings import SkypilotSettings
+from stoker.core.errors import BackendError
+from stoker.core.words import bounded
+
+ENDPOINT: Final = "SKYPILOT_API_SERVER_ENDPOINT"
+"""https://docs.skypilot.co/en/latest/reference/api-server/api-server.html"""
+ASKED: Final = 120.0
+"""Seconds for an answer: a command starts for 4 s, and the API server may have to be started, for 30."""
+SLOW: Final = 60.0
+"""Seconds after which a call without an answer counts as silence."""
+_AWAY: Final = re.compile(
+    r"Could not connect to SkyPilot API server|ApiServerConnectionError|Connection refused|"
+    r"(?:Read|Connect)Timeout|Temporary failure in name resolution|502 Bad Gateway|503 Service"
+)
+_COLOR: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_LAST: Final = 6
+"""Lines of what SkyPilot printed last, for an error."""
+
+
+@attrs.define(eq=False)
+class SkyLaunch:
+    """A command that launches a cluster or a managed job, while it runs and afterwards."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+    """What it has printed."""
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code; None while it runs."""
+        return self.process.poll()
+
+    def text(self) -> str:
+        """What it has printed, without colours."""
+        return plain_text(self.output.read_bytes())
+
+    def close(self) -> None:
+        """End the command, not what it has asked for: the API server goes on with that."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        with contextlib.suppress(FileNotFoundError):
+            self.output.unlink()
+
+
+class SkyCommand:
+    """Calls SkyPilot's command."""
+
+    def __init__(self, settings: SkypilotSettings, environment: Mapping[str, str], *, patience: float = ASKED) -> None:
+        self._program = str(settings.get("sky", "sky"))
+        self._environment = dict(environment)
+        if settings.get("api_server"):
+            self._environment[ENDPOINT] = str(settings.get("api_server"))
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._calls: set[subprocess.Popen[bytes]] = set()
+        self._abandoned = False
+        self.answers = Answers("SkyPilot's API server", slow=SLOW)
+
+    def call(self, *words: str) -> str:
+        """What the command prints. `Away` where the API server does not answer; `BackendError` for a refusal."""
+        title = " ".join(("sky", *words[:2]))
+        with self.answers.question(title):
+            process = self._start(words, subprocess.PIPE, subprocess.PIPE)
+            try:
+                out, err = process.communicate(timeout=self._patience)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                raise Away(f"{title} has not answered within {self._patience:g} s") from None
+            finally:
+                with self._lock:
+                    self._calls.discard(process)
+            if process.returncode:
+                raise error_of(title, process.returncode, plain_text(out + err))
+            return plain_text(out)
+
+    def json(self, *words: str) -> Any:
+        """The JSON document that the command prints, behind whatever it prints before."""
+        text = self.call(*words, "-o", "json")
+        for match in re.finditer(r"^[\[{]", text, re.MULTILINE):
+            with contextlib.suppress(ValueError):
+                return json.JSONDecoder().raw_decode(text, match.start())[0]
+        title = " ".join(("sky", *words[:2]))
+        fix = "install SkyPilot 0.11 or later: older ones have no `-o json`"
+        raise BackendError(f"{title} printed no JSON: {last_lines(text)}", fix=fix)
+
+    def launch(self, words: Sequence[str], output: Path, variables: Mapping[str, str]) -> SkyLaunch:
+        """Begin to launch something; its output goes into a file. `variables` are added to its environment."""
+        with open(output, "wb") as file:
+            process = self._start(words, file, subprocess.STDOUT, variables)
+        return SkyLaunch(process=process, output=output)
+
+    def clusters(self, names: Sequence[str] = (), *, refresh: bool = False) -> list[Mapping[str, Any]]:
+        """The clusters of these names, all without any; `refresh` asks their clouds."""
+        document = self.json("status", *(["--refresh"] if refresh else []), *names)
+        return [one for one in document if isinstance(one, Mapping)] if isinstance(document, list) else []
+
+    def managed_jobs(self, *, unfinished: bool = False) -> list[Mapping[str, Any]]:
+        """The managed jobs that are not over, and the latest others."""
+        try:
+            document = self.json("jobs", "queue", *(["--skip-finished"] if unfinished else ["--all"]))
+        except Away:
+            raise
+        except BackendError as error:
+            if _NO_CONTROLLER.search(error.message):
+                return []
+            raise
+        return [one for one in document if isinstance(one, Mapping)] if isinstance(document, list) else []
+
+    def down(self, names: Sequence[str]) -> None:
+        """Take clusters down; the API server does it when this has returned."""
+        if names:
+            try:
+                self.call("down", "--yes", "--async", *names)
+            except Away:
+                raise
+            except BackendError as error:
+                if "not found" not in error.message.lower() and "does not exist" not in error.message:
+                    raise
+
+    def cancel_jobs(self, name: str) -> None:
+        """Cancel the managed jobs of a name."""
+        try:
+            self.call("jobs", "cancel", "--yes", "--name", name)
+        except Away:
+            raise
+        except BackendError as error:
+            if not _NO_JOB.search(error.message):
+                raise
+
+    def abandon(self) -> None:
+        """Break off the calls that wait for an answer."""
+        self._abandoned = True
+        with self._lock:
+            for process in self._calls:
+                process.kill()
+
+    def _start(
+        self,
+        words: Sequence[str],
+        stdout: int | IO[bytes],
+        stderr: int,
+        variables: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[bytes]:
+        if self._abandoned:
+            raise Away("the run has ended")
+        program = shutil.which(self._program, path=self._environment.get("PATH"))
+        if program is None:
+            raise BackendError(
+                f"SkyPilot's command '{self._program}' is not here",
+                fix="install SkyPilot in an environment of its own (python -m venv sky; sky/bin/pip install "
+                '"skypilot[aws]"), and name it: SkypilotSettings(sky="…/sky/bin/sky")',
+            )
+        process = subprocess.Popen(
+            [program, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            env={**self._environment, "NO_COLOR": "1", **(variables or {})},
+            start_new_session=True,
+        )
+        if stdout == subprocess.PIPE:
+            with self._lock:
+                self._calls.add(process)
+        return process
+
+
+_NO_CONTROLLER: Final = re.compile(r"No in-progress managed jobs|jobs controller.*(?:not|STOPPED)|ClusterNotUpError")
+_NO_JOB: Final = re.compile(r"No managed job|not found|No in-progress managed jobs", re.IGNORECASE)
+
+
+def plain_text(data: bytes) -> str:
+    """Output as a terminal would show it at last: without colours, and without what was written over."""
+    text = _COLOR.sub("", data.decode("utf-8", "replace"))
+    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+
+
+def last_lines(text: str) -> str:
+    """The last lines that say something, in one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip(" ─-|\t")]
+    return bounded("; ".join(lines[-_LAST:]) or "nothing", 1000)
+
+
+def error_of(title: str, code: int, text: str) -> BackendError:
+    """The error of a command that failed."""
+    message = f"{title} failed with {code}: {last_lines(text)}"
+    if _AWAY.search(text):
+        return Away(message)
+    if "Authentication required" in text:
+        return BackendError(message, fix="log in: sky api login -e ADDRESS")
+    return BackendError(message, fix="")

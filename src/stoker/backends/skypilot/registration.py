@@ -1,0 +1,130 @@
+"""The skypilot backend, as it is registered."""
+
+from __future__ import annotations
+
+from typing import Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
+
+from stoker.backends.base.backend import (
+    Backend,
+    FlowDecorator,
+    LeftJob,
+    Leftover,
+    ProbeRequest,
+    RunningBackend,
+    Services,
+    StackSetup,
+    Sweep,
+)
+from stoker.backends.base.pulling import Puller
+from stoker.backends.skypilot.settings import SkypilotSettings, resources_of
+from stoker.core.findings import Check
+from stoker.core.plan import Site
+
+
+def open_skypilot(site: Site, options: Mapping[str, Any], services: Services) -> RunningBackend:
+    """Runs jobs on machines that SkyPilot finds."""
+    from stoker.backends.skypilot.backend import SkypilotBackend
+
+    return SkypilotBackend(site, options)
+
+
+def puller(options: Mapping[str, Any]) -> Puller | None:
+    """Who pulls images on SkyPilot's machines."""
+    names = "SKYPILOT_DOCKER_USERNAME, SKYPILOT_DOCKER_PASSWORD and SKYPILOT_DOCKER_SERVER"
+    return Puller(
+        who="Docker on SkyPilot's machines",
+        fix=f"give it a login for {{registry}} by the variables {names}: SkypilotSettings(envs={{…}})",
+        unseen=f"its login is in {names}, or in the machine's own role",
+    )
+
+
+def doctor() -> Iterator[Check]:
+    """Whether SkyPilot's command is here."""
+    import shutil
+
+    yield Check(name="skypilot", found=shutil.which("sky") or "no `sky` on the PATH (optional)")
+
+
+def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
+    """SkyPilot's command, its API server, the clouds that it may use, and its catalog."""
+    from stoker.backends.skypilot.probe import probe as probe_skypilot
+
+    return probe_skypilot(options, request)
+
+
+def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Leftover]:
+    """Clusters and managed jobs of runs that nobody continues."""
+    if not parts:
+        return ()
+    from stoker.backends.skypilot.leftovers import sweep_machines
+
+    return sweep_machines(parts, sweep)
+
+
+def left_jobs(parts: Sequence[Mapping[str, Any]], scratch: str, runs: Collection[str]) -> Iterable[LeftJob]:
+    """Clusters and managed jobs that runs without a driver left."""
+    if not parts:
+        return ()
+    from stoker.backends.skypilot import leftovers as skyleftovers
+
+    return skyleftovers.left_jobs(parts, runs)
+
+
+def end_left(parts: Sequence[Mapping[str, Any]], scratch: str, run: str, grace: float) -> Iterable[LeftJob]:
+    """Take down what a run without a driver left."""
+    if not parts:
+        return ()
+    from stoker.backends.skypilot import leftovers as skyleftovers
+
+    return skyleftovers.end_left(parts, run)
+
+
+def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+    """Take down what a driver left."""
+    from stoker.backends.skypilot import platform
+
+    return platform.end_recorded(options, jobs)
+
+
+def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
+    """What the other settings usually are."""
+    from stoker.backends.skypilot.probe import suggest as suggest_settings
+
+    return suggest_settings(answers)
+
+
+SETUP: Final = StackSetup(
+    questions={
+        "sky": "SkyPilot's command: its path, or `sky` where it is on the PATH",
+        "infra": "Where to look for machines (aws, gcp/us-central1, k8s/CONTEXT, …); empty for every enabled cloud",
+        "api_server": "The address of SkyPilot's API server; empty for the one that `sky api login` has set",
+    },
+    complete=lambda sky: sky,
+    suggest=suggest,
+    usual=lambda: "sky",
+    name=lambda sky: "sky",
+    store="The artifact store that machines of the clouds reach: s3://…, gs://…, az://…",
+)
+
+SKYPILOT: Final = Backend(
+    name="skypilot",
+    title="SkyPilot",
+    settings=SkypilotSettings,
+    open=open_skypilot,
+    resources=resources_of,
+    sends_code=True,
+    decorator=FlowDecorator(
+        name="skypilot",
+        title="SkyPilot",
+        settings=SkypilotSettings,
+        help='Run the step on a machine that SkyPilot finds: `@skypilot(infra="aws", accelerators="V100:2")`.',
+    ),
+    puller=puller,
+    doctor=doctor,
+    probe=probe,
+    setup=SETUP,
+    leftovers=leftovers,
+    left_jobs=left_jobs,
+    end_left=end_left,
+    end_recorded=end_recorded,
+)

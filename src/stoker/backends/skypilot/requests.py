@@ -1,0 +1,334 @@
+"""From a step to SkyPilot's task, and to the orders that the program on its machines takes: pure.
+
+The machines of a task run `backends.base.mailprogram`, which waits for orders in a mailbox of the artifact store, one
+for each node. Steps whose tasks are alike (`shape_of`) share clusters, one step after another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import math
+import shlex
+from typing import Any, Final, Mapping
+
+import attrs
+
+from stoker.backends.base import mailprogram
+from stoker.backends.base.backend import settings_of
+from stoker.backends.base.leasing import requested_lease
+from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, with_copies
+from stoker.backends.skypilot.settings import IDLE_MINUTES, PATIENCE, SkypilotSettings
+from stoker.core.accelerators import Accelerator
+from stoker.core.bootspec import BootSpec
+from stoker.core.errors import SettingsError
+from stoker.core.plan import Job, Site, StepPlan
+from stoker.core.resources import ResourceSettings
+from stoker.core.units import value_or
+from stoker.core.words import dashed_name
+
+GRACE: Final = 25.0
+"""Seconds between SIGTERM and SIGKILL of a step."""
+CHECKPOINTS: Final = "/tmp/stoker-checkpoints"
+"""Of a machine that does not see the driver's folders."""
+PREFIX: Final = "stoker-"
+"""The names of clusters and managed jobs begin so."""
+GIB: Final = 1 << 30
+GB: Final = 10**9
+_BY_CORES: Final = ("tpu-v2", "tpu-v3", "tpu-v4", "tpu-v5p")
+"""TPUs whose slices are named by their cores, two on a chip; the others' by their chips.
+https://cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
+PLAIN: Final = (
+    "cloud",
+    "region",
+    "zone",
+    "infra",
+    "instance_type",
+    "accelerator_args",
+    "job_recovery",
+    "disk_tier",
+    "network_tier",
+    "local_disk",
+    "labels",
+    "max_hourly_cost",
+)
+"""Fields that SkyPilot's resources have under the same name."""
+
+
+def root_of(site: Site, run: str) -> str:
+    """The place of a run's notes in the artifact store."""
+    return f"{site.artifacts}/skypilot/{dashed_name(run)}"
+
+
+def worker_place(site: Site) -> str:
+    """Where the archive with Stoker's worker lies, by its digest."""
+    return f"{site.artifacts}/skypilot/{site.bundle.rstrip('/').rpartition('/')[2]}.zip"
+
+
+def prefix_of(run: str) -> str:
+    """How the names of a run's clusters and managed jobs begin."""
+    return f"{PREFIX}{dashed_name(run)}-"
+
+
+def is_managed(step: StepPlan, options: Mapping[str, Any]) -> bool:
+    """Whether a step's machines are a managed job's."""
+    settings = settings_of(step, SkypilotSettings, options)
+    if settings.get("managed") is not None:
+        return bool(settings.get("managed"))
+    return bool(is_spot(step.settings.resources, settings)) and not settings.get("cluster_name")
+
+
+def is_spot(resources: ResourceSettings, settings: SkypilotSettings) -> bool | None:
+    """Whether spot machines are asked for; None where nobody says."""
+    wanted = resources.get("spot")
+    return settings.get("use_spot") if wanted is None else bool(wanted)
+
+
+# Resources
+
+
+def resources_document(resources: ResourceSettings, settings: SkypilotSettings) -> dict[str, Any]:
+    """SkyPilot's `resources` of a step. `SettingsError` where it has no words for what is asked."""
+    document: dict[str, Any] = {}
+    for name in PLAIN:
+        if settings.get(name) is not None:
+            document[name] = settings.get(name)
+    if settings.get("infra") and settings.get("cloud"):
+        cloud = document.pop("cloud")
+        if settings.get("infra").partition("/")[0].lower() not in (cloud.lower(), _SHORT.get(cloud.lower())):
+            what = f"cloud='{cloud}' and infra='{settings.get('infra')}' disagree"
+            raise SettingsError(what, fix="remove cloud")
+    cpus, memory = resources.get("cpu_count"), resources.get("memory")
+    if settings.get("cpus") is not None or cpus is not None:
+        document["cpus"] = settings.get("cpus") or f"{cpus:g}+"
+    if settings.get("memory") is not None or memory is not None:
+        document["memory"] = settings.get("memory") or f"{gigabytes(memory or 0)}+"
+    disk = resources.get("disk")
+    if settings.get("disk_size") is not None or disk is not None:
+        document["disk_size"] = settings.get("disk_size") or math.ceil((disk or 0) / GB)
+    spot = is_spot(resources, settings)
+    if spot is not None:
+        document["use_spot"] = spot
+    if settings.get("ports"):
+        document["ports"] = list(settings.get("ports"))
+    document.update(_accelerators(resources, settings, document))
+    for name in ("any_of", "ordered"):
+        if settings.get(name) is not None:
+            if name in document or "ordered" in document:
+                what = f"{name} and a list of accelerators are both alternatives"
+                raise SettingsError(what, fix=f"write the accelerators into {name}")
+            document[name] = [dict(one) for one in settings.get(name)]
+    document.update(settings.get("resources_settings", {}))
+    return document
+
+
+_SHORT: Final[Mapping[str, str]] = {"kubernetes": "k8s", "k8s": "kubernetes"}
+
+
+def gigabytes(size: int) -> str:
+    """Bytes as SkyPilot's number of GB: 16GB and 16GiB are both a machine's "16"."""
+    for unit in (GIB, GB):
+        if size % unit == 0:
+            return str(size // unit)
+    return f"{math.ceil(size / GIB * 10) / 10:g}"
+
+
+def slice_hosts(resources: ResourceSettings) -> int:
+    """How many hosts the TPU slice of a step has; 1 for other accelerators. SkyPilot calls such a slice one node, and
+    runs a task on each of its hosts, which it numbers as nodes.
+    https://docs.skypilot.co/en/latest/reference/tpu.html
+    """
+    kinds = resources.get("accelerators", ())
+    return int(resources.get("nodes", 1)) if kinds and kinds[0].model.vendor == "tpu" else 1
+
+
+def _accelerators(
+    resources: ResourceSettings, settings: SkypilotSettings, document: Mapping[str, Any]
+) -> dict[str, Any]:
+    """`accelerators`, or `ordered` for alternatives of `ResourceSettings`, the first of which is wanted most."""
+    words = settings.get("accelerators")
+    gpus = resources.gpus_per_node
+    kinds: tuple[Accelerator, ...] = resources.get("accelerators", ())
+    if words is not None:
+        return {"accelerators": words if isinstance(words, str) else list(words)}
+    if len(kinds) == 1:
+        return {"accelerators": accelerator_text(kinds[0], gpus, hosts=slice_hosts(resources))}
+    if kinds:
+        hosts = slice_hosts(resources)
+        if hosts > 1:
+            what = f"alternatives of TPU slices with {hosts} hosts cannot be asked for in one task"
+            raise SettingsError(what, fix=f'write one of them: resources.accelerators="{kinds[0]}"')
+        return {"ordered": [{"accelerators": accelerator_text(kind, gpus)} for kind in kinds]}
+    if gpus and "instance_type" not in document:
+        return {"accelerators": any_accelerator(resources)}
+    return {}
+
+
+def any_accelerator(resources: ResourceSettings) -> str:
+    """Accelerators of any kind with enough memory, in SkyPilot's words: "nvidia:40GB+:1"."""
+    least = max(1, math.ceil(resources.get("gpu_memory", GB) / GB))
+    vendor = f"{resources.get('gpu_vendor')}:" if resources.get("gpu_vendor") else ""
+    return f"{vendor}{least}GB+:{resources.gpus_per_node}"
+
+
+def accelerator_text(kind: Accelerator, gpus: int, *, hosts: int = 1) -> str:
+    """An accelerator as SkyPilot calls it: "H100:8", and a TPU slice by the size of all its hosts,
+    "tpu-v5litepod-16:1"."""
+    if kind.slice:
+        fix = "ask for the whole GPU, or for MIG slices on the kubernetes backend"
+        raise SettingsError(f"a MIG slice, {kind}, is nothing that SkyPilot's catalogs have", fix=fix)
+    count = kind.count or gpus
+    if kind.model.vendor == "tpu":
+        size = (count * 2 if kind.name in _BY_CORES else count) * hosts
+        name = "tpu-v5litepod" if kind.name == "tpu-v5e" else kind.name
+        return f"{name}-{size}:1"
+    return f"{kind.name}:{count}"
+
+
+# The task
+
+
+def image_of(step: StepPlan, settings: SkypilotSettings) -> Any:
+    """`image_id` of a step; None for the machine's own."""
+    docker = step.settings.docker
+    ready = value_or(docker.parent_image, "") if docker is not None and docker.skip_build is True else ""
+    image = step.image or ready
+    own = settings.get("image_id")
+    if image and own and own != f"docker:{image}":
+        raise SettingsError(f"image_id='{own}' and the step's image {image} disagree", fix="remove one of the two")
+    return f"docker:{image}" if image else own
+
+
+def variables_of(step: StepPlan, settings: SkypilotSettings) -> dict[str, str]:
+    """Variables of the task: those of an image that is used as it is, and `envs`."""
+    docker = step.settings.docker
+    variables: dict[str, str] = {}
+    kinds = step.settings.resources.get("accelerators", ())
+    if kinds and kinds[0].model.vendor == "tpu":
+        variables["PJRT_DEVICE"] = "TPU"  # for torch-xla; the hosts of a slice libtpu learns from Google's metadata
+    if docker is not None and docker.skip_build is True:
+        for layer in (value_or(docker.environment, {}), value_or(docker.runtime_environment, {})):
+            variables.update({name: text for name, text in layer.items() if text is not None})
+    return {**variables, **settings.get("envs", {})}
+
+
+def task_of(step: StepPlan, site: Site, options: Mapping[str, Any], *, secrets: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The task without its name and its mailbox, which tell one cluster from the next.
+
+    `secrets` are names of variables whose values go along by SkyPilot's own way.
+    """
+    settings = settings_of(step, SkypilotSettings, options)
+    resources = resources_document(step.settings.resources, settings)
+    image = image_of(step, settings)
+    if image is not None:
+        resources["image_id"] = image
+    if not is_managed(step, options):
+        minutes = settings.get("idle_minutes_to_autostop", IDLE_MINUTES)
+        resources.setdefault("autostop", {"idle_minutes": minutes, "down": bool(settings.get("down", True))})
+    document: dict[str, Any] = {"num_nodes": machines_asked(step, settings), "resources": resources}
+    variables = variables_of(step, settings)
+    if variables:
+        document["envs"] = variables
+    if secrets:
+        document["secrets"] = dict.fromkeys(secrets)
+    if settings.get("file_mounts"):
+        document["file_mounts"] = dict(settings.get("file_mounts"))
+    docker_words = docker_options(step, settings)
+    if docker_words:
+        document["config"] = {"docker": {"run_options": docker_words}}
+    python = settings.get("executable", "python3")
+    packages = step.settings.packages
+    lines = list(settings.get("setup_commands", ()))
+    if packages is not None and packages.requirements and not image:
+        lines.append(shlex.join([python, "-m", "pip", "install", "--quiet", *packages.requirements]))
+    if lines:
+        document["setup"] = "\n".join(["set -e", *lines])
+    document["run"] = run_script(python, worker_place(site), settings.get("patience", PATIENCE))
+    for name, value in settings.get("task_settings", {}).items():
+        if name in ("run", "num_nodes", "resources", "name"):
+            fix = "resources_settings, num_nodes and task_name of these settings"
+            raise SettingsError(f"task_settings: {name} is the step's own", fix=fix)
+        document[name] = {**document.get(name, {}), **value} if isinstance(value, Mapping) else value
+    return document
+
+
+def docker_options(step: StepPlan, settings: SkypilotSettings) -> list[str]:
+    """Further arguments of `docker run` in the container that SkyPilot starts; it gives it the GPUs itself."""
+    words = list(settings.get("docker_run_args", ()))
+    shared = step.settings.resources.get("shared_memory")
+    if shared and image_of(step, settings):
+        words.append(f"--shm-size={shared}")
+    return words
+
+
+def nodes_asked(step: StepPlan, settings: SkypilotSettings) -> int:
+    """Machines of a step."""
+    return int(step.settings.resources.get("nodes") or settings.get("num_nodes", 1))
+
+
+def machines_asked(step: StepPlan, settings: SkypilotSettings) -> int:
+    """What SkyPilot calls the nodes of a step: the hosts of a TPU slice are one."""
+    return nodes_asked(step, settings) // slice_hosts(step.settings.resources)
+
+
+PLACEHOLDER: Final = "0" * 32
+"""The secret of a gang in what is only shown; one that is sent has a secret of its own."""
+MAILBOX: Final = "STOKER_MAILBOX"
+"""The variable of a task that has the place of its mailboxes."""
+
+
+def run_script(python: str, worker: str, patience: float) -> str:
+    """What each node runs: the waiting program, with a mailbox of its own."""
+    text = inspect.getsource(mailprogram)
+    words = shlex.join([python, "-c", text, worker])
+    return f'exec {words} "${MAILBOX}" {patience:g} "${{SKYPILOT_NODE_RANK:-0}}"\n'
+
+
+def shape_of(task: Mapping[str, Any], *, managed: bool) -> str:
+    """Equal for steps that may share a cluster."""
+    text = json.dumps([task, managed], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def named_task(task: Mapping[str, Any], name: str, title: str, mailbox: str) -> dict[str, Any]:
+    """The whole task of one cluster or managed job."""
+    variables = {**task.get("envs", {}), MAILBOX: mailbox}
+    return {"name": title or name, **task, "envs": variables}
+
+
+def launch_words(
+    name: str, path: str, settings: SkypilotSettings, *, managed: bool, secrets: tuple[str, ...] = ()
+) -> list[str]:
+    """The arguments of SkyPilot's command that launches a task from a file; it reads secrets from its environment."""
+    words = [word for secret in secrets for word in ("--secret", secret)]
+    if managed:
+        return ["jobs", "launch", "--yes", "--detach-run", "--name", name, *words, path]
+    if settings.get("retry_until_up"):
+        words.append("--retry-until-up")
+    return ["launch", "--yes", "--detach-run", "--cluster", name, *words, path]
+
+
+# Orders
+
+
+def job_document(job: Job, site: Site, mailbox: str, *, shares: bool, token: str | None = None) -> BootSpec:
+    """What `worker.boot` is told of a job on a machine."""
+    nodes = nodes_of(job)
+    lease = None
+    if job.kind == "step" and job.step.settings.resources.gpus_per_node:
+        lease = requested_lease(job, samples=samples_of(job, site))
+    spec = boot_spec(
+        attrs.evolve(job, secrets={}),
+        site,
+        checkpoints=site.checkpoints if shares else CHECKPOINTS,
+        grace=GRACE,
+        lease=lease,
+        gang=gang_task(job, mailbox, "skypilot", token=token) if nodes > 1 else None,
+    )
+    return spec if shares else with_copies(spec)
+
+
+def samples_of(job: Job, site: Site) -> str:
+    """The file in which a job's devices are accounted for, as this machine calls it."""
+    return f"{site.scratch}/samples-skypilot-{hashlib.sha256(job.name.encode()).hexdigest()[:16]}.jsonl"

@@ -1,0 +1,3 @@
+"""Fixtures of the tests of AWS Batch."""
+
+from tests.aws_batch.cluster import batch_account  # noqa: F401  # a fixture

@@ -1,0 +1,147 @@
+"""The client of AWS: which account is asked, and what becomes of its errors."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from stoker.backends.aws_batch.client import BatchClient
+from stoker.backends.aws_batch.settings import BatchSettings
+from stoker.backends.base.aws import TRIES, AwsError
+from stoker.core.errors import Away, BackendError
+
+
+class Service(http.server.ThreadingHTTPServer):
+    """Answers each request with the next of `answers`, the last one for ever, and keeps the headers of requests."""
+
+    answers: list[tuple[int, str, dict[str, Any]]]
+    headers: list[dict[str, str]]
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Service
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.headers.append(dict(self.headers))
+        answers = self.server.answers
+        status, code, body = answers.pop(0) if len(answers) > 1 else answers[0]
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        if code:
+            self.send_header("x-amzn-errortype", code)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[Service]:
+    """A service on loopback, and credentials in the environment and in a profile."""
+    config = tmp_path / "config"
+    config.write_text("[profile other]\naws_access_key_id = OTHERKEY\naws_secret_access_key = b\nregion = eu-north-1\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "FIRSTKEY")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a")
+    server = Service(("127.0.0.1", 0), Handler)
+    server.answers, server.headers = [(200, "", {"jobs": []})], []
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def client_of(service: Service, **settings: Any) -> BatchClient:
+    words = {"region": "eu-west-1", "endpoint_url": f"http://127.0.0.1:{service.server_port}", **settings}
+    return BatchClient(BatchSettings(**words), patience=5.0)
+
+
+def test_the_account_that_is_asked(service: Service) -> None:
+    client_of(service).jobs(["a"])
+    client_of(service, profile="other", region=None).jobs(["a"])
+    first, second = (headers["Authorization"] for headers in service.headers)
+    assert "Credential=FIRSTKEY/" in first and "/eu-west-1/batch/" in first
+    assert "Credential=OTHERKEY/" in second and "/eu-north-1/batch/" in second
+
+
+def test_ids_are_asked_for_a_hundred_at_a_time(service: Service) -> None:
+    client = client_of(service)
+    client.jobs([str(number) for number in range(250)])
+    assert len(service.headers) == client.calls["describe_jobs"] == 3
+
+
+def test_a_throttled_call_is_repeated_and_a_submission_is_not(service: Service) -> None:
+    busy = (429, "TooManyRequestsException", {"message": "Too Many Requests"})
+    service.answers = [busy, (200, "", {"jobs": []})]
+    client = client_of(service)
+    client.jobs(["a"])
+    assert len(service.headers) == 2
+    service.answers, service.headers = [busy], []
+    with pytest.raises(Away, match="TooManyRequestsException"):
+        client.submit({"jobName": "a", "jobQueue": "q", "jobDefinition": "d"})
+    assert len(service.headers) == 1
+    with pytest.raises(Away):
+        client.jobs(["a"])
+    assert len(service.headers) == 1 + TRIES
+
+
+def test_a_refusal_has_its_code_and_the_right_that_is_missing(service: Service) -> None:
+    service.answers = [(403, "AccessDeniedException", {"message": "User: x is not authorized"})]
+    with pytest.raises(AwsError, match="not authorized") as caught:
+        client_of(service).jobs(["a"])
+    assert caught.value.code == "AccessDeniedException" and "batch:describe_jobs" in caught.value.fix
+
+
+def test_credentials_that_expire_end_nothing_that_runs(service: Service) -> None:
+    expired = (403, "ExpiredTokenException", {"message": "The security token included in the request is expired"})
+    service.answers = [expired]
+    with pytest.raises(BackendError, match="does not take the credentials") as caught:
+        client_of(service).jobs(["a"])
+    assert not isinstance(caught.value, Away) and "aws sso login" in caught.value.fix
+    client = client_of(service)
+    service.answers = [(200, "", {"jobs": []}), expired]
+    client.jobs(["a"])
+    with pytest.raises(Away, match=r"expired.*aws sso login"):
+        client.jobs(["a"])
+
+
+def test_missing_credentials_regions_and_profiles_are_said_at_once(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(BackendError, match="nobody") as caught:
+        client_of(service, profile="nobody").jobs(["a"])
+    assert "profile" in caught.value.fix
+    with pytest.raises(BackendError, match="no region") as caught:
+        BatchClient(BatchSettings()).jobs(["a"])
+    assert "AWS_DEFAULT_REGION" in caught.value.fix
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(BackendError, match="no credentials") as caught:
+        client_of(service).jobs(["a"])
+    assert not isinstance(caught.value, Away) and "aws configure" in caught.value.fix
+    assert not service.headers
+
+
+def test_silence_is_counted_and_nothing_is_asked_when_the_driver_leaves(service: Service) -> None:
+    client = client_of(service)
+    service.shutdown()
+    service.server_close()
+    with pytest.raises(Away, match="does not answer"):
+        client.jobs(["a"])
+    client.abandon()
+    with pytest.raises(Away, match="leaves"):
+        client.jobs(["a"])
+    assert client.calls["describe_jobs"] == 1

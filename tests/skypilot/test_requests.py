@@ -1,0 +1,246 @@
+"""What SkyPilot is asked for: tasks against its own schemas and golden files, conflicts, and what it may cost."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from tests.backends.fields import SKYPILOT
+from tests.backends.test_every_field import SITE, job_of
+
+from stoker import config
+from stoker.backends.skypilot import catalog, requests
+from stoker.backends.skypilot.backend import SkypilotBackend
+from stoker.backends.skypilot.settings import SkypilotSettings, resources_of
+from stoker.core.accelerators import Accelerator
+from stoker.core.errors import SettingsError
+from stoker.core.findings import Finding
+from stoker.core.plan import StepPlan
+from stoker.core.resources import ResourceSettings
+from stoker.core.settings import Layer, StepSettings
+from stoker.integrations.skypilot import flavors
+from stoker.plan.layers import resolve
+
+HERE = Path(__file__).parent
+RESOURCES, TASK = (json.loads((HERE / "schemas" / f"{name}.json").read_text()) for name in ("resources", "task"))
+
+CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "the-seeds": ({}, {"cpus": "2", "memory": "16", "accelerators": "V100:2", "cloud": "aws"}),
+    "resources": (
+        {"cpu_count": 2, "memory": "16GB", "accelerators": "V100:2", "disk": "100GB", "spot": True, "nodes": 2},
+        {},
+    ),
+    "alternatives": ({"accelerators": ["H100:8", "A100-80GB:8"]}, {"infra": "gcp/us-central1"}),
+    "any-gpu": ({"gpu_count": 2}, {}),
+    "gpu-memory": ({"gpu_memory": "40GB", "gpu_vendor": "nvidia"}, {"retry_until_up": True}),
+    "tpu": ({"accelerators": "tpu-v5e:8"}, {"cloud": "gcp", "accelerator_args": {"runtime_version": "v2-alpha"}}),
+    "tpu-slice": ({"accelerators": "tpu-v5e:4", "nodes": 4}, {}),
+    "tpu-by-cores": ({"accelerators": "tpu-v4:4"}, {}),
+    "container": (
+        {"shared_memory": "8GiB"},
+        {"image_id": "docker:team/train:1", "docker_run_args": ["--ipc=host"], "envs": {"A": "b"}},
+    ),
+    "all": (
+        {},
+        {
+            "infra": "aws/us-east-1",
+            "instance_type": "p3.8xlarge",
+            "job_recovery": {"strategy": "EAGER_NEXT_REGION", "max_restarts_on_errors": 2},
+            "disk_size": 256,
+            "disk_tier": "high",
+            "network_tier": "best",
+            "local_disk": "nvme:1000+",
+            "ports": ["8080", "9000-9010"],
+            "labels": {"team": "ml"},
+            "any_of": [{"use_spot": True}, {"use_spot": False}],
+            "max_hourly_cost": 20,
+            "idle_minutes_to_autostop": 5,
+            "down": False,
+            "setup_commands": ["sudo apt-get install -y git"],
+            "file_mounts": {"/data": "s3://bucket/data"},
+            "resources_settings": {"priority_class": "high"},
+            "task_settings": {"volumes": {"/mnt": "disk"}},
+        },
+    ),
+}
+
+
+def rendered(resources: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The task that would be launched, and the command; the program's own text is left out."""
+    step = StepSettings(
+        resources=ResourceSettings(**resources), backend={"orchestrator": dict(settings)} if settings else {}
+    )
+    backend = SkypilotBackend(SITE, {})
+    try:
+        request: Any = backend.render(job_of(SKYPILOT, step))
+    finally:
+        backend.close()
+    return {"command": request["command"], "task": {**request["task"], "run": "PROGRAM"}}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tasks_are_as_they_were_and_in_skypilots_schemas(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in [one for one in os.environ if one.startswith(("AWS_", "FSSPEC_"))]:
+        monkeypatch.delenv(variable)
+    document = rendered(*CASES[name])
+    jsonschema.validate(document["task"], TASK)
+    jsonschema.validate(document["task"]["resources"], RESOURCES)
+    golden = HERE / "golden" / f"{name}.json"
+    text = json.dumps(document, indent=2) + "\n"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(text)
+    assert golden.read_text() == text
+
+
+@pytest.mark.parametrize("name", [name for name in SKYPILOT.examples if name != "task_settings"])
+def test_each_field_alone_is_in_the_schemas(name: str) -> None:
+    document = rendered({}, {name: SKYPILOT.examples[name].value} if name not in WHOLE else {})
+    jsonschema.validate(document["task"], TASK)
+    jsonschema.validate(document["task"]["resources"], RESOURCES)
+
+
+WHOLE = ("sky", "api_server", "shares_files", "max_run_cost")
+
+
+# Both ways of asking
+
+
+STACK = config.Stack(name="sky", orchestrator=config.Component(flavor="skypilot"))
+
+
+def resolved(resources: Mapping[str, Any], settings: Mapping[str, Any]) -> StepSettings:
+    values = {"resources": dict(resources)} if resources else {}
+    layer = Layer(origin="train.py:3", values={**values, "orchestrator.skypilot": dict(settings)}, level="step")
+    return resolve([layer], STACK)[0]
+
+
+def test_skypilots_words_are_resources_too() -> None:
+    """So that the rest of Stoker knows of devices, nodes and spot machines, whichever way they were asked for."""
+    settings = resolved(
+        {}, {"cpus": "2", "memory": "16", "accelerators": "V100:2", "num_nodes": 2, "use_spot": True, "disk_size": 50}
+    )
+    asked = settings.resources
+    assert (asked.cpu_count, asked.memory, asked.gpus_per_node, asked.nodes) == (2, 16 * 10**9, 2, 2)
+    assert asked.spot is True and asked.disk == 50 * 10**9
+    assert resolved({}, {"accelerators": "NewChip:4"}).resources.gpus_per_node == 4
+    assert resources_of({"memory": "4x"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("resources", "settings", "field"),
+    [
+        ({"cpu_count": 4.0}, {"cpus": "2"}, "cpus for 2"),
+        ({"memory": 32 * 10**9}, {"memory": "16"}, "memory for 16GB"),
+        ({"accelerators": (Accelerator.parse("H100:8"),)}, {"accelerators": "V100:2"}, "accelerators for V100:2"),
+        ({"nodes": 4}, {"num_nodes": 2}, "num_nodes for 2"),
+        ({"spot": False}, {"use_spot": True}, "use_spot for True"),
+    ],
+)
+def test_asking_for_different_things_in_both_ways_is_refused(
+    resources: dict[str, Any], settings: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(SettingsError, match=field):
+        resolved(resources, settings)
+
+
+def test_the_same_in_both_ways_is_fine() -> None:
+    asked = {"accelerators": (Accelerator.parse("V100"),), "gpu_count": 2, "cpu_count": 2.0}
+    assert resolved(asked, {"accelerators": "V100:2", "cpus": "2+"}).resources.gpus_per_node == 2
+
+
+def test_zenmls_settings_say_their_cloud() -> None:
+    for name in flavors.__all__:
+        settings = getattr(flavors, name)(cpus="2", memory="16", accelerators="V100:2")
+        assert isinstance(settings, SkypilotSettings)
+        assert f"Skypilot{settings.cloud}OrchestratorSettings".lower() == name.lower()
+    with pytest.raises(SettingsError, match="stream_logs"):
+        SkypilotSettings(stream_logs=True)
+
+
+def test_two_clouds_are_refused() -> None:
+    assert findings({}, {"cloud": "aws", "infra": "gcp"})[0].what == "cloud='aws' and infra='gcp' disagree"
+    assert requests.resources_document(ResourceSettings(), SkypilotSettings(cloud="kubernetes", infra="k8s/ctx")) == {
+        "infra": "k8s/ctx"
+    }
+
+
+# What it costs
+
+VMS = """InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,SpotPrice,Region,AvailabilityZone,GpuInfo
+p3.8xlarge,V100,4,32,244,12.24,3.67,us-east-1,us-east-1a,"{'Gpus': [{'MemoryInfo': {'SizeInMiB': 16384}}]}"
+p3.2xlarge,V100,1,8,61,3.06,0.92,us-east-1,us-east-1a,"{'Gpus': [{'MemoryInfo': {'SizeInMiB': 16384}}]}"
+p3.2xlarge,V100,1,8,61,4.23,,eu-west-1,eu-west-1a,"{'Gpus': [{'MemoryInfo': {'SizeInMiB': 16384}}]}"
+m6i.large,,,2,8,0.096,0.03,us-east-1,us-east-1a,
+"""
+
+
+@pytest.fixture
+def prices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A catalog as SkyPilot keeps it."""
+    folder = tmp_path / ".sky/catalogs/v8/aws"
+    folder.mkdir(parents=True)
+    (folder / "vms.csv").write_text(VMS)
+    monkeypatch.setenv(catalog.RUNTIME, str(tmp_path))
+
+
+def step_plan(resources: Mapping[str, Any], settings: Mapping[str, Any], **more: Any) -> StepPlan:
+    asked = StepSettings(
+        resources=ResourceSettings(**resources), backend={"orchestrator": dict(settings)} if settings else {}, **more
+    )
+    return job_of(SKYPILOT, asked).step
+
+
+def findings(
+    resources: Mapping[str, Any], settings: Mapping[str, Any], options: Mapping[str, Any] | None = None, **more: Any
+) -> list[Finding]:
+    """What the plan says of a step, the catalog's prices included."""
+    backend = SkypilotBackend(SITE, options or {})
+    try:
+        step = step_plan(resources, settings, **more)
+        return [*backend.check(step), *backend.prove([step])]
+    finally:
+        backend.close()
+
+
+def test_the_plan_shows_machine_region_and_price(prices: None) -> None:
+    [choice] = findings({"accelerators": "V100:1", "nodes": 2}, {}, timeout=1800.0)
+    assert choice.code == "STK323"
+    assert choice.what == ("2 × p3.2xlarge in aws/us-east-1: $6.12 an hour, $3.06 at most for one attempt of 30m")
+    spot = next(one for one in findings({"accelerators": "V100:1", "spot": True}, {}) if one.code == "STK323")
+    assert spot.what == "p3.2xlarge in aws/us-east-1, spot: $0.92 an hour"
+    [there] = findings({"accelerators": "V100:1"}, {"infra": "aws/eu-west-1"})
+    assert "$4.23" in there.what
+    [memory] = [one for one in findings({"gpu_memory": "16GB"}, {}) if one.code == "STK323"]
+    assert memory.what.startswith("p3.2xlarge")
+    [plain] = findings({"cpu_count": 2}, {})
+    assert plain.what == "m6i.large in aws/us-east-1: $0.10 an hour"
+
+
+def test_without_a_catalog_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(catalog.RUNTIME, str(tmp_path))
+    [choice] = findings({"accelerators": "V100:1"}, {})
+    assert (choice.code, choice.level) == ("STK326", "info") and "unknown" in choice.what
+    [refused] = findings({"accelerators": "V100:1"}, {"max_hourly_cost": 3})
+    assert refused.code == "STK324" and refused.level == "error"
+
+
+def test_what_a_run_may_cost(prices: None) -> None:
+    hourly = findings({"accelerators": "V100:1"}, {"max_hourly_cost": 3})
+    assert [one.code for one in hourly if one.level == "error"] == ["STK324"]
+    assert not [one for one in findings({"accelerators": "V100:1"}, {"max_hourly_cost": 4}) if one.level == "error"]
+    whole = findings({"accelerators": "V100:4"}, {}, {"max_run_cost": 12}, timeout=3600.0)
+    assert [one.what for one in whole if one.level == "error"] == [
+        "the run may cost $12.24: the sum of price, attempts and timeout over its steps"
+    ]
+    unbounded = findings({"accelerators": "V100:4"}, {}, {"max_run_cost": 12})
+    assert ["train has no timeout" in one.what for one in unbounded if one.level == "error"] == [True]
+    assert not [
+        one
+        for one in findings({"accelerators": "V100:4"}, {}, {"max_run_cost": 13}, timeout=3600.0)
+        if one.level == "error"
+    ]

@@ -1,0 +1,56 @@
+"""`stoker plan --where`: what each stack could give a step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.skypilot.test_requests import VMS
+
+from stoker.backends.skypilot import catalog
+
+PROGRAM = """
+from stoker import pipeline, step
+from stoker.config import ResourceSettings
+
+@step(settings={"resources": ResourceSettings(accelerators="V100:4")})
+def train() -> int:
+    return 1
+
+@step
+def report(x: int) -> int:
+    return x
+
+@pipeline
+def training():
+    report(train())
+
+if __name__ == "__main__":
+    training()
+"""
+STACKS = """
+stack = "clouds"
+[stacks.clouds]
+artifact_store = "s3://bucket/store"
+orchestrator = {flavor = "skypilot"}
+[stacks.here]
+orchestrator = "local"
+"""
+
+
+def test_what_each_stack_could_give(project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / ".sky/catalogs/v8/aws"
+    folder.mkdir(parents=True)
+    (folder / "vms.csv").write_text(VMS)
+    monkeypatch.setenv(catalog.RUNTIME, str(tmp_path))
+    project.write({"train.py": PROGRAM, "stoker.toml": STACKS})
+    shown = project.stoker("plan", "train.py", "--where", code=None)
+    assert "skypilot: p3.8xlarge in aws/us-east-1: $12.24 an hour" in shown.stdout, shown.stdout + shown.stderr
+    document = json.loads(project.stoker("plan", "train.py", "--where", "--json", code=None).stdout)["where"]
+    fits = {key: {row["stack"]: row["fits"] for row in rows} for key, rows in document.items()}
+    assert fits["train"]["clouds"] and not fits["train"]["here"]
+    assert fits["report"]["clouds"] and fits["report"]["here"]
+    [here] = [row for row in document["report"] if row["stack"] == "here"]
+    assert here["text"] == "no price is known"
