@@ -1,72 +1,132 @@
-"""Charts as SVG: well-formed whatever they are given, to scale, with gaps where nothing is known."""
+"""Curves as SVG: well-formed whatever they are given, to scale, with gaps where nothing is known, extremes kept."""
 
 from __future__ import annotations
 
 import math
+import random
+import re
 from xml.etree import ElementTree
 
 import pytest
 
-from stoker.report.svg import Drawing, chart
-
-SVG = "{http://www.w3.org/2000/svg}"
+from stoker.report.svg import HEIGHT, WIDTH, Band, Drawing, Line, chart, histogram, spark
 
 
-def lines(text: str) -> list[list[tuple[float, float]]]:
-    """The points of each curve."""
-    found = ElementTree.fromstring(text).iter(f"{SVG}polyline")
-    return [
-        [(float(x), float(y)) for x, y in (pair.split(",") for pair in one.attrib["points"].split())] for one in found
-    ]
+def figure(*lines: Line, label: str = "x", drawing: Drawing | None = None, remark: str = "") -> ElementTree.Element:
+    return ElementTree.fromstring(chart(lines, label=label, drawing=drawing, remark=remark).markup)
 
 
-def words(text: str) -> list[str]:
-    return [one.text or "" for one in ElementTree.fromstring(text).iter(f"{SVG}text")]
+def curves(root: ElementTree.Element, name: str = "curve") -> list[list[tuple[float, float]]]:
+    """The points of each curve in the picture itself."""
+    picture = root.find("svg")
+    assert picture is not None
+    paths = [one.attrib["d"] for one in picture.iter("path") if one.attrib["class"].split()[0] == name]
+    return [[(float(x), float(y)) for x, y in re.findall(r"([\d.]+) ([\d.]+)", path)] for path in paths]
+
+
+def words(root: ElementTree.Element, name: str) -> list[str]:
+    [part] = [one for one in root.iter() if one.attrib.get("class") == name]
+    return ["".join(one.itertext()) for one in part]
 
 
 def test_a_curve_goes_from_the_scale_s_bottom_to_its_top() -> None:
-    text = chart([0, 1, 2], [0, 50, 100], label="load", high=100, drawing=Drawing(width=284, height=148, end=2))
-    [points] = lines(text)
-    assert points == [(72, 126), (172, 76), (272, 26)]
-    assert words(text) == ["load", "0", "50", "100", "0 s", "1.0 s", "2.0 s"]
+    root = figure(Line(places=[0, 1, 2], values=[0, 50, 100]), drawing=Drawing(high=100))
+    assert curves(root) == [[(0, HEIGHT), (WIDTH / 2, HEIGHT / 2), (WIDTH, 0)]]
+    assert words(root, "scale") == ["0", "50", "100"] and words(root, "clock") == ["0", "1.0 s", "2.0 s"]
 
 
 def test_what_is_unknown_breaks_the_line_and_one_value_is_a_dot() -> None:
     values = [1.0, 2.0, None, 3.0, math.nan, 4.0, 5.0]
-    text = chart(range(7), values, label="x")
-    assert [len(one) for one in lines(text)] == [2, 2]
-    assert text.count("<circle") == 1
+    root = figure(Line(places=range(7), values=values))
+    assert [len(one) for one in curves(root)] == [2, 2] and len(curves(root, "dot")) == 1
 
 
-def test_a_pause_of_the_sampler_is_a_gap() -> None:
-    assert [len(one) for one in lines(chart([0, 1, 2, 3, 40, 41], [1] * 6, label="x"))] == [4, 2]
+def test_a_pause_of_the_sampler_is_a_gap_and_a_distance_of_steps_is_none() -> None:
+    line = Line(places=[0, 1, 2, 3, 40, 41], values=[1] * 6)
+    assert [len(one) for one in curves(figure(line))] == [4, 2]
+    assert [len(one) for one in curves(figure(line, drawing=Drawing(breaks=False)))] == [6]
 
 
 def test_values_beyond_the_scale_stay_inside() -> None:
-    [points] = lines(chart([-5, 0, 1, 2], [-5, 1e300, 50, 7], label="x", high=10, drawing=Drawing(end=1)))
-    assert all(72 <= x <= 628 and 26 <= y <= 108 for x, y in points)
+    root = figure(Line(places=[-5, 0, 1, 2], values=[-5, 1e300, 50, 7]), drawing=Drawing(high=10, end=1))
+    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in curves(root)[0])
 
 
 @pytest.mark.parametrize(
-    ("times", "values"),
-    [([], []), ([0.0], [None]), ([0.0], [0.0]), ([math.inf, math.nan], [1.0, 2.0]), ([1.0, 1.0], [2.0, math.inf])],
+    ("places", "values"),
+    [([], []), ([0.0], [None]), ([math.inf, math.nan], [1.0, 2.0]), ([1.0, 1.0], [math.nan, math.inf])],
 )
-def test_nothing_to_draw_is_a_picture_too(times: list[float], values: list[float | None]) -> None:
-    text = chart(times, values, label="x", drawing=Drawing(end=math.nan))
-    assert not lines(text) and words(text)[0] == "x"
+def test_nothing_to_draw_is_a_picture_too(places: list[float], values: list[float | None]) -> None:
+    root = figure(Line(places=places, values=values), drawing=Drawing(end=math.nan, low=None))
+    assert not curves(root) and len(words(root, "scale")) == 3
+
+
+@pytest.mark.parametrize("values", [[-1.5e308, 1.5e308], [0.0, 0.0], [5e-324, 0.0], [-3.0, -3.0], [1e300, 1e300]])
+def test_any_numbers_have_a_scale(values: list[float]) -> None:
+    for low in (0.0, None):
+        [points] = curves(figure(Line(places=[0, 1], values=values), drawing=Drawing(low=low)))
+        assert all(0 <= y <= HEIGHT for _, y in points)
+
+
+def test_a_scale_that_may_begin_anywhere_begins_near_its_values() -> None:
+    line = Line(places=[0, 1], values=[97.0, 99.0])
+    assert words(figure(line, drawing=Drawing(low=None)), "scale")[0] == "97"
+    assert words(figure(line), "scale")[0] == "0"
+
+
+def test_a_hundred_thousand_samples_keep_their_extremes() -> None:
+    source = random.Random(1)
+    values = [50.0 + source.random() for _ in range(100_000)]
+    values[50_003], values[70_001] = 99.5, 1.25
+    line = Line(places=[float(place) for place in range(100_000)], values=values)
+    markup = chart([line], label="x", drawing=Drawing(high=100)).markup
+    [points] = curves(ElementTree.fromstring(markup))
+    heights = [y for _, y in points]
+    assert min(heights) == round(HEIGHT * (1 - 0.995), 1) and max(heights) == HEIGHT * (1 - 0.0125)
+    assert len(points) <= 2100 and len(markup) < 80_000
+
+
+def test_lines_are_told_apart_and_share_a_scale() -> None:
+    lines = [Line(name=f"rank {number}", places=[0, 1], values=[0, number + 1]) for number in range(3)]
+    root = figure(*lines)
+    assert [one[-1][1] for one in curves(root)] == [80, 40, 0] and words(root, "legend") == [
+        "rank 0",
+        "rank 1",
+        "rank 2",
+    ]
+    picture = root.find("svg")
+    assert picture is not None and len({one.attrib["class"] for one in picture.iter("path")}) == 3
+
+
+def test_limits_bands_and_marks_stand_in_the_picture_and_in_the_legend() -> None:
+    drawing = Drawing(
+        limit=80,
+        limit_name="the device's",
+        bands=[Band(start=0, end=1, kind="outside"), Band(start=1, end=2, kind="idle")],
+        marks=[(2, "NaN at step 2")],
+    )
+    root = figure(Line(places=[0, 4], values=[1, 2]), drawing=drawing)
+    assert words(root, "legend") == ["the device's", "idle", "leased, the step did not run", "NaN at step 2"]
+    assert [(one.attrib["x"], one.attrib["width"]) for one in root.iter("rect") if "y" in one.attrib][:2] == [
+        ("0", "250"),
+        ("250", "250"),
+    ]
+    assert words(root, "scale")[-1] == "80"
 
 
 def test_nobody_s_words_get_out_of_the_picture() -> None:
     bad = "</title></svg><script>alert('1')</script>\"&"
-    text = chart([0, 1], [1, 2], label=bad, drawing=Drawing(words=lambda _: bad, colour='red"><script>'))
+    drawing = Drawing(words=lambda _: bad, axis=lambda _: bad, limit=1, limit_name=bad, marks=[(1, bad)])
+    text = chart([Line(name=bad, places=[0, 1], values=[1, 2])] * 2, label=bad, drawing=drawing, remark=bad).markup
     assert "<script" not in text
-    assert words(text)[:2] == [bad, bad]
+    assert words(ElementTree.fromstring(text), "scale") == [bad] * 3
 
 
-def test_the_same_numbers_make_the_same_text() -> None:
-    picture = chart([0, 1], [1, 3], label="a", high=4, drawing=Drawing(width=184, height=68))
-    assert picture.endswith(
-        '<polygon points="72,46 72,41 172,31 172,46" fill="#2f7dd1" fill-opacity="0.18"/>'
-        '<polyline points="72,41 172,31" fill="none" stroke="#2f7dd1" stroke-width="1.5" stroke-linejoin="round"/>'
-        "</svg>"
-    )
+def test_histograms_and_small_curves() -> None:
+    root = ElementTree.fromstring(histogram([0, 1, 1000], -3, 3, label="values").markup)
+    heights = [float(one.attrib["height"]) for one in root.iter("rect")]
+    assert heights == [0, 1.5, 100] and [one.text for one in root.iter("title")][1] == "-1 to 1: 1 value"
+    assert not histogram([], 0, 1, label="none") and not histogram([0, 0], 0, 1, label="none")
+    assert not spark([1.0], label="x") and not spark([math.nan, math.inf, 2.0], label="x")
+    [path] = ElementTree.fromstring(spark([1.0, math.nan, 3.0], label="loss").markup)
+    assert path.attrib["d"] == "M0 22L100 2"

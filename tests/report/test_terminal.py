@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from time import gmtime, strftime
 from typing import Any
 
 import pytest
@@ -12,10 +13,15 @@ from stoker.core.plan import LogLine, Plan, StepPlan
 from stoker.core.settings import StepSettings
 from stoker.core.source import FunctionSource
 from stoker.core.words import count_text, memory_text, time_text
+from stoker.report import progress
 from stoker.report import terminal as module
 from stoker.report.terminal import Terminal
 
 SOURCE = FunctionSource(kind="module", module="m", qualname="f")
+
+
+NOON = 1_750_420_800.0 - 100
+"""A noon, by the clock when it starts."""
 
 
 class Tty(io.StringIO):
@@ -31,6 +37,12 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+    def time(self) -> float:
+        return NOON + self.now
+
+    strftime = staticmethod(strftime)
+    localtime = staticmethod(gmtime)
 
 
 def plan(*keys: str) -> Plan:
@@ -56,6 +68,8 @@ def plan(*keys: str) -> Plan:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(module, "time", made)
+    monkeypatch.setattr(progress, "time", made)
+    monkeypatch.delenv("CI", raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     return made
@@ -75,14 +89,14 @@ def test_on_a_pipe_every_change_is_a_line_and_the_summary_a_table(clock: Clock) 
     view.began("1abc", plan("load", "train"))
     view.changed("load", "running", {"parent": ""})
     view.changed("load", "succeeded", done(seconds=1.25, cpu=1.2, peak=316_000_000))
-    view.wrote("train", 1, [LogLine(time=0.0, stream="stdout", text="epoch 1")])
+    view.wrote("train", 1, [LogLine(time=NOON + 107, stream="stdout", text="epoch 1")])
     view.changed("train", "cached", done())
     clock.now += 2
     view.ended("succeeded")
     assert out.getvalue().split("\n") == [
-        "✓ load succeeded  1.2 s  cpu 1.2 s  peak 316 MB",
-        "train │ epoch 1",
-        "≡ train cached",
+        "12:00:00 ✓ load succeeded  1.2 s  cpu 1.2 s  peak 316 MB",
+        "12:00:07 train │ epoch 1",
+        "12:00:00 ≡ train cached",
         "",
         "  ✓ load   succeeded  1.2 s  cpu 1.2 s  peak 316 MB",
         "  ≡ train  cached",
@@ -113,7 +127,7 @@ def test_a_retry_says_what_it_changes(clock: Clock) -> None:
     view.began("1abc", plan("train"))
     facts = {"attempt": 1, "cause": "gpu-oom", "wait": 2.0, "changes": ["batch_size 64 → 32"]}
     view.changed("train", "retrying", facts)
-    assert out.getvalue() == "train: attempt 1 ended: gpu-oom; again in 2.0 s, batch_size 64 → 32\n"
+    assert out.getvalue() == "12:00:00 train: attempt 1 ended: gpu-oom; again in 2.0 s, batch_size 64 → 32\n"
 
 
 def test_a_fan_out_is_one_row(clock: Clock) -> None:
@@ -144,6 +158,8 @@ def test_a_short_run_draws_nothing_but_its_summary(clock: Clock) -> None:
 def test_a_terminal_is_redrawn_in_place(clock: Clock) -> None:
     out = Tty()
     view = Terminal(out)
+    view.message("the artifact store is made")
+    assert bare(out.getvalue()) == "the artifact store is made\n", "no run has begun"
     view.began("1abc", plan("load", "square", "wait"))
     clock.now += 1
     view.changed("load", "running", {"parent": ""})
@@ -155,18 +171,18 @@ def test_a_terminal_is_redrawn_in_place(clock: Clock) -> None:
     clock.now += 1
     view.tick()
     drawn = out.getvalue()
-    last = bare(drawn.rpartition("\x1b[J")[2])
+    last = bare(drawn.split("F")[-1])
     assert last.split("\n")[:4] == [
-        "▸ load  2.0 s",
-        "▸ wait  1.0 s",
-        "  square ━━━━━─────────────── 1/4",
-        "  training: 0/3 steps, 3.0 s",
+        "▸ load       2.0 s",
+        "▸ square ×4  ━━━━━─────────────── 1/4",
+        "▸ wait       1.0 s",
+        "  training 1abc: 0/3 steps, 3.0 s",
     ]
     before = len(drawn)
     view.tick()
     assert len(out.getvalue()) == before, "nothing is drawn again before it is time"
     view.wrote("load", 1, [LogLine(time=0.0, stream="stdout", text="10%\r20%")])
-    assert "\x1b[4F\x1b[J" in out.getvalue()[before:], "four lines are erased"
+    assert "\x1b[4F" in out.getvalue()[before:], "four lines are written over"
     assert "load │ 20%" in bare(out.getvalue()[before:])
 
 
@@ -184,13 +200,13 @@ def test_other_ranks_are_heard_when_they_complain(clock: Clock) -> None:
     view.wrote("train", 2, [line("  of another attempt", 1)])
     view.wrote("train", 1, [line('  File "a.py"', 1), line("Stop", 1), line("bye", 1), line("bye", None)])
     assert out.getvalue().splitlines() == [
-        "train │ starting 2 ranks",
-        "train │ epoch 1",
-        f"train │ [1] {begin}",
-        "train │ epoch 2",
-        'train │ [1]   File "a.py"',
-        "train │ [1] Stop",
-        "train │ bye",
+        "00:00:00 train │ starting 2 ranks",
+        "00:00:00 train │ epoch 1",
+        f"00:00:00 train │ [1] {begin}",
+        "00:00:00 train │ epoch 2",
+        '00:00:00 train │ [1]   File "a.py"',
+        "00:00:00 train │ [1] Stop",
+        "00:00:00 train │ bye",
     ]
 
 

@@ -6,22 +6,26 @@ then the step's status, accelerators, parameters and last lines. Every text from
 
 from __future__ import annotations
 
-import math
-from html import escape
-from typing import Any, Callable, Final, Iterator, Mapping, Sequence
+from typing import Any, Callable, Final, Mapping, Sequence
 
 import attrs
 
-from stoker.client import html
-from stoker.core import receipt_words as words
-from stoker.core.codec import to_json
+from stoker.client.usage import usage_of_document
 from stoker.core.plan import LogLine
 from stoker.core.receipt import Receipt, Track
-from stoker.core.words import count_text, memory_text
-from stoker.report import markdown, svg
-from stoker.report.receipts import round_maximum, scale_end
+from stoker.core.secret import MASK, looks_secret
+from stoker.core.words import count_text
+from stoker.report import markdown, stepparts
+from stoker.report.badges import badge
+from stoker.report.design import POLICY, document, preformatted, section
+from stoker.report.markup import NOTHING, Content, Html, element, joined
+from stoker.report.receiptfigures import receipt_part
+from stoker.report.tables import facts, table
 
 Document = Mapping[str, Any]
+
+FRAMES: Final = f"{POLICY}; script-src 'unsafe-inline'; font-src data:"
+"""The policy of a page with frames."""
 
 
 @attrs.frozen(kw_only=True)
@@ -44,174 +48,135 @@ class Card:
     """Whether the newest attempt still runs."""
     remark: str = ""
     """A sentence under the step."""
-
-
-_STYLE: Final = """
-:root { color-scheme: light dark; }
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-section { margin: 0 0 2rem; overflow-x: auto; }
-h1, h2 { line-height: 1.2; }
-h2 { font-size: 1.1rem; border-bottom: 1px solid #8886; padding-bottom: .2rem; }
-pre { background: #8882; padding: .6rem .8rem; overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere; }
-svg { display: block; max-width: 100%; height: auto; margin: .6rem 0; }
-img { max-width: 100%; }
-table { border-collapse: collapse; }
-td, th { text-align: left; vertical-align: top; padding: 2px 12px 2px 0; }
-.stderr { color: #c0392b; }
-footer { opacity: .6; font-size: .85rem; }
-"""
+    span: tuple[float | None, float | None] = (None, None)
+    """When the step's own code began and ended in the receipt's attempt, in seconds since the epoch."""
+    metrics: Html = NOTHING
+    """What the step logged of itself."""
+    results: Html = NOTHING
+    """Its results with previews."""
+    settings: Sequence[tuple[str, str, str]] = ()
+    """Its settings, each with its value and where it was given."""
 
 
 def page(card: Card) -> str:
     """The card as HTML."""
     title = f"{card.run['pipeline']} / {card.step['key']}"
-    # The page must not be able to load anything, whatever its texts contain.
-    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-    attempts = [{**one, "receipt": None} for one in card.step["attempts"]]
-    parts = [
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>{escape(title)}</h1>",
-        *(_section("", component(one)) for one in card.components),
-        _section("Step", html.step({**card.step, "attempts": attempts}), escape(card.remark)),
-        *_accelerators(card),
-        *_parameters(card.run["parameters"]),
-        *_log(card.lines),
-        _section("Run", html.run({**card.run, "steps": ()})),
-        "<footer>made by Stoker</footer></body></html>\n",
+    failure = next((one["failure"] for one in reversed(card.step["attempts"]) if one.get("failure")), None)
+    outputs = [(one["name"], stepparts.output_words(one)) for one in card.step["outputs"].values()]
+    body = element(
+        "main",
+        None,
+        element("h1", None, f"{title} ", badge(card.step["status"])),
+        *(element("section", None, component(one)) for one in card.components),
+        section(
+            "Step",
+            stepparts.step_facts(card.step),
+            element("p", None, card.remark) if card.remark else NOTHING,
+            stepparts.failure_part(failure, unfolded=True) if failure and card.step["status"] == "failed" else NOTHING,
+            stepparts.attempt_table(card.step),
+            stepparts.element_table(card.step),
+        ),
+        section("Metrics", card.metrics),
+        section("Accelerators", _accelerators(card)),
+        section("Results", card.results or table(("result", ""), outputs, caption="results")),
+        section("Parameters", _parameters(card.run["parameters"])),
+        section("Settings", stepparts.setting_table(card.settings)),
+        section(f"The last {count_text(len(card.lines), 'line')}", stepparts.log_part(card.lines)),
+        section("Run", _run(card.run)),
+        element("footer", None, "made by Stoker"),
+    )
+    # A frame has the page's policy: scripts may run where one is, and this page itself has none.
+    scripts = any(one.get("kind") == "frame" for one in card.components)
+    return document(title, body, state=card.step["status"], policy=FRAMES if scripts else POLICY)
+
+
+def _run(run: Document) -> Html:
+    return facts(
+        {
+            "run": run["id"],
+            "status": badge(run["status"]),
+            "started": stepparts.time_words(run["started"] or run["created"]),
+            "took": stepparts.took(run["seconds"]),
+            "stack": run["stack"],
+            "defined": run["source"],
+            "tags": ", ".join(run["tags"]),
+            "error": run["error"],
+        }
+    )
+
+
+def _parameters(parameters: Mapping[str, Any]) -> Html:
+    rows = [
+        (element("code", None, name), element("code", None, MASK if looks_secret(name, value) else repr(value)))
+        for name, value in parameters.items()
     ]
-    return "".join(parts).encode("utf-8", "replace").decode("utf-8")
+    return table(("parameter", "value"), rows, caption="parameters")
 
 
-def _section(title: str, *parts: str) -> str:
-    head = f"<h2>{escape(title)}</h2>" if title else ""
-    return f"<section>{head}{''.join(parts)}</section>\n"
-
-
-def _parameters(parameters: Mapping[str, Any]) -> Iterator[str]:
-    if parameters:
-        rows = ([escape(str(name)), f"<code>{escape(repr(value))}</code>"] for name, value in parameters.items())
-        yield _section("Parameters", _table((), rows))
-
-
-def _log(lines: Sequence[LogLine]) -> Iterator[str]:
-    if lines:
-        rows = [
-            f'<span class="{"stderr" if line.stream == "stderr" else "stdout"}">'
-            + escape(line.text if line.rank is None else f"[{line.rank}] {line.text}")
-            + "</span>"
-            for line in lines
-        ]
-        yield _section(f"The last {count_text(len(lines), 'line')}", f"<pre>{chr(10).join(rows)}</pre>")
-
-
-def _table(head: Sequence[str], rows: Any) -> str:
-    """Cells are HTML already."""
-    top = "".join(f"<th>{cell}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table>{f'<thead><tr>{top}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
+def _accelerators(card: Card) -> Html:
+    if card.receipt is None:
+        return NOTHING
+    peaks = usage_of_document(card.step.get("usage") or {}).rank_peaks
+    return receipt_part(card.receipt, card.tracks, running=card.running, rank_peaks=peaks, span=card.span)
 
 
 # Components
 
 
-def component(document: Document) -> str:
+def component(shown: Document) -> Html:
     """One component as HTML; for a kind that this version does not know, the name of the kind."""
-    render = _COMPONENTS.get(document.get("kind", ""), _unknown)
-    return render(document)
+    render = _COMPONENTS.get(shown.get("kind", ""), _unknown)
+    return render(shown)
 
 
-def _unknown(document: Document) -> str:
-    return f"<p><i>a component of the kind {escape(repr(document.get('kind')))}</i></p>"
+def _unknown(shown: Document) -> Html:
+    return element("p", None, element("i", None, f"a component of the kind {shown.get('kind')!r}"))
 
 
-def _image(document: Document) -> str:
-    label = escape(document["label"])
-    source = f"data:{escape(document['type'])};base64,{escape(document['data'])}"
-    return f'<figure><img src="{source}" alt="{label}"><figcaption>{label}</figcaption></figure>'
+def _image(shown: Document) -> Html:
+    label = shown["label"]
+    picture = element("img", {"src": f"data:{shown['type']};base64,{shown['data']}", "alt": label})
+    return element("figure", None, picture, element("figcaption", None, label))
 
 
-def _artifact(document: Document) -> str:
-    name = f"<b>{escape(document['name'])}</b>" if document["name"] else ""
-    return f"{name}<pre>{escape(document['text'])}</pre>"
+def _artifact(shown: Document) -> Html:
+    name = element("b", None, shown["name"]) if shown["name"] else NOTHING
+    return joined([name, preformatted(shown["text"])])
 
 
-def _rows(document: Document) -> str:
-    more = f"<p><i>… and {count_text(document['left'], 'more row')}</i></p>" if document["left"] else ""
-    rows = [[component(cell) for cell in row] for row in document["rows"]]
-    return _table([escape(header) for header in document["headers"]], rows) + more
+def _rows(shown: Document) -> Html:
+    left = shown["left"]
+    more = element("p", {"class": "muted"}, f"… and {count_text(left, 'more row')}") if left else NOTHING
+    rows = [[component(cell) for cell in row] for row in shown["rows"]]
+    return joined([table(shown["headers"], rows, caption="table", whole=True), more])
 
 
-_COMPONENTS: Final[Mapping[str, Callable[[Document], str]]] = {
-    "markdown": lambda document: markdown.html(document["text"]),
-    "text": lambda document: escape(document["text"]),
-    "heading": lambda document: f"<h2>{escape(document['text'])}</h2>",
+def _progress(shown: Document) -> Html:
+    whole, value, unit = shown["max"], shown["value"], shown["unit"]
+    label = shown["label"] or "progress"
+    words = " ".join(filter(None, (f"{value:g} of {whole:g}" if whole > 0 else f"{value:g}", unit)))
+    bar = {"max": f"{whole:g}", "value": f"{min(max(value, 0.0), whole):g}", "aria-label": label} if whole > 0 else {}
+    parts: list[Content] = [element("strong", None, shown["label"]), " ", element("progress", bar, words), " ", words]
+    if shown["metadata"]:
+        parts += [" ", element("span", {"class": "muted"}, shown["metadata"])]
+    return element("p", {"class": "progress"}, *parts)
+
+
+def _frame(shown: Document) -> Html:
+    """The user's own HTML: without this page's origin, forms, windows and anything that could leave it."""
+    label = shown["label"] or "chart"
+    frame = {"sandbox": "allow-scripts", "srcdoc": shown["html"], "height": shown["height"], "title": label}
+    title = element("figcaption", None, shown["label"]) if shown["label"] else NOTHING
+    return element("figure", None, element("iframe", {**frame, "loading": "lazy"}), title)
+
+
+_COMPONENTS: Final[Mapping[str, Callable[[Document], Html]]] = {
+    "markdown": lambda shown: Html(markdown.html(shown["text"])),
+    "text": lambda shown: joined([shown["text"]]),
+    "heading": lambda shown: element("h2", None, shown["text"]),
     "artifact": _artifact,
     "image": _image,
     "table": _rows,
+    "progress": _progress,
+    "frame": _frame,
 }
-
-
-# Accelerators
-
-
-@attrs.frozen
-class _Quantity:
-    """A track that is drawn."""
-
-    name: str
-    """The name of the track."""
-    title: str
-    words: Callable[[float], str]
-    """A value in words, with its unit."""
-
-
-_OF_DEVICES: Final = (
-    _Quantity("utilization", "utilisation", "{:.0f} %".format),
-    _Quantity("memory", "memory", memory_text),
-    _Quantity("power", "power", "{:.0f} W".format),
-    _Quantity("temperature", "temperature", "{:.0f} °C".format),
-)
-_OF_PROCESSES: Final = (
-    _Quantity("cpus", "cores in use", words.cores_text),
-    _Quantity("memory", "host memory", memory_text),
-)
-
-
-def _accelerators(card: Card) -> Iterator[str]:
-    if card.receipt is not None:
-        so_far = "<p>so far: it still runs</p>" if card.running else ""
-        yield _section("Accelerators", so_far, html.receipt(to_json(card.receipt)), *charts(card.receipt, card.tracks))
-
-
-def charts(receipt: Receipt, tracks: Sequence[Track]) -> Iterator[str]:
-    """An SVG for each quantity of each device, then for those of the processes; none without measurements."""
-    by_name = {(track.uuid, track.name): track for track in tracks if any(_is_known(one) for one in track.values)}
-    times = [time for track in by_name.values() for time in track.times if math.isfinite(time)]
-    end = max([receipt.seconds, *times])
-    for use in receipt.devices:
-        for quantity in _OF_DEVICES:
-            track = by_name.get((use.uuid, quantity.name))
-            if track is not None:
-                # Devices of one receipt share their scales, so that they can be compared.
-                same_quantity = [one for (uuid, name), one in by_name.items() if uuid and name == quantity.name]
-                high = scale_end(quantity.name, use, same_quantity)
-                yield _chart(track, quantity, words.device_name(use), high, end)
-    for quantity in _OF_PROCESSES:
-        track = by_name.get(("", quantity.name))
-        if track is not None:
-            yield _chart(track, quantity, "", round_maximum([track]), end)
-
-
-def _chart(track: Track, quantity: _Quantity, device: str, high: float, end: float) -> str:
-    values = [value for value in (track.peak, *track.values) if value is not None and math.isfinite(value)]
-    label = f"{quantity.title} of {device}" if device else quantity.title
-    drawing = svg.Drawing(words=quantity.words, end=end)
-    label = f"{label}, peak {quantity.words(max(values))}"
-    return svg.chart(track.times, track.values, label=label, high=high, drawing=drawing)
-
-
-def _is_known(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)

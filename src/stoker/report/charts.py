@@ -196,3 +196,17 @@ def _clock(last: float, room: int) -> str:
     if column > len(start) + 1 and column + len(middle) + 1 < room - len(finish):
         line[column : column + len(middle)] = middle
     return "".join(line)
+
+
+def sparkline(values: Sequence[float], width: int, glyphs: Glyphs = BLOCKS) -> str:
+    """The values as one line of at most `width` characters, each the last finite value of its part; a part without one
+    is a gap."""
+    columns = min(width, len(values))
+    parts = [values[len(values) * i // columns : len(values) * (i + 1) // columns] for i in range(columns)]
+    shown = [next((value for value in reversed(part) if math.isfinite(value)), None) for part in parts]
+    finite = [value for value in shown if value is not None]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    levels = glyphs.levels[1:]
+    top = len(levels) - 1
+    scale = top / (high - low) if high - low and math.isfinite(high - low) else 0.0
+    return "".join(glyphs.gap if value is None else levels[round((value - low) * scale)] for value in shown)

@@ -39,7 +39,7 @@ def receipt_lines(
 ) -> Iterator[str]:
     """The whole receipt, no line wider than `width` and `MAX_WIDTH`; with `running`, a missing end is expected."""
     width = max(MIN_WIDTH, min(width, MAX_WIDTH))
-    facts = [*_facts(receipt, running=running)]
+    facts = [*receipt_facts(receipt, running=running)]
     margin = max(len(name) for name, _ in facts) + 4
     for name, text in facts:
         first, *following = textwrap.wrap(text, width - margin, break_on_hyphens=False) or [""]
@@ -55,7 +55,7 @@ def receipt_lines(
         yield from lines[1:]
 
 
-def _facts(receipt: Receipt, *, running: bool) -> Iterator[tuple[str, str]]:
+def receipt_facts(receipt: Receipt, *, running: bool) -> Iterator[tuple[str, str]]:
     """Name and text of everything that is not a number of one device, without empty texts."""
     devices = words.devices_text(receipt.devices)
     yield "verdict", receipt.verdict
@@ -73,6 +73,13 @@ def _facts(receipt: Receipt, *, running: bool) -> Iterator[tuple[str, str]]:
     watched = f", {count_text(samples, 'sample')} every {time_text(receipt.interval)}" if samples else ""
     unfinished = "" if receipt.whole or running else ", its end was not seen: the sampler was killed, too"
     yield "took", time_text(receipt.seconds) + watched + unfinished
+    if receipt.placement:
+        place = [
+            receipt.placement[name] for name in ("job", "node", "partition", "task", "url") if name in receipt.placement
+        ]
+        yield "ran as", ", ".join(place)
+    if receipt.queue_seconds is not None:
+        yield "in the queue", time_text(receipt.queue_seconds)
     energy = words.energy_text(words.totals([receipt]).energy)
     if energy:
         yield "energy", energy
@@ -80,8 +87,18 @@ def _facts(receipt: Receipt, *, running: bool) -> Iterator[tuple[str, str]]:
         yield "cores", _mean_and_peak(receipt.cpus_mean, receipt.cpus_peak, words.cores_text)
     if receipt.memory_mean is not None or receipt.memory_peak is not None:
         yield "host memory", _mean_and_peak(receipt.memory_mean, receipt.memory_peak, memory_text)
+    if receipt.predicted is not None:
+        yield "predicted", receipt.prediction
+        yield "found", f"{receipt.found}{_surprise(receipt)}" if receipt.found else "the gate was not reached"
     yield from _numbered_once("proved", [f"{name} {value}" for name, value in receipt.proved.items()])
     yield from _numbered_once("advice", receipt.advice)
+
+
+def _surprise(receipt: Receipt) -> str:
+    """What is to be said where the job found something else than the plan had proved; empty where they agree."""
+    if receipt.predicted == "proved" and receipt.found == "unfit":
+        return ", although it was proved: a fact of the plan is wrong, and `stoker plan --explain` has its source"
+    return ""
 
 
 def _numbered_once(name: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -106,7 +123,7 @@ def _uuid(use: Use) -> str:
     return use.uuid if len(use.uuid) <= _UUID else use.uuid[:12]
 
 
-_ROWS: Final[Sequence[tuple[str, Callable[[Use], str]]]] = (
+DEVICE_ROWS: Final[Sequence[tuple[str, Callable[[Use], str]]]] = (
     ("", words.device_name),
     ("model", lambda use: use.model),
     ("utilisation", lambda use: words.percent_text(use.utilization_mean)),
@@ -133,9 +150,9 @@ _ROWS: Final[Sequence[tuple[str, Callable[[Use], str]]]] = (
 
 def _device_tables(uses: Sequence[Use], width: int) -> Iterator[list[tuple[str, ...]]]:
     """Tables with as many devices side by side as fit, without empty rows."""
-    columns = [tuple(cell(use) for _, cell in _ROWS) for use in uses]
-    rows = [row for row in range(len(_ROWS)) if any(column[row] for column in columns)]
-    names = tuple(_ROWS[row][0] for row in rows)
+    columns = [tuple(cell(use) for _, cell in DEVICE_ROWS) for use in uses]
+    rows = [row for row in range(len(DEVICE_ROWS)) if any(column[row] for column in columns)]
+    names = tuple(DEVICE_ROWS[row][0] for row in rows)
     margin = max(map(len, names), default=0) + 2
     columns = [tuple(column[row] for row in rows) for column in columns]
     while columns:

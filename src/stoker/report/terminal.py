@@ -1,21 +1,23 @@
 """Shows a run on stderr: live while it runs, a summary at its end. Stdout belongs to the program.
 
-On a terminal, the running steps are a few lines at the bottom that are redrawn in place, and the steps' output scrolls
-above them. Elsewhere (a pipe, a CI log) every change is one plain line.
+On a terminal, the steps are a few lines at the bottom that are redrawn in place (`report.live`), and their output
+scrolls above them. Elsewhere (a pipe, or where the variable CI is set) every change is one plain line with its time.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence, TextIO
+from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence, TextIO, cast
 
-import attrs
-
+from stoker.core.findings import warnings
 from stoker.core.plan import LogLine, Plan
-from stoker.core.words import count_text, memory_text, time_text
+from stoker.core.status import STEP_DONE
+from stoker.core.words import EXPECTED_START, bounded, count_text, memory_text, time_text
+from stoker.report.guarded import GuardedStream
+from stoker.report.progress import Progress, Row
+from stoker.report.streams import control, painted, step_text, unpainted, write
 from stoker.worker.failure import explanation_lines
 
 if TYPE_CHECKING:
@@ -35,121 +37,80 @@ _MARKS: Final = {
     "pending": ("·", "2"),
 }
 _MAX_LINES: Final = 8
-"""Running steps and warnings that are listed; more are a count."""
-
-
-@attrs.define
-class _Row:
-    """A line of the summary: a step, or all elements of a fan-out together."""
-
-    name: str
-    status: str = "pending"
-    statuses: dict[str, int] = attrs.field(factory=dict)
-    """Status → elements of a fan-out that ended with it."""
-    count: int | None = None
-    """Elements of a fan-out; None for a step."""
-    seconds: float = 0.0
-    cpu: float = 0.0
-    """Seconds of CPU time, of all elements."""
-    peak: float = 0.0
-    """Bytes: the largest memory of one element."""
-    attempts: int = 0
-    """The most attempts of one element."""
-    receipts: dict[str, int] = attrs.field(factory=dict)
-    """Line about accelerators → elements that have it."""
+"""Warnings that are listed; more are a count."""
 
 
 class Terminal:
     """Shows a run on a text stream; a `core.observer.Observer`."""
 
     def __init__(self, stream: TextIO | None = None, *, verbose: bool = True) -> None:
-        self._out = stream or sys.stderr
-        self._tty = self._out.isatty() and os.environ.get("TERM") != "dumb"
+        self._guard = GuardedStream(stream or sys.stderr)
+        self._out = cast(TextIO, self._guard)
+        self._tty = self._out.isatty() and os.environ.get("TERM") != "dumb" and not _in_ci()
         self._colour = self._tty and "NO_COLOR" not in os.environ
         self._verbose = verbose
-        self._rows: dict[str, _Row] = {}
-        self._running: dict[str, float] = {}
-        self._waits: dict[str, str] = {}
-        self._devices: dict[str, str] = {}
-        self._drawn = 0
+        self.progress = Progress(live=self._tty and verbose)
+        self._shown_reasons: dict[str, set[str]] = {}
+        self._drawn: list[int] = []
         self._last = 0.0
-        self._run = ""
-        self._pipeline = ""
-        self._started = 0.0
-        self._failures: list[tuple[str, Mapping[str, Any]]] = []
         self._blocks: dict[tuple[str, int], dict[int, Block]] = {}
-        self._warnings: list[str] = []
 
-    def began(self, run: str, plan: Plan) -> None:
-        """Note the steps in their order."""
-        self._run, self._pipeline, self._started = run, plan.pipeline, time.monotonic()
-        for step in plan.steps:
-            self._rows[step.key] = _Row(step.key)
+    def on_reader_gone(self, stop: Callable[[], None]) -> None:
+        """Have something called once when nobody reads the stream any more: a closed pipe, a lost terminal."""
+        self._guard.on_reader_gone = stop
+
+    def leave_terminal(self) -> None:
+        """Go on in plain lines: the stream has become a file."""
+        self._tty = self._colour = self.progress.live = False
+        self._drawn = []
+
+    def began(self, run: str, plan: Plan, *, started: float | None = None) -> None:
+        """Note the steps in their order, and show the plan's warnings; `started` (seconds since the epoch) is when the
+        run began, if that is not now."""
+        for finding in warnings(plan.findings):
+            self._line(finding.text())
+        self.progress.begin(run, plan, started=started)
 
     def changed(self, key: str, status: str, facts: Mapping[str, Any]) -> None:
         """Note a step's new status, and redraw."""
+        row = self.progress.change(key, status, facts)
         parent = facts.get("parent", "")
-        row = self._rows.setdefault(parent or key, _Row(parent or key))
-        if status == "expanded":
-            row.count = facts["count"]
-            row.status = "running"
-        elif status == "waiting":
-            self._waits[key] = facts["message"]
-            if not self._tty:
+        if status == "waiting":
+            if not self._tty and not parent:
                 self._line(f"{key}: {facts['message']}")
-        elif status == "leased":
-            self._waits.pop(key, None)
-            self._devices[key] = _devices_text(facts["devices"])
-            self._running[key] = time.monotonic()  # time that it waited for devices does not count
-        elif status == "running":
-            self._waits.pop(key, None)
-            self._running[key] = time.monotonic()
-            row.status = "running"
         elif status == "retrying":
-            self._running.pop(key, None)
-            self._devices.pop(key, None)
             changed = "".join(f", {change}" for change in facts.get("changes", ()))
             again = f"again in {time_text(facts['wait'])}{changed}"
             self._line(f"{key}: attempt {facts['attempt']} ended: {facts['cause']}; {again}")
-        else:
-            self._record_end(row, key, status, facts, element=bool(parent))
+        elif status in STEP_DONE and not parent and not self._tty and self._verbose:
+            self._line(self._mark(status) + f" {key} {self._facts(row)}".rstrip())
         self._draw()
 
-    def _record_end(self, row: _Row, key: str, status: str, facts: Mapping[str, Any], *, element: bool) -> None:
-        self._running.pop(key, None)
-        self._waits.pop(key, None)
-        self._devices.pop(key, None)
-        if facts.get("receipt"):
-            row.receipts[facts["receipt"]] = row.receipts.get(facts["receipt"], 0) + 1
-        if facts.get("warning"):
-            self._warnings.append(f"{key}: {facts['warning']}")
-        if element:
-            row.statuses[status] = row.statuses.get(status, 0) + 1
-        else:
-            row.status = status
-        if not element:
-            row.seconds = facts.get("seconds") or 0.0
-        row.cpu += facts.get("cpu") or 0.0
-        row.peak = max(row.peak, facts.get("peak") or 0.0)
-        row.attempts = max(row.attempts, facts.get("attempt") or 0)
-        if status == "failed" and (element or row.count is None):
-            self._failures.append((key, facts))
-        if not self._tty and self._verbose and not element:
-            self._line(self._mark(status) + f" {key} {self._facts(row)}".rstrip())
+    def logged(self, key: str, attempt: int, rows: Sequence[Sequence[Any]]) -> None:
+        """Note numbers that a step logged."""
+        self.progress.log(key, rows)
 
     def wrote(self, key: str, attempt: int, lines: Sequence[LogLine]) -> None:
         """Show lines that a step wrote, with its name; of ranks other than 0 only errors."""
         if not self._verbose:
             return
+        self.progress.note_lines(key, lines)
         if any(line.rank for line in lines):
             from stoker.report.complaints import lines_to_show
 
             lines, self._blocks[key, attempt] = lines_to_show(lines, self._blocks.get((key, attempt), {}))
             if not lines:
                 return
-        head = self._paint(f"{key or self._pipeline} │ ", "2")  # the run's own hooks have no step
+        head = self._paint(f"{key or self.progress.pipeline} │ ", "2")  # the run's own hooks have no step
         heads = {rank: head + self._paint(f"[{rank}] ", "2") for rank in {line.rank for line in lines} if rank}
-        self._line("\n".join(heads.get(line.rank or 0, head) + line.text.rpartition("\r")[2] for line in lines))
+        self._print(
+            "\n".join(
+                self._time(line.time)
+                + heads.get(line.rank or 0, head)
+                + step_text(bounded(line.text.rpartition("\r")[2], whole="the step's log"))
+                for line in lines
+            )
+        )
 
     def message(self, text: str) -> None:
         """Show a message."""
@@ -157,22 +118,23 @@ class Terminal:
 
     def ended(self, status: str) -> None:
         """Show the failures with their tracebacks, the table of steps, and the next commands."""
-        self._erase()
-        for key, facts in self._failures:
-            self._out.write(self._failure(key, facts))
-        self._out.write("\n".join([*self._table(), *self._closing_lines(status)]) + "\n")
+        if self._drawn:
+            write(self._erasure() + control("J"), self._out)
+        for key, facts in self.progress.failures:
+            write(self._failure(key, facts), self._out)
+        write("\n".join([*self._table(), *self._closing_lines(status)]) + "\n", self._out)
         self._out.flush()
 
     def _failure(self, key: str, facts: Mapping[str, Any]) -> str:
         where = f" on rank {facts['rank']} of {facts['world_size']}" if "rank" in facts else ""
         head = self._paint(f"{key} failed{where}: {facts.get('cause', '')}", "1;31")
         body = facts.get("traceback") or facts.get("message") or ""
-        parts = {name: facts.get(name, "") for name in ("why", "advice", "evidence")}
+        parts = {name: facts.get(name, "") for name in ("why", "advice", "evidence", "whole")}
         return f"\n{head}\n{body.rstrip()}\n{explanation_lines(**parts, body=body)}"
 
     def _table(self) -> list[str]:
-        width = max((len(self._title(row)) for row in self._rows.values()), default=4)
-        rows = list(self._rows.values())
+        width = max((len(self._title(row)) for row in self.progress.rows.values()), default=4)
+        rows = list(self.progress.rows.values())
         hidden = rows[40:] if len(rows) > 50 else []
         lines = [""]
         for row in rows[: len(rows) - len(hidden)]:
@@ -184,10 +146,10 @@ class Terminal:
             lines.append(f"    … and {len(hidden)} more: " + ", ".join(f"{n} {status}" for status, n in tally.items()))
         return lines
 
-    def _title(self, row: _Row) -> str:
+    def _title(self, row: Row) -> str:
         return row.name if row.count is None else f"{row.name} ×{row.count}"
 
-    def _facts(self, row: _Row) -> str:
+    def _facts(self, row: Row) -> str:
         facts = [row.status]
         if row.count is not None and len(row.statuses) > 1:
             facts = [", ".join(f"{number} {status}" for status, number in row.statuses.items())]
@@ -204,21 +166,23 @@ class Terminal:
         return "  ".join(facts)
 
     def _closing_lines(self, status: str) -> list[str]:
-        duration = time_text(time.monotonic() - self._started)
-        rows = list(self._rows.values())
+        progress, run = self.progress, self.progress.run
+        queued = progress.queue_seconds()
+        duration = time_text(max(0.0, time.monotonic() - progress.started - queued))
+        if queued >= 1.0:
+            duration += f", without {time_text(queued)} of waiting for a place"
+        rows = list(self.progress.rows.values())
         cached = sum(row.status == "cached" for row in rows)
-        head = f"{self._mark(status)} {self._pipeline} {status} in {duration}: {count_text(len(rows), 'step')}"
+        head = f"{self._mark(status)} {progress.pipeline} {status} in {duration}: {count_text(len(rows), 'step')}"
         if cached:
             head += f", {cached} cached"
-        lines = ["", *(self._paint(f"  ! {warning}", "33") for warning in self._warnings[:_MAX_LINES]), head]
-        if len(self._warnings) > _MAX_LINES:
-            lines.insert(-1, f"  ! … and {len(self._warnings) - _MAX_LINES} more: stoker gpu {self._run}")
+        lines = ["", *(self._paint(f"  ! {warning}", "33") for warning in progress.warnings[:_MAX_LINES]), head]
+        if len(progress.warnings) > _MAX_LINES:
+            lines.insert(-1, f"  ! … and {len(progress.warnings) - _MAX_LINES} more: stoker gpu {run}")
         if status == "succeeded":
-            lines.append(f"  look: stoker show {self._run} · in Python: Client().run('{self._run}')")
+            lines.append(f"  look: stoker show {run} · in Python: Client().run('{run}')")
         else:
-            lines.append(
-                f"  look: stoker show {self._run} · stoker logs {self._run} STEP · go on: stoker resume {self._run}"
-            )
+            lines.append(f"  look: stoker show {run} · stoker logs {run} STEP · go on: stoker resume {run}")
         return lines
 
     # Drawing
@@ -228,56 +192,79 @@ class Terminal:
         return self._paint(mark, colour)
 
     def _paint(self, text: str, colour: str) -> str:
-        return f"\x1b[{colour}m{text}\x1b[0m" if self._colour else text
+        return painted(text, colour) if self._colour and text else text
+
+    def _time(self, moment: float) -> str:
+        """The time of day before a plain line, from seconds since the epoch; what is drawn has no times."""
+        return "" if self._tty or not self.progress.run else time.strftime("%H:%M:%S ", time.localtime(moment))
 
     def _line(self, text: str) -> None:
-        self._erase()
-        self._out.write(text + "\n")
-        if not self._tty:
-            self._out.flush()
-        self._draw(now=True)
+        self._print(self._time(time.time()) + text)
 
-    def _erase(self) -> None:
+    def _print(self, text: str) -> None:
+        """Write lines above what is drawn, all in one piece: a terminal that shows half of it flickers."""
+        above = f"{text}\n"
         if self._drawn:
-            self._out.write(f"\x1b[{self._drawn}F\x1b[J")
-            self._drawn = 0
+            above = self._erasure() + above.replace("\n", f"{control('K')}\n")
+        if not self._draw(above, now=True):
+            write(above, self._out)
+            self._out.flush()
+
+    def _erasure(self) -> str:
+        """What moves the cursor to the first of the lines that are drawn, and forgets them. Where the terminal was
+        made narrower since, they have wrapped."""
+        if not self._drawn:
+            return ""
+        import shutil  # only where a person looks on
+
+        width = max(1, shutil.get_terminal_size().columns)
+        rows = sum(max(1, -(-columns // width)) for columns in self._drawn)
+        self._drawn = []
+        return control(f"{rows}F")
 
     def tick(self) -> None:
-        """Redraw, so that times advance while nothing happens."""
+        """Redraw, so that times advance while nothing happens; show which elements of fan-outs wait, and why."""
+        if not self._tty:
+            for row in self.progress.rows.values():
+                if row.is_group or row.name not in row.waits:
+                    self._show_waits(row)
         self._draw()
 
-    def _draw(self, *, now: bool = False) -> None:
-        clock = time.monotonic()
-        if not self._tty or clock - self._started < QUIET_START or (not now and clock - self._last < REDRAW):
+    def _show_waits(self, row: Row) -> None:
+        """One line for all elements of a fan-out that wait, when there is a reason that was not there before."""
+        waits = {reason: number for reason, number in row.reasons.items() if reason != "sent"}
+        if not waits.keys() - self._shown_reasons.get(row.name, set()):
             return
+        self._shown_reasons.setdefault(row.name, set()).update(waits)
+        starts = [start for wait in row.waits.values() if (start := wait.partition(EXPECTED_START)[2])]
+        parts = [f"{number:,} waiting: {reason}" for reason, number in waits.items()]
+        if starts:
+            parts[-1] += f", the first about {min(starts)}"
+        running = len(row.running.keys() - row.waits.keys())
+        self._line(f"{row.name}: {'; '.join([*parts, *([f'{running:,} running'] if running else [])])}")
+
+    def _draw(self, above: str = "", *, now: bool = False) -> bool:
+        """Draw the steps, after what stands `above` them; whether it was time, or `now`, and somebody looks on."""
+        clock = time.monotonic()
+        progress = self.progress
+        if not progress.run or not progress.live:
+            return False  # what is said while a plan is made stands before the first step
+        if clock - progress.started < QUIET_START or (not now and clock - self._last < REDRAW):
+            return False
         self._last = clock
-        self._erase()
-        width = shutil.get_terminal_size().columns - 1
-        lines = []
-        for key, since in list(self._running.items())[:_MAX_LINES]:
-            state = self._waits.get(key) or "  ".join(
-                filter(None, (time_text(clock - since), self._devices.get(key, "")))
-            )
-            lines.append(f"{self._mark('running')} {key}  {state}"[: width + 9])
-        if len(self._running) > _MAX_LINES:
-            lines.append(f"  … and {len(self._running) - _MAX_LINES} more running")
-        for row in self._rows.values():
-            if row.count and row.status == "running":
-                ended = sum(row.statuses.values())
-                bar = "━" * int(20 * ended / row.count)
-                lines.append(f"  {row.name} {self._paint(bar.ljust(20, '─'), '34')} {ended}/{row.count}"[: width + 9])
-        ended = sum(row.status not in ("pending", "running") for row in self._rows.values())
-        lines.append(
-            self._paint(f"  {self._pipeline}: {ended}/{len(self._rows)} steps, {time_text(clock - self._started)}", "2")
-        )
-        self._out.write("\n".join(lines) + "\n")
+        import shutil
+
+        from stoker.report import live
+
+        size = shutil.get_terminal_size()
+        lines = live.draw(progress, now=clock, width=size.columns - 1, height=size.lines, paint=self._paint)
+        begin = above or self._erasure()
+        write(begin + "".join(f"{line}{control('K')}\n" for line in lines) + control("J"), self._out)
         self._out.flush()
-        self._drawn = len(lines)
+        self._drawn = [live.columns_of(unpainted(line)) for line in lines]
+        return True
 
 
-def _devices_text(devices: Sequence[Mapping[str, Any]]) -> str:
-    """Devices on a line: "on H100-80GB 0, 1"."""
-    by_model: dict[str, list[str]] = {}
-    for device in devices:
-        by_model.setdefault(device["model"], []).append(str(device["index"]))
-    return "on " + "; ".join(f"{model} {', '.join(indexes)}" for model, indexes in by_model.items()) if by_model else ""
+def _in_ci() -> bool:
+    """Whether this is a job of a service for continuous integration, which all set CI; some give it a terminal."""
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")

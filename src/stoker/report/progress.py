@@ -1,0 +1,275 @@
+"""What is known of a run while it goes on: a row for each step, what waits and why, devices, numbers, complaints.
+
+Views are made of it: a terminal's (`report.terminal`, `report.live`) and a notebook's (`report.notebook`). It is told
+what happens as a `core.observer.Observer` is, by the engine or by who follows a run in the store, and writes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
+
+import attrs
+
+from stoker.core.plan import LogLine, Plan, source_keys
+from stoker.core.values import define
+from stoker.core.words import EXPECTED_START
+
+if TYPE_CHECKING:
+    from stoker.report.complaints import Block
+
+RECENT: Final = 20
+"""Lines of a piece of output that are searched for complaints: a step may write thousands a second."""
+_CURVE: Final = 64
+"""Values of a curve; where there are more, each stands for several."""
+
+
+@define
+class Curve:
+    """The course of one number that a step logs, in at most `_CURVE` values."""
+
+    name: str
+    values: list[float] = attrs.field(factory=list)
+    last: float = 0.0
+    stride: int = 1
+    """Logged values for each value that is kept."""
+    left: int = 0
+    """Values still to come before the next one is kept."""
+
+    def add(self, value: float) -> None:
+        """Add a value."""
+        self.last = value
+        if self.left:
+            self.left -= 1
+            return
+        self.values.append(value)
+        if len(self.values) > _CURVE:
+            self.values = self.values[::2]
+            self.stride *= 2
+        self.left = self.stride - 1
+
+
+@define
+class Row:
+    """A step, or all elements of a fan-out together."""
+
+    name: str
+    status: str = "pending"
+    statuses: dict[str, int] = attrs.field(factory=dict)
+    """Status → elements of a fan-out that ended with it."""
+    count: int | None = None
+    """Elements of a fan-out; None for a step."""
+    seconds: float = 0.0
+    cpu: float = 0.0
+    """Seconds of CPU time, of all elements."""
+    peak: float = 0.0
+    """Bytes: the largest memory of one element."""
+    attempts: int = 0
+    """The most attempts of one element."""
+    receipts: dict[str, int] = attrs.field(factory=dict)
+    """Line about accelerators → elements that have it."""
+    needs: tuple[str, ...] = ()
+    """The steps that must succeed first."""
+    wants: int = 0
+    """Accelerators of a node that it asks for."""
+    running: dict[str, float] = attrs.field(factory=dict)
+    """Key of the step or of an element that was sent or runs → since when, by the monotonic clock."""
+    waits: dict[str, str] = attrs.field(factory=dict)
+    """Key of the step or of an element that waits → why, or "sent"; it is among those in `running`, too."""
+    reasons: dict[str, int] = attrs.field(factory=dict)
+    """Why elements wait → how many do, without the starts that their platform expects."""
+    devices: dict[str, Sequence[Mapping[str, Any]]] = attrs.field(factory=dict)
+    """Key of the step or of an element → the documents of its devices."""
+    again: tuple[float, str] | None = None
+    """When the next attempt begins, by the monotonic clock, and why the last one ended."""
+    complaint: str = ""
+    """The last line that looks like an error, with the element and rank that wrote it."""
+    curve: Curve | None = None
+    """The loss, or the first number that the step logged."""
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it stands for elements."""
+        return self.count is not None or bool(self.statuses)
+
+    @property
+    def finished(self) -> int:
+        """Elements that have ended."""
+        return sum(self.statuses.values())
+
+
+class Progress:
+    """A run as it goes on. Times are of the monotonic clock."""
+
+    def __init__(self, *, live: bool) -> None:
+        self.live = live
+        """Whether somebody looks on: curves and complaints are kept only then."""
+        self.run = ""
+        self.pipeline = ""
+        self.started = 0.0
+        self.rows: dict[str, Row] = {}
+        self.failures: list[tuple[str, Mapping[str, Any]]] = []
+        self.warnings: list[str] = []
+        self._sent: set[str] = set()
+        self._waiting: set[str] = set()
+        # Seconds in which steps only waited for a place and none ran; since when that is so again, 0 while it is not.
+        self._queued = 0.0
+        self._queued_since = 0.0
+        self._blocks: dict[tuple[str, int | None], Block] = {}
+
+    def begin(self, run: str, plan: Plan, *, started: float | None = None) -> None:
+        """Note the steps in their order; `started` is when the run began, in seconds since the epoch."""
+        self.run, self.pipeline, self.started = run, plan.pipeline, _moment(started)
+        for step in plan.steps:
+            sources = [*step.after, *(key for tree in step.inputs.values() for key in source_keys(tree))]
+            wants = step.settings.resources.gpus_per_node
+            self.rows[step.key] = Row(step.key, needs=tuple(dict.fromkeys(sources)), wants=wants)
+
+    def change(self, key: str, status: str, facts: Mapping[str, Any]) -> Row:
+        """Note a step's new status; returns its row."""
+        parent = facts.get("parent", "")
+        row = self.rows.setdefault(parent or key, Row(parent or key))
+        if status == "expanded":
+            row.count = facts["count"]
+            row.status = "running"
+        elif status == "sent":
+            self._wait(row, key, "sent")
+            self._start(row, key, facts)
+        elif status == "waiting":
+            self._wait(row, key, facts["message"])
+        elif status == "leased":
+            self._wait(row, key, "")
+            row.devices[key] = facts["devices"]
+            self._start(row, key, facts)  # time that it waited for devices does not count
+        elif status == "running":
+            self._wait(row, key, "")
+            self._start(row, key, facts)
+            row.status = "running"
+        elif status == "retrying":
+            self._forget(row, key)
+            row.again = (time.monotonic() + facts["wait"], facts["cause"])
+        else:
+            self._end(row, key, status, facts, element=bool(parent))
+        self._count_queue()
+        return row
+
+    def log(self, key: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Note numbers that a step logged (`core.metrics.Row`); those of elements and of ranks but 0 have no curve."""
+        step = self.rows.get(key)
+        if step is None or not self.live:
+            return
+        for _, rank, at, numbers in rows:
+            if rank or at is None:
+                continue
+            for name in numbers:
+                curve = step.curve
+                better = curve is None or ("loss" in name.lower() and "loss" not in curve.name.lower())
+                if better:
+                    step.curve = curve = Curve(name)
+                if curve is not None and curve.name == name and isinstance(numbers[name], (int, float)):
+                    curve.add(float(numbers[name]))
+
+    def note_lines(self, key: str, lines: Sequence[LogLine]) -> None:
+        """Look for complaints among lines that a step or an element wrote."""
+        row = self.rows.get(key) or self.rows.get(key.rpartition("[")[0])
+        if row is None or not self.live:
+            return
+        from stoker.report.complaints import classify
+
+        for line in lines[-RECENT:]:
+            before = self._blocks.pop((key, line.rank), None)
+            complaint, block = classify(line.text, before)
+            if block is not None:
+                self._blocks[key, line.rank] = block
+            elif complaint and line.text.strip():  # of a traceback its last line, which names the exception
+                element = key[len(row.name) :] if key != row.name else ""
+                rank = f"[{line.rank}]" if line.rank is not None else ""
+                head = f"{element} {rank}".strip()
+                row.complaint = f"{head} {line.text.strip()}".strip()
+
+    def leave(self, key: str, parent: str) -> None:
+        """Note that a step or an element no longer waits or runs; how it ended is known otherwise."""
+        row = self.rows.get(parent or key)
+        if row is not None:
+            self._forget(row, key)
+            self._count_queue()
+
+    def count(self, key: str, statuses: Mapping[str, int]) -> None:
+        """Note how many elements of a fan-out ended in which way, where that is known as a whole."""
+        self.rows.setdefault(key, Row(key)).statuses = dict(statuses)
+
+    def end(self, seconds: float | None) -> None:
+        """Note how many seconds the run took, where that is known otherwise."""
+        if seconds is not None:
+            self.started, self._queued, self._queued_since = time.monotonic() - seconds, 0.0, 0.0
+
+    def queue_seconds(self) -> float:
+        """Seconds in which steps only waited for a place."""
+        self._count_queue()
+        return self._queued
+
+    def _start(self, row: Row, key: str, facts: Mapping[str, Any]) -> None:
+        self._sent.add(key)
+        row.running[key] = _moment(facts.get("started"))
+        row.again = None
+
+    def _wait(self, row: Row, key: str, reason: str) -> None:
+        """Note why a step waits, or that it does no longer."""
+        before = row.waits.pop(key, None)
+        if before is not None:
+            self._waiting.discard(key)
+            text = before.partition(EXPECTED_START)[0]
+            row.reasons[text] -= 1
+            if not row.reasons[text]:
+                del row.reasons[text]
+        if reason:
+            self._waiting.add(key)
+            row.waits[key] = reason
+            text = reason.partition(EXPECTED_START)[0]
+            row.reasons[text] = row.reasons.get(text, 0) + 1
+
+    def _forget(self, row: Row, key: str) -> None:
+        self._wait(row, key, "")
+        row.running.pop(key, None)
+        row.devices.pop(key, None)
+        self._sent.discard(key)
+
+    def _end(self, row: Row, key: str, status: str, facts: Mapping[str, Any], *, element: bool) -> None:
+        self._forget(row, key)
+        if facts.get("receipt"):
+            row.receipts[facts["receipt"]] = row.receipts.get(facts["receipt"], 0) + 1
+        if facts.get("warning"):
+            self.warnings.append(f"{key}: {facts['warning']}")
+        if element:
+            row.statuses[status] = row.statuses.get(status, 0) + 1
+        else:
+            row.status = status
+            row.again = None
+            row.seconds = facts.get("seconds") or 0.0
+            if status != "failed":
+                row.complaint = ""
+        row.cpu += facts.get("cpu") or 0.0
+        row.peak = max(row.peak, facts.get("peak") or 0.0)
+        row.attempts = max(row.attempts, facts.get("attempt") or 0)
+        if status == "failed" and (element or row.count is None):
+            self.failures.append((key, facts))
+            row.complaint = row.complaint or _first_line(f"{facts.get('cause', '')}: {facts.get('message', '')}")
+
+    def _count_queue(self) -> None:
+        """Count the time in which steps only wait for a place."""
+        only_waits = 0 < len(self._waiting) >= len(self._sent)  # what waits is among what was sent
+        now = time.monotonic()
+        if only_waits and not self._queued_since:
+            self._queued_since = now
+        elif not only_waits and self._queued_since:
+            self._queued += now - self._queued_since
+            self._queued_since = 0.0
+
+
+def _moment(epoch: float | None) -> float:
+    """A time in seconds since the epoch by the monotonic clock; now, without one."""
+    return time.monotonic() if epoch is None else time.monotonic() - max(0.0, time.time() - epoch)
+
+
+def _first_line(text: str) -> str:
+    return text.strip(": \n").partition("\n")[0]
