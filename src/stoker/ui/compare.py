@@ -1,0 +1,157 @@
+"""Two runs side by side: what was asked, what ran, what came of it. What is equal is left out."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import Any, Final, Iterator, Mapping, Sequence
+
+import attrs
+
+from stoker.client import Run
+from stoker.core.plan import Plan
+from stoker.core.words import time_text
+from stoker.plan.settingtexts import given_settings
+from stoker.report.markup import Html, element, joined
+from stoker.report.runreport import plan_of
+from stoker.report.svg import Drawing, Line, chart
+from stoker.store.store import Store
+
+_MOST_CHARTS: Final = 24
+_MOST_DIFF: Final = 2000
+"""Lines of one file's differences."""
+
+
+@attrs.frozen(kw_only=True)
+class Comparison:
+    """How two runs differ."""
+
+    left: Run
+    right: Run
+    parameters: list[tuple[str, str, str]]
+    settings: list[tuple[str, str, str]]
+    steps: list[tuple[str, str, str, str, str, str]]
+    """(step, status, status, took, took, change)"""
+    metrics: list[tuple[str, str, str, str, str]]
+    """(step, metric, last, last, change)"""
+    charts: Html
+    receipts: list[tuple[str, str, str]]
+    code: list[tuple[str, Html]]
+    """(file, its differences)"""
+    code_known: bool
+    """Whether both runs kept their code."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The differences as JSON."""
+        return {
+            "runs": [self.left.id, self.right.id],
+            "parameters": [dict(zip(("name", "left", "right"), row)) for row in self.parameters],
+            "settings": [dict(zip(("name", "left", "right"), row)) for row in self.settings],
+            "steps": [
+                dict(zip(("step", "left_status", "right_status", "left_took", "right_took", "change"), row))
+                for row in self.steps
+            ],
+            "metrics": [dict(zip(("step", "metric", "left", "right", "change"), row)) for row in self.metrics],
+            "files": [name for name, _ in self.code],
+        }
+
+
+def compare(store: Store, left: Run, right: Run) -> Comparison:
+    """What differs between two runs."""
+    plans = plan_of(store, left), plan_of(store, right)
+    files = [dict(plan.files) if plan is not None else {} for plan in plans]
+    return Comparison(
+        left=left,
+        right=right,
+        parameters=_differences(_texts(left.parameters), _texts(right.parameters)),
+        settings=_differences(*(_settings(plan) for plan in plans)),
+        steps=list(_steps(left, right)),
+        metrics=list(_metrics(left, right)),
+        charts=joined(_charts(left, right)),
+        receipts=_differences(_verdicts(left), _verdicts(right)),
+        code=list(_code(store, files[0], files[1])),
+        code_known=bool(files[0] and files[1]),
+    )
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: json.dumps(value, ensure_ascii=False, default=str) for name, value in values.items()}
+
+
+def _differences(left: Mapping[str, str], right: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    names = dict.fromkeys([*left, *right])
+    return [(name, left.get(name, ""), right.get(name, "")) for name in names if left.get(name) != right.get(name)]
+
+
+def _settings(plan: Plan | None) -> dict[str, str]:
+    steps = plan.steps if plan is not None else ()
+    return {f"{step.key}: {name}": value for step in steps for name, value, _ in given_settings(step)}
+
+
+def _steps(left: Run, right: Run) -> Iterator[tuple[str, str, str, str, str, str]]:
+    for key in dict.fromkeys([*left.steps, *right.steps]):
+        here, there = (run.steps.get(key) for run in (left, right))
+        took = [None if step is None or step.status == "cached" else step.seconds for step in (here, there)]
+        words = [time_text(one) if one is not None else "" for one in took]
+        change = ""
+        if took[0] and took[1] is not None:
+            change = f"{(took[1] - took[0]) / took[0]:+.0%}"
+        yield key, here.status if here else "", there.status if there else "", words[0], words[1], change
+
+
+def _metrics(left: Run, right: Run) -> Iterator[tuple[str, str, str, str, str]]:
+    here, there = left.metrics, right.metrics
+    for key in dict.fromkeys([*here, *there]):
+        for name in dict.fromkeys([*here.get(key, ()), *there.get(key, ())]):
+            values = [
+                logged[key][name].last if key in logged and name in logged[key] else None for logged in (here, there)
+            ]
+            words = [f"{value:.6g}" if value is not None else "" for value in values]
+            change = f"{values[1] - values[0]:+.4g}" if values[0] is not None and values[1] is not None else ""
+            yield key, name, words[0], words[1], change
+
+
+def _charts(left: Run, right: Run) -> Iterator[Html]:
+    here, there = left.metrics, right.metrics
+    drawn = 0
+    for key in dict.fromkeys([*here, *there]):
+        for name in dict.fromkeys([*here.get(key, ()), *there.get(key, ())]):
+            lines = []
+            for number, (run, logged) in enumerate(((left, here), (right, there))):
+                if key in logged and name in logged[key]:
+                    points = logged[key][name].points
+                    places, values = [point.step for point in points], [point.value for point in points]
+                    lines.append(Line(places=places, values=values, name=f"{'AB'[number]} {run.id}", look=number))
+            if drawn < _MOST_CHARTS and any(len(line.places) > 1 for line in lines):
+                drawn += 1
+                drawing = Drawing(low=None, begin=None, axis="{:g}".format, breaks=False, filled=False)
+                yield chart(lines, label=f"{name} of {key}", drawing=drawing)
+
+
+def _verdicts(run: Run) -> dict[str, str]:
+    return {
+        key: f"{receipt.verdict}, {', '.join(sorted({use.model for use in receipt.devices})) or 'no device'}"
+        for key, receipt in run.receipts.items()
+    }
+
+
+def _code(store: Store, left: Mapping[str, str], right: Mapping[str, str]) -> Iterator[tuple[str, Html]]:
+    """The files that differ, each as a unified diff."""
+    changed = [path for path in dict.fromkeys([*left, *right]) if left.get(path) != right.get(path)]
+    texts = store.records.sources(
+        [digest for path in changed for digest in (left.get(path), right.get(path)) if digest]
+    )
+    for path in changed:
+        before, after = (
+            texts.get(files.get(path, ""), b"").decode("utf-8", "replace").splitlines() for files in (left, right)
+        )
+        yield path, diff_of(list(difflib.unified_diff(before, after, lineterm="", n=3))[2:])
+
+
+def diff_of(lines: Sequence[str]) -> Html:
+    """A unified diff with its lines marked."""
+    looks = {"+": "added", "-": "removed", "@": "place"}
+    rows = [element("span", {"class": looks.get(line[:1])}, line + "\n") for line in lines[:_MOST_DIFF]]
+    if len(lines) > _MOST_DIFF:
+        rows.append(element("span", None, f"… and {len(lines) - _MOST_DIFF:,} more lines\n"))
+    return element("pre", {"class": "diff", "tabindex": "0"}, *rows)

@@ -1,0 +1,275 @@
+"""What the page of a run shows: its steps, their graph and times, what failed and why, what it made."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import Counter
+from datetime import datetime
+from typing import Final, Iterator, Mapping, Sequence
+
+import attrs
+
+from stoker.client import Run, Step
+from stoker.client.attempts import Failure
+from stoker.client.document import fanout_status, step_status, wait_reasons
+from stoker.client.metrics import Metrics
+from stoker.client.placements import Placement
+from stoker.core import receipt_words
+from stoker.core.plan import Plan, source_keys
+from stoker.core.receipt import Receipt
+from stoker.core.words import EXPECTED_START, memory_text, time_text
+from stoker.report.graphs import GraphStep, graph
+from stoker.report.markup import Html
+from stoker.report.runreport import phases
+from stoker.report.stepreceipts import run_receipts
+from stoker.report.svg import spark
+from stoker.report.timelines import PhaseSpan, TimelineRow, timeline
+from stoker.store.store import Store
+from stoker.ui.rendering import url
+
+log = logging.getLogger(__name__)
+
+MOST_FAILURES: Final = 10
+"""Failed steps that a run's page explains; the others are a number."""
+MOST_METRICS: Final = 40
+"""Metrics that it lists; each step's page has its own."""
+MOST_OUTPUTS: Final = 60
+_SECONDS_OF_AN_HOUR: Final = 3600.0
+
+
+@attrs.frozen(kw_only=True)
+class StepLine:
+    """A step in a run's table."""
+
+    key: str
+    address: str
+    status: str
+    took: str
+    began: datetime | None
+    attempts: int
+    count: int | None
+    tally: str
+    """Of a fan-out: how many elements have which status."""
+    remark: str
+    devices: str
+    progress: int | None
+    """Of a fan-out: percent of the elements that are over."""
+
+
+@attrs.frozen(kw_only=True)
+class FailureView:
+    """Why a step failed."""
+
+    key: str
+    address: str
+    failure: Failure
+    others: str
+    """The ranks that failed after the first one."""
+    place: str
+    """The file and line, from the server's folder on where it lies there."""
+
+
+@attrs.frozen(kw_only=True)
+class MetricLine:
+    """A metric in a table."""
+
+    step: str
+    address: str
+    name: str
+    last: str
+    low: str
+    high: str
+    count: int
+    curve: Html
+
+
+def step_address(run: str, key: str) -> str:
+    """The page of a step."""
+    return url(f"/runs/{run}/step", key=key)
+
+
+def lines_of(store: Store, run: Run) -> list[StepLine]:
+    """The steps of a run, each as a line."""
+    placements = run.placements
+    receipts: dict[str, list[Receipt]] = {}
+    for one in run_receipts(store, run):
+        for key in {one.key, one.key.partition("[")[0]}:
+            receipts.setdefault(key, []).append(one.receipt)
+    return [_line(store, step, placements, receipts.get(step.key, ())) for step in run.steps.values()]
+
+
+def _line(
+    store: Store, step: Step, placements: Mapping[str, Sequence[Placement]], receipts: Sequence[Receipt]
+) -> StepLine:
+    status, tally, progress = step.status, "", None
+    words = []
+    if step.count:
+        counts = _tally(store, step, placements)
+        status = fanout_status(step, counts)
+        tally = ", ".join(f"{number:,} {name}" for name, number in counts.items())
+        progress = 100 * sum(counts[name] for name in ("succeeded", "cached", "failed", "skipped")) // step.count
+        words += [f"{number:,} wait: {reason}" for reason, number in wait_reasons(step, placements).items()]
+    else:
+        status = step_status(step, placements)
+    if step.cached_from:
+        words.append(f"result of run {step.cached_from.partition('/')[0]}")
+    if status == "pending" and step.message:
+        words.append(f"waits: {step.message.partition(EXPECTED_START)[0]}")
+    if step.cause:
+        words.append(f"{step.cause}: {step.message}".rstrip(": "))
+    if step.damage:
+        words.append(f"unreadable: {step.damage}")
+    return StepLine(
+        key=step.key,
+        address=step_address(step.run_id, step.key),
+        status=status,
+        took=time_text(step.seconds) if step.seconds is not None and step.status != "cached" else "",
+        began=step.started,
+        attempts=step.attempt_count,
+        count=step.count,
+        tally=tally,
+        remark="; ".join(words),
+        devices=receipt_words.summary_of(receipts) if receipts else "",
+        progress=progress,
+    )
+
+
+def _tally(store: Store, step: Step, placements: Mapping[str, Sequence[Placement]]) -> Counter[str]:
+    """How many elements of a fan-out have which status, counted by the database: there may be ten thousand."""
+    counts = Counter(store.records.counts(step.run_id, parent=step.key))
+    rest = (step.count or 0) - counts.total()
+    started = (jobs[-1] for key, jobs in placements.items() if key.startswith(f"{step.key}["))
+    running = min(rest, sum(1 for job in started if job.started is not None and job.ended is None))
+    counts.update({"running": running, "pending": rest - running})
+    return +counts
+
+
+def failures_of(run: Run) -> tuple[list[FailureView], int]:
+    """Why the failed steps of a run failed, the first of many, and how many more there are."""
+    failed = [step for step in run.steps.values() if step.status == "failed"]
+    return [view for step in failed[:MOST_FAILURES] for view in failure_of(step)], max(0, len(failed) - MOST_FAILURES)
+
+
+def failure_of(step: Step) -> Iterator[FailureView]:
+    """Why a step failed; nothing of one that did not."""
+    failure, key = step.failure, step.key
+    if failure is None:
+        return
+    if step.count:
+        key = next((element.key for element in step if element.status == step.status), key)
+    others = [str(rank) for rank in failure.failed_ranks if rank != failure.rank]
+    yield FailureView(
+        key=key,
+        address=step_address(step.run_id, key),
+        failure=failure,
+        others=", ".join(others),
+        place=_near(failure.place),
+    )
+
+
+def _near(place: str) -> str:
+    """A place of code without the server's own folder."""
+    return place.removeprefix(os.getcwd() + os.sep)
+
+
+def graph_of(run: Run, plan: Plan | None, lines: Sequence[StepLine]) -> Html:
+    """The graph of a run's steps; without a plan, or for one that decides while it runs, its steps without edges."""
+    sources: dict[str, list[str]] = {}
+    for step in plan.steps if plan is not None else ():
+        named = [*step.after, *(key for tree in step.inputs.values() for key in source_keys(tree))]
+        sources[step.key] = list(dict.fromkeys(named))
+    nodes = [
+        GraphStep(
+            key=line.key,
+            state=line.status,
+            sources=sources.get(line.key, ()),
+            words=" · ".join(filter(None, (f"×{line.count}" if line.count is not None else "", line.took))),
+            address=line.address,
+        )
+        for line in lines
+    ]
+    return graph(nodes, label=f"steps of run {run.id}")
+
+
+def timeline_of(run: Run, lines: Sequence[StepLine]) -> Html:
+    """When each attempt waited and ran."""
+    placed, now = run.placements, time.time()
+    rows: list[TimelineRow] = []
+    for line in lines:
+        step = run.steps[line.key]
+        spans: list[PhaseSpan] = []
+        if step.count is not None:
+            spans = phases(None, start=_epoch(step.started), end=_epoch(step.ended), now=now)
+        elif step.status != "cached":
+            places = {one.attempt: one for one in placed.get(step.key, ())}
+            over = {one.number: one for one in step.attempts}
+            for number in sorted({*places, *over}):
+                attempt = over.get(number)
+                began, ended = (attempt.started, attempt.ended) if attempt is not None else (step.started, step.ended)
+                spans += phases(places.get(number), start=_epoch(began), end=_epoch(ended), now=now)
+            if step.ended is None and step.attempt_count > max({0, *places, *over}):
+                spans += phases(None, start=_epoch(step.started), end=None, now=now)
+        rows.append(TimelineRow(name=line.key, state=line.status, spans=spans, took=line.took, address=line.address))
+    return timeline(rows)
+
+
+def _epoch(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
+
+
+def device_hours(store: Store, run: Run) -> str:
+    """Hours in which the run held accelerators, each counted by itself, over all attempts; empty for none."""
+    held = [(row.receipt, row.key) for row in store.records.receipts(run.id)]
+    held += [(one.receipt, one.key) for one in run_receipts(store, run) if one.running]
+    seconds = sum(receipt.seconds * len(receipt.devices) for receipt, _ in held)
+    if not seconds:
+        return ""
+    hours = seconds / _SECONDS_OF_AN_HOUR
+    return f"{hours:,.2f} h" if hours >= 0.01 else f"{time_text(seconds)}"
+
+
+def metric_lines(run_id: str, metrics: Mapping[str, Metrics], *, most: int = MOST_METRICS) -> list[MetricLine]:
+    """What steps logged, as rows of a table, the first of many."""
+    lines: list[MetricLine] = []
+    for key, logged in metrics.items():
+        for metric in logged.values():
+            if len(lines) == most:
+                return lines
+            low, high = metric.low, metric.high
+            lines.append(
+                MetricLine(
+                    step=key,
+                    address=step_address(run_id, key) + "#metrics",
+                    name=metric.name,
+                    last=f"{metric.last:.6g}",
+                    low=f"{low.value:.6g}" if low is not None else "",
+                    high=f"{high.value:.6g}" if high is not None else "",
+                    count=metric.count,
+                    curve=spark([point.value for point in metric.points], label=f"{metric.name} of {key}"),
+                )
+            )
+    return lines
+
+
+def output_rows(run: Run) -> list[tuple[str, str, str, str, str, str]]:
+    """(step, output, type, shape, size, address) of the outputs of a run's steps, the first of many."""
+    rows: list[tuple[str, str, str, str, str, str]] = []
+    for step in run.steps.values():
+        for output in step.outputs.values():
+            if len(rows) == MOST_OUTPUTS:
+                return rows
+            shape = "×".join(map(str, output.shape)) if output.shape is not None else ""
+            address = url(f"/runs/{run.id}/artifact", key=step.key, name=output.name)
+            rows.append(
+                (
+                    step.key,
+                    output.name,
+                    output.type,
+                    f"{shape} {output.dtype or ''}".strip(),
+                    memory_text(output.size),
+                    address,
+                )
+            )
+    return rows

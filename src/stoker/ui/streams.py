@@ -1,0 +1,184 @@
+"""New lines of logs for browsers that follow them: each log is read once, however many look at it.
+
+A reader looks at its file twice a second and makes one event of what is new, which every browser gets as the same
+bytes. Of very many lines the last ones are sent, and how many were left out: a browser shows no ten thousand lines a
+second, and no server should write them for each of fifty viewers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from typing import AsyncIterator, Final
+
+import attrs
+
+from stoker.client.logs import last_attempt
+from stoker.core.plan import LogLine
+from stoker.core.status import STEP_DONE
+from stoker.report.markup import joined
+from stoker.store.logs import Ranks
+from stoker.store.store import Store
+from stoker.ui.lines import row_of
+
+INTERVAL: Final = 0.5
+"""Seconds between two looks at a file."""
+MOST_LINES: Final = 300
+"""Lines of one event."""
+_KEPT: Final = 8
+"""Events of a log that wait for slow browsers; one that is slower reads the file itself."""
+_READ: Final = 4 * 1024 * 1024
+"""Bytes that are read at a look: 80,000 lines of 100 characters a second."""
+_QUIET: Final = 15.0
+"""Seconds after which a browser hears that the connection lives; proxies close one that is silent for a minute."""
+
+Place = tuple[str, str, int, Ranks]
+"""Run, key, attempt and rank."""
+
+
+@attrs.frozen(kw_only=True)
+class LogNews:
+    """What was new in a log at one look."""
+
+    start: int
+    """The offset of the first byte of it."""
+    end: int
+    """The offset behind the last one."""
+    data: bytes
+    """As browsers get it."""
+
+
+class Streams:
+    """The readers of the logs that somebody follows."""
+
+    def __init__(self) -> None:
+        self._readers: dict[Place, _LogReader] = {}
+        self._closing = False
+
+    def close(self) -> None:
+        """End every stream: the server stops."""
+        self._closing = True
+        for reader in self._readers.values():
+            reader.wake()
+
+    async def follow(self, store: Store, place: Place, offset: int) -> AsyncIterator[bytes]:
+        """What comes behind an offset of a log, as server-sent events, until the attempt ends."""
+        reader = self._readers.get(place)
+        if reader is None:
+            reader = self._readers[place] = _LogReader(store, place, offset)
+        reader.viewers += 1
+        try:
+            async for data in reader.follow(offset):
+                yield data
+                if self._closing:
+                    return
+            yield b"event: end\ndata: {}\n\n"
+        finally:
+            reader.viewers -= 1
+            if not reader.viewers:
+                reader.stop()
+                if self._readers.get(place) is reader:
+                    del self._readers[place]
+
+
+class _LogReader:
+    """Reads one log for all who follow it."""
+
+    def __init__(self, store: Store, place: Place, offset: int) -> None:
+        self.viewers = 0
+        self._store = store
+        self._place = place
+        self._offset = offset
+        self._events: deque[LogNews] = deque(maxlen=_KEPT)
+        self._ended = False
+        self._news = asyncio.Event()
+        self._task = asyncio.create_task(self._read())
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+    def wake(self) -> None:
+        self._ended = True
+        self._tell()
+
+    async def follow(self, offset: int) -> AsyncIterator[bytes]:
+        """What one browser gets that has everything up to an offset."""
+        while True:
+            news = self._news
+            event = next((one for one in self._events if one.end > offset), None)
+            if event is None and self._offset > offset:
+                event = LogNews(start=offset - 1, end=self._offset, data=b"")  # what it lacks waits no more
+            if event is not None:
+                own = event.start != offset
+                yield await asyncio.to_thread(self._between, offset, event.end) if own else event.data
+                offset = event.end
+            elif self._ended:
+                return
+            else:
+                try:
+                    await asyncio.wait_for(news.wait(), _QUIET)
+                except (TimeoutError, asyncio.TimeoutError):
+                    yield b": still there\n\n"
+
+    async def _read(self) -> None:
+        while not self._ended:
+            event, over = await asyncio.to_thread(self._look)
+            if event is not None:
+                self._events.append(event)
+                self._offset = event.end
+            elif over:
+                self._ended = True
+            if event is not None or self._ended:
+                self._tell()
+            if event is None or event.end - event.start < _READ:
+                await asyncio.sleep(INTERVAL)
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def _look(self) -> tuple[LogNews | None, bool]:
+        """What is new, and whether nothing more will come."""
+        over = self._is_over()  # before the look: what was written until then is read
+        run, key, attempt, rank = self._place
+        start = self._offset
+        lines, end = self._store.logs.read(run, key, attempt, start, rank=rank, whole=not over, limit=_READ)
+        if end == start:
+            return None, over
+        return LogNews(start=start, end=end, data=_event(lines, end)), False
+
+    def _between(self, start: int, end: int) -> bytes:
+        run, key, attempt, rank = self._place
+        lines: list[LogLine] = []
+        left_out, position = 0, start
+        while position < end:
+            more, after = self._store.logs.read(
+                run, key, attempt, position, rank=rank, limit=min(_READ, end - position)
+            )
+            if after == position:
+                break
+            lines += more
+            left_out += max(0, len(lines) - MOST_LINES)
+            lines, position = lines[-MOST_LINES:], after
+        return _event(lines, end, left_out=left_out)
+
+    def _is_over(self) -> bool:
+        run, key, attempt, _ = self._place
+        records = self._store.records
+        row = records.step(run, key)
+        if row is not None and row.status in STEP_DONE:
+            return True
+        if last_attempt(self._store, run, key) > attempt:
+            return True
+        if any(one.number == attempt for one in records.attempts(run, key)):
+            return True
+        return records.run(run).status != "running"
+
+
+def _event(lines: list[LogLine], end: int, *, left_out: int = 0) -> bytes:
+    """An event with the last of some lines; the browser counts them."""
+    shown = lines[-MOST_LINES:]
+    left_out += len(lines) - len(shown)
+    document = {"html": joined(map(row_of, shown)).markup, "lines": len(shown), "left_out": left_out}
+    return f"id: {end}\nevent: lines\ndata: {json.dumps(document)}\n\n".encode()

@@ -1,0 +1,235 @@
+"""One store with runs, and one server of it, for all tests of the pages; started once, ended here."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import attrs
+import pytest
+from tests.conftest import Project
+
+DAY = 86_400.0
+
+TRAIN = '''
+import os, sys, time
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+
+from stoker import context, log_metadata, log_metrics, pipeline, step
+from stoker.config import Command
+
+SPAWN = """
+import os, subprocess, sys
+places = [{"RANK": str(n), "WORLD_SIZE": "2", "LOCAL_RANK": str(n), "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
+          for n in range(2)]
+ranks = [subprocess.Popen(sys.argv[1:], env={**os.environ, **place}) for place in places]
+sys.exit(max(abs(rank.wait()) for rank in ranks))
+"""
+
+@step
+def load(rows: int) -> Annotated[np.ndarray, "images"]:
+    print(f"reading {rows} rows <script>alert(1)</script>")
+    return np.random.default_rng(0).normal(size=(rows, 8))
+
+@step(cache=False, launch=Command([sys.executable, "-c", SPAWN], num_processes=2))
+def train(images: np.ndarray, batch: int) -> Annotated[dict, "model"]:
+    for epoch in range(30):
+        log_metrics({"loss": 8 / (8 + epoch * batch / 16) + 0.01 * context.rank}, step=epoch)
+        print(f"\\x1b[32mepoch {epoch}\\x1b[0m of rank {context.rank}")
+    log_metadata({"architecture": "resnet"})
+    if batch > 48:
+        if context.rank == 1:
+            raise RuntimeError(f"CUDA out of memory. Tried to allocate {batch / 8:.2f} GiB. GPU 0 has a total capacity")
+        time.sleep(60)
+    return {"weights": 1.0, "batch": batch}
+
+@step
+def evaluate(model: dict, images: np.ndarray) -> tuple[
+    Annotated[float, "accuracy"], Annotated[Path, "page"], Annotated[bytes, "picture"], Annotated[set, "labels"],
+]:
+    page = Path("page.html")
+    page.write_text("<h1>mine</h1><script>document.body.dataset.ran = 1; top.location = 'about:blank'</script>")
+    picture = bytes.fromhex(
+        "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d4944415478da63fccfc0500f00048001"
+        "80a5a1d5390000000049454e44ae426082")
+    return 0.9, page, picture, {"cat", "dog"}
+
+@pipeline
+def training(rows: int = 500, batch: int = 64):
+    images = load(rows)
+    evaluate(train(images, batch), images)
+
+if __name__ == "__main__":
+    training()
+'''
+
+WAIT = """
+import sys, time
+from pathlib import Path
+from stoker import pipeline, step
+
+@step(cache=False)
+def work(file: str) -> int:
+    number = 0
+    while not Path(file).exists():
+        print("line", number, flush=True)
+        number += 1
+        time.sleep(0.05)
+    return number
+
+@pipeline
+def waiting(file: str):
+    work(file)
+
+if __name__ == "__main__":
+    waiting()
+"""
+
+
+@attrs.frozen
+class Answer:
+    """What a server answered."""
+
+    code: int
+    headers: Mapping[str, str]
+    data: bytes
+
+    @property
+    def text(self) -> str:
+        return self.data.decode()
+
+    def json(self) -> Any:
+        return json.loads(self.data)
+
+
+class Server:
+    """A `stoker ui` in a process of its own."""
+
+    def __init__(self, project: Project, *options: str, env: Mapping[str, str] | None = None) -> None:
+        self._log = project.folder / f"ui-{time.monotonic_ns()}.log"
+        with open(self._log, "wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "stoker", "ui", "--port", "0", "--no-open", *options],
+                cwd=project.folder,
+                env={
+                    **os.environ,
+                    "STOKER_HOME": str(project.home),
+                    "STOKER_LEASES": f"{project.home}-leases",
+                    **(env or {}),
+                },
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        found = wait(lambda: re.search(r"Stoker is at (http://(\S+):(\d+)/\S*)", self.log()) or self._gone())
+        self.address, self.host, port = found.groups()
+        self.port = int(port)
+        self.url = f"http://{self.host}:{self.port}"
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def _gone(self) -> None:
+        if self._process.poll() is not None:
+            pytest.fail(f"the server ended with {self._process.returncode}:\n{self.log()}")
+
+    @property
+    def memory(self) -> int:
+        """Bytes that it holds in memory."""
+        import psutil
+
+        return int(psutil.Process(self._process.pid).memory_info().rss)
+
+    def get(self, path: str, **query: Any) -> Answer:
+        headers = query.pop("headers", {})
+        return self.ask("GET", path + (f"?{urlencode(query)}" if query else ""), headers=headers)
+
+    def post(self, path: str, body: str = "", *, headers: Mapping[str, str] | None = None) -> Answer:
+        return self.ask("POST", path, body=body, headers={"Origin": self.url} if headers is None else headers)
+
+    def ask(self, method: str, path: str, *, body: str = "", headers: Mapping[str, str] | None = None) -> Answer:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=120)
+        try:
+            connection.request(method, path, body=body or None, headers=dict(headers or {}))
+            answer = connection.getresponse()
+            return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+        finally:
+            connection.close()
+
+    def stop(self) -> str:
+        """End it as Ctrl-C does, and return what it printed."""
+        self._process.send_signal(2)
+        self._process.wait(60)
+        return self.log()
+
+
+@attrs.frozen
+class Site:
+    """A server, and the runs of its store."""
+
+    project: Project
+    server: Server
+    good: str
+    """The run of two days ago, which succeeded with a batch of 32."""
+    bad: str
+    """The run of yesterday, whose rank 1 was out of memory with a batch of 64."""
+
+    def runs(self, **query: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.server.get("/api/v1/runs", **query).json()["runs"]
+        return found
+
+
+def wait(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
+    """What a condition returns as soon as that is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+    return found
+
+
+def move(project: Project, run: str, days: float) -> None:
+    """Have a run of now be one of some days ago."""
+    with sqlite3.connect(project.home / "stoker.db") as database:
+        shift = -days * DAY
+        database.execute(
+            "UPDATE runs SET created = created + ?, started = started + ?, ended = ended + ? WHERE id = ?",
+            (shift, shift, shift, run),
+        )
+        for table in ("steps", "attempts"):
+            database.execute(
+                f"UPDATE {table} SET started = started + ?, ended = ended + ? WHERE run_id = ?", (shift, shift, run)
+            )
+    database.close()
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The server, with one run that succeeded and one that failed."""
+    folder = tmp_path_factory.mktemp("ui")
+    project = Project(folder / "project", folder / "home")
+    project.write({"train.py": TRAIN, "wait.py": WAIT})
+    leases = {"STOKER_LEASES": f"{project.home}-leases"}
+    project.stoker("run", "train.py", "--batch", "32", "--tag", "nightly", "--quiet", env=leases)
+    good = project.rows("SELECT id FROM runs")[0]["id"]
+    project.stoker("run", "train.py", "--batch", "64", "--tag", "nightly", "--quiet", code=1, env=leases)
+    bad = project.rows("SELECT id FROM runs ORDER BY created DESC")[0]["id"]
+    move(project, good, 2)
+    move(project, bad, 1)
+    server = Server(project)
+    try:
+        yield Site(project, server, good, bad)
+        assert "Traceback" not in server.log(), server.log()
+    finally:
+        server.stop()

@@ -1,0 +1,279 @@
+"""The pages in Chromium: what a person sees and does, with the keyboard, in the dark, on a telephone.
+
+Screenshots of every page are kept in a folder of the session; with UPDATE_GOLDEN=1, those that docs/guide/ui.md shows
+are written to docs/guide/pictures, too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.ui.conftest import Site, wait
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
+AXE = Path(__file__).parent / "vendor" / "axe.min.js"
+PATIENCE = 60_000.0
+"""Milliseconds: a machine may do other work too."""
+
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no chromium is installed (Debian: apt-get install chromium)")
+
+
+class Window:
+    """A page of the browser, which must not complain."""
+
+    def __init__(self, browser: Any, site: Site, **look: Any) -> None:
+        self.site = site
+        self.context = browser.new_context(**{"viewport": {"width": 1200, "height": 800}, **look})
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE)
+        self.complaints: list[str] = []
+        self.page.on("console", self._listen)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def _listen(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(f"{message.text} at {self.page.url}")
+
+    def open(self, path: str) -> Any:
+        self.page.goto(self.site.server.url + path)
+        return self.page
+
+    def close(self) -> None:
+        self.context.close()
+        assert not self.complaints, "\n".join(self.complaints)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        )
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def window(browser: Any, site: Site) -> Iterator[Window]:
+    opened = Window(browser, site)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def pictures(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where screenshots go."""
+    folder = tmp_path_factory.mktemp("pictures")
+    yield folder
+    shown = repository / "docs" / "guide" / "pictures"
+    for picture in shown.glob("ui-*.png") if os.environ.get("UPDATE_GOLDEN") else ():
+        shutil.copy(folder / picture.name, picture)
+
+
+def pages_of(site: Site) -> dict[str, str]:
+    """The pages by name."""
+    return {
+        "ui-runs": "/runs?tag=nightly",
+        "ui-run": f"/runs/{site.bad}",
+        "ui-step": f"/runs/{site.bad}/step?key=train",
+        "ui-compare": f"/compare?run={site.good}&run={site.bad}",
+        "ui-rerun": f"/runs/{site.bad}/rerun",
+        "ui-artifact": f"/runs/{site.good}/artifact?key=load&name=images",
+        "ui-devices": "/devices",
+        "ui-log": f"/runs/{site.bad}/log?key=train&rank=1",
+        "ui-choose": "/compare",
+        "ui-empty": "/runs?text=nothing+like+it",
+        "ui-missing": "/runs/nothing",
+    }
+
+
+def test_yesterdays_failure_is_found_understood_compared_and_started_again_with_half_the_batch(
+    window: Window, pictures: Path
+) -> None:
+    site, page = window.site, window.open("/runs")
+    # Find yesterday's failed run.
+    page.get_by_label("Status").select_option("failed")
+    page.wait_for_url(re.compile("status=failed"))
+    row = page.locator("tr", has=page.locator(f"a[href='/runs/{site.bad}']"))
+    row.wait_for()
+    assert "1 day ago" in row.inner_text()
+    row.get_by_role("link", name="training").click()
+    # See which rank died of what.
+    page.get_by_role("heading", name="Why it failed").wait_for()
+    why = page.locator("#failure").inner_text()
+    assert "Rank 1 of 2 died first" in why and "gpu-oom" in why and "CUDA out of memory" in why
+    assert page.title().startswith("failed · training")
+    # Compare it with the last good run.
+    page.get_by_role("link", name="Compare with the last good run").click()
+    page.get_by_role("heading", name="Parameters").wait_for()
+    row = page.locator("#parameters tr", has_text="batch")
+    assert re.findall(r"\d+", row.inner_text()) == ["32", "64"]
+    assert page.locator("#metrics .chart > svg").count() == 1
+    # Start it again with half the batch.
+    page.get_by_role("link", name="Run B again").click()
+    field = page.get_by_label("batch")
+    assert field.input_value() == "64"
+    field.fill("32")
+    page.get_by_label("Tags").fill("half")
+    page.get_by_role("button", name="Start the run").click()
+    page.wait_for_url(re.compile(r"/runs/\w+$"))
+    made = page.url.rpartition("/")[2]
+    assert made not in (site.good, site.bad)
+    page.wait_for_function("() => document.title.startsWith('succeeded')")
+    facts = site.server.get(f"/api/v1/runs/{made}").json()
+    assert (facts["status"], facts["origin"], facts["parameters"]["batch"]) == ("succeeded", site.bad, 32)
+    assert {"half"} <= set(facts["tags"])
+    # Title, icon and text told the end without a reload.
+    assert page.locator("h1").inner_text().split() == ["training", "succeeded"]
+    icon = page.locator("#icon").get_attribute("href")
+    assert icon == page.locator(".live").get_attribute("data-icon")
+
+
+def test_lines_appear_while_they_are_written_and_the_run_is_cancelled(window: Window) -> None:
+    site = window.site
+    site.project.stoker("run", "wait.py", "--file", "never", "--detach")
+    run = wait(lambda: site.runs(pipeline="waiting", status="running"))[0]["id"]
+    wait(lambda: b"line 3" in site.server.get(f"/runs/{run}/log/file", key="work").data)
+    page = window.open(f"/runs/{run}/step?key=work")
+    seen = int(page.locator("#lines .x").last.inner_text().split()[-1])
+    page.wait_for_function(
+        "(seen) => Number([...document.querySelectorAll('#lines .x')].pop().textContent.split(' ')[1]) > seen + 20",
+        arg=seen,
+    )
+    rows = page.locator("#lines .line").all_inner_texts()
+    numbers = [row.split() for row in rows]
+    # Each line once, in order, with its number: the lines count from 0, the rows from 1.
+    assert [int(one[0]) - 1 for one in numbers] == [int(one[-1]) for one in numbers]
+    assert page.title().startswith("running")
+    page.goto(f"{site.server.url}/runs/{run}")
+    page.get_by_role("link", name="Cancel").click()
+    page.get_by_role("button", name="Cancel the run").click()
+    page.wait_for_url(re.compile(f"/runs/{run}$"))
+    page.wait_for_function("() => document.title.startsWith('cancelled')")
+    assert site.server.get(f"/api/v1/runs/{run}").json()["status"] == "cancelled"
+
+
+def test_lines_are_chosen_by_rank_and_searched(window: Window) -> None:
+    page = window.open(f"/runs/{window.site.bad}/step?key=train")
+    page.locator("#log-view").get_by_text("rank 1", exact=True).click()
+    page.wait_for_function(
+        "() => ![...document.querySelectorAll('#lines .rank')].some((one) => one.textContent === 'r0')"
+    )
+    assert page.locator("#lines .line").count() == 30
+    page.locator("#log-search").fill("epoch 29")
+    page.wait_for_function("() => document.querySelectorAll('#lines .line').length === 1")
+    assert "epoch 29 of rank 1" in page.locator("#lines").inner_text()
+    assert page.locator("#lines .ansi-green").inner_text() == "epoch 29"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_follows_axes_rules(browser: Any, site: Site, pictures: Path, scheme: str) -> None:
+    """WCAG 2.2 A and AA, contrast among them, in both schemes; and each page as a picture."""
+    window = Window(browser, site, color_scheme=scheme, bypass_csp=True)
+    found = []
+    for name, path in pages_of(site).items():
+        if scheme == "dark" and name not in ("ui-run", "ui-step", "ui-compare"):
+            continue
+        page = window.open(path)
+        page.add_script_tag(path=str(AXE))
+        result = page.evaluate(
+            "(tags) => axe.run({runOnly: tags, resultTypes: ['violations']})",
+            ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa", "best-practice"],
+        )
+        for violation in result["violations"]:
+            places = "; ".join(
+                node["html"][:160] + " " + node["failureSummary"][:200] for node in violation["nodes"][:3]
+            )
+            found.append(f"{name}: {violation['id']}: {places}")
+        if name not in ("ui-log", "ui-choose", "ui-empty", "ui-missing"):
+            suffix = "" if scheme == "light" else "-dark"
+            page.screenshot(path=str(pictures / f"{name}{suffix}.png"), full_page=False)
+    assert not found, "\n".join(found)
+    window.complaints = [one for one in window.complaints if "404" not in one]  # a page that is missing says so
+    window.close()
+
+
+def test_nothing_is_wider_than_a_telephone(browser: Any, site: Site, pictures: Path) -> None:
+    window = Window(browser, site, viewport={"width": 360, "height": 740}, is_mobile=True)
+    wide = []
+    for name, path in pages_of(site).items():
+        page = window.open(path)
+        if page.evaluate("document.documentElement.scrollWidth") > 360:
+            wide.append(name)
+        if name == "ui-run":
+            page.screenshot(path=str(pictures / "ui-run-narrow.png"))
+    assert not wide
+    window.complaints = [one for one in window.complaints if "404" not in one]
+    window.close()
+
+
+def test_the_keyboard_reaches_everything(window: Window) -> None:
+    page = window.open("/runs?tag=nightly")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "text"
+    page.keyboard.type("train")
+    page.wait_for_url(re.compile("text=train"))
+    page.keyboard.press("Tab")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("j")
+    first = page.evaluate("document.activeElement.id")
+    page.keyboard.press("j")
+    second = page.evaluate("document.activeElement.id")
+    assert first.startswith("open-") and second.startswith("open-") and first != second
+    page.wait_for_timeout(2500)  # the list was looked at again meanwhile, and the focus is where it was
+    assert page.evaluate("document.activeElement.id") == second
+    page.keyboard.press("k")
+    assert page.evaluate("document.activeElement.id") == first
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"/runs/\w+$"))
+    page.keyboard.press("?")
+    assert page.get_by_role("dialog").is_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.keyboard.press("r")
+    page.wait_for_url(re.compile("/runs$"))
+
+
+def test_pages_work_without_scripts(browser: Any, site: Site) -> None:
+    window = Window(browser, site, java_script_enabled=False)
+    page = window.open("/runs")
+    page.get_by_label("Search").fill(site.bad)
+    page.get_by_role("button", name="Filter").click()
+    page.get_by_role("link", name="training", exact=True).click()
+    assert "Rank 1 of 2 died first" in page.locator("#failure").inner_text()
+    page.goto(f"{site.server.url}/runs/{site.bad}/step?key=train")
+    page.locator("#log-search").fill("epoch 3")
+    page.get_by_role("button", name="Search").click()
+    assert page.locator("#lines .line").count() == 2
+    window.close()
+
+
+def test_a_users_page_does_nothing_outside_of_its_frame(window: Window) -> None:
+    page = window.open(f"/runs/{window.site.good}/artifact?key=evaluate&name=page")
+    frame = page.frame_locator("iframe.user")
+    frame.get_by_role("heading", name="mine").wait_for()
+    assert frame.locator("body").get_attribute("data-ran") == "1"  # it may draw
+    assert page.url.startswith(window.site.server.url)  # and not lead away
+    reach = "() => { try { return top.document.title } catch (error) { return error.name } }"
+    inner = next(one for one in page.frames if "/artifact/frame" in one.url)
+    assert inner.evaluate(reach) == "SecurityError"
+    window.complaints = [one for one in window.complaints if "sandboxed" not in one and "navigate" not in one]
+
+
+def test_a_server_that_is_gone_is_told_and_comes_back(window: Window) -> None:
+    page = window.open("/runs")
+    window.context.set_offline(True)
+    page.locator("#trouble").wait_for(state="visible")
+    window.context.set_offline(False)
+    page.locator("#trouble").wait_for(state="hidden")
+    window.complaints = [one for one in window.complaints if "DISCONNECTED" not in one and "htmx:" not in one]
