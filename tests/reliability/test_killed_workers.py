@@ -101,19 +101,26 @@ class Target:
         return self._output.read_text()
 
 
+def living(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those that have not ended."""
+    return [process for process in processes if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def supervisors(driver: psutil.Process) -> list[psutil.Process]:
+    """The supervisor of the fork server, once it is there."""
+    return living(driver.children())
+
+
 def fork_servers(driver: psutil.Process) -> list[psutil.Process]:
-    """The fork server, once it is there."""
-    return [child for child in driver.children() if child.status() != psutil.STATUS_ZOMBIE]
+    """The fork server, and the supervisor above it."""
+    above = supervisors(driver)
+    return [*above, *(server for supervisor in above for server in living(supervisor.children()))]
 
 
 def workers(driver: psutil.Process) -> list[psutil.Process]:
     """All workers."""
-    return [
-        worker
-        for server in fork_servers(driver)
-        for worker in server.children()
-        if worker.status() != psutil.STATUS_ZOMBIE
-    ]
+    servers = [server for supervisor in supervisors(driver) for server in living(supervisor.children())]
+    return [worker for server in servers for worker in living(server.children())]
 
 
 def assert_true(run: Run, *, causes: set[str]) -> None:

@@ -1,0 +1,175 @@
+"""Runs go on while their PostgreSQL server is away: a sample of `make storm-database`, and a driver that dies then."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.reliability import database_storm
+from tests.servers import postgres
+
+from stoker.client import Client
+from stoker.store.store import open_store
+
+pytestmark = pytest.mark.xdist_group("postgresql-restarts")
+PATIENCE = 120.0
+
+
+@pytest.fixture(scope="module")
+def programs() -> Path:
+    """The folder of PostgreSQL's programs."""
+    folder = postgres.binaries()
+    if folder is None:
+        pytest.skip("no PostgreSQL server is installed (Debian: apt-get install postgresql)")
+    return folder
+
+
+@pytest.mark.slow
+def test_no_driver_is_lost(tmp_path: Path, programs: Path) -> None:
+    outages = ["immediate", "frozen-7s"]
+    result = database_storm.storm(
+        tmp_path, programs, seed=1, drivers=3, outages=outages, at_once=3, seconds=8.0, links=8
+    )
+    assert not result.problems, "\n".join(result.problems)
+    assert list(result.outages) == outages
+    assert result.seen, "no driver saw the database away"
+
+
+FLOW = """
+import os, time
+from stoker import pipeline, step
+
+def note(name):
+    with open(name + ".lines", "a") as file:
+        file.write("executed\\n")
+
+def wait_for(name):
+    while not os.path.exists(name):
+        time.sleep(0.02)
+
+@step
+def begins() -> int:
+    note("begins")
+    wait_for("server-is-away")
+    return 1
+
+@step(cache=False)
+def follows(number: int) -> int:
+    note("follows")
+    return number + 1
+
+@step(cache=False)
+def hangs(number: int) -> int:
+    note("hangs")
+    wait_for("server-is-back")
+    return number + 1
+
+@pipeline
+def chain():
+    hangs(follows(begins()))
+
+if __name__ == "__main__":
+    chain()
+"""
+
+
+@pytest.fixture
+def server(programs: Path) -> Iterator[postgres.Server]:
+    """A server of the test's own."""
+    started = postgres.Server(programs)
+    started.start()
+    yield started
+    started.kill()
+
+
+def lines(folder: Path, name: str) -> int:
+    """How often a step was executed."""
+    file = folder / f"{name}.lines"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def wait(condition: Callable[[], bool]) -> None:
+    """Wait for what must happen."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_driver_killed_while_the_database_is_away(
+    tmp_path: Path, server: postgres.Server, mark: Callable[[str], Any]
+) -> None:
+    home = tmp_path / "home"
+    environment = {**mark("driver").environment, "STOKER_HOME": str(home)}
+    (tmp_path / "flow.py").write_text(FLOW)
+    (tmp_path / "stoker.toml").write_text(f'stack = "s"\n[stacks.s]\ndatabase = "{server.uri}"\n')
+
+    def start(*words: str, **variables: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, *words],
+            cwd=tmp_path,
+            env={**environment, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    driver = start("flow.py")
+    wait(lambda: lines(tmp_path, "begins") == 1)
+    server.stop("immediate")
+    # A command that finds no server says so at once.
+    refused = start("-m", "stoker", "runs")
+    printed, _ = refused.communicate(timeout=PATIENCE)
+    assert refused.returncode == 4 and "the database server does not answer" in printed
+    (tmp_path / "server-is-away").touch()
+    # The step behind it starts on what is in the journal alone.
+    wait(lambda: lines(tmp_path, "hangs") == 1)
+    driver.kill()
+    printed, _ = driver.communicate(timeout=PATIENCE)
+    journals = list((home / "journals").iterdir())
+    assert len(journals) == 1 and str(journals[0]) in printed and "is away" in printed
+
+    server.start()
+    (tmp_path / "server-is-back").touch()
+    store = open_store(server.uri, "", str(home))
+    (run,) = Client(store=store).runs()
+    statuses = {key: step.status for key, step in run.steps.items()}
+    assert statuses["begins"] == "interrupted"  # only the journal knows that it returned
+    resumed = start("-m", "stoker", "resume", run.id)
+    printed, _ = resumed.communicate(timeout=PATIENCE)
+    assert resumed.returncode == 0, printed
+    run = Client(store=store).run(run.id)
+    assert {step.status for step in run.steps.values()} == {"succeeded"} and run.steps["hangs"].load() == 3
+    assert [lines(tmp_path, name) for name in ("begins", "follows", "hangs")] == [1, 1, 2]
+    assert not list((home / "journals").iterdir())
+    assert os.path.isdir(home / "journals")
+    store.close()
+
+
+def test_patience_is_a_setting(tmp_path: Path, server: postgres.Server, mark: Callable[[str], Any]) -> None:
+    """A run ends with exit code 4 when its patience is over, and goes on when the server is back."""
+    environment = {**mark("driver").environment, "STOKER_HOME": str(tmp_path / "home"), "STOKER_RECONNECT": "1s"}
+    (tmp_path / "flow.py").write_text(FLOW)
+    (tmp_path / "stoker.toml").write_text(f'stack = "s"\n[stacks.s]\ndatabase = "{server.uri}"\nreconnect = "1h"\n')
+    driver = subprocess.Popen(
+        [sys.executable, "flow.py"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    wait(lambda: lines(tmp_path, "begins") == 1)
+    server.stop("fast")
+    printed, _ = driver.communicate(timeout=PATIENCE)
+    assert driver.returncode == 4, printed
+    assert b"it has been away for 1s" in printed and b"stoker resume" in printed
+    server.start()
+    for name in ("server-is-away", "server-is-back"):
+        (tmp_path / name).touch()
+    store = open_store(server.uri, "", str(tmp_path / "home"))
+    (run,) = Client(store=store).runs()
+    subprocess.run([sys.executable, "-m", "stoker", "resume", run.id], cwd=tmp_path, env=environment, check=True)
+    assert run.refresh().status == "succeeded"
+    store.close()
