@@ -61,6 +61,11 @@ def inside(name: str, n: int) -> float:
         return float(home.run("-m", "benchmarks.workloads", name, str(n))[1]["seconds"])
 
 
+def fresh_imports(name: str, n: int) -> float:
+    with Home() as home:
+        return float(home.run("-m", "benchmarks.freshimports", name, str(n))[1]["seconds"])
+
+
 def warm(name: str, n: int) -> float:
     """Seconds of the second of two runs: a virtual machine's memory is several times slower when first touched."""
     inside(name, n)
@@ -132,12 +137,27 @@ MEASURES: dict[str, tuple[str, str, Callable[[], float]]] = {
         "ms",
         lambda: slope(lambda n: inside("floor_plain", n), 100, 1100),
     ),
+    "floor_worker": (
+        "  floor: one other process, a file each",
+        "ms",
+        lambda: slope(lambda n: inside("floor_worker", n), 100, 1100),
+    ),
     "fresh": (
         "one more step in a process of its own (20 → 220)",
         "ms",
         lambda: slope(lambda n: inside("fresh", n), 20, 220),
     ),
     "floor_fork": ("  floor: one fork a step", "ms", lambda: slope(lambda n: inside("floor_fork", n), 20, 220)),
+    "fresh_numpy": (
+        "one more step in a process of its own that imports numpy (20 → 220)",
+        "ms",
+        lambda: slope(lambda n: fresh_imports("chain", n), 20, 220),
+    ),
+    "floor_fork_numpy": (
+        "  floor: one fork of a process with numpy",
+        "ms",
+        lambda: slope(lambda n: fresh_imports("floor", n), 20, 220),
+    ),
     "fan_out": (
         "one more item of a fan-out (200 → 10,000)",
         "ms",

@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -143,6 +144,31 @@ def floor_fork(n: int) -> None:
         value = pickle.loads(data)
 
 
+def floor_worker(n: int) -> None:
+    """One other process that calls a function for each step, and leaves each result in a file."""
+    folder = tempfile.mkdtemp()
+    worker = subprocess.Popen(
+        [sys.executable, "-c", _WORKER, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    )
+    assert worker.stdin is not None and worker.stdout is not None  # they are pipes
+    for number in range(n):
+        worker.stdin.write(pickle.dumps(number).ljust(64))
+        worker.stdout.read(1)
+    worker.stdin.close()
+    worker.wait()
+
+
+_WORKER = """
+import os, pickle, sys
+value = 0
+while data := os.read(0, 64):
+    value = value + 1
+    with open(os.path.join(sys.argv[1], str(pickle.loads(data))), "wb") as file:
+        file.write(pickle.dumps(value))
+    os.write(1, b"x")
+"""
+
+
 def floor_array(n: int) -> None:
     """Make the array, save it, hash its bytes, map it again and sum it."""
     path = Path(tempfile.mkdtemp()) / "array.npy"
@@ -161,6 +187,7 @@ WORK: dict[str, Callable[[int], Any]] = {
     "array": run_array,
     "floor_plain": floor_plain,
     "floor_fork": floor_fork,
+    "floor_worker": floor_worker,
     "floor_array": floor_array,
 }
 

@@ -1,0 +1,185 @@
+"""What steps on Kubernetes cost beside bare Jobs: `python -m benchmarks.kubernetesjobs` starts the tests' cluster.
+
+Prints a line of JSON for each figure, in seconds unless it says otherwise. The cluster runs containers as processes of
+this machine, so that a bare Job is the floor of a start: a real node takes a second or more for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.kubernetes.server.cluster import LocalCluster
+
+from stoker.backends.kubernetes.client import Cluster
+from stoker.backends.kubernetes.settings import KubernetesSettings
+from stoker.core.errors import BackendError
+
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+PODS = "/api/v1/namespaces/default/pods"
+STACK = """
+stack = "cluster"
+[stacks.cluster.orchestrator]
+flavor = "kubernetes"
+kubeconfig = "{kubeconfig}"
+image = "team/step:1"
+executable = "{python}"
+shares_files = true
+"""
+STEPS = """
+import sys
+from stoker import pipeline, step
+
+@step(cache=False)
+def plus(x: int) -> int:
+    return x + 1
+
+@pipeline
+def chain(n: int):
+    x = 0
+    for _ in range(n):
+        x = plus(x)
+
+@pipeline
+def fan(n: int):
+    plus.map(list(range(n)))
+
+if __name__ == "__main__":
+    {"chain": chain, "fan": fan}[sys.argv[1]](int(sys.argv[2]))
+"""
+
+
+class Observer:
+    """When pods ended and Jobs were made, as a second client of the API server hears it."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self.ended: list[float] = []
+        self.made: list[float] = []
+        self._clusters = [_client(kubeconfig) for _ in range(2)]
+        for cluster, path in zip(self._clusters, (PODS, JOBS), strict=True):
+            threading.Thread(target=self._follow, args=(cluster, path), daemon=True).start()
+
+    def _follow(self, cluster: Cluster, path: str) -> None:
+        over = set()
+        try:
+            version = cluster.get(path)["metadata"]["resourceVersion"]
+            for event in cluster.watch(path, resource_version=version):
+                name, status = event["object"]["metadata"].get("name"), event["object"].get("status") or {}
+                states = [one.get("state") or {} for one in status.get("containerStatuses") or ()]
+                if path == JOBS and event["type"] == "ADDED":
+                    self.made.append(time.monotonic())
+                elif path == PODS and name not in over and any("terminated" in state for state in states):
+                    over.add(name)
+                    self.ended.append(time.monotonic())
+        except BackendError:
+            return  # the measurement is over
+
+    def close(self) -> None:
+        """Hear no more."""
+        for cluster in self._clusters:
+            cluster.abandon()
+
+
+def _client(kubeconfig: Path) -> Cluster:
+    return Cluster(KubernetesSettings(kubeconfig=str(kubeconfig)), os.environ)
+
+
+def bare(cluster: LocalCluster, count: int, *, together: bool) -> float:
+    """Seconds for Jobs that do nothing: one Indexed Job, or one Job after the other."""
+    client = _client(cluster.kubeconfig)
+    container = {"name": "main", "image": "team/step:1", "command": [sys.executable, "-c", "pass"]}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    began = time.monotonic()
+    for number in range(1 if together else count):
+        spec: dict[str, Any] = {"backoffLimit": 0, "template": template}
+        if together:
+            spec.update(completionMode="Indexed", completions=count, parallelism=count)
+        body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": f"bare-{number}"}, "spec": spec}
+        version = client.create(JOBS, body)["metadata"]["resourceVersion"]
+        over: set[str] = set()
+        for event in client.watch(PODS, resource_version=version):
+            statuses = (event["object"].get("status") or {}).get("containerStatuses") or ()
+            if any("terminated" in one["state"] for one in statuses):
+                over.add(event["object"]["metadata"]["name"])
+            if len(over) == (count if together else 1):
+                break
+        if not together:
+            client.delete(f"{JOBS}/bare-{number}")
+    seconds = time.monotonic() - began
+    client.close()
+    return seconds
+
+
+def stoker(folder: Path, kubeconfig: Path, *words: str) -> tuple[float, float, float]:
+    """Seconds of a run, CPU seconds of its driver, and its peak memory in MB."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "stoker.toml").write_text(STACK.format(kubeconfig=kubeconfig, python=sys.executable))
+    (folder / "steps.py").write_text(STEPS)
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    environment = {**os.environ, "STOKER_HOME": str(folder / "home"), "STOKER_OFFLINE": "1"}
+    command = [sys.executable, "steps.py", *words]
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return time.monotonic() - began, cpu, after.ru_maxrss / 1024
+
+
+def main() -> int:
+    """Measure, and print a line for each figure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--chain", type=int, default=20)
+    parser.add_argument("--fan", type=int, default=200)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="k8s-") as temporary:
+        folder = Path(temporary)
+        cluster = LocalCluster.start(folder / "cluster")
+        try:
+            cluster.reset(speed=1.0)
+            cluster.add_node("roomy", cpu="4000", memory="4000Gi", pods="5000")
+            say("bare Jobs in a chain, each", bare(cluster, options.chain, together=False) / options.chain)
+            observer = Observer(cluster.kubeconfig)
+            stoker(folder / "chain", cluster.kubeconfig, "chain", "2")  # the worker's config maps are there afterwards
+            before = cluster.counts()
+            observer.ended.clear()
+            observer.made.clear()
+            seconds, _, _ = stoker(folder / "chain", cluster.kubeconfig, "chain", str(options.chain))
+            say("steps in a chain, each", seconds / options.chain)
+            gaps = [made - ended for ended, made in zip(observer.ended, observer.made[1:], strict=False)]
+            say("from the event of a step's end to the next Job, median", statistics.median(gaps))
+            say("the same, longest", max(gaps))
+            observer.close()
+            streams = ("watch", "get pods/log")
+            calls = {
+                kind: count - before.get(kind, 0)
+                for kind, count in cluster.counts().items()
+                if not kind.startswith(streams)
+            }
+            say("requests of a step beside watches and logs", sum(calls.values()) / options.chain)
+            say(f"an Indexed Job of {options.fan}, bare", bare(cluster, options.fan, together=True))
+            stoker(folder / "fan", cluster.kubeconfig, "fan", "2")  # packs the worker
+            seconds, cpu, memory = stoker(folder / "fan", cluster.kubeconfig, "fan", str(options.fan))
+            say(f"a fan-out of {options.fan}", seconds)
+            say(f"the driver's CPU for 100 elements of {options.fan}", cpu * 100 / options.fan)
+            say("the driver's memory, MB", memory)
+        finally:
+            cluster.close()
+    return 0
+
+
+def say(what: str, value: float) -> None:
+    """Print a figure."""
+    print(json.dumps({"what": what, "value": round(value, 4)}), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
