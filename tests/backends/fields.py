@@ -497,6 +497,8 @@ KUBERNETES = Row(
         "volumes": Example([CLAIM]),
         "volume_mounts": Example([{"name": "data", "mountPath": "/data"}], settings={"volumes": [CLAIM]}),
         "port": Example(8080),
+        "reuse": Example(False),
+        "idle_after": Example("5m"),
         "host_network": Example(True),
         "host_ipc": Example(True),
         "privileged": Example(True),

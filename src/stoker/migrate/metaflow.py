@@ -62,14 +62,17 @@ NAMES: Final[Mapping[str, tuple[State, str]]] = {
     "card": (
         "works differently",
         (
-            "every task has a page; `current.card` takes `Markdown`, `Table`, `Image` and `Artifact`, all "
-            "from `stoker.flow`; several `@card(id=…)` are parts of one page, shown when the task is done; "
-            "`card view` writes a file; no templates, no `refresh`"
+            "every task has a page; `current.card` takes `Markdown`, `Table`, `Image`, `Artifact`, `ProgressBar` "
+            "and `Frame`, all from `stoker.flow`; several `@card(id=…)` are parts of one page; `card view` writes "
+            "a file; no templates: `refresh` takes no data"
         ),
     ),
     "cards": (
         "not here",
-        ("its `Markdown`, `Table`, `Image` and `Artifact` are in `stoker.flow`; charts of your own are an `Image`"),
+        (
+            "its `Markdown`, `Table`, `Image`, `Artifact` and `ProgressBar` are in `stoker.flow`; charts of your own "
+            "are an `Image` or a `Frame`"
+        ),
     ),
     "parallel": ("works", "`num_parallel` alone does it"),
     "pytorch_parallel": (
