@@ -4,7 +4,8 @@
 Tests that share something expensive, a server or what is made once for their file, go to one worker as a group; all
 others go one at a time to whoever is free. What they share is seen from the fixtures that they use. A server whose
 tests together take longer than the rest of the suite runs in several workers (`COPIES`): its tests go file by file, and
-first to the workers that have it.
+first to the workers that have it. A worker that goes on to another group ends the servers that it leaves behind: an
+idle Ray cluster takes a seventh of two cores.
 
 Only workers collect the tests, and whoever deals them out knows no more than their names: the first worker leaves the
 groups in a file. (The way of `--dist loadgroup`, to write them into the names, is blocked since pytest 9.2:
@@ -17,7 +18,7 @@ import functools
 import inspect
 import json
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,17 @@ GROUPS = "stoker_groups"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a worker: groups before single tests, and long ones before short ones."""
+    """Without `--long` tests marked `long` are left out. In a worker: groups before single tests, and long ones before
+    short ones."""
+    if not config.getoption("--long", False):
+        left_out = [item for item in items if item.get_closest_marker("long")]
+        items[:] = [item for item in items if item not in set(left_out)]
+        config.hook.pytest_deselected(items=left_out)
     told: dict[str, Any] = getattr(config, "workerinput", {})
     if GROUPS not in told:
         return
     groups = grouped(items)
+    config.stash[_SERVERS] = servers_of(groups)
     items.sort(key=lambda item: (item not in groups, _rank(item), item.get_closest_marker("slow") is None))
     if told["workerid"] == "gw0":
         servers = {groups[item]: server for item in items for server in _servers(item) if server in COPIES}
@@ -111,6 +118,27 @@ def grouped(items: list[pytest.Item]) -> dict[pytest.Item, str]:
     return {item: group(names[0]) for item, names in shared.items()}
 
 
+def servers_of(groups: Mapping[pytest.Item, str]) -> dict[pytest.Item, dict[str, Any]]:
+    """For each test of a group the servers that its group uses, by name, with the fixture of each."""
+    servers: dict[str, dict[str, Any]] = {}
+    for item, group in groups.items():
+        fixtures: dict[str, Any] = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
+        found = {server: fixtures[server.rpartition(".")[2]][-1] for server in _servers(item)}
+        servers.setdefault(group, {}).update(found)
+    return {item: servers[group] for item, group in groups.items()}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """In a worker: end the servers of a group when a test follows whose group does not use them."""
+    result = yield
+    servers = item.config.stash.get(_SERVERS, {})
+    if nextitem is not None:
+        for server in servers.get(item, {}).keys() - servers.get(nextitem, {}).keys():
+            servers[item][server].finish(item._request)  # type: ignore[attr-defined]
+    return result
+
+
 def _shared(item: pytest.Item) -> list[str]:
     """What a test shares: its file's fixtures, servers, and what a mark `xdist_group` names."""
     file = item.nodeid.partition("::")[0]
@@ -140,6 +168,7 @@ def _rank(item: pytest.Item) -> int:
 
 
 _FOLDER = pytest.StashKey[Path]()
+_SERVERS = pytest.StashKey[dict[pytest.Item, dict[str, Any]]]()
 
 
 def _file(config: pytest.Config) -> Path:

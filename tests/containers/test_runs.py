@@ -106,7 +106,9 @@ def eventually(done: Any, seconds: float = 180.0) -> Any:
     return found
 
 
-@pytest.mark.parametrize("over", [False, True], ids=["still running", "over meanwhile"])
+@pytest.mark.parametrize(
+    "over", [False, pytest.param(True, marks=pytest.mark.long)], ids=["still running", "over meanwhile"]
+)
 def test_resume_takes_over_what_a_killed_driver_left(
     containers: Any, engine: Engine, base_image: str, over: bool
 ) -> None:
@@ -238,7 +240,10 @@ if __name__ == "__main__":
 """
 
 
-@pytest.fixture(params=["false", '"auto"'], ids=["containers of their own", "containers that take several"])
+@pytest.fixture(
+    params=[pytest.param("false", marks=pytest.mark.long), '"auto"'],
+    ids=["containers of their own", "containers that take several"],
+)
 def killed(containers: Any, engine: Engine, base_image: str, request: Any) -> tuple[Any, Path, str]:
     """A project with an interrupted run: in one container a step has ended well, in two they still run."""
     containers.write({"twice.py": TWICE.replace("BASE", base_image)})

@@ -12,6 +12,7 @@ from tests.engine.conftest import Lab
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 def test_the_same_loss_on_one_two_and_four_ranks(lab: Lab, repository: Path) -> None:
     lab.write("ddp_digits.py", (repository / "examples" / "ddp_digits.py").read_text(encoding="utf-8"))
     losses = {}
@@ -79,7 +80,8 @@ def seen(x):
 
 @pipeline(failure_mode="continue")
 def accelerated():
-    its_own_tests()
+    if os.environ.get("ITS_OWN"):
+        its_own_tests()
     bare_above(1)
     bare_below(2)
     above(3)
@@ -91,12 +93,13 @@ accelerated()
 
 
 @pytest.fixture(scope="module")
-def accelerated(module_script: Callable[[str], Lab]) -> Any:
+def accelerated(module_script: Callable[[str], Lab], long_form: bool) -> Any:
     lab = module_script(ACCELERATE)
-    lab.start("script.py").wait(1, 280.0)
+    lab.start("script.py", env={"ITS_OWN": "1"} if long_form else {}).wait(1, 280.0)
     return lab["accelerated"]
 
 
+@pytest.mark.long
 def test_accelerates_own_script_passes_as_a_step(accelerated: Any) -> None:
     step = accelerated.steps["its_own_tests"]
     assert step.load() == "passed"

@@ -119,7 +119,7 @@ def said(project: Any, begin: str) -> set[str]:
     return {line for line in lines if line.startswith(begin)}
 
 
-@pytest.mark.parametrize("way", ["accelerate", "torchrun"])
+@pytest.mark.parametrize("way", [pytest.param("accelerate", marks=pytest.mark.long), "torchrun"])
 def test_ranks_of_both_nodes_meet(ranks: Any, way: str) -> None:
     ranks.run("flow.py", "run", "--way", way, timeout=240)
     assert said(ranks, "rank") == RANKS

@@ -34,11 +34,16 @@ def _everybodys():
 def server():
     made("server")
     yield "server"
+    made("ended")
 
 @pytest.fixture(scope="session")
 def behind(server):
     made("behind")
     yield server
+
+@pytest.fixture
+def noted():
+    made("alone")
 
 @pytest.fixture(scope="module")
 def of_the_file():
@@ -55,7 +60,7 @@ ALONE = """
 import pytest
 
 @pytest.mark.parametrize("number", range(20))
-def test_alone(number):
+def test_alone(number, noted):
     assert number != {wrong}
 """
 
@@ -88,6 +93,13 @@ def test_what_is_shared_is_made_once(files: dict[str, str], tmp_path: Path) -> N
     counts = {name: sum(words[0] == name for words in made) for name in ("everybody's", "server", "behind", "file")}
     assert counts == {"everybody's": 2, "server": 1, "behind": 1, "file": 2}
     assert len({words[1] for words in made if words[0] in ("server", "behind")}) == 1, "one leans on the other"
+
+
+def test_a_server_ends_when_its_tests_are_done(files: dict[str, str], tmp_path: Path) -> None:
+    done = run(tmp_path, files, "-n1")
+    assert done.returncode == 0 and "44 passed" in done.stdout, done.stdout + done.stderr
+    order = [line.split()[0] for line in Path(files["MADE"]).read_text().splitlines()]
+    assert order.count("ended") == 1 and order.index("behind") < order.index("ended") < order.index("alone")
 
 
 def test_a_failure_in_a_worker_is_the_verdict(files: dict[str, str], tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def square(number: int) -> int:
         raise ValueError("three is too much")
     return number**2
 
-@step(cache=False, timeout="4s", retry=1)
+@step(cache=False, timeout="12s", retry=1)
 def train(numbers: list[int]) -> int:
     saved = context.checkpoint_dir / "epoch"
     if saved.exists():

@@ -47,7 +47,7 @@ class Installed:
         (self.folder / name).write_text(textwrap.dedent(text).lstrip("\n"), encoding="utf-8")
 
 
-@pytest.fixture(scope="module", params=["editable", "wheel"])
+@pytest.fixture(scope="module", params=[pytest.param("editable", marks=pytest.mark.long), "wheel"])
 def plugin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Installed:
     """The plugin, installed into an environment that has this one's packages beneath."""
     root = tmp_path_factory.mktemp(request.param)

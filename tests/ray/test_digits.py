@@ -21,7 +21,7 @@ orchestrator = {{flavor = "ray", address = "{address}", token = "env:TOKEN_OF_RA
     ("example", "arguments"),
     [
         ("digits.py", ["--rates", "0.1,0.3"]),
-        ("digits_flow.py", ["run", "--rates", "[0.1, 0.3]", "--epochs", "5"]),
+        pytest.param("digits_flow.py", ["run", "--rates", "[0.1, 0.3]", "--epochs", "5"], marks=pytest.mark.long),
     ],
 )
 def test_digits(example: str, arguments: list[str], project: Any, ray_cluster: RayCluster, repository: Path) -> None:

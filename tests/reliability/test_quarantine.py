@@ -111,7 +111,7 @@ def leases(lab: Lab) -> list[dict[str, object]]:
     return list(json.loads(text)["leases"])
 
 
-@pytest.mark.parametrize("driver", ["killed", "alive"])
+@pytest.mark.parametrize("driver", ["killed", pytest.param("alive", marks=pytest.mark.long)])
 def test_what_does_not_end_keeps_its_devices(lab: Lab, freezer: Path, driver: str) -> None:
     first = lab.start("script.py", "wait" if driver == "killed" else "both", env=SIMULATED)
     first.until(lambda: (lab.folder / "stuck").exists())

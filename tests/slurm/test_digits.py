@@ -15,7 +15,7 @@ from tests.servers.slurm import Cluster
     ("example", "arguments", "jobs"),
     [
         ("digits.py", ["--rates", "0.1,0.3"], 7),
-        ("digits_flow.py", ["run", "--rates", "[0.1, 0.3]", "--epochs", "5"], 5),
+        pytest.param(*("digits_flow.py", ["run", "--rates", "[0.1, 0.3]", "--epochs", "5"], 5), marks=pytest.mark.long),
     ],
 )
 def test_digits(example: str, arguments: list[str], jobs: int, alone: Any, cluster: Cluster, repository: Path) -> None:

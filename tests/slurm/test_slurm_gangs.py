@@ -60,7 +60,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+@pytest.mark.parametrize("launcher", ["torchrun", pytest.param("accelerate", marks=pytest.mark.long)])
 def test_two_nodes_train_with_two_ranks_each(clustered: Any, cluster: Cluster, launcher: str) -> None:
     clustered.write({"train.py": TRAIN})
     done = clustered.run("train.py", launcher, env={"STOKER_SIMULATE": "4xV100"}, timeout=240)
