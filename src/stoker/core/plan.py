@@ -51,6 +51,9 @@ class StepPlan:
     """The packages that its code names, whose versions are part of the cache key."""
     lookups: tuple[str, ...] = ()
     """`file:line` of each place where its code finds other code by a name that is known only when it runs."""
+    of_main_block: tuple[str, ...] = ()
+    """Names that its code reads and the script's main block sets, each with its place: where steps run, they are not
+    set so."""
     mapped: tuple[str, ...] = ()
     """The inputs that are iterated over; with any, the step is a fan-out."""
     after: tuple[str, ...] = ()

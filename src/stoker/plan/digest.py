@@ -167,6 +167,14 @@ class FunctionCode:
         )
 
     @functools.cached_property
+    def of_main_block(self) -> tuple[str, ...]:
+        """Names that the code reads and the main block of the program sets, each with its place."""
+        from stoker.plan.mainblock import names_of_main_block  # a module's functions have none
+
+        functions = (node.value for node in self._nodes if isinstance(node.value, types.FunctionType))
+        return tuple(names_of_main_block(functions))
+
+    @functools.cached_property
     def parts(self) -> tuple[CodePart, ...]:
         """The function itself, then what it reaches, sorted by label; source lines are looked up on first use."""
         parts = [part for node in self._nodes for part in node.parts()]

@@ -29,6 +29,7 @@ _PLAIN: Final = ("key", "name", "unpack", "backend", "code", "position", "where"
 _RARE: Final = (
     "packages",
     "lookups",
+    "of_main_block",
     "mapped",
     "after",
     "split",
@@ -42,7 +43,7 @@ _RARE: Final = (
 """Fields that are usually empty, and left out then."""
 _OWN: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("key", "name", "backend", "code", "where", "image", "lock", "environment", "runner"), str),
-    **dict.fromkeys(("mapped", "after", "split", "packages", "lookups"), tuple[str, ...]),
+    **dict.fromkeys(("mapped", "after", "split", "packages", "lookups", "of_main_block"), tuple[str, ...]),
     "unpack": bool,
     "shares_checkpoints": bool,
     "position": int,

@@ -13,7 +13,7 @@ from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.base.backend import ExpectsSteps, ProvesPlacement, RunningBackend, capability
+from stoker.backends.base.backend import ExpectsSteps, ProvesPlacement, RunningBackend, RunsInDriver, capability
 from stoker.core import findings as checks
 from stoker.core.artifact import from_wire
 from stoker.core.errors import (
@@ -45,10 +45,10 @@ from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
 ORCHESTRATOR: Final = "orchestrator"
-LATE_STEPS: Final = "STK299"
 """The name of the stack's orchestrator in `StepPlan.backend`; step operators have their own names there."""
+LATE_STEPS: Final = "STK299"
 LOOKUP: Final = "STK191"
-"""The code of the finding about code that is looked up by name."""
+OF_MAIN_BLOCK: Final = "STK256"
 
 
 @frozen(kw_only=True)
@@ -107,6 +107,7 @@ class Planner:
             code=code.digest,
             packages=code.packages,
             lookups=lookup_places(code),
+            of_main_block=code.of_main_block if source.kind == "script" else (),
             mapped=node.mapped,
             after=node.after,
             split=tuple(split),
@@ -345,6 +346,8 @@ def backend_findings(steps: Iterable[StepPlan], backends: Mapping[str, RunningBa
         if key in checked:
             continue
         checked.add(key)
+        if step.of_main_block and capability(backends[step.backend], RunsInDriver) is None:
+            yield _main_block_finding(step)
         yield from backends[step.backend].check(step)
         if step.settings.packages is not None:
             yield from _package_findings(step, backends[step.backend])
@@ -394,6 +397,15 @@ def environment_name(settings: StepSettings) -> str:
     from stoker.plan import environments
 
     return environments.environment_name(settings.packages)
+
+
+def _main_block_finding(step: StepPlan) -> Finding:
+    return reporter_of(step).error(
+        OF_MAIN_BLOCK,
+        f"reads {', '.join(step.of_main_block)}, which the script's main block sets",
+        "where steps run that block does not: they would read another value, or none",
+        fix="hand the value over as an argument of the step, or set it outside of the main block",
+    )
 
 
 def _package_findings(step: StepPlan, backend: RunningBackend) -> Iterable[Finding]:

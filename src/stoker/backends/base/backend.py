@@ -178,6 +178,13 @@ class SharesKernel(Protocol):
 
 
 @runtime_checkable
+class RunsInDriver(Protocol):
+    """Its jobs are run by the driver's own process, in which the program's main block has run."""
+
+    runs_in_driver: Literal[True]
+
+
+@runtime_checkable
 class LeavesOut(Protocol):
     """A backend that keeps a job away from what `Job.avoid` names."""
 

@@ -66,6 +66,7 @@ class InlineBackend:
 
     name = "inline"
     keeps_secrets: Literal[True] = True
+    runs_in_driver: Literal[True] = True
 
     def __init__(self, site: Site, options: Mapping[str, Any], services: Services = NO_SERVICES) -> None:
         self._room = local_capacity(options)
