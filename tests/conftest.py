@@ -23,6 +23,7 @@ from tests.servers.containers import base_image, engine, registry  # noqa: F401 
 from tests.workers import (  # noqa: F401  # hooks: how tests are dealt out to several workers, and what is said of them
     pytest_collection_modifyitems,
     pytest_configure_node,
+    pytest_runtest_setup,
     pytest_runtest_teardown,
     pytest_terminal_summary,
     pytest_xdist_make_scheduler,

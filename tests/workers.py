@@ -139,6 +139,15 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return result
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """In a worker: a server that says by `gone()` that it has ended is started anew."""
+    for definition in item.config.stash.get(_SERVERS, {}).get(item, {}).values():
+        made = definition.cached_result
+        if made is not None and hasattr(made[0], "gone") and made[0].gone():
+            definition.finish(item._request)  # type: ignore[attr-defined]
+
+
 def _shared(item: pytest.Item) -> list[str]:
     """What a test shares: its file's fixtures, servers, and what a mark `xdist_group` names."""
     file = item.nodeid.partition("::")[0]

@@ -61,10 +61,15 @@ def test_in_a_pipe_changes_are_lines_and_the_code_is_that_of_the_run(
     words = [STOKER, "watch", detached]
     with subprocess.Popen(words, cwd=project.folder, env=environment, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
-        (project.folder / "train").touch()
-        lines = [next(line for line in watching.stdout if "train succeeded" in line)]
-        project.stoker("cancel", detached, "--now", env=environment)
-        lines += list(watching.stdout)
+        try:
+            assert re.match(rf"\d\d:\d\d:\d\d training {detached}: \d/\d steps, ", watching.stdout.readline())
+            (project.folder / "train").touch()
+            lines = [next(line for line in watching.stdout if "train succeeded" in line)]
+            project.stoker("cancel", detached, "--now", env=environment)
+            lines += list(watching.stdout)
+        except BaseException:
+            watching.kill()  # it would be waited for
+            raise
     assert re.match(r"\d\d:\d\d:\d\d ✓ train succeeded  [\d.]+ m?s", lines[0]), lines
     assert any(line.startswith("■ training cancelled in ") for line in lines), lines
     assert watching.returncode == 130

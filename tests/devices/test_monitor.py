@@ -321,7 +321,7 @@ def test_children_of_children_are_counted(bench: Bench) -> None:
     samples = bench.end(step, sampler)
     receipt = receipt_of(samples)
     assert max(moment["procs"] for moment in samples.moments) == 3
-    assert max(moment["cpu"] for moment in samples.moments) >= 0.5  # of a process that has ended since
+    assert max(moment["cpu"] for moment in samples.moments) >= 0.1  # of a process that has ended since
     assert receipt.memory_peak is not None and 2e8 < receipt.memory_peak < 4e8
 
 

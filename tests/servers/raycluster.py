@@ -14,7 +14,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,10 @@ class RayCluster:
         self.helper.stdin.write(json.dumps(command) + "\n")
         self.helper.stdin.flush()
         return self.answer()
+
+    def gone(self) -> bool:
+        """Whether Ray has ended by itself; the next test gets another one."""
+        return self.helper.poll() is not None
 
     def answer(self) -> Any:
         """The next answer of the helper; what Ray itself prints is passed over."""
@@ -155,10 +160,28 @@ def ray_cluster() -> Iterator[RayCluster]:
         yield made
 
 
+def patient(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """Ray asks for a new node for 30 s, and gives up: a busy machine takes longer."""
+
+    def asking(*arguments: Any) -> Any:
+        end = time.monotonic() + 200
+        while True:
+            try:
+                return ask(*arguments)
+            except RuntimeError:
+                if time.monotonic() > end:
+                    raise
+            time.sleep(0.2)
+
+    return asking
+
+
 def main(port: int, nodes: list[Mapping[str, Any]]) -> None:
     """The helper: starts the nodes, and does what its input says, line by line, until that ends."""
+    from ray._private import services
     from ray.cluster_utils import Cluster
 
+    services.get_node = patient(services.get_node)
     head = {
         "include_dashboard": True,
         "dashboard_port": port,

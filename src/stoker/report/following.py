@@ -52,6 +52,7 @@ class RunWatch:
         self._terminal.began(self._run.id, plandoc.load(text), started=started.timestamp())
         self.look()
         self._caught_up = True
+        self._terminal.joined()
 
     def follow(self) -> str:
         """Show the run until its end, or until nobody drives it and nobody will; returns its status."""

@@ -71,6 +71,13 @@ class Terminal:
             self._line(finding.text())
         self.progress.begin(run, plan, started=started)
 
+    def joined(self) -> None:
+        """Say how far a run is that somebody begins to look at; where the steps are drawn, they say it."""
+        if not self._tty:
+            from stoker.report import live
+
+            self._line(live.summary(self.progress, time.monotonic()))
+
     def changed(self, key: str, status: str, facts: Mapping[str, Any]) -> None:
         """Note a step's new status, and redraw."""
         row = self.progress.change(key, status, facts)

@@ -140,7 +140,10 @@ class JobController:
 
     def _sync(self, uid: str) -> None:
         store = self.world.store
-        job = store.current(JOBS, self._jobs[uid])
+        known = self._jobs.get(uid)
+        if known is None:
+            return  # it went after this round was asked for
+        job = store.current(JOBS, known)
         pods = store.controlled_by(PODS, uid)
         if job is None:
             self._let_go(pods)
