@@ -20,7 +20,7 @@ def test_a_step_runs_in_a_container_and_its_output_and_lines_come_out(bench: Ben
     backend = bench.backend()
     job = bench.job("add", inputs={"a": 2, "b": 3})
     status = bench.over(backend, job)
-    assert status.state == "succeeded", (status, bench.lines)
+    assert status.state == "succeeded", (status.message, bench.lines)
     assert bench.output(status) == 5
     assert bench.texts(job) == ["adding 2 3"]
     assert bench.texts(job, "stderr") == ["to stderr"]
