@@ -13,6 +13,7 @@ import pytest
 from stoker.backends.aws_batch.client import BatchClient
 from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.backends.base.aws import TRIES, AwsError
+from stoker.backends.base.awslogs import StreamReader
 from stoker.core.errors import Away, BackendError
 
 
@@ -145,3 +146,29 @@ def test_silence_is_counted_and_nothing_is_asked_when_the_driver_leaves(service:
     with pytest.raises(Away, match="leaves"):
         client.jobs(["a"])
     assert client.calls["describe_jobs"] == 1
+
+
+def test_a_very_long_line_is_several_events_and_one_line(service: Service) -> None:
+    """CloudWatch's lines and the copy's are counted alike: nothing is missing, and nothing comes twice."""
+    whole = "é" * 131_059  # 262,118 bytes
+    texts = ["first", whole, "x" * 262_116, "€ tail", "next", whole]  # the second is cut before a character
+    events = [{"timestamp": 1, "message": text} for text in texts]
+    page = {"events": events, "nextForwardToken": "f/1"}
+    service.answers = [(200, "", page), (200, "", {"events": [], "nextForwardToken": "f/1"})]
+    reader = StreamReader()
+    reader.read(client_of(service), "group", "stream")
+    lines = [line.decode() for line in reader.take()]
+    assert lines[0] == "first" and lines[-1] == "next" and len(lines) == 3
+    assert lines[1] == "".join(texts[1:4])
+    reader.complete("\n".join([*lines, f"{whole} ends here", "", "last"]).encode())
+    assert reader.take() == [f"{whole} ends here".encode(), b"last"] and reader.ended
+
+
+def test_a_log_that_may_not_be_read_comes_from_the_copy(service: Service) -> None:
+    service.answers = [(400, "", {"__type": "AccessDeniedException", "message": "not authorized: logs:GetLogEvents"})]
+    client, reader = client_of(service), StreamReader()
+    reader.read(client, "group", "stream")
+    reader.read(client, "group", "stream")
+    assert client.calls["get_log_events"] == 1 and reader.take() == []
+    reader.complete(b"one\ntwo\n")
+    assert reader.take() == [b"one", b"two"]

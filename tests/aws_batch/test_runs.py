@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.aws_batch.cluster import BatchAccount
+from tests.cli.byhand import code, paste, scripts
 
 PIPELINES = """
 import os, sys, time
@@ -71,6 +75,21 @@ def bad():
 def wrong():
     bad()
 
+@step(cache=False)
+def talk(folder: str) -> int:
+    for number in range(2500):
+        print("before", number, "x" * 60)
+    print(end="", flush=True)
+    while not os.path.exists(os.path.join(folder, "go")):
+        time.sleep(0.05)
+    for number in range(12500):
+        print("after", number)
+    return 7
+
+@pipeline
+def talkative(folder: str):
+    talk(folder)
+
 if __name__ == "__main__":
     if sys.argv[1] == "learn":
         run = learn()
@@ -80,14 +99,76 @@ if __name__ == "__main__":
         print("ranks", run.steps["ranks"].output.load())
     elif sys.argv[1] == "wrong":
         wrong()
+    elif sys.argv[1] == "talk":
+        talkative(sys.argv[2])
     else:
         long(sys.argv[1])
+"""
+FLOW = """
+import os, sys
+
+from stoker.flow import FlowSpec, batch, current, environment, step
+
+class Placed(FlowSpec):
+    @batch(cpu=1, memory=512, queue="cpu-q", shared_memory=64, aws_batch_tags={"team": "ml"})
+    @environment(vars={"LR": "0.1"})
+    @step
+    def start(self):
+        self.lr, self.there = os.environ["LR"], bool(os.environ.get("STOKER_JOB"))
+        self.items = [1, 2]
+        self.next(self.square, foreach="items")
+
+    @batch
+    @step
+    def square(self):
+        self.squared, self.element = self.input**2, os.environ.get("AWS_BATCH_JOB_ARRAY_INDEX")
+        self.next(self.join)
+
+    @step
+    def join(self, inputs):
+        self.total, self.parts = sum(one.squared for one in inputs), sorted(one.element for one in inputs)
+        self.merge_artifacts(inputs, include=["lr", "there"])
+        self.next(self.end)
+
+    @step
+    def end(self):
+        print("placed", self.lr, self.there, self.total, self.parts, bool(os.environ.get("STOKER_JOB")))
+
+if __name__ == "__main__":
+    Placed()
 """
 HELPER = """
 def numbers(n):
     return list(range(n))
 """
 PATIENCE = 150.0
+
+
+# What the script asks of AWS's command line, which may not be installed where tests run, by botocore.
+AWS = """#!{python}
+import json, sys
+import botocore.session
+
+words = sys.argv[1:]
+session = botocore.session.get_session()
+
+def told(word):
+    return json.load(open(words[words.index(word) + 1].removeprefix("file://")))
+
+if words[:2] == ["s3", "ls"]:
+    bucket, _, key = words[2].removeprefix("s3://").partition("/")
+    sys.exit(not session.create_client("s3").list_objects_v2(Bucket=bucket, Prefix=key).get("Contents"))
+elif words[:2] == ["s3", "cp"]:
+    bucket, _, key = words[3].removeprefix("s3://").partition("/")
+    session.create_client("s3").put_object(Bucket=bucket, Key=key, Body=open(words[2], "rb").read())
+elif words[:2] == ["batch", "register-job-definition"]:
+    session.create_client("batch").register_job_definition(**told("--cli-input-json"))
+elif words[:2] == ["batch", "submit-job"]:
+    answer = session.create_client("batch").submit_job(**told("--cli-input-json"))
+    print(json.dumps({{"jobId": answer["jobId"]}}))
+else:
+    sys.exit(f"unknown: {{words}}")
+"""
 
 
 @pytest.fixture
@@ -183,6 +264,80 @@ def test_a_reclaimed_instance_costs_no_retry(aws: Any, batch_account: BatchAccou
     assert driver.returncode == 0, output
     assert len(aws.client().run("last").steps["wait"].attempts) == 1
     assert not batch_account.live()
+
+
+@pytest.mark.slow
+def test_thousands_of_lines_come_while_they_are_written_and_once(aws: Any) -> None:
+    """15,000 lines in pages of 1,000: streamed by the double, which has the lines of running containers, and read by a
+    second driver from the beginning when the first is killed."""
+    folder = aws.folder / "shared"
+    arguments = [sys.executable, "train.py", "talk", str(folder)]
+    environment = {**os.environ, "STOKER_HOME": str(aws.home)}
+    driver = subprocess.Popen(
+        arguments, cwd=aws.folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    until(
+        lambda: aws.client().runs("talkative") and "before 2499 " in aws.stoker("logs", "last", code=None).stdout,
+        "the lines of a step that runs",
+    )
+    driver.kill()
+    driver.wait()
+    (folder / "go").touch()
+    aws.stoker("resume", "last", timeout=300.0)
+    run = aws.client().run("last")
+    assert run.steps["talk"].output.load() == 7
+    lines = [
+        line for line in aws.stoker("logs", "last", "talk").stdout.splitlines() if "before" in line or "after" in line
+    ]
+    words = [line[line.index("before" if "before" in line else "after") :].split()[:2] for line in lines]
+    expected = [["before", str(number)] for number in range(2500)] + [["after", str(number)] for number in range(12500)]
+    assert words == expected, (len(words), words[:3], words[-3:])
+
+
+@pytest.mark.slow
+def test_a_flow_with_decorators_and_with_words(aws: Any, batch_account: BatchAccount) -> None:
+    text = (aws.folder / "stoker.toml").read_text()
+    parts = "[stacks.batch.step_operators.cloud]"
+    aws.write({"flow.py": FLOW, "stoker.toml": text.replace("[stacks.batch.orchestrator]", parts)})
+    before = batch_account.control()["submissions"]
+    here = [word for name in ("join", "end") for word in ("--set", f"steps.{name}.docker=null")]
+    done = aws.run("flow.py", "run", *here, timeout=300.0)
+    assert "placed 0.1 True 5 ['0', '1'] False" in done.stdout + done.stderr, done.stdout + done.stderr
+    assert batch_account.control()["submissions"] - before == 2, "one job, and an array"
+    plain = FLOW.replace("    @batch\n", "").replace("    @batch(", "    #").replace(", batch,", ",")
+    aws.write({"flow.py": plain})
+    done = aws.run("flow.py", "run", "--with", "batch:queue=cpu-q,memory=256", timeout=300.0)
+    assert "placed 0.1 True 5 ['0', '1'] True" in done.stdout + done.stderr, done.stdout + done.stderr
+    refused = aws.run("flow.py", "run", "--with", "batch:que=cpu-q", code=None)
+    assert refused.returncode and "did you mean 'queue'" in refused.stderr
+    assert not batch_account.live()
+
+
+@pytest.mark.slow
+def test_a_job_is_sent_by_hand(aws: Any, batch_account: BatchAccount, tmp_path: Any) -> None:
+    """By AWS's own command line where it is installed."""
+    aws.write({"train.py": code()})
+    load, total = scripts(aws)
+    path = os.environ["PATH"]
+    if shutil.which("aws") is None:
+        command = tmp_path / "programs" / "aws"
+        command.parent.mkdir()
+        command.write_text(AWS.format(python=sys.executable))
+        command.chmod(0o755)
+        path = f"{command.parent}{os.pathsep}{path}"
+    assert "Stoker's worker, which the first run puts there" in paste(load, aws.folder, PATH=path).stderr
+    aws.run("train.py", timeout=300.0)
+    done = paste(load, aws.folder, PATH=path)
+    found = re.search(r'"jobId": "([^"]+)"', done.stdout)
+    assert found is not None, done.stdout + done.stderr
+    client = batch_account.client()
+    until(lambda: client.jobs([found[1]])[found[1]]["status"] == "SUCCEEDED", "the job's end")
+    client.close()
+    place = done.stdout.partition("its result: ")[2].split()[0]
+    bucket, _, key = place.removeprefix("s3://").partition("/")
+    document = json.loads(batch_account.client().call("s3", "get_object", Bucket=bucket, Key=key)["Body"].read())
+    assert document["outputs"]["output"]["i"] == "[0,1,2]", document
+    assert "missing: the inputs numbers of total" in paste(total, aws.folder, PATH=path).stderr
 
 
 @pytest.mark.slow

@@ -45,6 +45,8 @@ def _lines(job: Job, request: Mapping[str, Any], settings: BatchSettings) -> Ite
     yield f'{aws} batch register-job-definition --cli-input-json file://"$here"/definition.json'
     yield f'{aws} batch submit-job --cli-input-json file://"$here"/submission.json'
     yield 'rm -r "$here"'
+    state, result = f"{aws} batch describe-jobs --jobs ID", f"{folder}/result-0-0.json"
+    yield f"echo {shlex.quote(f'its state: {state}')}; echo {shlex.quote(f'its result: {result}')}"
 
 
 def _copy(aws: str, folder: str) -> str:

@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import Any, Final, Iterator, Mapping, Sequence
+from typing import Any, Final, Iterator, Mapping, Sequence, TypeVar
 
 import attrs
 
@@ -62,6 +62,7 @@ https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/cloudwatch_limits_cwl.h
 REASON: Final = "ended by Stoker"
 """What TerminateJob is told; `causes` knows of it by the job's own flags."""
 MARKED: Final = MARK.encode()
+_T = TypeVar("_T")
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -97,6 +98,10 @@ class BatchHandle:
     """The number of the attempt as which an earlier driver sent it; 0 for one of this driver."""
     streams: dict[int, StreamReader] = attrs.field(factory=dict)
     """By node."""
+    left: list[tuple[int, str, bytes]] = attrs.field(factory=list)
+    """What jobs wrote whose instances were taken away, and was not passed on yet."""
+    events: list[WorkerEvent] = attrs.field(factory=list)
+    """Events that were not passed on yet."""
     running: bool = False
     again: int = 0
     """How often it was sent again because its instance was taken away."""
@@ -332,7 +337,11 @@ class BatchPlatform:
     # Following
 
     def look(self, handles: Mapping[str, BatchHandle]) -> Mapping[str, JobReport]:
-        """What is new of jobs: from DescribeJobs, from their logs, and at their end from the artifact store."""
+        """What is new of jobs: from DescribeJobs, from their logs, and at their end from the artifact store.
+
+        Lines and events are taken when all calls are made: a call without an answer ends the look, and what was read
+        before it is passed on by the next.
+        """
         now = time.monotonic()
         chosen = self._in_turn(list(handles.items()))
         rows = self._client.jobs([handle.id for _, handle in chosen])
@@ -350,7 +359,11 @@ class BatchPlatform:
                 report = self._report(handle, row, now)
             if report is not None:
                 reports[name] = report
-        return reports
+        return {
+            name: attrs.evolve(reports[name], output=self._output(handle), events=_taken(handle.events))
+            for name, handle in chosen
+            if name in reports
+        }
 
     def _in_turn(self, handles: list[tuple[str, BatchHandle]]) -> list[tuple[str, BatchHandle]]:
         """All handles, or of very many those whose turn it is."""
@@ -371,33 +384,24 @@ class BatchPlatform:
         state = str(row.get("status"))
         handle.running = handle.running or state in ("RUNNING", *OVER)
         status: JobStatus | None = None
-        events: list[WorkerEvent] = []
         message = reason = ""
         if state in OVER:
             handle.over_since = handle.over_since or now
             end = self._end(handle, row, now)
             if isinstance(end, BatchEnd):
-                message = self._start_again(handle, end)
-                if message:
+                again = self._start_again(handle, end)
+                if isinstance(again, str):
+                    message = again
                     note = {"job": f"the job {row['jobId']}", "message": message}
-                    events.append(WorkerEvent(kind="noted", note="requeued", data=note))
+                    handle.events.append(WorkerEvent(kind="noted", note="requeued", data=note))
                 else:
-                    status = _status_without_result(end, handle)
+                    status = again
             else:
                 status = end
         elif not handle.running and now >= handle.explain_at:
             handle.explain_at = now + EXPLAIN
             message, reason = self._explain(handle, row, now)
-        output = self._output(handle)
-        return JobReport(
-            running=handle.running,
-            message=message,
-            reason=reason,
-            facts=handle.facts,
-            output=output,
-            status=status,
-            events=events,
-        )
+        return JobReport(running=handle.running, message=message, reason=reason, facts=handle.facts, status=status)
 
     def _explain(self, handle: BatchHandle, row: Mapping[str, Any], now: float) -> tuple[str, str]:
         queue = handle.place.queue
@@ -431,8 +435,9 @@ class BatchPlatform:
         return [(int(node), part) for id, part in rows.items() for node in [id.rpartition("#")[2]]]
 
     def _output(self, handle: BatchHandle) -> list[tuple[int, str, bytes]]:
+        """Take what was read of a job's logs, and of those before it."""
         here, there = (name.removesuffix(".jsonl").encode() for name in batchjobs.samples_names(handle.job, self._site))
-        pieces = []
+        pieces = _taken(handle.left)
         for node, reader in handle.streams.items():
             lines = [
                 line.replace(here, there) if line.startswith(MARKED) else line
@@ -497,22 +502,29 @@ class BatchPlatform:
                 stem = there.removesuffix(".jsonl")
                 Path(f"{stem}-{node}.jsonl" if node else there).write_bytes(data)
 
-    def _start_again(self, handle: BatchHandle, end: BatchEnd) -> str:
-        """Send a job once more whose instance was taken away: why, in words; empty where it is not sent again.
+    def _start_again(self, handle: BatchHandle, end: BatchEnd) -> str | JobStatus:
+        """Send a job once more whose instance was taken away: why, in words; its status where it is not sent again.
 
         It is the same attempt: what happened is no fault of the step's.
         """
         if not end.free or handle.ending or handle.again >= AGAIN:
-            return ""
-        handle.again += 1
+            return _status_without_result(end, handle)
         old = handle.place
-        handle.place = self._send([handle.job], self.choice(handle.job), salt=handle.again)
+        try:
+            handle.place = self._send([handle.job], self.choice(handle.job), salt=handle.again + 1)
+        except Away:
+            raise
+        except BackendError as error:
+            return _refusal(error)
+        handle.again += 1
+        handle.left = self._output(handle)
         self._handles[old.id].pop(handle.index, None)
         handle.index = 0
         self._handles.setdefault(handle.place.id, {})[0] = handle
         handle.running, handle.over_since = False, 0.0
         handle.streams.clear()
-        self._drop_if_empty(old)
+        with contextlib.suppress(Away):  # what stays is found by `stoker gc`
+            self._drop_if_empty(old)
         return f"{end.message.partition(';')[0]}; it is started again as the job {handle.place.id}"
 
     # Ending
@@ -560,6 +572,12 @@ class BatchPlatform:
             for name, queue in self._doubtful.items():
                 _end_named(self._client, queue, name)
         self._client.close()
+
+
+def _taken(pieces: list[_T]) -> list[_T]:
+    """What a list has, which is empty then."""
+    taken, pieces[:] = list(pieces), []
+    return taken
 
 
 def _status_without_result(end: BatchEnd, handle: BatchHandle) -> JobStatus:
