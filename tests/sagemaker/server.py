@@ -12,12 +12,14 @@ checked against botocore's model, its patterns too. What it does as the service'
 
 `POST /double` with {"hold": true} leaves jobs Starting until {"hold": false}; {"interrupt": NAME} takes a spot job's
 instances away and starts it again; {"break": NAME} fails a job with an InternalServerError; {"deaf": true} does what
-the next CreateTrainingJob says and answers 503; {"quota": N} lets N jobs run.
+the next CreateTrainingJob says and answers 503; {"quota": N} lets N instances run; {"short": NAME} fails a job that is
+Starting with a CapacityError; {"silent": NAME} answers 503 where the lines of a job are asked for.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import signal
@@ -38,6 +40,10 @@ from werkzeug.wrappers import Request, Response
 GROUP = "/aws/sagemaker/TrainingJobs"
 STOP = 120.0
 ROOT = "/opt/ml"
+SHORT = (
+    "CapacityError: Unable to provision requested ML compute capacity. Please retry using a different ML instance type."
+)
+"""As AWS has it: https://github.com/DIAGNijmegen/rse-grand-challenge/issues/2631"""
 ACCOUNT = "arn:aws:sagemaker:us-east-1:123456789012:training-job"
 
 
@@ -51,7 +57,7 @@ class Training:
         self.status, self.reason = "InProgress", ""
         self.transitions: list[dict[str, Any]] = []
         self.processes: list[subprocess.Popen[bytes]] = []
-        self.stopping = self.interrupted = self.broken = False
+        self.stopping = self.interrupted = self.broken = self.short = False
         self.turn("Starting", "Preparing the instances for training")
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
@@ -71,8 +77,10 @@ class Training:
         """From its instances to its end."""
         try:
             while True:
-                while self.front.hold and not self.stopping:
+                while self.front.hold and not self.stopping and not self.short:
                     time.sleep(0.05)
+                if self.short:
+                    return self.over("Failed", SHORT)
                 if self.stopping:
                     return self.over("Stopped")
                 codes = self.once()
@@ -203,6 +211,7 @@ class Front:
         self.local = threading.local()
         self.hold = self.deaf = False
         self.quota = 1000
+        self.silent = ""
         self.calls: dict[str, int] = {}
         self.environment = {
             **{name: os.environ[name] for name in ("PATH", "TMPDIR", "LANG") if name in os.environ},
@@ -240,6 +249,11 @@ class Front:
             return self._control(json.loads(request.get_data() or b"{}"))(environ, start_response)
         service, _, operation = request.headers.get("X-Amz-Target", "").partition(".")
         if service != "SageMaker":
+            if operation == "GetLogEvents" and self.silent and self.silent in request.get_data(as_text=True):
+                return _error("ServiceUnavailableException", "not now", 503)(environ, start_response)
+            environ["wsgi.input"] = (
+                io.BytesIO(request.get_data()) if operation == "GetLogEvents" else environ["wsgi.input"]
+            )
             return self.inner(environ, start_response)
         body = json.loads(request.get_data() or b"{}")
         with self.lock:
@@ -257,6 +271,9 @@ class Front:
             self.hold = words.get("hold", self.hold)
             self.deaf = words.get("deaf", self.deaf)
             self.quota = words.get("quota", self.quota)
+            self.silent = words.get("silent", self.silent)
+            if "short" in words:
+                self.jobs[words["short"]].short = True
             for word in ("interrupt", "break"):
                 if word in words:
                     job = self.jobs[words[word]]
@@ -270,12 +287,15 @@ class Front:
         name = body["TrainingJobName"]
         if name in self.jobs:
             return _error("ResourceInUse", f"Training job names must be unique within an AWS account: {name}")
-        used = sum(job.status in ("InProgress", "Stopping") for job in self.jobs.values())
-        if used >= self.quota:
-            kind = body["ResourceConfig"]["InstanceType"]
+        machine = body["ResourceConfig"]
+        live = [job.request["ResourceConfig"] for job in self.jobs.values() if job.status in ("InProgress", "Stopping")]
+        used = sum(one["InstanceCount"] for one in live)
+        if used + machine["InstanceCount"] > self.quota:
+            kind = machine["InstanceType"]
             text = (
                 f"The account-level service limit '{kind} for training job usage' is {self.quota} Instances, with "
-                f"current utilization of {used} Instances and a request delta of 1 Instances."
+                f"current utilization of {used} Instances and a request delta of {machine['InstanceCount']} Instances. "
+                "Please use AWS Service Quotas to request an increase for this quota."
             )
             return _error("ResourceLimitExceeded", text)
         self.jobs[name] = Training(body, self, self.folder / name)

@@ -12,9 +12,11 @@ from stoker.backends.sagemaker.causes import (
     OVER,
     PREPARING,
     WAITING,
+    Quota,
     TrainingEnd,
     end_of,
     is_running,
+    quota_of,
     why_waiting,
 )
 from stoker.core import status
@@ -22,7 +24,8 @@ from stoker.core import status
 REASONS = {
     "InternalServerError: We encountered an internal error. Please try again.": (status.NODE_LOST, None),
     "CapacityError: Unable to provision requested ML compute capacity. Please retry using a different ML instance "
-    "type.": (status.REFUSED, None),
+    "type.": (status.QUOTA, None),
+    "ClientError: InsufficientInstanceCapacity: no ml.p5.48xlarge": (status.QUOTA, None),
     "ResourceLimitExceeded: The account-level service limit 'ml.p5.48xlarge for training job usage' is 0 Instances": (
         status.REFUSED,
         None,
@@ -59,7 +62,7 @@ def test_reasons(reason: str) -> None:
     end = ended(reason)
     assert (end.cause, end.exit_code) == (cause, code), end
     assert end.cause in status.CAUSES and end.message
-    assert end.free == (cause == status.NODE_LOST)
+    assert end.free == (cause in (status.NODE_LOST, status.QUOTA)) and end.later == (cause == status.QUOTA)
     assert end.source or end.exit_code is not None
 
 
@@ -72,6 +75,41 @@ def test_ends_without_a_reason() -> None:
     assert taken.cause == status.PREEMPTED and taken.free and taken.state == "interrupted"
     assert ended(state="Stopped", secondary="Stopped").cause == status.CANCELLED
     assert end_of({"TrainingJobStatus": "Stopping", "SecondaryStatus": "Stopping"}) is None
+
+
+LIMIT = "The account-level service limit {} Instances, with current utilization of {} Instances and a request delta of "
+
+
+@pytest.mark.parametrize(
+    ("words", "quota", "frees"),
+    [
+        # As users of AWS quote it.
+        (
+            LIMIT.format("'ml.p3.2xlarge for training job usage' is 0", 0) + "1 Instances. Please contact AWS support",
+            Quota(name="ml.p3.2xlarge for training job usage", limit=0),
+            False,
+        ),
+        (
+            LIMIT.format("'ml.p3.8xlarge for training job usage' is 2", 3) + "1 Instances.",
+            Quota(name="ml.p3.8xlarge for training job usage", limit=2, used=3),
+            True,
+        ),
+        (
+            LIMIT.format("'Number of instances across all processing jobs' is 4", 1) + "11 Instances.",
+            Quota(name="Number of instances across all processing jobs", limit=4, used=1, asked=11),
+            False,
+        ),
+        (
+            LIMIT.format("for training-job/ml.p2.xlarge is 0", 0) + "2 Instances.",
+            Quota(name="training-job/ml.p2.xlarge", limit=0, asked=2),
+            False,
+        ),
+        ("something else", None, False),
+    ],
+)
+def test_quotas(words: str, quota: Quota | None, frees: bool) -> None:
+    assert quota_of(words) == quota
+    assert bool(quota and quota.frees) == frees
 
 
 def test_the_states_are_the_services() -> None:

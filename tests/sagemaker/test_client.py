@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import attrs
 import pytest
 from tests.sagemaker.account import IMAGE, ROLE, SagemakerAccount
+from tests.sagemaker.test_requests import BASE, SITE, job_of
 
 from stoker.backends.base.aws import AwsError
-from stoker.backends.sagemaker import leftovers, probe, rights
+from stoker.backends.base.platforms import JobReport
+from stoker.backends.sagemaker import leftovers, platform, probe, rights
 from stoker.backends.sagemaker.client import SagemakerClient
-from stoker.backends.sagemaker.platform import waits_for_quota
+from stoker.backends.sagemaker.platform import SagemakerPlatform, waits_for
 from stoker.backends.sagemaker.settings import SagemakerSettings
-from stoker.core.errors import BackendError
+from stoker.core.errors import Away, BackendError
 
 
 @pytest.fixture
@@ -24,7 +28,7 @@ def client(sagemaker_account: SagemakerAccount, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv(name, text)
     client = sagemaker_account.client()
     yield client
-    sagemaker_account.control(hold=False, quota=1000)
+    sagemaker_account.control(hold=False, quota=1000, silent="")
     client.close()
 
 
@@ -72,13 +76,103 @@ def test_a_name_is_taken_once(client: SagemakerClient, sagemaker_account: Sagema
 def test_what_the_service_refuses(client: SagemakerClient, sagemaker_account: SagemakerAccount) -> None:
     with pytest.raises(AwsError, match="does not fit") as caught:
         client.create(request("a_b", "s3://bucket"))
-    assert not waits_for_quota(caught.value)
-    sagemaker_account.control(quota=0)
-    with pytest.raises(AwsError, match="service limit") as caught:
-        client.create(request(f"stoker-{uuid.uuid4().hex}", "s3://bucket"))
-    assert not waits_for_quota(caught.value), "nothing runs that could end: the account may not at all"
-    full = AwsError("x", "ResourceLimitExceeded", "is 2 Instances, with current utilization of 2 Instances")
-    assert waits_for_quota(full)
+    assert not waits_for(caught.value)
+    none = AwsError("sagemaker create_training_job", "InsufficientInstanceCapacity", "no ml.p5.48xlarge now")
+    assert "no ml.p5.48xlarge now" in waits_for(none)
+
+
+@pytest.fixture
+def watched(client: SagemakerClient, sagemaker_account: SagemakerAccount) -> SagemakerPlatform:
+    """The platform that a driver has, with a bucket of its own."""
+    store = f"{sagemaker_account.bucket(f'p-{uuid.uuid4().hex[:12]}')}/store"
+    return SagemakerPlatform(attrs.evolve(SITE, artifacts=store, bundle=""), {}, client)
+
+
+def looked_at(platform: SagemakerPlatform, name: str, handle: Any, ready: Callable[[JobReport], Any]) -> JobReport:
+    """The first report that is `ready`."""
+    end = time.monotonic() + 60.0
+    while time.monotonic() < end:
+        report = platform.look({name: handle}).get(name)
+        if report is not None and ready(report):
+            return report
+        time.sleep(0.05)
+    raise AssertionError("no such report came")
+
+
+def idle(account: SagemakerAccount) -> None:
+    """Wait until no job of other tests goes on."""
+    end = time.monotonic() + 60.0
+    while account.live():
+        assert time.monotonic() < end, account.live()
+        time.sleep(0.05)
+
+
+def test_a_quota_is_waited_for_or_named(watched: SagemakerPlatform, sagemaker_account: SagemakerAccount) -> None:
+    idle(sagemaker_account)
+    sagemaker_account.control(hold=True, quota=2)
+    run = f"q{uuid.uuid4().hex[:8]}"
+    job, large = job_of({}, BASE, run=run), job_of({"nodes": 3}, BASE, run=f"{run}-large")
+    answers = watched.send([job, large])
+    refused = answers[large.name]
+    assert (refused.state, refused.cause) == ("failed", "refused"), "more than the account ever has"
+    assert "is 2, 1 of it in use, and the job needs 3" in refused.message
+    assert "ask for 'ml.m5.large for training job usage' in Service Quotas" in refused.message
+    sagemaker_account.control(quota=1)
+    second = attrs.evolve(job, name=f"{run}/train/2", attempt=2)
+    (waits,) = watched.send([second]).values()
+    assert waits.state == "queued" and "is 1, 1 of it in use" in waits.message, waits
+    before = sagemaker_account.control()["calls"]["CreateTrainingJob"]
+    assert watched.send([second]) == {second.name: waits}, "AWS is not asked at every turn"
+    assert sagemaker_account.control()["calls"]["CreateTrainingJob"] == before
+    watched.end({job.name: answers[job.name]}, grace=0.0)
+
+
+def test_want_of_instances_uses_up_no_retry(
+    watched: SagemakerPlatform, sagemaker_account: SagemakerAccount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "SHORTAGES", (0.0, 0.0))
+    monkeypatch.setattr(platform, "FULL", 0.0)
+    idle(sagemaker_account)
+    sagemaker_account.control(hold=True)
+    job = job_of({}, BASE, run=f"c{uuid.uuid4().hex[:8]}")
+    blocker = job_of({}, BASE, run=f"d{uuid.uuid4().hex[:8]}")
+    handles = {**watched.send([job]), **watched.send([blocker])}
+    handle = handles[job.name]
+    first = handle.name
+    sagemaker_account.control(short=first, quota=1)
+    report = looked_at(watched, job.name, handle, lambda one: "no such instances" in one.message)
+    assert "Unable to provision" in report.message and report.status is None and not report.running
+    report = looked_at(watched, job.name, handle, lambda one: "quota" in one.message)
+    assert "'ml.m5.large for training job usage'" in report.message and handle.name == first
+    sagemaker_account.control(quota=1000)
+    report = looked_at(watched, job.name, handle, lambda one: one.events)
+    assert handle.name != first and report.events[0].note == "requeued" and report.status is None
+    assert handle.name in sagemaker_account.live()
+    # As often as it is worth while; then the reason is the step's end.
+    for shortage in (2, 3):
+        sagemaker_account.control(short=handle.name)
+        report = looked_at(watched, job.name, handle, lambda one: one.events or one.status)
+        assert (report.status is None) == (shortage == 2)
+    assert report.status is not None and report.status.cause == "quota" and "training_plan" in report.status.message
+    watched.end({blocker.name: handles[blocker.name]}, grace=0.0)
+
+
+def test_a_call_without_an_answer_loses_no_lines(
+    watched: SagemakerPlatform, sagemaker_account: SagemakerAccount
+) -> None:
+    """One job's lines are read, then AWS does not answer for the other's: the next look has both."""
+    first, second = (job_of({}, BASE, run=f"{word}{uuid.uuid4().hex[:8]}") for word in "ab")
+    handles = watched.send([first, second])
+    idle(sagemaker_account)
+    sagemaker_account.control(silent=handles[second.name].name)
+    with pytest.raises(Away):
+        watched.look(handles)
+    assert handles[first.name].streams, "its lines were read"
+    sagemaker_account.control(silent="")
+    reports = watched.look(handles)
+    for name in handles:
+        lines = b"".join(data for _, _, data in reports[name].output)
+        assert b"FileNotFoundError" in lines, lines
 
 
 def test_doctor(client: SagemakerClient, sagemaker_account: SagemakerAccount) -> None:

@@ -62,7 +62,7 @@ class Platform(Protocol):
 
     def send(self, jobs: Sequence[Job]) -> Mapping[str, Any]:
         """Start jobs; by name a handle, or the `JobStatus` of a job that the platform refuses. A job that is not
-        mentioned is sent again later."""
+        mentioned, or that is "queued" because the platform has no room for it yet, is sent again later."""
 
     def look(self, handles: Mapping[str, Any]) -> Mapping[str, JobReport]:
         """What is new of jobs; a job that is not mentioned has no news."""

@@ -89,6 +89,8 @@ class JobWatcher:
         self._ends: dict[str, float] = {}
         # Jobs in the outbox whose submission has begun: they may exist on the platform.
         self._begun: set[str] = set()
+        # Why jobs in the outbox wait, as last reported.
+        self._waits: dict[str, str] = {}
         # Jobs that are to end at once, and the timer after which they are left.
         self._hard: set[str] = set()
         self._timer: threading.Timer | None = None
@@ -295,6 +297,12 @@ class JobWatcher:
         for job in jobs:
             handle = handles.get(job.name)
             if handle is None:
+                continue
+            if isinstance(handle, JobStatus) and handle.state == "queued":
+                if self._waits.get(job.name) != handle.message:
+                    self._waits[job.name] = handle.message
+                    self._channel.put(job.name, handle)
+                del handles[job.name]
                 continue
             with self._changed:
                 if not isinstance(handle, JobStatus):

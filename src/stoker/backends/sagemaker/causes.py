@@ -19,6 +19,7 @@ from stoker.core.status import (
     KILLED,
     NODE_LOST,
     PREEMPTED,
+    QUOTA,
     REFUSED,
     SETUP_FAILED,
     TIMED_OUT,
@@ -38,6 +39,12 @@ _TROUBLE: Final = "https://docs.aws.amazon.com/sagemaker/latest/dg/model-train-t
 _SPOT: Final = "https://docs.aws.amazon.com/sagemaker/latest/dg/model-managed-spot-training.html"
 _QUOTA: Final = "https://docs.aws.amazon.com/general/latest/gr/sagemaker.html"
 _CODE: Final = re.compile(r"exit code:? (?P<code>-?\d+)", re.IGNORECASE)
+_LIMIT: Final = re.compile(
+    r"limit (?:for )?(?P<quote>'?)(?P<name>.+?)(?P=quote) is (?P<limit>\d+) \w+"
+    r"(?:, with current utilization of (?P<used>\d+) \w+ and a request delta of (?P<more>\d+))?"
+)
+"""What CreateTrainingJob says of a quota, in its present words and in older ones:
+https://docs.aws.amazon.com/sagemaker/latest/dg/training-compiler-support.html"""
 _CRASHES: Final = frozenset({132, 134, 135, 136, 139})
 """Exit codes by which a process died of its own making: 128 and SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV."""
 
@@ -55,6 +62,8 @@ class TrainingEnd:
     exit_code: int | None = None
     free: bool = False
     """Whether the end uses up none of the user's retries: the job is sent again."""
+    later: bool = False
+    """Whether it is sent again after a pause: what it lacks may be there later."""
     source: str = ""
     """The page that the reading follows; empty where the exit code alone decided."""
 
@@ -70,27 +79,31 @@ class FailureRow:
     """In words; "{words}" stands for the reason."""
     source: str
     free: bool = False
+    later: bool = False
 
 
-def _row(pattern: str, cause: str, message: str, source: str, *, free: bool = False) -> FailureRow:
-    flags = re.IGNORECASE | re.DOTALL
-    return FailureRow(pattern=re.compile(pattern, flags), cause=cause, message=message, source=source, free=free)
+def _row(pattern: str, cause: str, message: str, source: str, *, free: bool = False, later: bool = False) -> FailureRow:
+    compiled = re.compile(pattern, re.IGNORECASE | re.DOTALL)
+    return FailureRow(pattern=compiled, cause=cause, message=message, source=source, free=free, later=later)
 
 
 ENDS: Final[Sequence[FailureRow]] = (
+    _row(
+        r"CapacityError|InsufficientInstanceCapacity|insufficient capacity|unable to provision requested ML compute "
+        r"capacity",
+        QUOTA,
+        "AWS has no such instances now: {words}; try another type (`instance_type`) or region, or reserve capacity "
+        "(`training_plan`)",
+        _TROUBLE,
+        free=True,
+        later=True,
+    ),
     _row(
         r"InternalServerError|internal (?:server )?error|hardware (?:failure|error)",
         NODE_LOST,
         "SageMaker failed, or an instance of its: {words}",
         _API,
         free=True,
-    ),
-    _row(
-        r"CapacityError|insufficient capacity|unable to provision requested ML compute capacity",
-        REFUSED,
-        "AWS has no such instances now: {words}; try another type (`instance_type`) or region, or reserve capacity "
-        "(`training_plan`)",
-        _TROUBLE,
     ),
     _row(
         r"ResourceLimitExceeded|account-level service limit",
@@ -187,7 +200,13 @@ def failure_of(reason: str) -> TrainingEnd:
                 state: Literal["interrupted", "failed"] = "interrupted" if row.free else "failed"
                 text = row.message.format(words=words)
                 return TrainingEnd(
-                    state=state, cause=row.cause, message=text, exit_code=code, free=row.free, source=row.source
+                    state=state,
+                    cause=row.cause,
+                    message=text,
+                    exit_code=code,
+                    free=row.free,
+                    later=row.later,
+                    source=row.source,
                 )
     elif "exec format error" in words or "executable file not found" in words:
         text = f"the container did not start: {words}; name another image, or `executable`"
@@ -213,9 +232,48 @@ def _by_code(code: int | None, words: str) -> TrainingEnd:
     return TrainingEnd(state="failed", cause=USER_ERROR, message=f"its container left with exit code {code}: {words}")
 
 
+@attrs.frozen(kw_only=True)
+class Quota:
+    """A quota of the account that refused a job."""
+
+    name: str
+    """As Service Quotas lists it: "ml.p4d.24xlarge for training job usage"."""
+    limit: int
+    used: int = 0
+    asked: int = 1
+
+    @property
+    def frees(self) -> bool:
+        """Whether the job fits when others have ended."""
+        return self.asked <= self.limit and self.used > 0
+
+    @property
+    def text(self) -> str:
+        """What the quota has, and what is asked of it."""
+        return f"the quota '{self.name}' is {self.limit}, {self.used} of it in use, and the job needs {self.asked}"
+
+
+def quota_of(words: str) -> Quota | None:
+    """The quota of which a refusal speaks (ResourceLimitExceeded); None where it names none.
+
+    AWS refuses in the same words a job that fits later, and one that asks for more than the account ever has.
+    """
+    found = _LIMIT.search(" ".join(words.split()))
+    if found is None:
+        return None
+    return Quota(
+        name=found["name"], limit=int(found["limit"]), used=int(found["used"] or 0), asked=int(found["more"] or 1)
+    )
+
+
 def is_running(job: Object) -> bool:
     """Whether its containers have begun."""
     return job.get("SecondaryStatus") not in (*WAITING, *PREPARING) or job.get("TrainingJobStatus") in OVER
+
+
+def has_begun(job: Object) -> bool:
+    """Whether its containers were ever started, so that there may be lines of theirs."""
+    return any(change.get("Status") == "Training" for change in job.get("SecondaryStatusTransitions") or ())
 
 
 def why_waiting(job: Object) -> tuple[str, str]:

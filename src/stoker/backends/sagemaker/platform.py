@@ -15,7 +15,7 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import Any, Final, Iterator, Mapping, Sequence
+from typing import Any, Final, Iterator, Mapping, Sequence, TypeVar
 
 import attrs
 
@@ -23,24 +23,41 @@ from stoker.backends.base.adoption import EarlierJob, EarlierJobs
 from stoker.backends.base.archives import archive
 from stoker.backends.base.aws import AwsError
 from stoker.backends.base.awslogs import ENDED, StreamReader
+from stoker.backends.base.backend import settings_of
 from stoker.backends.base.mailboxes import asked
 from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.platforms import Away, JobReport
 from stoker.backends.base.statuses import failed, of_boot, read_result
 from stoker.backends.sagemaker import requests
-from stoker.backends.sagemaker.causes import OVER, TrainingEnd, end_of, is_running, why_waiting
+from stoker.backends.sagemaker.causes import (
+    OVER,
+    TrainingEnd,
+    end_of,
+    failure_of,
+    has_begun,
+    is_running,
+    quota_of,
+    why_waiting,
+)
 from stoker.backends.sagemaker.client import LOG_GROUP, SagemakerClient
+from stoker.backends.sagemaker.settings import SagemakerSettings
 from stoker.core.codec import parse_json
 from stoker.core.errors import BackendError
 from stoker.core.plan import Job, JobStatus, Site
 from stoker.core.protocol import MARK, WorkerEvent
 from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
+from stoker.core.units import duration_text
 from stoker.store import notes
 
 log = logging.getLogger(__name__)
 
 AGAIN: Final = 16
 """How often a job is sent again whose instance failed, before it counts as failed."""
+SHORTAGES: Final = (60.0, 120.0, 240.0, 480.0, *(900.0,) * 12)
+"""Seconds before a job is sent again for which AWS had no instances: SageMaker itself has tried for some minutes before
+it says so, and has them within hours if at all. `max_pending` limits them together."""
+FULL: Final = 10.0
+"""Seconds before a job is sent once more for which the account's quota had no room."""
 LAST_WORDS: Final = 15.0
 """Seconds after the end of a container that was killed in which CloudWatch may still get its last lines."""
 UNSEEN: Final = 60.0
@@ -48,8 +65,10 @@ UNSEEN: Final = 60.0
 READ: Final = 20
 """Log streams that are read at one look: the account has 25 GetLogEvents a second.
 https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/cloudwatch_limits_cwl.html"""
+LIMIT: Final = "ResourceLimitExceeded"
+"""CreateTrainingJob's code for a quota of the account that has no room."""
 MARKED: Final = MARK.encode()
-_USED: Final = re.compile(r"current utilization of (?P<used>\d+)")
+_T = TypeVar("_T")
 _INSTANCE: Final = re.compile(r"/algo-(?P<number>\d+)-\d+$")
 
 
@@ -73,9 +92,21 @@ class TrainingHandle:
     """As it was last described."""
     streams: dict[int, tuple[str, StreamReader]] = attrs.field(factory=dict)
     """By node: the newest log stream and how much of it was read."""
+    left: list[tuple[int, str, bytes]] = attrs.field(factory=list)
+    """What earlier jobs of it wrote, and was not passed on yet."""
+    events: list[WorkerEvent] = attrs.field(factory=list)
+    """Events that were not passed on yet."""
     running: bool = False
     again: int = 0
-    """How often it was sent again because SageMaker failed."""
+    """How often it was sent again because SageMaker failed, or had no instances."""
+    shortages: int = 0
+    """How often AWS had no instances for it."""
+    short_since: float = 0.0
+    """When AWS first had none, on the monotonic clock; 0: never."""
+    paused: TrainingEnd | None = None
+    """Why it is to be sent again; None for one that is sent."""
+    again_at: float = 0.0
+    """When it is sent again, on the monotonic clock."""
     ending: bool = False
     over_since: float = 0.0
     """When its end was first seen, on the monotonic clock; 0: not yet."""
@@ -101,6 +132,9 @@ class SagemakerPlatform:
         """Each with its name, folder, nodes and state."""
         self._doubtful: set[str] = set()
         """Names of jobs whose request got no answer."""
+        self._full: dict[str, tuple[float, JobStatus]] = {}
+        """By job: when it is sent once more for which there was no room, on the monotonic clock, and what it waits
+        for."""
         self._programs_there = False
 
     # Finding
@@ -148,20 +182,25 @@ class SagemakerPlatform:
     # Sending
 
     def send(self, jobs: Sequence[Job]) -> Mapping[str, Any]:
-        """Send jobs. Those for which the account's quota has no room now are not mentioned, and sent later."""
+        """Send jobs. One for which the account's quota has no room now is queued, and sent later."""
         answers: dict[str, Any] = {}
         for job in jobs:
+            again_at, status = self._full.get(job.name, (0.0, None))
+            if status is not None and time.monotonic() < again_at:
+                answers[job.name] = status
+                continue
+            self._full.pop(job.name, None)
             try:
                 answers[job.name] = self._send(job)
             except Away:
                 if not answers:
                     raise
                 return answers
-            except AwsError as error:
-                if not waits_for_quota(error):
-                    answers[job.name] = _refusal(error)
             except BackendError as error:
-                answers[job.name] = _refusal(error)
+                waits = waits_for(error)
+                if waits:
+                    self._full[job.name] = (time.monotonic() + FULL, JobStatus(state="queued", message=waits))
+                answers[job.name] = self._full[job.name][1] if waits else _refusal(error)
         return answers
 
     def _send(self, job: Job, salt: int = 0) -> TrainingHandle:
@@ -207,8 +246,11 @@ class SagemakerPlatform:
         reports = {}
         room = READ
         for name, handle in handles.items():
-            summary = listed.get(handle.name)
-            if self._describe(handle, summary):
+            if handle.paused is not None:
+                report = self._after_pause(handle, handle.paused, now)
+                if report is None:
+                    continue
+            elif self._describe(handle, listed.get(handle.name)):
                 handle.seen = now
                 if room > 0 or handle.row.get("TrainingJobStatus") in OVER:
                     room -= self._read_logs(handle)
@@ -219,7 +261,11 @@ class SagemakerPlatform:
             else:
                 continue
             reports[name] = report
-        return reports
+        # Taken when all calls are made: one without an answer ends the look, and loses nothing of what was read before.
+        return {
+            name: attrs.evolve(report, output=self._output(handles[name]), events=_taken(handles[name].events))
+            for name, report in reports.items()
+        }
 
     def _describe(self, handle: TrainingHandle, summary: Mapping[str, Any] | None) -> bool:
         """Bring what is known of a job up to date; false for one that SageMaker does not know."""
@@ -242,31 +288,16 @@ class SagemakerPlatform:
         handle.running = handle.running or is_running(row)
         handle.facts["node"] = str(row["ResourceConfig"].get("InstanceType", ""))
         status: JobStatus | None = None
-        events: list[WorkerEvent] = []
         message = reason = ""
         if row.get("TrainingJobStatus") in OVER:
             handle.over_since = handle.over_since or now
             end = self._end(handle, now)
             if isinstance(end, TrainingEnd):
-                message = self._start_again(handle, end)
-                if message:
-                    note = {"job": f"the training job {row['TrainingJobName']}", "message": message}
-                    events.append(WorkerEvent(kind="noted", note="requeued", data=note))
-                else:
-                    status = _status_without_result(end, handle)
-            else:
-                status = end
+                return self._after_end(handle, end, now)
+            status = end
         elif not is_running(row):
             message, reason = why_waiting(row)
-        return JobReport(
-            running=handle.running,
-            message=message,
-            reason=reason,
-            facts=handle.facts,
-            output=self._output(handle),
-            status=status,
-            events=events,
-        )
+        return JobReport(running=handle.running, message=message, reason=reason, facts=handle.facts, status=status)
 
     # Lines
 
@@ -296,8 +327,9 @@ class SagemakerPlatform:
         return sum(self._client.calls[name] for name in ("get_log_events", "describe_log_streams")) - before
 
     def _output(self, handle: TrainingHandle) -> list[tuple[int, str, bytes]]:
+        """Take what was read of a job's logs, and of those before it."""
         here, there = (name.removesuffix(".jsonl").encode() for name in requests.samples_names(handle.job, self._site))
-        pieces = []
+        pieces = _taken(handle.left)
         for node, (_, reader) in handle.streams.items():
             lines = [
                 line.replace(here, there) if line.startswith(MARKED) else line
@@ -314,7 +346,7 @@ class SagemakerPlatform:
         """How a job ended, once all that is to come of it is there: from its result, or as SageMaker tells; None
         before."""
         complete = self._is_complete(handle) or self._take_copies(handle)
-        if not complete and now - handle.over_since < LAST_WORDS:
+        if not complete and has_begun(handle.row) and now - handle.over_since < LAST_WORDS:
             return None
         data = asked("result", lambda: notes.get(f"{handle.folder}/result-0-0.json"))
         end = end_of(handle.row)
@@ -355,22 +387,61 @@ class SagemakerPlatform:
                 stem = there.removesuffix(".jsonl")
                 Path(f"{stem}-{node}.jsonl" if node else there).write_bytes(data)
 
-    def _start_again(self, handle: TrainingHandle, end: TrainingEnd) -> str:
-        """Send a job once more whose instance failed: why, in words; empty where it is not sent again.
+    def _after_end(self, handle: TrainingHandle, end: TrainingEnd, now: float) -> JobReport:
+        """A job that ended without a result of the step: it is over, or is sent again, now or after a pause."""
+        last = handle.shortages >= len(SHORTAGES) if end.later else handle.again - handle.shortages >= AGAIN
+        if end.later and handle.short_since:
+            patience = self._settings(handle).get("max_pending")
+            last = last or bool(patience and now - handle.short_since >= patience)
+        if not end.free or handle.ending or last:
+            return JobReport(status=_status_without_result(end, handle))
+        if not end.later:
+            return self._start_again(handle, end, now)
+        pause = SHORTAGES[handle.shortages]
+        handle.short_since = handle.short_since or now
+        handle.shortages += 1
+        handle.running, handle.paused, handle.again_at = False, end, now + pause
+        text = f"{end.message.partition(';')[0]}; it is sent again in {duration_text(pause)}"
+        return JobReport(message=text, reason=f"shortage {handle.shortages}")
+
+    def _after_pause(self, handle: TrainingHandle, end: TrainingEnd, now: float) -> JobReport | None:
+        """A job that is to be sent again: sent if it is time, and over where it is to end; None: nothing is new."""
+        if handle.ending:
+            return JobReport(status=failed(CANCELLED))
+        return None if now < handle.again_at else self._start_again(handle, end, now)
+
+    def _start_again(self, handle: TrainingHandle, end: TrainingEnd, now: float) -> JobReport:
+        """Send a job once more.
 
         It is the same attempt: what happened is no fault of the step's.
         """
-        if not end.free or handle.ending or handle.again >= AGAIN:
-            return ""
+        try:
+            new = self._send(handle.job, salt=handle.again + 1)
+        except Away:
+            raise
+        except BackendError as error:
+            waits = waits_for(error)
+            if not waits:
+                return JobReport(status=_refusal(error))
+            handle.running, handle.paused, handle.again_at = False, end, now + FULL
+            return JobReport(message=waits)
+        old, before = handle.folder, handle.name
         handle.again += 1
-        old = handle.folder
-        new = self._send(handle.job, salt=handle.again)
+        handle.left = self._output(handle)
         handle.name, handle.folder, handle.seen = new.name, new.folder, new.seen
         handle.running, handle.over_since, handle.row, handle.modified = False, 0.0, {}, None
+        handle.paused, handle.transitions = None, 0
         handle.streams.clear()
         handle.facts.clear()
-        asked("removal", lambda: notes.remove_tree(old))
-        return f"{end.message.partition(';')[0]}; it is started again as the training job {handle.name}"
+        message = f"{end.message.partition(';')[0]}; it is started again as the training job {handle.name}"
+        note = {"job": f"the training job {before}", "message": message}
+        handle.events.append(WorkerEvent(kind="noted", note="requeued", data=note))
+        with contextlib.suppress(Away):  # what stays is found by `stoker gc`
+            asked("removal", lambda: notes.remove_tree(old))
+        return JobReport(message=message)
+
+    def _settings(self, handle: TrainingHandle) -> SagemakerSettings:
+        return settings_of(handle.job.step, SagemakerSettings, self._options)
 
     # Ending
 
@@ -417,10 +488,23 @@ def passed(site: Site) -> dict[str, str]:
     return {name: os.environ[name] for name in requests.PASSED if os.environ.get(name)}
 
 
-def waits_for_quota(error: AwsError) -> bool:
-    """Whether the account's quota has room again when other jobs have ended."""
-    used = _USED.search(error.words)
-    return error.code == "ResourceLimitExceeded" and used is not None and int(used["used"]) > 0
+def waits_for(error: BackendError) -> str:
+    """What a refused job waits for, in words: room in the account's quota, or instances; empty where waiting is in
+    vain."""
+    if not isinstance(error, AwsError):
+        return ""
+    quota = quota_of(error.words) if error.code == LIMIT else None
+    if quota is not None and quota.frees:
+        return f"{quota.text}; it is sent when another has ended"
+    if failure_of(f"{error.code}: {error.words}").later:
+        return f"AWS has no such instances now ({error.code}: {error.words}); it is asked again until it has"
+    return ""
+
+
+def _taken(pieces: list[_T]) -> list[_T]:
+    """What a list has, which is empty then."""
+    taken, pieces[:] = list(pieces), []
+    return taken
 
 
 def _age(stream: str) -> int:
@@ -437,10 +521,13 @@ def _status_without_result(end: TrainingEnd, handle: TrainingHandle) -> JobStatu
 
 
 def _refusal(error: BackendError) -> JobStatus:
-    fix = error.fix
-    if isinstance(error, AwsError) and error.code == "ResourceLimitExceeded":
-        fix = "ask for more in Service Quotas (Amazon SageMaker, '… for training job usage'), or name another type"
-    return failed(REFUSED, f"{error.message}; {fix}" if fix else error.message)
+    message, fix = error.message, error.fix
+    if isinstance(error, AwsError) and error.code == LIMIT:
+        quota = quota_of(error.words)
+        name = f"'{quota.name}'" if quota is not None else "'… for training job usage'"
+        message = message if quota is None else f"no job of this account can end to make room: {quota.text}"
+        fix = f"ask for {name} in Service Quotas (Amazon SageMaker), or name another type: instance_type='…'"
+    return failed(REFUSED, f"{message}; {fix}" if fix else message)
 
 
 def end_recorded(client: SagemakerClient, jobs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
