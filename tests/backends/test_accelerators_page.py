@@ -41,6 +41,7 @@ ASKED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     'accelerators="tpu-v5e:8"': ("8xtpu-v5e", {"accelerators": "tpu-v5e:8"}),
     'accelerators="tpu-v5e:4", nodes=4': ("4xtpu-v5e", {"accelerators": "tpu-v5e:4", "nodes": 4}),
     'accelerators="Gaudi2:8"': ("8xGaudi2", {"accelerators": "Gaudi2:8"}),
+    'accelerators="Max1550:2"': ("2xMax1550", {"accelerators": "Max1550:2"}),
     'gpu_vendor="intel"': ("", {"gpu_vendor": "intel", "gpu_count": 1}),
 }
 TYPES = ["p5.48xlarge", "trn1.32xlarge", "inf2.xlarge"]
@@ -77,16 +78,17 @@ def cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def _inventory(machine: str) -> Inventory:
-    """Devices that are there, as a probe finds them; Gaudi, which cannot be simulated, as its own."""
+    """Devices that are there, as a probe finds them; Intel's, which cannot be simulated, as their own."""
     if not machine:
         return Inventory()
     count, _, name = machine.partition("x")
-    if name.startswith("Gaudi"):
+    vendor = MODELS[name.partition("/")[0]].vendor
+    if VENDORS.load(vendor).simulation is None:
         memory = MODELS[name].memory[0]
-        cards = [f"gaudi-{index}" for index in range(int(count))]
+        cards = [f"{vendor}-{index}" for index in range(int(count))]
         return Inventory(
             devices=tuple(
-                Device(kind="gaudi", index=index, uuid=uuid, name=name, model=name, memory=memory)
+                Device(kind=vendor, index=index, uuid=uuid, name=name, model=name, memory=memory)
                 for index, uuid in enumerate(cards)
             )
         )

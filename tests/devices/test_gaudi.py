@@ -124,5 +124,5 @@ def test_what_hl_smi_does_not_know_is_unknown(tools: Path, tmp_path: Path, step:
 
 def test_an_hl_smi_that_ends(tools: Path, tmp_path: Path, step: subprocess.Popen[bytes]) -> None:  # noqa: F811
     samples = sampled(tmp_path, step, CARD, 1, **hl_smi(tools, "echo lost >&2; exit 4"))
-    assert [event["why"] for event in samples.events] == ["hl-smi ended with 4: lost"]
+    assert [event["why"] for event in samples.events] == ["hl-smi: it ended with 4: lost"]
     assert receipt_of(samples).verdict == "unknown"

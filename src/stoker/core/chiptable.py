@@ -21,6 +21,8 @@ SOURCES: Final[Mapping[str, str]] = {
     "amd-mi250": "https://rocm.docs.amd.com/en/latest/conceptual/gpu-arch/mi250.html",
     "amd-mi308x": "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/reference/system-requirements.html",
     "gaudi": "https://docs.habana.ai/en/latest/Gaudi_Overview/Gaudi_Architecture.html",
+    "intel-max": "https://www.intel.com/content/www/us/en/products/details/discrete-gpus/data-center-gpu/max-series.html",
+    "intel-flex170": "https://www.intel.com/content/www/us/en/products/sku/230019/intel-data-center-gpu-flex-170/specifications.html",
     "neuron": "https://awsdocs-neuron.readthedocs-hosted.com/en/latest/about-neuron/arch/neuron-hardware/",
     "tpu": "https://cloud.google.com/tpu/docs/system-architecture-tpu-vm",
 }
@@ -334,7 +336,14 @@ AMD: Final[Mapping[str, Row]] = {
 LINES: Final[Mapping[str, ProductLine]] = {
     "nvidia": ProductLine("NVIDIA", NVIDIA),
     "amd": ProductLine("AMD", AMD),
-    "intel": ProductLine("Intel", {}),
+    "intel": ProductLine(
+        "Intel",
+        {
+            "Max1100": ((48,), "GPU-Max-1100 Data-Center-GPU-Max-1100", "", "intel-max"),
+            "Max1550": ((128,), "GPU-Max-1550 Data-Center-GPU-Max-1550", "", "intel-max"),
+            "Flex170": ((16,), "GPU-Flex-170 Data-Center-GPU-Flex-170", "", "intel-flex170"),
+        },
+    ),
     "gaudi": ProductLine(
         "Intel Gaudi",
         {

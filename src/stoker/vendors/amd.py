@@ -1,4 +1,4 @@
-"""AMD's GPUs: found and measured through amdsmi, which comes with ROCm, and computed on with ROCm."""
+"""AMD's GPUs: found and measured through amdsmi, which comes with ROCm, or its command, and computed on with ROCm."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from stoker.core import status
 from stoker.core.accelerators import model
 from stoker.core.devices import Device, Inventory
 from stoker.core.errors import BackendError, SettingsError
+from stoker.vendors import amdcommand
 from stoker.vendors.base import (
     ContainerNeeds,
     DeviceRow,
     GateRequest,
     GateResult,
+    HealthReport,
     Limit,
+    Meter,
     PlatformImage,
     Platforms,
     Vendor,
@@ -28,7 +31,7 @@ from stoker.vendors.base import (
 )
 from stoker.vendors.builds import Build, Hardware, Problem
 from stoker.vendors.frameworks import jax_platforms, tensorflow_gpus, torch_gpus
-from stoker.vendors.tools import tool_failure, unreadable, words_of
+from stoker.vendors.tools import ToolError, tool_failure, unreadable, words_of
 
 SLOW: Final = 1.0
 """Seconds between two readings of slowly changing values."""
@@ -93,11 +96,11 @@ GFX: Final[Mapping[str, str]] = {
 
 
 def probe(environment: Mapping[str, str], root: Path = Path("/")) -> Inventory:
-    """AMD's GPUs, as amdsmi lists them, which comes with ROCm."""
+    """AMD's GPUs, as amdsmi lists them, or the command amd-smi where this Python has no amdsmi."""
     try:
         amdsmi = _amdsmi()
         if amdsmi is None:
-            return _unread(root)
+            return _by_command(environment, root)
         amdsmi.amdsmi_init()
     except Exception as error:  # amdsmi's own code: without its library it raises KeyError, with others what they like
         return _unread(root, error)
@@ -132,8 +135,11 @@ def visibility(devices: Sequence[Device]) -> Mapping[str, str]:
     return {"ROCR_VISIBLE_DEVICES": ",".join(device.uuid for device in devices)}
 
 
-def meter(devices: Sequence[Device]) -> AmdMeter:
-    """A meter of AMD's GPUs; `OSError` where amdsmi does not work."""
+def meter(devices: Sequence[Device]) -> Meter:
+    """A meter of AMD's GPUs; `OSError` where amdsmi does not work, or there is neither it nor its command."""
+    program = "" if importlib.util.find_spec("amdsmi") is not None else amdcommand.command(os.environ)
+    if program:
+        return amdcommand.CommandMeter(program, os.environ, devices)
     try:
         # Where its library is missing, it prints so on stdout.
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -164,6 +170,7 @@ class AmdMeter:
                 self._events.append({"failed": one.uuid, "why": "the driver does not know it"})
         self._never: set[tuple[str, str]] = set()
         self._answered: set[tuple[str, str]] = set()
+        self._errors: dict[str, float] = {}
         self._slow_at = 0.0
 
     def sample(
@@ -199,8 +206,16 @@ class AmdMeter:
             resolution = _number(energy.get("counter_resolution"))
             if counted is not None and resolution is not None:
                 row["j"] = round(counted * resolution * 1e-6, 3)
+        self._watch_errors(uuid, handle)
         self._add_own_processes(row, self._query(uuid, smi.amdsmi_get_gpu_process_list, handle), tree)
         return row
+
+    def _watch_errors(self, uuid: str, handle: Any) -> None:
+        """Tell of uncorrectable errors of memory that were counted since the last look."""
+        count = _uncorrectable(self._amdsmi, lambda call: self._query(uuid, call, handle))
+        if count is not None and count > self._errors.setdefault(uuid, count):
+            self._errors[uuid] = count
+            self._events.append({"ecc": uuid})
 
     @staticmethod
     def _add_own_processes(row: DeviceRow, processes: Any, tree: frozenset[int]) -> None:
@@ -265,6 +280,37 @@ def prove(request: GateRequest) -> GateResult:
     return GateResult(facts={"devices": f"{len(visible)} visible, as leased", "memory": "unproved: it is not asked"})
 
 
+def health(devices: Sequence[Device]) -> HealthReport:
+    """The GPUs whose memory has had errors that were not corrected, since the driver was loaded."""
+    try:
+        amdsmi = _amdsmi()
+        if amdsmi is None:
+            return HealthReport(facts=("nothing counted: there is no amdsmi in this Python",))
+        amdsmi.amdsmi_init()
+    except Exception as error:  # amdsmi's own code: without its library it raises KeyError, with others what they like
+        return HealthReport(facts=(f"nothing counted: {words_of(error)}",))
+    try:
+        handles = list(amdsmi.amdsmi_get_processor_handles())
+        counts = {
+            one.uuid: _uncorrectable(amdsmi, lambda call, one=one: _query(call, handles[one.index]))  # type: ignore[misc]
+            for one in devices
+            if one.index < len(handles)
+        }
+    except Exception as error:  # as above
+        return HealthReport(facts=(f"nothing counted: {words_of(error)}",))
+    finally:
+        with contextlib.suppress(Exception):
+            amdsmi.amdsmi_shut_down()
+    faults = {
+        uuid: f"{count:.0f} uncorrectable ECC errors since the driver was loaded: reset it "
+        "(`amd-smi reset --gpureset`) or restart the machine"
+        for uuid, count in counts.items()
+        if count
+    }
+    known = all(count is not None for count in counts.values()) and counts
+    return HealthReport(faults=faults, facts=("no errors counted",) if known else ("unknown: its errors of memory",))
+
+
 def unfit(build: Build, hardware: Hardware) -> Problem | None:
     """Why a build cannot use the devices: it is for the CPU, or for CUDA."""
     if build.rocm or not (build.cpu or build.cuda):
@@ -306,6 +352,7 @@ VENDOR: Final = Vendor(
     prove=prove,
     frameworks={"torch": torch_gpus, "tensorflow": tensorflow_gpus, "jax": jax_platforms("rocm", "gpu")},
     unfit=unfit,
+    health=health,
     meter=meter,
     runtime="rocm",
     runtime_title="ROCm",
@@ -335,38 +382,63 @@ def _unread(root: Path, error: Exception | None = None) -> Inventory:
     if error is not None:
         fix = "see whether `amd-smi list` works, and that the user is in the groups render and video"
         return Inventory(findings=(tool_failure("amdsmi", words_of(error), fix),))
-    what, why = "there are AMD GPUs, but no amdsmi in this Python", "Stoker asks amdsmi what they are"
-    fix = "install the package of your ROCm: pip install /opt/rocm/share/amd_smi"
+    what, why = "there are AMD GPUs, but neither amdsmi nor amd-smi", "Stoker asks one of them what they are"
+    fix = "put amd-smi on PATH, or install the package of your ROCm: pip install /opt/rocm/share/amd_smi"
     return Inventory(findings=(unreadable(what, why, fix),))
+
+
+def _by_command(environment: Mapping[str, str], root: Path) -> Inventory:
+    """The GPUs that the command lists. It does not tell how they are joined."""
+    program = amdcommand.command(environment)
+    if not program or not (root / "dev/kfd").exists():
+        return _unread(root)
+    try:
+        asics = amdcommand.asics(program, environment)
+    except ToolError as error:
+        why = str(error)
+    except (ValueError, TypeError, KeyError) as error:
+        why = f"what it prints is not what it should be: {words_of(error)}"
+    else:
+        uuids = _distinct([_uuid_of(None, None, asic) for asic, _ in asics])
+        return Inventory(
+            devices=tuple(_device(index, uuids[index], asic, memory, ()) for index, (asic, memory) in enumerate(asics))
+        )
+    return Inventory(findings=(tool_failure("amd-smi", why, "see whether `amd-smi static` works"),))
+
+
+def _distinct(uuids: list[str]) -> list[str]:
+    """UUIDs, or numbers where they do not tell the GPUs apart."""
+    if "" in uuids or len(set(uuids)) < len(uuids):
+        # Partitions of one GPU share its serial number; ROCR_VISIBLE_DEVICES takes numbers as well.
+        return [str(index) for index in range(len(uuids))]
+    return uuids
+
+
+def _device(index: int, uuid: str, asic: Mapping[str, Any], memory: int, links: tuple[str, ...]) -> Device:
+    name = str(asic.get("market_name") or "AMD GPU")
+    return Device(kind="amd", index=index, uuid=uuid, name=name, model=model_of(name), memory=memory, links=links)
+
+
+def _uncorrectable(amdsmi: Any, ask: Callable[[Callable[..., Any]], Any]) -> float | None:
+    """The errors of memory that were not corrected; None where that is not told."""
+    call = getattr(amdsmi, "amdsmi_get_gpu_total_ecc_count", None)
+    answer = ask(call) if call is not None else None
+    return _number(answer.get("uncorrectable_count")) if isinstance(answer, Mapping) else None
 
 
 def _devices(amdsmi: Any) -> tuple[Device, ...]:
     handles = list(amdsmi.amdsmi_get_processor_handles())
     asics = [_query(amdsmi.amdsmi_get_gpu_asic_info, handle) or {} for handle in handles]
-    uuids = [_uuid_of(amdsmi, handle, asic) for handle, asic in zip(handles, asics)]
-    if "" in uuids or len(set(uuids)) < len(uuids):
-        # Partitions of one GPU share its serial number; ROCR_VISIBLE_DEVICES takes numbers as well.
-        uuids = [str(index) for index in range(len(handles))]
+    uuids = _distinct([_uuid_of(amdsmi, handle, asic) for handle, asic in zip(handles, asics)])
     devices = []
     for index, (handle, asic, uuid) in enumerate(zip(handles, asics, uuids)):
-        name = str(asic.get("market_name") or "AMD GPU")
         memory = _query(amdsmi.amdsmi_get_gpu_memory_total, handle, amdsmi.AmdSmiMemoryType.VRAM)
         links = []
         for other, other_handle in zip(uuids, handles):
             link = None if other == uuid else _query(amdsmi.amdsmi_topo_get_link_type, handle, other_handle)
             if link is not None and int(link["type"]) == _XGMI:
                 links.append(other)
-        devices.append(
-            Device(
-                kind="amd",
-                index=index,
-                uuid=uuid,
-                name=name,
-                model=model_of(name),
-                memory=int(memory or 0),
-                links=tuple(links),
-            )
-        )
+        devices.append(_device(index, uuid, asic, int(memory or 0), tuple(links)))
     return tuple(devices)
 
 

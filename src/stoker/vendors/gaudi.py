@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any, Final, Mapping, Sequence
 
@@ -22,7 +22,7 @@ from stoker.core.devices import Device, Inventory
 from stoker.core.errors import SettingsError
 from stoker.core.words import count_text
 from stoker.vendors.base import DeviceRow, GateRequest, GateResult, Limit, Vendor, names_in, text_of
-from stoker.vendors.tools import ToolError, output, tool_failure, unreadable, words_of
+from stoker.vendors.tools import Question, ToolError, output, tool_failure, unreadable, words_of
 
 VISIBLE: Final = "HABANA_VISIBLE_MODULES"
 """https://docs.habana.ai/en/latest/Orchestration/Multiple_Tenants_on_HPU/Multiple_Workloads_Single_Docker.html"""
@@ -99,9 +99,8 @@ class GaudiMeter:
     """
 
     def __init__(self, command: str, devices: Sequence[Device]) -> None:
-        self._command = command
         self._held = {device.uuid for device in devices}
-        self._question: subprocess.Popen[str] | None = None
+        self._question = Question([command, "-Q", _MEASURED, "-f", _FORMAT], os.environ)
 
     def sample(
         self, now: float, tree: frozenset[int], last: bool = False
@@ -109,32 +108,19 @@ class GaudiMeter:
         """A row for each card if an answer has come since the last sample."""
         rows: dict[str, DeviceRow] = {}
         events: list[DeviceRow] = []
-        if self._question is not None and self._question.poll() is not None:
-            text, errors = self._question.communicate()
-            if self._question.returncode:
-                said = (errors or text).strip().splitlines()
-                why = f"hl-smi ended with {self._question.returncode}" + (f": {said[-1]}" if said else "")
-                events = [{"failed": uuid, "why": why} for uuid in sorted(self._held)]
+        answer = self._question.answer()
+        if answer is not None:
+            text, why = answer
+            if why:
+                events = [{"failed": uuid, "why": f"hl-smi: {why}"} for uuid in sorted(self._held)]
                 self._held = set()
             else:
                 rows = {uuid: row for uuid, row in map(_measured, _rows(text)) if uuid in self._held}
-            self._question = None
         if last:
-            self.close()
-        elif self._question is None and self._held:
-            argv = [self._command, "-Q", _MEASURED, "-f", _FORMAT]
-            pipe = subprocess.PIPE
-            self._question = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
+            self._question.close()
+        elif self._held:
+            self._question.ask()
         return rows, events
-
-    def close(self) -> None:
-        """Give up the question that waits."""
-        self._held = set()
-        if self._question is not None:
-            self._question.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._question.communicate(timeout=0.2)
-            self._question = None
 
 
 def select_modules(devices: Sequence[Device], value: str) -> list[Device]:

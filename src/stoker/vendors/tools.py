@@ -1,7 +1,8 @@
-"""Runs a vendor's command, and makes the findings for tools that are missing or fail."""
+"""Runs a vendor's command, once or again and again, and makes the findings for tools that are missing or fail."""
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from typing import Final, Mapping, Sequence
 
@@ -39,6 +40,45 @@ def output(argv: Sequence[str], environment: Mapping[str, str]) -> str:
         lines = (finished.stderr or finished.stdout).strip().splitlines()
         raise ToolError(f"it ended with {finished.returncode}" + (f": {lines[-1]}" if lines else ""))
     return finished.stdout
+
+
+class Question:
+    """A command that is asked again and again, from a loop that does not wait for it."""
+
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._argv, self._environment = list(argv), dict(environment)
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self) -> None:
+        """Start the command, unless it still runs."""
+        if self._process is None:
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(
+                self._argv,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=pipe,
+                stderr=pipe,
+                text=True,
+                errors="replace",
+            )
+
+    def answer(self) -> tuple[str, str] | None:
+        """What it printed, and why it failed, which is empty where it did not; None while it runs."""
+        if self._process is None or self._process.poll() is None:
+            return None
+        text, errors = self._process.communicate()
+        code, self._process = self._process.returncode, None
+        lines = (errors or text).strip().splitlines()
+        return text, f"it ended with {code}" + (f": {lines[-1]}" if lines else "") if code else ""
+
+    def close(self) -> None:
+        """Give up a question that waits."""
+        if self._process is not None:
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.communicate(timeout=0.2)
+            self._process = None
 
 
 def words_of(error: Exception) -> str:
