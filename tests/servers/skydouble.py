@@ -150,7 +150,7 @@ class Nodes:
 
     def environment(self, rank: int) -> dict[str, str]:
         nodes = self.task.get("num_nodes", 1)
-        plain = {name: text for name, text in os.environ.items() if not name.startswith(("SKY_DOUBLE", "AWS_"))}
+        plain = {name: text for name, text in os.environ.items() if not name.startswith(("SKY_DOUBLE", "AWS_", "HF_"))}
         accelerators = self.task["resources"].get("accelerators")
         count = int(accelerators.split(":")[-1]) if isinstance(accelerators, str) and ":" in accelerators else 0
         return {

@@ -20,6 +20,7 @@ from stoker.backends.skypilot.settings import SkypilotSettings, resources_of
 from stoker.core.accelerators import Accelerator
 from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding
+from stoker.core.packages import PackageSettings
 from stoker.core.plan import StepPlan
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Layer, StepSettings
@@ -70,10 +71,14 @@ CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def rendered(resources: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def rendered(
+    resources: Mapping[str, Any], settings: Mapping[str, Any], *, packages: PackageSettings | None = None
+) -> dict[str, Any]:
     """The task that would be launched, and the command; the program's own text is left out."""
     step = StepSettings(
-        resources=ResourceSettings(**resources), backend={"orchestrator": dict(settings)} if settings else {}
+        resources=ResourceSettings(**resources),
+        backend={"orchestrator": dict(settings)} if settings else {},
+        packages=packages,
     )
     backend = SkypilotBackend(SITE, {})
     try:
@@ -102,6 +107,77 @@ def test_each_field_alone_is_in_the_schemas(name: str) -> None:
     document = rendered({}, {name: SKYPILOT.examples[name].value} if name not in WHOLE else {})
     jsonschema.validate(document["task"], TASK)
     jsonschema.validate(document["task"]["resources"], RESOURCES)
+
+
+INDEX, MORE = "https://wheels.example/simple", "https://more.example/simple"
+PACKAGES = PackageSettings(pypi={"torch": "2.9.0"}, index_url=INDEX, extra_index_urls=[MORE])
+
+
+@pytest.mark.parametrize(
+    ("words", "place", "value"),
+    [
+        ({"settings": {"secrets": ["HF_TOKEN"]}}, "secrets", {"HF_TOKEN": None}),
+        ({"settings": {"setup_commands": ["make deps", "make data"]}}, "setup", "set -e\nmake deps\nmake data"),
+        (
+            {"packages": PACKAGES},
+            "setup",
+            f"set -e\npython3 -m pip install --quiet --index-url {INDEX} --extra-index-url {MORE} torch==2.9.0",
+        ),
+        (
+            {"packages": PackageSettings(pypi={"torch": "2.9.0"}), "settings": {"setup_commands": ["make deps"]}},
+            "setup",
+            "set -e\nmake deps\npython3 -m pip install --quiet torch==2.9.0",
+        ),
+        ({"resources": {"accelerators": "tpu-v6e:4"}}, "resources/accelerators", "tpu-v6e-4:1"),
+        ({"resources": {"accelerators": "tpu-v6e:4", "nodes": 4}}, "resources/accelerators", "tpu-v6e-16:1"),
+        ({"resources": {"accelerators": "tpu-v6e:4", "nodes": 4}}, "num_nodes", 1),
+        ({"resources": {"accelerators": "tpu-v6e:4"}}, "envs/PJRT_DEVICE", "TPU"),
+        (
+            {
+                "resources": {"accelerators": "tpu-v5p:4"},
+                "settings": {"accelerator_args": {"runtime_version": "v2-alpha-tpuv5"}},
+            },
+            "resources",
+            {"accelerators": "tpu-v5p-8:1", "accelerator_args": {"runtime_version": "v2-alpha-tpuv5"}},
+        ),
+    ],
+)
+def test_what_becomes_of_secrets_commands_packages_and_tpus(
+    words: dict[str, Any], place: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each in SkyPilot's schemas, as the guide says."""
+    monkeypatch.setenv("HF_TOKEN", "hf_0123456789")
+    document = rendered(words.get("resources", {}), words.get("settings", {}), packages=words.get("packages"))
+    jsonschema.validate(document["task"], TASK)
+    jsonschema.validate(document["task"]["resources"], RESOURCES)
+    part: Any = document["task"]
+    for name in place.split("/"):
+        part = part[name]
+    assert {name: part[name] for name in value} == value if isinstance(value, dict) else part == value
+    assert "hf_0123456789" not in json.dumps(document)
+    given = [word for at, word in enumerate(document["command"]) if document["command"][at - 1] == "--secret"]
+    assert given == list(document["task"].get("secrets", {}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "more", "word", "fix"),
+    [
+        ({"secrets": ["HF_TOKEN"]}, {}, "asks SkyPilot to carry HF_TOKEN", "export HF_TOKEN=…"),
+        ({"task_settings": {"secrets": {"A": None}}}, {}, "secrets is the step's own", "secrets of these settings"),
+        ({}, {"packages": PackageSettings(conda={"numpy": "2"})}, "packages of conda", "docker="),
+        ({}, {"packages": PackageSettings(pypi={"a": "1"}, python="3.12")}, "asks for Python 3.12", "python3.12"),
+    ],
+)
+def test_what_machines_cannot_be_given_is_refused(
+    settings: dict[str, Any], more: dict[str, Any], word: str, fix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    backend = SkypilotBackend(SITE, {})
+    try:
+        (refused,) = [one for one in backend.check(step_plan({}, settings, **more)) if one.level == "error"]
+    finally:
+        backend.close()
+    assert refused.code == "STK320" and word in refused.what and fix in refused.fix
 
 
 WHOLE = ("sky", "api_server", "shares_files", "max_run_cost")

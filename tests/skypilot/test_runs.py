@@ -35,7 +35,7 @@ from stoker.config import Retry
 @step(cache=False, environment={"WHO": "you"})
 def load() -> list[int]:
     import os, sys
-    print("hello", os.environ["WHO"])
+    print("hello", os.environ["WHO"], os.environ.get("HF_TOKEN", ""))
     print("on stderr", file=sys.stderr)
     return [1, 2, 3, 4]
 
@@ -61,16 +61,22 @@ if __name__ == "__main__":
 def test_a_pipeline_with_a_fan_out(
     project: Any, double: Double, s3_server: S3, python: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Driver and machines share an object store, and nothing else; its credentials reach them as secrets."""
-    for name, value in s3_server.environment.items():
+    """Driver and machines share an object store, and nothing else; its credentials, and what the step asks for, reach
+    them as secrets."""
+    for name, value in {**s3_server.environment, "HF_TOKEN": "carried"}.items():
         monkeypatch.setenv(name, value)
     store = f"{s3_server.bucket('skypilot')}/store"
-    project.write({"squares.py": SQUARES, "stoker.toml": stack(double, python, store=store, more=", clusters = 2")})
+    project.write(
+        {
+            "squares.py": SQUARES,
+            "stoker.toml": stack(double, python, store=store, more=', clusters = 2, secrets = ["HF_TOKEN"]'),
+        }
+    )
     done = project.run("squares.py", timeout=240.0)
     run = project.client().runs()[0]
     assert run.status == "succeeded", done.stdout + done.stderr
     assert run.steps["total"].output.load() == 30
-    assert [line.text for line in run.steps["load"].logs()] == ["hello you", "on stderr"]
+    assert [line.text for line in run.steps["load"].logs()] == ["hello you carried", "on stderr"]
     assert len(double.calls("launch")) <= 2
     until(double.is_empty)
 

@@ -50,6 +50,7 @@ class SkypilotBackend(Watched):
     def check(self, step: StepPlan) -> Iterable[Finding]:
         """What SkyPilot cannot give a step; nobody is asked."""
         yield from skycheck.check(step, self._options, self._site)
+        yield from skycheck.missing_secrets(step, self._options, os.environ)
 
     def prove(self, steps: Sequence[StepPlan]) -> Iterator[Finding]:
         """The choice and its price by the user's own catalog, and what is dearer than allowed."""
@@ -65,8 +66,8 @@ class SkypilotBackend(Watched):
 
     def _request(self, job: Job) -> dict[str, Any]:
         settings = settings_of(job.step, SkypilotSettings, self._options)
-        secrets = tuple(self._secrets)
-        task = requests.task_of(job.step, self._site, self._options, secrets=secrets)
+        task = requests.task_of(job.step, self._site, self._options, secrets=tuple(self._secrets))
+        secrets = tuple(task.get("secrets", ()))
         managed = requests.is_managed(job.step, self._options)
         shape = requests.shape_of(task, managed=managed)
         name = str(settings.get("cluster_name") or f"{requests.prefix_of(job.run)}{shape}-0")

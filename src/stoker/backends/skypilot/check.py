@@ -16,7 +16,7 @@ from stoker.backends.skypilot.settings import SkypilotSettings
 from stoker.core.errors import SettingsError
 from stoker.core.findings import Finding, Reporter
 from stoker.core.plan import Site, StepPlan, reporter_of
-from stoker.core.units import duration_text, size_text
+from stoker.core.units import duration_text, size_text, value_or
 from stoker.launchers.registry import launcher_named
 from stoker.vendors.table import NO_DEVICES
 
@@ -104,6 +104,21 @@ def _image(step: StepPlan, settings: SkypilotSettings, site: Site, report: Repor
     if packages is not None and packages.specifications and not requests.image_of(step, settings):
         what = "asks for packages of conda"
         yield report.error(CANNOT, what, "machines install packages by pip", "ask for them in an image: docker=…")
+    python = value_or(packages.python, "") if packages is not None else ""
+    if python and not requests.image_of(step, settings) and not settings.get("executable"):
+        why = "a machine has the Python of its image, and packages are installed into that"
+        fix = f"executable='python{python}' where machines have it, or an image: docker=…"
+        yield report.error(CANNOT, f"asks for Python {python}", why, fix)
+
+
+def missing_secrets(step: StepPlan, options: Mapping[str, Any], environment: Mapping[str, str]) -> Iterator[Finding]:
+    """The variables of `secrets` that the driver does not have."""
+    names = settings_of(step, SkypilotSettings, options).get("secrets", ())
+    missing = [name for name in names if name not in environment]
+    if missing:
+        what = f"asks SkyPilot to carry {', '.join(missing)}"
+        why = "the driver's environment has no such variable"
+        yield reporter_of(step).error(CANNOT, what, why, f"export {missing[0]}=…, or take it out of `secrets`")
 
 
 # What it costs

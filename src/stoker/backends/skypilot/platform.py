@@ -312,7 +312,9 @@ class SkypilotPlatform:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{name}.json"
         path.write_text(json.dumps(task, indent=1))
-        words = requests.launch_words(name, str(path), settings, managed=managed, secrets=tuple(self._secrets))
+        words = requests.launch_words(
+            name, str(path), settings, managed=managed, secrets=tuple(task.get("secrets", ()))
+        )
         launch = self._sky.launch(words, folder / f"{name}.log", self._secrets)
         machine = SkyMachine(record=record, root=root, launch=launch, words="SkyPilot looks for its machine")
         self._machines.append(machine)

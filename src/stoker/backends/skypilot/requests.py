@@ -216,9 +216,10 @@ def variables_of(step: StepPlan, settings: SkypilotSettings) -> dict[str, str]:
 def task_of(step: StepPlan, site: Site, options: Mapping[str, Any], *, secrets: tuple[str, ...] = ()) -> dict[str, Any]:
     """The task without its name and its mailbox, which tell one cluster from the next.
 
-    `secrets` are names of variables whose values go along by SkyPilot's own way.
+    `secrets` are names of variables whose values go along by SkyPilot's own way, beside those of the settings.
     """
     settings = settings_of(step, SkypilotSettings, options)
+    secrets = tuple(dict.fromkeys([*secrets, *settings.get("secrets", ())]))
     resources = resources_document(step.settings.resources, settings)
     image = image_of(step, settings)
     if image is not None:
@@ -241,13 +242,19 @@ def task_of(step: StepPlan, site: Site, options: Mapping[str, Any], *, secrets: 
     packages = step.settings.packages
     lines = list(settings.get("setup_commands", ()))
     if packages is not None and packages.requirements and not image:
-        lines.append(shlex.join([python, "-m", "pip", "install", "--quiet", *packages.requirements]))
+        words = [python, "-m", "pip", "install", "--quiet"]
+        for option, urls in (
+            ("--index-url", filter(None, [value_or(packages.index_url, "")])),
+            ("--extra-index-url", value_or(packages.extra_index_urls, ())),
+        ):
+            words += [word for url in urls for word in (option, url)]
+        lines.append(shlex.join([*words, *packages.requirements]))
     if lines:
         document["setup"] = "\n".join(["set -e", *lines])
     document["run"] = run_script(python, worker_place(site), settings.get("patience", PATIENCE))
     for name, value in settings.get("task_settings", {}).items():
-        if name in ("run", "num_nodes", "resources", "name"):
-            fix = "resources_settings, num_nodes and task_name of these settings"
+        if name in ("run", "num_nodes", "resources", "name", "secrets"):
+            fix = "resources_settings, num_nodes, task_name and secrets of these settings"
             raise SettingsError(f"task_settings: {name} is the step's own", fix=fix)
         document[name] = {**document.get(name, {}), **value} if isinstance(value, Mapping) else value
     return document

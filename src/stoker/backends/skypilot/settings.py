@@ -246,6 +246,8 @@ class SkypilotSettings:
     """Commands of a shell that prepare each machine, before the first step."""
     envs: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_variables)
     """Variables of the task, `setup_commands` included."""
+    secrets: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_texts)
+    """Names of the driver's variables that the task has, too: SkyPilot carries their values, and shows them nowhere."""
     file_mounts: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_mapping)
     """Paths there → files here, URIs of buckets, or SkyPilot's mappings."""
     resources_settings: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_mapping)
