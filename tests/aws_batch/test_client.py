@@ -9,12 +9,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.backends.fields import BATCH
+from tests.backends.test_every_field import SITE, job_of
 
 from stoker.backends.aws_batch.client import BatchClient
+from stoker.backends.aws_batch.platform import BatchHandle, BatchJob, BatchPlatform
 from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.backends.base.aws import TRIES, AwsError
 from stoker.backends.base.awslogs import StreamReader
 from stoker.core.errors import Away, BackendError
+from stoker.core.settings import StepSettings
 
 
 class Service(http.server.ThreadingHTTPServer):
@@ -172,3 +176,14 @@ def test_a_log_that_may_not_be_read_comes_from_the_copy(service: Service) -> Non
     assert client.calls["get_log_events"] == 1 and reader.take() == []
     reader.complete(b"one\ntwo\n")
     assert reader.take() == [b"one", b"two"]
+
+
+def test_a_job_whose_queue_may_not_be_seen_waits_all_the_same(service: Service) -> None:
+    client = client_of(service)
+    platform = BatchPlatform(SITE, {"queue": "q", "image": "i"}, client)
+    row = {"jobId": "j-1", "jobName": "j", "jobQueue": "q", "status": "RUNNABLE", "jobDefinition": "d", "startedAt": 1}
+    denied = {"message": "User is not authorized to perform: batch:DescribeJobQueues"}
+    service.answers = [(200, "", {"jobs": [row]}), (403, "AccessDeniedException", denied)]
+    place = BatchJob(id="j-1", name="j", queue="q", run="run1", token="t", folder="s3://b/f", about=[{}])
+    report = platform.look({"a": BatchHandle(job=job_of(BATCH, StepSettings()), place=place)})["a"]
+    assert report.status is None and "waits in its queue" in report.message

@@ -13,7 +13,8 @@ checked against botocore's model, its patterns too. What it does as the service'
 `POST /double` with {"hold": true} leaves jobs Starting until {"hold": false}; {"interrupt": NAME} takes a spot job's
 instances away and starts it again; {"break": NAME} fails a job with an InternalServerError; {"deaf": true} does what
 the next CreateTrainingJob says and answers 503; {"quota": N} lets N instances run; {"short": NAME} fails a job that is
-Starting with a CapacityError; {"silent": NAME} answers 503 where the lines of a job are asked for.
+Starting with a CapacityError; {"silent": NAME} answers 503 where the lines of a job are asked for, {"closed": true}
+refuses logs to everybody.
 """
 
 from __future__ import annotations
@@ -212,6 +213,7 @@ class Front:
         self.hold = self.deaf = False
         self.quota = 1000
         self.silent = ""
+        self.closed = False
         self.calls: dict[str, int] = {}
         self.environment = {
             **{name: os.environ[name] for name in ("PATH", "TMPDIR", "LANG") if name in os.environ},
@@ -249,6 +251,8 @@ class Front:
             return self._control(json.loads(request.get_data() or b"{}"))(environ, start_response)
         service, _, operation = request.headers.get("X-Amz-Target", "").partition(".")
         if service != "SageMaker":
+            if self.closed and operation in ("GetLogEvents", "DescribeLogStreams"):
+                return _error("AccessDeniedException", f"not authorized: logs:{operation}")(environ, start_response)
             if operation == "GetLogEvents" and self.silent and self.silent in request.get_data(as_text=True):
                 return _error("ServiceUnavailableException", "not now", 503)(environ, start_response)
             environ["wsgi.input"] = (
@@ -272,6 +276,7 @@ class Front:
             self.deaf = words.get("deaf", self.deaf)
             self.quota = words.get("quota", self.quota)
             self.silent = words.get("silent", self.silent)
+            self.closed = words.get("closed", self.closed)
             if "short" in words:
                 self.jobs[words["short"]].short = True
             for word in ("interrupt", "break"):

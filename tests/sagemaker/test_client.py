@@ -28,7 +28,7 @@ def client(sagemaker_account: SagemakerAccount, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv(name, text)
     client = sagemaker_account.client()
     yield client
-    sagemaker_account.control(hold=False, quota=1000, silent="")
+    sagemaker_account.control(hold=False, quota=1000, silent="", closed=False)
     client.close()
 
 
@@ -173,6 +173,16 @@ def test_a_call_without_an_answer_loses_no_lines(
     for name in handles:
         lines = b"".join(data for _, _, data in reports[name].output)
         assert b"FileNotFoundError" in lines, lines
+
+
+def test_without_the_right_to_read_logs_lines_come_from_the_copy(
+    watched: SagemakerPlatform, sagemaker_account: SagemakerAccount
+) -> None:
+    sagemaker_account.control(closed=True)
+    job = job_of({}, BASE, run=f"l{uuid.uuid4().hex[:8]}")
+    handle = watched.send([job])[job.name]
+    report = looked_at(watched, job.name, handle, lambda one: one.status)
+    assert b"FileNotFoundError" in b"".join(data for _, _, data in report.output), report
 
 
 def test_doctor(client: SagemakerClient, sagemaker_account: SagemakerAccount) -> None:

@@ -12,12 +12,9 @@ import attrs
 from stoker.backends.aws_batch.instances import InstanceType, described
 from stoker.backends.aws_batch.queues import JobQueue, queues_of_account, unknown_types
 from stoker.backends.aws_batch.settings import BatchSettings
+from stoker.backends.base.aws import DENIED
 from stoker.core.errors import BackendError
 
-DENIED: Final = frozenset(
-    {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "UnauthorizedException", "403", "Forbidden"}
-)
-"""Codes by which the services say that a right is missing."""
 _MOST: Final = 100
 """Names in one question: the most that DescribeComputeEnvironments and DescribeInstanceTypes take."""
 

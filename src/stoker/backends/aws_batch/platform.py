@@ -406,7 +406,12 @@ class BatchPlatform:
     def _explain(self, handle: BatchHandle, row: Mapping[str, Any], now: float) -> tuple[str, str]:
         queue = handle.place.queue
         if queue not in self._why or now - self._why[queue][0] >= EXPLAIN:
-            self._why[queue] = (now, self._client.queues([queue]), self._client.environments())
+            try:
+                self._why[queue] = (now, self._client.queues([queue]), self._client.environments())
+            except AwsError as error:
+                if not error.denied:
+                    raise
+                self._why[queue] = (now, (), ())  # whoever may send jobs need not see what queues start
         _, queues, environments = self._why[queue]
         waiting = why_waiting(row, queues[0] if queues else {}, environments)
         if waiting is None:

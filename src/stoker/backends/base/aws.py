@@ -35,6 +35,10 @@ UNKNOWN: Final = frozenset(
     }
 )
 """Codes of credentials that AWS does not take: https://docs.aws.amazon.com/IAM/latest/APIReference/CommonErrors.html"""
+DENIED: Final = frozenset(
+    {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "UnauthorizedException", "403", "Forbidden"}
+)
+"""Codes by which the services say that a right is missing."""
 LOGIN: Final = "log in (`aws sso login`, `aws configure`), or name the profile in the settings: profile='…'"
 
 
@@ -45,6 +49,11 @@ class AwsError(BackendError):
         super().__init__(f"AWS refused {words}: {message} ({code})", fix=fix)
         self.code = code
         self.words = message
+
+    @property
+    def denied(self) -> bool:
+        """Whether a right is missing."""
+        return self.code in DENIED
 
 
 @attrs.frozen(kw_only=True)

@@ -46,7 +46,7 @@ class StreamReader:
             try:
                 events, token = client.log_events(group, stream, self._token)
             except AwsError as error:
-                if not error.code.startswith("AccessDenied"):
+                if not error.denied:
                     raise
                 log.warning("the log %s of %s comes at the end of the job: %s", stream, group, error)
                 self._refused = True

@@ -64,7 +64,8 @@ class SagemakerClient(AwsClient):
                 raise
 
     def streams(self, name: str) -> list[str]:
-        """The log streams of a job's instances, the oldest first: "JOB/algo-1-1700000000"."""
+        """The log streams of a job's instances, the oldest first: "JOB/algo-1-1700000000"; none where they may not be
+        listed."""
         try:
             rows = list(
                 self.pages(
@@ -76,8 +77,8 @@ class SagemakerClient(AwsClient):
                 )
             )
         except AwsError as error:
-            if error.code == "ResourceNotFoundException":
-                return []  # the first job of an account makes the group
+            if error.code == "ResourceNotFoundException" or error.denied:
+                return []  # the first job of an account makes the group; without the right, lines come from the copy
             raise
         return [str(row["logStreamName"]) for row in sorted(rows, key=lambda row: int(row.get("creationTime") or 0))]
 
