@@ -33,10 +33,13 @@ def detached(project: Any, environment: dict[str, str]) -> Iterator[str]:
 
 def test_a_detached_run_is_seen_to_its_end(project: Any, environment: dict[str, str], detached: str) -> None:
     with Terminal([STOKER, "watch", detached], folder=project.folder, env=environment) as terminal:
-        text = terminal.wait_for(lambda text: all(word in text for word in ("21/30", "0.125", "train runs")))
+        text = terminal.wait_for(
+            lambda text: all(word in text for word in ("21/30", "0.125", "train runs", " running"))
+        )
         assert re.search(r"^▸ train +[\d.ms ]+  on H100 0, 1  loss █▇▆▅▄▃▂▁ 0.125$", text, re.MULTILINE), text
         assert re.search(r"^· other +waits for 2 accelerators: train runs$", text, re.MULTILINE), text
         assert re.search(r"^✓ load +succeeded", text, re.MULTILINE), text
+        assert re.search(r"^▸ score ×30 +━{14}─{6} 21/30  [1-9]\d* running$", text, re.MULTILINE), text
         for name in ("train", "score", "other"):
             (project.folder / name).touch()
         assert terminal.end() == 0

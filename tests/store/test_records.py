@@ -196,7 +196,8 @@ def test_a_run_is_not_taken_over_between_the_look_at_its_token_and_the_write(
 
 def test_a_wish_reaches_the_driver_with_its_heartbeat(records: Records) -> None:
     records.create_run(run_row())
-    assert records.heartbeat("r1", "t1", 5.0) == ""
+    assert records.heartbeat("r1", "t1", 5.0, {"score[3]": [1, 4.5]}) == ""
+    assert records.run("r1").active == {"score[3]": [1, 4.5]}
     assert records.request_end("r1", "cancel")
     assert records.heartbeat("r1", "t1", 6.0) == "cancel"
     assert records.heartbeat("r1", "lost", 7.0) is None

@@ -38,6 +38,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "runs": ("stoker.cli.runs:command", "list runs, newest first"),
     "show": ("stoker.cli.show:command", "show a run: its steps, why it failed, what it made"),
     "watch": ("stoker.cli.watch:command", "show a run as it goes on, from another terminal"),
+    "top": ("stoker.cli.top:command", "show devices, leases and running steps with what they use, live"),
     "exec": ("stoker.cli.exec:command", "run a command, or a shell, beside a running step"),
     "dump": ("stoker.cli.dump:command", "print where a running step stands: the stacks of all its ranks"),
     "forward": ("stoker.cli.forward:command", "reach a port at which a running step listens"),

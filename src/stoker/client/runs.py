@@ -188,6 +188,18 @@ class Run:
         return self._steps
 
     @property
+    def active(self) -> dict[str, tuple[int, datetime]]:
+        """Elements of fan-outs that run on the driver's machine → their attempt, and since when; of many the first 512.
+
+        The driver writes them every second; of elements on a platform with a queue the `placements` tell.
+        """
+        found = {}
+        for key, value in self._row.active.items() if self.status == "running" else ():
+            if isinstance(value, list) and len(value) == 2 and all(isinstance(one, (int, float)) for one in value):
+                found[key] = (int(value[0]), local_time(float(value[1])))
+        return found
+
+    @property
     def receipts(self) -> dict[str, Receipt]:
         """The receipts of the last attempts of steps and elements of fan-outs, by key, in the order of the pipeline.
 

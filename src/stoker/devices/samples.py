@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import time
 from pathlib import Path
 from typing import Any, Final, Iterable, Iterator, Mapping
 
@@ -31,6 +33,11 @@ NAMES: Final[Mapping[str, str]] = {
     "tx": "pcie_sent",
 }
 """Names in the file → names of tracks."""
+
+_TAIL: Final = 64 * 1024
+"""Bytes at a file's end that hold the last samples."""
+_WINDOW: Final = 1.0
+"""Seconds over which the cores in use are a mean."""
 
 COVERED: Final = 0.9
 """The part of a step's time for which power must be known, for its integral to count as the step's energy."""
@@ -122,6 +129,50 @@ def read(path: str | Path) -> Samples:
     except OSError:
         return Samples()
     return Samples(header=header, moments=tuple(moments), events=tuple(events), end=end)
+
+
+@attrs.frozen(kw_only=True)
+class LatestSample:
+    """What a monitor that runs measured last."""
+
+    age: float
+    """Seconds since then."""
+    interval: float
+    """Seconds between two samples, as far as they tell."""
+    cpus: float | None
+    """Cores in use since some samples before."""
+    memory: int | None
+    """Bytes."""
+    processes: int
+    devices: Mapping[str, Line]
+    """UUID → the newest row; a value that changes slowly is that of an earlier one."""
+
+
+def latest(path: str | Path) -> LatestSample | None:
+    """The newest sample of a file, by its last lines; None without one, and of a monitor that has ended."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            lines = list(_lines(file.read().split(b"\n")))
+            written = os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return None
+    moments = [line for line in lines if isinstance(line.get("t"), (int, float)) and "devices" in line]
+    if not moments or any("end" in line for line in lines):
+        return None
+    rows: dict[str, dict[str, Any]] = {}
+    for moment in moments:
+        for uuid, row in moment["devices"].items():
+            rows[uuid] = {**rows.get(uuid, {}), **row}
+    last, used = moments[-1], [value for _, value in cores(moments, _WINDOW)]
+    return LatestSample(
+        age=max(0.0, time.time() - written),
+        interval=(last["t"] - moments[0]["t"]) / max(1, len(moments) - 1),
+        cpus=used[-1] if used else None,
+        memory=last.get("rss"),
+        processes=int(last.get("procs") or 0),
+        devices=rows,
+    )
 
 
 def cores(moments: Iterable[Line], window: float = 0.0) -> Iterator[tuple[float, float]]:

@@ -450,9 +450,9 @@ class Recorder:
         """Seconds until the next look at the run's row."""
         return self._beat_at + every - time.monotonic()
 
-    def beat(self) -> str:
-        """Record that the driver lives; what a person asks of it: "", "cancel" or "now". Nothing while the database is
-        away: then this looks for it.
+    def beat(self, active: Mapping[str, Any] | None = None) -> str:
+        """Record that the driver lives and which elements run (`RunRow.active`); what a person asks of it: "", "cancel"
+        or "now". Nothing while the database is away: then this looks for it.
 
         Raises `StoreError` where another driver holds the run: this one then appends no more lines to its logs either,
         which no token guards.
@@ -462,7 +462,7 @@ class Recorder:
         if not self._writer.look():
             return ""
         try:
-            request = self._ask(lambda: self._store.records.heartbeat(self._run, self._token, time.time()))
+            request = self._ask(lambda: self._store.records.heartbeat(self._run, self._token, time.time(), active))
         except DatabaseUnreachable:
             return ""
         if request is None:

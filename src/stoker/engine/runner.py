@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from itertools import islice
 from typing import Any, Callable, Final, Mapping, Sequence
 
 from stoker.backends.base.backend import ExpectsSteps, PlatformNotice, RunningBackend, SharesKernel, capability
@@ -34,6 +35,8 @@ from stoker.plan.inputcode import InputCode
 
 HEARTBEAT: Final = 1.0
 """Seconds between two looks at the run's row, where a person may ask for its end; each records that we live."""
+ACTIVE: Final = 512
+"""Elements whose running is recorded with each heartbeat: a machine seldom has more cores, and a row stays small."""
 
 
 class RunLoop:
@@ -77,6 +80,8 @@ class RunLoop:
         # Steps that run again because their outputs were lost: the cache has the same ones.
         self._restored: set[str] = set()
         self._executions: dict[str, StepExecution] = {}
+        # Elements that run: of a platform with a queue, events tell.
+        self._active: dict[str, tuple[int, float]] = {}
         self.growth = Growth(recorder, inputs, observer, self._members, self._executions, self.tell)
         self._events: deque[ev.Event] = deque()
         self._submissions: list[ev.Submit] = []
@@ -239,7 +244,7 @@ class RunLoop:
         self._observer.message(notice.text + (later if notice.data.get("jobs") else ""))
 
     def _beat(self) -> None:
-        request = self._recorder.beat()
+        request = self._recorder.beat(dict(islice(self._active.items(), ACTIVE)))
         if request and self._stops < (2 if request == "now" else 1):
             self._observer.message(f"run {self._run} is being cancelled")
             self._stops = 1 if request == "now" else 0
@@ -274,6 +279,7 @@ class RunLoop:
                 self._note_running(key, attempt, float(event.data["time"]))
         if status.lease is not None:
             self._accounts.record_lease(key, self._parent(key), attempt, status.lease)
+        self._note_active(update)
         if update.hook:
             self._end_hook(update)
         elif status.lost:
@@ -286,6 +292,15 @@ class RunLoop:
             self._accounts.record_waiting(key, self._parent(key), attempt, status.message, queued=queued)
         elif status.started is not None:
             self.tell(ev.Began(key=key, attempt=attempt))
+
+    def _note_active(self, update: JobChange) -> None:
+        """Note whether an element runs; also of one that waited behind a busy worker."""
+        key, status = update.key, update.status
+        if status.lost or update.is_over:
+            self._active.pop(key, None)
+            return
+        if status.started is not None and key in self._members and not self._jobs.queues(self._members[key][0].backend):
+            self._active[key] = (update.attempt, status.started)
 
     def _note_running(self, key: str, attempt: int, started: float) -> None:
         """Record that a job which waited in a queue runs."""
@@ -461,6 +476,8 @@ class RunLoop:
         elif not action.behind:
             parent = self._parent(key)
             self._recorder.record_running(key, action.attempt, started=now, parent=parent)
+            if member:
+                self._active[key] = (action.attempt, now)
             self._observer.changed(key, "running", {"parent": parent, "attempt": action.attempt})
         try:
             self._jobs.submit(
@@ -473,6 +490,7 @@ class RunLoop:
                 avoid=self._places.of(execution),
             )
         except StokerError as error:
+            self._active.pop(key, None)
             execution.facts = {"attempt": action.attempt, "cause": REFUSED, "message": str(error), "ended": now}
             self._record_attempt(key, execution)
             self.tell(ev.Ended(key=key, attempt=action.attempt, cause=REFUSED))

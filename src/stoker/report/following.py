@@ -40,6 +40,7 @@ class RunWatch:
         self._terminal = terminal
         self._rows: dict[str, StepRow] = {}
         self._attempts: dict[str, int] = {}
+        self._active: dict[str, int] = {}
         self._last_event = -1
         self._pieces: dict[tuple[str, int], int] = {}
         self._offsets: dict[tuple[str, int], int] = {}
@@ -83,6 +84,7 @@ class RunWatch:
         for event in records.events(self._run.id, after=self._last_event):
             self._last_event = event.seq
             self._note_event(event)
+        self._note_active()
         for row in rows:
             if row.count is not None:
                 self._count(row)
@@ -154,6 +156,20 @@ class RunWatch:
         if parent and isinstance(attempt, int):
             self._attempts[event.key] = attempt
         self._tell(event.key, str(state), facts)
+
+    def _note_active(self) -> None:
+        """Note which elements run on the driver's machine: they have rows and events only when they have ended."""
+        active = self._run.active
+        for key in [key for key in self._active if key not in active]:
+            self._read_logs(key, self._active.pop(key))
+            self._attempts.pop(key, None)
+            self._terminal.progress.leave(key, self._parent(key))
+        for key, (attempt, started) in active.items():
+            parent = self._parent(key)
+            if not parent or self._active.get(key) == attempt:
+                continue
+            self._active[key] = self._attempts[key] = attempt
+            self._tell(key, "running", {"parent": parent, "started": started.timestamp()})
 
     def _note_failed_elements(self) -> None:
         """Note why elements failed, of which only their number was told."""

@@ -21,8 +21,13 @@ from stoker.worker.survivors import Survivors
 
 def entries(inventory: Inventory) -> Sequence[Entry]:
     """The leases of these devices; if the ledger cannot be read, a message says so and there are none."""
+    return entries_of(ledger_of(inventory))
+
+
+def entries_of(ledger: Ledger) -> Sequence[Entry]:
+    """What stands in a ledger; if it cannot be read, a message says so and it is nothing."""
     try:
-        return ledger_of(inventory).entries()
+        return ledger.entries()
     except BackendError as error:
         say(str(error))
         return ()

@@ -282,12 +282,13 @@ class Records:
         # A statement that was executed twice changes nothing the second time.
         return self.database.row(self._sql["is_holder"], (id, nobody)) is not None
 
-    def heartbeat(self, id: str, token: str, now: float) -> str | None:
-        """Record that the driver is alive, and return the request to end the run: "", "cancel" or "now".
+    def heartbeat(self, id: str, token: str, now: float, active: Mapping[str, Any] | None = None) -> str | None:
+        """Record that the driver is alive and which elements run, and return the request to end the run: "", "cancel"
+        or "now".
 
         None means that another driver took the run over.
         """
-        if self.database.change(self._sql["heartbeat"], (now, id, token)) != 1:
+        if self.database.change(self._sql["heartbeat"], (now, rows.json_text(active or {}), id, token)) != 1:
             return None
         row = self.database.row(self._sql["requested_end"], (id,))
         return str(row[0]) if row else None
@@ -611,7 +612,7 @@ _RUN: Final = _columns(rows.RUNS.columns, "runs")
 _STEP: Final = _columns(rows.STEPS.columns, "steps")
 _OUTPUT: Final = _columns(rows.OUTPUT_COLUMNS, "outputs")
 _CACHE: Final = _columns(rows.CACHE.columns, "cache")
-_RUN_JSON: Final = frozenset({"parameters", "tags", "driver"})
+_RUN_JSON: Final = frozenset({"parameters", "tags", "driver", "active"})
 _SETTABLE: Final = frozenset(rows.RUNS.columns) - {"id", "token", "created", "pipeline", "origin"}
 _REFERENCES: Final = (("plan", "plans"), ("inputs", "steps"), ("outputs", "cache"), ("digest", "outputs"))
 
@@ -631,11 +632,11 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     "ON CONFLICT (run_id, seq) DO NOTHING",
     "is_holder": "SELECT 1 FROM runs WHERE id = ? AND token = ?{locked}",
     "take_over": "UPDATE runs SET token = ?, driver = ?, heartbeat = ?, status = 'running', ended = NULL, error = '', "
-    "asked = '', sessions = sessions + 1 WHERE id = ? AND token = ? AND status <> 'succeeded'",
+    "asked = '', active = '', sessions = sessions + 1 WHERE id = ? AND token = ? AND status <> 'succeeded'",
     "request_end": "UPDATE runs SET asked = ? WHERE id = ? AND status = 'running'",
     "cancel_waiting": "UPDATE runs SET token = ?, status = 'cancelled', ended = ? "
     "WHERE id = ? AND token = ? AND status = 'running'",
-    "heartbeat": "UPDATE runs SET heartbeat = ? WHERE id = ? AND token = ?",
+    "heartbeat": "UPDATE runs SET heartbeat = ?, active = ? WHERE id = ? AND token = ?",
     "requested_end": "SELECT asked FROM runs WHERE id = ?",
     "rungs": _upsert("rungs", rows.RUNGS.columns, ("key",)),
     "sources": "INSERT INTO sources (digest, created, text) VALUES (?, ?, ?) ON CONFLICT (digest) DO NOTHING",

@@ -58,6 +58,8 @@ class RunRow:
     """A request to end the run, "cancel" or "now"; the driver reads it every second."""
     origin: str = ""
     """The run that this one repeats (`stoker rerun`, a flow's `resume`); empty for a run of its own."""
+    active: Mapping[str, Any] = _EMPTY
+    """Element of a fan-out that runs → its attempt, and since when; of many the first. Written with the heartbeat."""
     damage: str = ""
     """Which cells cannot be read; no column."""
 
@@ -310,7 +312,7 @@ class TableSchema(Generic[Row]):
         return 0.0 if annotation in (_time, _optional_time) else 0 if annotation is _whole_number else shown(cell, 60)
 
 
-RUNS: Final = TableSchema(RunRow, json_columns=("parameters", "driver"), lists=("tags",))
+RUNS: Final = TableSchema(RunRow, json_columns=("parameters", "driver", "active"), lists=("tags",))
 STEPS: Final = TableSchema(StepRow, json_columns=("inputs", "usage"))
 PROGRESS: Final = TableSchema(StepProgress, json_columns=("usage",))
 ATTEMPTS: Final = TableSchema(AttemptRow, json_columns=("error", "usage"), lists=("changes",))

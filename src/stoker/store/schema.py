@@ -84,4 +84,8 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
         "DROP INDEX runs_by_time",
         "CREATE INDEX runs_by_time ON runs (created, id{searched})",
     ),
+    (
+        # Elements have rows when they have ended: which run now, the driver writes with its heartbeat.
+        "ALTER TABLE runs ADD COLUMN active text NOT NULL DEFAULT ''",
+    ),
 )

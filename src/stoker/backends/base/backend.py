@@ -30,6 +30,7 @@ from stoker.core.values import frozen
 if TYPE_CHECKING:
     from stoker.backends.base.beside import Beside, RunningAttempt
     from stoker.backends.base.leasing import Leasing
+    from stoker.backends.base.nodes import PlatformNode
     from stoker.backends.base.pulling import Puller
     from stoker.core.devices import Lease
     from stoker.core.findings import Finding
@@ -436,6 +437,9 @@ class Backend:
     probe: Callable[[Mapping[str, Any], ProbeRequest], Iterable[Check]] | None = None
     """What `stoker doctor --stack` finds of a part of a stack with these settings: asks the platform, and may run
     something small there. What does not answer is a problem of a check, no error."""
+    nodes: Callable[[Mapping[str, Any]], Sequence[PlatformNode]] | None = None
+    """The platform's nodes, by settings of the stack, for `stoker top`: asks the platform. A `BackendError` where it
+    does not answer; None for one that has no nodes, or none that an account may see."""
     setup: StackSetup | None = None
     """How a person makes a stack of it; None where nothing need be asked."""
     left_jobs: Callable[[Sequence[Mapping[str, Any]], str, Collection[str]], Iterable[LeftJob]] | None = None

@@ -181,10 +181,7 @@ class Leasing:
         return lease
 
     def _samples(self, job: Job, node: int) -> str:
-        # Each job has its own file: characters other than letters and digits are written as their code points.
-        name = "".join(letter if letter.isalnum() or letter == "_" else f"-{ord(letter):x}-" for letter in job.name)
-        name += f".{node}" if node else ""
-        return os.path.join(self._scratch, f"samples-{name}.jsonl")
+        return samples_path(self._scratch, job.name, node)
 
     def wait(self, job: Job, reason: str) -> bool:
         """Note that a job waits; whether the reason is news."""
@@ -268,6 +265,14 @@ class Leasing:
             simulated=inventory.simulated,
             started=time.time(),
         )
+
+
+def samples_path(scratch: str, job: str, node: int = 0) -> str:
+    """The file that the monitor of a job on this machine writes, in a stack's folder of scratch files."""
+    # Each job has its own file: characters other than letters and digits are written as their code points.
+    name = "".join(letter if letter.isalnum() or letter == "_" else f"-{ord(letter):x}-" for letter in job)
+    name += f".{node}" if node else ""
+    return os.path.join(scratch, f"samples-{name}.jsonl")
 
 
 def requested_lease(job: Job, *, samples: str) -> Lease:

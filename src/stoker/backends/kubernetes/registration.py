@@ -17,6 +17,7 @@ from stoker.backends.base.backend import (
     StackSetup,
     Sweep,
 )
+from stoker.backends.base.nodes import PlatformNode
 from stoker.backends.kubernetes.settings import KubernetesSettings
 from stoker.core.findings import Check
 from stoker.core.plan import Site
@@ -153,6 +154,13 @@ def device_step(options: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return setup.device_step(options)
 
 
+def nodes(options: Mapping[str, Any]) -> Sequence[PlatformNode]:
+    """The nodes of the cluster, and what is free on them."""
+    from stoker.backends.kubernetes import nodelist
+
+    return nodelist.nodes(options)
+
+
 SETUP: Final = StackSetup(
     questions={
         "context": "The context of the kubeconfig",
@@ -196,6 +204,7 @@ KUBERNETES: Final = Backend(
     parent_image=parent_image,
     doctor=doctor,
     probe=probe,
+    nodes=nodes,
     setup=SETUP,
     left_jobs=left_jobs,
     end_left=end_left,

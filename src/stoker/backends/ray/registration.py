@@ -6,6 +6,7 @@ import os
 from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.backends.base.backend import Backend, FlowDecorator, Leftover, ProbeRequest, RunningBackend, Services, Sweep
+from stoker.backends.base.nodes import PlatformNode
 from stoker.backends.ray.settings import RaySettings
 from stoker.core.findings import Check
 from stoker.core.plan import Site
@@ -48,6 +49,13 @@ def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) 
     return platform.end_recorded(options, jobs)
 
 
+def nodes(options: Mapping[str, Any]) -> Sequence[PlatformNode]:
+    """The nodes of the cluster that are alive."""
+    from stoker.backends.ray import nodelist
+
+    return nodelist.nodes(options)
+
+
 RAY: Final = Backend(
     name="ray",
     title="Ray",
@@ -62,6 +70,7 @@ RAY: Final = Backend(
     ),
     doctor=doctor,
     probe=probe,
+    nodes=nodes,
     leftovers=leftovers,
     end_recorded=end_recorded,
 )

@@ -18,6 +18,7 @@ from stoker.backends.base.backend import (
     Sweep,
 )
 from stoker.backends.base.beside import Beside, RunningAttempt
+from stoker.backends.base.nodes import PlatformNode
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.findings import Check
 from stoker.core.plan import Site
@@ -139,6 +140,13 @@ def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> Iterator[Besi
     return places(options, attempt)
 
 
+def nodes(options: Mapping[str, Any]) -> Sequence[PlatformNode]:
+    """The nodes of the cluster, in groups of equal ones."""
+    from stoker.backends.slurm import nodelist
+
+    return nodelist.nodes(options)
+
+
 SLURM: Final = Backend(
     name="slurm",
     title="Slurm",
@@ -148,6 +156,7 @@ SLURM: Final = Backend(
     puller=puller,
     default_store=default_store,
     probe=probe,
+    nodes=nodes,
     setup=SETUP,
     sends_code=True,
     decorator=FlowDecorator(
