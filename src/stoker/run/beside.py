@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -10,7 +11,8 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import Any, Callable, Final, Iterator, Mapping, Sequence
+import zlib
+from typing import Any, Callable, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker import stacks
 from stoker.backends.base.beside import NOT_HERE, Beside, RunningAttempt
@@ -20,9 +22,11 @@ from stoker.client.keys import element_of
 from stoker.core.codec import from_json
 from stoker.core.devices import Device
 from stoker.core.errors import NotFound, UsageError
+from stoker.core.protocol import JOB
 from stoker.core.values import frozen
 from stoker.plan import plandoc
 from stoker.plan.planner import ORCHESTRATOR
+from stoker.store.rows import EventRow
 from stoker.worker import besidescript
 from stoker.worker.beside import name_of
 from stoker.worker.processes import MARK
@@ -39,15 +43,19 @@ NO_PORT: Final = "STK349"
 GONE: Final = 97
 """The exit code of the shell line that found no process."""
 
-# Finds the process of a name, or of the first rank, and hands over to its own Python.
+# Finds the process of a name, or of the first rank, and hands over to its own Python. Python finds its library by its
+# own path, for which the link in /proc does where an image has no readlink.
 _FIND: Final = """
 for want in {names}; do for d in /proc/[0-9]*; do
 {{ read -r n < "$d/comm"; }} 2>/dev/null || continue
-[ "$n" = "$want" ] || continue
-exe=$(readlink "$d/exe") || continue
+case "$n" in $want) ;; *) continue ;; esac
+[ -x "$d/exe" ] || continue
+exe=$(readlink "$d/exe" 2>/dev/null) || exe="$d/exe"
 exec "$exe" -I -c "$0" "$1" "${{d#/proc/}}"
 done; done; exit {gone}
 """
+_UNPACK: Final = 'import base64,zlib;exec(zlib.decompress(base64.urlsafe_b64decode("{}")))'
+"""A third of the script: on some platforms the command stands in a URL, of which proxies take 8 kB."""
 
 
 @frozen(kw_only=True)
@@ -60,15 +68,15 @@ class RunningStep:
 
     def words(self, place: Beside, order: Mapping[str, Any], *, rank: int | None, terminal: bool) -> list[str]:
         """The command of this machine that has the process's place do something."""
-        ranks = [rank] if rank is not None else [0]
-        names = [name_of(self.job, one) for one in ranks]
-        names += [name_of(self.job)] if rank is None else []
-        with open(besidescript.__file__, encoding="utf-8") as file:
-            script = file.read()
+        names = [name_of(self.job, rank or 0)]
+        if rank is None:  # of a place without rank 0, any rank can tell of all that are there
+            names += [name_of(self.job), *([f"{name_of(self.job)}-*"] if order["op"] == "dump" else [])]
+        with open(besidescript.__file__, "rb") as file:
+            script = _UNPACK.format(base64.urlsafe_b64encode(zlib.compress(file.read(), 9)).decode())
         line = _FIND.format(names=" ".join(map(shlex.quote, names)), gone=GONE)
         document = {"name": name_of(self.job), "signal": int(STACKS), "gone": [MARK], **order}
         document["environment"] = dict(place.environment)
-        return [*(place.terminal if terminal else place.argv), "sh", "-c", line, script, json.dumps(document)]
+        return place.words(["sh", "-c", line, script, json.dumps(document)], terminal=terminal)
 
 
 def reach(client: Client, run_id: str, key: str) -> RunningStep:
@@ -103,13 +111,19 @@ def reach(client: Client, run_id: str, key: str) -> RunningStep:
             fix=f"read what it writes: stoker logs {run.id} {key} --follow; or use the platform's own tools",
         )
     settings = planned.settings.environment if planned is not None else {}
+    events = [
+        event
+        for event in client.store.records.events(run.id)
+        if event.key == key and event.data.get("attempt") == attempt
+    ]
     found = RunningAttempt(
         run=run.id,
         key=key,
         attempt=attempt,
         host=str(row.driver.get("host", "")),
         placement=known,
-        devices=_visibility(client, run.id, key, attempt),
+        identity={name: value for event in events if event.kind == JOB for name, value in event.data.items()},
+        devices=_visibility(events),
         environment={name: value for name, value in settings.items() if not value.startswith("secret:")},
     )
     options = plan.settings.backend.get(name, part.options)
@@ -121,6 +135,8 @@ def execute(reached: RunningStep, argv: Sequence[str], *, rank: int | None) -> i
     """Run a command beside the step, with this process's streams; its exit code."""
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     for place in reached.places:
+        if place.only_prints and not argv:
+            raise _only_prints(reached, place, "a shell")
         words = reached.words(place, {"op": "exec", "argv": list(argv)}, rank=rank, terminal=terminal)
         with signals_passed():
             code = subprocess.run(words, check=False).returncode
@@ -171,6 +187,8 @@ def forward(reached: RunningStep, port: int, *, local: int, rank: int | None, re
 def _place_of(reached: RunningStep, order: Mapping[str, Any], *, port: int, rank: int | None) -> Beside:
     """The place in which the process is, if something listens there."""
     for place in reached.places:
+        if place.only_prints:
+            raise _only_prints(reached, place, "a port")
         words = reached.words(place, order, rank=rank, terminal=False)
         done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode == 0:
@@ -210,15 +228,23 @@ def _attempt_of(step: Step) -> int:
     return 1 + len(step.attempts)
 
 
-def _visibility(client: Client, run_id: str, key: str, attempt: int) -> Mapping[str, str]:
-    """The variables by which the attempt's processes see the devices of its lease."""
+def _visibility(events: Iterable[EventRow]) -> Mapping[str, str]:
+    """The variables by which an attempt's processes see the devices of its lease, by the attempt's events."""
     from stoker.vendors.registry import environment_of
 
     devices: list[Device] = []
-    for event in client.store.records.events(run_id):
-        if event.kind == "leased" and event.key == key and event.data.get("attempt") == attempt:
+    for event in events:
+        if event.kind == "leased":
             devices = [from_json(Device, one, strict=False) for one in event.data.get("devices") or ()]
     return environment_of(devices)
+
+
+def _only_prints(reached: RunningStep, place: Beside, what: str) -> UsageError:
+    return UsageError(
+        f"step '{reached.attempt.key}' runs on {place.where}, where {what} cannot be reached: {place.only_prints} "
+        f"({NOT_HERE})",
+        fix="give a command that only prints: stoker exec RUN STEP -- nvidia-smi; or use stoker dump",
+    )
 
 
 def _no_process(reached: RunningStep, rank: int | None) -> NotFound:

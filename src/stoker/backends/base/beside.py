@@ -6,10 +6,12 @@ process there, its environment, its stacks and its ports is the same everywhere 
 
 from __future__ import annotations
 
-from typing import Any, Final, Mapping
+import shlex
+from typing import Any, Final, Mapping, Sequence
 
 import attrs
 
+from stoker.core.errors import UsageError
 from stoker.core.values import frozen
 
 NOT_HERE: Final = "STK345"
@@ -27,6 +29,8 @@ class RunningAttempt:
     """The machine of the run's driver."""
     placement: Mapping[str, Any] = attrs.field(factory=dict)
     """Where it is on a platform with a queue, by the names of `client.placements.Placement`."""
+    identity: Mapping[str, Any] = attrs.field(factory=dict)
+    """What its backend recorded of its job, as `Backend.end_recorded` takes it, and where the job runs."""
     devices: Mapping[str, str] = attrs.field(factory=dict)
     """The variables by which a process of this machine sees its devices."""
     environment: Mapping[str, str] = attrs.field(factory=dict)
@@ -43,5 +47,25 @@ class Beside:
     """The command of this machine that runs there what is appended to it."""
     terminal: tuple[str, ...] = ()
     """The same for a command that gets a terminal."""
+    inner: tuple[str, ...] | None = None
+    """Where `argv` is a login to another machine: the command there, before what is appended, which both are one word
+    of the login, for its shell to read."""
+    inner_terminal: tuple[str, ...] = ()
+    """The same for a command that gets a terminal."""
     environment: Mapping[str, str] = attrs.field(factory=dict)
     """Variables that the process was given when it was there already."""
+    only_prints: str = ""
+    """Why commands get no standard input and no terminal there, and what to do about it; empty where they get both."""
+
+    def words(self, command: Sequence[str], *, terminal: bool) -> list[str]:
+        """The command of this machine that runs a command there."""
+        terminal = terminal and not self.only_prints
+        outer, inner = (self.terminal, self.inner_terminal) if terminal else (self.argv, self.inner or ())
+        return [*outer, *command] if self.inner is None else [*outer, shlex.join([*inner, *command])]
+
+
+def no_way(attempt: RunningAttempt, why: str, *, fix: str) -> UsageError:
+    """The refusal of a platform that gives no way to its jobs."""
+    job = str(attempt.identity.get("job") or attempt.placement.get("job") or "")
+    where = f" is {job}" if job else " runs there"
+    return UsageError(f"step '{attempt.key}'{where}, which cannot be entered: {why} ({NOT_HERE})", fix=fix)
