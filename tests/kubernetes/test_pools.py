@@ -4,7 +4,11 @@ a pod or a connection ends."""
 from __future__ import annotations
 
 import collections
+import json
+import os
 import signal
+import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,7 @@ from typing import Any
 import pytest
 from tests.kubernetes.server.cluster import LocalCluster
 from tests.kubernetes.test_runs import STACK, nothing_left, start
+from tests.report.screen import Terminal
 
 PIPELINES = """
 import os, sys, tempfile, time
@@ -252,15 +257,63 @@ def test_pods_without_a_driver_are_found_and_ended(kube: Any, cluster: LocalClus
     cluster.wait(lambda: nothing_left(cluster))
 
 
-def test_ctrl_c_ends_the_pods(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_step_is_entered_and_ctrl_c_ends_the_pods(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
     driver = start(kube, "long", str(tmp_path / "never"))
     cluster.wait(lambda: has_begun(kube), 120.0)
+    enter_a_step(kube, cluster)
     driver.send_signal(signal.SIGINT)
     output, _ = driver.communicate(timeout=60)
     assert driver.returncode == 130, output
     assert kube.client().run("last").status == "cancelled"
     cluster.wait(lambda: nothing_left(cluster))
     assert not cluster.pids()
+
+
+def enter_a_step(kube: Any, cluster: LocalCluster) -> None:
+    """A command with its streams and its exit code, a terminal, the stacks and a port of a step in a pod."""
+    (pod,) = (one["metadata"]["name"] for one in pods(cluster))
+    text = "".join(f"line {number}\n" for number in range(50_000))
+    script = 'echo "$HOSTNAME" >&2; cat; exit 5'
+    done = kube.stoker("exec", "last", "waits", "--", "sh", "-c", script, input=text, code=5)
+    assert (done.stdout, done.stderr.strip()) == (text, pod)
+    assert "train.py" in kube.stoker("dump", "last", "waits").stdout
+    environment = {**os.environ, "STOKER_HOME": str(kube.home)}
+    words = [str(Path(sys.executable).with_name("stoker")), "exec", "last", "waits", "--", "sh"]
+    with Terminal(words, folder=kube.folder, env=environment, columns=90, rows=20) as terminal:
+        terminal.wait_for(lambda text: text.rstrip().endswith(("#", "$")))
+        terminal.send("stty size\n")
+        terminal.wait_for(lambda text: "20 90" in text)
+        terminal.resize(columns=70)
+        terminal.send("stty size\n")
+        terminal.wait_for(lambda text: "20 70" in text)
+        terminal.send("echo $((5 * 7)); sleep 600; echo $((6 * 7))\n")
+        terminal.wait_for(lambda text: "35" in text)
+        terminal.send("\x03")
+        terminal.wait_for(lambda text: "^C" in text)  # what was typed before is thrown away with it
+        terminal.send("echo $((7 * 7))\n")
+        assert "42" not in terminal.wait_for(lambda text: "49" in text), "Ctrl-C is a key like any other"
+        terminal.send("exit 3\n")
+        assert terminal.end() == 3
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # pods have this machine's network here
+        port = str(listener.getsockname()[1])
+        words = [*words[:1], "forward", "last", "waits", port, "--local", "0"]
+        with subprocess.Popen(words, cwd=kube.folder, env=environment, stdout=subprocess.PIPE, text=True) as forwarding:
+            listener.accept()[0].close()  # the knock
+            assert forwarding.stdout is not None
+            host, _, number = forwarding.stdout.readline().strip().rpartition(":")
+            with socket.create_connection((host, int(number)), timeout=60) as here, listener.accept()[0] as there:
+                here.sendall(b"ping")
+                here.shutdown(socket.SHUT_WR)
+                assert b"".join(iter(lambda: there.recv(100), b"")) == b"ping"
+                there.sendall(b"pong")
+                there.close()
+                assert b"".join(iter(lambda: here.recv(100), b"")) == b"pong"
+            forwarding.send_signal(signal.SIGINT)
+            assert forwarding.wait(60) == 130
+    module = [sys.executable, "-m", "stoker.backends.kubernetes.podcommand"]
+    access = json.dumps({"kubeconfig": str(cluster.kubeconfig)})
+    done = kube.command([*module, access, "default", pod, "step", "--", "no-such-shell"], code=125)
+    assert "has no no-such-shell" in done.stderr and "STK345" in done.stderr
 
 
 def test_a_step_that_is_killed_takes_its_pod_with_it(kube: Any, cluster: LocalCluster) -> None:
@@ -301,9 +354,17 @@ def test_without_the_right_to_exec_each_step_has_a_job(kube: Any, cluster: Local
     cluster.create("/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "runner"}})
     limited = cluster.kubeconfig_for(cluster.account_token("default", "runner"), name="limited")
     kube.write({"stoker.toml": STACK.format(kubeconfig=limited, python=sys.executable)})
-    kube.run("train.py", "many", "2", timeout=120.0)
-    assert cluster.counts()["create jobs"] == 2 and "create pods/exec" not in cluster.counts()
-    assert set(lines(tmp_path).values()) == {1}
+    flag = tmp_path / "flag"
+    driver = start(kube, "long", str(flag))
+    cluster.wait(lambda: has_begun(kube), 120.0)
+    assert "create pods/exec" not in cluster.counts()
+    refused = kube.stoker("exec", "last", "waits", "--", "true", code=125).stderr
+    assert "STK345" in refused and "on pods/exec" in refused and "kubectl create role" in refused, refused
+    flag.touch()
+    output, _ = driver.communicate(timeout=120)
+    assert driver.returncode == 0, output
+    assert cluster.counts()["create jobs"] == 3
+    assert lines(tmp_path) == {"begins": 1, "waits": 1, "ends": 1}
     cluster.wait(lambda: nothing_left(cluster))
 
 

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
+import os
+import pty
+import struct
 import subprocess
+import termios
+from collections.abc import Awaitable, Callable
 
 from aiohttp import WSMsgType, web
 from attrs import define, field
@@ -15,7 +21,7 @@ from tests.kubernetes.server.objects import FINISHED, Object
 from tests.kubernetes.server.processes import ContainerProcess
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-STDIN, STDOUT, STDERR, STATUS = range(4)
+STDIN, STDOUT, STDERR, STATUS, RESIZE = range(5)
 CLOSE = 255
 """In v5 the client closes a stream by it."""
 PIECE = 1 << 15
@@ -63,7 +69,8 @@ class Executions:
                 name = container.name if container is not None else ""
                 await session.end(_failure(f'unable to upgrade connection: container not found ("{name}")'))
             else:
-                await session.run(container, container.process, command)
+                start = session.run_on_terminal if http.query.get("tty") == "true" else session.run
+                await start(container, container.process, command)
         except ConnectionError:
             _abort(session.socket)
         finally:
@@ -93,15 +100,15 @@ class _Session:
                 stderr=subprocess.PIPE,
                 start_new_session=True,
             )
-        except OSError as error:
-            await self.end(_failure(f'error executing command in container: exec: "{command[0]}": {error.strerror}'))
+        except OSError:
+            await self.end(_not_started(command[0]))
             return
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         outputs = [
             asyncio.create_task(self._copy(process.stdout, STDOUT)),
             asyncio.create_task(self._copy(process.stderr, STDERR)),
         ]
-        feeding = asyncio.create_task(self._feed(process.stdin))
+        feeding = asyncio.create_task(self._feed(process.stdin.write, process.stdin.drain, process.stdin.close))
         ending = asyncio.create_task(process.wait())
         try:
             done, _ = await asyncio.wait([feeding, ending], return_when=asyncio.FIRST_COMPLETED)
@@ -117,24 +124,97 @@ class _Session:
                 task.cancel()
             await asyncio.gather(*outputs, feeding, return_exceptions=True)
 
+    async def run_on_terminal(self, container: Container, home: ContainerProcess, command: list[str]) -> None:
+        """Run a command in the world of a container, on a terminal of its own."""
+        words, environment, folder = container.world_of(command)
+        leader, follower = pty.openpty()
+        os.set_blocking(leader, False)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *words,
+                env=home.marked({**environment, "TERM": "xterm"}),
+                cwd=folder,
+                stdin=follower,
+                stdout=follower,
+                stderr=follower,
+                start_new_session=True,
+                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            )
+        except OSError:
+            os.close(leader)
+            await self.end(_not_started(command[0]))
+            return
+        finally:
+            os.close(follower)
+        loop = asyncio.get_running_loop()
+        copying = asyncio.create_task(self._copy_terminal(leader))
+        feeding = asyncio.create_task(
+            self._feed(
+                lambda data: os.write(leader, data),
+                resize=lambda columns, lines: fcntl.ioctl(
+                    leader, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0)
+                ),
+            )
+        )
+        ending = asyncio.create_task(process.wait())
+        try:
+            await asyncio.wait([feeding, ending], return_when=asyncio.FIRST_COMPLETED)
+            if ending.done():
+                await copying
+                await self.end(_status(ending.result()))
+        finally:
+            loop.remove_reader(leader)
+            for task in (copying, feeding):
+                task.cancel()
+            await asyncio.gather(copying, feeding, return_exceptions=True)
+            os.close(leader)  # who still has the terminal is told by SIGHUP
+
+    async def _copy_terminal(self, leader: int) -> None:
+        """Send what is written to a terminal until nobody has it any more."""
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        loop.add_reader(leader, ready.set)
+        while True:
+            await ready.wait()
+            ready.clear()
+            try:
+                data = os.read(leader, PIECE)
+            except BlockingIOError:
+                continue
+            except OSError:  # EIO
+                return
+            await self.socket.send_bytes(bytes([STDOUT]) + data)
+
     async def end(self, status: Object) -> None:
         """Tell how it ended, and close."""
         with contextlib.suppress(ConnectionError):
             await self.socket.send_bytes(bytes([STATUS]) + json.dumps(status).encode())
             await self.socket.close()
 
-    async def _feed(self, target: asyncio.StreamWriter) -> bool:
+    async def _feed(
+        self,
+        write: Callable[[bytes], object],
+        drain: Callable[[], Awaitable[None]] | None = None,
+        close: Callable[[], None] | None = None,
+        *,
+        resize: Callable[[int, int], object] | None = None,
+    ) -> bool:
         """Hand on what the client sends; whether it only closed the command's input."""
         async for message in self.socket:
             if message.type is not WSMsgType.BINARY:
                 continue
             if message.data[0] == CLOSE and message.data[1:] == bytes([STDIN]):
-                target.close()
+                if close is not None:
+                    close()
                 return True
             if message.data[0] == STDIN:
                 self._count(len(message.data))
-                target.write(message.data[1:])
-                await target.drain()
+                write(message.data[1:])
+                if drain is not None:
+                    await drain()
+            elif message.data[0] == RESIZE and resize is not None:
+                size = json.loads(message.data[1:])
+                resize(size["Width"], size["Height"])
         return False
 
     async def _copy(self, source: asyncio.StreamReader, channel: int) -> None:
@@ -166,6 +246,15 @@ def _status(code: int) -> Object:
         "reason": "NonZeroExitCode",
         "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
     }
+
+
+def _not_started(program: str) -> Object:
+    """In the words of containerd, for a program that the image lacks."""
+    return _failure(
+        "error executing command in container: failed to exec in container: failed to start exec: OCI runtime exec "
+        f'failed: exec failed: unable to start container process: exec: "{program}": executable file not found in '
+        "$PATH: unknown"
+    )
 
 
 def _failure(message: str) -> Object:

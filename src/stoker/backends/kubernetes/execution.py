@@ -1,5 +1,7 @@
 """A command in a container of a pod, over the API's websocket: its standard input, its output, and how it ended.
 
+`Execution` is for one thread that asks and waits; `podcommand` carries all of a command's streams.
+
 https://kubernetes.io/docs/concepts/architecture/control-plane-node-communication/ and RFC 6455. The protocol of the
 messages is v5.channel.k8s.io or v4.channel.k8s.io: the first byte of each says which stream it belongs to.
 """
@@ -10,9 +12,11 @@ import base64
 import contextlib
 import hashlib
 import os
+import socket
 import ssl
 import struct
-from typing import Final, Sequence
+from collections import deque
+from typing import Final, Iterator, Sequence
 
 from stoker.backends.kubernetes.client import Cluster
 from stoker.core.codec import parse_json
@@ -24,6 +28,10 @@ STDOUT: Final = 1
 STDERR: Final = 2
 STATUS: Final = 3
 """The stream on which the API server says how the command ended."""
+RESIZE: Final = 4
+"""The stream on which the client says how large its terminal is."""
+CLOSE_STREAM: Final = 255
+"""Followed by a stream's number: nothing more comes on it. Since v5."""
 PIECE: Final = 1 << 16
 """Bytes of one message at most that are sent: proxies in between hold whole messages in memory."""
 LARGEST: Final = 32 << 20
@@ -32,7 +40,106 @@ WORDS: Final = 4096
 """Bytes of the command's standard error that are kept."""
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 """https://www.rfc-editor.org/rfc/rfc6455#section-1.3"""
-_BINARY, _CLOSE, _PING, _PONG = 2, 8, 9, 10
+BINARY, CLOSE, PING, PONG = 2, 8, 9, 10
+"""Kinds of messages: https://www.rfc-editor.org/rfc/rfc6455#section-5.2"""
+
+
+def opened(
+    cluster: Cluster, namespace: str, pod: str, command: Sequence[str], *, container: str, terminal: bool = False
+) -> tuple[socket.socket, str, bytes]:
+    """Start a command in a container: the connection, the protocol of its messages, and what came already.
+
+    `ApiError` where the API server refuses the command, `Away` where no answer comes.
+    """
+    key = base64.b64encode(os.urandom(16))
+    streams = [("stdin", "true"), ("stdout", "true"), ("container", container)]
+    streams += [("tty", "true")] if terminal else [("stderr", "true")]  # a terminal has one output
+    sock, answer, rest = cluster.upgrade(
+        f"/api/v1/namespaces/{namespace}/pods/{pod}/exec",
+        [*(("command", word) for word in command), *streams],
+        {
+            "Upgrade": "websocket",
+            "Connection": "Upgrade",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": key.decode(),
+            "Sec-WebSocket-Protocol": ", ".join(PROTOCOLS),
+        },
+    )
+    accepted = base64.b64encode(hashlib.sha1(key + _GUID).digest()).decode()
+    protocol = answer.get("sec-websocket-protocol", "")
+    if answer.get("sec-websocket-accept") != accepted or protocol not in PROTOCOLS:
+        sock.close()
+        raise BackendError(
+            f"the Kubernetes API server offers no exec by websocket (it answers with {protocol or 'no protocol'})",
+            fix="use Kubernetes 1.29 or later, or an object store: artifact_store = 's3://…'",
+        )
+    return sock, protocol, rest
+
+
+def frame(kind: int, payload: bytes) -> bytes:
+    """A message as a client sends it."""
+    size = len(payload)
+    head = bytes([0x80 | kind])
+    if size < 126:
+        head += bytes([0x80 | size])
+    elif size < 1 << 16:
+        head += struct.pack("!BH", 0x80 | 126, size)
+    else:
+        head += struct.pack("!BQ", 0x80 | 127, size)
+    mask = os.urandom(4)
+    return head + mask + _masked(payload, mask)
+
+
+class Messages:
+    """Puts messages together from the bytes of a connection; control messages may stand between parts of others."""
+
+    def __init__(self) -> None:
+        self._raw = bytearray()
+        self._kind = 0
+        self._parts = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """The kind and the payload of each message that is complete with these bytes; `ValueError` for a frame that is
+        larger than `LARGEST`."""
+        self._raw += data
+        at = 0
+        try:
+            while (found := self._frame_at(at)) is not None:
+                first, payload, at = found
+                opcode = first & 0x0F
+                if opcode >= CLOSE:
+                    yield opcode, payload
+                    continue
+                self._kind = opcode or self._kind
+                self._parts += payload
+                if first & 0x80:
+                    whole, self._parts = bytes(self._parts), bytearray()
+                    yield BINARY if self._kind in (1, BINARY) else self._kind, whole
+        finally:
+            del self._raw[:at]
+
+    def _frame_at(self, at: int) -> tuple[int, bytes, int] | None:
+        """The first byte of the frame at a place, its payload, and where the next one begins; None while it is not
+        whole."""
+        raw = self._raw
+        if len(raw) - at < 2:
+            return None
+        first, second = raw[at], raw[at + 1]
+        at += 2
+        size, length = second & 0x7F, {126: 2, 127: 8}.get(second & 0x7F, 0)
+        if length:
+            if len(raw) - at < length:
+                return None
+            size = int.from_bytes(raw[at : at + length], "big")
+            at += length
+        if size > LARGEST:
+            raise ValueError(f"a message of {size} bytes came")
+        mask = bytes(raw[at : at + 4]) if second & 0x80 else b""
+        at += 4 if second & 0x80 else 0
+        if len(raw) - at < size:
+            return None
+        payload = bytes(raw[at : at + size])
+        return first, _masked(payload, mask) if mask else payload, at + size
 
 
 class Execution:
@@ -50,34 +157,16 @@ class Execution:
         """How the command ended, in words; None while it runs."""
         self._error: Away | None = None
         """Why `take` gets nothing more."""
-        key = base64.b64encode(os.urandom(16))
-        streams = [("stdin", "true"), ("stdout", "true"), ("stderr", "true"), ("container", container)]
-        self._sock, answer, rest = cluster.upgrade(
-            f"/api/v1/namespaces/{namespace}/pods/{pod}/exec",
-            [*(("command", word) for word in command), *streams],
-            {
-                "Upgrade": "websocket",
-                "Connection": "Upgrade",
-                "Sec-WebSocket-Version": "13",
-                "Sec-WebSocket-Key": key.decode(),
-                "Sec-WebSocket-Protocol": ", ".join(PROTOCOLS),
-            },
-        )
-        self._raw = bytearray(rest)
-        accepted = base64.b64encode(hashlib.sha1(key + _GUID).digest()).decode()
-        protocol = answer.get("sec-websocket-protocol", "")
-        if answer.get("sec-websocket-accept") != accepted or protocol not in PROTOCOLS:
-            self.close()
-            raise BackendError(
-                f"the Kubernetes API server offers no exec by websocket (it answers with {protocol or 'no protocol'})",
-                fix="use Kubernetes 1.29 or later, or an object store: artifact_store = 's3://…'",
-            )
+        self._sock, _, rest = opened(cluster, namespace, pod, command, container=container)
+        self._parser = Messages()
+        self._messages: deque[tuple[int, bytes]] = deque()
+        self._feed(rest)
 
     def write(self, data: bytes | memoryview) -> None:
         """Send bytes to the command's standard input."""
         view = memoryview(data)
         for at in range(0, len(view), PIECE):
-            self._send(_BINARY, bytes([STDIN]) + view[at : at + PIECE])
+            self._send(BINARY, bytes([STDIN]) + view[at : at + PIECE])
 
     def line(self) -> bytes:
         """The next line that the command writes, without its end."""
@@ -104,7 +193,7 @@ class Execution:
         if self._error is None:
             try:
                 more = self._take_raw()
-                while self._has_message():
+                while self._messages:
                     self._receive()
                 if not more:
                     self._error = self._broken("the connection ended")
@@ -122,7 +211,7 @@ class Execution:
         self._sock.setblocking(False)
         try:
             while data := self._sock.recv(1 << 18):
-                self._raw += data
+                self._feed(data)
             return False
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return True
@@ -131,26 +220,6 @@ class Execution:
         finally:
             with contextlib.suppress(OSError):
                 self._sock.settimeout(patience)
-
-    def _has_message(self) -> bool:
-        """Whether a message, or a frame that stands alone, has come as a whole."""
-        at, raw = 0, self._raw
-        while len(raw) - at >= 2:
-            final, second = raw[at] & 0x80, raw[at + 1]
-            size, length = second & 0x7F, {126: 2, 127: 8}.get(second & 0x7F, 0)
-            at += 2 + length
-            if at > len(raw):
-                return False
-            if length:
-                size = int.from_bytes(raw[at - length : at], "big")
-            if size > LARGEST:
-                return True  # it is refused as it is read
-            at += size + (4 if second & 0x80 else 0)
-            if at > len(raw):
-                return False
-            if final:
-                return True
-        return False
 
     def close(self) -> None:
         """End the connection; the command's standard input ends with it."""
@@ -165,17 +234,8 @@ class Execution:
             self._at = 0
 
     def _send(self, kind: int, payload: bytes) -> None:
-        size = len(payload)
-        head = bytes([0x80 | kind])
-        if size < 126:
-            head += bytes([0x80 | size])
-        elif size < 1 << 16:
-            head += struct.pack("!BH", 0x80 | 126, size)
-        else:
-            head += struct.pack("!BQ", 0x80 | 127, size)
-        mask = os.urandom(4)
         try:
-            self._sock.sendall(head + mask + _masked(payload, mask))
+            self._sock.sendall(frame(kind, payload))
         except OSError as error:
             raise self._broken(str(error) or type(error).__name__) from error
 
@@ -183,12 +243,14 @@ class Execution:
         """Take one message; `Away` once no more comes."""
         if self._ended is not None:
             raise self._broken(self._ended)
-        kind, payload = self._message()
-        if kind == _PING:
-            self._send(_PONG, payload)
-        elif kind == _CLOSE:
+        while not self._messages:
+            self._feed(self._more())
+        kind, payload = self._messages.popleft()
+        if kind == PING:
+            self._send(PONG, payload)
+        elif kind == CLOSE:
             raise self._broken("the API server closed the connection")
-        elif kind == _BINARY and payload:
+        elif kind == BINARY and payload:
             if payload[0] == STDOUT:
                 if self._at:
                     del self._bytes[: self._at]
@@ -199,44 +261,20 @@ class Execution:
             elif payload[0] == STATUS:
                 self._ended = _status_text(payload[1:])
 
-    def _message(self) -> tuple[int, bytes]:
-        """The next message, put together from its frames; a control frame may stand between them."""
-        kind, parts = 0, b""
-        while True:
-            first, second = self._exactly(2)
-            size = second & 0x7F
-            if size == 126:
-                (size,) = struct.unpack("!H", self._exactly(2))
-            elif size == 127:
-                (size,) = struct.unpack("!Q", self._exactly(8))
-            if size > LARGEST:
-                raise self._broken(f"a message of {size} bytes came")
-            mask = self._exactly(4) if second & 0x80 else b""
-            payload = self._exactly(size)
-            payload = _masked(payload, mask) if mask else payload
-            opcode = first & 0x0F
-            if opcode >= _CLOSE:
-                if opcode == _PING and kind:
-                    self._send(_PONG, payload)
-                    continue
-                return opcode, payload
-            kind = opcode or kind
-            parts += payload
-            if first & 0x80:
-                return _BINARY if kind in (1, _BINARY) else kind, parts
+    def _more(self) -> bytes:
+        try:
+            data = self._sock.recv(1 << 18)
+        except OSError as error:
+            raise self._broken(str(error) or type(error).__name__) from error
+        if not data:
+            raise self._broken("the connection ended")
+        return data
 
-    def _exactly(self, size: int) -> bytes:
-        while len(self._raw) < size:
-            try:
-                data = self._sock.recv(1 << 18)
-            except OSError as error:
-                raise self._broken(str(error) or type(error).__name__) from error
-            if not data:
-                raise self._broken("the connection ended")
-            self._raw += data
-        taken = bytes(self._raw[:size])
-        del self._raw[:size]
-        return taken
+    def _feed(self, data: bytes) -> None:
+        try:
+            self._messages.extend(self._parser.feed(data))
+        except ValueError as error:
+            raise self._broken(str(error)) from None
 
     def _broken(self, why: str) -> Away:
         words = self._words.decode("utf-8", "replace").strip().splitlines()

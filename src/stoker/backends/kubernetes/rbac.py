@@ -54,7 +54,7 @@ POOL_RIGHT: Final = Right(
     group="",
     resource="pods/exec",
     verbs=("create", "get"),
-    use="let a pod take one step after another",
+    use="let a pod take one step after another, and enter steps (stoker exec)",
     needed=False,
 )
 """A websocket begins with a GET, and recent versions of Kubernetes ask for `create` besides:

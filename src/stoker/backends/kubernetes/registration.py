@@ -23,6 +23,7 @@ from stoker.core.findings import Check
 from stoker.core.plan import Site
 
 if TYPE_CHECKING:
+    from stoker.backends.base.beside import Beside, RunningAttempt
     from stoker.backends.base.pulling import Puller
 
 
@@ -71,6 +72,13 @@ def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) 
     from stoker.backends.kubernetes import platform
 
     return platform.end_recorded(options, jobs)
+
+
+def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> Iterable[Beside]:
+    """The pods of a running attempt."""
+    from stoker.backends.kubernetes.beside import places
+
+    return places(options, attempt)
 
 
 def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Leftover]:
@@ -210,4 +218,5 @@ KUBERNETES: Final = Backend(
     end_left=end_left,
     leftovers=leftovers,
     end_recorded=end_recorded,
+    beside=beside,
 )
