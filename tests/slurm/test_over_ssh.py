@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.report.screen import Terminal
 from tests.servers import sshd
 from tests.servers.s3 import S3
 from tests.servers.slurm import Cluster, until
@@ -131,6 +132,7 @@ def test_a_run_over_ssh(far: Any, login_node: Sshd, tmp_path: Path, request: pyt
         until(lambda: (tmp_path / "begun").exists() or driver.poll() is not None, seconds=300)
         if driver.poll() is not None:
             pytest.fail("\n".join(driver.communicate()))
+        enter(far)
         login_node.refuse()
         try:
             login_node.cut()
@@ -157,6 +159,22 @@ def test_a_run_over_ssh(far: Any, login_node: Sshd, tmp_path: Path, request: pyt
         store = login_node.home / ".stoker" / "slurm" / "artifacts"
         assert list(store.glob("objects/*/*")), "the code at least"
     until(lambda: not login_node.sessions(), why=lambda: "a connection outlived the run")
+
+
+def enter(far: Any) -> None:
+    """A command with its input and its exit code, a terminal and the stacks of a step behind the login node."""
+    words = ["exec", "last", "total", "--", "sh", "-c"]
+    done = far.stoker(*words, 'cat; echo "$SLURM_JOB_ID it\'s"; exit 5', input="typed\n", code=5)
+    assert re.fullmatch(r"typed\n\d+ it's\n", done.stdout), done
+    assert "train.py" in far.stoker("dump", "last", "total").stdout
+    environment = {**os.environ, "STOKER_HOME": str(far.home)}
+    stoker = str(Path(sys.executable).with_name("stoker"))
+    with Terminal(
+        [stoker, *words, "read line; echo $((line * 7)); stty size"], folder=far.folder, env=environment
+    ) as there:
+        there.send("6\n")
+        there.wait_for(lambda text: "42" in text and "30 100" in text)
+        assert there.end() == 0
 
 
 PLAIN = """

@@ -73,7 +73,7 @@ def test_a_job_that_waits_runs_and_outlives_its_driver(project: Any, cluster: Cl
     assert placement["queue_seconds"] >= HELD
     assert any("(Resources)" in reason for _, reason in placement["waits"])
     until(lambda: "waiting" in project.stoker("logs", "last", "wait").stdout)
-    follower.says("wait runs as job ", "on ")
+    follower.says("wait runs as job ")
     run = shown(project)["run"]
     beside = project.stoker("exec", run, "wait", "--", "sh", "-c", 'echo "$SLURM_JOB_ID"; exit 5', code=5)
     assert beside.stdout.strip() == job["id"]

@@ -157,6 +157,16 @@ class Ssh:
             answer = self._connection.call(scripts.bring(target), scripts.archive(folder), UPLOAD)
             self._expect(answer, "write files")
 
+    def client(self, *, terminal: bool = False) -> tuple[str, ...]:
+        """The command of this machine that has the far one's shell run a line, which follows; with a terminal there if
+        it is asked for. It uses this connection, which is to stay open meanwhile."""
+        return self._connection.words(terminal=terminal)
+
+    def login_words(self) -> tuple[str, ...]:
+        """What comes before a command of such a line so that it has the PATH of a login shell."""
+        variables = self._login_environment()
+        return ("env", *(f"{name}={variables[name]}" for name in _TAKEN_ON if name in variables))
+
     def expand(self, path: str) -> str:
         """A path with "~" and "$NAME" as they are for a person who logs in there."""
         login_variables = self._login_environment()
@@ -261,6 +271,11 @@ class _Connection:
                 self._drop()
                 raise self._away(f"nothing came or went for {STILL:g} s") from None
         return self._answer(client.returncode, pump.begun, bytes(pump.out), bytes(pump.err))
+
+    def words(self, *, terminal: bool) -> tuple[str, ...]:
+        """The command of a client, up to what the far machine's shell runs; the connection stands then."""
+        master = self._connected()
+        return (*master.client(terminal=terminal), *master.control, "--", self._address.host)
 
     def abandon(self) -> None:
         """Kill the clients whose commands run, and make no further connection."""
@@ -430,7 +445,12 @@ class _Master:
     @property
     def words(self) -> list[str]:
         """The command of a client, up to the options of the connection."""
+        return self.client()
+
+    def client(self, *, terminal: bool = False) -> list[str]:
+        """The same, with a terminal if it is asked for: of options that are given twice ssh takes the first."""
         words = ["ssh", *(["-F", self._config_file] if self._config_file else [])]
+        words += ["-o", "RequestTTY=force", "-o", "EscapeChar=none"] if terminal else []
         words += ["-l", self._address.user] if self._address.user else []
         words += ["-p", str(self._address.port)] if self._address.port else []
         return [*words, *(word for name, value in _OPTIONS.items() for word in ("-o", f"{name}={value}"))]
