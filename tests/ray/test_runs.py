@@ -14,6 +14,10 @@ from typing import Any
 import pytest
 from tests.servers.raycluster import TOKEN, RayCluster
 
+from stoker.backends.ray.besidejob import METADATA
+from stoker.backends.ray.jobs import Jobs
+from stoker.backends.ray.settings import RaySettings
+
 STACK = """
 stack = "ray"
 [stacks.ray]
@@ -158,7 +162,23 @@ def test_what_can_never_fit_is_refused(raying: Any) -> None:
     assert "STK189" in done.stderr and "does not let us in" in done.stderr
 
 
-def test_resume_takes_over_what_a_killed_driver_left(raying: Any, tmp_path: Path) -> None:
+def enter_the_step(raying: Any, ray_cluster: RayCluster) -> None:
+    """Commands that print run beside a task; what types or connects is refused."""
+    script = 'command -v python; echo "it\'s"; printf half; exit 5'
+    done = raying.stoker("exec", "last", "wait", "--", "sh", "-c", script, input="typed", code=5)
+    assert done.stdout == f"{Path(sys.executable).with_name('python')}\nit's\nhalf", done
+    assert "train.py" in raying.stoker("dump", "last", "wait").stdout
+    for words in (("exec", "last", "wait"), ("forward", "last", "wait", "80")):
+        refused = raying.stoker(*words, code=2).stderr
+        assert "STK345" in refused and "has no channel for what is typed" in refused, refused
+    jobs = Jobs(RaySettings(address=ray_cluster.dashboard, token="env:TOKEN_OF_RAY"), os.environ)
+    assert not [(job["submission_id"], job["status"]) for job in jobs.jobs() if METADATA in (job["metadata"] or {})]
+    jobs.close()
+
+
+def test_a_step_is_entered_and_resume_takes_over_what_a_killed_driver_left(
+    raying: Any, ray_cluster: RayCluster, tmp_path: Path
+) -> None:
     flag = tmp_path / "flag"
     driver = subprocess.Popen(
         [sys.executable, "train.py", str(flag)],
@@ -174,6 +194,7 @@ def test_resume_takes_over_what_a_killed_driver_left(raying: Any, tmp_path: Path
             assert time.monotonic() < end
             assert driver.poll() is None
             time.sleep(0.1)
+        enter_the_step(raying, ray_cluster)
     finally:
         driver.send_signal(signal.SIGKILL)
         driver.wait()

@@ -191,6 +191,23 @@ class Jobs:
         if status != 404:
             self._parse_answer("POST", f"/api/jobs/{id}/stop", status, text, dict)
 
+    def delete(self, id: str) -> None:
+        """Forget a job that is over. One that is gone is fine."""
+        status, text = self.ask("DELETE", f"/api/jobs/{id}")
+        if status != 404:
+            self._parse_answer("DELETE", f"/api/jobs/{id}", status, text, dict)
+
+    def log(self, id: str) -> str:
+        """All that a job has written by now."""
+        return str(self._json("GET", f"/api/jobs/{id}/logs").get("logs") or "")
+
+    def nodes_of(self, task: str) -> list[str]:
+        """The ids of the nodes on which tasks of a name run."""
+        words = [("filter_keys", "name"), ("filter_predicates", "="), ("filter_values", task)]
+        answer = self._json("GET", f"/api/v0/tasks?{urllib.parse.urlencode([*words, ('detail', 'True')])}")
+        tasks = [one for one in answer["data"]["result"]["result"] if str(one["state"]).startswith("RUNNING")]
+        return [str(one["node_id"]) for one in tasks if one.get("node_id")]
+
     def content(self, path: str) -> bytes | None:
         """The bytes of a file that the dashboard serves; None where it has none, or its node is gone."""
         try:

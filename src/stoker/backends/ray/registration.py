@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.backends.base.backend import Backend, FlowDecorator, Leftover, ProbeRequest, RunningBackend, Services, Sweep
 from stoker.backends.base.nodes import PlatformNode
 from stoker.backends.ray.settings import RaySettings
 from stoker.core.findings import Check
 from stoker.core.plan import Site
+
+if TYPE_CHECKING:
+    from stoker.backends.base.beside import Beside, RunningAttempt
 
 
 def open_ray(site: Site, options: Mapping[str, Any], services: Services) -> RunningBackend:
@@ -56,6 +59,13 @@ def nodes(options: Mapping[str, Any]) -> Sequence[PlatformNode]:
     return nodelist.nodes(options)
 
 
+def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> Iterable[Beside]:
+    """The nodes of a running attempt."""
+    from stoker.backends.ray.beside import places
+
+    return places(options, attempt)
+
+
 RAY: Final = Backend(
     name="ray",
     title="Ray",
@@ -73,4 +83,5 @@ RAY: Final = Backend(
     nodes=nodes,
     leftovers=leftovers,
     end_recorded=end_recorded,
+    beside=beside,
 )
