@@ -13,6 +13,10 @@ from typing import Any
 import pytest
 from tests.report.screen import Terminal
 
+from stoker.backends.base.beside import RunningAttempt
+from stoker.backends.registry import BACKENDS
+from stoker.core.errors import UsageError
+
 STOKER = str(Path(sys.executable).with_name("stoker"))
 PROGRAM = """
 import http.server
@@ -129,6 +133,24 @@ def test_a_port_is_reached(project: Any, environment: dict[str, str], standing: 
     taken = project.stoker("forward", standing, "serves", port, code=2, env=environment)
     assert "STK349" in taken.stderr, "the step itself has that port of this machine"
     assert "Connection refused" in project.stoker("forward", standing, "serves", "1", code=2, env=environment).stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "identity", "way"),
+    [
+        ("kubeflow", {"job": "task train of the Kubeflow run r1", "id": "r1"}, "pipeline/runid=r1"),
+        ("batch", {"job": "the job j1 of AWS Batch", "id": "j1"}, "aws ecs execute-command"),
+        ("sagemaker", {"job": "the training job t1", "name": "t1"}, "--target sagemaker-training-job:t1_algo-1"),
+        ("skypilot", {"job": "SkyPilot's managed job s1", "name": "s1", "managed": True}, "sky jobs logs --name s1"),
+    ],
+)
+def test_a_platform_without_a_way_names_its_own_tool(name: str, identity: dict[str, Any], way: str) -> None:
+    attempt = RunningAttempt(run="r", key="train", attempt=1, host="here", identity=identity)
+    beside = BACKENDS.load(name).beside
+    assert beside is not None
+    with pytest.raises(UsageError, match="STK345") as refused:
+        list(beside({}, attempt))
+    assert str(identity["job"]) in refused.value.message and way in refused.value.fix
 
 
 def test_what_cannot_be_is_refused_in_words(project: Any, environment: dict[str, str], standing: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.servers import sshd
 from tests.servers.s3 import S3
 from tests.skypilot.conftest import Double, until
 
@@ -194,8 +195,25 @@ def test_gc_takes_down_what_nobody_continues(project: Any, double: Double, pytho
     until(double.is_empty)
 
 
-def test_an_interrupted_run(project: Any, double: Double, python: str, tmp_path: Path) -> None:
+def test_a_step_is_entered_and_the_run_is_interrupted(
+    project: Any, double: Double, python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of the tests' is what ssh finds under the cluster's name."""
+    sshd.refuse(sshd.absence())
     driver = started(project, double, python, tmp_path)
+    (cluster,) = double.clusters()
+    with sshd.running({}) as server:
+        config = tmp_path / "config"
+        config.write_text(server.config.read_text().replace(sshd.ALIAS, cluster))
+        monkeypatch.setenv("STOKER_SSH_CONFIG", str(config))
+        until(lambda: "node" in project.stoker("show", "last", "--json").stdout)
+        done = project.stoker(
+            "exec", "last", "waits", "--", "sh", "-c", 'cat; echo "$MARKS"; exit 5', input="-", code=5
+        )
+        assert done.stdout == f"-{tmp_path}\n"
+        assert "long.py" in project.stoker("dump", "last", "waits").stdout
+    refused = project.stoker("dump", "last", "waits", code=2).stderr
+    assert "STK345" in refused and f"sky status {cluster}" in refused, refused
     driver.send_signal(signal.SIGINT)
     driver.wait(120)
     [run] = project.client().runs()

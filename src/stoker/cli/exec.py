@@ -20,7 +20,8 @@ def command(*, run_id: str, step: str, rank: int | None, client: Client, argv: t
 
     It has the environment with which the step's process was started, its devices, its folder and its Python, and runs
     as a process of its own: the step goes on, and does not end it. The exit code is the command's. Steps
-    are reached on this machine, in containers, and in Slurm's jobs.
+    are reached on this machine, in containers, in pods, in jobs of Slurm, and on clusters of SkyPilot; on Ray by
+    commands that only print.
     """
     from stoker.run import beside
 

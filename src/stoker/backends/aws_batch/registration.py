@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Collection, Final, Iterable, Iterator, Mapping, NoReturn, Sequence
 
 from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.backends.base.backend import (
@@ -17,6 +17,7 @@ from stoker.backends.base.backend import (
     StackSetup,
     Sweep,
 )
+from stoker.backends.base.beside import RunningAttempt, no_way
 from stoker.core.findings import Check
 from stoker.core.plan import Site
 
@@ -85,6 +86,16 @@ def end_left(parts: Sequence[Mapping[str, Any]], scratch: str, run: str, grace: 
     from stoker.backends.aws_batch import leftovers as batchleftovers
 
     return batchleftovers.end_left(parts, run)
+
+
+def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> NoReturn:
+    """Refused: what leads into a container of ECS is a program of AWS's, with a protocol of its own."""
+    raise no_way(
+        attempt,
+        "ECS Exec alone leads into its container, which a job must ask for, and which AWS's own plugin speaks",
+        fix="ask for it, BatchSettings(enable_execute_command=True), give the job's role the rights of ssmmessages, "
+        "and call `aws ecs execute-command --interactive --command sh` with the task of `aws batch describe-jobs`",
+    )
 
 
 def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
@@ -178,4 +189,5 @@ BATCH: Final = Backend(
     end_left=end_left,
     leftovers=leftovers,
     end_recorded=end_recorded,
+    beside=beside,
 )

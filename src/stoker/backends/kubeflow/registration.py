@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Final, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Iterable, Iterator, Mapping, NoReturn, Sequence
 
 from stoker.backends.base.backend import Backend, Leftover, ProbeRequest, RunningBackend, Services, Sweep
+from stoker.backends.base.beside import RunningAttempt, no_way
 from stoker.backends.base.pulling import Puller
 from stoker.backends.kubeflow.settings import KubeflowSettings
 from stoker.core.errors import BackendError
@@ -71,6 +72,16 @@ def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) 
     return platform.end_recorded(options, jobs, KubeflowApi(KubeflowSettings(**options), os.environ, patience=PATIENCE))
 
 
+def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> NoReturn:
+    """Refused: the API of Kubeflow Pipelines has no way into a task."""
+    id = str(attempt.identity.get("id") or "ID")
+    raise no_way(
+        attempt,
+        "the API of Kubeflow Pipelines leads into no pod, and this stack knows no other",
+        fix=f"find its pod, `kubectl get pods -A -l pipeline/runid={id}`, and enter it: `kubectl exec -it`",
+    )
+
+
 KUBEFLOW: Final = Backend(
     name="kubeflow",
     title="Kubeflow",
@@ -81,4 +92,5 @@ KUBEFLOW: Final = Backend(
     probe=probe,
     leftovers=leftovers,
     end_recorded=end_recorded,
+    beside=beside,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Collection, Final, Iterable, Iterator, Mapping, NoReturn, Sequence
 
 from stoker.backends.base.backend import (
     RESOURCES,
@@ -17,6 +17,7 @@ from stoker.backends.base.backend import (
     StackSetup,
     Sweep,
 )
+from stoker.backends.base.beside import RunningAttempt, no_way
 from stoker.backends.sagemaker.settings import SagemakerSettings
 from stoker.core.findings import Check
 from stoker.core.plan import Site
@@ -85,6 +86,17 @@ def end_left(parts: Sequence[Mapping[str, Any]], scratch: str, run: str, grace: 
     from stoker.backends.sagemaker import leftovers as sagemakerleftovers
 
     return sagemakerleftovers.end_left(parts, run)
+
+
+def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> NoReturn:
+    """Refused: what leads into a training job is a program of AWS's, with a protocol of its own."""
+    name = str(attempt.identity.get("name") or "NAME")
+    raise no_way(
+        attempt,
+        "Systems Manager alone leads into its container, which a job must ask for, and which AWS's own plugin speaks",
+        fix="ask for it, SagemakerSettings(remote_debug=True), give the role the rights of ssmmessages, and call "
+        f"`aws ssm start-session --target sagemaker-training-job:{name}_algo-1`",
+    )
 
 
 def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
@@ -173,4 +185,5 @@ SAGEMAKER: Final = Backend(
     end_left=end_left,
     leftovers=leftovers,
     end_recorded=end_recorded,
+    beside=beside,
 )

@@ -425,7 +425,8 @@ class SkypilotPlatform:
             return self._lost(handle, machine, machine.cause, machine.words, output)
         if status is not None:
             self._free(handle)
-        return JobReport(running=True, facts={"node": first.state.host}, output=output, status=status)
+        facts = {"node": first.state.host, **_login_of(machine.record)}
+        return JobReport(running=True, facts=facts, output=output, status=status)
 
     def _all_over(self, news: Sequence[LetterNews | None], machine: SkyMachine) -> bool:
         """Whether no node of a gang writes any more: the machine must be free for the next step."""
@@ -579,6 +580,11 @@ class SkypilotPlatform:
         for machine in self._machines:
             if machine.launch is not None:
                 machine.launch.close()
+
+
+def _login_of(record: MachineRecord) -> dict[str, str]:
+    """The cluster as ssh calls it, and how many machines it has; nothing of a managed job."""
+    return {} if record.managed else {"cluster": record.name, "machines": str(record.nodes)}
 
 
 def _identity(record: MachineRecord) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
 
 from stoker.backends.base.backend import (
     Backend,
@@ -19,6 +19,9 @@ from stoker.backends.base.pulling import Puller
 from stoker.backends.skypilot.settings import SkypilotSettings, resources_of
 from stoker.core.findings import Check
 from stoker.core.plan import Site
+
+if TYPE_CHECKING:
+    from stoker.backends.base.beside import Beside, RunningAttempt
 
 
 def open_skypilot(site: Site, options: Mapping[str, Any], services: Services) -> RunningBackend:
@@ -86,6 +89,13 @@ def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) 
     return platform.end_recorded(options, jobs)
 
 
+def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> Iterable[Beside]:
+    """The machines of a running attempt's cluster."""
+    from stoker.backends.skypilot.beside import places
+
+    return places(options, attempt)
+
+
 def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
     """What the other settings usually are."""
     from stoker.backends.skypilot.probe import suggest as suggest_settings
@@ -127,4 +137,5 @@ SKYPILOT: Final = Backend(
     left_jobs=left_jobs,
     end_left=end_left,
     end_recorded=end_recorded,
+    beside=beside,
 )
