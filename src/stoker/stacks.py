@@ -17,7 +17,8 @@
     timeout = "2h"
 
 The file is the nearest `stoker.toml`, or `pyproject.toml` with `[tool.stoker]`, from the working directory upwards;
-below it comes `~/.stoker/stoker.toml`, whose stacks are known everywhere. The stack is the one named in the call, by
+below it comes `~/.stoker/stoker.toml`, whose stacks are known everywhere; `STOKER_STACKS` names a file that is read in
+place of both. The stack is the one named in the call, by
 `STOKER_STACK`, by the nearest `stack =`, or "local", which always exists.
 
 State is kept in the home: `STOKER_HOME`, or the project's `.stoker` where that folder exists, or `~/.stoker`. SQLite's
@@ -26,6 +27,7 @@ URIs are those of SQLAlchemy: `sqlite:///a.db` is a path seen from this file, `s
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -47,6 +49,10 @@ T = TypeVar("T")
 
 FILE: Final = "stoker.toml"
 PYPROJECT: Final = "pyproject.toml"
+PREFIXES: Final[Mapping[str, tuple[str, ...]]] = {FILE: (), PYPROJECT: ("tool", "stoker")}
+"""Name of a file of stacks → the keys above its own."""
+ONLY: Final = "STOKER_STACKS"
+"""The variable that names a file of stacks which is read in place of all others."""
 DEFAULT: Final = "local"
 """The stack that always exists."""
 THIS_MACHINE: Final = "local"
@@ -142,6 +148,40 @@ def stacks(start: Path | None = None) -> list[Stack]:
     return [found[name] for name in sorted(found)]
 
 
+def table_of(stack: Stack) -> tuple[dict[str, Any], dict[str, str]]:
+    """A stack of a file as the table that it is written as, its places complete; and the values of the variables of the
+    environment that the table names. The built-in stack has neither."""
+    if stack.path is None:
+        return {}, {}
+    file = _read(stack.path, PREFIXES.get(stack.path.name, ()))
+    if file is None or stack.name not in file.stacks:
+        raise UsageError(f"{stack.path} has no stack '{stack.name}' any more")
+    places = {"database": stack.database, "artifact_store": stack.artifact_store}
+    # Paths are seen from the file, or are the usual ones.
+    paths = {key: place for key, place in places.items() if place.startswith(("sqlite:", "file:"))}
+    table = {**file.stacks[stack.name], **paths}
+    names = _VARIABLE.findall(json.dumps(table, default=str))
+    return table, {name: os.environ[name] for name in names if name in os.environ}
+
+
+def toml_text(name: str, table: Mapping[str, Any]) -> str:
+    """A file with one stack, from its table."""
+    pairs = "".join(f"{_toml_value(key)} = {_toml_value(value)}\n" for key, value in table.items() if value is not None)
+    return f"[stacks.{_toml_value(name)}]\n{pairs}"
+
+
+def _toml_value(value: Any) -> str:
+    """A value as TOML has it; a text's escapes are those of JSON. https://toml.io/en/v1.0.0#string"""
+    if isinstance(value, Mapping):
+        pairs = (f"{_toml_value(key)} = {_toml_value(part)}" for key, part in value.items() if part is not None)
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    if isinstance(value, (bool, int, float)):
+        return str(value).lower()
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def home(start: Path | None = None) -> Path:
     """The folder that state is kept in."""
     named = os.environ.get("STOKER_HOME")
@@ -183,10 +223,16 @@ def _upwards(start: Path | None) -> list[Path]:
 
 
 def _files(start: Path | None) -> list[_File]:
-    """The project's file and the person's own, nearest first."""
+    """The project's file and the person's own, nearest first; or the one that `STOKER_STACKS` names."""
     found: list[_File] = []
+    only = os.environ.get(ONLY)
+    if only:
+        file = _read(Path(only), ())
+        if file is None:
+            raise NotFound(f"there is no file {only}", where=ONLY)
+        return [file]
     for folder in _upwards(start):
-        file = _read(folder / FILE, ()) or _read(folder / PYPROJECT, ("tool", "stoker"))
+        file = _read(folder / FILE, ()) or _read(folder / PYPROJECT, PREFIXES[PYPROJECT])
         if file is not None:
             found.append(file)
             break

@@ -6,6 +6,7 @@ written here: that is the finding's own.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ from typing import Any
 import attrs
 from tests.slurm.test_settings import TAKEN
 
+from stoker.backends.base.backend import DetachedRun, DriverStart
+from stoker.backends.kubernetes import detach as k8sdetach
 from stoker.backends.slurm import detach as slurmdetach
 from stoker.backends.slurm.settings import SlurmSettings
 from stoker.core.codec import to_json
 from stoker.core.docker import DockerSettings
 from stoker.core.packages import PackageSettings
+from stoker.core.plan import Code
 from stoker.core.resources import ResourceSettings
 from stoker.launchers.options import resolve_launch
 
@@ -366,8 +370,28 @@ CLAIM = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
 ZONE = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
 POD = {"labels": {"team": "ml"}}
 
+
+def driver_job(backend: Any, options: Mapping[str, Any]) -> Any:
+    """The Job that drives a run after `--detach`."""
+    facts = DetachedRun(home="/run", database="postgresql://db/stoker", artifacts="s3://bucket")
+    with tempfile.TemporaryDirectory() as folder:
+        start = DriverStart(
+            run="1",
+            name="driver",
+            words=("-m", "stoker"),
+            environment={},
+            folder="/run",
+            output="/run/out",
+            facts=facts,
+            code=Code(bundle=f"{folder}/bundle"),
+            stack="",
+        )
+        return k8sdetach.job(options, start, user="me")
+
+
 KUBERNETES = Row(
     title="Kubernetes",
+    also=driver_job,
     options={"kubeconfig": str(KUBECONFIGS / "two.yaml"), "image": "team/train:1"},
     resources={
         "cpu_count": "`requests/cpu`",
@@ -460,6 +484,7 @@ KUBERNETES = Row(
         "mig_strategy": "the resource of a slice: `nvidia.com/gpu`",
         "tpu_topology": "`gke-tpu-topology`",
         "device_class": "`resourceClaims`",
+        "driver": "what the driver's own Job gets",
         "pod_settings": "`labels` and all the others",
         "pod_resources": "`resources` of the container",
         "pod_spec": "`hostname` and all others",
@@ -525,6 +550,7 @@ KUBERNETES = Row(
         "mig_strategy": Example("single", resources={"accelerators": "A100-80GB/1g.10gb"}),
         "tpu_topology": Example("4x4", resources={"accelerators": "tpu-v5e:4"}),
         "device_class": Example("gpu.nvidia.com", resources=ONE),
+        "driver": Example({"memory": "2GiB"}),
         "pod_settings": Example(POD),
         "pod_resources": Example({"limits": {"cpu": "4"}}),
         "pod_spec": Example({"hostname": "trainer"}),

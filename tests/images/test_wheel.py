@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from stoker.images import wheel
-from stoker.images.wheel import VENDORED, compile_bundle, worker_bundle, worker_wheel
+from stoker.images.wheel import VENDORED, compile_bundle, driver_bundle, worker_bundle, worker_wheel
 
 CLEAN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
@@ -100,6 +100,18 @@ def test_the_bundle_needs_nothing_installed(tmp_path: Path, bare: Path) -> None:
     user, place = run(bare, "-c", program, path=str(bundle)).split()
     assert user == "me" and place.startswith(f"{bundle}/{VENDORED}/")
     assert run(bare, "-c", "import importlib.metadata as m; print(m.version('stoker'))", path=str(bundle)).strip()
+
+
+def test_a_driver_runs_from_its_bundle(tmp_path: Path, bare: Path) -> None:
+    """Without psutil and other compiled packages; transports of artifacts are found, too."""
+    bundle = driver_bundle(tmp_path / "wheels")
+    assert driver_bundle(tmp_path / "wheels") == bundle
+    assert not [path for path in bundle.rglob("*") if path.suffix in wheel.COMPILED]
+    assert run(bare, "-m", "stoker", "runs", "--json", path=str(bundle)).strip() == "[]"
+    program = "import stoker, yaml, stoker.run.driver, stoker.backends.kubernetes.backend, sys; "
+    program += "from stoker.store.transport import *; from importlib import metadata as m; "
+    program += "print([p.name for p in m.entry_points(group='stoker.transports')], 'psutil' in sys.modules)"
+    assert run(bare, "-c", program, path=str(bundle)).strip() == "['pvc'] False"
 
 
 def test_the_images_own_packages_go_first(tmp_path: Path, bare: Path) -> None:

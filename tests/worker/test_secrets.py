@@ -18,7 +18,7 @@ import pytest
 from stoker.core.errors import MissingPackage, ParameterError, UsageError
 from stoker.core.protocol import StepError, StepResult
 from stoker.core.secret import Secret, is_reference, looks_secret
-from stoker.worker.secrets import KINDS, MaskedStream, Masker, SecretMissing, SecretReader, read, references
+from stoker.worker.secrets import BROUGHT, KINDS, MaskedStream, Masker, SecretMissing, SecretReader, read, references
 
 VALUE = 'pä$$"word/with+odd\\things'
 
@@ -80,6 +80,15 @@ def test_values_are_read_once_and_a_missing_one_says_where(monkeypatch: pytest.M
     with pytest.raises(UsageError, match="no kind of secret called 'vault'"):
         read(Secret.parse("secret:vault:x"))
     assert set(KINDS.builtin) <= set(KINDS.names())
+
+
+def test_values_that_were_read_elsewhere_are_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A detached driver in a pod has neither the file nor the variable."""
+    secret = Secret.file(str(tmp_path / "none"), version="2")
+    monkeypatch.setenv(BROUGHT, json.dumps({secret.reference: "from there"}))
+    assert read(secret) == "from there"
+    with pytest.raises(SecretMissing):
+        read(Secret.file(str(tmp_path / "none")))
 
 
 def test_a_keyring_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,18 @@ def driver_job(row: RunRow) -> DriverJob:
         return "unknown"
 
 
+def _why_gone(row: RunRow) -> str:
+    """Why the job of a driver is over that never began, by its platform; empty where that is not known."""
+    stack = next((stack for stack in stacks.stacks() if stack.name == row.stack), None)
+    why = BACKENDS.load(stack.orchestrator.flavor).why_no_driver if stack is not None else None
+    if stack is None or why is None:
+        return ""
+    try:
+        return why(stack.orchestrator.options, str(row.driver[DRIVER_PLACE]))
+    except StokerError:  # also Away: it answered a moment ago
+        return ""
+
+
 def note_lost_driver(store: Store, row: RunRow) -> bool:
     """Write down that a run's driver is never started, where its job is gone; whether that is so.
 
@@ -40,6 +52,8 @@ def note_lost_driver(store: Store, row: RunRow) -> bool:
     if row.status != "running" or not awaited_place(row) or driver_job(row) != "gone":
         return False
     text = f"{row.driver[DRIVER_PLACE]}, which was to start its driver, is not in the queue any more"
+    why = _why_gone(row)
+    text += f": {why}" if why else ""
     driver = {key: value for key, value in row.driver.items() if key != DRIVER_PLACE}
     # Nothing happens where the driver has begun meanwhile.
     store.records.set_run(row.id, row.token, driver=driver, heartbeat=0.0, error=text)

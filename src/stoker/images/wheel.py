@@ -21,7 +21,7 @@ import tempfile
 import zipfile
 from importlib import metadata
 from pathlib import Path
-from typing import Final, Iterable, Iterator
+from typing import Final, Iterable, Iterator, Mapping
 
 from stoker.core.errors import InfrastructureError
 from stoker.core.status import PYTHON_TOO_OLD
@@ -35,6 +35,10 @@ DEPENDENCIES: Final = (
 )
 """What a worker may import, all of it pure Python: it runs on every Python from 3.10 and every machine. psutil is not;
 the worker reads Linux's /proc in its place where it is missing."""
+DRIVER_DEPENDENCIES: Final = ("click", "packaging", "pyyaml", "tomli")
+"""What a driver imports besides that has a form in pure Python; those that are not installed here are not needed."""
+COMPILED: Final = (".so", ".pyd", ".dylib")
+"""Endings of what fits one machine and one Python."""
 WORKER_LIST: Final = "stoker"
 """The name of the list of what Stoker's wheel requires."""
 VENDORED: Final = "stoker_dependencies"
@@ -137,7 +141,32 @@ def worker_bundle(folder: Path) -> Path:
     for name in DEPENDENCIES:
         for inner, data in _distribution_files(name):
             contents[f"{VENDORED}/{inner}"] = data
-    path = folder / f"bundle-{_digest(contents.items())[:16]}"
+    return _bundle(folder, f"bundle-{_digest(contents.items())[:16]}", contents)
+
+
+def driver_bundle(folder: Path) -> Path:
+    """A folder as `worker_bundle` makes it, from which a driver runs, too, if its database and its artifact store need
+    no further package."""
+    worker = worker_bundle(folder)
+    inside = {path.relative_to(worker).as_posix(): path.read_bytes() for path in _files_below(worker)}
+    distribution = _distribution("stoker")
+    points = distribution.read_text("entry_points.txt") if distribution is not None else None
+    inside["stoker.dist-info/entry_points.txt"] = (points or "").encode()
+    for name in DRIVER_DEPENDENCIES:
+        inside.update((f"{VENDORED}/{inner}", data) for inner, data in _distribution_files(name, compiled=False))
+    return _bundle(folder, f"driver-{_digest(inside.items())[:16]}", inside)
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """The files of a bundle that belong to no version of Python."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not _SKIPPED.intersection(path.parts) and not path.name.startswith(".compiled-"):
+            yield path
+
+
+def _bundle(folder: Path, name: str, contents: Mapping[str, bytes]) -> Path:
+    """A folder of this name with these files; it is made once."""
+    path = folder / name
     if path.is_dir():
         return path
     folder.mkdir(parents=True, exist_ok=True)
@@ -224,13 +253,18 @@ def _distribution(name: str) -> metadata.Distribution | None:
         return None
 
 
-def _distribution_files(name: str) -> Iterator[tuple[str, bytes]]:
-    """The files of an installed distribution by their path in site-packages; none if it is not installed."""
+def _distribution_files(name: str, *, compiled: bool = True) -> Iterator[tuple[str, bytes]]:
+    """The files of an installed distribution by their path in site-packages; none if it is not installed.
+
+    Compiled parts are an error, or with `compiled` false left out.
+    """
     distribution = _distribution(name)
     for file in sorted((distribution.files or ()) if distribution is not None else (), key=str):
         if ".." in file.parts or _SKIPPED.intersection(file.parts) or file.suffix == ".pyc":
             continue  # scripts, and what belongs to this Python
-        if file.suffix in (".so", ".pyd", ".dylib"):
+        if file.suffix in COMPILED and not compiled:
+            continue
+        if file.suffix in COMPILED:
             raise InfrastructureError(
                 f"{name} is installed here with compiled parts ({file}), which fit one machine only"
             )

@@ -128,6 +128,8 @@ class Builder:
         self._folder = folder
         self._report = report
         self._locking = locking
+        self.ready_bundle = ""
+        """A bundle that was made before, and is used instead of another one."""
         self._images: dict[str, str] = {}
         self._engines: dict[str, ImageEngine] = {}
 
@@ -330,7 +332,7 @@ class Builder:
         """A folder with Stoker's worker; empty where each image and each machine has it."""
         docker_settings = [step.settings.docker for step in steps if step.backend in self.hosts]
         lacks = any(docker is not None and docker.skip_build is True for docker in docker_settings)
-        return str(worker_bundle(self._folder)) if lacks or self._far else ""
+        return (self.ready_bundle or str(worker_bundle(self._folder))) if lacks or self._far else ""
 
     def code(self, sources: Sequence[FunctionSource], steps: Iterable[StepPlan], blobs: Blobs, home: Path) -> Code:
         """The user's code in the artifact store, and a worker for the images and machines that lack one."""

@@ -26,7 +26,15 @@ from typing import Any, Final, Iterator, Mapping
 
 import attrs
 
-from stoker.backends.base.backend import Detaches, RunningBackend, capability
+from stoker.backends.base.backend import (
+    SENDS_LOGS,
+    BringsDriver,
+    DetachedRun,
+    Detaches,
+    DriverStart,
+    RunningBackend,
+    capability,
+)
 from stoker.core.errors import DatabaseUnreachable, InfrastructureError, UsageError
 from stoker.core.plan import Code, Plan
 from stoker.core.request import RunRequest
@@ -35,11 +43,14 @@ from stoker.core.values import frozen
 from stoker.plan import plandoc
 from stoker.plan.planner import ORCHESTRATOR
 from stoker.run.session import Session
+from stoker.stacks import table_of, toml_text
 from stoker.store.access import create_file, make_folders
+from stoker.store.logcopies import LogCopies, LogSender
 from stoker.store.logs import file_name
 from stoker.store.records import Records
 from stoker.store.rows import DRIVER_JOB, DRIVER_OUTPUT, DRIVER_PLACE, RunRow
 from stoker.store.store import Store
+from stoker.worker import secrets
 from stoker.worker.processes import process_of, this_process
 
 TOKEN: Final = "STOKER_DETACHED"
@@ -56,6 +67,8 @@ _START: Final = "start"
 _OUTPUT_FILE: Final = "driver.out"
 """Beside the logs of the run's steps, with which it goes; no step's name has a dot."""
 _RUN_FILE: Final = "run-file.yaml"
+WHEELS: Final = "wheels"
+"""The folder of a home in which what is made of Stoker itself is kept."""
 
 
 @frozen(kw_only=True)
@@ -118,24 +131,31 @@ def check(session: Session, plan: Plan, settings: PipelineSettings) -> None:
     with _orchestrator(session, settings) as backend:
         platform = capability(backend, Detaches)
         if platform is not None:
-            platform.may_detach()
+            platform.may_detach(_facts(session, plan, settings))
 
 
 def start(session: Session, row: RunRow, plan: Plan, settings: PipelineSettings) -> None:
     """Write the run down, and have it driven elsewhere; what refuses that leaves nothing behind."""
     store, output = session.store, _output(session.store, row.id)
     make_folders(str(output.parent))
+    with _orchestrator(session, settings) as backend:
+        if capability(backend, BringsDriver) is not None:
+            from stoker.images.wheel import driver_bundle
+
+            session.code = attrs.evolve(session.code, bundle=str(driver_bundle(session.stack.home / WHEELS)))
     start = _start_document(session, output.parent)
     here = {**this_process(), DRIVER_PLACE: "it is being started", _START: start}
     row = attrs.evolve(row, driver=here, started=None, sessions=0)
     store.records.create_run(row, plan=plandoc.dump(plan))
     try:
-        where = _start_driver(session, settings, row, output)
+        where = _start_driver(session, plan, settings, row, output)
+        if DRIVER_OUTPUT not in where:
+            LogCopies(store.records, store.logs.folder).expect(row.id)
     except BaseException:  # also an interrupt: nobody drives it
         store.records.delete_run(row.id)
         store.logs.delete(row.id)
         raise
-    waiting = {**where, DRIVER_OUTPUT: str(output), _START: start}
+    waiting = {**where, _START: start}
     # Nothing happens where the driver has taken the run over meanwhile.
     store.records.set_run(row.id, row.token, driver=waiting, heartbeat=time.time())
 
@@ -211,6 +231,15 @@ def started_again(store: Store, row: RunRow, detachment: Detachment) -> Detachme
     return None
 
 
+def log_sender(store: Store, run: str, token: str) -> LogSender | None:
+    """What sends the logs of a run whose driver's home nobody else sees, with those of earlier drivers in it; None for
+    another."""
+    if not os.environ.get(SENDS_LOGS):
+        return None
+    LogCopies(store.records, store.logs.folder).restore(run)
+    return LogSender(store.records, store.logs.folder, run=run, token=token)
+
+
 def settled_steps(store: Store, run: str) -> int:
     """How many steps of a run are over, elements of fan-outs among them."""
     return sum(count for status, count in store.records.counts(run).items() if status not in ("pending", "running"))
@@ -219,13 +248,19 @@ def settled_steps(store: Store, run: str) -> int:
 def leave_run(store: Store, run: str, token: str, driver: Mapping[str, Any]) -> None:
     """Write into a run's row that it waits for the next start of its driver's job; nothing while the database is
     away: the row then says that its driver is gone."""
-    waiting = {DRIVER_PLACE: driver[DRIVER_JOB][DRIVER_PLACE], DRIVER_OUTPUT: str(_output(store, run))}
+    waiting = {DRIVER_PLACE: driver[DRIVER_JOB][DRIVER_PLACE]}
+    if not os.environ.get(SENDS_LOGS):  # its own file is nobody else's
+        waiting[DRIVER_OUTPUT] = str(_output(store, run))
     with contextlib.suppress(DatabaseUnreachable):
         store.records.set_run(run, token, driver={**waiting, DRIVER_JOB: driver[DRIVER_JOB]}, heartbeat=time.time())
 
 
-def start_of(row: RunRow, detachment: Detachment) -> Start | None:
-    """What a run is to begin with; None where a driver has begun, after which only its own job begins so again."""
+def start_of(store: Store, row: RunRow, detachment: Detachment) -> Start | None:
+    """What a run is to begin with; None where a driver has begun, after which only its own job begins so again.
+
+    A driver in another place than the one that the run was started from gets the run file and Stoker's worker from its
+    own home.
+    """
     document = row.driver.get(_START)
     if document is None and detachment.job:
         document = row.driver.get(DRIVER_JOB, {}).get(_START)
@@ -235,15 +270,46 @@ def start_of(row: RunRow, detachment: Detachment) -> Start | None:
         stack=document.get("stack"),
         cache=document.get("cache"),
         simulate=document.get("simulate"),
-        run_file=document.get("run_file"),
+        run_file=_run_file(store, row.id, document),
         assignments=tuple(document.get("assignments", ())),
         attached=tuple(document.get("attached", ())),
         environment=document.get("environment"),
         tags=tuple(document.get("tags", ())),
     )
     fields = {field.name for field in attrs.fields(Code)}
-    code = {name: text for name, text in document.get("code", {}).items() if name in fields}
-    return Start(request=request, code=Code(**code))
+    code = Code(**{name: text for name, text in document.get("code", {}).items() if name in fields})
+    if code.bundle and not os.path.isdir(code.bundle):
+        code = attrs.evolve(code, bundle=os.path.join(store.home, WHEELS, os.path.basename(code.bundle)))
+    return Start(request=request, code=code)
+
+
+def bring_code(store: Store, plan: Plan, code: Code) -> None:
+    """Unpack the code that was sent along to where it was, if a dynamic run's driver does not find it there."""
+    source = plan.source
+    if not plan.dynamic or source is None or not source.path or not code.package or os.path.exists(source.path):
+        return
+    import shutil
+
+    from stoker.worker.codecopy import remove, unpack_code
+
+    folder = unpack_code(code.package, store.blobs.uri)
+    try:
+        # Not renamed: the folder may be the place of a mount.
+        shutil.copytree(folder, code.root, symlinks=True, dirs_exist_ok=True)
+    finally:
+        remove(folder)
+    os.chdir(code.root)
+
+
+def _run_file(store: Store, run: str, document: Mapping[str, Any]) -> str | None:
+    """The run file of a run that is to begin, which is written again where it is not."""
+    path: str | None = document.get("run_file")
+    if not path or os.path.exists(path) or "run_file_text" not in document:
+        return path
+    own = _output(store, run).with_name(_RUN_FILE)
+    make_folders(str(own.parent))
+    own.write_text(document["run_file_text"], encoding="utf-8")
+    return str(own)
 
 
 @contextlib.contextmanager
@@ -267,16 +333,17 @@ def record_failure(records: Records, run: str, token: str, *, begun: bool) -> It
 
 def _start_document(session: Session, folder: Path) -> dict[str, Any]:
     request = session.request
-    run_file = ""
+    run_file = text = ""
     if request.run_file:
         # As it is now: who waits for a place to drive from may wait for long.
-        run_file = str(folder / _RUN_FILE)
-        Path(run_file).write_bytes(Path(request.run_file).read_bytes())
+        run_file, text = str(folder / _RUN_FILE), Path(request.run_file).read_text(encoding="utf-8")
+        Path(run_file).write_text(text, encoding="utf-8")
     return {
         "stack": session.stack.name,
         "cache": request.cache,
         "simulate": request.simulate,
         "run_file": run_file,
+        "run_file_text": text,
         "assignments": list(request.assignments),
         "attached": list(request.attached),
         "environment": request.environment,
@@ -285,16 +352,49 @@ def _start_document(session: Session, folder: Path) -> dict[str, Any]:
     }
 
 
-def _start_driver(session: Session, settings: PipelineSettings, row: RunRow, output: Path) -> dict[str, Any]:
+def _start_driver(
+    session: Session, plan: Plan, settings: PipelineSettings, row: RunRow, output: Path
+) -> dict[str, Any]:
     """Start the driver; the row's document of it."""
-    argv = [sys.executable, "-m", "stoker", "resume", row.id, "--stack", session.stack.name]
+    words = ("-m", "stoker", "resume", row.id, "--stack", session.stack.name)
     with _orchestrator(session, settings) as backend:
         platform = capability(backend, Detaches)
         if platform is not None:
-            # A platform's job may have another environment than this process.
-            words = ["env", f"{TOKEN}={row.token}", f"STOKER_HOME={session.stack.home}", *argv]
-            return {DRIVER_PLACE: platform.detach(words, os.getcwd(), f"stoker-driver-{row.id}", output=str(output))}
-    return _process(argv, row.token, output)
+            table, variables = table_of(session.stack)
+            job = platform.detach(
+                DriverStart(
+                    run=row.id,
+                    name=f"stoker-driver-{row.id}",
+                    words=words,
+                    # A platform's job may have another environment than this process.
+                    environment={TOKEN: row.token, "STOKER_HOME": str(session.stack.home)},
+                    folder=os.getcwd(),
+                    output=str(output),
+                    facts=_facts(session, plan, settings),
+                    code=session.code,
+                    stack=toml_text(session.stack.name, table),
+                    variables=variables,
+                )
+            )
+            return {DRIVER_PLACE: job.place, **({DRIVER_OUTPUT: job.output} if job.output else {})}
+    return {**_process([sys.executable, *words], row.token, output), DRIVER_OUTPUT: str(output)}
+
+
+def _facts(session: Session, plan: Plan, settings: PipelineSettings) -> DetachedRun:
+    """What the platform must know of a run."""
+    parts = {ORCHESTRATOR: session.stack.orchestrator, **session.stack.step_operators}
+    trees = {name: {"value": wire} for name, wire in plan.parameters.items()}
+    wanted = secrets.references({}, trees)
+    for step in plan.steps:
+        wanted |= secrets.references(step.settings.environment, step.inputs)
+    return DetachedRun(
+        home=str(session.stack.home),
+        database=session.store.database_uri,
+        artifacts=session.store.blobs.uri,
+        dynamic=plan.dynamic,
+        elsewhere={step.name: parts[step.backend].flavor for step in plan.steps if step.backend != ORCHESTRATOR},
+        secrets=tuple(sorted(wanted)),
+    )
 
 
 def _process(argv: list[str], token: str, output: Path) -> dict[str, Any]:

@@ -78,6 +78,7 @@ from stoker.worker.processes import this_process
 if TYPE_CHECKING:
     from stoker.client import Client, Run
     from stoker.run.building import Builder
+    from stoker.store.logcopies import LogSender
 
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -286,7 +287,7 @@ def resume(
     begun = row.token != detachment.token
     recording = detaching.record_failure(session.store.records, row.id, row.token, begun=begun)
     with recording if detached else contextlib.nullcontext():
-        start = detaching.start_of(row, detachment)
+        start = detaching.start_of(session.store, row, detachment)
         if start is not None:
             request = start.merge_into(request)
         elif run.status == "running" and not run.awaits:
@@ -309,6 +310,9 @@ def _drive(
     plan = plandoc.load(text)
     settings = _settings_again(plan, session)
     observer = Terminal(verbose=not session.request.quiet)
+    if start is not None and detachment.token:
+        detaching.bring_code(session.store, plan, start.code)
+        session.bundle = start.code.bundle
     if start is not None and detachment.token and not plan.dynamic:
         session.code = start.code
         plan = session.prepare(_with_current_code(plan, session, session.builder(settings, observer.message)))
@@ -504,6 +508,7 @@ class Drive:
         backends: dict[str, RunningBackend] = {}
         failure: BaseException | None = None
         recorder: Recorder | None = None
+        logs = detaching.log_sender(store, self._id, self._token)
         try:
             backends = self._session.backends(self._plan.steps, self._settings)
             recorder, repeated = writer.patiently(lambda: self._recorder(writer))
@@ -534,7 +539,9 @@ class Drive:
                     status = self._loop(runner, backends)
             else:
                 detach = self._go_on_alone if self._settings.on_hangup == "detach" else None
-                leave = partial(self._leave, runner, driver) if driver is not None and DRIVER_JOB in driver else None
+                leave = None
+                if driver is not None and DRIVER_JOB in driver:
+                    leave = partial(self._leave, runner, driver, logs)
                 with interrupts(runner, self._observer, computing=self._computing, on_hangup=detach, on_leave=leave):
                     status = self._loop(runner, backends)
             recorder.check_store()
@@ -551,6 +558,8 @@ class Drive:
             raise
         finally:
             try:
+                if logs is not None:
+                    logs.close()
                 writer.end(status=status, ended=time.time(), error=error)
             finally:
                 for backend in set(backends.values()):
@@ -581,7 +590,7 @@ class Drive:
         detaching.leave_terminal(self._session.store, self._id)
         self._observer.leave_terminal()
 
-    def _leave(self, runner: RunLoop, driver: Mapping[str, Any]) -> None:
+    def _leave(self, runner: RunLoop, driver: Mapping[str, Any], logs: LogSender | None) -> None:
         """Leave the run to the next start of this driver's job."""
 
         def end_process() -> None:
@@ -590,6 +599,8 @@ class Drive:
             self._observer.message(
                 f"this driver leaves; jobs go on, and {place} drives the run as soon as it starts again"
             )
+            if logs is not None:
+                logs.send()
             # A body of a dynamic pipeline may compute for hours: this ends as a killed driver does.
             os._exit(LEFT)
 

@@ -62,6 +62,8 @@ class Session:
         """What travels to steps in images; known once their images are."""
         self.report: Callable[[str], None] = lambda text: None
         """Takes a line for the person about images and environments that are being made."""
+        self.bundle = ""
+        """Stoker's worker for other machines where it was made before; empty where this session makes it."""
         self._digests: dict[str, str] = {}
         """The digests of the images that were read for the plan, by their references."""
         self._ledger: Devices | None = None
@@ -147,6 +149,7 @@ class Session:
             builder=self.stack.image_builder,
             locking=self.locking,
         )
+        self._builder.ready_bundle = self.bundle
         return self._builder
 
     def stage(self, plan: Plan, builder: Builder) -> Plan:

@@ -19,7 +19,7 @@ import os
 import time
 from collections import deque
 from functools import lru_cache
-from typing import Callable, Collection, Final, Iterable, Iterator, Literal, Mapping
+from typing import Callable, Collection, Final, Iterable, Iterator, Literal, Mapping, Protocol
 
 from stoker.core.errors import StoreError
 from stoker.core.plan import LogLine
@@ -45,11 +45,26 @@ _MAX_NAME_BYTES: Final = 200
 """Bytes of a file name; file systems take 255."""
 
 
-class Logs:
-    """The log files below a folder."""
+class Elsewhere(Protocol):
+    """Logs of runs that are driven in another home: `store.logcopies.LogCopies`."""
 
-    def __init__(self, folder: str) -> None:
+    def bring(self, run: str) -> None:
+        """Write what is new of them into files."""
+
+    def lag(self, run: str) -> float:
+        """Seconds after which what was written by now has come; 0 for a run that was driven here."""
+
+
+class Logs:
+    """The log files below a folder; with `elsewhere` those are brought there that are written in other places."""
+
+    def __init__(self, folder: str, elsewhere: Elsewhere | None = None) -> None:
         self.folder = folder
+        self._elsewhere = elsewhere
+
+    def _bring(self, run: str) -> None:
+        if self._elsewhere is not None:
+            self._elsewhere.bring(run)
 
     def path(self, run: str, key: str, attempt: int) -> str:
         """The file of an attempt; it exists once the attempt has written something."""
@@ -91,6 +106,7 @@ class Logs:
 
         Without a log there are none.
         """
+        self._bring(run)
         matches = _line_filter(stream, rank)
         try:
             with open(self.path(run, key, attempt), "rb", buffering=_BLOCK) as file:
@@ -105,6 +121,7 @@ class Logs:
 
     def ranks(self, run: str, key: str, attempt: int, *, enough: Collection[int] = ()) -> list[int]:
         """The ranks that wrote lines; with `enough`, reading stops once these were found."""
+        self._bring(run)
         ranks: set[int] = set()
         missing = set(enough)
         try:
@@ -137,6 +154,9 @@ class Logs:
         offset = 0
         while True:
             finished = done()
+            lag = self._elsewhere.lag(run) if finished and self._elsewhere is not None else 0.0
+            if lag:
+                sleep(lag)
             while True:
                 lines, after = self.read(run, key, attempt, offset, stream=stream, rank=rank, whole=not finished)
                 yield from lines
@@ -163,6 +183,7 @@ class Logs:
 
         The offset stays where there is nothing new. With `whole`, a line that is still being written is left for later.
         """
+        self._bring(run)
         try:
             with open(self.path(run, key, attempt), "rb") as file:
                 file.seek(offset)
@@ -183,6 +204,7 @@ class Logs:
         self, run: str, key: str, attempt: int, count: int, *, stream: str = "", rank: Ranks = None
     ) -> tuple[list[LogLine], int]:
         """The last complete lines so far, and the offset behind them, from which `read` goes on."""
+        self._bring(run)
         size, length = self._size(run, key, attempt), _BLOCK
         while True:
             start = max(0, size - length)
@@ -220,6 +242,7 @@ class Logs:
 
     def attempts(self, run: str, key: str) -> list[int]:
         """The numbers of the attempts that have a log."""
+        self._bring(run)
         try:
             names = os.listdir(os.path.join(self.folder, file_name(run), file_name(key)))
         except FileNotFoundError:

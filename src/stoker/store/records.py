@@ -48,9 +48,38 @@ _ORDER: Final = (
 """The order in which a batch is written: a step's row comes before its progress."""
 
 
+_OF_RUNS: Final = (
+    "events",
+    "receipts",
+    "metrics",
+    "log_pieces",
+    "attempts",
+    "outputs",
+    "steps",
+    "cache",
+    "rungs",
+    "plans",
+)
+"""Tables whose rows go with a run."""
 _ALL_PIECES: Final = 2**31 - 1
 _SOURCES_AT_ONCE: Final = 500
 """Values in one query: SQLite allows 999 in old versions."""
+
+
+@frozen(kw_only=True)
+class LogPiece:
+    """What a file of a run's logs has grown by (`store.logcopies`)."""
+
+    number: int
+    """In the order in which pieces came; a file that was written anew has another one at place 0."""
+    name: str
+    """The file, in the folder of the run's logs."""
+    place: int
+    """Where it begins in the file."""
+    size: int
+    """Bytes of it."""
+    data: bytes
+    """The same, compressed by zlib."""
 
 
 class RowBatch:
@@ -296,7 +325,7 @@ class Records:
     def delete_run(self, id: str) -> None:
         """Remove a run with all its rows and its entries of the cache; a run that is gone is fine."""
         with self.database.transaction() as cursor:
-            for table in ("events", "receipts", "metrics", "attempts", "outputs", "steps", "cache", "rungs", "plans"):
+            for table in _OF_RUNS:
                 cursor.execute(self.database.sql(f"DELETE FROM {table} WHERE run_id = ?"), (id,))
             cursor.execute(self.database.sql("DELETE FROM runs WHERE id = ?"), (id,))
 
@@ -563,6 +592,34 @@ class Records:
         """The attempts of a run that logged something: key and number."""
         return [(str(key), int(number)) for key, number in self.database.rows(self._sql["metric_attempts"], (run_id,))]
 
+    def add_log_pieces(self, run_id: str, token: str, pieces: Sequence[LogPiece]) -> None:
+        """Add pieces of a run's logs; nothing where another driver has the run. One that is there already stays."""
+        with self.database.transaction() as cursor:
+            cursor.execute(self._sql["is_holder"], (run_id, token))
+            if cursor.fetchone() is None:
+                return
+            for piece in pieces:
+                if not piece.place:
+                    cursor.execute(self._sql["outdated_log"], (run_id, piece.name, piece.number))
+            values = [(run_id, one.number, one.name, one.place, one.size, one.data) for one in pieces]
+            cursor.executemany(self._sql["log_pieces"], values)
+
+    def log_pieces(self, run_id: str, *, after: int, limit: int) -> list[LogPiece]:
+        """The next pieces of a run's logs behind a number."""
+        return [
+            LogPiece(number=int(number), name=str(name), place=int(place), size=int(size), data=bytes(data))
+            for number, name, place, size, data in self.database.rows(self._sql["next_log"], (run_id, after, limit))
+        ]
+
+    def log_sizes(self, run_id: str) -> dict[str, int]:
+        """The bytes that there are of each file of a run's logs."""
+        return {str(name): int(size) for name, size in self.database.rows(self._sql["log_sizes"], (run_id,))}
+
+    def last_log_piece(self, run_id: str) -> int:
+        """The number of the last piece of a run's logs; -1 without any."""
+        row = self.database.row(self._sql["last_log"], (run_id,))
+        return -1 if row is None or row[0] is None else int(row[0])
+
     def all_receipts(self) -> Iterator[tuple[str, StoreError | None]]:
         """Each receipt's place, as "run/step", and why it cannot be read."""
         from stoker.store.receipts import receipt_row
@@ -685,6 +742,13 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     "metrics": _upsert("metrics", rows.METRIC_COLUMNS, ("run_id", "key", "number", "piece")),
     "metric_pieces": "SELECT piece, data FROM metrics WHERE run_id = ? AND key = ? AND number = ? ORDER BY piece",
     "metric_attempts": "SELECT DISTINCT key, number FROM metrics WHERE run_id = ? ORDER BY key, number",
+    "log_pieces": "INSERT INTO log_pieces (run_id, number, name, place, size, data) VALUES (?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (run_id, number) DO NOTHING",
+    "outdated_log": "DELETE FROM log_pieces WHERE run_id = ? AND name = ? AND number < ?",
+    "next_log": "SELECT number, name, place, size, data FROM log_pieces WHERE run_id = ? AND number > ? "
+    "ORDER BY number LIMIT ?",
+    "log_sizes": "SELECT name, max(place + size) FROM log_pieces WHERE run_id = ? GROUP BY name",
+    "last_log": "SELECT max(number) FROM log_pieces WHERE run_id = ?",
     "all_receipts": _columns(rows.RECEIPT_COLUMNS, "receipts") + " ORDER BY run_id, key, number",
     "receipt": _columns(rows.RECEIPT_COLUMNS, "receipts") + " WHERE run_id = ? AND key = ? AND number = ?",
     "receipts_of": _columns(rows.RECEIPT_COLUMNS[:-1], "receipts")

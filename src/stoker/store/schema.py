@@ -88,4 +88,10 @@ MIGRATIONS: Final[Sequence[Sequence[str]]] = (
         # Elements have rows when they have ended: which run now, the driver writes with its heartbeat.
         "ALTER TABLE runs ADD COLUMN active text NOT NULL DEFAULT ''",
     ),
+    (
+        # Copies of the logs of runs whose driver's home nobody else sees (`store.logcopies`), compressed.
+        """CREATE TABLE log_pieces (
+            run_id text NOT NULL, number bigint NOT NULL, name text NOT NULL, place bigint NOT NULL,
+            size integer NOT NULL, data {blob} NOT NULL, PRIMARY KEY (run_id, number)){clustered}""",
+    ),
 )

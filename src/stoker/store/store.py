@@ -10,6 +10,7 @@ from stoker.store.access import prepare_home
 from stoker.store.blobs import Blobs
 from stoker.store.checkpoints import Checkpoints
 from stoker.store.database import Database
+from stoker.store.logcopies import LogCopies
 from stoker.store.logs import Logs
 from stoker.store.records import Records
 
@@ -45,19 +46,21 @@ def open_store(database_uri: str = "", artifact_uri: str = "", home: str = "", *
     """Open the store at these addresses; both default to folders in `home`.
 
     Logs are always in `home`, because object stores cannot append lines, and so are checkpoints, because steps write
-    them as files. A new home is its owner's alone, or with `shared` its group's.
+    them as files. Logs of a run that was driven in another home are brought there when they are read. A new home is its
+    owner's alone, or with `shared` its group's.
     """
     home = os.path.abspath(home or ".stoker")
     prepare_home(home, shared=shared)
     database_uri = database_uri or f"sqlite://{home}/stoker.db"
     blobs = Blobs(artifact_uri or f"{home}/artifacts")
-    database = Database(database_uri)
+    records = Records(Database(database_uri))
+    logs = os.path.join(home, "logs")
     return Store(
         home=home,
         database_uri=database_uri,
         artifact_uri=blobs.uri,
-        records=Records(database),
+        records=records,
         blobs=blobs,
-        logs=Logs(os.path.join(home, "logs")),
+        logs=Logs(logs, LogCopies(records, logs)),
         checkpoints=Checkpoints(os.path.join(home, "checkpoints"), blobs.uri),
     )

@@ -44,6 +44,8 @@ class Admission:
     """Prepares new objects."""
 
     world: World
+    authority: str = ""
+    """The certificate by which pods know the API server."""
 
     def prepared(self, resource: Resource, namespace: str, body: Object) -> tuple[Object, list[str]]:
         """The object to store for a request's body, and the warnings that go with the reply.
@@ -93,7 +95,7 @@ class Admission:
         for kind, each in ((SERVICE_ACCOUNTS, "default"), (CONFIG_MAPS, "kube-root-ca.crt")):
             body: Object = {"metadata": {"name": each}}
             if kind is CONFIG_MAPS:
-                body["data"] = {"ca.crt": "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"}
+                body["data"] = {"ca.crt": self.authority}
             self.world.store.put(kind, self._with_metadata(kind, name, body))
 
     def used(self, quota: Object) -> dict[str, str]:

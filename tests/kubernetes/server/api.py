@@ -464,6 +464,12 @@ class Api:
             reason = self._allowed(user, attributes)
             reply["spec"] = {"resourceAttributes": {name: value for name, value in attributes.items() if value}}
             reply["status"] = {"allowed": reason is not None} | ({"reason": reason} if reason else {})
+        elif word == "subjectaccessreviews":
+            asking = {"verb": "create", "group": "authorization.k8s.io", "resource": word}
+            if self._allowed(user, asking) is None:
+                raise Refused(403, f'User "{user.name}" cannot create {word}', "Forbidden", {})
+            asked = User(spec["user"], tuple(spec.get("groups", ())))
+            reply["status"] = {"allowed": self._allowed(asked, spec.get("resourceAttributes", {})) is not None}
         elif word == "selfsubjectrulesreviews":
             rules = self.access.rules(user, spec.get("namespace", "default"))
             reply["status"] = {"resourceRules": rules, "nonResourceRules": [], "incomplete": False}

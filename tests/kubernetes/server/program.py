@@ -38,6 +38,7 @@ from tests.kubernetes.server.processes import adopt_orphans
 from tests.kubernetes.server.scheduler import Scheduler
 from tests.kubernetes.server.watching import Watches
 from tests.kubernetes.server.world import World
+from tests.servers.authority import Certificate, certificate
 
 HOST = "127.0.0.1"
 
@@ -47,7 +48,6 @@ class Server:
     """The parts of the cluster, put together."""
 
     folder: Path
-    port: int = 0
     world: World = field(factory=World)
     access: Access = field(init=False)
     deletion: Deletion = field(init=False)
@@ -58,13 +58,17 @@ class Server:
     kubelet: Kubelet = field(init=False)
     api: Api = field(init=False)
     _runner: web.AppRunner = field(init=False)
-    _site: web.TCPSite | None = None
+    _certificate: Certificate = field(init=False)
+    _sites: list[web.TCPSite] = field(factory=list)
+    """Without TLS for whoever has a kubeconfig, and with it for pods, as they have it everywhere."""
+    _ports: list[int] = field(factory=lambda: [0, 0])
     _tasks: set[asyncio.Task[None]] = field(factory=set)
 
     def __attrs_post_init__(self) -> None:
         world = self.world
+        self._certificate = certificate(self.folder, HOST)
         self.access = Access(world.store)
-        admission = Admission(world)
+        admission = Admission(world, authority=self._certificate.authority.read_text())
         self.deletion = Deletion(world)
         self.nodes = Nodes(world, self.deletion)
         self.jobs = JobController(world, admission, self.deletion)
@@ -80,10 +84,18 @@ class Server:
         await self._listen()
 
     async def _listen(self) -> None:
-        self._site = web.TCPSite(self._runner, HOST, self.port, reuse_address=True, backlog=1024)
-        await self._site.start()
-        self.port = self._runner.addresses[0][1]
-        self.kubelet.address = f"{HOST}:{self.port}"
+        for number, context in enumerate((None, self._certificate.server())):
+            port = self._ports[number]
+            site = web.TCPSite(self._runner, HOST, port, reuse_address=True, backlog=1024, ssl_context=context)
+            await site.start()
+            self._sites.append(site)
+            self._ports[number] = self._runner.addresses[number][1]
+        self.kubelet.address = f"{HOST}:{self._ports[1]}"
+
+    @property
+    def port(self) -> int:
+        """The port without TLS."""
+        return self._ports[0]
 
     async def close(self) -> None:
         """Stop serving, and end all containers."""
@@ -141,8 +153,9 @@ class Server:
 
     async def refuse(self, seconds: float) -> None:
         """Refuse connections for a while, and break those that there are."""
-        assert self._site is not None
-        await self._site.stop()
+        for site in self._sites:
+            await site.stop()
+        self._sites.clear()
         self.api.watches.drop()
         task = asyncio.create_task(self._listen_again(seconds))
         self._tasks.add(task)

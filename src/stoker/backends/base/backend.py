@@ -7,6 +7,7 @@ backend has. What only some of them can do are capabilities, each a protocol of 
 
 from __future__ import annotations
 
+import sys
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from stoker.core.devices import Lease
     from stoker.core.findings import Finding
     from stoker.core.packages import Interpreter
-    from stoker.core.plan import Capacity, Job, JobStatus, Site, StepPlan
+    from stoker.core.plan import Capacity, Code, Job, JobStatus, Site, StepPlan
     from stoker.core.protocol import StepResult, StepTask, WorkerJob
 
 T = TypeVar("T")
@@ -108,6 +109,9 @@ class ProvesPlacement(Protocol):
 RESTARTED_BY: Final = "STOKER_RESTARTED_BY"
 """The variable by which a driver knows the job, in words, whose script starts it again when it ends with `LEFT`, is
 killed, or is started elsewhere by the platform."""
+SENDS_LOGS: Final = "STOKER_SENDS_LOGS"
+"""The variable by which a driver knows that nobody else sees its home: it keeps copies of its run's logs in the
+database, for readers on other machines."""
 LEFT: Final = 75
 """A driver's exit code when it left its run for the next start of its job: sysexits.h's EX_TEMPFAIL."""
 
@@ -120,6 +124,65 @@ class GathersJobs(Protocol):
         """Nothing more is submitted before a job has ended: what was submitted may be sent."""
 
 
+@frozen(kw_only=True)
+class DetachedRun:
+    """What a platform must know of a run before it can say whether it can run its driver."""
+
+    home: str
+    """The folder of logs, and by default of everything else."""
+    database: str = attrs.field(repr=False)
+    """Its URI, which may have a password."""
+    artifacts: str
+    """The URI of the artifact store."""
+    dynamic: bool = False
+    """Whether the driver itself runs code of the user's."""
+    elsewhere: Mapping[str, str] = attrs.field(factory=dict)
+    """Steps that another part of the stack runs than its orchestrator → that part's flavor."""
+    secrets: Collection[str] = ()
+    """References of secrets that the driver reads for steps; of a dynamic run, those that are known before."""
+
+
+@frozen(kw_only=True)
+class DriverStart:
+    """The driver of a detached run, as it is to be started on a platform."""
+
+    run: str
+    """The run's id."""
+    name: str
+    """The name of the job."""
+    words: tuple[str, ...]
+    """The command line behind a Python interpreter."""
+    environment: Mapping[str, str]
+    """Variables that the driver needs on top of its platform's own."""
+    folder: str
+    """This machine's working folder."""
+    output: str
+    """The file beside the run's logs that takes what the driver writes."""
+    facts: DetachedRun
+    code: Code
+    """The user's code as it was sent along, and Stoker itself."""
+    stack: str = attrs.field(repr=False)
+    """A stoker.toml with the run's stack, complete but for the `variables` in it."""
+    variables: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    """Values of the variables of the environment that it names."""
+
+    @property
+    def argv(self) -> list[str]:
+        """The command line for a place that has this machine's folders."""
+        settings = (f"{name}={text}" for name, text in self.environment.items())
+        return ["env", *settings, sys.executable, *self.words]
+
+
+@frozen(kw_only=True)
+class DriverJob:
+    """A job that was submitted to run a driver."""
+
+    place: str
+    """Which one, in words; `Backend.has_driver` finds it by them."""
+    output: str = ""
+    """The file of this machine that the driver writes to; empty where it writes elsewhere."""
+
+
 @runtime_checkable
 class Detaches(Protocol):
     """Its platform can run the driver of a detached run.
@@ -129,11 +192,18 @@ class Detaches(Protocol):
     platform may send in both cases.
     """
 
-    def may_detach(self) -> None:
+    def may_detach(self, run: DetachedRun) -> None:
         """Raise `UsageError` where the driver could not work on the platform; asks nobody."""
 
-    def detach(self, argv: Sequence[str], folder: str, name: str, *, output: str) -> str:
-        """Start a command in a folder, its output in a file; where it runs, in words."""
+    def detach(self, start: DriverStart) -> DriverJob:
+        """Submit a job that runs the driver."""
+
+
+@runtime_checkable
+class BringsDriver(Protocol):
+    """Its platform has nothing of this machine's: Stoker itself and its driver's packages are sent along."""
+
+    brings_driver: Literal[True]
 
 
 @runtime_checkable
@@ -453,6 +523,9 @@ class Backend:
     has_driver: Callable[[Mapping[str, Any], str], bool] | None = None
     """Whether the job of a detached driver still waits or runs, by settings of the stack and the words of `detach`.
     Raises `Away` where the platform does not answer."""
+    why_no_driver: Callable[[Mapping[str, Any], str], str] | None = None
+    """Why the job of a detached driver is over that never began its run, by the same; empty where nothing says why.
+    None where the platform does not tell."""
     beside: Callable[[Mapping[str, Any], RunningAttempt], Iterable[Beside]] | None = None
     """The places of a running attempt in which `stoker exec`, `dump` and `forward` run commands, by settings of the
     stack: one a node. A `UsageError` where they cannot; None where the platform gives no way to its jobs."""

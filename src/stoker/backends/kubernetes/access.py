@@ -25,6 +25,9 @@ from stoker.core.errors import Away, BackendError, SettingsError, nearest
 
 SERVICE_ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 """https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/"""
+ACCOUNT: Final = "STOKER_SERVICE_ACCOUNT"
+"""The variable with the folder of the service account that is used whatever the settings say: a detached driver's pod
+has the settings of the machine that it was started from, and not its kubeconfig."""
 _REREAD: Final = 60.0
 """Seconds after which a file with a token is read again: the kubelet replaces it before the old token ends."""
 _EARLY: Final = 30.0
@@ -53,6 +56,8 @@ def context_of(settings: KubernetesSettings, environment: Mapping[str, str]) -> 
 
     A kubeconfig comes before a pod's service account, which is what is left where no kubeconfig exists.
     """
+    if environment.get(ACCOUNT):
+        return _service_account(settings, environment)
     paths = _kubeconfig_paths(settings, environment)
     documents = [_document(path) for path in paths if os.path.isfile(path)]
     if not documents:
@@ -161,16 +166,17 @@ def _document(path: str) -> Mapping[str, Any]:
 
 def _service_account(settings: KubernetesSettings, environment: Mapping[str, str]) -> KubernetesContext:
     host, port = environment["KUBERNETES_SERVICE_HOST"], environment.get("KUBERNETES_SERVICE_PORT", "443")
+    folder = environment.get(ACCOUNT) or SERVICE_ACCOUNT
     namespace = settings.get("namespace")
     if not namespace:
-        with open(f"{SERVICE_ACCOUNT}/namespace", encoding="utf-8") as file:
+        with open(f"{folder}/namespace", encoding="utf-8") as file:
             namespace = file.read().strip()
     return KubernetesContext(
         context="in-cluster",
         server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
         namespace=namespace,
-        cluster={"certificate-authority": f"{SERVICE_ACCOUNT}/ca.crt"},
-        user={"tokenFile": f"{SERVICE_ACCOUNT}/token"},
+        cluster={"certificate-authority": f"{folder}/ca.crt"},
+        user={"tokenFile": f"{folder}/token"},
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any, Iterable, Literal, Mapping, Sequence
 
-from stoker.backends.base.backend import settings_of
+from stoker.backends.base.backend import DetachedRun, DriverJob, DriverStart, settings_of
 from stoker.backends.base.watched import Watched
 from stoker.backends.kubernetes import jobs as k8sjobs
 from stoker.backends.kubernetes.check import check
@@ -28,6 +28,7 @@ class KubernetesBackend(Watched):
     keeps_secrets: Literal[True] = True
     leaves_out: Literal["node"] = "node"
     packages_in: Literal["image", "environment"] = "image"
+    brings_driver: Literal[True] = True
 
     def __init__(self, site: Site, options: Mapping[str, Any]) -> None:
         settings = KubernetesSettings(**options)
@@ -75,6 +76,18 @@ class KubernetesBackend(Watched):
             return has_other_place(step, self._options, cluster, cluster.namespace, avoid)
         finally:
             cluster.close()
+
+    def may_detach(self, run: DetachedRun) -> None:
+        """`UsageError` if a pod lacks what a driver needs; the cluster is not asked."""
+        from stoker.backends.kubernetes import detach as k8sdetach
+
+        k8sdetach.check(self._options, run)
+
+    def detach(self, start: DriverStart) -> DriverJob:
+        """Create a Job that drives a run."""
+        from stoker.backends.kubernetes import detach as k8sdetach
+
+        return k8sdetach.detach(self._options, start)
 
     def render(self, job: Job) -> Mapping[str, Any]:
         """The objects that the API server is sent, and the document that the pod reads."""

@@ -11,6 +11,7 @@ from stoker.backends.base.platforms import Away
 from stoker.backends.kubernetes import jobs as k8sjobs
 from stoker.backends.kubernetes.claims import LABEL, ClaimFiles, claim_store
 from stoker.backends.kubernetes.client import ApiError, Cluster
+from stoker.backends.kubernetes.drivers import drivers, end_driver
 from stoker.backends.kubernetes.follow import is_complete, main_state, owner_of
 from stoker.backends.kubernetes.objects import condition
 from stoker.backends.kubernetes.platform import ASKED, KILL, end_job, unpacked
@@ -39,11 +40,14 @@ def end_left(parts: Sequence[Mapping[str, Any]], scratch: str, run: str, grace: 
             name, jobset = job["metadata"]["name"], job["metadata"]["labels"].get(k8sjobs.SET, "")
             if not _is_over(job) and end_job(cluster, namespace, name, jobset=jobset, grace=grace):
                 yield LeftJob(run=run, name=f"{namespace}/{name}", running=True)
+        # Last: this may be its own process.
+        end_driver(cluster, namespace, k8sjobs.label_text(run))
 
 
 def sweep_clusters(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterator[Leftover]:
     """Delete the Jobs and lone Secrets of runs of this database that nobody continues, on the clusters of stacks."""
-    count = 0
+    count = drivers_left = 0
+    driven = {k8sjobs.label_text(run) for run in (*sweep.running, *(() if sweep.force else sweep.interrupted))}
     kept = {*sweep.running, *(() if sweep.force else (*sweep.interrupted, *sweep.resumable))}
     ours = {k8sjobs.label_text(run) for run in sweep.ours}
     kept_labels = {k8sjobs.label_text(run) for run in kept}
@@ -51,9 +55,15 @@ def sweep_clusters(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterator
         try:
             for cluster, namespace in _places([part]):
                 count += _sweep(cluster, namespace, ours, kept_labels, sweep)
+                for run in drivers(cluster, namespace):
+                    if run in ours and run not in driven:
+                        drivers_left += 1
+                        if not sweep.dry_run:
+                            end_driver(cluster, namespace, run)
         except (Away, ApiError, SettingsError) as error:
             sweep.say(error.message)
     _sweep_notes(sweep, {label for label in ours if label not in kept_labels})
+    yield Leftover(kind="kubernetes_drivers", noun="driver", rest="of runs on Kubernetes", count=drivers_left)
     yield Leftover(kind="kubernetes_jobs", noun="job", rest="of runs on Kubernetes", count=count)
 
 

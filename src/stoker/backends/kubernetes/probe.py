@@ -21,6 +21,7 @@ from stoker.backends.kubernetes.causes import end_of
 from stoker.backends.kubernetes.check import OWN_IMAGE
 from stoker.backends.kubernetes.claims import MOUNT, ClaimStore, claim_mount, claim_store
 from stoker.backends.kubernetes.client import ApiError, Cluster
+from stoker.backends.kubernetes.drivers import DRIVER_FIX, account_of_driver, driver_lacks
 from stoker.backends.kubernetes.nodes import plain_text
 from stoker.backends.kubernetes.objects import Object, amount, condition, is_default_class, name, seconds
 from stoker.backends.kubernetes.pending import Patience, why_pending
@@ -111,11 +112,28 @@ def _probe(settings: KubernetesSettings, request: ProbeRequest, cluster: Cluster
     for check in rights_checks(cluster, namespace, _rights(settings, request)):
         blocked = blocked or bool(check.problem)
         yield check
+    yield from _driver_checks(settings, request, cluster, namespace)
     yield from node_checks(cluster)
     yield from _secret_checks(settings, cluster, namespace)
     yield from _class_checks(settings, cluster)
     if not blocked:
         yield from job_checks(settings, request, cluster, namespace)
+
+
+def _driver_checks(
+    settings: KubernetesSettings, request: ProbeRequest, cluster: Cluster, namespace: str
+) -> Iterator[Check]:
+    """As which account drivers of detached runs run, and what it lacks: a problem where the stack names it for them."""
+    account, lacking = account_of_driver(settings), driver_lacks(cluster, settings, request.store, namespace)
+    if lacking is None:
+        return
+    found = f"run as the service account '{account}'"
+    if not lacking:
+        yield Check(name="detached drivers", found=found)
+        return
+    what = f"the service account '{account}' may not {lacking}: runs cannot be detached"
+    named = bool(settings.get("driver", {}).get("service_account"))
+    yield Check(name="detached drivers", found="" if named else what, problem=what if named else "", fix=DRIVER_FIX)
 
 
 def _rights(settings: KubernetesSettings, request: ProbeRequest) -> tuple[Right, ...]:

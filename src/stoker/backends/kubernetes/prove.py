@@ -188,6 +188,34 @@ def lacking_rights(cluster: Api, namespace: str, rights: Iterable[Right]) -> lis
     ]
 
 
+def rights_lacked_by(cluster: Api, user: str, namespace: str, rights: Iterable[Right]) -> dict[Right, list[str]] | None:
+    """The verbs of each right that another account lacks; None where this account may not ask.
+
+    `user` is a service account as the API server names it.
+    """
+    lacking: dict[Right, list[str]] = {}
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
+    for right in rights:
+        resource, _, part = right.resource.partition("/")
+        for verb in right.verbs:
+            attributes = {"verb": verb, "group": right.group, "resource": resource, "subresource": part}
+            given = {key: value for key, value in {**attributes, "namespace": namespace}.items() if value}
+            body = {
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SubjectAccessReview",
+                "spec": {"user": user, "groups": groups, "resourceAttributes": given},
+            }
+            try:
+                answer = cluster.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
+            except ApiError as error:
+                if error.status not in (403, 404):
+                    raise
+                return None
+            if not (answer.get("status") or {}).get("allowed"):
+                lacking.setdefault(right, []).append(verb)
+    return lacking
+
+
 def _grants(rule: Object, right: Right, verb: str) -> bool:
     def names(field: str, word: str) -> bool:
         words = rule.get(field) or ()

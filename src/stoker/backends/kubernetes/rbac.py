@@ -180,6 +180,13 @@ def rights_with(groups: Iterable[str]) -> tuple[Right, ...]:
     return (*RIGHTS, *(GROUP_RIGHTS[group] for group in dict.fromkeys(groups) if group in GROUP_RIGHTS))
 
 
+def driver_rights(groups: Iterable[str], *, claims: bool) -> tuple[Right, ...]:
+    """What the service account of a detached driver needs: all that is no right on the whole cluster. `claims`:
+    artifacts are on a claim."""
+    rights = (*rights_with(groups), *(CLAIM_RIGHTS if claims else ()))
+    return tuple(right for right in rights if not right.cluster)
+
+
 def rules(rights: Iterable[Right]) -> list[dict[str, Any]]:
     """Rights as the rules of a Role."""
     return [{"apiGroups": [right.group], "resources": [right.resource], "verbs": list(right.verbs)} for right in rights]

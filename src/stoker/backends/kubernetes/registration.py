@@ -81,6 +81,20 @@ def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> Iterable[Besi
     return places(options, attempt)
 
 
+def has_driver(options: Mapping[str, Any], place: str) -> bool:
+    """Whether the Job of a detached driver waits or runs, such as "the Job ml/stoker-driver-1"."""
+    from stoker.backends.kubernetes import detach
+
+    return detach.has_driver(options, place)
+
+
+def why_no_driver(options: Mapping[str, Any], place: str) -> str:
+    """What such a Job's pod said at its end."""
+    from stoker.backends.kubernetes import detach
+
+    return detach.why_no_driver(options, place)
+
+
 def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Leftover]:
     """Jobs and Secrets of runs that nobody continues, on the clusters of all stacks."""
     if not parts:
@@ -177,6 +191,8 @@ SETUP: Final = StackSetup(
         "service_account": "The service account of the pods; empty for the namespace's default",
         "image_pull_secrets": "Secrets with credentials of registries, with commas; empty for none",
         "queue": "Kueue's queue that admits the jobs; empty for none",
+        "driver": "What the drivers of detached runs get, such as service_account=stoker-driver, which is made; empty "
+        "where nobody detaches runs",
     },
     complete=lambda context: context,
     suggest=suggest,
@@ -219,4 +235,6 @@ KUBERNETES: Final = Backend(
     leftovers=leftovers,
     end_recorded=end_recorded,
     beside=beside,
+    has_driver=has_driver,
+    why_no_driver=why_no_driver,
 )

@@ -259,6 +259,34 @@ def parse_pod_settings(value: Any) -> Any:
     return fields_given(value)
 
 
+def parse_driver(value: Any) -> Any:
+    """`driver`: a mapping, or "key=value,key=value"; cpu_count a number, memory in bytes, ttl in seconds, the rest
+    names."""
+    mapping: Any = parse_pairs(value) if isinstance(value, str) else parse_mapping(value)
+    if mapping is None or mapping is UNSET:
+        return mapping
+    settings = {}
+    for name, part in mapping.items():
+        if name not in _DRIVER:
+            raise SettingsError(f"driver has no '{name}'{nearest(name, _DRIVER)}", fix=f"it takes {', '.join(_DRIVER)}")
+        try:
+            settings[name] = None if part is None else _DRIVER[name](part)
+        except SettingsError as error:
+            raise SettingsError(f"driver: {name}: {error.message}", fix=error.fix) from None
+    return settings
+
+
+_DRIVER: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "image": parse_text,
+    "service_account": parse_text,
+    "cpu_count": units.parse_number,
+    "memory": units.useful_size,
+    "node_selector": parse_pairs,
+    "priority_class": parse_text,
+    "ttl": units.duration,
+}
+
+
 def parse_overlay(value: Any) -> Any:
     """`overlay`: part of a pod template."""
     mapping = parse_object(value)
@@ -392,7 +420,7 @@ class KubernetesSettings:
         "pod_failure_policy": "leave it out: preempted and lost pods are started again by themselves",
         "fail_on_container_waiting_reasons": "leave it out: an image that cannot be pulled fails the step at once",
         "job_monitoring_interval": "leave it out: the cluster reports changes by itself",
-        "orchestrator_pod_settings": "leave it out: the driver runs where you start it",
+        "orchestrator_pod_settings": "driver = {image = …, memory = …}, for runs that are started with --detach",
         "job_name_prefix": "leave it out: jobs are named after the pipeline and the step",
         "pod_name_prefix": "leave it out: jobs are named after the pipeline and the step",
         "successful_jobs_history_limit": "leave it out: start runs from cron, CI or a scheduler",
@@ -533,6 +561,9 @@ class KubernetesSettings:
     """The topology of a TPU slice, such as "2x4"; without it the one with as many chips."""
     device_class: str | None = attrs.field(default=UNSET, converter=parse_text)
     """Ask for accelerators by a claim on this DeviceClass (Dynamic Resource Allocation), such as "gpu.nvidia.com"."""
+    driver: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_driver, metadata=WHOLE_RUN)
+    """What the Job that drives a run after `--detach` gets instead of the stack's: image, service_account,
+    node_selector, priority_class; and cpu_count, memory, and ttl, the time for which it stays once it is over."""
     pod_settings: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_pod_settings)
     """Fields of ZenML's `KubernetesPodSettings` under their names; what is given beside them counts more."""
     pod_resources: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_object)

@@ -19,7 +19,7 @@ from stoker.backends.kubernetes.client import ApiError, Cluster
 from stoker.backends.kubernetes.objects import is_default_class
 from stoker.backends.kubernetes.objects import name as name_of
 from stoker.backends.kubernetes.pods import groups_of
-from stoker.backends.kubernetes.prove import account, allowed, lacking_rights
+from stoker.backends.kubernetes.prove import account, allowed, lacking_rights, rights_lacked_by
 from stoker.backends.kubernetes.rbac import Right, rights_with
 from stoker.backends.kubernetes.refusals import refusal_of
 from stoker.backends.kubernetes.settings import KubernetesSettings
@@ -64,7 +64,14 @@ def stack_name(context: str) -> str:
 def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
     """What the other settings usually are under a context."""
     place = context_of(KubernetesSettings(context=answers["context"]), os.environ)
-    return {"namespace": place.namespace, "image": "", "service_account": "", "image_pull_secrets": "", "queue": ""}
+    return {
+        "namespace": place.namespace,
+        "image": "",
+        "service_account": "",
+        "image_pull_secrets": "",
+        "queue": "",
+        "driver": "",
+    }
 
 
 def with_store(settings: Mapping[str, str], store: str) -> Mapping[str, str]:
@@ -166,19 +173,33 @@ def missing_objects(
 ) -> list[dict[str, Any]]:
     """The objects that a stack needs and the cluster has not; `claims`: artifacts are on a claim."""
     objects: list[dict[str, Any]] = []
+    accounts = [settings.get("service_account"), settings.get("driver", {}).get("service_account")]
     exists = _is_there(cluster, f"/api/v1/namespaces/{namespace}")
     if not exists:
         objects.append({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-    named = settings.get("service_account")
-    if named and not (exists and _is_there(cluster, f"/api/v1/namespaces/{namespace}/serviceaccounts/{named}")):
-        metadata = {"name": str(named), "namespace": namespace}
-        objects.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
+    for named in dict.fromkeys(filter(None, accounts)):
+        if not (exists and _is_there(cluster, f"/api/v1/namespaces/{namespace}/serviceaccounts/{named}")):
+            metadata = {"name": str(named), "namespace": namespace}
+            objects.append({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata})
     rights = (*rights_with(groups_of(settings)), *(rbac.CLAIM_RIGHTS if claims else ()))
     lacking = {right for right, _ in lacking_rights(cluster, namespace, rights)}
     if any(right.needed for right in lacking):
         user = account(cluster) or "USER"
         wide = any(right.cluster for right in lacking)
         objects += rbac.manifests(namespace, user, rights, cluster=wide)
+    if accounts[1]:
+        user = f"system:serviceaccount:{namespace}:{accounts[1]}"
+        rights = rbac.driver_rights(groups_of(settings), claims=claims)
+        lacking_there = rights_lacked_by(cluster, user, namespace, [right for right in rights if right.needed])
+        # Where nobody says what it has: its binding is there, once this has made it.
+        binding = rbac.manifests(namespace, user, cluster=False)[1]
+        if lacking_there or (
+            lacking_there is None
+            and not _is_there(cluster, f"{_RBAC}/namespaces/{namespace}/rolebindings/{name_of(binding)}")
+        ):
+            there = {(each["kind"], name_of(each)) for each in objects}
+            roles = rbac.manifests(namespace, user, rights, cluster=False)
+            objects += [each for each in roles if (each["kind"], name_of(each)) not in there]
     return objects
 
 

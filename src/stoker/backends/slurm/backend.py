@@ -18,7 +18,7 @@ from typing import Any, Final, Iterable, Iterator, Literal, Mapping, Sequence
 
 import attrs
 
-from stoker.backends.base.backend import settings_of
+from stoker.backends.base.backend import DetachedRun, DriverJob, DriverStart, settings_of
 from stoker.backends.base.logins import Here, login
 from stoker.backends.base.platforms import SLOW, Answers, Away, DiskFull, JobReport
 from stoker.backends.base.secrets import credentials
@@ -99,17 +99,19 @@ class SlurmBackend(Watched):
         finally:
             machine.close()
 
-    def may_detach(self) -> None:
+    def may_detach(self, run: DetachedRun) -> None:
         """`UsageError` if the nodes lack what a driver needs; the cluster is not asked."""
         from stoker.backends.slurm import detach as slurmdetach
 
         slurmdetach.check(SlurmSettings(**self._options))
 
-    def detach(self, argv: Sequence[str], folder: str, name: str, *, output: str) -> str:
+    def detach(self, start: DriverStart) -> DriverJob:
         """Submit a small job that drives a run."""
         from stoker.backends.slurm import detach as slurmdetach
 
-        return slurmdetach.detach(SlurmSettings(**self._options), argv, folder, name, output=output)
+        settings, output = SlurmSettings(**self._options), start.output
+        place = slurmdetach.detach(settings, start.argv, start.folder, start.name, output=output)
+        return DriverJob(place=place, output=output)
 
     def render(self, job: Job) -> Mapping[str, Any]:
         """The script that sbatch gets for a single job, and the document that the job reads."""
