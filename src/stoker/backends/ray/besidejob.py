@@ -132,6 +132,7 @@ def main(arguments: Sequence[str]) -> int:
             try:
                 return follow(jobs, id, output)
             finally:
+                jobs.close()  # a signal may have come in the middle of a request
                 with contextlib.suppress(StokerError):  # what is left of it is a line of the dashboard's
                     _remove(jobs, id, ends=output.code is not None)
         finally:
