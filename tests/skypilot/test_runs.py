@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -206,7 +207,12 @@ def test_a_step_is_entered_and_the_run_is_interrupted(
         config = tmp_path / "config"
         config.write_text(server.config.read_text().replace(sshd.ALIAS, cluster))
         monkeypatch.setenv("STOKER_SSH_CONFIG", str(config))
-        until(lambda: "node" in project.stoker("show", "last", "--json").stdout)
+
+        def is_placed() -> bool:
+            steps = json.loads(project.stoker("show", "last", "--json").stdout)["steps"]
+            return any(step["key"] == "waits" and (step["placement"] or {}).get("node") for step in steps)
+
+        until(is_placed)
         done = project.stoker(
             "exec", "last", "waits", "--", "sh", "-c", 'cat; echo "$MARKS"; exit 5', input="-", code=5
         )

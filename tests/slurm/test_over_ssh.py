@@ -163,6 +163,12 @@ def test_a_run_over_ssh(far: Any, login_node: Sshd, tmp_path: Path, request: pyt
 
 def enter(far: Any) -> None:
     """A command with its input and its exit code, a terminal and the stacks of a step behind the login node."""
+
+    def is_placed() -> bool:  # the driver looks now and then which job has taken the step
+        steps = json.loads(far.stoker("show", "last", "--json").stdout)["steps"]
+        return any(step["key"] == "total" and (step["placement"] or {}).get("id") for step in steps)
+
+    until(is_placed)
     words = ["exec", "last", "total", "--", "sh", "-c"]
     done = far.stoker(*words, 'cat; echo "$SLURM_JOB_ID it\'s"; exit 5', input="typed\n", code=5)
     assert re.fullmatch(r"typed\n\d+ it's\n", done.stdout), done

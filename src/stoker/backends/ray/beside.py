@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from typing import Any, Final, Iterator, Mapping
 
 from stoker.backends.base.beside import Beside, RunningAttempt, no_way
@@ -18,6 +19,10 @@ from stoker.backends.ray.platform import ASKED
 from stoker.backends.ray.settings import RaySettings
 from stoker.core.errors import Away, BackendError
 
+LATE: Final = 10.0
+"""Seconds after which Ray knows a task that has begun: its workers report once a second."""
+AGAIN: Final = 0.5
+"""Seconds between two questions."""
 _ACCESS: Final = ("address", "token", "verify")
 """The settings by which a dashboard is reached, without headers."""
 _HEADER: Final = "STOKER_RAY_HEADER_"
@@ -33,7 +38,10 @@ def places(options: Mapping[str, Any], attempt: RunningAttempt) -> Iterator[Besi
     settings = RaySettings(**options)
     jobs = Jobs(settings, os.environ, patience=ASKED)
     try:
-        ids = jobs.nodes_of(f"{attempt.run}/{attempt.key}/{attempt.attempt}")
+        task = f"{attempt.run}/{attempt.key}/{attempt.attempt}"
+        until = time.monotonic() + LATE
+        while not (ids := jobs.nodes_of(task)) and time.monotonic() < until:
+            time.sleep(AGAIN)
         addresses = {str(node["node_id"]): str(node["node_ip"]) for node in jobs.nodes()}
     except Away:
         raise
