@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from stoker.core.secret import Secret as Secret
     from stoker.pipelines.functional import each as each
     from stoker.pipelines.functional import step as step
+    from stoker.report.notebook import run_report as run_report
     from stoker.run.calling import pipeline as pipeline
     from stoker.worker.context import context as context
     from stoker.worker.memory import cleanup_memory as cleanup_memory
@@ -22,7 +23,18 @@ if TYPE_CHECKING:
 
 __version__ = _version.VERSION
 
-__all__ = ["Client", "Secret", "cleanup_memory", "context", "each", "log_metadata", "log_metrics", "pipeline", "step"]
+__all__ = [
+    "Client",
+    "Secret",
+    "cleanup_memory",
+    "context",
+    "each",
+    "log_metadata",
+    "log_metrics",
+    "pipeline",
+    "run_report",
+    "step",
+]
 
 _HOMES = {
     "Client": "stoker.client",
@@ -33,6 +45,7 @@ _HOMES = {
     "log_metadata": "stoker.worker.metrics",
     "log_metrics": "stoker.worker.metrics",
     "pipeline": "stoker.run.calling",
+    "run_report": "stoker.report.notebook",
     "step": "stoker.pipelines.functional",
 }
 

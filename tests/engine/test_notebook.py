@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import html as html_module
+import re
 import warnings
 from typing import Any
 
 import pytest
+
+from stoker.report.notebook import progress_html
+from stoker.report.progress import Progress
 
 CELLS = [
     """
@@ -78,6 +83,8 @@ except Exception as error:
     print(type(error).__name__, error.exit_code, error.run.steps["broken"].message)
 """,
     "print('grown', growing().status)",
+    "from stoker import run_report; run_report(run, height=400)",
+    "run_report()",
 ]
 
 
@@ -116,6 +123,37 @@ def test_steps_of_cells_run_in_other_processes_and_their_results_load(cells: Any
 def test_the_run_is_shown_where_it_is_called(cells: Any) -> None:
     text = "".join(output.text for output in cells[2] if output.output_type == "stream")
     assert "loading 5" in text and "training succeeded" in text
+
+
+def test_a_run_is_a_table_that_is_drawn_anew(cells: Any) -> None:
+    (table,) = [output for output in cells[2] if output.output_type == "display_data"]
+    html, words = table.data["text/html"], table.data["text/plain"]
+    # The cell was shown with steps that come later, and has had updates since.
+    assert all(f">{name}<" in html for name in ("load", "train", "where")) and "succeeded</span>" in html
+    assert "waits for" not in html and html.count("✓") == 3
+    assert words.startswith("training ") and ": 3/3 steps" in words
+    assert "load succeeded" not in "".join(one.text for one in cells[2] if one.output_type == "stream")
+    (failure,) = [output for output in cells[11] if output.output_type == "display_data"]
+    assert "a cell broke" in failure.data["text/html"] and "failed</span>" in failure.data["text/html"]
+
+
+def test_a_report_is_shown_in_a_frame_that_runs_nothing(cells: Any) -> None:
+    frame = _html(cells[13])
+    assert frame.startswith('<iframe sandbox="" ') and "height:400px" in frame
+    page = html_module.unescape(re.findall(r'srcdoc="([^"]*)"', frame)[0])
+    assert page.lower().startswith("<!doctype html") and "training" in page and "train" in page
+    assert "growing" in _html(cells[14]), "without a run it is the newest one"
+
+
+def test_the_table_counts_what_has_no_room_and_escapes_what_steps_write() -> None:
+    state = Progress(live=True)
+    state.run, state.pipeline = "1q", "<b>p</b>"
+    for number in range(100):
+        state.change(f"s{number}", "running" if number < 2 else "succeeded", {"seconds": 1.0})
+    state.rows["s0"].complaint = "<script>alert(1)</script>"
+    html = progress_html(state, 10.0)
+    assert html.count("<tr>") <= 61 and "… and 4" in html and "<script" not in html and "<b>p" not in html
+    assert ">s0<" in html and "&lt;script&gt;" in html
 
 
 def test_runs_steps_and_outputs_show_themselves(cells: Any) -> None:

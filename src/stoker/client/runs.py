@@ -66,6 +66,11 @@ class Run:
         return self._row.id
 
     @property
+    def store(self) -> Store:
+        """The store that it is kept in."""
+        return self._store
+
+    @property
     def pipeline(self) -> str:
         """The pipeline's name, or the one that the run was given."""
         return self._row.pipeline

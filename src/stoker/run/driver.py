@@ -64,6 +64,7 @@ from stoker.plan.planner import plan as plan_graph
 from stoker.plan.recipes import remember_code
 from stoker.report.guarded import flush_or_drop
 from stoker.report.terminal import Terminal
+from stoker.report.views import view_of
 from stoker.run import detaching, reuse, snapshot
 from stoker.run.detaching import Detachment, Start
 from stoker.run.program import Program, ProgramStart, program_of
@@ -181,7 +182,7 @@ def run_bound(
     if not plan.dynamic:
         plan = attrs.evolve(plan, parameters=planner.kept_parameters(values))
     plan = attrs.evolve(plan, files=snapshot.take(session.store.records))
-    observer = Terminal(verbose=not request.quiet)
+    observer = view_of(verbose=not request.quiet)
     builder = session.builder(settings, observer.message)
     if builder is not None:
         plan = session.stage(plan, builder)
@@ -309,7 +310,7 @@ def _drive(
         raise NotFound(f"run {row.id} has no plan, so it cannot go on", fix="start its pipeline again")
     plan = plandoc.load(text)
     settings = _settings_again(plan, session)
-    observer = Terminal(verbose=not session.request.quiet)
+    observer = view_of(verbose=not session.request.quiet)
     if start is not None and detachment.token:
         detaching.bring_code(session.store, plan, start.code)
         session.bundle = start.code.bundle
