@@ -130,6 +130,37 @@ def test_a_users_page_is_shown_in_a_sandbox_alone(site: Site) -> None:
     assert "allow-same-origin" not in policy and "connect-src" not in policy
 
 
+def test_a_users_card_is_shown_in_a_sandbox_alone(site: Site) -> None:
+    flow = """
+        from stoker.flow import FlowSpec, Frame, Markdown, card, current, step
+
+        class CardFlow(FlowSpec):
+            @card
+            @step
+            def start(self):
+                current.card.append(Markdown("# Mine <script>alert(1)</script>"))
+                current.card.append(Frame("<h1>chart</h1><script>document.body.dataset.ran = 1</script>"))
+                self.next(self.end)
+
+            @step
+            def end(self):
+                pass
+
+        if __name__ == "__main__":
+            CardFlow()
+    """
+    site.project.write({"carded.py": flow}).run("carded.py", "run", "--quiet")
+    run = site.runs(pipeline="CardFlow")[0]["id"]
+    step = site.server.get(f"/runs/{run}/step", key="start")
+    assert f'<iframe src="/runs/{run}/card?key=start" sandbox="allow-scripts"' in step.text
+    assert "unsafe" not in step.headers["content-security-policy"]
+    frame = site.server.get(f"/runs/{run}/card", key="start")
+    assert frame.headers["content-security-policy"].startswith("sandbox allow-scripts; default-src 'none'")
+    assert "Mine" in frame.text and "<script" not in frame.text and "srcdoc=" in frame.text
+    assert "<iframe" not in site.server.get(f"/runs/{run}/step", key="end").text
+    assert site.server.get(f"/runs/{run}/card", key="end").code == 404
+
+
 # Who may do what
 
 

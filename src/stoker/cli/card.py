@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any, Final, Mapping
+from typing import Final
 
 import click
 
@@ -16,19 +16,16 @@ from stoker.cli.options import run_argument, stack_option
 from stoker.client import Client, Run, Step
 from stoker.client.keys import element_of
 from stoker.client.logs import last_attempt
-from stoker.client.metrics import metrics_of
 from stoker.core import receipt_words as words
-from stoker.core.artifact import from_wire
-from stoker.core.errors import StokerError, UsageError
-from stoker.core.flow import CARD, GANG
+from stoker.core.errors import UsageError
 from stoker.core.plan import LogLine
 from stoker.report import cards
 from stoker.report.metricfigures import metrics_part
 from stoker.report.runreport import code_span, output_parts, own_settings, plan_of
+from stoker.report.stepcards import components
 from stoker.report.stepreceipts import newest_receipt, run_receipts
 from stoker.report.streams import echo
 from stoker.report.streams import write as write_stream
-from stoker.store import artifacts
 from stoker.store.store import Store
 
 log = logging.getLogger(__name__)
@@ -79,44 +76,6 @@ def page(store: Store, run: Run, key: str, *, node: int | None = None) -> str:
             settings=own_settings(step_plan) if step_plan is not None else (),
         )
     )
-
-
-def components(store: Store, run: str, key: str, *, node: int | None = None) -> list[Mapping[str, Any]]:
-    """The components that a task put on its card; for a whole `num_parallel`, those of every node."""
-    outputs = {row.name: row.artifact for row in store.records.outputs(run, key)}
-    if not outputs:
-        return _refreshed(store, run, key, node=node)
-    if GANG not in outputs:
-        return list(artifacts.load(outputs[CARD], store.blobs)) if CARD in outputs else []
-    gang = outputs[GANG]
-    parts = artifacts.items(gang, store.blobs) if gang.serializer == "list" else [gang]
-    card_parts: list[Mapping[str, Any]] = []
-    for index, part in enumerate(parts):
-        wire = artifacts.load(part, store.blobs).get(CARD) if node in (None, index) else None
-        if wire is not None:
-            if node is None:
-                card_parts.append({"kind": "heading", "text": f"node {index}"})
-            card_parts += artifacts.load(from_wire(wire), store.blobs)
-    return card_parts
-
-
-def _refreshed(store: Store, run: str, key: str, *, node: int | None) -> list[Mapping[str, Any]]:
-    """The components as of the last `refresh` of a task that runs, or that did not succeed."""
-    numbers = [number for one, number in store.records.metric_attempts(run) if one == key]
-    card_parts: list[Mapping[str, Any]] = []
-    for number, wire in sorted(metrics_of(store.records, run, key, max(numbers, default=0)).cards.items()):
-        if node not in (None, number):
-            continue
-        try:
-            shown = artifacts.load(from_wire(wire), store.blobs)
-        except (StokerError, LookupError, TypeError, ValueError) as error:
-            # Nothing holds what a failed task showed once: the store may have been cleaned up.
-            log.debug("the card of %s is gone: %s", key, error)
-            continue
-        if number:
-            card_parts.append({"kind": "heading", "text": f"node {number}"})
-        card_parts += shown
-    return card_parts
 
 
 def file_name(run: Run, key: str) -> str:

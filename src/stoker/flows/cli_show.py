@@ -17,6 +17,7 @@ from stoker.core.words import count_text
 from stoker.flows import client as flows
 from stoker.flows.client import Task
 from stoker.flows.definition import FlowDefinition
+from stoker.report.stepcards import components
 from stoker.report.streams import echo, step_text
 
 _WORDS: Final[Mapping[str, tuple[frozenset[str], frozenset[str]]]] = {
@@ -187,7 +188,7 @@ def _card(flow: FlowDefinition, arguments: list[str], flags: set[str], options: 
 
 def _card_row(task: Task) -> tuple[str, ...]:
     run = task._run
-    parts = card.components(run._store, run.id, task._row.key, node=task.node)
+    parts = components(run._store, run.id, task._row.key, node=task.node)
     receipt = run.steps[task._row.key].receipt
     part_count = str(sum(part["kind"] != "heading" for part in parts)) if parts else ""
     return task.id, task._row.status, part_count, "" if receipt is None else words.summary(receipt)

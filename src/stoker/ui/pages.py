@@ -16,7 +16,7 @@ from stoker.client.logs import last_attempt
 from stoker.core.errors import NotFound, StokerError, UsageError
 from stoker.core.status import RUN_DONE, STEP_DONE
 from stoker.core.words import time_text
-from stoker.report import machine
+from stoker.report import machine, stepcards
 from stoker.report.metricfigures import metrics_part
 from stoker.report.runreport import plan_of
 from stoker.ui import access as rules
@@ -197,6 +197,7 @@ def step(request: Request) -> Response:
         step=one,
         section=section,
         log=None if one.count is not None else _log_values(there, one, request, attempt),
+        card=url(f"/runs/{shown.id}/card", key=one.key) if stepview.card_of(there.store, one) else "",
         outputs=[_output_values(shown, one, name) for name in one.outputs],
         settings=stepview.settings_of(planned),
         planned=planned,
@@ -212,6 +213,17 @@ def step(request: Request) -> Response:
         placements=shown.placements,
         step_status=step_status,
     )
+
+
+def card_frame(request: Request) -> Response:
+    """What a step's author put on its card, for a frame in which it can do nothing to this server's pages."""
+    there, shown = state_of(request), run_of(request)
+    one = step_of(request, shown)
+    found = stepview.card_of(there.store, one)
+    if not found:
+        raise NotFound(f"step '{one.key}' has no card", fix="`@card` and `current.card.append` make one")
+    text = stepcards.card_page(found, title=f"card of {one.key}", state=one.status)
+    return HTMLResponse(text, headers={"content-security-policy": FRAME_POLICY})
 
 
 def _step_values(there: State, shown: Run, one: Step, attempt: int | None) -> dict[str, Any]:

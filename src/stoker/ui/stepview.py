@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+import logging
+from typing import Any, Final, Mapping, Sequence
 
 from stoker.client import Run, Step
 from stoker.client.document import step_status
@@ -15,8 +16,11 @@ from stoker.plan.settingtexts import given_settings
 from stoker.report.badges import badge
 from stoker.report.markup import NOTHING, Content, Html
 from stoker.report.runreport import accelerator_part
+from stoker.report.stepcards import components
 from stoker.report.stepreceipts import StepReceipt, attempt_receipt, newest_receipt
 from stoker.store.store import Store
+
+log = logging.getLogger(__name__)
 
 ELEMENTS: Final = 200
 """Elements of a fan-out on a page."""
@@ -52,6 +56,17 @@ def receipt_part(store: Store, step: Step, attempt: int | None) -> Html:
     found: StepReceipt | None
     found = newest_receipt(store, step) if attempt is None else attempt_receipt(store, step, attempt)
     return accelerator_part(found, step) if found is not None else NOTHING
+
+
+def card_of(store: Store, step: Step) -> Sequence[Mapping[str, Any]]:
+    """The components that the step's author put on its card; none where they cannot be read without running code."""
+    if step.count is not None:
+        return ()
+    try:
+        return components(store, step.run_id, step.key)
+    except StokerError as error:
+        log.debug("the card of %s is not shown: %s", step.key, error)
+        return ()
 
 
 def plan_step(plan: Plan | None, step: Step) -> StepPlan | None:
