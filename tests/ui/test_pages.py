@@ -161,6 +161,29 @@ def test_a_users_card_is_shown_in_a_sandbox_alone(site: Site) -> None:
     assert site.server.get(f"/runs/{run}/card", key="end").code == 404
 
 
+SINFO = """#!/bin/sh
+echo 'gpu|2|96|2000000|0|(null)|gpu:h100:8(S:0-1)|idle|gpu[01-02]'
+"""
+SCONTROL = """#!/bin/sh
+case "$*" in *partition*) echo 'PartitionName=gpu State=UP TotalNodes=2 Default=YES' ;; esac
+"""
+
+
+def test_the_devices_page_lists_the_nodes_of_the_stacks_platforms(project: Any, tmp_path: Path) -> None:
+    for name, text in (("sinfo", SINFO), ("scontrol", SCONTROL)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    project.write({"stoker.toml": '[stacks.cluster]\norchestrator = "slurm"\n'})
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    server = Server(project, "--stack", "cluster", env={"PATH": path})
+    try:
+        # The platform is asked beside the page, which refreshes itself.
+        text = wait(lambda: "gpu[01-02]" in (page := server.get("/devices").text) and page)
+        assert "Nodes of Slurm" in text and "8 h100, 8 free" in text and "idle" in text and "2.1 TB" in text
+    finally:
+        server.stop()
+
+
 # Who may do what
 
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import sys
-import threading
 import time
 from typing import Final, Iterator, Sequence
 
@@ -18,14 +17,12 @@ from stoker.cli.output import coloured, paint, print_json
 from stoker.client import Client
 from stoker.devices.probe import probe, processes
 from stoker.report.live import columns_of
-from stoker.report.machineuse import MachineWatch, StackNodes, document, stack_nodes
+from stoker.report.machineuse import MachineWatch, NodeWatch, document, stack_nodes
 from stoker.report.streams import control, echo, unpainted, write
 from stoker.report.top import draw
 
 FIRST: Final = 0.5
 """Seconds over which CPU time is measured where it is shown once."""
-NODES: Final = 30.0
-"""Seconds between two questions to a stack's platforms."""
 
 
 @click.command("top")
@@ -58,7 +55,7 @@ def command(*, once: bool, interval: float, stack_name: str | None, as_json: boo
                 for line in draw(use, paint=paint, **width):
                     echo(line)
             return 0
-        nodes = _Nodes(stack)
+        nodes = NodeWatch(stack)
         with _keys() as pressed:
             view = _View()
             while True:
@@ -89,28 +86,6 @@ class _View:
         write(up + "".join(f"{line}{control('K')}\n" for line in lines) + control("J"), sys.stdout)
         sys.stdout.flush()
         self._drawn = [columns_of(unpainted(line)) for line in lines]
-
-
-class _Nodes:
-    """The nodes of a stack, asked in a thread: a platform may take seconds to answer."""
-
-    def __init__(self, stack: stacks.Stack) -> None:
-        self._stack = stack
-        self._found: list[StackNodes] = []
-        self._asked = 0.0
-        self._thread: threading.Thread | None = None
-
-    def known(self) -> list[StackNodes]:
-        """The last answers; asks again where they are old."""
-        due = not self._asked or time.monotonic() - self._asked >= NODES
-        if due and (self._thread is None or not self._thread.is_alive()):
-            self._asked = time.monotonic()
-            self._thread = threading.Thread(target=self._ask, daemon=True)
-            self._thread.start()
-        return self._found
-
-    def _ask(self) -> None:
-        self._found = stack_nodes(self._stack)
 
 
 @contextlib.contextmanager

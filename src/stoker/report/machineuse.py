@@ -7,6 +7,7 @@ only of steps without a monitor the processes are read here. A stack's nodes are
 from __future__ import annotations
 
 import os
+import threading
 import time
 from typing import Any, Final, Iterable, Mapping, Sequence
 
@@ -34,6 +35,8 @@ FRESH: Final = 15.0
 """Seconds after which a monitor's sample is no longer shown: it measures every 10 s at the least."""
 PLACES: Final = 10.0
 """Seconds between two looks at a run's jobs on its platform: there may be ten thousand."""
+NODES: Final = 30.0
+"""Seconds between two questions to a stack's platforms."""
 _RUNS: Final = 100
 """Runs whose steps are listed."""
 
@@ -297,6 +300,28 @@ def stack_nodes(stack: Stack) -> list[StackNodes]:
         except StokerError as error:
             found[words] = StackNodes(part=words, problem=str(error))
     return list(found.values())
+
+
+class NodeWatch:
+    """The nodes of a stack, asked in a thread: a platform may take seconds to answer."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._found: list[StackNodes] = []
+        self._asked = 0.0
+        self._thread: threading.Thread | None = None
+
+    def known(self) -> list[StackNodes]:
+        """The last answers; asks again where they are old."""
+        due = not self._asked or time.monotonic() - self._asked >= NODES
+        if due and (self._thread is None or not self._thread.is_alive()):
+            self._asked = time.monotonic()
+            self._thread = threading.Thread(target=self._ask, daemon=True)
+            self._thread.start()
+        return self._found
+
+    def _ask(self) -> None:
+        self._found = stack_nodes(self._stack)
 
 
 def document(use: MachineUse) -> dict[str, Any]:

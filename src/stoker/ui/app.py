@@ -13,9 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from stoker import stacks
 from stoker.client import Client
 from stoker.core.errors import StokerError
 from stoker.report.design import stylesheet
+from stoker.report.machineuse import NodeWatch
 from stoker.ui import api, pages
 from stoker.ui.access import LOGIN, PageAccess
 from stoker.ui.actions import StartedCommands
@@ -79,6 +81,7 @@ def application(client: Client, access: PageAccess, *, stack: str | None = None,
         folder=folder,
         commands=StartedCommands(folder),
         streams=streams,
+        nodes=NodeWatch(stacks.load(stack)),
     )
     return Guarded(app, access)
 

@@ -19,6 +19,7 @@ from stoker.core.words import time_text
 from stoker.report import machine, stepcards
 from stoker.report.metricfigures import metrics_part
 from stoker.report.runreport import plan_of
+from stoker.report.top import devices_text
 from stoker.ui import access as rules
 from stoker.ui import actions, compare, lines, previews, rendering, runlist, runview, stepview
 from stoker.ui.lineage import artifact_of, lineage_of, output_of
@@ -434,6 +435,8 @@ def devices(request: Request) -> Response:
         "address": "/devices",
         "again": True,
         "found": document,
+        "nodes": state_of(request).nodes.known(),
+        "devices_text": devices_text,
         "step_address": runview.step_address,
     }
     if is_part(request):

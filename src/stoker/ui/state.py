@@ -10,6 +10,7 @@ from stoker.store.store import Store
 from stoker.ui.access import PageAccess
 
 if TYPE_CHECKING:
+    from stoker.report.machineuse import NodeWatch
     from stoker.ui.actions import StartedCommands
     from stoker.ui.streams import Streams
 
@@ -27,6 +28,8 @@ class State:
     """Where commands are started: where the server was."""
     commands: StartedCommands
     streams: Streams
+    nodes: NodeWatch
+    """The nodes of the stack's platforms."""
 
     @property
     def store(self) -> Store:
