@@ -432,6 +432,21 @@ def test_a_watch_goes_on_after_each_kind_of_end(server: Server, tmp_path: Path) 
     cluster.close()
 
 
+def test_a_list_is_told_whose_watch_cannot_be_opened(server: Server, tmp_path: Path) -> None:
+    """The server takes no further connection between the two: what it has listed is not asked for again."""
+    one = {"metadata": {"name": "a", "uid": "a", "resourceVersion": "1"}}
+    body = json.dumps({"metadata": {"resourceVersion": "1"}, "items": [one]}).encode()
+    server.answer = lambda method, path, headers: (200, {}, body)
+    cluster = client(kubeconfig(tmp_path / "config", server.url))
+    watch = Watch(cluster, "/api/v1/namespaces/team/pods", "stoker/run=r")
+    address = server.url.rpartition(":")[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster, "open_watch", client(kubeconfig(tmp_path / "gone", f"{address}:1")).open_watch)
+        assert watch.read() == [("ADDED", one)]
+    watch.close()
+    cluster.close()
+
+
 def test_a_stream_in_pieces_of_one_byte() -> None:
     """A chunk's length, its end and the head itself may be cut anywhere."""
     here, there = socket.socketpair()

@@ -228,7 +228,8 @@ def test_a_pod_takes_orders_of_a_second_driver(kube: Any, cluster: LocalCluster,
 
 
 def test_a_pod_that_leaves_without_a_driver_says_what_it_did(kube: Any, cluster: LocalCluster, tmp_path: Path) -> None:
-    """Nobody talks to the pod: it ends by itself, and the next driver finds the result in its log."""
+    """Nobody talks to the pod: it ends by itself, and the next driver finds the result in its log, also if the API
+    server falls silent while that is looked for."""
     flag = tmp_path / "flag"
     kube.write({"stoker.toml": (kube.folder / "stoker.toml").read_text() + "idle_after = 1\n"})
     driver = start(kube, "long", str(flag))
@@ -238,7 +239,9 @@ def test_a_pod_that_leaves_without_a_driver_says_what_it_did(kube: Any, cluster:
     flag.touch()
     cluster.wait(lambda: all(pod["status"]["phase"] == "Succeeded" for pod in pods(cluster)), 60.0)
     assert not cluster.pids(), "no pod waits for a driver that is gone"
+    cluster.fault("server-error", path=".*/log", times=2)
     kube.stoker("resume", "last", timeout=120.0)
+    assert cluster.clear_faults()[0]["hits"] == 2
     assert lines(tmp_path) == {"begins": 1, "waits": 1, "ends": 1}
     log = kube.stoker("logs", "last", "waits").stdout
     assert log.count("waiting") == 1 and log.count("seen it") == 1, log

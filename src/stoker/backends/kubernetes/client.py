@@ -128,7 +128,10 @@ class Cluster:
             if data is None:
                 return
             if stream.status not in (None, 200):
-                raise stream.error()
+                error = stream.error()
+                if error.status in _LAME or error.status == 429:
+                    raise self._away(f"status {error.status}: {error.words[:200]}")
+                raise error
             if data:
                 yield data
             else:

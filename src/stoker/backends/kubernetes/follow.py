@@ -7,6 +7,7 @@ line.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from datetime import datetime, timezone
 from typing import Any, Collection, Final, Iterable, Mapping
@@ -99,7 +100,8 @@ class Watch:
             if name not in self.things or version_of(one) != version_of(self.things[name])
         ]
         self.things = listed
-        self._open()
+        with contextlib.suppress(Away):  # the next look opens it; what was listed is told once
+            self._open()
         return changes
 
     def _open(self) -> None:

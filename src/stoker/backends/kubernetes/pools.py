@@ -226,6 +226,8 @@ class WarmPods:
         self._token = os.urandom(12).hex()
         self._stirred = False
         self._tend_at = 0.0
+        self._asked: dict[tuple[str, str], list[PoolPod]] = {}
+        """Pods of earlier drivers that are being asked what they have, by namespace and run."""
         self._places: dict[str, JobObject] = {}
         """Jobs of pools, by their place in the API."""
         self._lost: dict[KubernetesHandle, JobObject] = {}
@@ -773,8 +775,11 @@ class WarmPods:
     # Another driver's pods
 
     def load(self, follower: Follower, namespace: str, run: str) -> list[EarlierJob[tuple[JobObject | PoolPod, int]]]:
-        """The orders in pods of an earlier driver, which are asked what they have."""
-        pods: list[PoolPod] = []
+        """The orders in pods of an earlier driver, which are asked what they have.
+
+        Where the API server falls silent meanwhile (`Away`), the next call goes on with the same pods.
+        """
+        pods = self._asked.setdefault((namespace, run), [])
         for name, thing in follower.jobs.things.items():
             shape = (thing["metadata"].get("labels") or {}).get(pooljobs.POOL)
             path = f"{k8sjobs.collection(namespace, 'Job')}/{name}"
@@ -791,6 +796,7 @@ class WarmPods:
             if any(self._is_unknown(pod) for pod in unknown):
                 time.sleep(0.02)
                 self._host.read(follower)
+        del self._asked[namespace, run]
         return [
             EarlierJob(
                 run=run, key=str(key), kind=str(kind), attempt=int(attempt), digest=str(digest), handle=(pod, number)
