@@ -76,7 +76,7 @@ def test_what_a_container_gets(bench: Bench, tmp_path: Path, monkeypatch: Any) -
     )
     assert "s3cret" not in json.dumps(backend.render(job))
     status = bench.over(backend, job)
-    assert status.state == "succeeded", (status, bench.lines)
+    assert status.state == "succeeded", (status.message, bench.lines)
     found = bench.output(status)
     assert found["user"] == "4711:4711"
     assert found["environment"]["WORD"] == "a b"
@@ -255,7 +255,7 @@ def test_an_orphan_of_a_step_that_does_not_come_again_goes_with_the_run(
 def test_a_gang_is_containers_that_find_each_other(bench: Bench, engine: Engine) -> None:
     job = bench.job("surroundings", resources=ResourceSettings(nodes=2))
     status = bench.over(bench.backend(), job)
-    assert status.state == "succeeded", (status, bench.lines)
+    assert status.state == "succeeded", (status.message, bench.lines)
     assert bench.output(status)["environment"]["STOKER_NODES"] == "2"
     assert names(engine) == []
 
@@ -274,7 +274,7 @@ def test_a_gang_gets_a_network_of_its_own(bench: Bench, engine: Engine) -> None:
     request = backend.render(job)
     assert request["network"] == "stoker-r1-surroundings-1-net"
     status = bench.over(backend, job)
-    assert status.state == "succeeded", (status, bench.lines)
+    assert status.state == "succeeded", (status.message, bench.lines)
     assert bench.output(status)["environment"]["STOKER_HEAD_ADDR"].endswith("-0")
     assert request["network"] not in engine.run("network", "ls", "--format", "{{.Name}}").stdout.split()
 

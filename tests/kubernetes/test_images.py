@@ -48,8 +48,7 @@ if __name__ == "__main__":
 RUNTIME = """#!{python}
 # A container runtime for the tests' kubelet, which only starts processes: runs the pod's image with what the pod has.
 import json, os, sys, urllib.request
-host = os.environ["KUBERNETES_SERVICE_HOST"] + ":" + os.environ["KUBERNETES_SERVICE_PORT"]
-path = "http://" + host + "/api/v1/namespaces/default/pods/" + os.environ["HOSTNAME"]
+path = "{server}/api/v1/namespaces/default/pods/" + os.environ["HOSTNAME"]
 with urllib.request.urlopen(urllib.request.Request(path, headers={{"Authorization": "Bearer {token}"}})) as answer:
     pod = json.load(answer)
 image = pod["spec"]["containers"][0]["image"]
@@ -77,7 +76,12 @@ def test_packages_are_in_the_image_that_the_pod_runs(
     folders = [str(cluster.folder), str(project.home)]
     runtime.write_text(
         RUNTIME.format(
-            python=sys.executable, token=cluster.token, folders=folders, socket=engine.socket, client=engine.client
+            python=sys.executable,
+            server=cluster.url,
+            token=cluster.token,
+            folders=folders,
+            socket=engine.socket,
+            client=engine.client,
         )
     )
     runtime.chmod(0o755)
