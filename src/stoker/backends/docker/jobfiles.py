@@ -198,7 +198,10 @@ def give(files: JobFiles, owner: Owner | None, folders: Sequence[str] = (), inpu
 def open_to_all(folder: str) -> None:
     """Let everybody read a folder of Stoker's own code, whatever the umask was when it was made."""
     for path in (folder, *_below(folder)):
-        mode = os.lstat(path).st_mode
+        try:
+            mode = os.lstat(path).st_mode
+        except FileNotFoundError:  # bytecode that another driver is just writing, and renames
+            continue
         wanted = 0o055 if stat.S_ISDIR(mode) or mode & 0o100 else 0o044
         if not stat.S_ISLNK(mode) and mode & wanted != wanted:
             os.chmod(path, mode & 0o777 | wanted)
