@@ -29,6 +29,7 @@ WORDS = {
     "explain": "explain STK203",
     "migrate": "migrate train.py",
     "store": "store check",
+    "ui": "ui --host nowhere.invalid",  # a server would stay
 }
 EXTREMES = {
     "no working directory": "mkdir gone && cd gone && rmdir ../gone && {command}",
