@@ -221,7 +221,7 @@ def test_a_card_is_shown_while_its_task_runs_and_after_it_was_killed(project: An
             deadline = time.monotonic() + 120
             page = ""
             # What a step logs is in the store within about a second.
-            while "Training" not in page and time.monotonic() < deadline:
+            while "7 of 10 epochs" not in page and time.monotonic() < deadline:
                 shown = project.stoker("card", "latest", "start", "-o", "-", code=None)
                 page = shown.stdout
             assert flow.poll() is None and "7 of 10 epochs" in page and "loss 0.14" in page
