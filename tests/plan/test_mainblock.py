@@ -83,6 +83,11 @@ def test_what_steps_find_as_it_is_runs(project: Any, case: str) -> None:
     assert f"got {value}" in project.write({"script.py": script(*parts)}).run("script.py").stdout
 
 
+def test_a_module_that_is_run_as_the_program_has_a_main_block_too(project: Any) -> None:
+    project.write({"script.py": script("RATE = 1", "RATE", "", "RATE = 5")})
+    assert "reads RATE (script.py:" in project.run("-m", "script", code=3).stderr
+
+
 def test_in_the_drivers_own_process_and_in_a_dynamic_pipeline(project: Any) -> None:
     text = script("RATE = 1", "RATE", "", "RATE = 5")
     project.write({"script.py": text})

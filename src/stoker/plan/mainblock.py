@@ -46,7 +46,7 @@ def names_of_main_block(functions: Iterable[types.FunctionType]) -> Iterator[str
     found: dict[str, str] = {}
     for function in functions:
         scope = function.__globals__
-        if scope.get("__name__") != "__main__" or scope.get("__spec__") is not None:
+        if scope.get("__name__") != "__main__":
             continue
         block = _block_of(function.__code__.co_filename)
         for name in sorted({path[0] for path in read_code(function.__code__).paths}):

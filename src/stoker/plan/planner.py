@@ -107,7 +107,7 @@ class Planner:
             code=code.digest,
             packages=code.packages,
             lookups=lookup_places(code),
-            of_main_block=code.of_main_block if source.kind == "script" else (),
+            of_main_block=code.of_main_block if source.kind != "pickled" else (),
             mapped=node.mapped,
             after=node.after,
             split=tuple(split),
