@@ -28,11 +28,10 @@ from stoker.backends.aws_batch.queues import JobQueue, NoQueue, QueueChoice
 from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.backends.aws_batch.why import why_waiting
 from stoker.backends.base.adoption import EarlierJob, EarlierJobs
-from stoker.backends.base.archives import archive
 from stoker.backends.base.aws import AwsError
 from stoker.backends.base.awslogs import ENDED, StreamReader
 from stoker.backends.base.backend import settings_of
-from stoker.backends.base.mailboxes import asked
+from stoker.backends.base.mailboxes import asked, bring_worker
 from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.platforms import Away, JobReport
 from stoker.backends.base.statuses import failed, of_boot, read_result
@@ -329,9 +328,8 @@ class BatchPlatform:
     def _upload_worker(self) -> None:
         """Leave Stoker's worker in the artifact store, unless it is there."""
         place = batchjobs.worker_place(self._site)
-        if place and not self._worker_there and asked("worker", lambda: notes.get(place)) is None:
-            data = archive(Path(self._site.bundle))
-            asked("worker", lambda: notes.put(place, data))
+        if place and not self._worker_there:
+            bring_worker(self._site.bundle, place)
         self._worker_there = True
 
     # Following

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+from pathlib import Path
 from typing import Any, Callable, Final, Iterator, Mapping, Sequence, TypeVar
 
 import attrs
 
+from stoker.backends.base.archives import archive
 from stoker.backends.base.platforms import Away
 from stoker.core import mailbox
 from stoker.core.bootspec import BootSpec
@@ -76,6 +78,14 @@ def asked(words: str, call: Callable[[], Result]) -> Result:
         if isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _LIBRARIES:
             raise Away(f"the artifact store does not answer ({words}): {type(error).__name__}: {error}") from error
         raise
+
+
+def bring_worker(bundle: str, place: str) -> None:
+    """Leave Stoker's worker, the folder `bundle`, as an archive in the artifact store, unless it is there; `Away` where
+    the store does not answer."""
+    if asked("worker", lambda: notes.get(place)) is None:
+        data = archive(Path(bundle))
+        asked("worker", lambda: notes.put(place, data))
 
 
 def send(letter: Letter, document: BootSpec, about: OrderInfo) -> None:

@@ -20,7 +20,6 @@ import attrs
 
 from stoker.backends.base import mailboxes
 from stoker.backends.base.adoption import EarlierJob, EarlierJobs, job_kind
-from stoker.backends.base.archives import archive
 from stoker.backends.base.mailboxes import Letter, LetterNews, OrderInfo
 from stoker.backends.base.messages import request_digest
 from stoker.backends.base.platforms import Away, JobReport
@@ -316,10 +315,7 @@ class KubeflowPlatform:
 
     def _upload_worker(self) -> None:
         """Leave Stoker's worker in the artifact store, unless it is there."""
-        place = requests.worker_place(self._site)
-        if mailboxes.asked("worker", lambda: notes.get(place)) is None:
-            data = archive(Path(self._site.bundle))
-            mailboxes.asked("worker", lambda: notes.put(place, data))
+        mailboxes.bring_worker(self._site.bundle, requests.worker_place(self._site))
 
     # Following
 

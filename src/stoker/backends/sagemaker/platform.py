@@ -20,11 +20,10 @@ from typing import Any, Final, Iterator, Mapping, Sequence, TypeVar
 import attrs
 
 from stoker.backends.base.adoption import EarlierJob, EarlierJobs
-from stoker.backends.base.archives import archive
 from stoker.backends.base.aws import AwsError
 from stoker.backends.base.awslogs import ENDED, StreamReader
 from stoker.backends.base.backend import settings_of
-from stoker.backends.base.mailboxes import asked
+from stoker.backends.base.mailboxes import asked, bring_worker
 from stoker.backends.base.messages import nodes_of
 from stoker.backends.base.platforms import Away, JobReport
 from stoker.backends.base.statuses import failed, of_boot, read_result
@@ -230,9 +229,8 @@ class SagemakerPlatform:
             if asked("program", lambda place=place: notes.get(place)) is None:  # type: ignore[misc]
                 asked("program", lambda place=place, text=text: notes.put(place, text))  # type: ignore[misc]
         place = requests.worker_place(self._site)
-        if place and asked("worker", lambda: notes.get(place)) is None:
-            data = archive(Path(self._site.bundle))
-            asked("worker", lambda: notes.put(place, data))
+        if place:
+            bring_worker(self._site.bundle, place)
         self._programs_there = True
 
     # Following

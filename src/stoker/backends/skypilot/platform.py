@@ -25,7 +25,6 @@ import attrs
 
 from stoker.backends.base import mailboxes
 from stoker.backends.base.adoption import EarlierJob, EarlierJobs, job_kind
-from stoker.backends.base.archives import archive
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.mailboxes import Letter, LetterNews, OrderInfo
 from stoker.backends.base.messages import nodes_of, request_digest
@@ -266,10 +265,7 @@ class SkypilotPlatform:
         """Leave Stoker's worker in the artifact store, unless it is there."""
         if self._worker:
             return
-        place = requests.worker_place(self._site)
-        if mailboxes.asked("worker", lambda: notes.get(place)) is None:
-            data = archive(Path(self._site.bundle))
-            mailboxes.asked("worker", lambda: notes.put(place, data))
+        mailboxes.bring_worker(self._site.bundle, requests.worker_place(self._site))
         self._worker = True
 
     def _assign(self) -> None:
