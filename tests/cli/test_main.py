@@ -110,7 +110,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["runs", "--limit", "x"], "invalid value for '--limit'"),
         (["runs", "--status", "done"], "no run is ever 'done'"),
         (["runs", "--since", "soon"], "is not a duration"),
-        (["show"], "missing argument 'RUN'"),
+        (["show"], "missing argument 'RUN'\n  fix: `stoker show latest` for the newest run; `stoker runs` lists all"),
         (["show", "latest"], "there are no runs yet"),
         (["show", "x"], "there is no run 'x'"),
         (["run"], "no file is named"),

@@ -293,6 +293,9 @@ def _message(error: StokerError | click.ClickException) -> str:
         options = _options(ctx)
         return f"there is no option '{error.option_name}'{nearest(error.option_name, options) if options else ''}{fix}"
     text = error.format_message()
+    missing = error.param if isinstance(error, click.MissingParameter) else None
+    if missing is not None and missing.name == "run_id" and ctx is not None:
+        fix = f"\n  fix: `{ctx.command_path} latest` for the newest run; `stoker runs` lists all"
     return f"{text[:1].lower()}{text[1:].rstrip('.')}{fix}"
 
 
