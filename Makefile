@@ -27,7 +27,7 @@ test: $(VENV)/.test servers  ## install what the tests need, then run all of the
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --reruns $(RERUNS) --reruns-delay 5 $(PYTEST_ARGS)
 
 # Everything long, one after the other: each target stops the rest where it fails.
-LONG := faults storm storm-store storm-database storm-slurm storm-ray storm-kubernetes storm-containers packages-ray fuzz
+LONG := faults storm storm-store storm-database storm-slurm storm-ray storm-kubernetes storm-batch storm-containers packages-ray fuzz
 
 test-all:  ## all of `make test` in its long form, then every storm, the faults, Ray's packages and the fuzzer: N= SEED=
 	@begin=$$(date +%s); ran=; \
