@@ -229,20 +229,130 @@ def test_the_same_in_both_ways_is_fine() -> None:
     assert resolved(asked, {"accelerators": "V100:2", "cpus": "2+"}).resources.gpus_per_node == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ("V100", "V100"),
+        ({"V100": 2}, "V100:2"),
+        ({"H100:8": None}, "H100:8"),  # a set with one member, as YAML has it
+        ({"L4": 1, "T4": None}, {"L4:1": None, "T4:1": None}),
+        ({"T4:4": None, "L4:1": None}, {"L4:1": None, "T4:4": None}),
+        ({"T4:4", "L4:1"}, {"L4:1": None, "T4:4": None}),
+        (["T4:4", "L4:1"], ["T4:4", "L4:1"]),
+    ],
+)
+def test_a_list_of_accelerators_has_an_order_and_a_mapping_has_none(words: Any, asked: Any) -> None:
+    """As in SkyPilot, which takes the first of a list that is to be had, and of a mapping or a set the cheapest."""
+    document = requests.resources_document(ResourceSettings(), SkypilotSettings(accelerators=words))
+    assert document == {"accelerators": asked}
+    jsonschema.validate(document, RESOURCES)
+    again = SkypilotSettings(accelerators=document["accelerators"])
+    assert requests.resources_document(ResourceSettings(), again) == document
+    assert resources_of({"accelerators": words})["accelerators"][0] == "accelerators"
+
+
+@pytest.mark.parametrize(
+    ("words", "value", "kept"),
+    [
+        ("memory", "16GB+", "16+"),
+        ("memory", "1TB", "1024"),
+        ("memory", 16.5, "16.5"),
+        ("memory", "4x", "4x"),
+        ("cpus", "8+", "8+"),
+        ("gpus", "H100:8", "H100:8"),
+        ("spot_recovery", "failover", "failover"),
+    ],
+)
+def test_amounts_and_names_as_skypilot_takes_them(words: str, value: Any, kept: str) -> None:
+    assert kept in requests.resources_document(ResourceSettings(), SkypilotSettings(**{words: value})).values()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cpus", "4x"),
+        ("cpus", True),
+        ("memory", "16GiB"),
+        ("memory", "4GBx"),
+        ("disk_size", "100+"),
+        ("disk_tier", "none"),
+        ("autostop", {"idle_minutes": 5}),
+        ("accelerators", {"L4:1": 2}),
+    ],
+)
+def test_words_that_skypilot_refuses(name: str, value: Any) -> None:
+    with pytest.raises(SettingsError, match=name) as caught:
+        SkypilotSettings(**{name: value})
+    assert caught.value.fix or "one of" in caught.value.message
+
+
 def test_zenmls_settings_say_their_cloud() -> None:
     for name in flavors.__all__:
-        settings = getattr(flavors, name)(cpus="2", memory="16", accelerators="V100:2")
+        settings = getattr(flavors, name)(cpus="2", memory="16", accelerators="V100:2", stream_logs=True)
         assert isinstance(settings, SkypilotSettings)
         assert f"Skypilot{settings.cloud}OrchestratorSettings".lower() == name.lower()
-    with pytest.raises(SettingsError, match="stream_logs"):
-        SkypilotSettings(stream_logs=True)
+    launch = flavors.SkypilotAWSOrchestratorSettings(launch_settings={"down": False, "retry_until_up": True}, down=True)
+    assert launch.down is True and launch.retry_until_up is True
+    for words in ({"stream_logs": False}, {"launch_settings": {"fast": True}}):
+        with pytest.raises(SettingsError, match=next(iter(words))):
+            flavors.SkypilotAWSOrchestratorSettings(**words)
 
 
-def test_two_clouds_are_refused() -> None:
-    assert findings({}, {"cloud": "aws", "infra": "gcp"})[0].what == "cloud='aws' and infra='gcp' disagree"
-    assert requests.resources_document(ResourceSettings(), SkypilotSettings(cloud="kubernetes", infra="k8s/ctx")) == {
-        "infra": "k8s/ctx"
-    }
+@pytest.mark.parametrize(
+    ("settings", "document"),
+    [
+        ({"cloud": "kubernetes", "infra": "k8s/ctx"}, {"infra": "k8s/ctx"}),
+        ({"cloud": "gcp", "region": "us-central1"}, {"cloud": "gcp", "region": "us-central1"}),
+        ({"cloud": "aws", "any_of": [{"infra": "aws/us-east-1"}, {"use_spot": True}]}, {"infra": "aws"}),
+        ({"any_of": [{"infra": "aws"}, {"infra": "gcp"}]}, {}),
+        ({"cloud": "aws", "any_of": [{"region": "us-east-1"}]}, {"cloud": "aws"}),
+    ],
+)
+def test_a_place_is_said_in_one_way(settings: dict[str, Any], document: dict[str, Any]) -> None:
+    rendered = requests.resources_document(ResourceSettings(), SkypilotSettings(**settings))
+    assert {name: rendered[name] for name in rendered if name != "any_of"} == document
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"cloud": "aws", "infra": "gcp"}, "cloud='aws' and infra='gcp' disagree"),
+        ({"cloud": "aws", "any_of": [{"infra": "gcp"}]}, "cloud='aws' and infra='gcp' disagree"),
+        ({"infra": "aws", "region": "us-east-1"}, "region='us-east-1' and infra='aws' both say where"),
+        ({"infra": "aws", "any_of": [{"zone": "us-east-1a"}]}, "zone='us-east-1a' and infra='aws' both say where"),
+        ({"accelerators": "tpu-v5litepod-16"}, "is a TPU slice of 4 hosts"),
+        ({"accelerators": "tpu-v5p-16:1"}, "is a TPU slice of 2 hosts"),
+        ({"accelerators": ["T4", "L4"], "any_of": [{"cpus": "4"}]}, "any_of and a list of accelerators are both"),
+        ({"any_of": [{"cpus": "4"}], "ordered": [{"cpus": "8"}]}, "ordered and any_of are both alternatives"),
+    ],
+)
+def test_what_skypilot_refuses_is_refused_before(settings: dict[str, Any], words: str) -> None:
+    [error] = [one for one in findings({}, settings) if one.level == "error"]
+    assert words in error.what and error.fix
+
+
+@pytest.mark.parametrize(
+    ("resources", "infra", "asked"),
+    [
+        ({"accelerators": "tpu-v5e:8"}, "k8s/ctx", "tpu-v5-lite-podslice:8"),
+        ({"accelerators": "tpu-v5p:4"}, "kubernetes", "tpu-v5p-slice:4"),
+        ({"accelerators": "tpu-v5p:4", "nodes": 2}, "gcp", "tpu-v5p-16:1"),
+        ({"accelerators": "tpu-v6e:1"}, "gcp", "tpu-v6e-1:1"),
+        ({"accelerators": "tpu-v5e:16"}, "gcp", 'accelerators="tpu-v5e:4", nodes=4'),
+        ({"accelerators": "tpu-v5e:3"}, "gcp", 'accelerators="tpu-v5e:4"'),
+        ({"accelerators": "tpu-v6e:8", "nodes": 2}, "gcp", 'accelerators="tpu-v6e:4", nodes=4'),
+        ({"accelerators": "tpu-v4:8"}, "gcp", 'accelerators="tpu-v4:4", nodes=2'),
+        ({"accelerators": "tpu-v5e:4", "nodes": 4}, "k8s/ctx", "the kubernetes backend does"),
+    ],
+)
+def test_each_host_of_a_slice_is_a_node(resources: dict[str, Any], infra: str, asked: str) -> None:
+    """What has more hosts than the step has nodes would wait for them for ever."""
+    try:
+        document = requests.resources_document(ResourceSettings(**resources), SkypilotSettings(infra=infra))
+    except SettingsError as error:
+        assert asked in error.fix
+    else:
+        assert document["accelerators"] == asked
 
 
 # What it costs

@@ -54,6 +54,9 @@ def folder() -> Path | None:
 
 def offers(resources: Mapping[str, Any]) -> list[Offer]:
     """What the catalog has for SkyPilot's `resources`, the cheapest first; alternatives in `ordered` come in order."""
+    kinds = resources.get("accelerators")
+    wanted = {"ordered": [{"accelerators": kind} for kind in kinds]} if isinstance(kinds, list) else {}
+    resources = {**resources, **wanted}  # SkyPilot takes a list in its order
     alternatives = resources.get("ordered") or resources.get("any_of")
     plain = {name: value for name, value in resources.items() if name not in ("ordered", "any_of")}
     if not alternatives:

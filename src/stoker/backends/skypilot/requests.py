@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import json
 import math
+import re
 import shlex
 from typing import Any, Final, Mapping
 
@@ -19,7 +20,7 @@ from stoker.backends.base import mailprogram
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import requested_lease
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, with_copies
-from stoker.backends.skypilot.settings import IDLE_MINUTES, PATIENCE, SkypilotSettings
+from stoker.backends.skypilot.settings import IDLE_MINUTES, PATIENCE, SkypilotSettings, alternatives
 from stoker.core.accelerators import Accelerator
 from stoker.core.bootspec import BootSpec
 from stoker.core.errors import SettingsError
@@ -39,11 +40,20 @@ GB: Final = 10**9
 _BY_CORES: Final = ("tpu-v2", "tpu-v3", "tpu-v4", "tpu-v5p")
 """TPUs whose slices are named by their cores, two on a chip; the others' by their chips.
 https://cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
+_ONE_HOST: Final[Mapping[str, tuple[int, ...]]] = dict.fromkeys(("tpu-v5e", "tpu-v6e"), (1, 4, 8))
+"""Chips of a slice with one host, where it is not `_CHIPS`; each host of a larger slice has `_CHIPS`.
+https://cloud.google.com/tpu/docs/v5e, https://cloud.google.com/tpu/docs/v6e"""
+_CHIPS: Final = 4
+_ON_KUBERNETES: Final[Mapping[str, str]] = {
+    "tpu-v4": "tpu-v4-podslice",
+    "tpu-v5e": "tpu-v5-lite-podslice",
+    "tpu-v5p": "tpu-v5p-slice",
+    "tpu-v6e": "tpu-v6e-slice",
+}
+"""TPUs as SkyPilot calls those of a Kubernetes cluster, which are counted by chips; it takes slices of one host there.
+https://docs.skypilot.co/en/latest/reference/kubernetes/kubernetes-getting-started.html"""
+_SLICE: Final = re.compile(r"(tpu-v[0-9a-z]+?)(?:litepod)?-([0-9]+)(?::1)?", re.IGNORECASE)
 PLAIN: Final = (
-    "cloud",
-    "region",
-    "zone",
-    "infra",
     "instance_type",
     "accelerator_args",
     "job_recovery",
@@ -90,15 +100,10 @@ def is_spot(resources: ResourceSettings, settings: SkypilotSettings) -> bool | N
 
 def resources_document(resources: ResourceSettings, settings: SkypilotSettings) -> dict[str, Any]:
     """SkyPilot's `resources` of a step. `SettingsError` where it has no words for what is asked."""
-    document: dict[str, Any] = {}
+    document: dict[str, Any] = {**_place(settings)}
     for name in PLAIN:
         if settings.get(name) is not None:
             document[name] = settings.get(name)
-    if settings.get("infra") and settings.get("cloud"):
-        cloud = document.pop("cloud")
-        if settings.get("infra").partition("/")[0].lower() not in (cloud.lower(), _SHORT.get(cloud.lower())):
-            what = f"cloud='{cloud}' and infra='{settings.get('infra')}' disagree"
-            raise SettingsError(what, fix="remove cloud")
     cpus, memory = resources.get("cpu_count"), resources.get("memory")
     if settings.get("cpus") is not None or cpus is not None:
         document["cpus"] = settings.get("cpus") or f"{cpus:g}+"
@@ -115,15 +120,45 @@ def resources_document(resources: ResourceSettings, settings: SkypilotSettings) 
     document.update(_accelerators(resources, settings, document))
     for name in ("any_of", "ordered"):
         if settings.get(name) is not None:
-            if name in document or "ordered" in document:
-                what = f"{name} and a list of accelerators are both alternatives"
-                raise SettingsError(what, fix=f"write the accelerators into {name}")
+            if "ordered" in document or "any_of" in document or not isinstance(document.get("accelerators", ""), str):
+                what = f"{name} and {_other_alternatives(settings, name)} are both alternatives"
+                raise SettingsError(what, fix=f"write them all into {name}")
             document[name] = [dict(one) for one in settings.get(name)]
     document.update(settings.get("resources_settings", {}))
     return document
 
 
-_SHORT: Final[Mapping[str, str]] = {"kubernetes": "k8s", "k8s": "kubernetes"}
+_SHORT: Final[Mapping[str, str]] = {"k8s": "kubernetes"}
+_OLDER: Final = ("cloud", "region", "zone")
+
+
+def _place(settings: SkypilotSettings) -> dict[str, str]:
+    """Where to look for machines: `infra`, or `cloud` with `region` and `zone`, its older form. SkyPilot refuses both
+    at once, also where one of them is in an alternative."""
+    older = {name: settings.get(name) for name in _OLDER if settings.get(name)}
+    others = [*settings.get("any_of", ()), *settings.get("ordered", ())]
+    places = [*filter(None, [settings.get("infra")]), *(one["infra"] for one in others if one.get("infra"))]
+    for infra in places:
+        if "cloud" in older and _cloud(infra) != _cloud(older["cloud"]):
+            raise SettingsError(f"cloud='{older['cloud']}' and infra='{infra}' disagree", fix="remove cloud")
+    if places:
+        cloud = older.pop("cloud", "")
+        for words in (older, *others):
+            for name in (name for name in _OLDER if words.get(name)):
+                what = f"{name}='{words[name]}' and infra='{places[0]}' both say where"
+                raise SettingsError(what, fix=f"write infra alone, such as infra='{_cloud(places[0])}/{words[name]}'")
+        infra = settings.get("infra") or cloud  # an alternative that names none is one of the cloud, too
+        return {"infra": infra} if infra else {}
+    return older
+
+
+def _cloud(infra: str) -> str:
+    name = infra.partition("/")[0].lower()
+    return _SHORT.get(name, name)
+
+
+def _other_alternatives(settings: SkypilotSettings, name: str) -> str:
+    return "any_of" if name == "ordered" and settings.get("any_of") else "a list of accelerators"
 
 
 def gigabytes(size: int) -> str:
@@ -150,19 +185,37 @@ def _accelerators(
     words = settings.get("accelerators")
     gpus = resources.gpus_per_node
     kinds: tuple[Accelerator, ...] = resources.get("accelerators", ())
+    for text in alternatives(settings):
+        _refuse_hosts(text)
     if words is not None:
+        if isinstance(words, Mapping):
+            return {"accelerators": dict(words)}
         return {"accelerators": words if isinstance(words, str) else list(words)}
+    is_cluster = _cloud(str(document.get("infra") or document.get("cloud") or "")) == "kubernetes"
     if len(kinds) == 1:
-        return {"accelerators": accelerator_text(kinds[0], gpus, hosts=slice_hosts(resources))}
+        hosts = slice_hosts(resources)
+        return {"accelerators": accelerator_text(kinds[0], gpus, hosts=hosts, is_cluster=is_cluster)}
     if kinds:
         hosts = slice_hosts(resources)
         if hosts > 1:
             what = f"alternatives of TPU slices with {hosts} hosts cannot be asked for in one task"
             raise SettingsError(what, fix=f'write one of them: resources.accelerators="{kinds[0]}"')
-        return {"ordered": [{"accelerators": accelerator_text(kind, gpus)} for kind in kinds]}
+        return {"ordered": [{"accelerators": accelerator_text(kind, gpus, is_cluster=is_cluster)} for kind in kinds]}
     if gpus and "instance_type" not in document:
         return {"accelerators": any_accelerator(resources)}
     return {}
+
+
+def _refuse_hosts(text: str) -> None:
+    """A slice of several hosts in SkyPilot's words: to SkyPilot it is one node, and to a step it is as many nodes."""
+    match = _SLICE.fullmatch(text)
+    if match is None:
+        return
+    name = "tpu-v5e" if match[1].lower() == "tpu-v5" else match[1].lower()
+    chips = int(match[2]) // (2 if name in _BY_CORES else 1)
+    if chips > max(_ONE_HOST.get(name, (_CHIPS,))):
+        fix = f'resources=ResourceSettings(accelerators="{name}:{_CHIPS}", nodes={chips // _CHIPS})'
+        raise SettingsError(f"accelerators='{text}' is a TPU slice of {chips // _CHIPS} hosts", fix=fix)
 
 
 def any_accelerator(resources: ResourceSettings) -> str:
@@ -172,18 +225,30 @@ def any_accelerator(resources: ResourceSettings) -> str:
     return f"{vendor}{least}GB+:{resources.gpus_per_node}"
 
 
-def accelerator_text(kind: Accelerator, gpus: int, *, hosts: int = 1) -> str:
+def accelerator_text(kind: Accelerator, gpus: int, *, hosts: int = 1, is_cluster: bool = False) -> str:
     """An accelerator as SkyPilot calls it: "H100:8", and a TPU slice by the size of all its hosts,
-    "tpu-v5litepod-16:1"."""
+    "tpu-v5litepod-16:1"; on a Kubernetes cluster "tpu-v5-lite-podslice:8"."""
     if kind.slice:
         fix = "ask for the whole GPU, or for MIG slices on the kubernetes backend"
         raise SettingsError(f"a MIG slice, {kind}, is nothing that SkyPilot's catalogs have", fix=fix)
     count = kind.count or gpus
-    if kind.model.vendor == "tpu":
-        size = (count * 2 if kind.name in _BY_CORES else count) * hosts
-        name = "tpu-v5litepod" if kind.name == "tpu-v5e" else kind.name
-        return f"{name}-{size}:1"
-    return f"{kind.name}:{count}"
+    if kind.model.vendor != "tpu":
+        return f"{kind.name}:{count}"
+    sizes = _ONE_HOST.get(kind.name, (_CHIPS,)) if hosts == 1 else (_CHIPS,)
+    if count not in sizes:
+        what = f"no TPU slice has {hosts} host{'s' if hosts > 1 else ''} with {count} chips of {kind.name}"
+        nodes = count * hosts // _CHIPS
+        larger = next((size for size in sizes if size >= count), 0) if hosts == 1 else 0
+        asked = f'accelerators="{kind.name}:{larger or _CHIPS}"' + ("" if larger else f", nodes={nodes}")
+        raise SettingsError(what, fix=f"resources=ResourceSettings({asked})")
+    if is_cluster and hosts > 1:
+        what = "SkyPilot gives no TPU slices of several hosts on Kubernetes"
+        raise SettingsError(what, fix="the kubernetes backend does; or infra='gcp'")
+    if is_cluster and kind.name in _ON_KUBERNETES:
+        return f"{_ON_KUBERNETES[kind.name]}:{count}"
+    size = (count * 2 if kind.name in _BY_CORES else count) * hosts
+    name = "tpu-v5litepod" if kind.name == "tpu-v5e" else kind.name
+    return f"{name}-{size}:1"
 
 
 # The task

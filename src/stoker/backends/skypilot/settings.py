@@ -8,6 +8,7 @@ settings keep their names. A field that is not given is `UNSET`. How they become
 from __future__ import annotations
 
 import re
+from collections.abc import Set as AbstractSet
 from typing import Any, ClassVar, Final, Iterable, Mapping
 
 import attrs
@@ -33,35 +34,66 @@ CLUSTERS: Final = 4
 """Clusters of one kind that a run has at once."""
 PATIENCE: Final = 300.0
 """Seconds for which the program on a cluster waits for the driver's next order."""
-DISK_TIERS: Final = ("low", "medium", "high", "ultra", "best", "none")
+DISK_TIERS: Final = ("low", "medium", "high", "ultra", "best")
 NETWORK_TIERS: Final = ("standard", "best")
-_AMOUNT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(\+?|x)")
-_MACHINE: Final = re.compile(r"([0-9]+)(?:GB|gb)?\+?")
+_CPUS: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(\+?)")
+_UNITS: Final = {"": 1, "GB": 1, "TB": 1024}
+"""GB of each, as SkyPilot counts them."""
+_MEMORY: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([GT]B|)(\+?|x)", re.IGNORECASE)
+_DISK: Final = re.compile(r"([0-9]+)(?:GB)?", re.IGNORECASE)
 
 
-def parse_amount(value: Any) -> Any:
-    """ "4", "4+", 4, and for `memory` "4x", which is so many times the CPUs."""
+def parse_cpus(value: Any) -> Any:
+    """ "4", "4+", 4."""
     if value is UNSET or value is None:
         return value
-    text = f"{value:g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
-    if isinstance(value, bool) or not _AMOUNT.fullmatch(text.strip()):
-        raise SettingsError(f"{value!r} is not an amount", fix='write "16" for exactly 16, "16+" for at least 16')
-    return text.strip()
+    match = _CPUS.fullmatch(_amount_text(value))
+    if match is None:
+        raise SettingsError(f"{value!r} is not a number of CPUs", fix='write "4" for exactly 4, "4+" for at least 4')
+    return match[0]
+
+
+def parse_memory(value: Any) -> Any:
+    """ "16", "16+", "16GB+", 16, and "4x", which is so many times the CPUs; in GB."""
+    if value is UNSET or value is None:
+        return value
+    match = _MEMORY.fullmatch(_amount_text(value))
+    if match is None or (match[2] and match[3] == "x"):
+        raise SettingsError(f"{value!r} is not an amount", fix='write "16" for exactly 16 GB, "16+" for at least 16')
+    return f"{float(match[1]) * _UNITS[match[2].upper()]:g}{match[3]}"
+
+
+def _amount_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return ""
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value).strip()
 
 
 def parse_accelerator_words(value: Any) -> Any:
-    """`accelerators`: "V100:2", {"V100": 2}, or several of which one is taken."""
+    """`accelerators`: "V100:2" or {"V100": 2}; a list, of which the first that is to be had is taken; or a mapping or a
+    set of several, of which the cheapest is: {"L4": 1, "T4": 4}, {"L4:1", "T4:4"}, as SkyPilot's files have it."""
     if value is UNSET or value is None:
         return value
     fix = 'write "V100:2", {"V100": 2}, or ["H100:8", "A100-80GB:8"]'
     if isinstance(value, str):
         return _accelerator(value, fix)
-    if isinstance(value, Mapping):
-        named = [f"{name}:{1 if count is None else f'{count:g}'}" for name, count in value.items()]
-        return named[0] if len(named) == 1 else tuple(named)
+    if isinstance(value, (Mapping, AbstractSet)):
+        counts = value if isinstance(value, Mapping) else dict.fromkeys(value)
+        named = [_counted(_accelerator(name, fix), counts[name]) for name in counts]
+        return named[0] if len(named) == 1 else dict.fromkeys(sorted(named))
     if isinstance(value, Iterable):
         return tuple(_accelerator(one, fix) for one in value)
     raise SettingsError(f"{value!r} names no accelerators", fix=fix)
+
+
+def _counted(name: str, count: Any) -> str:
+    if ":" not in name:
+        return f"{name}:{1 if count is None else f'{units.number(count):g}'}"
+    if count is not None:
+        raise SettingsError(
+            f"{name!r} has a number of its own, and is mapped to {count!r}", fix=f'write "{name}" alone'
+        )
+    return name
 
 
 def _accelerator(value: Any, fix: str) -> str:
@@ -74,7 +106,7 @@ def parse_gigabytes(value: Any) -> Any:
     """`disk_size`: a number of GB, or a size with a unit."""
     if value is UNSET or value is None:
         return value
-    match = _MACHINE.fullmatch(str(value).strip())
+    match = _DISK.fullmatch(str(value).strip())
     size = int(match[1]) if match is not None else -(-units.size(value) // GB)
     if isinstance(value, bool) or size < 1:
         raise SettingsError(f"{value!r} is no size of a disk", fix="write the number of GB, such as 256")
@@ -163,13 +195,20 @@ def parse_variables(value: Any) -> Any:
 class SkypilotSettings:
     """Where SkyPilot looks for machines, what it asks them to have, and when they go away."""
 
-    ALIASES: ClassVar[Mapping[str, str]] = {"idle_minutes": "idle_minutes_to_autostop", "spot": "use_spot"}
+    ALIASES: ClassVar[Mapping[str, str]] = {
+        "idle_minutes": "idle_minutes_to_autostop",
+        "spot": "use_spot",
+        "gpus": "accelerators",
+        "spot_recovery": "job_recovery",
+    }
     """Another name that people know for a field → the field."""
     INSTEAD: ClassVar[Mapping[str, str]] = {
         "stream_logs": "nothing: what steps write is always shown and kept",
         "workdir": "nothing: the code is sent along as it was when the run began",
         "launch_settings": "retry_until_up, idle_minutes_to_autostop and down of these settings",
         "setup": "setup_commands",
+        "autostop": "idle_minutes_to_autostop and down",
+        "name": "task_name",
         "run": "nothing: the step is what runs",
     }
     """A name that people know from elsewhere → what to write."""
@@ -185,12 +224,15 @@ class SkypilotSettings:
     """A zone of `region`."""
     instance_type: str | None = attrs.field(default=UNSET, converter=parse_text)
     """The machine's type, as its cloud calls it."""
-    cpus: str | None = attrs.field(default=UNSET, converter=parse_amount)
+    cpus: str | None = attrs.field(default=UNSET, converter=parse_cpus)
     """CPUs of each machine: "4" for exactly 4, "4+" for at least 4."""
-    memory: str | None = attrs.field(default=UNSET, converter=parse_amount)
+    memory: str | None = attrs.field(default=UNSET, converter=parse_memory)
     """GB of each machine: "16", "16+"; "4x" is four times the CPUs."""
-    accelerators: str | tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_accelerator_words)
-    """ "V100:2", {"V100": 2}; of several, SkyPilot takes the cheapest that is to be had."""
+    accelerators: str | tuple[str, ...] | Mapping[str, None] | None = attrs.field(
+        default=UNSET, converter=parse_accelerator_words
+    )
+    """ "V100:2", {"V100": 2}; of a list SkyPilot takes the first that is to be had, of a mapping or a set of several
+    the cheapest."""
     accelerator_args: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_mapping)
     """Of a TPU: "runtime_version", "tpu_name", "tpu_vm"."""
     use_spot: bool | None = attrs.field(default=UNSET, converter=parse_flag)
@@ -273,23 +315,29 @@ def resources_of(options: Mapping[str, Any]) -> dict[str, Any]:
     """What settings ask for in the words of `ResourceSettings`: field there → (field here, value)."""
     settings = SkypilotSettings(**options)
     words: dict[str, Any] = {}
-    for name, field in (("cpu_count", "cpus"), ("memory", "memory")):
-        match = _AMOUNT.fullmatch(settings.get(field, ""))
-        if match is not None and match[2] != "x":
-            words[name] = (field, float(match[1]) if field == "cpus" else round(float(match[1]) * GB))
-    kinds = settings.get("accelerators")
-    if kinds is not None:
-        chips = [_known(kind) for kind in ((kinds,) if isinstance(kinds, str) else kinds)]
+    if settings.get("cpus"):
+        words["cpu_count"] = ("cpus", float(settings.get("cpus").rstrip("+")))
+    if settings.get("memory") and not settings.get("memory").endswith("x"):
+        words["memory"] = ("memory", round(float(settings.get("memory").rstrip("+")) * GB))
+    kinds = alternatives(settings)
+    if kinds:
+        chips = [_known(kind) for kind in kinds]
         if all(chip is not None for chip in chips):
             words["accelerators"] = ("accelerators", tuple(chips))
         else:
-            words["gpu_count"] = ("accelerators", count_of(kinds if isinstance(kinds, str) else kinds[0]))
+            words["gpu_count"] = ("accelerators", count_of(kinds[0]))
     for name, field in (("nodes", "num_nodes"), ("spot", "use_spot")):
         if settings.get(field) is not None:
             words[name] = (field, settings.get(field))
     if settings.get("disk_size") is not None:
         words["disk"] = ("disk_size", settings.get("disk_size") * GB)
     return words
+
+
+def alternatives(settings: SkypilotSettings) -> tuple[str, ...]:
+    """The accelerators in SkyPilot's words, of which a machine has one kind."""
+    kinds = settings.get("accelerators", ())
+    return (kinds,) if isinstance(kinds, str) else tuple(kinds)
 
 
 def count_of(accelerator: str) -> int:

@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from stoker.backends.skypilot.settings import SkypilotSettings
+from stoker.integrations.skypilot.settings import settings_of_cloud
 
-SkypilotKubernetesOrchestratorSettings = partial(SkypilotSettings, cloud="kubernetes")
+SkypilotKubernetesOrchestratorSettings = partial(settings_of_cloud, "kubernetes")
 """Settings of steps on one cloud; the fields are those of `SkypilotSettings`."""
 
 __all__ = ["SkypilotKubernetesOrchestratorSettings"]

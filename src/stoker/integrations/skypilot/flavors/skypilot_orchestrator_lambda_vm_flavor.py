@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from stoker.backends.skypilot.settings import SkypilotSettings
+from stoker.integrations.skypilot.settings import settings_of_cloud
 
-SkypilotLambdaOrchestratorSettings = partial(SkypilotSettings, cloud="lambda")
+SkypilotLambdaOrchestratorSettings = partial(settings_of_cloud, "lambda")
 """Settings of steps on one cloud; the fields are those of `SkypilotSettings`."""
 
 __all__ = ["SkypilotLambdaOrchestratorSettings"]
