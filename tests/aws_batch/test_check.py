@@ -88,6 +88,14 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any
         "translated STK311",
         "consumable resource 'licence'",
     ),
+    "overlay": (
+        SIZED,
+        {**GPU, "overlay": {"linuxParameters": {"tmpfss": []}}},
+        {},
+        "error STK310",
+        "there is no containerProperties.linuxParameters.tmpfss, did you mean 'tmpfs'?",
+    ),
+    "overlay's kinds": (SIZED, {**GPU, "overlay": {"ulimits": [1]}}, {}, "error STK310", "ulimits[0] is no structure"),
     "log": (SIZED, {**GPU, "log_driver": "fluentd"}, {}, "translated STK311", "writes its log to fluentd"),
     "plain Python": (SIZED, {**GPU, "image": None}, {}, "info STK312", "python:3."),
     "to be built": (

@@ -12,12 +12,14 @@ from typing import Any
 import attrs
 import botocore.session
 import pytest
+from botocore import xform_name
 from botocore.validate import validate_parameters
 
 from stoker.backends.aws_batch import definitions
 from stoker.backends.aws_batch.definitions import BatchRequest, fargate_sizes, job_definition, sizes_of, submission
 from stoker.backends.aws_batch.instances import expand, table
 from stoker.backends.aws_batch.settings import BatchSettings
+from stoker.backends.base.aws import misfit
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.resources import ResourceSettings
 
@@ -58,6 +60,11 @@ OTHERS: Mapping[str, Any] = {
     },
     "attempts": 3,
     "retry_rules": [{"onStatusReason": "Host EC2*", "action": "retry"}],
+    "overlay": {
+        "logConfiguration": {"logDriver": "splunk", "secretOptions": [{"name": "splunk-token", "valueFrom": "arn:t"}]},
+        "linuxParameters": {"tmpfs": [{"containerPath": "/fast", "size": 64, "mountOptions": ["noexec"]}]},
+        "ulimits": [{"name": "core", "softLimit": 0, "hardLimit": 0}],
+    },
 }
 
 
@@ -171,6 +178,26 @@ def test_every_field_of_the_settings_is_somewhere() -> None:
         assert sent[0] != sent[1], f"{field.name} changes nothing"
 
 
+@pytest.mark.parametrize("operation", ["RegisterJobDefinition", "SubmitJob"])
+def test_every_field_of_the_api_is_written_or_refused_in_words(operation: str) -> None:
+    """Also those that a newer botocore brings: a field of the container is reached by an overlay."""
+    model = botocore.session.get_session().get_service_model("batch").operation_model(operation)
+    sent = {name for one in REQUESTS.values() for name in {**job_definition(one), **submission(one, "q", ARN)}}
+    ours = {field.name for field in attrs.fields(BatchSettings)} | set(BatchSettings.INSTEAD)
+    for name in set(model.input_shape.members) - sent:
+        assert xform_name(name).removesuffix("_override") in ours, f"{name} is neither written nor refused"
+    shape = botocore.session.get_session().get_service_model("batch").shape_for("ContainerProperties")
+    example = {"structure": {}, "list": [], "string": "a", "boolean": True, "integer": 1}
+    for name, member in shape.members.items():
+        part = {name: example[member.type_name]}
+        try:
+            changed = job_definition(request(settings={"overlay": part}))["containerProperties"]
+        except SettingsError as error:
+            assert error.fix
+        else:
+            assert name in changed and not misfit("batch", "RegisterJobDefinition", {"containerProperties": part})
+
+
 def test_fargate_pairs_are_those_of_the_api() -> None:
     """The table, against the documentation of the API in botocore."""
     model = botocore.session.get_session().get_service_model("batch")
@@ -231,6 +258,10 @@ WRONG: Mapping[str, str] = {
     "retry_rules=[{'onExitCode': '1', 'action': 'AGAIN'}]": "not one of RETRY, EXIT",
     "memory=4096": "resources=ResourceSettings(memory",
     "qeue='gpu'": "queue",
+    "overlay={'command': ['sh']}": "the step's function",
+    "overlay='ulimits'": "does not map",
+    "depends_on='job-1'": "an input of the step",
+    "eks_properties={}": "kubernetes",
     "trainium=16": "chips",
 }
 

@@ -813,6 +813,7 @@ BATCH = Row(
         "assign_public_ip": "`assignPublicIp`",
         "platform_version": "`platformVersion`",
         "cpu_architecture": "`cpuArchitecture`",
+        "overlay": "merged into the container last",
     },
     examples={
         "region": Example("us-east-1"),
@@ -860,6 +861,7 @@ BATCH = Row(
         "assign_public_ip": Example(True, settings=FARGATE),
         "platform_version": Example("1.4.0", settings=FARGATE),
         "cpu_architecture": Example("ARM64", settings=FARGATE),
+        "overlay": Example({"ulimits": [{"name": "core", "softLimit": 0, "hardLimit": 0}]}),
     },
 )
 
@@ -918,6 +920,7 @@ SAGEMAKER = Row(
         "tags": "`Tags`",
         "experiment": "`ExperimentName`",
         "remote_debug": "`EnableRemoteDebug`",
+        "overlay": "merged into the request last",
     },
     examples={
         "region": Example("us-east-1"),
@@ -944,6 +947,7 @@ SAGEMAKER = Row(
         "tags": Example({"team": "ml"}),
         "experiment": Example("digits"),
         "remote_debug": Example(True),
+        "overlay": Example({"HyperParameters": {"lr": "0.1"}}),
     },
 )
 

@@ -59,6 +59,7 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any
     "disk": ({"disk": "100GB"}, {"volume_size": 50}, {}, "error STK360", "would be too small"),
     "long": ({}, {}, {"timeout": 30 * 86400.0}, "error STK360", "28 days"),
     "half a vpc": ({}, {"subnets": ["subnet-1"]}, {}, "error STK360", "without security_groups"),
+    "overlay": ({}, {"overlay": {"ProfilerCnfig": {}}}, {}, "error STK360", "did you mean 'ProfilerConfig'"),
     "mpi": ({"nodes": 2}, {}, {"launch": resolve_launch({"launcher": "mpi"})}, "error STK360", "have neither"),
     "cpus": ({"cpu_count": 3}, {}, {}, "translated STK361", "the whole of ml.c5.xlarge"),
     "prefer": ({"gpu_count": 1}, {}, {"accelerator_policy": "prefer"}, "translated STK361", "names its type"),
@@ -118,6 +119,7 @@ WRONG = {
     "encrypt_traffic": ("perhaps", "perhaps"),
     "instance_count": (2, "nodes"),
     "use_spot_instances": (True, "spot=True"),
+    "overlay": ({"ResourceConfig": {"InstanceGroups": []}}, "the nodes of a step are alike"),
 }
 
 

@@ -57,6 +57,18 @@ ALL: Mapping[str, Any] = {
     "tags": {"team": "ml"},
     "experiment": "digits",
     "remote_debug": True,
+    "overlay": {
+        "AlgorithmSpecification": {"MetricDefinitions": [{"Name": "loss", "Regex": "loss=([0-9.]+)"}]},
+        "InputDataConfig": [
+            {
+                "ChannelName": "images",
+                "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": "s3://bucket/images"}},
+                "InputMode": "FastFile",
+            }
+        ],
+        "Tags": [{"Key": "team", "Value": "vision"}],
+        "InfraCheckConfig": {"EnableInfraCheck": True},
+    },
 }
 
 

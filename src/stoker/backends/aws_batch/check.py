@@ -14,6 +14,7 @@ from stoker.backends.aws_batch.instances import CORES
 from stoker.backends.aws_batch.neuron import VISIBLE
 from stoker.backends.aws_batch.queues import JobQueue, NoQueue, QueueChoice, choose, queues_of_settings
 from stoker.backends.aws_batch.settings import BatchSettings
+from stoker.backends.base.aws import misfit
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import OWN_VISIBILITY
 from stoker.backends.kubernetes.check import OWN_IMAGE
@@ -289,6 +290,11 @@ def _words(settings: BatchSettings, report: Reporter) -> Iterator[Finding]:
         what = f"writes its log to {settings.get('log_driver')}"
         why = "Stoker shows what is in CloudWatch (awslogs); the step's result comes by the artifact store all the same"
         yield report.translated(TRANSLATED, what, why)
+    overlay = settings.get("overlay")
+    wrong = misfit("batch", "RegisterJobDefinition", {"containerProperties": overlay}) if overlay else ""
+    if wrong:
+        why = "by botocore's model of the API; a newer botocore may know it"
+        yield report.error(CANNOT, f"has an overlay that AWS Batch would refuse: {wrong}", why, "mend the overlay")
     places = [*settings.get("host_volumes", {}).values()]
     places += [str(fields["path"]) for fields in settings.get("efs_volumes", {}).values()]
     if settings.get("use_tmpfs") or settings.get("tmpfs_size"):

@@ -18,6 +18,7 @@ import attrs
 from stoker.backends.aws_batch import neuron
 from stoker.backends.aws_batch.instances import CORES, InstanceType
 from stoker.backends.aws_batch.settings import BatchSettings
+from stoker.backends.base.overlays import merged
 from stoker.core.errors import BackendError
 from stoker.core.resources import ResourceSettings
 
@@ -324,7 +325,8 @@ def _container(request: BatchRequest) -> dict[str, Any]:
         }
         disk = fargate_disk(request)
         container["ephemeralStorage"] = {"sizeInGiB": disk} if disk else None
-    return {name: value for name, value in container.items() if value is not None and value not in ([], {})}
+    written = {name: value for name, value in container.items() if value is not None and value not in ([], {})}
+    return merged(written, settings.get("overlay", {}))  # type: ignore[no-any-return]
 
 
 def fargate_disk(request: BatchRequest) -> int:

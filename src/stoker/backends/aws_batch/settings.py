@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Iterable, Mapping
 
 import attrs
 
+from stoker.backends.base.overlays import parse_overlay
 from stoker.backends.kubernetes.settings import parse_flag_word, parse_listed_texts, parse_pairs
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.units import UNSET, WHOLE_RUN, parse_count, parse_positive_count, parse_text, strict
@@ -35,6 +36,16 @@ _CONDITIONS: Final = {
 _RULES: Final = 4
 """AWS Batch takes five; the last one is Stoker's, and ends what no other names."""
 _EFS: Final = ("path", "root", "access_point", "iam", "encrypted", "read_only")
+_CONTAINER: Final[Mapping[str, str]] = {
+    "image": "image of these settings, or docker settings of the step",
+    "command": "the step's function",
+    "environment": 'environment of the step: @step(environment={"NAME": "text"})',
+    "resourceRequirements": "resources=ResourceSettings(cpu_count=…, memory=…, gpu_count=…)",
+    "vcpus": "resources=ResourceSettings(cpu_count=…)",
+    "memory": "resources=ResourceSettings(memory=…)",
+    "instanceType": "instance_type of a step on several nodes",
+}
+"""A field of the container that no overlay has → what to write."""
 _EFS_ID: Final = re.compile(r"fs-[0-9a-f]{8,40}")
 
 
@@ -189,6 +200,11 @@ def parse_rules(value: Any) -> Any:
     return tuple(rules)
 
 
+def parse_container(value: Any) -> Any:
+    """`overlay`: part of the container's properties."""
+    return parse_overlay(value, _CONTAINER)
+
+
 def _at_most(number: Any, most: int) -> Any:
     if isinstance(number, int) and not isinstance(number, bool) and number > most:
         raise SettingsError(f"{number!r} is more than {most}", fix=f"write a number up to {most}")
@@ -234,6 +250,17 @@ class BatchSettings:
         "timeout": "timeout of the step: @step(timeout=3600)",
         "parameters": "the step's own parameters",
         "command": "the step's function",
+        "depends_on": "an input of the step: it begins when what it reads is there",
+        "ecs_properties": "nothing: a step is one container, whose fields are here and in overlay={…}",
+        "eks_properties": "the kubernetes backend, for steps on EKS",
+        "array_properties": "step.map(…): a fan-out is an array",
+        "node_properties": "resources=ResourceSettings(nodes=…)",
+        "consumable_resource_properties": "resources=ResourceSettings(extended={…})",
+        "container_properties": "overlay={…}",
+        "container_overrides": "overlay={…}",
+        "linux_parameters": 'overlay={"linuxParameters": {…}}, or the field here: max_swap, tmpfs_size, efa …',
+        "retry_strategy": "attempts and retry_rules; or retry of the step: @step(retry=3)",
+        "propagate_tags": "nothing: aws_batch_tags are those of the job, its definition and its ECS task",
     }
     """A name that people know from elsewhere → what to write."""
 
@@ -325,6 +352,10 @@ class BatchSettings:
     """`fargatePlatformConfiguration.platformVersion`; the latest without it."""
     cpu_architecture: str | None = attrs.field(default=UNSET, converter=parse_architecture)
     """`runtimePlatform.cpuArchitecture` of Fargate: "X86_64" or "ARM64"."""
+    # The rest
+    overlay: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_container)
+    """Part of the job definition's `containerProperties` in the API's words, merged into the container last: what no
+    other field has, such as {"logConfiguration": {"secretOptions": […]}}."""
 
     def get(self, name: str, default: Any = None) -> Any:
         """The field's value, or `default` where nothing was asked."""

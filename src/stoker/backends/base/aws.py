@@ -14,7 +14,7 @@ from typing import Any, Final, Iterator, Mapping
 import attrs
 
 from stoker.backends.base.platforms import Answers, Away
-from stoker.core.errors import BackendError, UsageError
+from stoker.core.errors import BackendError, UsageError, nearest
 
 PATIENCE: Final = 20.0
 """Seconds for one answer."""
@@ -40,6 +40,54 @@ DENIED: Final = frozenset(
 )
 """Codes by which the services say that a right is missing."""
 LOGIN: Final = "log in (`aws sso login`, `aws configure`), or name the profile in the settings: profile='…'"
+
+
+_KINDS: Final[Mapping[str, tuple[type, ...]]] = {
+    "structure": (Mapping,),
+    "map": (Mapping,),
+    "list": (list, tuple),
+    "string": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "long": (int,),
+    "float": (int, float),
+    "double": (int, float),
+}
+"""Botocore's word for a kind of value → Python's classes."""
+
+
+def misfit(service: str, operation: str, arguments: Mapping[str, Any]) -> str:
+    """What the model of an API says against part of the arguments of an operation, in words: a name that it has not, or
+    a value of another kind. Empty where nothing is wrong, and without botocore, which has the models."""
+    try:
+        from botocore.loaders import Loader
+        from botocore.model import ServiceModel
+    except ImportError:
+        return ""
+    model = ServiceModel(Loader().load_service_model(service, "service-2"), service)
+    return next(_misfits(arguments, model.operation_model(operation).input_shape, ""), "")
+
+
+def _misfits(value: Any, shape: Any, place: str) -> Iterator[str]:
+    if value is None:
+        return
+    kinds = _KINDS.get(shape.type_name)
+    fits = kinds is None or type(value) in kinds or (not isinstance(value, bool) and isinstance(value, kinds))
+    if not fits:
+        yield f"{place} is no {shape.type_name}: {value!r}"
+    elif shape.type_name == "structure":
+        for name, part in value.items():
+            path = f"{place}.{name}" if place else str(name)
+            if name in shape.members:
+                yield from _misfits(part, shape.members[name], path)
+            else:
+                yield f"there is no {path}{nearest(str(name), shape.members)}"
+    elif shape.type_name == "map":
+        for name, part in value.items():
+            yield from _misfits(part, shape.value, f"{place}.{name}")
+    elif shape.type_name == "list":
+        for number, part in enumerate(value):
+            yield from _misfits(part, shape.member, f"{place}[{number}]")
 
 
 class AwsError(BackendError):

@@ -11,6 +11,7 @@ from typing import Any, Final, Mapping, Sequence
 
 import attrs
 
+from stoker.backends.base.overlays import merged
 from stoker.backends.kubernetes.accelerators import (
     SPOT,
     AcceleratorRequest,
@@ -477,34 +478,6 @@ def _tolerations(request: PodRequest, accelerators: AcceleratorRequest | None) -
         for taint in pool.get("taints", ())
     ]
     return [entry for number, entry in enumerate(tolerations) if entry not in tolerations[:number]]
-
-
-# Merging
-
-
-def merged(base: Any, over: Any) -> Any:
-    """One object with another over it: objects field by field, where None removes a field; lists of named things by
-    their names, and other lists whole."""
-    if isinstance(over, Mapping):
-        result = dict(base) if isinstance(base, Mapping) else {}
-        for name, value in over.items():
-            if value is None:
-                result.pop(name, None)
-            else:
-                result[name] = merged(result.get(name), value)
-        return result
-    if isinstance(base, list) and isinstance(over, (list, tuple)):
-        key = next((key for key in ("mountPath", "name") if all(_has(part, key) for part in (*base, *over))), None)
-        if key is not None:
-            parts = {part[key]: part for part in base}
-            for part in over:
-                parts[part[key]] = merged(parts.get(part[key]), part)
-            return list(parts.values())
-    return list(over) if isinstance(over, tuple) else over
-
-
-def _has(part: Any, key: str) -> bool:
-    return isinstance(part, Mapping) and key in part
 
 
 def _without_nothing(fields: Mapping[str, Any]) -> dict[str, Any]:

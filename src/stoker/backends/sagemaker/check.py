@@ -6,6 +6,7 @@ import math
 import re
 from typing import Any, Final, Iterator, Mapping
 
+from stoker.backends.base.aws import misfit
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import OWN_VISIBILITY
 from stoker.backends.kubernetes.check import image_environment
@@ -155,6 +156,11 @@ def _account(settings: SagemakerSettings, report: Reporter) -> Iterator[Finding]
         why = "SageMaker pulls the image, writes the log and lets the step read the artifact store by that role"
         fix = "SagemakerSettings(role='arn:aws:iam::123456789012:role/…')"
         yield report.error(ROLE, "has no role", why, fix)
+    overlay = settings.get("overlay")
+    wrong = misfit("sagemaker", "CreateTrainingJob", overlay) if overlay else ""
+    if wrong:
+        why = "by botocore's model of the API; a newer botocore may know it"
+        yield report.error(CANNOT, f"has an overlay that SageMaker would refuse: {wrong}", why, "mend the overlay")
     if bool(settings.get("subnets")) != bool(settings.get("security_groups")):
         missing = "security_groups" if settings.get("subnets") else "subnets"
         yield report.error(CANNOT, f"is in a VPC without {missing}", "SageMaker needs both", f"name its {missing}")

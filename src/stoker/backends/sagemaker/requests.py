@@ -21,6 +21,7 @@ from stoker.backends.base.adoption import job_kind
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import requested_lease
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, request_digest, with_copies
+from stoker.backends.base.overlays import merged
 from stoker.backends.kubernetes.check import image_environment
 from stoker.backends.sagemaker import start
 from stoker.backends.sagemaker.instances import DEFAULT, NoType, choose
@@ -236,7 +237,7 @@ def training_job(
         request["ExperimentConfig"] = {"ExperimentName": settings.get("experiment")}
     if settings.get("remote_debug") is not None:
         request["RemoteDebugConfig"] = {"EnableRemoteDebug": settings.get("remote_debug")}
-    return request
+    return merged(request, settings.get("overlay", {}))  # type: ignore[no-any-return]
 
 
 def _image_access(settings: SagemakerSettings) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, Mapping
 
 import attrs
 
+from stoker.backends.base.overlays import parse_overlay
 from stoker.backends.kubernetes.settings import parse_flag_word, parse_listed_texts, parse_pairs
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.units import UNSET, WHOLE_RUN, parse_positive_count, parse_text, strict
@@ -25,6 +26,24 @@ KEPT: Final = 3600
 """Seconds for which a job may keep its instances: https://docs.aws.amazon.com/sagemaker/latest/dg/train-warm-pools.html"""
 RETRIES: Final = 30
 """https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_RetryStrategy.html"""
+_JOB: Final[Mapping[str, str]] = {
+    "TrainingJobName": "nothing: it follows from the run, the attempt and the request",
+    "AlgorithmSpecification.TrainingImage": "image of these settings, or docker settings of the step",
+    "AlgorithmSpecification.AlgorithmName": "the step's function",
+    "AlgorithmSpecification.ContainerEntrypoint": "the step's function",
+    "AlgorithmSpecification.ContainerArguments": "the step's function",
+    "EnableManagedSpotTraining": "resources=ResourceSettings(spot=True)",
+    "EnableNetworkIsolation": "subnets and security_groups of a VPC without a way out but to S3: the step itself reads "
+    "and writes the artifact store",
+    "Environment": 'environment of the step: @step(environment={"NAME": "text"})',
+    "ResourceConfig.InstanceType": "instance_type",
+    "ResourceConfig.InstanceCount": "resources=ResourceSettings(nodes=…)",
+    "ResourceConfig.InstanceGroups": "resources=ResourceSettings(nodes=…): the nodes of a step are alike",
+    "ResourceConfig.InstancePreferences": "instance_type: the type of a step is known before it begins",
+    "ServerlessJobConfig": "nothing: it trains AWS's own models, and runs no function of a step",
+    "StoppingCondition.MaxRuntimeInSeconds": "timeout of the step, or max_runtime",
+}
+"""A field of CreateTrainingJob that no overlay has → what to write."""
 _ROLE: Final = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")
 _TYPE: Final = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9]+")
 
@@ -49,6 +68,11 @@ def parse_instance_type(value: Any) -> Any:
         close = f"ml.{name}" if _TYPE.fullmatch(f"ml.{name}") else "ml.g5.xlarge"
         raise SettingsError(f"{text!r} is no instance type of SageMaker", fix=f'write "{close}"')
     return name
+
+
+def parse_job(value: Any) -> Any:
+    """`overlay`: part of the arguments of CreateTrainingJob."""
+    return parse_overlay(value, _JOB)
 
 
 def parse_access(value: Any) -> Any:
@@ -101,11 +125,15 @@ class SagemakerSettings:
         "security_group_ids": "security_groups",
         "volume_size_in_gb": "volume_size",
         "max_run": "max_runtime",
+        "max_runtime_in_seconds": "max_runtime",
+        "experiment_name": "experiment",
+        "aws_profile": "profile",
+        "processor_role": "role",
         "keep_alive_period_in_seconds": "keep_alive",
         "max_retry_attempts": "retry_attempts",
         "encrypt_inter_container_traffic": "encrypt_traffic",
     }
-    """Another name of a field → the field: SageMaker's own, and those of its Python SDK."""
+    """Another name of a field → the field: SageMaker's own, those of its Python SDK, and ZenML's."""
     INSTEAD: ClassVar[Mapping[str, str]] = {
         "instance_count": "resources=ResourceSettings(nodes=…)",
         "use_spot_instances": "resources=ResourceSettings(spot=True)",
@@ -115,7 +143,22 @@ class SagemakerSettings:
         "entry_point": "the step's function",
         "source_dir": "the step's function",
         "checkpoint_s3_uri": "context.checkpoint(): a step's checkpoints are copied to the artifact store",
-        "input_data_s3_uri": "an input of the step: artifacts come from the artifact store",
+        "input_data_s3_uri": "an input of the step: artifacts come from the artifact store; or a channel of your own: "
+        'overlay={"InputDataConfig": [{"ChannelName": "images", …}]}',
+        "input_data_s3_mode": 'overlay={"InputDataConfig": [{"ChannelName": "images", "InputMode": "FastFile", …}]}',
+        "output_data_s3_uri": "an output of the step: it is kept in the artifact store",
+        "output_data_s3_mode": "context.checkpoint(), for what is kept while the step runs",
+        "estimator_args": "overlay={…} in the words of CreateTrainingJob, or the field here",
+        "processor_args": "overlay={…} in the words of CreateTrainingJob, or the field here",
+        "use_training_step": "nothing: every step is a training job",
+        "synchronous": "nothing: the driver follows its jobs; `stoker run --detach` leaves them to another one",
+        "pipeline_tags": "tags",
+        "processor_tags": "tags",
+        "bucket": "artifact_store of the stack: s3://BUCKET/PREFIX",
+        "aws_access_key_id": "profile, or the environment's credentials: none are written into stacks",
+        "aws_secret_access_key": "profile, or the environment's credentials: none are written into stacks",
+        "aws_auth_role_arn": "profile, one of ~/.aws/config with role_arn",
+        "scheduler_role": "nothing: whoever starts the program starts its jobs",
         "enable_network_isolation": "a VPC without a way out but to S3: subnets=…, security_groups=…; the step itself "
         "reads and writes the artifact store",
         "cpu": "resources=ResourceSettings(cpu_count=…)",
@@ -179,6 +222,9 @@ class SagemakerSettings:
     """`ExperimentConfig.ExperimentName`, of SageMaker Experiments."""
     remote_debug: bool | None = attrs.field(default=UNSET, converter=parse_flag_word)
     """`EnableRemoteDebug`: a person may open a shell in the container by Systems Manager."""
+    overlay: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_job)
+    """Part of the arguments of CreateTrainingJob in the API's words, merged in last: what no other field has, such as
+    {"InputDataConfig": [{"ChannelName": "images", …}]} or {"AlgorithmSpecification": {"MetricDefinitions": […]}}."""
 
     def get(self, name: str, default: Any = None) -> Any:
         """The field's value, or `default` where nothing was asked."""
