@@ -14,10 +14,11 @@ from botocore.exceptions import ClientError
 from tests.aws_batch.test_check import IMAGE, plan_of
 from tests.servers.s3 import S3, running
 
-from stoker.backends.aws_batch import iam, probe, prove, setup
+from stoker.backends.aws_batch import iam, probe, prove, registration, setup
 from stoker.backends.aws_batch.account import read_account
 from stoker.backends.aws_batch.queues import QueueChoice, choose
 from stoker.backends.aws_batch.settings import BatchSettings
+from stoker.backends.base import awsregions
 from stoker.core.errors import BackendError, SettingsError
 from stoker.core.findings import Check
 from stoker.core.resources import ResourceSettings
@@ -228,13 +229,13 @@ def test_the_usual_region(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     file = tmp_path / "config"
     monkeypatch.setenv("AWS_CONFIG_FILE", str(file))
     with pytest.raises(SettingsError, match="no region is named"):
-        setup.usual_region()
+        awsregions.usual_region()
     file.write_text("[default]\nregion = eu-west-1\n[profile ml]\nregion = us-west-2\n")
-    assert setup.usual_region() == "eu-west-1"
+    assert awsregions.usual_region() == "eu-west-1"
     monkeypatch.setenv("AWS_PROFILE", "ml")
-    assert setup.usual_region() == "us-west-2"
+    assert awsregions.usual_region() == "us-west-2"
     monkeypatch.setenv("AWS_REGION", "eu-north-1")
-    assert setup.usual_region() == "eu-north-1" and setup.stack_name("eu-north-1") == "batch-eu-north-1"
+    assert awsregions.usual_region() == "eu-north-1" and registration.SETUP.name("eu-north-1") == "batch-eu-north-1"
 
 
 def test_policies_are_those_that_iam_takes(api: Direct) -> None:
@@ -254,9 +255,9 @@ def test_policies_are_those_that_iam_takes(api: Direct) -> None:
 
 
 def test_regions() -> None:
-    assert setup.complete_region(" EU-west-1 ") == "eu-west-1" and setup.complete_region("us-gov-east-1")
+    assert awsregions.complete_region(" EU-west-1 ") == "eu-west-1" and awsregions.complete_region("us-gov-east-1")
     with pytest.raises(SettingsError, match="is no region"):
-        setup.complete_region("Ireland")
+        awsregions.complete_region("Ireland")
 
 
 def test_from_a_region_to_a_stack(project: Any, api: Direct, monkeypatch: pytest.MonkeyPatch) -> None:

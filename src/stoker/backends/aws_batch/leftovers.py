@@ -50,8 +50,7 @@ def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) 
 def sweep_accounts(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterator[Leftover]:
     """End the jobs of this database's runs that nobody continues, and deregister definitions that no job uses."""
     jobs = definitions = 0
-    kept = {*sweep.running, *(() if sweep.force else (*sweep.interrupted, *sweep.resumable))}
-    kept_tags = {batchjobs.tag_text(run) for run in kept}
+    kept_tags = {batchjobs.tag_text(run) for run in sweep.kept}
     ours = {batchjobs.tag_text(run) for run in sweep.ours}
     for part in parts:
         try:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
-import contextlib
-import os
-import re
 from typing import Any, Callable, Final, Mapping
 
 from stoker.backends.aws_batch import iam
@@ -14,40 +10,10 @@ from stoker.backends.aws_batch.definitions import LOG_GROUP, log_group, log_opti
 from stoker.backends.aws_batch.queues import JobQueue
 from stoker.backends.aws_batch.settings import BatchSettings
 from stoker.backends.base.backend import Preparation
-from stoker.core.errors import BackendError, SettingsError
+from stoker.core.errors import BackendError
 
 OPEN: Final = ("profile", "iam_role", "execution_role", "image")
 """Questions to which nothing is the usual answer."""
-_REGION: Final = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d")
-
-
-def complete_region(region: str) -> str:
-    """A region as the settings take it."""
-    if not _REGION.fullmatch(region.strip().lower()):
-        raise SettingsError(f"{region!r} is no region of AWS", fix="write one such as eu-west-1")
-    return region.strip().lower()
-
-
-def stack_name(region: str) -> str:
-    """A stack's name by its region."""
-    return f"batch-{region}"
-
-
-def usual_region() -> str:
-    """The region of the environment, or of the profile that it names in ~/.aws/config."""
-    named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if named:
-        return named
-    # https://docs.aws.amazon.com/sdkref/latest/guide/file-format.html
-    profile = os.environ.get("AWS_PROFILE", "default")
-    parser = configparser.RawConfigParser()
-    with contextlib.suppress(configparser.Error):
-        parser.read(os.environ.get("AWS_CONFIG_FILE") or os.path.expanduser("~/.aws/config"), encoding="utf-8")
-    section = "default" if profile == "default" else f"profile {profile}"
-    region = parser.get(section, "region", fallback="")
-    if not region:
-        raise SettingsError("no region is named", fix="--region eu-west-1, or AWS_DEFAULT_REGION")
-    return region
 
 
 def suggest(api: AwsApi, answers: Mapping[str, str]) -> Mapping[str, str]:

@@ -363,6 +363,11 @@ class Sweep:
     say: Callable[[str], None]
     """Takes a line for the person, such as the name of a platform that does not answer."""
 
+    @property
+    def kept(self) -> frozenset[str]:
+        """Ids of runs of which nothing goes that may still be needed."""
+        return frozenset((*self.running, *(() if self.force else (*self.interrupted, *self.resumable))))
+
 
 @frozen(kw_only=True)
 class ProbeRequest:

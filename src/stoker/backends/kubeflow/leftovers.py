@@ -13,8 +13,7 @@ from stoker.store import notes
 def sweep_store(sweep: Sweep) -> Iterator[Leftover]:
     """Remove the folders of runs of this database that nobody continues, and with the last of all runs the worker."""
     folder = folder_of(sweep.artifacts)
-    kept = {*sweep.running, *(() if sweep.force else (*sweep.interrupted, *sweep.resumable))}
-    over = {dashed_name(run) for run in sweep.ours} - {dashed_name(run) for run in kept}
+    over = {dashed_name(run) for run in sweep.ours} - {dashed_name(run) for run in sweep.kept}
     names = notes.names(folder)
     runs = [name for name in names if name in over]
     workers = [name for name in names if name.endswith(".zip")]

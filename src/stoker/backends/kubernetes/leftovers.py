@@ -48,9 +48,8 @@ def sweep_clusters(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterator
     """Delete the Jobs and lone Secrets of runs of this database that nobody continues, on the clusters of stacks."""
     count = drivers_left = 0
     driven = {k8sjobs.label_text(run) for run in (*sweep.running, *(() if sweep.force else sweep.interrupted))}
-    kept = {*sweep.running, *(() if sweep.force else (*sweep.interrupted, *sweep.resumable))}
     ours = {k8sjobs.label_text(run) for run in sweep.ours}
-    kept_labels = {k8sjobs.label_text(run) for run in kept}
+    kept_labels = {k8sjobs.label_text(run) for run in sweep.kept}
     for part in parts:
         try:
             for cluster, namespace in _places([part]):

@@ -48,8 +48,7 @@ def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) 
 def sweep_accounts(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterator[Leftover]:
     """End the jobs of this database's runs that nobody continues."""
     jobs = 0
-    kept = {*sweep.running, *(() if sweep.force else (*sweep.interrupted, *sweep.resumable))}
-    ended = tuple(run_prefix(run) for run in set(sweep.ours) - kept)
+    ended = tuple(run_prefix(run) for run in set(sweep.ours) - sweep.kept)
     for part in parts:
         try:
             for client in _accounts([part]):

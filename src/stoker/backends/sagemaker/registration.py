@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Collection, Final, Iterable, Iterator, Mapping, NoReturn, Sequence
+from typing import TYPE_CHECKING, Any, Final, Iterator, Mapping, NoReturn
 
+from stoker.backends.base import awsregions
+from stoker.backends.base.accounts import AccountModule, CloudAccounts
 from stoker.backends.base.backend import (
     RESOURCES,
     Backend,
     FlowDecorator,
-    LeftJob,
-    Leftover,
     Preparation,
     ProbeRequest,
     RunningBackend,
     Services,
     StackSetup,
-    Sweep,
 )
 from stoker.backends.base.beside import RunningAttempt, no_way
 from stoker.backends.sagemaker.settings import SagemakerSettings
@@ -54,40 +53,6 @@ def parent_image(options: Mapping[str, Any]) -> str:
     return str(SagemakerSettings(**options).get("image", ""))
 
 
-def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-    """End jobs that a driver left."""
-    from stoker.backends.sagemaker import leftovers as sagemakerleftovers
-
-    return sagemakerleftovers.end_recorded(options, jobs)
-
-
-def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Leftover]:
-    """Training jobs of runs that nobody continues, in the accounts of all stacks."""
-    if not parts:
-        return ()
-    from stoker.backends.sagemaker import leftovers as sagemakerleftovers
-
-    return sagemakerleftovers.sweep_accounts(parts, sweep)
-
-
-def left_jobs(parts: Sequence[Mapping[str, Any]], scratch: str, runs: Collection[str]) -> Iterable[LeftJob]:
-    """Jobs that runs without a driver left."""
-    if not parts:
-        return ()
-    from stoker.backends.sagemaker import leftovers as sagemakerleftovers
-
-    return sagemakerleftovers.left_jobs(parts, runs)
-
-
-def end_left(parts: Sequence[Mapping[str, Any]], scratch: str, run: str, grace: float) -> Iterable[LeftJob]:
-    """End the jobs that a run without a driver left."""
-    if not parts:
-        return ()
-    from stoker.backends.sagemaker import leftovers as sagemakerleftovers
-
-    return sagemakerleftovers.end_left(parts, run)
-
-
 def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> NoReturn:
     """Refused: what leads into a training job is a program of AWS's, with a protocol of its own."""
     name = str(attempt.identity.get("name") or "NAME")
@@ -110,25 +75,6 @@ def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
         yield from checks(client, settings, request.store)
     finally:
         client.close()
-
-
-def complete_region(region: str) -> str:
-    """A region as the settings take it."""
-    from stoker.backends.aws_batch import setup
-
-    return setup.complete_region(region)
-
-
-def usual_region() -> str:
-    """The region of the environment."""
-    from stoker.backends.aws_batch import setup
-
-    return setup.usual_region()
-
-
-def stack_name(region: str) -> str:
-    """A stack's name by its region."""
-    return f"sagemaker-{region}"
 
 
 def suggest(answers: Mapping[str, str]) -> Mapping[str, str]:
@@ -156,13 +102,23 @@ SETUP: Final = StackSetup(
         "role": "The ARN of the role of training jobs, which pulls images and reads and writes the artifact store",
         "image": "The image of steps that name none, in ECR and in this region",
     },
-    complete=complete_region,
+    complete=awsregions.complete_region,
     suggest=suggest,
-    usual=usual_region,
-    name=stack_name,
+    usual=awsregions.usual_region,
+    name=lambda region: f"sagemaker-{region}",
     store="The artifact store, a bucket in this region: s3://BUCKET/PREFIX",
     prepare=prepare,
 )
+
+
+def left() -> AccountModule:
+    """What ends the training jobs that runs left."""
+    from stoker.backends.sagemaker import leftovers
+
+    return leftovers
+
+
+ACCOUNTS: Final = CloudAccounts(left)
 
 SAGEMAKER: Final = Backend(
     name="sagemaker",
@@ -181,9 +137,9 @@ SAGEMAKER: Final = Backend(
     parent_image=parent_image,
     probe=probe,
     setup=SETUP,
-    left_jobs=left_jobs,
-    end_left=end_left,
-    leftovers=leftovers,
-    end_recorded=end_recorded,
+    left_jobs=ACCOUNTS.left_jobs,
+    end_left=ACCOUNTS.end_left,
+    leftovers=ACCOUNTS.leftovers,
+    end_recorded=ACCOUNTS.end_recorded,
     beside=beside,
 )

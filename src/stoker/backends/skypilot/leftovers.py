@@ -30,9 +30,15 @@ def end_left(parts: Sequence[Mapping[str, Any]], run: str) -> Iterator[LeftJob]:
             yield LeftJob(run=run, name=name, running=True)
 
 
-def sweep_machines(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterator[Leftover]:
+def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+    """Take down what a driver left, as it recorded it; what was there."""
+    sky = SkyCommand(SkypilotSettings(**options), os.environ)
+    return end_names(sky, {str(job["name"]): bool(job["managed"]) for job in jobs if job.get("name")})
+
+
+def sweep_accounts(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterator[Leftover]:
     """Take down what runs of this database have left that nobody continues."""
-    kept = {*sweep.running, *(() if sweep.force else (*sweep.interrupted, *sweep.resumable))}
+    kept = sweep.kept
     count = 0
     for part in parts:
         try:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -585,12 +584,6 @@ def _login_of(record: MachineRecord) -> dict[str, str]:
 
 def _identity(record: MachineRecord) -> dict[str, Any]:
     return {"name": record.name if record.own or record.managed else "", "managed": record.managed}
-
-
-def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Take down what a driver left; returns what was there."""
-    sky = SkyCommand(SkypilotSettings(**options), os.environ)
-    return end_names(sky, {str(job["name"]): bool(job["managed"]) for job in jobs if job.get("name")})
 
 
 def end_names(sky: SkyCommand, names: Mapping[str, bool]) -> list[str]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Collection, Final, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Iterable, Iterator, Mapping
 
+from stoker.backends.base.accounts import AccountModule, CloudAccounts
 from stoker.backends.base.backend import (
     Backend,
     FlowDecorator,
-    LeftJob,
-    Leftover,
     ProbeRequest,
     RunningBackend,
     Services,
     StackSetup,
-    Sweep,
 )
 from stoker.backends.base.pulling import Puller
 from stoker.backends.skypilot.settings import SkypilotSettings, resources_of
@@ -55,40 +53,6 @@ def probe(options: Mapping[str, Any], request: ProbeRequest) -> Iterator[Check]:
     return probe_skypilot(options, request)
 
 
-def leftovers(parts: Sequence[Mapping[str, Any]], sweep: Sweep) -> Iterable[Leftover]:
-    """Clusters and managed jobs of runs that nobody continues."""
-    if not parts:
-        return ()
-    from stoker.backends.skypilot.leftovers import sweep_machines
-
-    return sweep_machines(parts, sweep)
-
-
-def left_jobs(parts: Sequence[Mapping[str, Any]], scratch: str, runs: Collection[str]) -> Iterable[LeftJob]:
-    """Clusters and managed jobs that runs without a driver left."""
-    if not parts:
-        return ()
-    from stoker.backends.skypilot import leftovers as skyleftovers
-
-    return skyleftovers.left_jobs(parts, runs)
-
-
-def end_left(parts: Sequence[Mapping[str, Any]], scratch: str, run: str, grace: float) -> Iterable[LeftJob]:
-    """Take down what a run without a driver left."""
-    if not parts:
-        return ()
-    from stoker.backends.skypilot import leftovers as skyleftovers
-
-    return skyleftovers.end_left(parts, run)
-
-
-def end_recorded(options: Mapping[str, Any], jobs: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-    """Take down what a driver left."""
-    from stoker.backends.skypilot import platform
-
-    return platform.end_recorded(options, jobs)
-
-
 def beside(options: Mapping[str, Any], attempt: RunningAttempt) -> Iterable[Beside]:
     """The machines of a running attempt's cluster."""
     from stoker.backends.skypilot.beside import places
@@ -116,6 +80,16 @@ SETUP: Final = StackSetup(
     store="The artifact store that machines of the clouds reach: s3://…, gs://…, az://…",
 )
 
+
+def left() -> AccountModule:
+    """What takes down the clusters and managed jobs that runs left."""
+    from stoker.backends.skypilot import leftovers
+
+    return leftovers
+
+
+ACCOUNTS: Final = CloudAccounts(left)
+
 SKYPILOT: Final = Backend(
     name="skypilot",
     title="SkyPilot",
@@ -133,9 +107,9 @@ SKYPILOT: Final = Backend(
     doctor=doctor,
     probe=probe,
     setup=SETUP,
-    leftovers=leftovers,
-    left_jobs=left_jobs,
-    end_left=end_left,
-    end_recorded=end_recorded,
+    leftovers=ACCOUNTS.leftovers,
+    left_jobs=ACCOUNTS.left_jobs,
+    end_left=ACCOUNTS.end_left,
+    end_recorded=ACCOUNTS.end_recorded,
     beside=beside,
 )
