@@ -256,6 +256,7 @@ def test_policies_are_those_that_iam_takes(api: Direct) -> None:
 
 def test_regions() -> None:
     assert awsregions.complete_region(" EU-west-1 ") == "eu-west-1" and awsregions.complete_region("us-gov-east-1")
+    assert awsregions.complete_region("eusc-de-east-1")
     with pytest.raises(SettingsError, match="is no region"):
         awsregions.complete_region("Ireland")
 

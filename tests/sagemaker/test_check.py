@@ -111,6 +111,7 @@ def test_a_good_request_has_no_errors() -> None:
 WRONG = {
     "role": ("training", "is not the ARN of a role"),
     "instance_type": ("g5.xlarge", 'write "ml.g5.xlarge"'),
+    "region": ("eu-west1", "no region of AWS"),
     "repository_access": ("Vpn", "Vpc"),
     "max_runtime": (10**7, "between 1 and 2419200"),
     "max_pending": (10, "between 1800"),

@@ -278,12 +278,18 @@ def test_amounts_and_names_as_skypilot_takes_them(words: str, value: Any, kept: 
         ("disk_tier", "none"),
         ("autostop", {"idle_minutes": 5}),
         ("accelerators", {"L4:1": 2}),
+        ("accelerators", "V100:two"),
+        ("accelerators", "V100 2"),
+        ("accelerators", "2xV100"),
+        ("infra", "awss/us-east-1"),
+        ("infra", "aws:us-east-1"),
+        ("cloud", "kubernets"),
     ],
 )
 def test_words_that_skypilot_refuses(name: str, value: Any) -> None:
     with pytest.raises(SettingsError, match=name) as caught:
         SkypilotSettings(**{name: value})
-    assert caught.value.fix or "one of" in caught.value.message
+    assert caught.value.fix or "one of" in caught.value.message or "did you mean" in caught.value.message
 
 
 def test_zenmls_settings_say_their_cloud() -> None:
@@ -305,6 +311,10 @@ def test_zenmls_settings_say_their_cloud() -> None:
         ({"cloud": "gcp", "region": "us-central1"}, {"cloud": "gcp", "region": "us-central1"}),
         ({"cloud": "aws", "any_of": [{"infra": "aws/us-east-1"}, {"use_spot": True}]}, {"infra": "aws"}),
         ({"any_of": [{"infra": "aws"}, {"infra": "gcp"}]}, {}),
+        (
+            {"accelerators": {"L4": 1, "T4": 1}, "any_of": [{"infra": "aws"}]},
+            {"accelerators": {"L4:1": None, "T4:1": None}},
+        ),
         ({"cloud": "aws", "any_of": [{"region": "us-east-1"}]}, {"cloud": "aws"}),
     ],
 )
@@ -323,6 +333,10 @@ def test_a_place_is_said_in_one_way(settings: dict[str, Any], document: dict[str
         ({"accelerators": "tpu-v5litepod-16"}, "is a TPU slice of 4 hosts"),
         ({"accelerators": "tpu-v5p-16:1"}, "is a TPU slice of 2 hosts"),
         ({"accelerators": ["T4", "L4"], "any_of": [{"cpus": "4"}]}, "any_of and a list of accelerators are both"),
+        (
+            {"accelerators": {"T4": 1, "L4": 1}, "ordered": [{"cpus": "4"}]},
+            "ordered and a list of accelerators are both",
+        ),
         ({"any_of": [{"cpus": "4"}], "ordered": [{"cpus": "8"}]}, "ordered and any_of are both alternatives"),
     ],
 )

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Iterable, Mapping
 
 import attrs
 
+from stoker.backends.base.awsregions import parse_region
 from stoker.backends.base.overlays import parse_overlay
 from stoker.backends.kubernetes.settings import parse_flag_word, parse_listed_texts, parse_pairs
 from stoker.core.errors import SettingsError, nearest
@@ -46,6 +47,8 @@ _CONTAINER: Final[Mapping[str, str]] = {
     "instanceType": "instance_type of a step on several nodes",
 }
 """A field of the container that no overlay has → what to write."""
+_QUEUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}|arn:aws[a-z-]*:batch:.+")
+"""https://docs.aws.amazon.com/batch/latest/APIReference/API_CreateJobQueue.html"""
 _EFS_ID: Final = re.compile(r"fs-[0-9a-f]{8,40}")
 
 
@@ -96,9 +99,24 @@ def parse_queues(value: Any) -> Any:
     if value is None or value is UNSET:
         return value
     if isinstance(value, Mapping):
-        return {str(name): parse_listed_texts(types) or () for name, types in value.items()}
-    parts = (text.partition("=") for text in parse_listed_texts(value))
-    return {name.strip(): tuple(each.strip() for each in types.split("+") if each.strip()) for name, _, types in parts}
+        queues = {str(name): parse_listed_texts(types) or () for name, types in value.items()}
+    else:
+        parts = (text.partition("=") for text in parse_listed_texts(value))
+        queues = {
+            name.strip(): tuple(each.strip() for each in types.split("+") if each.strip()) for name, _, types in parts
+        }
+    for name in queues:
+        parse_queue(name)
+    return queues
+
+
+def parse_queue(value: Any) -> Any:
+    """`queue`: its name, or its ARN."""
+    text = parse_text(value)
+    if isinstance(text, str) and not _QUEUE.fullmatch(text):
+        fix = f'write "{text.replace(":", "=", 1)}" in queues' if text.count(":") == 1 else "write its name, or its ARN"
+        raise SettingsError(f"{text!r} is no name of a queue", fix=fix)
+    return text
 
 
 def parse_folders(value: Any) -> Any:
@@ -265,7 +283,7 @@ class BatchSettings:
     """A name that people know from elsewhere → what to write."""
 
     # The account
-    region: str | None = attrs.field(default=UNSET, converter=parse_text, metadata=WHOLE_RUN)
+    region: str | None = attrs.field(default=UNSET, converter=parse_region, metadata=WHOLE_RUN)
     """The region; without it that of the environment or of the profile."""
     profile: str | None = attrs.field(default=UNSET, converter=parse_text, metadata=WHOLE_RUN)
     """The profile of ~/.aws; without it the environment's."""
@@ -278,7 +296,7 @@ class BatchSettings:
     instance types of its compute environments ("FARGATE" for Fargate), with which a plan needs no account. Without it
     all queues of the account."""
     # Where it runs
-    queue: str | None = attrs.field(default=UNSET, converter=parse_text)
+    queue: str | None = attrs.field(default=UNSET, converter=parse_queue)
     """`jobQueue`; without it the queue of the stack that holds what the step asks for."""
     platform: str | None = attrs.field(default=UNSET, converter=parse_platform)
     """`platformCapabilities`: "EC2" or "FARGATE"; without it that of the queue."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import Final
+from typing import Any, Final
 
 from stoker.core.errors import SettingsError
+from stoker.core.units import UNSET, parse_text
 
-_REGION: Final = re.compile(r"[a-z]{2}(?:-[a-z]+)+-\d")
+_REGION: Final = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-\d+")
 
 
 def complete_region(region: str) -> str:
@@ -17,6 +18,11 @@ def complete_region(region: str) -> str:
     if not _REGION.fullmatch(region.strip().lower()):
         raise SettingsError(f"{region!r} is no region of AWS", fix="write one such as eu-west-1")
     return region.strip().lower()
+
+
+def parse_region(value: Any) -> Any:
+    """`region` of a backend's settings."""
+    return value if value is None or value is UNSET else complete_region(str(parse_text(value)))
 
 
 def usual_region() -> str:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, Mapping
 
 import attrs
 
+from stoker.backends.base.awsregions import parse_region
 from stoker.backends.base.overlays import parse_overlay
 from stoker.backends.kubernetes.settings import parse_flag_word, parse_listed_texts, parse_pairs
 from stoker.core.errors import SettingsError, nearest
@@ -65,7 +66,7 @@ def parse_instance_type(value: Any) -> Any:
         return text
     name = text.strip().lower()
     if not _TYPE.fullmatch(name):
-        close = f"ml.{name}" if _TYPE.fullmatch(f"ml.{name}") else "ml.g5.xlarge"
+        close = f"ml.{name}" if _TYPE.fullmatch(f"ml.{name}") and not name.startswith("ml.") else "ml.g5.xlarge"
         raise SettingsError(f"{text!r} is no instance type of SageMaker", fix=f'write "{close}"')
     return name
 
@@ -170,7 +171,7 @@ class SagemakerSettings:
     """A name that people know from elsewhere → what to write."""
 
     # The account
-    region: str | None = attrs.field(default=UNSET, converter=parse_text, metadata=WHOLE_RUN)
+    region: str | None = attrs.field(default=UNSET, converter=parse_region, metadata=WHOLE_RUN)
     """The region; without it that of the environment or of the profile."""
     profile: str | None = attrs.field(default=UNSET, converter=parse_text, metadata=WHOLE_RUN)
     """The profile of ~/.aws; without it the environment's."""

@@ -120,7 +120,9 @@ def resources_document(resources: ResourceSettings, settings: SkypilotSettings) 
     document.update(_accelerators(resources, settings, document))
     for name in ("any_of", "ordered"):
         if settings.get(name) is not None:
-            if "ordered" in document or "any_of" in document or not isinstance(document.get("accelerators", ""), str):
+            kinds = document.get("accelerators", "")
+            others = isinstance(kinds, list) or (isinstance(kinds, Mapping) and name == "ordered")
+            if "ordered" in document or "any_of" in document or others:
                 what = f"{name} and {_other_alternatives(settings, name)} are both alternatives"
                 raise SettingsError(what, fix=f"write them all into {name}")
             document[name] = [dict(one) for one in settings.get(name)]
