@@ -1,7 +1,7 @@
 """The environment that a step's job makes: conda or venv, on a real cluster, with Pythons other than the driver's.
 
-conda itself cannot be installed here: `CONDA` is a stand-in, which answers `shell.bash hook` with a shell function as
-conda does, and knows environments by name or path.
+conda cannot be installed by the tests: `CONDA` is a stand-in, which answers `shell.bash hook` with shell functions that
+call each other and leave by `\\return` as conda's own do, and knows environments by name or path.
 """
 
 from __future__ import annotations
@@ -26,10 +26,15 @@ CONDA = """#!/bin/bash
 # "conda shell.bash hook" defines a function; "conda shell.posix activate ENV" prints what it evaluates.
 if [ "$1 $2" = "shell.bash hook" ]; then
   cat <<'END'
+__conda_activate() {
+  \\local ask
+  ask="$(CONDA_PROGRAM shell.posix "$@")" || \\return
+  \\eval "$ask"
+}
 conda() {
-  local ask
-  case $1 in
-    activate) ask=$(CONDA_PROGRAM shell.posix activate "$2") || \\builtin return; \\eval "$ask" ;;
+  \\local cmd="${1-__missing__}"
+  case "$cmd" in
+    activate|deactivate) __conda_activate "$@" ;;
     *) CONDA_PROGRAM "$@" ;;
   esac
 }
@@ -101,6 +106,7 @@ def test_a_step_runs_on_the_python_of_its_environment(bundled: Bench, conda: Pat
 def test_an_environment_that_cannot_run_a_step_is_the_cause(bundled: Bench, conda: Path, tmp_path: Path) -> None:
     old = virtual(tmp_path / "old", other_python("3.8", "3.9", "3.7"))
     (conda / "envs" / "empty" / "bin").mkdir(parents=True)
+    (tmp_path / "rc").write_text("(exit 3) || true\nload() { echo no such tool >&2; false; }\nload cuda\n")
     path = f"export PATH={conda}/bin:$PATH"
     ways: dict[str, tuple[dict[str, Any], str, str]] = {
         "gone": ({"conda": "nothing", "setup": [path]}, "`conda activate nothing`", "EnvironmentNameNotFound"),
@@ -111,6 +117,7 @@ def test_an_environment_that_cannot_run_a_step_is_the_cause(bundled: Bench, cond
         "sourced": ({"setup": ["true", ". /missing/env.sh"]}, "`. /missing/env.sh`", "No such file"),
         "unset": ({"setup": [": ${MISSING:?is not set}"]}, "`: ${MISSING:?is not set}`", "MISSING: is not set"),
         "leaves": ({"setup": ["exit 0"]}, "`exit 0`", "failed in job"),
+        "read": ({"setup": [f". {tmp_path}/rc"]}, f"`. {tmp_path}/rc`", "no such tool"),
         "inside": ({"setup": [path, 'eval "$(conda shell.bash hook)"', "conda activate x"]}, "`conda activate x`", "x"),
     }
     jobs = {key: bundled.job("python", key=key, run=key) for key in ways}

@@ -14,8 +14,8 @@
 #SBATCH --array=0-19
 
 unset SLURM_EXPORT_ENV SLURM_LABELIO SLURM_TIMELIMIT
-trap 'trap - ERR EXIT; line=$(sed -n "${LINENO}p" "${BASH_SOURCE[0]:-$0}" 2>/dev/null || :); case $line in "#!"*) line= ;; esac; echo "before the step began, this failed: ${line:-$BASH_COMMAND}" >&2' ERR EXIT
-set -e
+trap '[ "$BASH_SUBSHELL" = 0 ] || exit; trap - ERR EXIT; depth=${#BASH_LINENO[@]}; line=$LINENO; [ "$depth" -lt 2 ] || line=${BASH_LINENO[depth - 2]}; line=$(sed -n "${line}p" "${BASH_SOURCE[depth > 0 ? depth - 1 : 0]:-$0}" 2>/dev/null || :); case $line in "#!"*) line= ;; esac; echo "before the step began, this failed: ${line:-$BASH_COMMAND}" >&2' ERR EXIT
+set -eE
 if ! command -v module >/dev/null; then . /etc/profile || true; fi
 module load cuda/12.4
 trap - ERR EXIT

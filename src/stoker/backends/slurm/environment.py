@@ -20,12 +20,14 @@ OWN: Final = sys.executable
 _END_OF_DEFINITION: Final = "STOKER-DEFINITION"
 _PLACES: Final = ("miniforge3", "mambaforge", "miniconda3", "anaconda3")
 """Folders in the home into which the installers of conda go unless told otherwise."""
-# In a function, BASH_COMMAND is a line of its own, such as one inside `conda activate`; LINENO is that of the call.
-# Some failures end the shell without ERR: "." of a missing file, ${NAME:?}, an unset name under `set -u`, `exit`. At
-# EXIT LINENO is 1, the line of "#!".
+# A line of the script may fail inside a function, such as `conda activate`, or a file that it reads: ERR is inherited there
+# (-E), and the line is that of the outermost call. Some failures end the shell without ERR: "." of a missing file,
+# ${NAME:?}, an unset name under `set -u`, `exit`. At EXIT LINENO is 1, the line of "#!". A subshell says nothing: what
+# becomes of its end is its caller's affair. Bash 4.2 has no negative indexes.
 _ON_FAILURE: Final = (
-    "trap - ERR EXIT; "
-    'line=$(sed -n "${LINENO}p" "${BASH_SOURCE[0]:-$0}" 2>/dev/null || :); '
+    '[ "$BASH_SUBSHELL" = 0 ] || exit; trap - ERR EXIT; depth=${#BASH_LINENO[@]}; line=$LINENO; '
+    '[ "$depth" -lt 2 ] || line=${BASH_LINENO[depth - 2]}; '
+    'line=$(sed -n "${line}p" "${BASH_SOURCE[depth > 0 ? depth - 1 : 0]:-$0}" 2>/dev/null || :); '
     'case $line in "#!"*) line= ;; esac; '
     f'echo "{SETUP_FAILED_MARK}${{line:-$BASH_COMMAND}}" >&2'
 )
@@ -106,7 +108,7 @@ def python_lines(job: Job, settings: SlurmSettings) -> list[str]:
 
 def _guarded(lines: list[str]) -> Iterator[str]:
     yield f"trap {shlex.quote(_ON_FAILURE)} ERR EXIT"
-    yield "set -e"
+    yield "set -eE"
     yield from lines
     yield "trap - ERR EXIT"
 
