@@ -69,6 +69,23 @@ def test_each_field_takes_what_people_write(name: str) -> None:
     assert getattr(SlurmSettings(**{name: None}), name) is None, "None takes back what weaker layers say"
 
 
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ({"time_limit": "1-12"}, 129600.0),
+        ({"time_limit": "1-00:30"}, 88200.0),
+        ({"time_limit": "2-00:00:01"}, 172801.0),
+        ({"time_limit": "04:00:00"}, 14400.0),
+        ({"time_limit": "30:00"}, 1800.0),
+        ({"venv": "~/env/bin/activate"}, "~/env"),
+        ({"options": {"H": True, "L": "matlab:1"}}, {"hold": True, "licenses": "matlab:1"}),
+        ({"options": {"mem": 0}}, {"mem": "0"}),
+    ],
+)
+def test_words_of_sbatch_mean_what_they_mean_there(written: dict[str, Any], kept: Any) -> None:
+    assert getattr(SlurmSettings(**written), next(iter(written))) == kept
+
+
 @pytest.mark.parametrize("name", TAKEN)
 def test_what_was_taken_is_taken_again(name: str) -> None:
     """A layer keeps plain values, from which the settings are made once more when layers are merged."""
@@ -91,6 +108,9 @@ def test_what_was_taken_is_taken_again(name: str) -> None:
         ({"account": "a'b"}, "not a name"),
         ({"time_limit": "4 fortnights"}, "unknown unit"),
         ({"time_limit": 0}, "no time at all"),
+        ({"time_limit": "00:00:00"}, "no time at all"),
+        ({"time_limit": "90"}, 'write "90m" for minutes'),
+        ({"time_limit": "1:2:3:4"}, "not a duration"),
         ({"warn_before": "1d"}, "longer than Slurm can warn"),
         ({"requeue": "yes"}, "write true or false"),
         ({"exclusive": "users"}, "did you mean 'user'"),
@@ -98,6 +118,14 @@ def test_what_was_taken_is_taken_again(name: str) -> None:
         ({"modules": ["a b"]}, "not the name of a module"),
         ({"setup": ["", "x"]}, "not a text"),
         ({"prolog": ["x"]}, "no field 'prolog'"),
+        ({"gres": "gpu:2"}, "gpu_count"),
+        ({"cpus_per_task": 4}, "cpu_count"),
+        ({"t": "1:00:00"}, "time_limit=… of SlurmSettings"),
+        ({"walltime": "1:00:00"}, "time_limit=… of SlurmSettings"),
+        ({"nice": 10}, 'options = { "nice" = … }'),
+        ({"options": {"-p": "gpu"}}, "partition=… of SlurmSettings"),
+        ({"options": {"mem": "4G"}}, "options = { mem = 0 }"),
+        ({"options": "--nice=10"}, "write { name"),
         ({"conda": "envs/torch"}, "not a path from the root"),
         ({"venv": "env"}, "not a path from the root"),
         ({"gpus_as": "gpu-per-node"}, "did you mean 'gpus-per-node'"),

@@ -111,7 +111,8 @@ def test_a_node_that_is_not_free(far: Any, slurm_cluster: Cluster) -> None:
 def test_questions_need_somebody_to_answer(far: Any) -> None:
     refused = far.stoker("stacks", "setup", "slurm", code=2)
     assert "--host is missing" in refused.stderr and "stoker stacks setup slurm --host" in refused.stderr
-    assert "no such" in far.stoker("stacks", "setup", "local", code=2).stderr.lower()
+    assert 'flavor = "local"' in far.stoker("stacks", "setup", "local", code=2).stderr
+    assert "did you mean 'slurm'" in far.stoker("stacks", "setup", "Slrum", code=2).stderr
     help_text = far.stoker("stacks", "setup", "slurm", "--help").stdout
     assert all(f"--{name}" in help_text for name in ("host", "partition", "account", "folder", "python", "yes"))
 

@@ -18,7 +18,7 @@ from stoker.backends.refused import refusal
 from stoker.backends.registry import BACKENDS
 from stoker.cli.doctor import PATIENCE, WIDTH, print_check, stack_checks
 from stoker.cli.stackfile import target_file, with_stack, write_whole
-from stoker.core.errors import EXIT_INFRASTRUCTURE, EXIT_SUCCEEDED, UsageError
+from stoker.core.errors import EXIT_INFRASTRUCTURE, EXIT_SUCCEEDED, UsageError, nearest
 from stoker.core.findings import Check
 from stoker.core.words import time_text
 from stoker.report.streams import echo, say
@@ -75,11 +75,15 @@ class Flavors(click.Group):
         return [name for name, backend in BACKENDS.parts() if backend.setup is not None]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a backend; None for one without questions."""
+        """The command of a backend; `UsageError` for one without questions."""
         if refusal(cmd_name) and cmd_name not in BACKENDS:
             raise UsageError(refusal(cmd_name))
-        if cmd_name not in BACKENDS or BACKENDS.load(cmd_name).setup is None:
-            return None
+        if cmd_name not in BACKENDS:
+            names = self.list_commands(ctx)
+            raise UsageError(f"there is no setup of '{cmd_name}'{nearest(cmd_name, names)}")
+        if BACKENDS.load(cmd_name).setup is None:
+            fix = f'write `orchestrator = {{ flavor = "{cmd_name}" }}` below [stacks.NAME] of {stacks.FILE}'
+            raise UsageError(f"there is no setup of '{cmd_name}'", fix=f"{fix}, then call `stoker doctor --stack NAME`")
         return flavor_command(BACKENDS.load(cmd_name))
 
 

@@ -216,7 +216,9 @@ def parse_mapping(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     if raw is None or raw is UNSET:
         return value
     if not isinstance(raw, Mapping) or not all(isinstance(key, str) for key in raw):
-        raise SettingsError(f"{shown(value)} does not map names to values")
+        raise SettingsError(
+            f"{shown(value)} does not map names to values", fix='write { name = "value" }, or in Python a dict'
+        )
     return dict(raw)
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Final, Literal, Mapping
+from typing import Any, ClassVar, Final, Literal, Mapping
 
 import attrs
 
 from stoker.core import units
 from stoker.core.accelerators import MODELS, model
+from stoker.core.docker import parse_environment
 from stoker.core.errors import SettingsError, nearest
 from stoker.core.resources import parse_extended
 from stoker.core.units import UNSET, WHOLE_RUN, parse_flag, parse_mapping, parse_text, parse_verify, strict
@@ -47,6 +48,12 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "worker_process_setup_hook": "call it in the step: Ray runs it in its worker, and the step is a process of its own",
 }
 """Keys that Ray knows too and that are refused, and what to do. Ray's containers would lack Stoker's worker."""
+_PACKAGES: Final[Mapping[str, str]] = {
+    "pip": '["six==1.16.0"]',
+    "uv": '["six==1.16.0"]',
+    "conda": '{ dependencies = ["numpy"] }, or the name of an environment of the nodes',
+}
+"""Keys that make an environment of packages, and how each is written."""
 RESOURCES: Final[Mapping[str, str]] = {
     "CPU": "resources=ResourceSettings(cpu_count=…)",
     "GPU": "resources=ResourceSettings(gpu_count=…)",
@@ -175,7 +182,7 @@ def parse_kinds(value: Mapping[str, str] | None) -> Mapping[str, str] | None:
         return found  # type: ignore[no-any-return]
     for name, text in found.items():
         if not isinstance(text, str) or not text:
-            raise SettingsError(f"accelerators: {name}={text!r} is not a name of Ray's", fix='write {"H100": "H100"}')
+            raise SettingsError(f"{name}={text!r} is not a name of Ray's", fix='write {"H100": "H100"}')
     return {model(name).name: text for name, text in found.items()}
 
 
@@ -194,17 +201,42 @@ def parse_runtime_env(value: Mapping[str, Any] | None) -> Mapping[str, Any] | No
         for place in [places] if isinstance(places, str) else places:
             if not isinstance(place, str) or "://" not in place:
                 raise SettingsError(
-                    f"runtime_env: {name}={place!r} is a folder of this machine",
+                    f"{name}={place!r} is a folder of this machine",
                     fix="leave it out: the pipeline's code is sent along by itself; or name a URI that the nodes reach",
                 )
-    variables = parse_mapping(found.get("env_vars")) or {}
+    variables = parse_environment(found.get("env_vars")) or {}
     for name in variables:
         if name.startswith("STOKER_") or name in NO_DEVICES:
-            raise SettingsError(f"runtime_env: env_vars sets {name}, which Stoker sets itself", fix="remove it")
+            raise SettingsError(f"env_vars sets {name}, which Stoker sets itself", fix="remove it")
+    _check_packages(found)
+    if variables:
+        found = {**found, "env_vars": {name: text for name, text in variables.items() if text is not None}}
     try:
         return json.loads(json.dumps(found, allow_nan=False))  # type: ignore[no-any-return]
     except (TypeError, ValueError) as error:
         raise SettingsError(f"runtime_env cannot be written as JSON: {error}") from None
+
+
+def _check_packages(found: Mapping[str, Any]) -> None:
+    """Refuse what Ray's own client refuses or reads from this machine's files, before anything is sent."""
+    makers = [name for name in _PACKAGES if found.get(name)]
+    if len(makers) > 1:
+        both = " and ".join(makers)
+        raise SettingsError(f"runtime_env has {both}: Ray makes an environment by one of them", fix="remove the others")
+    for name in makers:
+        what = found[name]
+        inner = what.get("packages") if isinstance(what, Mapping) and name != "conda" else None
+        for given in (what, inner):
+            if isinstance(given, str) and (name != "conda" or given.endswith((".yml", ".yaml"))):
+                fix = f"write what is in it: {name} = {_PACKAGES[name]}"
+                raise SettingsError(f"{name}={given!r} is a file, which the nodes do not have", fix=fix)
+        packages = what if inner is None else inner
+        texts = isinstance(packages, list) and all(isinstance(text, str) for text in packages)
+        if not (isinstance(what, (str, Mapping)) if name == "conda" else texts):
+            raise SettingsError(f"{name}={what!r} names no packages", fix=f"write {name} = {_PACKAGES[name]}")
+    if not isinstance(found.get("py_executable") or "", str):
+        fix = 'write py_executable = "/opt/env/bin/python"'
+        raise SettingsError(f"py_executable={found['py_executable']!r} is not a text", fix=fix)
 
 
 def parse_placement(value: Placement | None) -> Placement | None:
@@ -265,6 +297,24 @@ class RaySettings:
     """Seconds, or a text such as "5min", for which the run's Ray job waits for further steps; 60 without it."""
     gpu_fraction: float | None = attrs.field(default=UNSET, converter=parse_fraction)
     """The part of its one GPU that a step takes (`num_gpus`), which Ray counts and does not enforce."""
+
+    INSTEAD: ClassVar[Mapping[str, str]] = {
+        **{name: f"runtime_env = {{ {name} = … }}" for name in RUNTIME_ENV if name != "config"},
+        **ELSEWHERE,
+        **{name.lower(): fix for name, fix in RESOURCES.items()},
+        "num_cpus": RESOURCES["CPU"],
+        "num_gpus": f"{RESOURCES['GPU']}, or gpu_fraction=… for a part of one",
+        "accelerator_type": "resources=ResourceSettings(accelerators=…)",
+        "label_selector": "labels={…}",
+        "placement_group": "placement=…, and resources=ResourceSettings(nodes=…)",
+        "scheduling_strategy": "placement=…, and labels={…}",
+        "max_retries": "retry=… of the step",
+        "retry_exceptions": "retry=… of the step",
+        "namespace": "leave it out: Stoker's actors have no names",
+        "host": f'address = "http://head:{PORT}"',
+        "url": f'address = "http://head:{PORT}"',
+        "port": f'address = "http://head:{PORT}"',
+    }
 
     def get(self, name: str, default: Any = None) -> Any:
         """The field's value, or `default` where nothing was asked."""

@@ -20,8 +20,8 @@ OWN: Final = sys.executable
 _END_OF_DEFINITION: Final = "STOKER-DEFINITION"
 _PLACES: Final = ("miniforge3", "mambaforge", "miniconda3", "anaconda3")
 """Folders in the home into which the installers of conda go unless told otherwise."""
-# A line of the script may fail inside a function, such as `conda activate`, or a file that it reads: ERR is inherited there
-# (-E), and the line is that of the outermost call. Some failures end the shell without ERR: "." of a missing file,
+# A line of the script may fail inside a function, such as `conda activate`, or a file that it reads: ERR is inherited
+# there (-E); the line is that of the outermost call. Some failures end the shell without ERR: "." of a missing file,
 # ${NAME:?}, an unset name under `set -u`, `exit`. At EXIT LINENO is 1, the line of "#!". A subshell says nothing: what
 # becomes of its end is its caller's affair. Bash 4.2 has no negative indexes.
 _ON_FAILURE: Final = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, Callable, ClassVar, Final, Iterable, Literal, Mapping
+from typing import TYPE_CHECKING, Any, Callable, ClassVar, Final, Iterable, Iterator, Literal, Mapping
 
 import attrs
 
@@ -73,7 +73,7 @@ DRIVER_MEMORY: Final = 1 << 30
 
 OPTIONS: Final[Mapping[str, str]] = {
     # sbatch's long option → what its value is: text, number, flag, or either of a flag and a value.
-    # https://slurm.schedmd.com/sbatch.html, up to version 25.05.
+    # https://slurm.schedmd.com/sbatch.html, up to version 26.05.
     "acctg-freq": "text",
     "batch": "text",
     "bb": "text",
@@ -101,6 +101,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "licenses": "text",
     "mcs-label": "text",
     "mem-bind": "text",
+    "mem-update": "text",
     "mincpus": "number",
     "network": "text",
     "nice": "either",
@@ -119,6 +120,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "segment": "number",
     "sockets-per-node": "number",
     "spread-job": "flag",
+    "spread-segments": "flag",
     "stepmgr": "flag",
     "switches": "text",
     "thread-spec": "number",
@@ -133,6 +135,7 @@ OPTIONS: Final[Mapping[str, str]] = {
 
 _CPUS: Final = "resources=ResourceSettings(cpu_count=…)"
 _MEMORY: Final = "resources=ResourceSettings(memory=…)"
+_WHOLE_MEMORY: Final = f"{_MEMORY}; for all that a node has options = {{ mem = 0 }}"
 _GPUS: Final = "resources=ResourceSettings(gpu_count=…) or accelerators=…"
 _OUTPUT: Final = "Stoker reads what the job writes: `stoker logs`"
 _NODES: Final = "resources=ResourceSettings(nodes=…)"
@@ -146,6 +149,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "clusters": "host=… of SlurmSettings: each cluster has a stack of its own",
     "comment": "comment=… of SlurmSettings: Stoker finds its jobs by what stands behind it",
     "container": "docker=DockerSettings(parent_image=…, skip_build=True), and container=… of SlurmSettings",
+    "container-id": "docker=DockerSettings(parent_image=…, skip_build=True), and container=… of SlurmSettings",
     "cpus-per-gpu": _CPUS,
     "cpus-per-task": _CPUS,
     "error": _OUTPUT,
@@ -161,7 +165,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "ignore-pbs": "the script is Stoker's: there are no such lines in it",
     "input": "a step's inputs are its arguments",
     "job-name": "job_name=… of SlurmSettings",
-    "mem": _MEMORY,
+    "mem": _WHOLE_MEMORY,
     "mem-per-cpu": _MEMORY,
     "mem-per-gpu": _MEMORY,
     "no-kill": "the nodes of a step end together; retry=… of the step",
@@ -176,6 +180,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "parsable": _OURS,
     "quiet": _OURS,
     "requeue": "requeue=… of SlurmSettings",
+    "runtime": "launch=… of the step",
     "signal": "warn_before=… of SlurmSettings",
     "tasks-per-node": "launch=… of the step",
     "test-only": "`stoker plan` asks the cluster and submits nothing",
@@ -191,10 +196,65 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 }
 """Options of sbatch that are set elsewhere or not at all → what to write instead."""
 
+SHORT: Final[Mapping[str, str]] = {
+    "A": "account",
+    "B": "extra-node-info",
+    "C": "constraint",
+    "D": "chdir",
+    "F": "nodefile",
+    "G": "gpus",
+    "H": "hold",
+    "J": "job-name",
+    "L": "licenses",
+    "M": "clusters",
+    "N": "nodes",
+    "O": "overcommit",
+    "S": "core-spec",
+    "W": "wait",
+    "a": "array",
+    "b": "begin",
+    "c": "cpus-per-task",
+    "d": "dependency",
+    "e": "error",
+    "i": "input",
+    "k": "no-kill",
+    "m": "distribution",
+    "n": "ntasks",
+    "o": "output",
+    "p": "partition",
+    "q": "qos",
+    "s": "oversubscribe",
+    "t": "time",
+    "w": "nodelist",
+    "x": "exclude",
+}
+"""sbatch's short names of options, as scripts have them."""
+
+
+def _instead() -> Iterator[tuple[str, str]]:
+    """What to write for names that are no fields: sbatch's own options, as scripts have them, and other schedulers'."""
+    further = {name: f'options = {{ "{name}" = … }} of SlurmSettings' for name in OPTIONS}
+    known = {**further, **ELSEWHERE}
+    for name, fix in known.items():
+        yield name, fix
+        yield name.replace("-", "_"), fix
+    for name, long_name in SHORT.items():
+        yield name, known[long_name]
+    for name in ("walltime", "wall_time"):
+        yield name, ELSEWHERE["time"]
+    for name in ("memory", "cpus", "cpu_count", "gpu_count", "accelerators", "disk"):
+        yield name, f"{name if name != 'cpus' else 'cpu_count'}=… of ResourceSettings, which is the step's: resources=…"
+    yield "queue", "partition=… of SlurmSettings"
+    yield "user", 'host = "ssh://me@login"'
+    yield "prolog", "setup=[…] has the lines of a shell that run before the step"
+
+
 _WORD: Final = "[A-Za-z0-9_][A-Za-z0-9_.+-]*"
 _TYPE = re.compile(rf"(?:{FEATURE})?{_WORD}|{OF_ITS_OWN}{_WORD}(?::{_WORD})?")
 # Quotes and backslashes have a meaning in a line of #SBATCH, and no name has them.
 _NAMES = re.compile(r"[^\s'\"\\#]+")
+# days-hours[:minutes[:seconds]], hours:minutes:seconds or minutes:seconds: https://slurm.schedmd.com/sbatch.html#OPT_time
+_SBATCH_TIME = re.compile(r"(?:(?P<days>\d{1,4})-)?(\d{1,5})(?::(\d{1,5}))?(?::(?P<seconds>\d{1,5}))?")
 
 
 def parse_folder(value: str | None) -> str | None:
@@ -246,6 +306,24 @@ def parse_seconds(value: float | str | timedelta | None) -> float | None:
     return raw if raw is None or raw is UNSET else units.positive_duration(raw)
 
 
+def parse_time(value: float | str | timedelta | None) -> float | None:
+    """`time_limit`: a positive time, in seconds; also as sbatch takes it, with colons or with days before a dash.
+
+    A text of digits alone is refused: to sbatch it means minutes, and to all other settings seconds.
+    """
+    raw: Any = value
+    text = raw.strip() if isinstance(raw, str) else ""
+    if text.isdecimal():
+        fix = f'write "{text}m" for minutes, or "{text}s"'
+        raise SettingsError(f"{value!r} has no unit, and means minutes to sbatch, seconds to Stoker", fix=fix)
+    match = _SBATCH_TIME.fullmatch(text)
+    if match is None:
+        return parse_seconds(value)
+    days, *parts = (int(part or 0) for part in match.groups())
+    hours, minutes, seconds = parts if match["days"] or match["seconds"] else (0, *parts[:2])
+    return parse_seconds(days * 86400.0 + hours * 3600 + minutes * 60 + seconds)
+
+
 def parse_warning(value: float | str | timedelta | None) -> float | None:
     """`warn_before`."""
     seconds = parse_seconds(value)
@@ -291,7 +369,7 @@ def parse_venv(value: str | None) -> str | None:
     text = parse_text(value)
     if text and (not text.startswith(("/", "~/")) or not text.isprintable()):
         raise SettingsError(f"{value!r} is not a path from the root", fix='write "/shared/me/env" or "~/env"')
-    return text.rstrip("/") if text else text
+    return text.rstrip("/").removesuffix("/bin/activate") if text else text
 
 
 def parse_modules(value: str | Iterable[str] | None) -> tuple[str, ...] | None:
@@ -344,14 +422,20 @@ def parse_options(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     options: dict[str, Any] = {}
     for option_name, option in (mapping or {}).items():
         name = option_name.lstrip("-").replace("_", "-")
-        if name in ELSEWHERE:
-            raise SettingsError(f"options has no '{name}': it is given elsewhere", fix=ELSEWHERE[name])
-        if name not in OPTIONS:
+        name = SHORT.get(name, name)
+        if name in ELSEWHERE and not _is_whole_memory(name, option):
+            raise SettingsError(f"options has no '{option_name}': it is given elsewhere", fix=ELSEWHERE[name])
+        if name not in OPTIONS and name not in ELSEWHERE:
             raise SettingsError(f"sbatch has no option '{name}'{nearest(name, [*OPTIONS, *ELSEWHERE])}")
         if name in options:
             raise SettingsError(f"options has '{name}' twice", fix="remove one of the two")
         options[name] = None if option is None else _option(name, option)
     return mapping if mapping is None or mapping is UNSET else options
+
+
+def _is_whole_memory(name: str, value: Any) -> bool:
+    """Whether an option asks for all memory of a node, for which `ResourceSettings` have no word: `--mem=0`."""
+    return name == "mem" and value is not True and value is not False and str(value).strip() == "0"
 
 
 def parse_driver(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -376,7 +460,7 @@ def _driver_name(name: str, value: Any) -> str:
 
 def _driver_time(name: str, value: Any) -> float:
     try:
-        return units.positive_duration(value)
+        return parse_time(value) or 0.0
     except SettingsError as error:
         raise SettingsError(f"driver: {name}: {error.message}", fix=error.fix) from None
 
@@ -425,8 +509,9 @@ class SlurmSettings:
     """`--nodelist`."""
     exclude: str | None = attrs.field(default=UNSET, converter=parse_names)
     """`--exclude`."""
-    time_limit: float | None = attrs.field(default=UNSET, converter=parse_seconds)
-    """`--time`, in seconds or as "4h"; without it the step's timeout with a margin, else the partition's limit."""
+    time_limit: float | None = attrs.field(default=UNSET, converter=parse_time)
+    """`--time`, in seconds, as "4h", or as sbatch takes it ("04:00:00"); without it the step's timeout with a margin,
+    else the partition's limit."""
     warn_before: float | None = attrs.field(default=UNSET, converter=parse_warning)
     """`--signal`: seconds before the limit at which `context.should_stop` turns true."""
     requeue: bool | None = attrs.field(default=UNSET, converter=parse_flag)
@@ -483,7 +568,7 @@ class SlurmSettings:
     """What the job that drives a run after `--detach` gets: partition, account, qos, reservation, time_limit in seconds
     and memory in bytes, or as texts."""
 
-    INSTEAD: ClassVar[Mapping[str, str]] = {"prolog": "setup=[…] has the lines of a shell that run before the step"}
+    INSTEAD: ClassVar[Mapping[str, str]] = dict(_instead())
 
     def get(self, name: str, default: Any = None) -> Any:
         """The field's value, or `default` where nothing was asked."""
@@ -528,7 +613,7 @@ def _names(value: Any, between: str) -> Any:
 
 def _option(name: str, value: Any) -> Any:
     """An option's value, checked: a flag is true or false, a number a number, a text printable."""
-    kind = OPTIONS[name]
+    kind = OPTIONS.get(name, "text")
     if isinstance(value, bool):
         if kind not in ("flag", "either"):
             raise SettingsError(f"options: {name}={value!r} is not a {kind}", fix=f'write {{"{name}": …}}')
