@@ -140,7 +140,7 @@ def machine():
 
 
 def place():
-    return [context.node, context.nodes, os.environ["STOKER_NODE_ADDR"]]
+    return [context.node, context.nodes, os.environ["STOKER_NODE_ADDR"], os.environ["RAY_ADDRESS"]]
 """
 VALUES = ("add", "counted", "meet", "sees", "waits", "trains", "place", "machine", "imports", "variable", "devices")
 OVER = ("succeeded", "failed")

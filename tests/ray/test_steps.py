@@ -14,7 +14,7 @@ from tests.servers.raycluster import RayCluster
 
 from stoker.backends.base.platforms import Away
 from stoker.backends.ray.job import CUT_OFF, UNREAD, NodeTask, is_cut_off, is_over, lost_tasks
-from stoker.backends.ray.jobs import Jobs
+from stoker.backends.ray.jobs import CURRENT, Jobs
 from stoker.backends.ray.settings import RaySettings
 from stoker.backends.ray.tasks import CHECKPOINTS
 from stoker.core.settings import ResourceSettings
@@ -38,7 +38,7 @@ def marks(one: Any) -> tuple[str, str]:
     return one["metadata"].get("stoker.run", ""), one["metadata"].get("stoker.home", "")
 
 
-def test_a_batch_is_one_ray_job(bench: Bench, tmp_path: Path) -> None:
+def test_a_batch_is_one_ray_job(bench: Bench, tmp_path: Path, ray_cluster: RayCluster) -> None:
     backend = bench.backend()
     pair = {"orchestrator": {"gpu_fraction": 0.5, "resources": {"bench": 0.1}}}
     meeting: dict[str, Any] = {"folder": str(tmp_path)}
@@ -81,6 +81,7 @@ def test_a_batch_is_one_ray_job(bench: Bench, tmp_path: Path) -> None:
     assert Path(found["g1"].lease.samples).exists()
     nodes = bench.output(found["place"])
     assert nodes[:2] == [0, 2]
+    assert nodes[3] == (ray_cluster.folder / CURRENT).read_text(), "ray.init() joins the step's own cluster"
     assert [bench.output(found[f"many-{n}"]) for n in range(50)] == [2 * n for n in range(50)]
 
 

@@ -54,7 +54,11 @@ def run(order: Mapping[str, Any], link: tuple[str, int, str]) -> None:
         there = _samples(spec, folder, order)
         with open(place, "w", encoding="utf-8") as file:
             json.dump(spec, file)
-        environment = {"STOKER_NODE_ID": context.get_node_id()}  # core.protocol.NODE_ID
+        environment = {
+            "STOKER_NODE_ID": context.get_node_id(),  # core.protocol.NODE_ID
+            # As in Ray's own jobs: without it `ray.init()` joins the latest cluster of a node that has several.
+            "RAY_ADDRESS": os.environ.get("RAY_ADDRESS", context.gcs_address),
+        }
         if order["nodes"] > 1:
             environment["STOKER_NODE_RANK"] = str(order["node"])
             environment["STOKER_NODES"] = str(order["nodes"])
