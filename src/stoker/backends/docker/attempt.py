@@ -42,6 +42,7 @@ from stoker.backends.docker.lifecycle import (
     take_files_back,
 )
 from stoker.backends.docker.requests import HOME_LABEL, LABEL, ContainerRequest, mount_body
+from stoker.backends.docker.signals import EndSignals
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError, StoreError
 from stoker.core.plan import JobStatus
@@ -114,7 +115,7 @@ class ContainerAttempt:
         self._owner: Owner | None = None
         self._cancelled = False
         self._recorded = threading.Event()
-        self._timers: list[threading.Timer] = []
+        self._signals = EndSignals(self._signal)
         self.thread = threading.Thread(target=self.run, name="stoker-container", daemon=True)
 
     def start(self) -> None:
@@ -125,21 +126,11 @@ class ContainerAttempt:
         """End the containers: SIGTERM now, SIGKILL after the grace; SIGKILL at once where the step has not begun."""
         self._cancelled = True
         up = bool(self._readers) and all(reader.up for reader in self._readers)
-        if up and grace > 0:
-            self._later(0.0, "SIGTERM")
-            self._later(grace, "SIGKILL")
-        else:
-            self._later(0.0, "SIGKILL")
+        self._signals.end(grace if up else 0.0)
 
     def recorded(self) -> None:
         """Take the end of the job as recorded: only then do its containers and files go."""
         self._recorded.set()
-
-    def _later(self, seconds: float, signal: str) -> None:
-        timer = threading.Timer(seconds, self._signal, (signal,))
-        timer.daemon = True
-        self._timers.append(timer)
-        timer.start()
 
     def _signal(self, signal: str, ids: Sequence[str] | None = None) -> None:
         for id in self._ids if ids is None else ids:
@@ -166,8 +157,7 @@ class ContainerAttempt:
                 status = failed(cause, str(error), self._job.lease)
         except Exception as error:  # the top of a thread: the engine of the run would wait for ever
             status = failed(WORKER_LOST, f"{type(error).__name__}: {error}", self._job.lease)
-        for timer in self._timers:
-            timer.cancel()
+        self._signals.close()
         keep = self._job.keep and status.state == "failed" and status.cause != CANCELLED
         if status.lost:
             self._clear(keep=False)  # first: it may be sent again, under the same names

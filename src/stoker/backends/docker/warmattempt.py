@@ -30,6 +30,7 @@ from stoker.backends.docker.lifecycle import (
     start_container,
     take_files_back,
 )
+from stoker.backends.docker.signals import EndSignals
 from stoker.backends.docker.warm import WarmContainer, WarmContainers, remove_all
 from stoker.backends.docker.warmfiles import (
     ORDER_LABEL,
@@ -103,7 +104,7 @@ class WarmAttempt:
         self._cancelled = False
         self._lock = threading.Lock()
         self._recorded = threading.Event()
-        self._timers: list[threading.Timer] = []
+        self._signals = EndSignals(self._signal)
         self.thread = threading.Thread(target=self._run, name="stoker-container", daemon=True)
 
     def start(self) -> None:
@@ -123,23 +124,13 @@ class WarmAttempt:
         if number >= 0 and take_order_back(container.files, number):
             self._taken_back = True
             return
-        if self._reader.up and grace > 0:
-            self._later(0.0, "SIGTERM")
-            self._later(grace, "SIGKILL")
-        else:
-            self._later(0.0, "SIGKILL")
+        self._signals.end(grace if self._reader.up else 0.0)
 
     def recorded(self) -> None:
         """Take the end of the job as recorded: only then do its files go."""
         self._recorded.set()
         if self._own is not None:
             self._own.recorded()
-
-    def _later(self, seconds: float, signal: str) -> None:
-        timer = threading.Timer(seconds, self._signal, (signal,))
-        timer.daemon = True
-        self._timers.append(timer)
-        timer.start()
 
     def _signal(self, signal: str) -> None:
         container = self._container
@@ -170,8 +161,7 @@ class WarmAttempt:
                 status = failed(CANCELLED if self._cancelled else WORKER_LOST if begun else REFUSED, str(error))
         except Exception as error:  # the top of a thread: the engine of the run would wait for ever
             status = failed(WORKER_LOST, f"{type(error).__name__}: {error}")
-        for timer in self._timers:
-            timer.cancel()
+        self._signals.close()
         container, self._container = self._container, None
         if container is not None and files is None and status.lost:
             self._remove(container)  # first: it may be sent again
