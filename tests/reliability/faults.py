@@ -4,7 +4,8 @@
 
 Each fault is brought about beside a run, and the lines that its driver then writes are looked for. It holds if the
 line of the fault is there and the driver ends as it should. With `--write` the lines become the table, with the parts
-that differ from run to run (times, ids, paths) replaced. It needs root, iptables, and btrfs-progs for the quota.
+that differ from run to run (times, ids, paths) replaced. It needs root, iptables, btrfs-progs for the quota, and
+redis-server for a head that is started again.
 """
 
 from __future__ import annotations
@@ -410,6 +411,30 @@ def ray_node_killed(scene: Scene, cluster: raycluster.RayCluster) -> Outcome:
     return Outcome(what="a node loses power under a step", line=_after(driver, driver.says("train failed: ")), end=end)
 
 
+def head_restarted(scene: Scene, cluster: raycluster.RayCluster) -> Outcome:
+    cluster.add(num_cpus=1, resources={"lasting": 1})
+    scene.project.write({"train.py": PROGRAM.replace("cpu_count=1)", 'cpu_count=1, extended={"lasting": 1})')})
+    driver = scene.begin()
+    cluster.restart_head()
+    end = scene.end(driver)
+    line = driver.says("answers again")
+    what = "the head is killed and started again, with fault tolerance by Redis"
+    return Outcome(what=what, line=line, further=_after(driver, driver.says("train failed: ")), end=end)
+
+
+@contextlib.contextmanager
+def _redis(folder: Path) -> Iterator[str]:
+    """The address of a Redis that lives as long as the block."""
+    (port,) = slurm.free_ports(1)
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
+        try:
+            until(lambda: slurm.listens(port))
+            yield f"127.0.0.1:{port}"
+        finally:
+            server.terminate()
+
+
 def head_killed(scene: Scene, cluster: raycluster.RayCluster) -> Outcome:
     driver = scene.begin()
     cluster.helper.kill()
@@ -453,6 +478,7 @@ RAY: Final = (
     head_killed,
 )
 """The last one ends the cluster."""
+RAY_WITH_REDIS: Final = (head_restarted,)
 
 
 def _after(driver: Driver, line: str) -> str:
@@ -471,6 +497,7 @@ def _with_fix(driver: Driver, line: str) -> str:
 
 _SAME: Final[tuple[tuple[str, str], ...]] = (
     (r"\x1b\[[0-9;]*m", ""),
+    (r"^\d\d:\d\d:\d\d ", ""),
     (r"\d\d:\d\d:\d\d", "14:05:12"),
     (r"answers again, after [\d.]+ ?\w+( \d+ ?\w+)?", "answers again, after 42s"),
     (r"\bjob \d+(_\d+)?", "job 12"),
@@ -481,6 +508,7 @@ _SAME: Final[tuple[tuple[str, str], ...]] = (
     (r"http://127\.0\.0\.1:\d+", "http://head:8265"),
     (r"127\.0\.0\.1:\d+|port=\d+", "head:8265"),
     (r"/\S*/(small/jobs|team/jobs|stoker-home/scratch/slurm|slurm)/\S*?(?=[\s,:;)`']|$)", "/shared/jobs/…"),
+    (r"stoker-[0-9a-z]{12}-…", "stoker-RUN"),
     (r"stoker-run-[0-9a-z-]+|\d{8}-\d{6}-[0-9a-z]+", "RUN"),
     (r"\.0\.\d+ s", ""),
 )
@@ -559,17 +587,22 @@ def main() -> int:
                     wrong += outcome is None
                     outcomes.setdefault("Slurm", []).extend([outcome] if outcome else [])
         if arguments.engine != "slurm":
-            with raycluster.running() as ray:
-                os.environ["TOKEN_OF_RAY"] = raycluster.TOKEN
+            os.environ["TOKEN_OF_RAY"] = raycluster.TOKEN
+            with _redis(folder) as redis:
+                for faults, address_of_redis in ((RAY, ""), (RAY_WITH_REDIS, redis)):
+                    chosen = [one for one in faults if arguments.only in one.__name__]
+                    if not chosen:
+                        continue
+                    with raycluster.running(redis=address_of_redis) as ray:
 
-                def ray_stack(address: str) -> str:
-                    return RAY_STACK.format(address=address or ray.dashboard, more="")
+                        def ray_stack(address: str, ours: str = ray.dashboard) -> str:
+                            return RAY_STACK.format(address=address or ours, more="")
 
-                for ray_fault in (one for one in RAY if arguments.only in one.__name__):
-                    with scene_in(folder / ray_fault.__name__, ray_stack) as scene:
-                        outcome = _tried(ray_fault.__name__, ray_fault, scene, ray)
-                    wrong += outcome is None
-                    outcomes.setdefault("Ray", []).extend([outcome] if outcome else [])
+                        for ray_fault in chosen:
+                            with scene_in(folder / ray_fault.__name__, ray_stack) as scene:
+                                outcome = _tried(ray_fault.__name__, ray_fault, scene, ray)
+                            wrong += outcome is None
+                            outcomes.setdefault("Ray", []).extend([outcome] if outcome else [])
     if arguments.write and not wrong:
         head, mark, _ = PAGE.read_text(encoding="utf-8").partition(BEGIN)
         PAGE.write_text(f"{head}{mark}{table(outcomes)}", encoding="utf-8")

@@ -91,14 +91,18 @@ class RayCluster:
             if str(self.folder) in " ".join(process.info["cmdline"] or ())
         ]
 
+    def restart_head(self) -> None:
+        """Kill the head's daemons, and start a head at the same addresses; only Redis knows what there was."""
+        self.ask(do="restart")
+
     def kill(self, node: str) -> None:
         """Kill a node's daemons, as when its machine loses power."""
         self.ask(do="kill", node=node)
 
 
 @contextlib.contextmanager
-def running() -> Iterator[RayCluster]:
-    """A cluster that lives as long as the block."""
+def running(*, redis: str = "") -> Iterator[RayCluster]:
+    """A cluster that lives as long as the block; its control service keeps what it knows in the Redis at an address."""
     # Not below pytest's folders: Unix sockets have short names only.
     folder = Path(tempfile.mkdtemp(prefix="ray-"))
     port = free_port()
@@ -115,6 +119,7 @@ def running() -> Iterator[RayCluster]:
         "RAY_enable_worker_prestart": "0",  # each worker is a second of a CPU
         "RAY_prestart_worker_first_driver": "0",
         "HOME": str(folder),
+        **({"RAY_REDIS_ADDRESS": redis} if redis else {}),
     }
     log = (folder / "helper.log").open("w")
     helper = subprocess.Popen(
@@ -187,8 +192,11 @@ def main(port: int, nodes: list[Mapping[str, Any]]) -> None:
         "dashboard_port": port,
         "dashboard_host": "127.0.0.1",
         "dashboard_agent_listen_port": free_port(),  # its own choice is the same for every Ray of a machine
+        **({"gcs_server_port": free_port()} if "RAY_REDIS_ADDRESS" in os.environ else {}),
+        **nodes[0],
+        "object_store_memory": STORE,
     }
-    cluster: Any = Cluster(initialize_head=True, head_node_args={**head, **nodes[0], "object_store_memory": STORE})
+    cluster: Any = Cluster(initialize_head=True, head_node_args=head)
     made = {}
 
     def add(node: Mapping[str, Any]) -> str:
@@ -203,6 +211,11 @@ def main(port: int, nodes: list[Mapping[str, Any]]) -> None:
         command = json.loads(line)
         if command["do"] == "add":
             answer = add(command["node"])
+        elif command["do"] == "restart":
+            cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
+            cluster.head_node = None
+            cluster.add_node(**head)
+            answer = "up"
         else:
             cluster.remove_node(made.pop(command["node"]), allow_graceful=False)
             answer = "gone"

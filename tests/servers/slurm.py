@@ -265,7 +265,7 @@ class Cluster:
         conf.write_text(slurmconf.DATABASE.format(folder=self.folder, port=port, user=self._user, database=database))
         conf.chmod(0o600)
         self._start("slurmdbd", "-D")
-        until(lambda: _listens(port), why=self._logs)
+        until(lambda: listens(port), why=self._logs)
 
     def _start(self, name: str, *arguments: str, key: str = "") -> None:
         key = key or name
@@ -358,7 +358,7 @@ def running(*, accounting: bool = False) -> Iterator[Cluster]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
