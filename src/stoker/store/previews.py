@@ -31,13 +31,13 @@ LARGEST: Final = 256 * 2**20
 """Bytes of a value that are read for a preview where the store is a folder of this machine."""
 LARGEST_REMOTE: Final = 16 * 2**20
 """The same for a store elsewhere, of which the value is fetched."""
-ROWS: Final = 10
-"""Rows of a table, tensors of a model, entries of a folder."""
 COLUMNS: Final = 12
+_SHOWN: Final = 10
+"""Numbers of a list that are written out."""
 CELL: Final = 80
 """Characters of a cell."""
-TEXT: Final = 2_000
-"""Characters of a text."""
+HEX: Final = 512
+"""Bytes that are shown by their numbers where they are no text."""
 PARTS: Final = 32
 """Parts of a histogram."""
 SAMPLES: Final = 1_000_000
@@ -46,8 +46,10 @@ PICTURE: Final = 256
 """Pixels of the longer side of a picture that is made of an array."""
 LARGEST_PICTURE: Final = 2 * 2**20
 """Bytes of a file with a picture that is shown as it is."""
-_TEXT_FILE: Final = 64 * 1024
-"""Bytes of a file that are looked at to tell whether it is a text."""
+_TEXT_FILE: Final = 256 * 1024
+"""Bytes of a file that are looked at to tell whether it is a text, and shown."""
+_PARSED: Final = 4 * 2**20
+"""Bytes of JSON above which it is shown as it is stored, and only its beginning."""
 _PICKLE: Final = 4 * 2**20
 """Bytes of the list of tensors in a file of torch's."""
 _PICTURES: Final[Mapping[bytes, str]] = {
@@ -57,6 +59,22 @@ _PICTURES: Final[Mapping[bytes, str]] = {
     b"GIF89a": "image/gif",
 }
 """How a picture's bytes begin → what it is; as in `core.cards`, whose table has the sources."""
+
+
+@frozen(kw_only=True)
+class PreviewSize:
+    """How much of a value is shown."""
+
+    rows: int
+    """Rows of a table, tensors of a model, entries of a folder."""
+    text: int
+    """Characters of a text."""
+
+
+SHORT: Final = PreviewSize(rows=10, text=2_000)
+"""On a page with many values."""
+LONG: Final = PreviewSize(rows=100, text=200_000)
+"""On a page of its own."""
 
 
 @frozen(kw_only=True)
@@ -93,7 +111,7 @@ class Preview:
     picture: Picture | None = None
 
 
-def preview(artifact: StoredArtifact, blobs: Blobs) -> Preview:
+def preview(artifact: StoredArtifact, blobs: Blobs, size: PreviewSize = SHORT) -> Preview:
     """A preview of a value; one that cannot be read has the reason as its words."""
     read = _READERS.get(artifact.serializer)
     if read is None:
@@ -102,7 +120,7 @@ def preview(artifact: StoredArtifact, blobs: Blobs) -> Preview:
     if artifact.inline is None and artifact.size > limit:
         return Preview(words=f"larger than {memory_text(limit)}: its content is not read for a preview")
     try:
-        return read(artifact, blobs)
+        return read(artifact, blobs, size)
     except (StokerError, ModuleNotFoundError) as error:
         return Preview(words=f"cannot be read: {error}".splitlines()[0])
     except Exception as error:  # libraries raise anything for bytes that are damaged
@@ -115,33 +133,36 @@ _PICKLED: Final = "pickled: loading it would run code, so that only its type and
 # Plain values
 
 
-def _json(artifact: StoredArtifact, blobs: Blobs) -> Preview:
+def _json(artifact: StoredArtifact, blobs: Blobs, size: PreviewSize) -> Preview:
+    if artifact.size > _PARSED:
+        return _text(artifact, blobs, size)
     value = artifacts.load(artifact, blobs)
-    records = _records(value)
+    records = _records(value, size.rows)
     if records is not None:
         headers, rows = records
         left = len(value) - len(rows)
         return Preview(headers=headers, rows=rows, more=f"{count_text(left, 'more row')}" if left else "")
-    if isinstance(value, list) and len(value) > ROWS and all(type(one) in (int, float) for one in value):
+    if isinstance(value, list) and len(value) > _SHOWN and all(type(one) in (int, float) for one in value):
         return _numbers(value)
-    return _cut(json.dumps(value, ensure_ascii=False, indent=2 if isinstance(value, (dict, list)) else None))
+    indent = 2 if isinstance(value, (dict, list)) else None
+    return _cut(json.dumps(value, ensure_ascii=False, indent=indent), size.text)
 
 
-def _records(value: Any) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]] | None:
+def _records(value: Any, most: int) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]] | None:
     """A list of flat dicts with the same names as a table."""
     if not isinstance(value, list) or len(value) < 2 or not all(isinstance(one, dict) and one for one in value):
         return None
     names = tuple(value[0])
     if len(names) > COLUMNS or any(tuple(one) != names for one in value):
         return None
-    if any(isinstance(cell, (dict, list)) for one in value[:ROWS] for cell in one.values()):
+    if any(isinstance(cell, (dict, list)) for one in value[:most] for cell in one.values()):
         return None
-    return tuple(_cell(name) for name in names), tuple(tuple(map(_cell, one.values())) for one in value[:ROWS])
+    return tuple(_cell(name) for name in names), tuple(tuple(map(_cell, one.values())) for one in value[:most])
 
 
 def _numbers(values: Sequence[float]) -> Preview:
     known = [float(value) for value in values[:SAMPLES] if math.isfinite(value)]
-    shown = ", ".join(f"{value:g}" for value in values[:ROWS])
+    shown = ", ".join(f"{value:g}" for value in values[:_SHOWN])
     return Preview(
         words=f"{count_text(len(values), 'number')}: {shown}, …",
         histogram=_counted(known),
@@ -158,22 +179,25 @@ def _counted(values: Sequence[float]) -> Histogram | None:
     return Histogram(low=low, high=high, counts=tuple(counts))
 
 
-def _text(artifact: StoredArtifact, blobs: Blobs) -> Preview:
-    return _cut(str(artifacts.load(artifact, blobs)))
+def _text(artifact: StoredArtifact, blobs: Blobs, size: PreviewSize) -> Preview:
+    with Stored(artifact, blobs).open() as file:
+        data = file.read(4 * size.text + 1)  # a character has four bytes at most
+    shown = _cut(data.decode("utf-8", "replace"), size.text)
+    return attrs.evolve(shown, more=f"of {memory_text(artifact.size)}") if artifact.size > len(data) else shown
 
 
-def _cut(text: str) -> Preview:
-    if len(text) <= TEXT:
+def _cut(text: str, most: int) -> Preview:
+    if len(text) <= most:
         return Preview(text=text)
-    return Preview(text=text[:TEXT], more=f"{len(text) - TEXT:,} more characters")
+    return Preview(text=text[:most], more=f"{len(text) - most:,} more characters")
 
 
-def _bytes(artifact: StoredArtifact, blobs: Blobs) -> Preview:
-    return _of_bytes(bytes(artifacts.load(artifact, blobs)))
+def _bytes(artifact: StoredArtifact, blobs: Blobs, size: PreviewSize) -> Preview:
+    return _of_bytes(bytes(artifacts.load(artifact, blobs)), size)
 
 
-def _of_bytes(data: bytes) -> Preview:
-    media = next((media for signature, media in _PICTURES.items() if data.startswith(signature)), "")
+def _of_bytes(data: bytes, size: PreviewSize) -> Preview:
+    media = picture_type(data)
     if media:
         if len(data) > LARGEST_PICTURE:
             return Preview(words=f"a picture ({media}), larger than {memory_text(LARGEST_PICTURE)}")
@@ -182,17 +206,39 @@ def _of_bytes(data: bytes) -> Preview:
     try:
         text = head.decode("utf-8") if len(head) == len(data) else head[:-4].decode("utf-8", "ignore")
     except UnicodeDecodeError:
-        return Preview(words="bytes that are no text")
+        return _hexadecimal(data)
     if "\0" in text:
-        return Preview(words="bytes that are no text")
-    return attrs.evolve(_cut(text), more=f"of {memory_text(len(data))}" if len(data) > len(head) else _cut(text).more)
+        return _hexadecimal(data)
+    shown = _cut(text, size.text)
+    return attrs.evolve(shown, more=f"of {memory_text(len(data))}" if len(data) > len(head) else shown.more)
 
 
-def _list(artifact: StoredArtifact, blobs: Blobs) -> Preview:
+def picture_type(head: bytes) -> str:
+    """The type of the picture that begins so; empty for what is none that every browser shows as it is.
+
+    SVG is not among them: it can hold scripts.
+    """
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "image/webp"
+    return next((media for signature, media in _PICTURES.items() if head.startswith(signature)), "")
+
+
+def _hexadecimal(data: bytes) -> Preview:
+    """The first bytes by their numbers, and as letters where they are such."""
+    lines = []
+    for start in range(0, min(len(data), HEX), 16):
+        row = data[start : min(start + 16, HEX)]
+        letters = "".join(chr(byte) if 32 <= byte < 127 else "·" for byte in row)
+        lines.append(f"{start:06x}  {row.hex(' '):<47}  {letters}")
+    more = f"{memory_text(len(data) - HEX)} more" if len(data) > HEX else ""
+    return Preview(words="bytes that are no text", text="\n".join(lines), more=more)
+
+
+def _list(artifact: StoredArtifact, blobs: Blobs, size: PreviewSize) -> Preview:
     parts = artifacts.items(artifact, blobs)
     rows = tuple(
         (str(index), part.type.removeprefix("builtins."), _shape(part), memory_text(part.size))
-        for index, part in enumerate(parts[:ROWS])
+        for index, part in enumerate(parts[: size.rows])
     )
     left = len(parts) - len(rows)
     return Preview(
@@ -208,20 +254,20 @@ def _shape(artifact: StoredArtifact) -> str:
     return "×".join(map(str, shape)) if isinstance(shape, list) else ""
 
 
-def _secret(artifact: StoredArtifact, blobs: Blobs) -> Preview:
+def _secret(artifact: StoredArtifact, blobs: Blobs, size: PreviewSize) -> Preview:
     return Preview(words="a secret, of which only the reference is stored")
 
 
-def _path(artifact: StoredArtifact, blobs: Blobs) -> Preview:
+def _path(artifact: StoredArtifact, blobs: Blobs, size: PreviewSize) -> Preview:
     stored = Stored(artifact, blobs)
     if artifact.meta.get("kind") != "folder":
         with stored.open() as file:
             data = file.read(LARGEST_PICTURE + 1)
-        made = _of_bytes(data)
+        made = _of_bytes(data, size)
         return attrs.evolve(made, words=made.words or f"the file {artifact.meta.get('name', '')}")
     with stored.open() as file, tarfile.open(fileobj=file, mode="r|*") as folder:
         members = [(member.name, member.size, member.isdir()) for member in folder]
-    rows = tuple((name, "folder" if is_folder else memory_text(size)) for name, size, is_folder in members[:ROWS])
+    rows = tuple((name, "folder" if is_folder else memory_text(size)) for name, size, is_folder in members[: size.rows])
     left = len(members) - len(rows)
     return Preview(
         words=f"the folder {artifact.meta.get('name', '')} with {_entries(len(members))}",
@@ -243,28 +289,28 @@ def _cell(value: Any) -> str:
 # Tables and arrays
 
 
-def _arrow(artifact: StoredArtifact, blobs: Blobs) -> Preview:
+def _arrow(artifact: StoredArtifact, blobs: Blobs, size: PreviewSize) -> Preview:
     import pyarrow as pa
 
     stored = Stored(artifact, blobs)
     path = stored.path()
     if path is not None:
         with pa.memory_map(path) as file, pa.ipc.open_file(file) as reader:
-            return _of_table(reader)
+            return _of_table(reader, size.rows)
     with stored.open() as file, pa.ipc.open_file(pa.BufferReader(file.read())) as reader:
-        return _of_table(reader)
+        return _of_table(reader, size.rows)
 
 
-def _of_table(reader: Any) -> Preview:
+def _of_table(reader: Any, most: int) -> Preview:
     """The first rows; `reader` is pyarrow's of a file. Later batches are counted and not read."""
     names = list(reader.schema.names)
     shown = names[:COLUMNS]
-    head = reader.get_batch(0).slice(0, ROWS) if reader.num_record_batches else None
+    head = reader.get_batch(0).slice(0, most) if reader.num_record_batches else None
     columns = [head.column(place).to_pylist() for place in range(len(shown))] if head is not None else []
     rows = sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))
     kinds = tuple(f"{_cell(name)} ({reader.schema.field(place).type})" for place, name in enumerate(shown))
     left = [
-        count_text(rows - ROWS, "more row") if rows > ROWS else "",
+        count_text(rows - most, "more row") if rows > most else "",
         count_text(len(names) - COLUMNS, "more column") if len(names) > COLUMNS else "",
     ]
     return Preview(
@@ -275,7 +321,7 @@ def _of_table(reader: Any) -> Preview:
     )
 
 
-def _numpy(artifact: StoredArtifact, blobs: Blobs) -> Preview:
+def _numpy(artifact: StoredArtifact, blobs: Blobs, size: PreviewSize) -> Preview:
     return _of_array(artifacts.load(artifact, blobs))
 
 
@@ -284,7 +330,7 @@ def _of_array(array: Any) -> Preview:
     import numpy as np
 
     if array.dtype.names or array.dtype.kind not in "biuf":
-        flat = array.reshape(-1)[:ROWS]
+        flat = array.reshape(-1)[:_SHOWN]
         return Preview(text="\n".join(_cell(one) for one in flat.tolist()))
     flat = array.reshape(-1) if array.flags.c_contiguous or array.size <= SAMPLES else array.flat
     step = max(1, array.size // SAMPLES)
@@ -303,7 +349,7 @@ def _of_array(array: Any) -> Preview:
         if low < high and math.isfinite(high - low):
             counts, _ = np.histogram(known, bins=PARTS, range=(low, high))
             histogram = Histogram(low=low, high=high, counts=tuple(int(count) for count in counts))
-    text = ", ".join(_cell(one) for one in array.reshape(-1).tolist()) if 0 < array.size <= ROWS else ""
+    text = ", ".join(_cell(one) for one in array.reshape(-1).tolist()) if 0 < array.size <= _SHOWN else ""
     return Preview(words=words, text=text, histogram=histogram, picture=_array_picture(array))
 
 
@@ -370,7 +416,7 @@ _SIZES: Final[Mapping[str, tuple[str, int]]] = {
 """Torch's name of a storage → its elements and their bytes."""
 
 
-def _torch(artifact: StoredArtifact, blobs: Blobs) -> Preview:
+def _torch(artifact: StoredArtifact, blobs: Blobs, size: PreviewSize) -> Preview:
     with Stored(artifact, blobs).open() as file:
         # A zip is read from its end; not every file of a store can be wound back.
         source = file if file.seekable() else io.BytesIO(file.read())
@@ -382,12 +428,12 @@ def _torch(artifact: StoredArtifact, blobs: Blobs) -> Preview:
     if not found:
         return Preview(words="no tensors")
     elements = sum(math.prod(one.shape) for one in found)
-    size = sum(one.bytes for one in found)
-    largest = sorted(found, key=lambda one: -one.bytes)[:ROWS]
+    whole = sum(one.bytes for one in found)
+    largest = sorted(found, key=lambda one: -one.bytes)[: size.rows]
     left = len(found) - len(largest)
     kinds = ", ".join(dict.fromkeys(one.dtype for one in found))
     return Preview(
-        words=f"{count_text(len(found), 'tensor')} with {elements:,} elements of {kinds}: {memory_text(size)}",
+        words=f"{count_text(len(found), 'tensor')} with {elements:,} elements of {kinds}: {memory_text(whole)}",
         headers=("largest tensors", "shape", "elements of", "size"),
         rows=tuple(
             (_cell(one.name), "×".join(map(str, one.shape)) or "scalar", one.dtype, memory_text(one.bytes))
@@ -542,7 +588,7 @@ def _elements(file: BinaryIO, tensor: ModelTensor) -> Any:
     return np.frombuffer(data, dtype=dtype, count=count, offset=tensor.offset * dtype.itemsize).reshape(tensor.shape)
 
 
-_READERS: Final[Mapping[str, Callable[[StoredArtifact, Blobs], Preview]]] = {
+_READERS: Final[Mapping[str, Callable[[StoredArtifact, Blobs, PreviewSize], Preview]]] = {
     "json": _json,
     "str": _text,
     "bytes": _bytes,
