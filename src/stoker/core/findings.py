@@ -30,6 +30,8 @@ class Finding:
     """The step and its place in the user's code."""
     why: str = ""
     fix: str = ""
+    price: float | None = None
+    """US dollars an hour of the machines of one attempt at the step, where the finding tells it."""
 
     def text(self) -> str:
         """The finding as a person reads it: one line, and one more for each of why and fix."""
@@ -67,9 +69,9 @@ class Reporter:
         """What the person who starts the run should know, although nothing stops it."""
         return Finding(code=code, level="warning", where=self.where, what=what, why=why, fix=fix)
 
-    def info(self, code: str, what: str, why: str) -> Finding:
-        """A fact that stops nothing."""
-        return Finding(code=code, level="info", where=self.where, what=what, why=why)
+    def info(self, code: str, what: str, why: str, *, price: float | None = None) -> Finding:
+        """A fact that stops nothing, such as what the step's machines cost an hour."""
+        return Finding(code=code, level="info", where=self.where, what=what, why=why, price=price)
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:

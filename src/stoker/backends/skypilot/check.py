@@ -184,9 +184,8 @@ def _step_cost(step: StepPlan, settings: SkypilotSettings, offers: Sequence[Offe
     timeout = step.settings.timeout
     if timeout is not None:
         what += f", ${best.price * nodes * timeout / 3600:.2f} at most for one attempt of {duration_text(timeout)}"
-    yield report.info(
-        CHOICE, what, f"the first choice{more} by SkyPilot's catalog on this machine; capacity may decide otherwise"
-    )
+    why = f"the first choice{more} by SkyPilot's catalog on this machine; capacity may decide otherwise"
+    yield report.info(CHOICE, what, why, price=best.price * nodes)
     if limit is not None and best.price * nodes > limit:
         fix = "ask for less, for spot machines (spot=True), or allow more"
         yield report.error(COST, f"costs ${best.price * nodes:.2f} an hour", f"max_hourly_cost is ${limit:g}", fix)
