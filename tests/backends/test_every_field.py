@@ -33,7 +33,6 @@ from tests.backends.fields import (
 from stoker.backends.base.backend import LeasesDevices, Services, capability
 from stoker.backends.base.leasing import Leasing
 from stoker.backends.registry import BACKENDS
-from stoker.cli.rendering import placeholder_leases
 from stoker.core.codec import to_json
 from stoker.core.devices import Inventory
 from stoker.core.docker import DockerSettings
@@ -48,6 +47,7 @@ from stoker.devices.leases import Ledger
 from stoker.devices.simulate import parse_simulation
 from stoker.images.build import image_spec
 from stoker.images.dockerfile import dockerfile
+from stoker.run.rendering import placeholder_leases
 from stoker.settings.options import layer_of, settings_class
 from stoker.worker.processes import this_process
 

@@ -13,12 +13,12 @@ import pytest
 
 from stoker.backends.docker import requests as containers
 from stoker.backends.docker.settings import ContainerSettings
-from stoker.cli.rendering import MASK, mask_secrets, placeholder_leases
 from stoker.core.devices import Device, Inventory
 from stoker.core.plan import Job, Site, StepPlan
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import StepSettings
 from stoker.core.source import FunctionSource
+from stoker.run.rendering import MASK, mask_secrets, placeholder_leases
 
 EXPECTED = Path(__file__).with_name("expected") / "plan_render.txt"
 OFFLINE = {"DOCKER_HOST": "unix:///nowhere.sock", "HTTPS_PROXY": "http://127.0.0.1:9", "NO_COLOR": "1"}

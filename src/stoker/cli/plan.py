@@ -82,10 +82,11 @@ def command(words: list[str]) -> int:
                 echo("\n".join(where.lines(plan.steps, answers)))
         if options.get("render"):
             rendering: Any = importlib.import_module("stoker.cli.rendering")  # imports everything that images need
+            requested: Any = importlib.import_module("stoker.run.rendering")
             packages: list[Any] = []
             session = Session(request, stack=pipeline.stack)
             session.hint(pipeline)
-            requests = rendering.render_plan(plan, session, packages.append)
+            requests = requested.render_plan(plan, session, packages.append)
             document["rendered"] = to_json(requests)
             if not as_json and requests:
                 code = [line for package in packages for line in rendering.code_lines(package)]

@@ -95,12 +95,17 @@ def uses_cache(step: StepPlan) -> bool:
     )
 
 
-def source_keys(tree: Mapping[str, Any]) -> list[str]:
-    """The keys of the steps whose outputs a tree of inputs (`StepPlan.inputs`) names, in its order."""
+def source_outputs(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The steps and their outputs that a tree of inputs (`StepPlan.inputs`) names, in its order."""
     if "step" in tree:
-        return [str(tree["step"])]
+        return [(str(tree["step"]), str(tree["output"]))]
     branches = tree["list"] if "list" in tree else tree["dict"].values() if "dict" in tree else ()
-    return [key for branch in branches for key in source_keys(branch)]
+    return [pair for branch in branches for pair in source_outputs(branch)]
+
+
+def source_keys(tree: Mapping[str, Any]) -> list[str]:
+    """The keys of the steps whose outputs a tree of inputs names, in its order."""
+    return [key for key, _ in source_outputs(tree)]
 
 
 def steps_of(backend: str, steps: Sequence[StepPlan]) -> list[StepPlan]:
