@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import random
 import re
+from collections.abc import Callable
 from xml.etree import ElementTree
 
 import pytest
 
+from stoker.core.words import time_text
 from stoker.report.svg import HEIGHT, WIDTH, Band, Drawing, Line, chart, histogram, spark
 
 
@@ -26,13 +28,38 @@ def curves(root: ElementTree.Element, name: str = "curve") -> list[list[tuple[fl
 
 def words(root: ElementTree.Element, name: str) -> list[str]:
     [part] = [one for one in root.iter() if one.attrib.get("class") == name]
-    return ["".join(one.itertext()) for one in part]
+    return ["".join(one.itertext()) for one in (part[0] if name == "clock" else part)]
 
 
 def test_a_curve_goes_from_the_scale_s_bottom_to_its_top() -> None:
     root = figure(Line(places=[0, 1, 2], values=[0, 50, 100]), drawing=Drawing(high=100))
     assert curves(root) == [[(0, HEIGHT), (WIDTH / 2, HEIGHT / 2), (WIDTH, 0)]]
-    assert words(root, "scale") == ["0", "50", "100"] and words(root, "clock") == ["0", "1.0 s", "2.0 s"]
+    assert words(root, "scale") == ["0", "50", "100"] and words(root, "clock") == ["0", "500 ms", "1 s", "1.5 s", "2 s"]
+
+
+@pytest.mark.parametrize(
+    ("end", "axis", "shown"),
+    [
+        (9_999, "step {:,.6g}".format, ["0", "2,000", "4,000", "6,000", "8,000"]),
+        (3, "step {:,.6g}".format, ["0", "1", "2", "3"]),
+        (0.3, "{:g}".format, ["0", "0.1", "0.2", "0.3"]),
+        (320, time_text, ["0", "2 m", "4 m"]),
+        (30_000, time_text, ["0", "2 h", "4 h", "6 h", "8 h"]),
+    ],
+)
+def test_words_below_stand_at_round_places(end: float, axis: Callable[[float], str], shown: list[str]) -> None:
+    root = figure(Line(places=[0, end], values=[1, 2]), drawing=Drawing(axis=axis))
+    assert words(root, "clock") == shown
+
+
+def test_noise_is_drawn_faintly_under_its_mean_and_keeps_its_extremes() -> None:
+    values = [50.0 + (-1) ** place * 10 for place in range(10_000)]
+    values[5_000] = 99.0
+    root = figure(Line(places=range(10_000), values=values), drawing=Drawing(high=100, smooth=True))
+    [raw], [mean] = curves(root), curves(root, "mean")
+    assert min(y for _, y in raw) == round(HEIGHT * 0.01, 1)
+    assert len(mean) == 100 and all(abs(y - HEIGHT / 2) < 1 for _, y in mean)
+    assert not curves(figure(Line(places=range(50), values=values), drawing=Drawing(smooth=True)), "mean")
 
 
 def test_what_is_unknown_breaks_the_line_and_one_value_is_a_dot() -> None:

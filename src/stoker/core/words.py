@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 MESSAGE_LIMIT: Final = 16 * 1024
@@ -35,6 +36,16 @@ def memory_text(size: float) -> str:
             return f"{size:.3g} {unit}" if unit == "GB" else f"{size:.0f} {unit}"
         size /= 1000
     return f"{size:.3g} TB"
+
+
+def number_text(value: float) -> str:
+    """A measured number in five digits: `"0.37859"`, `"121,665"`, `"7.4e-12"`."""
+    size = abs(value)
+    if not math.isfinite(value) or size == 0 or not 1e-4 <= size < 1e9:
+        return f"{value:.4g}"
+    decimals = max(0, 4 - math.floor(math.log10(size)))
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def count_text(number: int, noun: str) -> str:

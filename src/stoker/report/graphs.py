@@ -18,19 +18,27 @@ from stoker.report.markup import NOTHING, Html, element, joined
 MOST_NODES: Final = 300
 """Steps beyond which nobody follows an edge, and a table says more."""
 MOST_EDGES: Final = 1500
+_NARROW: Final = 112
 _WIDE: Final = 208
+"""Pixels of a box: as its longest name needs, within these."""
 _TALL: Final = 50
-_GAP_ALONG: Final = 44
+_GAP_ALONG: Final = 40
 _GAP_ACROSS: Final = 18
 _POINT: Final = 14
 """Pixels across that an edge takes where it passes a layer."""
 _MARGIN: Final = 8
-_FITS: Final = 1120
-"""Pixels of a page: a graph that is longer goes down and not to the right."""
+_FITS: Final = 1050
+"""Pixels of a page across: a graph that is longer goes down and not to the right, if that is narrower."""
+_HIGH: Final = 680
+"""Pixels of a page down, beyond which a graph scrolls by itself."""
 _A_ROW: Final = 5
 """Boxes in a row of a graph without edges."""
 _LETTERS: Final = 19
 """Letters of a name in a box, in the widest of the fonts."""
+_LETTER: Final = 8.4
+"""Pixels of a letter in the widest of the fonts."""
+_BESIDE: Final = 48
+"""Pixels of a box beside its name."""
 _SWEEPS: Final = 8
 
 
@@ -63,13 +71,14 @@ def graph(nodes: Sequence[GraphStep], *, label: str = "steps of the run") -> Htm
     if not edges and len(nodes) > 1:
         # Nothing follows anything: rows of boxes instead of one column or row.
         depth = {node.key: place // _A_ROW for place, node in enumerate(nodes)}
-    rightward = bool(edges or len(nodes) == 1) and (max(depth.values()) + 1) * (_WIDE + _GAP_ALONG) <= _FITS
     layers, links = _layers(nodes, edges, depth)
+    wide = _width(nodes)
+    rightward = bool(edges or len(nodes) == 1) and _goes_right(layers, wide)
     _order(layers, links)
-    size = _TALL if rightward else _WIDE
+    size = _TALL if rightward else wide
     across = _places(layers, links, size)
     along = {item: number for number, layer in enumerate(layers) for item in layer}
-    step = (_WIDE if rightward else _TALL) + _GAP_ALONG
+    step = (wide if rightward else _TALL) + _GAP_ALONG
 
     def corner(item: str) -> tuple[float, float]:
         """The middle of an item across, and its beginning along."""
@@ -78,17 +87,35 @@ def graph(nodes: Sequence[GraphStep], *, label: str = "steps of the run") -> Htm
     length = len(layers) * step - _GAP_ALONG + 2 * _MARGIN
     breadth = max(across[item] + _size(item, size) / 2 for item in across) + 2 * _MARGIN
     width, height = (length, breadth) if rightward else (breadth, length)
-    parts = [_edge(path, corner, rightward=rightward) for path in _paths(edges, layers, depth)]
+    parts = [
+        _edge(path, corner, size=wide if rightward else _TALL, rightward=rightward)
+        for path in _paths(edges, layers, depth)
+    ]
     for node in nodes:
         middle, begin = corner(node.key)
-        x, y = (begin, middle - _TALL / 2) if rightward else (middle - _WIDE / 2, begin)
-        parts.append(_box(node, x, y))
+        x, y = (begin, middle - _TALL / 2) if rightward else (middle - wide / 2, begin)
+        parts.append(_box(node, x, y, wide))
     picture = {"viewBox": f"0 0 {width:.0f} {height:.0f}", "width": f"{width:.0f}", "height": f"{height:.0f}"}
     told = f"{label}: " + "; ".join(
         f"{node.key} {node.state}" + (f" after {', '.join(node.sources)}" if node.sources else "") for node in nodes
     )
     svg = element("svg", {**picture, "role": "group", "aria-label": told}, *parts)
     return element("div", {"class": "graph", "tabindex": "0", "role": "region", "aria-label": label}, svg)
+
+
+def _width(nodes: Sequence[GraphStep]) -> int:
+    letters = max(max(len(node.key), 0.85 * len(node.words)) for node in nodes)
+    return round(min(max(_BESIDE + _LETTER * letters, _NARROW), _WIDE))
+
+
+def _goes_right(layers: Sequence[Sequence[str]], wide: int) -> bool:
+    """Whether the layers stand side by side: where they fit so, or take less of a page than below each other."""
+    length = len(layers) * (wide + _GAP_ALONG)
+    if length <= _FITS:
+        return True
+    most = max(sum(not item.startswith("\0") for item in layer) for layer in layers)
+    below = most * (wide + _GAP_ACROSS)
+    return below > _FITS and max(length / _FITS, most * (_TALL + _GAP_ACROSS) / _HIGH) < below / _FITS
 
 
 # Layers
@@ -212,8 +239,7 @@ def _spread(layer: Sequence[str], wanted: Sequence[float], places: dict[str, flo
 # Drawing
 
 
-def _edge(path: Sequence[str], corner: Callable[[str], tuple[float, float]], *, rightward: bool) -> Html:
-    size = _WIDE if rightward else _TALL
+def _edge(path: Sequence[str], corner: Callable[[str], tuple[float, float]], *, size: int, rightward: bool) -> Html:
     words: list[str] = []
     x = y = 0.0
     for number, (earlier, later) in enumerate(itertools.pairwise(path)):
@@ -239,11 +265,11 @@ def _pair(along: float, across: float, rightward: bool) -> str:
     return f"{along:.1f} {across:.1f}" if rightward else f"{across:.1f} {along:.1f}"
 
 
-def _box(node: GraphStep, x: float, y: float) -> Html:
+def _box(node: GraphStep, x: float, y: float, wide: int) -> Html:
     shape = STATES.get(node.state, STATES["unknown"]).shape
     name = node.key if len(node.key) <= _LETTERS else f"{node.key[: _LETTERS - 1]}…"
     words = node.words if len(node.words) <= _LETTERS + 4 else f"{node.words[: _LETTERS + 3]}…"
-    box = {"class": "box", "x": f"{x:.1f}", "y": f"{y:.1f}", "width": _WIDE, "height": _TALL, "rx": 6}
+    box = {"class": "box", "x": f"{x:.1f}", "y": f"{y:.1f}", "width": wide, "height": _TALL, "rx": 6}
     told = f"{node.key}: {node.state}" + (f", {node.words}" if node.words else "")
     parts = (
         element("title", None, told),

@@ -6,7 +6,7 @@ import json
 from typing import Any, Final, Iterator, Mapping
 
 from stoker.client.metrics import Metric, Metrics
-from stoker.core.words import count_text
+from stoker.core.words import count_text, number_text
 from stoker.report.markup import NOTHING, Html, element, joined
 from stoker.report.svg import COLUMNS, LOOKS, Drawing, Line, chart, spark
 from stoker.report.tables import facts, table
@@ -56,13 +56,14 @@ def metric_chart(metric: Metric, *, columns: int = COLUMNS) -> Html:
         if one.odd is not None:
             marks.append((one.odd.step, f"{one.odd.value} at step {one.odd.step:g}"))
     hidden = len(metric.ranks) - len(ranks)
-    remark = f"last {metric.last:.6g}" + (f", {count_text(hidden, 'more rank')}" if hidden else "")
+    remark = f"last {number_text(metric.last)}" + (f", {count_text(hidden, 'more rank')}" if hidden else "")
     drawing = Drawing(
-        words="{:.4g}".format,
+        words=number_text,
         axis="step {:,.6g}".format,
         low=None,
         begin=None,
         filled=False,
+        smooth=True,
         breaks=False,
         marks=marks,
         columns=columns,
@@ -75,9 +76,9 @@ def metric_table(metrics: list[Metric]) -> Html:
     rows = [
         (
             metric.name,
-            f"{metric.last:.6g}",
-            f"{metric.low.value:.6g}" if metric.low is not None else "",
-            f"{metric.high.value:.6g}" if metric.high is not None else "",
+            number_text(metric.last),
+            number_text(metric.low.value) if metric.low is not None else "",
+            number_text(metric.high.value) if metric.high is not None else "",
             f"{metric.count:,}",
             f"{metric.odd.value} at step {metric.odd.step:g}" if metric.odd is not None else "",
             spark([point.value for point in metric.points], label=f"curve of {metric.name}"),
@@ -88,7 +89,7 @@ def metric_table(metrics: list[Metric]) -> Html:
     return table(headers, rows, right={1, 2, 3, 4}, caption="metrics")
 
 
-def comparison(metrics: Mapping[str, Metrics], name: str, *, columns: int = COLUMNS) -> Html:
+def comparison(metrics: Mapping[str, Metrics], name: str, *, label: str = "", columns: int = COLUMNS) -> Html:
     """One metric of several runs or steps in one chart, by their titles; empty where none logged it."""
     found = list(_found(metrics, name))
     if not found:
@@ -100,9 +101,16 @@ def comparison(metrics: Mapping[str, Metrics], name: str, *, columns: int = COLU
         for title, metric in found[:LINES]
     ]
     drawing = Drawing(
-        words="{:.4g}".format, axis="step {:,.6g}".format, low=None, begin=None, breaks=False, columns=columns
+        words=number_text,
+        axis="step {:,.6g}".format,
+        low=None,
+        begin=None,
+        filled=False,
+        smooth=True,
+        breaks=False,
+        columns=columns,
     )
-    return chart(lines, label=name, drawing=drawing)
+    return chart(lines, label=label or name, drawing=drawing)
 
 
 def _found(metrics: Mapping[str, Metrics], name: str) -> Iterator[tuple[str, Metric]]:
@@ -113,5 +121,5 @@ def _found(metrics: Mapping[str, Metrics], name: str) -> Iterator[tuple[str, Met
 
 def fact_text(fact: Any) -> str:
     """A fact in one line."""
-    text = fact if isinstance(fact, str) else json.dumps(fact, ensure_ascii=False)
+    text = fact if isinstance(fact, str) else f"{fact:,}" if type(fact) is int else json.dumps(fact, ensure_ascii=False)
     return text if len(text) <= _FACT else f"{text[: _FACT - 1]}…"

@@ -76,6 +76,8 @@ class Drawing:
     """The right end of the axis; None: the last place."""
     filled: bool = True
     """Whether the area below a single line is filled."""
+    smooth: bool = False
+    """Whether a line of many values is drawn faintly, and the mean of each part of the axis over it."""
     breaks: bool = True
     """Whether a distance much longer than the others is a gap, as where a sampler paused."""
     limit: float | None = None
@@ -114,7 +116,7 @@ def chart(lines: Sequence[Line], *, label: str, drawing: Drawing | None = None, 
     for number, (line, points) in enumerate(zip(lines, cleaned)):
         look = f"line-{(number if line.look is None else line.look) % LOOKS}"
         filled = drawing.filled and len(lines) == 1
-        parts += _curve(points, x, y, look, filled=filled, drawing=drawing)
+        parts += _curve(points, x, y, look, name=line.name, filled=filled, drawing=drawing)
     if drawing.limit is not None and low <= drawing.limit <= high:
         limit = _number(y(drawing.limit))
         parts.append(element("line", {"class": "limit", "x1": 0, "x2": WIDTH, "y1": limit, "y2": limit}))
@@ -127,16 +129,29 @@ def chart(lines: Sequence[Line], *, label: str, drawing: Drawing | None = None, 
         "preserveAspectRatio": "none",
         "role": "img",
         "aria-label": ", ".join(filter(None, (label, remark))),
+        # What a page with scripts needs to tell the value under the pointer: the ends of both axes, and their units.
+        "data-x": f"{begin!r} {end!r}",
+        "data-y": f"{low!r} {high!r}",
+        "data-words": f"{drawing.axis(1.0)}|{drawing.words(1.0)}",
     }
     scale = [drawing.words(value) for value in (low, low / 2 + high / 2, high)]
-    clock = [drawing.axis(place) if place else "0" for place in (begin, begin / 2 + end / 2, end)]
+    ticks, unit = _ticks(begin, end, drawing.axis)
+    words = ", ".join(filter(None, (remark, f"by {unit}" if unit else "")))
+    for place, _ in ticks:
+        if begin < place < end:
+            across = _number(x(place))
+            parts.append(element("line", {"class": "tick", "x1": across, "x2": across, "y1": HEIGHT, "y2": HEIGHT + 4}))
     return element(
         "figure",
         {"class": "chart"},
-        element("figcaption", None, label, element("small", None, remark) if remark else NOTHING),
+        element("figcaption", None, label, element("small", None, words) if words else NOTHING),
         element("div", {"class": "scale", "aria-hidden": "true"}, *(element("span", None, one) for one in scale)),
         element("svg", picture, *parts),
-        element("div", {"class": "clock", "aria-hidden": "true"}, *(element("span", None, one) for one in clock)),
+        element(
+            "div",
+            {"class": "clock", "aria-hidden": "true"},
+            element("svg", None, *_clock(ticks, lambda one: x(one) / 10)),
+        ),
         _legend(lines, drawing),
     )
 
@@ -179,6 +194,51 @@ def histogram(counts: Sequence[int], low: float, high: float, *, label: str) -> 
         element("svg", {**attributes, "aria-label": label}, *bars),
         element("div", {"class": "clock"}, *clock),
     )
+
+
+# Words below
+
+_TICKS: Final = 5
+"""Words below a chart, about as many."""
+_TIMES: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+"""Seconds between two words on an axis of time, from one second on."""
+
+
+def _ticks(begin: float, end: float, axis: Callable[[float], str]) -> tuple[list[tuple[float, str]], str]:
+    """Round places on an axis with their words, and what all words begin with, as "step", which is left out of them."""
+    length = end - begin
+    if not math.isfinite(length) or length <= 0:
+        return ([(begin, axis(begin))] if math.isfinite(begin) else []), ""
+    rough = length / _TICKS
+    power = 10.0 ** math.floor(math.log10(rough))
+    distance = next((nice * power for nice in (1, 2, 5) if nice * power >= rough), 10 * power)
+    if axis is time_text and rough > 1:
+        distance = next((float(seconds) for seconds in _TIMES if seconds >= rough), distance)
+    if begin == int(begin) and end == int(end) and axis is not time_text:
+        distance = max(1.0, distance)
+    first = math.ceil(begin / distance)
+    numbers = itertools.takewhile(lambda one: one * distance <= end + distance * 1e-9, range(first, first + 4 * _TICKS))
+    places = [number * distance for number in numbers]
+    words = [_short(axis(place)) if place or axis is not time_text else "0" for place in places]
+    lead = len(words[0]) - len(words[0].lstrip(_LETTERS)) if words else 0
+    if not all(word[:lead] == words[0][:lead] for word in words):
+        lead = 0
+    return [(place, word[lead:]) for place, word in zip(places, words)], words[0][:lead].strip() if lead else ""
+
+
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz "
+
+
+def _short(words: str) -> str:
+    """A time without what is nothing: "1 s" and not "1.0 s", "5 m" and not "5 m 00 s"."""
+    return words.removesuffix(" 00 s").removesuffix(" 00 m").replace(".0 s", " s")
+
+
+def _clock(ticks: Sequence[tuple[float, str]], percent: Callable[[float], float]) -> Iterator[Html]:
+    for place, words in ticks:
+        across = percent(place)
+        anchor = "start" if across < 4 else "end" if across > 96 else "middle"
+        yield element("text", {"x": f"{_number(across)}%", "y": "1em", "text-anchor": anchor}, words)
 
 
 # Points
@@ -251,6 +311,7 @@ def _curve(
     y: Callable[[float], float],
     look: str,
     *,
+    name: str,
     filled: bool,
     drawing: Drawing,
 ) -> Iterator[Html]:
@@ -261,13 +322,30 @@ def _curve(
         if len(corners) == 1:
             # A line without length has round ends, and is not stretched to an ellipse.
             dot = f"M{_number(corners[0][0])} {_number(corners[0][1])}h0.01"
-            yield element("path", {"class": f"dot {look}", "d": dot})
+            yield element("path", {"class": f"dot {look}", "d": dot, "data-name": name or None})
             continue
         path = _path(corners)
         if filled:
             area = f"{path}V{HEIGHT}H{_number(corners[0][0])}Z"
             yield element("path", {"class": f"area {look}", "d": area})
-        yield element("path", {"class": f"curve {look}", "d": path})
+        many = drawing.smooth and len(places) > 2 * _MEANS
+        kind = "curve raw" if many else "curve"
+        yield element("path", {"class": f"{kind} {look}", "d": path, "data-name": name or None})
+        if many:
+            means = _path([(x(place), y(value)) for place, value in _means(places, values)])
+            yield element("path", {"class": f"mean {look}", "d": means})
+
+
+_MEANS: Final = 100
+"""Parts of the axis of which a mean is drawn."""
+
+
+def _means(places: Sequence[float], values: Sequence[float]) -> Iterator[Point]:
+    """The mean of each of equal parts of the values."""
+    for part in range(_MEANS):
+        first, beyond = len(places) * part // _MEANS, len(places) * (part + 1) // _MEANS
+        count = beyond - first
+        yield math.fsum(places[first:beyond]) / count, math.fsum(value / count for value in values[first:beyond])
 
 
 def _stretches(points: _Points, *, breaks: bool) -> Iterator[tuple[int, int]]:

@@ -58,7 +58,8 @@ def timeline(rows: Sequence[TimelineRow], *, begin: float | None = None, end: fl
     width = max(last - first, 1e-9)
     parts: list[Html] = []
     for row in rows[:MOST_ROWS]:
-        name = joined([icon(row.state), " ", link(row.address, row.name) if row.address else row.name])
+        words = link(row.address, row.name) if row.address else element("span", None, row.name)
+        name = joined([icon(row.state), words])
         parts.append(element("div", {"class": "name", "title": row.name}, name))
         parts.append(_bars(row, first, width))
         parts.append(element("div", {"class": "took"}, row.took))
@@ -95,6 +96,8 @@ def _bars(row: TimelineRow, first: float, width: float) -> Html:
 
 def _legend(spans: Sequence[PhaseSpan]) -> Html:
     phases = {span.phase for span in spans}
+    if phases == {"run"}:
+        return NOTHING  # there is nothing to tell it from
     items = []
     for phase, height in _HEIGHTS.items():
         if phase in phases:
