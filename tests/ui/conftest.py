@@ -227,7 +227,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     bad = project.rows("SELECT id FROM runs ORDER BY created DESC")[0]["id"]
     move(project, good, 2)
     move(project, bad, 1)
-    server = Server(project)
+    server = Server(project, env={"STOKER_SIMULATE": "2xH100-80GB"})  # a page of devices that has some
     try:
         yield Site(project, server, good, bad)
         assert "Traceback" not in server.log(), server.log()

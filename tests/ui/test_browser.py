@@ -78,6 +78,24 @@ def pictures(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         shutil.copy(folder / picture.name, picture)
 
 
+def likeness(one: Path, other: Path) -> float:
+    """The share of squares of 16 pixels in which two pictures look alike; times and ids differ, a layout does not."""
+    image = pytest.importorskip("PIL.Image")
+    numpy = pytest.importorskip("numpy")
+    squares = []
+    for path in (one, other):
+        with image.open(path) as picture:
+            grey = picture.convert("L")
+            squares.append(numpy.asarray(grey.resize((grey.width // 16, grey.height // 16), image.Resampling.BOX), int))
+    if squares[0].shape != squares[1].shape:
+        return 0.0
+    return float((abs(squares[0] - squares[1]) < 24).mean())
+
+
+ALIKE = 0.92
+"""The least likeness of a page and its picture in the guide."""
+
+
 def pages_of(site: Site) -> dict[str, str]:
     """The pages by name."""
     return {
@@ -87,6 +105,7 @@ def pages_of(site: Site) -> dict[str, str]:
         "ui-compare": f"/compare?run={site.good}&run={site.bad}",
         "ui-rerun": f"/runs/{site.bad}/rerun",
         "ui-artifact": f"/runs/{site.good}/artifact?key=load&name=images",
+        "ui-request": f"/runs/{site.bad}/request?key=load",
         "ui-devices": "/devices",
         "ui-log": f"/runs/{site.bad}/log?key=train&rank=1",
         "ui-choose": "/compare",
@@ -174,6 +193,26 @@ def test_lines_are_chosen_by_rank_and_searched(window: Window) -> None:
     assert page.locator("#lines .ansi-green").inner_text() == "epoch 29"
 
 
+def test_a_chart_tells_the_values_under_the_pointer(window: Window) -> None:
+    page = window.open(f"/runs/{window.site.bad}/step?key=train")
+    box = page.locator("#metrics .chart > svg").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 15 / 29, box["y"] + box["height"] / 2)
+    bubble = page.locator(".bubble")
+    assert bubble.inner_text().split() == ["step", "15", "rank", "0", "0.118", "rank", "1", "0.128"]
+    page.mouse.move(0, 0)
+    assert not bubble.is_visible()
+
+
+def test_two_runs_can_be_compared_and_no_other_number(window: Window) -> None:
+    page = window.open("/runs?tag=nightly")
+    button = page.get_by_role("button", name="Compare the two chosen")
+    assert button.is_disabled()
+    for run in (window.site.good, window.site.bad):
+        page.locator(f"#pick-{run}").check()
+    button.click()
+    page.get_by_role("heading", name="Parameters").wait_for()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_follows_axes_rules(browser: Any, site: Site, pictures: Path, scheme: str) -> None:
     """WCAG 2.2 A and AA, contrast among them, in both schemes; and each page as a picture."""
@@ -193,10 +232,16 @@ def test_every_page_follows_axes_rules(browser: Any, site: Site, pictures: Path,
                 node["html"][:160] + " " + node["failureSummary"][:200] for node in violation["nodes"][:3]
             )
             found.append(f"{name}: {violation['id']}: {places}")
-        if name not in ("ui-log", "ui-choose", "ui-empty", "ui-missing"):
+        if name not in ("ui-choose", "ui-empty", "ui-missing"):
             suffix = "" if scheme == "light" else "-dark"
             page.screenshot(path=str(pictures / f"{name}{suffix}.png"), full_page=False)
     assert not found, "\n".join(found)
+    if not os.environ.get("UPDATE_GOLDEN"):
+        # The pictures of the guide are what the pages look like.
+        shown = Path(__file__).parents[2] / "docs" / "guide" / "pictures"
+        kept = [one for one in pictures.glob("ui-*.png") if (shown / one.name).exists()]
+        alike = {one.name: likeness(one, shown / one.name) for one in kept}
+        assert alike and min(alike.values()) >= ALIKE, f"{alike}: look at them in {pictures}, then UPDATE_GOLDEN=1"
     window.complaints = [one for one in window.complaints if "404" not in one]  # a page that is missing says so
     window.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,23 @@ def test_a_step_shows_lines_by_rank_metrics_and_where_settings_come_from(site: S
     whole = site.server.get(f"/runs/{site.bad}/log/file", key="train", rank="0")
     assert whole.headers["content-disposition"].startswith("attachment")
     assert whole.text.splitlines()[0] == "[rank 0] \x1b[32mepoch 0\x1b[0m of rank 0"
+
+
+def test_the_list_says_why_runs_failed_and_what_they_were_given(site: Site) -> None:
+    text = site.server.get("/runs", tag="nightly").text
+    assert re.search(r"<strong>train</strong> gpu-oom: CUDA out of memory", text)
+    assert "batch=64" in text and "batch=32" in text
+
+
+def test_a_step_says_what_its_platform_is_sent_and_where_its_inputs_come_from(site: Site) -> None:
+    text = site.server.get(f"/runs/{site.bad}/step", key="train").text
+    assert f'href="/runs/{site.bad}/artifact?key=load&amp;name=images">load.images</a>' in text
+    assert "a value of the call" in text  # batch
+    sent = site.server.get(f"/runs/{site.bad}/request", key="train")
+    assert sent.code == 200 and "stoker.worker.boot" in sent.text and f"{site.bad}/train/1" in sent.text
+    document = site.server.get(f"/api/v1/runs/{site.bad}/request", key="train").json()
+    assert document["backend"] == "orchestrator" and document["step"] == "train"
+    assert site.server.get(f"/runs/{site.bad}/request", key="nothing").code == 404
 
 
 def test_a_step_says_why_it_was_cached(site: Site) -> None:
@@ -180,6 +198,8 @@ def test_the_devices_page_lists_the_nodes_of_the_stacks_platforms(project: Any, 
         # The platform is asked beside the page, which refreshes itself.
         text = wait(lambda: "gpu[01-02]" in (page := server.get("/devices").text) and page)
         assert "Nodes of Slurm" in text and "8 h100, 8 free" in text and "idle" in text and "2.1 TB" in text
+        [part] = server.get("/api/v1/devices").json()["nodes"]
+        assert part["part"] == "Slurm" and [node["count"] for node in part["nodes"]] == [2]
     finally:
         server.stop()
 
@@ -327,7 +347,7 @@ def test_every_endpoint_is_described_and_answers(site: Site) -> None:
             assert answer.code == expected, (path, answer.text)
             assert answer.headers["content-type"] == "application/json"
             asked += 1
-    assert asked == 10
+    assert asked == 11
     jsonschema = pytest.importorskip("jsonschema")
     jsonschema.Draft202012Validator.check_schema(
         described["paths"]["/api/v1/runs/{run}/rerun"]["post"]["requestBody"]["content"]["application/json"]["schema"]

@@ -33,6 +33,12 @@ def entries_of(ledger: Ledger) -> Sequence[Entry]:
         return ()
 
 
+def waits_of(run: str) -> dict[str, str]:
+    """Step or element of a run → why it waits for devices of this machine."""
+    known = entries(Inventory(devices=()))
+    return {one.holder.key: one.waits for one in known if one.holder.run == run and not one.devices and one.waits}
+
+
 def left_out() -> Sequence[LeftOut]:
     """The nodes and devices that runs of the current stack left out within a week; none where it has no store yet."""
     try:

@@ -308,20 +308,24 @@ class NodeWatch:
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
         self._found: list[StackNodes] = []
+        self._answered = False
         self._asked = 0.0
         self._thread: threading.Thread | None = None
 
-    def known(self) -> list[StackNodes]:
-        """The last answers; asks again where they are old."""
+    def known(self, *, patience: float = 0.0) -> list[StackNodes]:
+        """The last answers; asks again where they are old, and waits up to `patience` seconds for the first ones."""
         due = not self._asked or time.monotonic() - self._asked >= NODES
         if due and (self._thread is None or not self._thread.is_alive()):
             self._asked = time.monotonic()
             self._thread = threading.Thread(target=self._ask, daemon=True)
             self._thread.start()
+        if self._thread is not None and not self._answered:
+            self._thread.join(patience)
         return self._found
 
     def _ask(self) -> None:
         self._found = stack_nodes(self._stack)
+        self._answered = True
 
 
 def document(use: MachineUse) -> dict[str, Any]:

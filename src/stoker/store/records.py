@@ -491,6 +491,20 @@ class Records:
             counts = self.database.rows(self._sql["counts_of"], (run_id, parent))
         return {str(status): int(count) for status, count in counts}
 
+    def first_failures(self, run_ids: Sequence[str]) -> dict[str, tuple[str, str, str]]:
+        """Run → key, cause and message of the first of its steps that failed, of the runs that have such a step."""
+        if not run_ids:
+            return {}
+        marks = ", ".join("?" * len(run_ids))
+        statement = (
+            f"SELECT run_id, key, cause, message FROM steps WHERE run_id IN ({marks}) AND parent = '' "
+            "AND status = 'failed' ORDER BY run_id, position"
+        )
+        found: dict[str, tuple[str, str, str]] = {}
+        for run, key, cause, message in self.database.rows(self.database.sql(statement), tuple(run_ids)):
+            found.setdefault(str(run), (str(key), str(cause), str(message)))
+        return found
+
     def outputs(self, run_id: str, key: str) -> list[OutputRow]:
         """A step's results by name."""
         return [rows.output_row(row) for row in self.database.rows(self._sql["outputs_of"], (run_id, key))]

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stoker.client.document import run_document
+from stoker.core.codec import to_json
 from stoker.core.errors import NotFound, StokerError, UsageError
 from stoker.report import machine
 from stoker.report.runreport import plan_of
@@ -22,6 +23,8 @@ PREFIX: Final = "/api/v1"
 _VERSION: Final = "1"
 _MOST: Final = 500
 """Runs of one answer."""
+_PLATFORM: Final = 10.0
+"""Seconds that an answer waits for a stack's platforms to tell their nodes."""
 
 
 @attrs.frozen(kw_only=True)
@@ -69,7 +72,9 @@ def run(request: Request) -> Any:
     """A run with its steps."""
     there, shown = pages.state_of(request), pages.run_of(request)
     hours = runview.device_hours(there.store, shown)
-    return {**run_document(shown, elements="elements" in request.query_params), "device_hours": hours or None}
+    cost = runview.cost(there.store, shown, plan_of(there.store, shown))
+    document = run_document(shown, elements="elements" in request.query_params)
+    return {**document, "device_hours": hours or None, "cost": cost or None}
 
 
 def step(request: Request) -> Any:
@@ -83,6 +88,12 @@ def step(request: Request) -> Any:
         "settings": [dict(zip(("setting", "value", "origin"), row)) for row in stepview.settings_of(planned)],
         "why": reason.as_dict() if reason is not None else {"unknown": unknown},
     }
+
+
+def rendered(request: Request) -> Any:
+    """What a step's platform is sent."""
+    there, shown = pages.state_of(request), pages.run_of(request)
+    return to_json(stepview.request_of(plan_of(there.store, shown), pages.step_of(request, shown)))
 
 
 def log(request: Request) -> Any:
@@ -137,12 +148,12 @@ def comparison(request: Request) -> Any:
 
 
 def devices(request: Request) -> Any:
-    """This machine's accelerators, their leases, and who waits."""
-    del request
+    """This machine's accelerators, their leases, who waits, and the nodes of the stack's platforms."""
     from stoker.devices.probe import probe, processes
 
     inventory = probe()
-    return machine.document(inventory, machine.by_device(processes(inventory)), machine.entries(inventory))
+    found = machine.document(inventory, machine.by_device(processes(inventory)), machine.entries(inventory))
+    return {**found, "nodes": to_json(pages.state_of(request).nodes.known(patience=_PLATFORM))}
 
 
 def command(request: Request) -> Any:
@@ -246,6 +257,12 @@ ENDPOINTS: Final[Sequence[Endpoint]] = (
         path="/runs/{run}/step", summary="A step, its settings, and why it ran", answer=step, parameters=(RUN, KEY)
     ),
     Endpoint(
+        path="/runs/{run}/request",
+        summary="What a step's platform is sent, with secrets masked",
+        answer=rendered,
+        parameters=(RUN, KEY),
+    ),
+    Endpoint(
         path="/runs/{run}/log",
         summary="The last lines of an attempt",
         answer=log,
@@ -270,7 +287,9 @@ ENDPOINTS: Final[Sequence[Endpoint]] = (
         answer=comparison,
         parameters=(Parameter(name="run", what="a run's id; given twice", required=True),),
     ),
-    Endpoint(path="/devices", summary="This machine's accelerators and their leases", answer=devices),
+    Endpoint(
+        path="/devices", summary="This machine's accelerators and their leases, and the stack's nodes", answer=devices
+    ),
     Endpoint(
         path="/runs/{run}/cancel",
         summary="Ask a run to stop",

@@ -10,11 +10,11 @@ import attrs
 
 from stoker.client import Run
 from stoker.core.plan import Plan
-from stoker.core.words import time_text
+from stoker.core.words import number_text, time_text
 from stoker.plan.settingtexts import given_settings
 from stoker.report.markup import Html, element, joined
+from stoker.report.metricfigures import comparison
 from stoker.report.runreport import plan_of
-from stoker.report.svg import Drawing, Line, chart
 from stoker.store.store import Store
 
 _MOST_CHARTS: Final = 24
@@ -106,8 +106,12 @@ def _metrics(left: Run, right: Run) -> Iterator[tuple[str, str, str, str, str]]:
             values = [
                 logged[key][name].last if key in logged and name in logged[key] else None for logged in (here, there)
             ]
-            words = [f"{value:.6g}" if value is not None else "" for value in values]
-            change = f"{values[1] - values[0]:+.4g}" if values[0] is not None and values[1] is not None else ""
+            words = [number_text(value) if value is not None else "" for value in values]
+            change = (
+                ("+" if values[1] > values[0] else "") + number_text(values[1] - values[0])
+                if values[0] is not None and values[1] is not None
+                else ""
+            )
             yield key, name, words[0], words[1], change
 
 
@@ -115,17 +119,14 @@ def _charts(left: Run, right: Run) -> Iterator[Html]:
     here, there = left.metrics, right.metrics
     drawn = 0
     for key in dict.fromkeys([*here, *there]):
-        for name in dict.fromkeys([*here.get(key, ()), *there.get(key, ())]):
-            lines = []
-            for number, (run, logged) in enumerate(((left, here), (right, there))):
-                if key in logged and name in logged[key]:
-                    points = logged[key][name].points
-                    places, values = [point.step for point in points], [point.value for point in points]
-                    lines.append(Line(places=places, values=values, name=f"{'AB'[number]} {run.id}", look=number))
-            if drawn < _MOST_CHARTS and any(len(line.places) > 1 for line in lines):
+        logged = {
+            f"{letter} {run.id}": of[key] for letter, run, of in (("A", left, here), ("B", right, there)) if key in of
+        }
+        for name in dict.fromkeys(name for metrics in logged.values() for name in metrics):
+            lengths = [len(metrics[name].points) for metrics in logged.values() if name in metrics]
+            if drawn < _MOST_CHARTS and max(lengths) > 1:
                 drawn += 1
-                drawing = Drawing(low=None, begin=None, axis="{:g}".format, breaks=False, filled=False)
-                yield chart(lines, label=f"{name} of {key}", drawing=drawing)
+                yield comparison(logged, name, label=f"{name} of {key}")
 
 
 def _verdicts(run: Run) -> dict[str, str]:

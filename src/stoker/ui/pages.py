@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from typing import Any, Mapping
+from typing import Any, Final, Mapping
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from starlette.requests import Request
@@ -32,6 +32,10 @@ FRAME_POLICY = (
     "img-src data:; font-src data:; media-src data:; frame-ancestors 'self'"
 )
 """A page of a user's: it may draw, and reach neither this server nor any other."""
+_PARAMETERS: Final = 160
+"""Characters of a run's parameters in the list."""
+_CAUSE: Final = 240
+"""Characters of why a run failed there."""
 _FILE_POLICY = "sandbox; default-src 'none'; frame-ancestors 'none'"
 
 
@@ -70,7 +74,9 @@ def runs(request: Request) -> Response:
         found = runlist.run_page(there.client, query)
     except (UsageError, NotFound) as error:
         problem, found = str(error), runlist.RunPage(runs=(), more=False)
-    rows = [_run_row(run) for run in found.runs]
+    failed = [run.id for run in found.runs if run.status == "failed"]
+    causes = there.store.records.first_failures(failed)
+    rows = [_run_row(run, causes.get(run.id)) for run in found.runs]
     counts = Counter(run.status for run in found.runs)
     older = url("/runs", {**query.as_dict(), "before": found.runs[-1].id}) if found.more else ""
     again: dict[str, Any] = {
@@ -103,8 +109,9 @@ def runs(request: Request) -> Response:
     )
 
 
-def _run_row(run: Run) -> Mapping[str, Any]:
+def _run_row(run: Run, failure: tuple[str, str, str] | None = None) -> Mapping[str, Any]:
     seconds = run.active_seconds
+    parameters = [f"{name}={actions.value_text(value)}" for name, value in run.parameters.items()]
     return {
         "id": run.id,
         "pipeline": run.pipeline,
@@ -114,6 +121,9 @@ def _run_row(run: Run) -> Mapping[str, Any]:
         "since": run.started if run.status == "running" else None,
         "stack": run.stack,
         "tags": run.tags,
+        "parameters": "  ".join(parameters)[:_PARAMETERS],
+        "failed": failure[0] if failure else "",
+        "cause": ": ".join(filter(None, failure[1:]))[:_CAUSE] if failure else "",
         "error": run.error or (f"unreadable: {run.damage}" if run.damage else ""),
     }
 
@@ -130,7 +140,6 @@ def run(request: Request) -> Response:
     if is_part(request):
         return part(request, "run_part.html", title=title, **values)
     section, _ = live(request, "run_part.html", **values)
-    good = runlist.last_good(there.client, shown)
     plan = plan_of(there.store, shown)
     return page(
         request,
@@ -139,8 +148,6 @@ def run(request: Request) -> Response:
         state=shown.status,
         run=shown,
         section=section,
-        good=good,
-        steps=list(shown.steps),
         findings=plan.findings if plan is not None else (),
     )
 
@@ -158,6 +165,8 @@ def _run_values(there: State, shown: Run) -> dict[str, Any]:
         "took": time_text(shown.active_seconds) if shown.active_seconds is not None else "",
         "queue": time_text(shown.queue_seconds) if shown.queue_seconds >= 1.0 else "",
         "hours": runview.device_hours(store, shown),
+        "cost": runview.cost(store, shown, plan),
+        "good": runlist.last_good(there.client, shown) if shown.status != "running" else None,
         "lines": listed,
         "failures": failures,
         "more_failures": more,
@@ -206,6 +215,8 @@ def step(request: Request) -> Response:
         diffs=[compare.diff_of(change.diff.splitlines()) for change in reason.changes] if reason is not None else [],
         unknown=unknown,
         inputs=one.inputs,
+        sources=stepview.source_rows(planned, one, shown),
+        request_address=url(f"/runs/{shown.id}/request", key=one.key),
         elements=[(element, runview.step_address(shown.id, element.key)) for element in elements],
         element_number=number,
         element_status=status,
@@ -214,6 +225,18 @@ def step(request: Request) -> Response:
         placements=shown.placements,
         step_status=step_status,
     )
+
+
+def request_page(request: Request) -> Response:
+    """What the step's platform is sent, for the page of the step; as a page of its own without scripts."""
+    there, shown = state_of(request), run_of(request)
+    one = step_of(request, shown)
+    rendered = stepview.request_of(plan_of(there.store, shown), one)
+    values: dict[str, Any] = {"rendered": rendered, "document": stepview.request_text(rendered)}
+    if "hx-request" in request.headers:
+        return HTMLResponse(rendering.environment().get_template("request_part.html").render(**values))
+    title = f"request of {one.key} · {shown.pipeline} {shown.id} · Stoker"
+    return page(request, "request.html", title=title, state=one.status, run=shown, step=one, **values)
 
 
 def card_frame(request: Request) -> Response:
@@ -231,7 +254,10 @@ def _step_values(there: State, shown: Run, one: Step, attempt: int | None) -> di
     state = step_status(one, shown.placements)
     placement = one.placement
     usage = one.usage
+    receipt = one.receipt if one.count is None else None
     return {
+        "verdict": receipt.verdict if receipt is not None else "",
+        "cost": runview.cost(there.store, shown, plan_of(there.store, shown), one.key),
         "address": url(f"/runs/{shown.id}/step", key=one.key, attempt=attempt or ""),
         "again": one.status not in STEP_DONE and shown.status not in RUN_DONE,
         "state": state,
@@ -241,6 +267,7 @@ def _step_values(there: State, shown: Run, one: Step, attempt: int | None) -> di
         "usage": usage,
         "placement": placement,
         "failures": list(runview.failure_of(one)),
+        "waits": machine.waits_of(shown.id).get(one.key, "") if state == "pending" else "",
         "attempts": stepview.attempt_rows(one),
         "attempt_heads": stepview.ATTEMPT_HEADS,
         "receipt": stepview.receipt_part(there.store, one, attempt) if one.count is None else "",
@@ -286,6 +313,7 @@ def _log_values(there: State, one: Step, request: Request, attempt: int | None) 
         if not found.query and found.first + found.shown <= found.total
         else "",
         "end": url(address, about),
+        "at_end": not found.query and found.first + found.shown > found.total,
     }
 
 
@@ -419,7 +447,17 @@ def comparison(request: Request) -> Response:
     left, right = (there.client.run(id) for id in ids)
     found = compare.compare(there.store, left, right)
     title = f"{left.id} and {right.id} · Stoker"
-    return page(request, "compare.html", title=title, found=found, left=left, right=right, seconds_text=time_text)
+    failures = {one.id: runview.failures_of(one)[0][:1] for one in (left, right)}
+    return page(
+        request,
+        "compare.html",
+        title=title,
+        found=found,
+        left=left,
+        right=right,
+        failures=failures,
+        seconds_text=time_text,
+    )
 
 
 # Devices

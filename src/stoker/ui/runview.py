@@ -14,12 +14,15 @@ import attrs
 from stoker.client import Run, Step
 from stoker.client.attempts import Failure
 from stoker.client.document import fanout_status, step_status, wait_reasons
+from stoker.client.keys import element_of
 from stoker.client.metrics import Metrics
 from stoker.client.placements import Placement
 from stoker.core import receipt_words
 from stoker.core.plan import Plan, source_keys
 from stoker.core.receipt import Receipt
-from stoker.core.words import EXPECTED_START, memory_text, time_text
+from stoker.core.words import EXPECTED_START, memory_text, number_text, time_text
+from stoker.report import machine
+from stoker.report.costs import cost_text, prices_of
 from stoker.report.graphs import GraphStep, graph
 from stoker.report.markup import Html
 from stoker.report.runreport import phases
@@ -93,15 +96,23 @@ def step_address(run: str, key: str) -> str:
 def lines_of(store: Store, run: Run) -> list[StepLine]:
     """The steps of a run, each as a line."""
     placements = run.placements
+    waits = machine.waits_of(run.id) if run.status == "running" else {}
     receipts: dict[str, list[Receipt]] = {}
     for one in run_receipts(store, run):
         for key in {one.key, one.key.partition("[")[0]}:
             receipts.setdefault(key, []).append(one.receipt)
-    return [_line(store, step, placements, receipts.get(step.key, ())) for step in run.steps.values()]
+    return [
+        _line(store, step, placements, receipts.get(step.key, ()), waits.get(step.key, ""))
+        for step in run.steps.values()
+    ]
 
 
 def _line(
-    store: Store, step: Step, placements: Mapping[str, Sequence[Placement]], receipts: Sequence[Receipt]
+    store: Store,
+    step: Step,
+    placements: Mapping[str, Sequence[Placement]],
+    receipts: Sequence[Receipt],
+    waits: str,
 ) -> StepLine:
     status, tally, progress = step.status, "", None
     words = []
@@ -115,8 +126,8 @@ def _line(
         status = step_status(step, placements)
     if step.cached_from:
         words.append(f"result of run {step.cached_from.partition('/')[0]}")
-    if status == "pending" and step.message:
-        words.append(f"waits: {step.message.partition(EXPECTED_START)[0]}")
+    if status == "pending" and (waits or step.message):
+        words.append(f"waits: {waits or step.message.partition(EXPECTED_START)[0]}")
     if step.cause:
         words.append(f"{step.cause}: {step.message}".rstrip(": "))
     if step.damage:
@@ -230,6 +241,17 @@ def device_hours(store: Store, run: Run) -> str:
     return f"{hours:,.2f} h" if hours >= 0.01 else f"{time_text(seconds)}"
 
 
+def cost(store: Store, run: Run, plan: Plan | None, key: str = "") -> str:
+    """What a run, or one step of it, cost so far in words; empty where it held nothing that costs."""
+
+    def is_of(one: str) -> bool:
+        return not key or one == key or element_of(one)[0] == key
+
+    placements = {one: jobs for one, jobs in run.placements.items() if is_of(one)}
+    held = [one.key for one in run_receipts(store, run) if is_of(one.key)]
+    return cost_text(prices_of(plan), placements, held)
+
+
 def metric_lines(run_id: str, metrics: Mapping[str, Metrics], *, most: int = MOST_METRICS) -> list[MetricLine]:
     """What steps logged, as rows of a table, the first of many."""
     lines: list[MetricLine] = []
@@ -243,9 +265,9 @@ def metric_lines(run_id: str, metrics: Mapping[str, Metrics], *, most: int = MOS
                     step=key,
                     address=step_address(run_id, key) + "#metrics",
                     name=metric.name,
-                    last=f"{metric.last:.6g}",
-                    low=f"{low.value:.6g}" if low is not None else "",
-                    high=f"{high.value:.6g}" if high is not None else "",
+                    last=number_text(metric.last),
+                    low=number_text(low.value) if low is not None else "",
+                    high=number_text(high.value) if high is not None else "",
                     count=metric.count,
                     curve=spark([point.value for point in metric.points], label=f"{metric.name} of {key}"),
                 )

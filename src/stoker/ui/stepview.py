@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from typing import Any, Final, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
 
 from stoker.client import Run, Step
 from stoker.client.document import step_status
 from stoker.client.why import StepReason
-from stoker.core.errors import StokerError
-from stoker.core.plan import Plan, StepPlan
+from stoker.core.errors import NotFound, StokerError
+from stoker.core.plan import Plan, StepPlan, source_outputs
 from stoker.core.status import STEP_DONE
 from stoker.core.words import memory_text, time_text
 from stoker.plan.settingtexts import given_settings
@@ -19,11 +20,17 @@ from stoker.report.runreport import accelerator_part
 from stoker.report.stepcards import components
 from stoker.report.stepreceipts import StepReceipt, attempt_receipt, newest_receipt
 from stoker.store.store import Store
+from stoker.ui.rendering import url
+
+if TYPE_CHECKING:
+    from stoker.run.rendering import RenderedStep
 
 log = logging.getLogger(__name__)
 
 ELEMENTS: Final = 200
 """Elements of a fan-out on a page."""
+_SOURCES: Final = 20
+"""Outputs of which an input is made that are listed."""
 
 
 def attempt_rows(step: Step) -> list[tuple[Content, ...]]:
@@ -76,9 +83,38 @@ def plan_step(plan: Plan | None, step: Step) -> StepPlan | None:
     return next((one for key in keys for one in steps if one.key == key), None)
 
 
+def request_of(plan: Plan | None, step: Step) -> RenderedStep:
+    """What a step's platform is sent. `NotFound` for a step of which the plan knows nothing."""
+    from stoker.run.rendering import render_step  # imports everything that images need
+
+    planned = plan_step(plan, step)
+    if plan is None or planned is None:
+        raise NotFound(f"the plan of run {step.run_id} does not have step '{step.key}'", fix="look at its settings")
+    return render_step(plan, planned, run=step.run_id, element=step.key if step.parent else "")
+
+
+def request_text(rendered: RenderedStep) -> str:
+    """A request as text: the script that a person can paste, else its document."""
+    return rendered.script.strip() or json.dumps(rendered.request, indent=2, ensure_ascii=False, default=str)
+
+
 def settings_of(planned: StepPlan | None) -> list[tuple[str, str, str]]:
     """(setting, value, where it comes from) of the settings that somebody gave."""
     return given_settings(planned) if planned is not None else []
+
+
+def source_rows(planned: StepPlan | None, step: Step, run: Run) -> list[tuple[str, list[tuple[str, str]], str]]:
+    """(input, the outputs that it is made of with their pages, digest) of a step, the first outputs of many."""
+    rows = []
+    for name, digest in step.inputs.items():
+        tree = planned.inputs.get(name, {}) if planned is not None else {}
+        origins = []
+        for key, output in source_outputs(tree)[:_SOURCES]:
+            about = {"key": key, "name": output}
+            page = "artifact" if key in run.steps and output in run.steps[key].outputs else "step"
+            origins.append((f"{key}.{output}", url(f"/runs/{run.id}/{page}", about)))
+        rows.append((name, origins, str(digest)))
+    return rows
 
 
 def reason_of(step: Step) -> tuple[StepReason | None, str]:

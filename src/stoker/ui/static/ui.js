@@ -41,8 +41,8 @@
   const follow = () => {
     if (source) { source.close(); source = null; }
     const lines = document.getElementById("lines");
+    if (lines && lines.dataset.end && !location.hash.startsWith("#L")) lines.scrollTop = lines.scrollHeight;
     if (!lines || !lines.dataset.stream) return;
-    lines.scrollTop = lines.scrollHeight;
     const about = document.querySelector("[data-following]");
     source = new EventSource(lines.dataset.stream);
     source.addEventListener("lines", (event) => {
@@ -79,12 +79,108 @@
     if (event.target.matches(".line .n[id]")) location.hash = event.target.id;
   });
 
+  // The values of a chart under the pointer
+
+  const curves = new WeakMap();
+  const points = (path) => {
+    if (!curves.has(path)) {
+      const numbers = path.getAttribute("d").match(/-?[\d.]+/g).map(Number);
+      curves.set(path, numbers);
+    }
+    return curves.get(path);
+  };
+  const near = (numbers, x) => {
+    let low = 0;
+    let high = numbers.length / 2 - 1;
+    while (high - low > 1) {
+      const middle = (low + high) >> 1;
+      if (numbers[2 * middle] < x) low = middle; else high = middle;
+    }
+    return Math.abs(numbers[2 * low] - x) <= Math.abs(numbers[2 * high] - x) ? low : high;
+  };
+  // A picture tells values as exactly as its curve is drawn: no digits beyond that.
+  const number = (value, exact) => {
+    const decimals = Math.max(0, -Math.ceil(Math.log10(exact)));
+    if (decimals > 8) return value.toExponential(2);
+    return value.toLocaleString("en", { maximumFractionDigits: decimals });
+  };
+  const valueText = (value, one, exact) => {
+    const unit = one.replace(/^[\d.]+/, "");
+    if (!/^ B(\/s)?$/.test(unit)) return number(value, exact) + unit;
+    const names = ["B", "kB", "MB", "GB", "TB"];
+    let scale = 1;
+    while (Math.abs(value) / scale >= 999.5 && names.length > 1) { scale *= 1000; names.shift(); }
+    return `${number(value / scale, exact / scale)} ${names[0]}${unit.slice(2)}`;
+  };
+  const placeText = (place, one, exact) => (one.endsWith(" s") ? span(place) : one.replace("1", number(place, Math.max(1, exact))));
+  let bubble = null;
+  const unpoint = () => {
+    if (bubble) bubble.hidden = true;
+    for (const line of document.querySelectorAll(".chart .cross")) line.remove();
+  };
+  const point = (svg, event) => {
+    const box = svg.getBoundingClientRect();
+    const at = ((event.clientX - box.left) / box.width) * 1000;
+    const nearest = new Map();
+    for (const path of svg.querySelectorAll(".curve, .dot")) {
+      const numbers = points(path);
+      const index = near(numbers, at);
+      const away = Math.abs(numbers[2 * index] - at);
+      const look = path.getAttribute("class");
+      const known = nearest.get(look.split(" ").pop());
+      if (!known || away < known.away) {
+        nearest.set(look.split(" ").pop(), { away, x: numbers[2 * index], y: numbers[2 * index + 1], name: path.dataset.name, look });
+      }
+    }
+    const found = [...nearest.values()].filter((one) => one.away < 60);
+    if (!found.length) { unpoint(); return; }
+    const [begin, end] = svg.dataset.x.split(" ").map(Number);
+    const [low, high] = svg.dataset.y.split(" ").map(Number);
+    const [axis, words] = svg.dataset.words.split("|");
+    const place = found.reduce((one, other) => (other.away < one.away ? other : one)).x;
+    for (const line of document.querySelectorAll(".chart .cross")) line.remove();
+    const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
+    for (const [name, value] of [["class", "cross"], ["x1", place], ["x2", place], ["y1", 0], ["y2", 120]]) line.setAttribute(name, value);
+    svg.append(line);
+    if (!bubble) {
+      bubble = document.createElement("div");
+      bubble.className = "bubble";
+      bubble.setAttribute("aria-hidden", "true");
+      document.body.append(bubble);
+    }
+    const head = document.createElement("strong");
+    head.textContent = placeText(begin + ((end - begin) * place) / 1000, axis, (end - begin) / 10000);
+    const rows = found.map((one) => {
+      const row = document.createElement("div");
+      const name = document.createElement("span");
+      name.className = `key ${one.look.split(" ").pop()}`;
+      name.textContent = one.name || "";
+      const value = document.createElement("span");
+      value.className = "number";
+      value.textContent = valueText(low + (high - low) * (1 - one.y / 120), words, (high - low) / 2400);
+      row.append(name, value);
+      return row;
+    });
+    bubble.replaceChildren(head, ...rows);
+    bubble.hidden = false;
+    const width = bubble.offsetWidth;
+    const left = event.clientX + 14 + width > document.documentElement.clientWidth ? event.clientX - 14 - width : event.clientX + 14;
+    bubble.style.left = `${Math.max(4, left) + scrollX}px`;
+    bubble.style.top = `${box.top + scrollY + 4}px`;
+  };
+  document.addEventListener("pointermove", (event) => {
+    const svg = event.target.closest(".chart > svg[data-x]");
+    if (svg) point(svg, event); else unpoint();
+  });
+  document.addEventListener("pointerleave", unpoint);
+
   // Parts that are looked at again
 
   const trouble = (is) => { document.getElementById("trouble").hidden = !is; };
   const settle = () => {
     const live = document.querySelector(".live[data-icon]");
     if (live) document.getElementById("icon").href = live.dataset.icon;
+    countChosen();
     tick();
   };
   document.addEventListener("htmx:beforeRequest", (event) => {
@@ -105,6 +201,7 @@
     }
     const live = document.querySelector(".live");
     if (live) live.querySelectorAll("details").forEach((one, number) => { if (unfolded.has(number)) one.open = true; });
+    unpoint();
     settle();
     const lines = document.getElementById("lines");
     if (lines && lines !== followed) { followed = lines; follow(); }
@@ -112,6 +209,14 @@
   document.addEventListener("htmx:sendError", () => trouble(true));
   document.addEventListener("htmx:responseError", () => trouble(true));
   document.addEventListener("htmx:afterOnLoad", () => trouble(false));
+
+  // Two runs can be compared, neither one nor three.
+
+  const countChosen = () => {
+    const button = document.querySelector("[data-compare]");
+    if (button) button.disabled = document.querySelectorAll("input[name=run]:checked").length !== 2;
+  };
+  document.addEventListener("change", countChosen);
 
   // Keys
 
