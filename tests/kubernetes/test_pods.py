@@ -11,7 +11,10 @@ from typing import Any
 import attrs
 import kubernetes_validate
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.kubernetes.server.schemas import flaws
+from tests.kubernetes.server.volumes import expanded
 
 from stoker.backends.kubernetes import nodelabels
 from stoker.backends.kubernetes.accelerators import accelerator_request
@@ -472,3 +475,11 @@ def test_one_object_over_another() -> None:
         "args": ["b"],
         "new": {},
     }
+
+
+@given(st.text("$()aB", max_size=12))
+def test_a_variable_has_the_value_that_was_written(text: str) -> None:
+    """The kubelet, as the tests' own does it, replaces $(NAME), and makes one $ of two."""
+    asked = attrs.evolve(request({}, {}), environment={"B": "1", "WORD": text})
+    (entry,) = [one for one in pod_template(asked)["spec"]["containers"][0]["env"] if one["name"] == "WORD"]
+    assert expanded(entry["value"], {"B": "1"}) == text

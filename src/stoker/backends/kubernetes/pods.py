@@ -332,10 +332,16 @@ def _variables(request: PodRequest) -> list[dict[str, Any]]:
     for entry in settings.get("env", ()):
         variables[entry["name"]] = dict(entry)
     for name, text in request.environment.items():
-        variables[name] = {"name": name, "value": text}
+        variables[name] = {"name": name, "value": literal(text)}
     for name, (secret, key) in request.secret_environment.items():
         variables[name] = {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
     return list(variables.values())
+
+
+def literal(text: str) -> str:
+    """A variable's value as the API has it: the kubelet puts others in the place of $(NAME), and makes one $ of two.
+    https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/"""
+    return text.replace("$", "$$")
 
 
 # Volumes
