@@ -16,7 +16,7 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 import attrs
 
 SCHEMA: Final = "2.1.0"
-SDK: Final = "kfp-2.17.0"
+SDK: Final = "kfp-2.17.3"
 """The version of KFP's SDK whose output this equals; endpoints decide by it what a document may have."""
 BACKOFF: Final = "5s"
 LONGEST: Final = 50
@@ -34,7 +34,15 @@ _CONTAINER: Final = frozenset(
 )
 _IGNORED_IN_CONTAINER: Final = frozenset({"terminationMessagePolicy"})
 _SECURITY: Final = ("runAsUser", "runAsGroup", "runAsNonRoot")
-_VOLUMES: Final = ("emptyDir", "persistentVolumeClaim", "secret", "configMap")
+_VOLUMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "emptyDir": ("medium", "sizeLimit"),
+    "persistentVolumeClaim": ("claimName",),
+    "secret": ("secretName", "optional"),
+    "configMap": ("name", "optional"),
+}
+"""A kind of volume → its fields."""
+_READ_ONLY: Final = ("secret", "configMap")
+"""Volumes that no container writes to, whatever a mount says."""
 _SOURCES: Final = ("secretKeyRef", "configMapKeyRef", "fieldRef")
 
 
@@ -357,14 +365,19 @@ def inexpressible(template: Mapping[str, Any]) -> list[str]:
     if len(extended) > 1:  # there is room for one kind of accelerator
         missing += [f"resources.{name}" for name in extended]
     missing += [f"containers[{number}]" for number in range(1, len(spec["containers"]))]
+    kinds: dict[str, str] = {}
     for volume in spec.get("volumes", ()):
-        if not any(kind in volume for kind in _VOLUMES):
-            kinds = ", ".join(name for name in volume if name != "name")
-            missing.append(f"volumes.{kinds}")
+        kind = kinds[volume["name"]] = next((name for name in volume if name != "name"), "")
+        fields = volume.get(kind) or {}
+        missing += [f"volumes.{kind}"] if kind not in _VOLUMES else []
+        missing += [f"volumes.{kind}.{name}" for name in fields if name not in _VOLUMES.get(kind, fields)]
+    missing += [f"metadata.{name}" for name in template.get("metadata") or {} if name not in ("labels", "annotations")]
     for entry in container.get("env", ()):
         missing += [f"env.{name}" for name in entry.get("valueFrom") or {} if name not in _SOURCES]
     for mount in container.get("volumeMounts", ()):
-        missing += [
-            f"volumeMounts.{name}" for name in mount if name not in ("name", "mountPath", "readOnly", "subPath")
-        ]
+        kind = kinds.get(mount["name"], "")
+        said = {"name", "mountPath"} | ({"subPath"} if kind == "persistentVolumeClaim" else set())
+        if kind in _READ_ONLY or not mount.get("readOnly"):
+            said.add("readOnly")
+        missing += [f"volumeMounts.{name}" for name in mount if name not in said]
     return list(dict.fromkeys(missing))
