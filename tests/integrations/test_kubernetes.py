@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -63,3 +63,27 @@ def test_what_is_not_here_says_what_to_write(name: str) -> None:
 def test_a_misspelt_field_of_a_pod() -> None:
     with pytest.raises(SettingsError, match="did you mean 'host_ipc'"):
         KubernetesPodSettings(host_icp=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"tolerations": [{"key": "gpu", "operator": "exists"}]}, "did you mean 'Exists'"),
+        ({"tolerations": [{"key": "gpu", "effect": "NoSchedul"}]}, "did you mean 'NoSchedule'"),
+        ({"port": 99999}, "99999 is no port"),
+        ({"tmpfs_path": "tmp"}, "'tmp' is no full path"),
+        ({"labels": {"team": None}}, "team: None is not a text"),
+        ({"labels": {"bad label!": "x"}}, "no key of a label"),
+        ({"labels": {"team": "two words"}}, "no value of a label"),
+        ({"node_selector": {"pool": "gpu,cpu"}}, "no value of a label"),
+        ({"secrets": {"hub": "token"}}, "not a list of texts"),
+        ({"pod_resources": {"limit": {"cpu": "1"}}}, "did you mean 'limits'"),
+    ],
+)
+def test_what_the_api_would_refuse_is_refused_at_once(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        KubernetesSettings(**fields)
+
+
+def test_a_label_that_is_true_is_written_as_nodes_have_it() -> None:
+    assert KubernetesSettings(node_selector={"gpu": True}).get("node_selector") == {"gpu": "true"}

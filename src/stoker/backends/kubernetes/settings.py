@@ -8,6 +8,7 @@ that a default never beats what somebody wrote. How they become a pod is `backen
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Callable, ClassVar, Final, Iterable, Literal, Mapping
 
 import attrs
@@ -33,6 +34,15 @@ MIG: Final = ("mixed", "single")
 _TOLERATION: Final = ("key", "operator", "value", "effect", "tolerationSeconds", "toleration_seconds")
 """https://kubernetes.io/docs/reference/generated/kubernetes-api/v1.36/#toleration-v1-core"""
 _TAINT: Final = ("key", "value", "effect")
+_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "operator": ("Exists", "Equal", "Lt", "Gt"),
+    "effect": ("NoSchedule", "PreferNoSchedule", "NoExecute"),
+}
+"""What a field of a toleration or a taint may say."""
+_RESOURCES: Final = ("requests", "limits", "claims")
+_LABEL: Final = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
+"""The value of a label, and the name in its key.
+https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set"""
 _POOL: Final = ("name", "labels", "taints", "nodes", "cpu_count", "memory", "disk", "accelerators", "extended")
 _TEMPLATE: Final = ("metadata", "spec")
 _POD_SETTINGS: Final[Mapping[str, str]] = {
@@ -72,7 +82,7 @@ def parse_listed_texts(value: Any) -> Any:
         return value
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
-    items = list(value) if isinstance(value, Iterable) else [None]
+    items = list(value) if isinstance(value, Iterable) and not isinstance(value, Mapping) else [None]
     if not all(isinstance(item, str) for item in items):
         raise SettingsError(f"{value!r} is not a list of texts", fix='write ["a", "b"]')
     return tuple(items)
@@ -89,7 +99,47 @@ def parse_pairs(value: Any) -> Any:
         return {key.strip(): text.strip() for key, _, text in parts}
     if not isinstance(value, Mapping):
         raise SettingsError(f"{value!r} does not map names to texts", fix='write {"pool": "gpu"}')
-    return {str(key): str(text) for key, text in value.items()}
+    for key, text in value.items():
+        if text is None or isinstance(text, (Mapping, list, tuple)):
+            raise SettingsError(f"{key}: {text!r} is not a text", fix='write {"pool": "gpu"}')
+    # A label that YAML or TOML writes as true is "true" at a node.
+    return {str(key): str(text).lower() if isinstance(text, bool) else str(text) for key, text in value.items()}
+
+
+def parse_labels(value: Any) -> Any:
+    """Labels, as the API takes them."""
+    pairs = parse_pairs(value)
+    for key, text in (pairs or {}).items():
+        if not _LABEL.fullmatch(key.rpartition("/")[2]) or not key.rpartition("/")[2]:
+            raise SettingsError(f"{key!r} is no key of a label", fix='write "team" or "example.com/team"')
+        if not _LABEL.fullmatch(text):
+            fix = "a label's value has up to 63 letters, digits, '-', '_' and '.'; other texts are annotations"
+            raise SettingsError(f"{key}: {text!r} is no value of a label", fix=fix)
+    return pairs
+
+
+def parse_port(value: Any) -> Any:
+    """`port`."""
+    port = parse_positive_count(value)
+    if isinstance(port, int) and port > 65535:
+        raise SettingsError(f"{port} is no port", fix="write a number up to 65535")
+    return port
+
+
+def parse_place(value: Any) -> Any:
+    """A full path."""
+    text = parse_text(value)
+    if isinstance(text, str) and not text.startswith("/"):
+        raise SettingsError(f"{text!r} is no full path", fix=f'write "/{text}"')
+    return text
+
+
+def parse_pod_resources(value: Any) -> Any:
+    """`pod_resources`."""
+    mapping = parse_object(value)
+    if mapping:
+        _known(mapping, "container's resources", _RESOURCES)
+    return mapping
 
 
 def parse_qos(value: Any) -> Any:
@@ -335,6 +385,10 @@ def _records(value: Any, noun: str, known: tuple[str, ...], fix: str) -> Any:
         if not isinstance(entry, Mapping):
             raise SettingsError(f"{entry!r} is not a {noun}", fix=fix)
         _known(entry, noun, known)
+        for name, words in _WORDS.items():
+            if entry.get(name) and entry[name] not in words:
+                near = nearest(str(entry[name]), words)
+                raise SettingsError(f"{name}: {entry[name]!r} is not one of {', '.join(words)}{near}")
         records.append(dict(entry))
     return tuple(records)
 
@@ -357,17 +411,17 @@ def _as_json(value: Mapping[str, Any]) -> dict[str, Any]:
 class KubernetesPodSettings:
     """`pod_settings` of `KubernetesSettings`, by the names of ZenML's class of the same name."""
 
-    node_selectors: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_pairs)
+    node_selectors: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_labels)
     """`node_selector`."""
     affinity: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_object)
     """`affinity`."""
     tolerations: tuple[Mapping[str, Any], ...] | None = attrs.field(default=UNSET, converter=parse_tolerations)
     """`tolerations`."""
-    resources: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_object)
+    resources: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_pod_resources)
     """`pod_resources`: {"requests": {…}, "limits": {…}}."""
     annotations: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_pairs)
     """`annotations`."""
-    labels: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_pairs)
+    labels: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_labels)
     """`labels`."""
     volumes: tuple[Mapping[str, Any], ...] | None = attrs.field(default=UNSET, converter=parse_named)
     """`volumes`."""
@@ -420,6 +474,14 @@ class KubernetesSettings:
         "pod_failure_policy": "leave it out: preempted and lost pods are started again by themselves",
         "fail_on_container_waiting_reasons": "leave it out: an image that cannot be pulled fails the step at once",
         "job_monitoring_interval": "leave it out: the cluster reports changes by itself",
+        "job_monitoring_delay": "leave it out: the cluster reports changes by itself",
+        "interrupt_check_interval": "leave it out: a cancelled run is known at once",
+        "stream_step_logs": "leave it out: what steps print is followed, and kept",
+        "pod_failure_max_retries": "retry of the step: @step(retry=3)",
+        "pod_failure_retry_delay": "retry of the step: @step(retry=Retry(times=3, delay=60))",
+        "pod_failure_backoff": "retry of the step: @step(retry=Retry(times=3, delay=60, backoff=2))",
+        "skip_owner_references": "leave it out: a job has no owner, and owns what goes with it",
+        "pod_count": "resources=ResourceSettings(nodes=…)",
         "orchestrator_pod_settings": "driver = {image = …, memory = …}, for runs that are started with --detach",
         "job_name_prefix": "leave it out: jobs are named after the pipeline and the step",
         "pod_name_prefix": "leave it out: jobs are named after the pipeline and the step",
@@ -474,7 +536,7 @@ class KubernetesSettings:
     """Environment variables with a `valueFrom`: the API's list, or by name."""
     env_from: tuple[Mapping[str, Any], ...] | None = attrs.field(default=UNSET, converter=parse_sources)
     """`envFrom`, as the API has it."""
-    node_selector: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_pairs)
+    node_selector: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_labels)
     """`nodeSelector`."""
     affinity: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_object)
     """`affinity`; what the step's accelerators require of a node is added to each of its terms."""
@@ -482,7 +544,7 @@ class KubernetesSettings:
     """`tolerations`, beside those for the taints that accelerators' nodes usually have."""
     priority_class: str | None = attrs.field(default=UNSET, converter=parse_text)
     """`priorityClassName`."""
-    labels: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_pairs)
+    labels: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_labels)
     """Labels of the pod."""
     annotations: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_pairs)
     """Annotations of the pod."""
@@ -492,7 +554,7 @@ class KubernetesSettings:
     """Make it the folder of temporary files (TMPDIR); true where nothing is given."""
     tmpfs_size: int | None = attrs.field(default=UNSET, converter=parse_positive_count)
     """Its size in MiB; half of the step's memory without it."""
-    tmpfs_path: str | None = attrs.field(default=UNSET, converter=parse_text)
+    tmpfs_path: str | None = attrs.field(default=UNSET, converter=parse_place)
     """Where it is mounted; "/stoker_temp" without it."""
     persistent_volume_claims: Mapping[str, str] | None = attrs.field(default=UNSET, converter=parse_claims)
     """Claims by name, and where each is mounted."""
@@ -502,7 +564,7 @@ class KubernetesSettings:
     """`volumes`, as the API has them."""
     volume_mounts: tuple[Mapping[str, Any], ...] | None = attrs.field(default=UNSET, converter=parse_named)
     """`volumeMounts`, as the API has them."""
-    port: int | None = attrs.field(default=UNSET, converter=parse_positive_count)
+    port: int | None = attrs.field(default=UNSET, converter=parse_port)
     """`containerPort`."""
     host_network: bool | None = attrs.field(default=UNSET, converter=parse_flag_word)
     """`hostNetwork`: the pod has its node's addresses."""
@@ -566,7 +628,7 @@ class KubernetesSettings:
     node_selector, priority_class; and cpu_count, memory, and ttl, the time for which it stays once it is over."""
     pod_settings: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_pod_settings)
     """Fields of ZenML's `KubernetesPodSettings` under their names; what is given beside them counts more."""
-    pod_resources: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_object)
+    pod_resources: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_pod_resources)
     """`resources` of the container as the API has them, over what the step's own say."""
     pod_spec: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_object)
     """Further fields of the pod's `spec`, in the API's words."""
