@@ -7,9 +7,11 @@ mount path in the command, the arguments and the environment's values is replace
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import re
 import shutil
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -244,8 +246,12 @@ class Volumes:
         return files
 
     def remove(self) -> None:
-        """Remove the pod's own folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove the pod's own folder: a thread does it, since a pod may have unpacked a thousand files, and the server
+        answers one request at a time."""
+        aside = self.folder.with_name(f".{self.folder.name}-{os.urandom(4).hex()}")
+        with contextlib.suppress(OSError):
+            self.folder.rename(aside)
+            threading.Thread(target=shutil.rmtree, args=(aside, True), daemon=True).start()
 
 
 class _Missing(Exception):
