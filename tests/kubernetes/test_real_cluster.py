@@ -5,14 +5,17 @@ Nothing here knows of the tests' own server, which the last test takes for such 
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,9 +139,16 @@ if __name__ == "__main__":
     globals()[word](*map(float, rest))
 """
 ACCELERATORS = {
-    "nvidia.com/gpu": "gpu_count=1",
-    "amd.com/gpu": "gpu_count=1, gpu_vendor='amd'",
+    "nvidia.com/gpu": ("gpu_count=1", "1xH100"),
+    "amd.com/gpu": ("gpu_count=1, gpu_vendor='amd'", "1xMI300X"),
 }
+"""By a node's resource: what a step asks for, and what is simulated where a node advertises devices and has none."""
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+PROBE = """
+import glob, json, os, sys
+devices = glob.glob("/dev/nvidia[0-9]*") + glob.glob("/dev/kfd")
+print(json.dumps({"sees": os.path.isdir(sys.argv[1] + "/seen"), "devices": bool(devices)}))
+"""
 
 
 @attrs.frozen
@@ -189,11 +199,80 @@ def real() -> Iterator[RealCluster]:
         api.close()
 
 
+def own_settings() -> dict[str, str]:
+    """What STOKER_TEST_SETTINGS says, as TOML has it."""
+    pairs = (line.partition("=") for line in SETTINGS.replace(";", "\n").splitlines() if line.strip())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def chosen(images: Iterable[str]) -> str:
+    """Of these images one with Python, and with this one if there is; empty for none."""
+    found = sorted(one for one in images if re.search(r"(^|/)python:3\.\d+", one))
+    return next((one for one in found if f"python:{PYTHON}" in one), found[-1] if found else "")
+
+
+def registry_images() -> list[str]:
+    """Images of Python in the registry; none where it does not tell."""
+    host, _, path = REGISTRY.partition("/")
+    for scheme in ("https", "http"):
+        url = f"{scheme}://{host}/v2/{path + '/' if path else ''}python/tags/list"
+        with contextlib.suppress(OSError, ValueError), urllib.request.urlopen(url, timeout=10) as answer:
+            return [f"{REGISTRY}/python:{tag}" for tag in json.load(answer).get("tags") or ()]
+    return []
+
+
+def image(real: RealCluster) -> str:
+    """The image of steps: the registry's, else one that a node has already, else Stoker's own choice (empty)."""
+    if REGISTRY:
+        return chosen(registry_images()) or f"{REGISTRY}/python:{PYTHON}-slim"
+    nodes = real.api.get("/api/v1/nodes").get("items") or ()
+    names = (name for node in nodes for one in node["status"].get("images") or () for name in one.get("names") or ())
+    return chosen(name for name in names if "@" not in name)
+
+
+@pytest.fixture(scope="session")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bool]:
+    """What a pod of the cluster finds: whether it sees this machine's folders ("sees"), and whether there is a device
+    behind an accelerator ("devices")."""
+    folder = tmp_path_factory.mktemp("probe")
+    (folder / "seen").mkdir()
+    api = Cluster(KubernetesSettings(kubeconfig=KUBECONFIG), os.environ)
+    real, own = RealCluster(api, api.namespace), own_settings()
+    resource, pods = real.accelerator(), f"/api/v1/namespaces/{api.namespace}/pods"
+    python = ast.literal_eval(own.get("executable", "'python3'"))
+    container = {
+        "name": "probe",
+        "image": ast.literal_eval(own.get("image", repr(image(real) or f"python:{PYTHON}-slim"))),
+        "command": [python, "-c", PROBE, str(folder)],
+        "resources": {"limits": {resource: "1"}} if resource else {},
+        "volumeMounts": [{"name": "folder", "mountPath": str(folder)}],
+    }
+    spec = {
+        "restartPolicy": "Never",
+        "containers": [container],
+        "volumes": [{"name": "folder", "hostPath": {"path": str(folder)}}],
+    }
+    name = f"stoker-test-{os.urandom(4).hex()}"
+    try:
+        api.create(pods, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+        try:
+            real.wait(lambda: api.get(f"{pods}/{name}")["status"].get("phase") in ("Succeeded", "Failed"))
+            text = b"".join(api.log(api.namespace, name)).decode()
+            return dict(json.loads(text[text.index("{") :]))
+        finally:
+            api.delete(f"{pods}/{name}", grace=1)
+    finally:
+        api.close()
+
+
 @pytest.fixture
-def kube(project: Any, real: RealCluster, monkeypatch: pytest.MonkeyPatch) -> Any:
+def kube(project: Any, real: RealCluster, probe: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> Any:
     """A project whose stack is the cluster."""
-    if SIMULATE:
-        monkeypatch.setenv("STOKER_SIMULATE", SIMULATE)
+    asked, simulated = ACCELERATORS.get(real.accelerator(), ("gpu_count=1", ""))
+    if SIMULATE or (simulated and not probe["devices"]):
+        monkeypatch.setenv("STOKER_SIMULATE", SIMULATE or simulated)
+    if "://" not in STORE and not probe["sees"]:
+        pytest.fail("pods do not see this machine's folders: name another store in STOKER_TEST_STORE")
     lines = ['stack = "cluster"', "[stacks.cluster]"]
     if STORE:
         lines.append(f"artifact_store = {json.dumps(STORE)}")
@@ -202,14 +281,11 @@ def kube(project: Any, real: RealCluster, monkeypatch: pytest.MonkeyPatch) -> An
     settings = {"flavor": '"kubernetes"', "kubeconfig": json.dumps(KUBECONFIG), "host_network": "true"}
     if "://" not in STORE:
         settings["shares_files"] = "true"
-    if REGISTRY:
-        settings["image"] = json.dumps(f"{REGISTRY}/python:{sys.version_info[0]}.{sys.version_info[1]}-slim")
-    for line in SETTINGS.replace(";", "\n").splitlines():
-        name, _, value = line.partition("=")
-        settings[name.strip()] = value.strip()
+    if image(real):
+        settings["image"] = json.dumps(image(real))
+    settings.update(own_settings())
     lines += ["[stacks.cluster.orchestrator]", *(f"{name} = {value}" for name, value in settings.items())]
-    accelerators = ACCELERATORS.get(real.accelerator(), "gpu_count=1")
-    yield project.write({"stoker.toml": "\n".join(lines), "train.py": PIPELINES.format(accelerators=accelerators)})
+    yield project.write({"stoker.toml": "\n".join(lines), "train.py": PIPELINES.format(accelerators=asked)})
     with contextlib.suppress(Exception):  # the test's own failure counts
         project.stoker("gc", "--force", code=None)
 
@@ -318,7 +394,6 @@ def test_the_tests_own_server_counts_as_such_a_cluster(cluster: LocalCluster, tm
         **os.environ,
         "STOKER_TEST_KUBECONFIG": str(cluster.kubeconfig),
         "STOKER_TEST_SETTINGS": f'image = "team/step:1"; executable = "{sys.executable}"',
-        "STOKER_TEST_SIMULATE": "1xH100",
     }
     words = ["-m", "cluster", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'outside'}"]
     words += [] if long_form else ["-k", "test_devices"]
