@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import inspect
 import pickle
-from typing import Any
+from typing import Any, Callable, ClassVar
 
 import attrs
 import pytest
@@ -72,3 +75,63 @@ class Plain:
 def test_no_text_where_none_is_wanted() -> None:
     assert repr(Plain()).startswith("<")
     assert pickle.loads(pickle.dumps(Plain())) == Plain()
+
+
+def late() -> type[Any]:
+    @values.frozen(kw_only=True)
+    class Late:
+        KIND: ClassVar = "late"
+        x: int = attrs.field(converter=int)
+        seen: list[int] = attrs.field(factory=list, eq=False)
+
+        def __attrs_post_init__(self) -> None:
+            self.seen.append(self.x)
+
+        @property
+        def double(self) -> int:
+            return self.x * 2
+
+    return Late
+
+
+FIRST_USES: dict[str, Callable[[type[Any]], object]] = {
+    "an instance": lambda kind: kind(x="3").x == 3,
+    "its fields": lambda kind: [field.name for field in attrs.fields(kind)] == ["x", "seen"],
+    "whether it is of attrs": attrs.has,
+    "its signature": lambda kind: list(inspect.signature(kind).parameters) == ["x", "seen"],
+    "a class below it": lambda kind: type("Below", (kind,), {})(x=1).double == 2,
+    "a class of attrs below it": lambda kind: attrs.frozen(type("Below", (kind,), {}))(x=1).seen == [1],
+    "all that are left": lambda kind: values.complete() or ("__init__" in vars(kind) and kind(x=1).KIND == "late"),
+}
+
+
+@pytest.mark.parametrize("use", FIRST_USES)
+def test_what_attrs_writes_is_there_when_it_is_first_used(use: str) -> None:
+    kind = late()
+    assert kind in values._INCOMPLETE
+    assert FIRST_USES[use](kind)
+    assert kind not in values._INCOMPLETE
+    made = kind(x=2)
+    assert made == copy.deepcopy(made) == attrs.evolve(made, x="2") != kind(x=1)
+    assert not any(isinstance(value, values._AtFirstUse) for value in vars(kind).values())
+
+
+def test_a_class_that_attrs_makes_anew_with_its_methods_is_made_at_once() -> None:
+    @values.frozen
+    class Cached:
+        x: int
+
+        @functools.cached_property
+        def double(self) -> int:
+            return self.x * 2
+
+    @values.frozen
+    class Super:
+        x: int
+
+        def __str__(self) -> str:
+            return super().__str__()
+
+    assert not {Cached, Super} & values._INCOMPLETE.keys()
+    assert (Cached(2).double, str(Super(2))) == (4, repr(Super(2)))
+    assert Cached(2) == Cached(2) and hash(Super(2)) == hash(Super(2)) != hash(Super(3))

@@ -260,11 +260,10 @@ class TableSchema(Generic[Row]):
     """Converts rows of one kind to tuples of columns and back."""
 
     def __init__(self, kind: type[Row], *, json_columns: Sequence[str] = (), lists: Sequence[str] = ()) -> None:
-        fields: Any = kind
-        self._defaults = {field.name: field.default for field in attrs.fields(fields)}
-        self._notes_damage = self._defaults.pop("damage", None) is not None
-        self.columns: tuple[str, ...] = tuple(self._defaults)
-        self._kind: Callable[..., Row] = kind
+        names = kind.__annotations__  # `attrs.fields` would make all kinds of rows, of which a run writes some
+        self._notes_damage = "damage" in names
+        self.columns: tuple[str, ...] = tuple(name for name in names if name != "damage")
+        self._kind = kind
         self._get = attrgetter(*self.columns)
         self._json = tuple(self.columns.index(name) for name in (*json_columns, *lists))
         self._lists = frozenset(self.columns.index(name) for name in lists)
@@ -305,7 +304,8 @@ class TableSchema(Generic[Row]):
         return tuple(_reader_of(name, annotations[name]) for name in self.columns)
 
     def _substitute(self, name: str, cell: Any) -> Any:
-        default = self._defaults[name]
+        kind: Any = self._kind
+        default = getattr(attrs.fields(kind), name).default
         if default is not attrs.NOTHING:
             return default
         annotation = self._readers[self.columns.index(name)]

@@ -16,7 +16,7 @@ from typing import Any, Callable, ClassVar, Final, Sequence
 
 import attrs
 
-from stoker.core import wire
+from stoker.core import values, wire
 from stoker.core.bootspec import BootSpec
 from stoker.core.codec import from_json, parse_json, to_json
 from stoker.core.errors import SettingsError
@@ -49,6 +49,7 @@ class JobProgram:
 
 def rehearse() -> None:
     """Work out, once for all processes forked from this one, how their messages are written and read."""
+    values.complete()
     out = WorkerExit(worker=1, code=0, cpu=1.0, peak=1)
     fork = ServerFork(worker=1, once=True, environment={"A": "a"})
     hello = ServerHello(

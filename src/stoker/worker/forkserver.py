@@ -392,6 +392,7 @@ def main() -> None:
     def serve(group: Containment | None) -> None:
         for module in sys.argv[2:]:
             importlib.import_module(module)
+        serving.rehearse()
         gc.freeze()
         gc.enable()
         ForkServer(control, group).run()

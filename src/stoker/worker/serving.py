@@ -15,9 +15,10 @@ from typing import Any, Callable, Final
 
 import attrs
 
-from stoker.core import wire
+from stoker.core import values, wire
 from stoker.core.codec import from_json, to_json
 from stoker.core.protocol import ServerHello, StepResult, StepTask, WorkerEvent, WorkerJob
+from stoker.core.source import FunctionSource
 from stoker.store.blobs import Blobs
 from stoker.worker.notice import Notice
 from stoker.worker.preloading import ImportWatch
@@ -29,6 +30,19 @@ _LEFTOVER_GRACE: Final = 2.0
 """Seconds that processes left behind by a step get between SIGTERM and SIGKILL."""
 _KILL_PATIENCE: Final = 10.0
 """Seconds in which they must have died of SIGKILL. What has not is left to the fork server."""
+
+
+def rehearse() -> None:
+    """Do once, for all workers forked from this process, what each would do for its first job's messages."""
+    values.complete()
+    source = FunctionSource(kind="module", module="a", qualname="a", path="a", root="a")
+    task = StepTask(
+        name="a", source=source, outputs=("a",), unpack=True, split=("a",), environment={"A": "a"}, track=("a",)
+    )
+    job = WorkerJob(job="a", step=1, inputs={"a": {}}, mark=True, timed=True, context={"a": "a"}, steps={"1": task})
+    result = StepResult(job="a", ok=True, outputs={"a": {}}, start=1.0, end=1.0, cpu=1.0, peak=1, imports=("a",))
+    for message in (job, result, WorkerEvent(kind="began", job="a", time=1.0)):
+        from_json(type(message), to_json(message), strict=False)
 
 
 def distribute(
