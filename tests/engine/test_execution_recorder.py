@@ -14,6 +14,7 @@ from stoker.core.settings import StepSettings
 from stoker.core.source import FunctionSource
 from stoker.engine.execution import StepExecution
 from stoker.engine.recorder import Recorder
+from stoker.store.records import RowBatch
 from stoker.store.rows import RunRow
 from stoker.store.store import Store, open_store
 
@@ -57,8 +58,14 @@ def test_a_step_that_begins_and_ends_between_two_commits_has_ended(store: Store)
     assert (row.status, row.started, row.ended, row.attempts) == ("succeeded", 10.5, 11.0, 1)
 
 
-def test_a_fan_out_over_nothing_has_ended(store: Store) -> None:
-    recording = recorder(store)
+def test_a_fan_out_over_nothing_has_ended_and_is_written_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording, written, write = recorder(store), [], store.records.write
+
+    def noted(batch: RowBatch, **holder: str) -> bool:
+        written.append(len(batch.steps))
+        return write(batch, **holder)
+
+    monkeypatch.setattr(store.records, "write", noted)
     recording.record_pending([STEP])
     recording.record_expansion("train", 0)
     recording.record_settled(
@@ -67,6 +74,7 @@ def test_a_fan_out_over_nothing_has_ended(store: Store) -> None:
     recording.flush()
     row = store.records.step("run", "train")
     assert row is not None and (row.status, row.count) == ("succeeded", 0)
+    assert written == [1]
 
 
 def test_an_attempt_counts_as_soon_as_it_begins(store: Store) -> None:

@@ -28,8 +28,8 @@ from stoker.engine.execution import StepExecution
 from stoker.worker.failure import ASK_THE_KERNEL, Ending, Explanation, asks_the_log, explain_failure
 from stoker.worker.kernel import KernelLog, OomKills
 
-EXPLAINED: Final = ("why", "advice", "evidence", "whole")
-"""The fields of an attempt's error document that explain it, beside `retryable`."""
+OBSERVED: Final = ("traceback", "why", "advice", "evidence", "whole", "rank", "world_size")
+"""The fields of an attempt's error document that observers get, where it has them."""
 _WORST_FIRST: Final[tuple[StepStatus, ...]] = ("failed", "cancelled", "skipped")
 
 
@@ -164,9 +164,7 @@ def observed_facts(facts: Mapping[str, Any], *, parent: str, index: int | None) 
         "seconds": ended - started if started and ended else None,
         "cause": facts.get("cause", ""),
         "message": facts.get("message", ""),
-        "traceback": error.get("traceback", ""),
-        **{name: error.get(name, "") for name in EXPLAINED},
-        **{name: error[name] for name in ("rank", "world_size") if name in error},
+        **{name: error[name] for name in OBSERVED if name in error},
         "attempt": facts.get("attempt"),
         "receipt": facts.get("receipt", ""),
         "warning": facts.get("warning", ""),

@@ -70,6 +70,7 @@ class Recorder:
         self._writer = RunWriter(store, run=run, token=token) if writer is None else writer
         self._batch = RowBatch()
         # Not in the batch until it is written: a step that ends before has its whole row there already.
+        self._pending: dict[str, StepPlan] = {}
         self._progress: dict[str, StepProgress] = {}
         self._seq = store.records.next_seq(run)
         self._finished: dict[str, StepRow] = {}
@@ -226,16 +227,7 @@ class Recorder:
 
     def record_pending(self, steps: Iterable[StepPlan]) -> None:
         """Record steps that will run."""
-        for step in steps:
-            self._batch.step(
-                StepRow(
-                    run_id=self._run,
-                    key=step.key,
-                    name=step.name,
-                    position=step.position,
-                    attempts=self.earlier_attempts(step.key),
-                )
-            )
+        self._pending.update((step.key, step) for step in steps)
 
     def record_expansion(self, key: str, count: int) -> None:
         """Record how many elements a fan-out has."""
@@ -324,6 +316,7 @@ class Recorder:
     ) -> None:
         """Record a settled step: its row, its outputs, and its entry in the cache."""
         now = time.time()
+        self._pending.pop(key, None)
         self._progress.pop(key, None)
         inputs = execution.inputs if execution is not None else {}
         cache_key = execution.cache_key if execution is not None else ""
@@ -426,8 +419,13 @@ class Recorder:
 
     def flush(self) -> None:
         """Commit all that was recorded, or keep it in the journal; `StoreError` where another driver holds the run."""
-        for row in self._progress.values():
-            self._batch.change(row)
+        for key, step in self._pending.items():
+            tried = self.earlier_attempts(key)
+            row = StepRow(run_id=self._run, key=key, name=step.name, position=step.position, attempts=tried)
+            self._batch.step(row)
+        self._pending.clear()
+        for progress in self._progress.values():
+            self._batch.change(progress)
         self._progress.clear()
         if self._metrics is not None:
             self._metrics.write(self._batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from operator import attrgetter
 from typing import Any, Final, Mapping, Sequence
 
 import attrs
@@ -41,6 +42,7 @@ _RARE: Final = (
     "shares_checkpoints",
 )
 """Fields that are usually empty, and left out then."""
+_read_plain, _read_rare = attrgetter(*_PLAIN), attrgetter(*_RARE)
 _OWN: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("key", "name", "backend", "code", "where", "image", "lock", "environment", "runner"), str),
     **dict.fromkeys(("mapped", "after", "split", "packages", "lookups", "of_main_block"), tuple[str, ...]),
@@ -61,7 +63,7 @@ def dump(plan: Plan) -> str:
     indexes: dict[str, dict[int, int]] = {name: {} for name in (*_SHARED, *_RARELY_SHARED)}
     steps = []
     for step in plan.steps:
-        row: dict[str, Any] = {name: getattr(step, name) for name in _PLAIN}
+        row: dict[str, Any] = dict(zip(_PLAIN, _read_plain(step)))
         row["inputs"] = to_json(step.inputs)
         for name, positions in indexes.items():
             value = getattr(step, name)
@@ -73,10 +75,7 @@ def dump(plan: Plan) -> str:
                 index = positions[id(value)] = len(table)
                 table.append(to_json(value))
             row[name] = index
-        for name in _RARE:
-            value = getattr(step, name)
-            if value:
-                row[name] = to_json(value)
+        row.update((name, to_json(value)) for name, value in zip(_RARE, _read_rare(step)) if value)
         steps.append(row)
     document["steps"] = steps
     document["shared"] = tables

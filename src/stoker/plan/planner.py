@@ -190,8 +190,10 @@ class Planner:
         """The arguments of a dynamic pipeline, saved: on resume its body runs again with them."""
         parameters = {}
         for name, value in graph.parameters.items():
-            with _saving(f"pipeline '{graph.name}' cannot be given {name}", graph.where):
+            try:
                 parameters[name] = self._save(value)
+            except SerializationError as error:
+                raise _unsavable(f"pipeline '{graph.name}' cannot be given {name}", graph.where, error) from error
         return parameters
 
     def kept_parameters(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,8 +219,11 @@ class Planner:
         """What each parameter is bound to; values from the pipeline's body are saved here."""
         inputs = {}
         for name, binding in node.bindings.items():
-            with _saving(f"step '{node.step.name}' cannot be given {name}", node.where or node.step.where):
+            try:
                 inputs[name] = self._tree(binding, mapped=name in node.mapped)
+            except SerializationError as error:
+                what = f"step '{node.step.name}' cannot be given {name}"
+                raise _unsavable(what, node.where or node.step.where, error) from error
         return inputs
 
     def _tree(self, binding: Binding, *, mapped: bool) -> dict[str, Any]:
@@ -462,13 +467,9 @@ def links(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
     return []
 
 
-@contextlib.contextmanager
-def _saving(what: str, where: str) -> Iterator[None]:
-    try:
-        yield
-    except SerializationError as error:
-        fix = "hand over what it is made from, such as a path as text, and make it inside the step"
-        raise ParameterError(f"{what}: {error.message}", where=where, fix=fix) from error
+def _unsavable(what: str, where: str, error: SerializationError) -> ParameterError:
+    fix = "hand over what it is made from, such as a path as text, and make it inside the step"
+    return ParameterError(f"{what}: {error.message}", where=where, fix=fix)
 
 
 _LADDER_FIX: Final = "hand a whole number over in the pipeline, or give the parameter one as its default"

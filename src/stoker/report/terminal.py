@@ -6,6 +6,7 @@ scrolls above them. Elsewhere (a pipe, or where the variable CI is set) every ch
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -203,7 +204,7 @@ class Terminal:
 
     def _time(self, moment: float) -> str:
         """The time of day before a plain line, from seconds since the epoch; what is drawn has no times."""
-        return "" if self._tty or not self.progress.run else time.strftime("%H:%M:%S ", time.localtime(moment))
+        return "" if self._tty or not self.progress.run else _time_of_day(int(moment))
 
     def _line(self, text: str) -> None:
         self._print(self._time(time.time()) + text)
@@ -252,10 +253,10 @@ class Terminal:
 
     def _draw(self, above: str = "", *, now: bool = False) -> bool:
         """Draw the steps, after what stands `above` them; whether it was time, or `now`, and somebody looks on."""
-        clock = time.monotonic()
         progress = self.progress
         if not progress.run or not progress.live:
             return False  # what is said while a plan is made stands before the first step
+        clock = time.monotonic()
         if clock - progress.started < QUIET_START or (not now and clock - self._last < REDRAW):
             return False
         self._last = clock
@@ -275,3 +276,9 @@ class Terminal:
 def _in_ci() -> bool:
     """Whether this is a job of a service for continuous integration, which all set CI; some give it a terminal."""
     return os.environ.get("CI", "").lower() not in ("", "0", "false")
+
+
+@functools.lru_cache(maxsize=1)
+def _time_of_day(second: int) -> str:
+    """What stands before a plain line; a cached step is over in less time than it takes to work this out."""
+    return time.strftime("%H:%M:%S ", time.localtime(second))

@@ -34,8 +34,8 @@ administrator, crash of another backend, start or stop in progress, idle for too
 https://www.postgresql.org/docs/current/errcodes-appendix.html"""
 
 _PRAGMAS: Final = {
+    "synchronous": "normal",  # first: the change of the mode of a new file syncs, too
     "journal_mode": "wal",
-    "synchronous": "normal",
     "foreign_keys": "off",
     # Pages of the log before it is copied into the database. SQLite's default is 1000; with a bigger log, pages that
     # change with every step are copied and synced four times less often. 16 MB at most.
