@@ -6,6 +6,8 @@ import copy
 import functools
 import inspect
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, ClassVar
 
 import attrs
@@ -135,3 +137,16 @@ def test_a_class_that_attrs_makes_anew_with_its_methods_is_made_at_once() -> Non
     assert not {Cached, Super} & values._INCOMPLETE.keys()
     assert (Cached(2).double, str(Super(2))) == (4, repr(Super(2)))
     assert Cached(2) == Cached(2) and hash(Super(2)) == hash(Super(2)) != hash(Super(3))
+
+
+def test_threads_that_use_a_class_first_at_once_find_it_whole() -> None:
+    for _ in range(20):
+        kind = late()
+        start = threading.Barrier(8)
+
+        def use(number: int, kind: Any = kind, start: threading.Barrier = start) -> int:
+            start.wait()
+            return int(kind(x=number).double)
+
+        with ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(use, range(8))) == [0, 2, 4, 6, 8, 10, 12, 14]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 import reprlib
+import threading
 from typing import TYPE_CHECKING, Any, Callable, Final
 
 import attrs
@@ -31,14 +32,16 @@ else:
 
 def complete() -> None:
     """Make what attrs writes for every class that has been imported and lacks it."""
-    while _INCOMPLETE:
-        _INCOMPLETE.popitem()[1]()
+    for make in list(_INCOMPLETE.values()):
+        make()
 
 
 _MADE_LATE: Final = ("__init__", "__attrs_attrs__", "__getstate__", "__setstate__", "__match_args__", "__signature__")
 """What shows that a class is used. The rest, as `__setattr__`, needs an instance."""
 _LAYOUT: Final = frozenset({"__dict__", "__weakref__"})
 _INCOMPLETE: Final[dict[type, Callable[[], None]]] = {}
+_MAKING: Final = threading.RLock()
+"""One thread makes a class; others that use it meanwhile wait."""
 _READERS: Final[dict[type, Callable[[Any], Any]]] = {}
 
 
