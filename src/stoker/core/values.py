@@ -76,13 +76,16 @@ def _decorated(decorate: Callable[..., Any], cls: type | None, options: dict[str
     made = type(cls.__name__, (), {**layout, "__slots__": (*names, "__weakref__")})
 
     def make() -> None:
-        _INCOMPLETE.pop(made, None)
-        for name, value in vars(decorate(cls, **options)).items():
-            if name not in vars(made) or isinstance(vars(made)[name], _AtFirstUse):
-                setattr(made, name, value)
-        for name in _MADE_LATE:
-            if isinstance(vars(made).get(name), _AtFirstUse):
-                delattr(made, name)
+        with _MAKING:
+            if made not in _INCOMPLETE:
+                return  # another thread was first
+            for name, value in vars(decorate(cls, **options)).items():
+                if name not in vars(made) or isinstance(vars(made)[name], _AtFirstUse):
+                    setattr(made, name, value)
+            for name in _MADE_LATE:
+                if isinstance(vars(made).get(name), _AtFirstUse):
+                    delattr(made, name)
+            del _INCOMPLETE[made]
 
     for name in _MADE_LATE:
         if name not in layout:
