@@ -177,7 +177,11 @@ def test_doctor(api: Direct) -> None:
 
 def test_doctor_where_things_are_missing(api: Direct) -> None:
     lines = checks(
-        api, "s3://nowhere", queue="gone", iam_role="arn:aws:iam::1:role/none", log_options={"awslogs-group": "/none"}
+        api,
+        "s3://nowhere",
+        queue="gone",
+        iam_role="arn:aws:iam::123456789012:role/none",
+        log_options={"awslogs-group": "/none"},
     )
     assert lines["queue gone"].problem == "there is no queue 'gone' for containers"
     assert "NoSuchEntity" in lines["iam_role"].problem and "NoSuchBucket" in lines["store"].problem
@@ -240,7 +244,7 @@ def test_the_usual_region(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 def test_policies_are_those_that_iam_takes(api: Direct) -> None:
     """moto checks the grammar of policies as IAM does."""
-    settings = BatchSettings(iam_role="arn:aws:iam::1:role/step", execution_role="arn:aws:iam::1:role/ecs")
+    settings = BatchSettings(iam_role="arn:aws:iam::123456789012:role/step", execution_role="ecs")
     policies = {
         "driver": iam.driver_policy(settings, account="123456789012", region="us-east-1", store="s3://store/team"),
         "job": iam.job_policy(settings, store="s3://store"),
@@ -251,6 +255,8 @@ def test_policies_are_those_that_iam_takes(api: Direct) -> None:
         assert len(text.replace(" ", "").replace("\n", "")) < 6144, "the size of a managed policy"
     granted = {action for statement in policies["driver"]["Statement"] for action in statement["Action"]}
     assert granted >= {"batch:SubmitJob", "iam:PassRole", "s3:GetObject"} and "*" not in granted
+    passed = next(one for one in policies["driver"]["Statement"] if one["Action"] == ["iam:PassRole"])["Resource"]
+    assert passed == ["arn:aws:iam::123456789012:role/ecs", "arn:aws:iam::123456789012:role/step"]
     assert policies["job"]["Statement"][0]["Resource"] == "arn:aws:s3:::store/*"
 
 

@@ -118,7 +118,7 @@ CASES: Mapping[str, tuple[Mapping[str, Any], str, str]] = {
     "no word": (failed("Task failed to start"), status.SETUP_FAILED, "does not say why"),
     "agent": (failed("ECS agent disconnected"), status.NODE_LOST, "ECS agent"),
     "role": (
-        failed("ECS was unable to assume the role 'arn:aws:iam::1:role/x' that was provided for this task."),
+        failed("ECS was unable to assume the role 'arn:aws:iam::123456789012:role/x' that was provided for this task."),
         status.REFUSED,
         "AWS refused it",
     ),

@@ -19,7 +19,7 @@ from stoker.core.source import FunctionSource
 from stoker.launchers.options import resolve_launch
 
 SITE = Site(artifacts="s3://bucket/store", scratch="/home/me/.stoker/scratch", path=(), folder="/home/me/project")
-ROLES = {"iam_role": "arn:aws:iam::1:role/step", "execution_role": "arn:aws:iam::1:role/ecs"}
+ROLES = {"iam_role": "arn:aws:iam::123456789012:role/step", "execution_role": "arn:aws:iam::123456789012:role/ecs"}
 IMAGE = {"image": "team/train:1", **ROLES}
 GPU = {"queues": {"gpu": ["p4d.24xlarge"]}}
 TRN = {"queues": {"trn": ["trn1.32xlarge"]}}

@@ -246,6 +246,10 @@ WRONG: Mapping[str, str] = {
     "platform='lambda'": "not one of EC2, FARGATE",
     "log_driver='awslog'": "awslogs",
     "log_options='group'": "no option of a log driver",
+    "log_options={'awslogs-group': ' '}": "no option of a log driver",
+    "share_identifier='a b'": "letters and digits alone",
+    "iam_role='role/step'": 'write "arn:aws:iam::123456789012:role/step"',
+    "execution_role='arn:aws:iam::12:role/ecs'": "neither the ARN nor the name",
     "host_volumes='data'": "not the full path",
     "efs_volumes='data'": "no file system of EFS",
     "efs_volumes={'fs-0123456789abcdef0': {'pth': '/d'}}": "no 'pth'",
@@ -273,7 +277,9 @@ WRONG: Mapping[str, str] = {
 def test_what_no_settings_may_be(words: str) -> None:
     with pytest.raises((SettingsError, TypeError)) as caught:
         eval(f"BatchSettings({words})", {"BatchSettings": BatchSettings})
-    assert WRONG[words] in f"{caught.value} {getattr(caught.value, 'fix', '')}"
+    text = f"{caught.value} {getattr(caught.value, 'fix', '')}"
+    assert WRONG[words] in text
+    assert "not one of" not in text or "known:" not in text, "the words are listed once"
 
 
 def test_other_names() -> None:

@@ -155,6 +155,7 @@ def test_refused(settings: Any, options: Any, words: str, fix: str) -> None:
     assert words in caught.value.message
     assert fix in caught.value.fix
     assert caught.value.where == "train.py:14 @step"
+    assert "not one of" not in words or "known:" not in caught.value.message, "the words are listed once"
 
 
 def test_settings_must_be_a_mapping() -> None:

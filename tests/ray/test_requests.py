@@ -184,6 +184,9 @@ def test_the_names_are_rays() -> None:
     [
         ({"adress": "auto"}, "did you mean 'address'"),
         ({"address": "head"}, "not the address"),
+        ({"address": "htp://head:8265"}, "begins with 'htp', did you mean 'http' or 'https'"),
+        ({"python": "3.11"}, "is a version, not a program"),
+        ({"verify": "no"}, "'no' is read as a file"),
         ({"token": "s3cret"}, "does not say where"),
         ({"runtime_env": {"pipp": []}}, "did you mean 'pip'"),
         ({"runtime_env": {"image_uri": "x"}}, "no 'image_uri' here"),

@@ -284,6 +284,13 @@ def test_amounts_and_names_as_skypilot_takes_them(words: str, value: Any, kept: 
         ("infra", "awss/us-east-1"),
         ("infra", "aws:us-east-1"),
         ("cloud", "kubernets"),
+        ("cloud", "amazon"),
+        ("infra", "Google/us-central1"),
+        ("ports", "80a"),
+        ("ports", ["9010-9000"]),
+        ("ports", 70000),
+        ("cluster_name", "My Cluster"),
+        ("cluster_name", "8gpus"),
     ],
 )
 def test_words_that_skypilot_refuses(name: str, value: Any) -> None:

@@ -110,6 +110,8 @@ def test_what_was_taken_is_taken_again(name: str) -> None:
         ({"time_limit": 0}, "no time at all"),
         ({"time_limit": "00:00:00"}, "no time at all"),
         ({"time_limit": "90"}, 'write "90m" for minutes'),
+        ({"time_limit": 90}, 'write "90m" for minutes'),
+        ({"python": "3.11.4"}, 'write "python3.11", or a path'),
         ({"time_limit": "1:2:3:4"}, "not a duration"),
         ({"warn_before": "1d"}, "longer than Slurm can warn"),
         ({"requeue": "yes"}, "write true or false"),

@@ -111,7 +111,7 @@ def test_a_person_who_cancels_a_job_is_told_of(bench: Bench, cluster: Cluster) -
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_step_is_warned_before_the_limit_of_its_time(bench: Bench, cluster: Cluster, nodes: int) -> None:
     """The signal is the one that Slurm sends then, to the same process."""
-    backend = bench.backend(warn_before=40, time_limit=600)
+    backend = bench.backend(warn_before=40, time_limit="10m")
     job = bench.job("heeds", resources=ResourceSettings(nodes=nodes))
     backend.submit(job)
     bench.until(backend, lambda: bench.texts(job).count("heeding") == nodes)

@@ -182,20 +182,24 @@ class MissingPackage(InfrastructureError):
     """An optional package is needed; the fix names the extra that brings it."""
 
 
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """`", did you mean 'x'?"` for the nearest known name; empty where none is near. For words that list them anyway."""
+    import difflib
+
+    name = name[:_NAME_LIMIT] if isinstance(name, str) else ""
+    lowered = {candidate.lower(): candidate for candidate in sorted(set(known))}
+    close = difflib.get_close_matches(name.lower(), lowered, n=2, cutoff=0.6)
+    return ", did you mean " + " or ".join(f"'{lowered[match]}'" for match in close) + "?" if close else ""
+
+
 def nearest(name: object, known: Iterable[str]) -> str:
     """`", did you mean 'x'?"` for the nearest known name, or the list of known names.
 
     What is no text is near to none.
     """
-    import difflib
-
-    name = name[:_NAME_LIMIT] if isinstance(name, str) else ""
     names = sorted(set(known))
-    lowered = {candidate.lower(): candidate for candidate in names}
-    close = difflib.get_close_matches(name.lower(), lowered, n=2, cutoff=0.6)
-    if close:
-        return ", did you mean " + " or ".join(f"'{lowered[match]}'" for match in close) + "?"
-    if not names:
-        return ""
+    hint = did_you_mean(name, names)
+    if hint or not names:
+        return hint
     listed = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
     return f" (known: {listed})"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, Sequence, TypeVar
 
 import attrs
 
-from stoker.core.errors import SettingsError, nearest
+from stoker.core.errors import SettingsError, did_you_mean, nearest
 from stoker.core.words import shown
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ WORDS: Final[Mapping[str, str]] = {
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]*)", re.IGNORECASE)
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]+)\s*", re.IGNORECASE)
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?|\.[0-9]+")
+_VERSION = re.compile(r"[0-9]+(\.[0-9]+){0,2}")
+_FLAGS: Final = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 _MOST_DIGITS: Final = 300
 """Digits of a number that is written as text: a float holds no more, and Python converts no more than 4300."""
 LEAST_SIZE: Final = 10**6
@@ -85,7 +87,12 @@ def value_or(value: T | None, default: T) -> T:
 def one_of(value: Any, *words: str) -> None:
     """Refuse a value that was given and is none of the words."""
     if value is not None and value is not UNSET and value not in words:
-        raise SettingsError(f"{shown(value)} is not one of {', '.join(words)}{nearest(value, words)}")
+        raise not_one_of(value, words)
+
+
+def not_one_of(value: Any, words: Sequence[str]) -> SettingsError:
+    """The error about a value that is none of the words, which it lists once."""
+    return SettingsError(f"{shown(value)} is not one of {', '.join(words)}{did_you_mean(value, words)}")
 
 
 def size(value: float | str) -> int:
@@ -231,7 +238,21 @@ def parse_flag(value: bool | None) -> bool | None:
 
 def parse_verify(value: bool | str | None) -> bool | str | None:
     """`verify`: whether a certificate is checked, or the file of those that are trusted."""
-    return parse_text(value) if isinstance(value, str) else parse_flag(value)
+    if not isinstance(value, str):
+        return parse_flag(value)
+    if value.strip().lower() in _FLAGS:
+        flag = "true" if _FLAGS[value.strip().lower()] else "false"
+        raise SettingsError(f"{shown(value)} is read as a file", fix=f"write {flag} without quotes")
+    return parse_text(value)
+
+
+def parse_python(value: str | None) -> str | None:
+    """`python`, `executable`: a program, by its name or its path; not a version alone."""
+    text = parse_text(value)
+    if isinstance(text, str) and _VERSION.fullmatch(text.strip()):
+        version = ".".join(text.strip().split(".")[:2])
+        raise SettingsError(f"{shown(value)} is a version, not a program", fix=f'write "python{version}", or a path')
+    return text
 
 
 def parse_number(value: float | str | None) -> float | None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Literal, Mappi
 import attrs
 
 from stoker.core import units
-from stoker.core.errors import MissingPackage, SettingsError, nearest
+from stoker.core.errors import MissingPackage, SettingsError
 from stoker.core.plugins import resolve
+from stoker.core.units import not_one_of
 
 if TYPE_CHECKING:
     import argparse
@@ -139,11 +140,9 @@ def _parse_choice(argument: Argument, value: str) -> str:
     matches = [choice for choice in argument.choices if choice.lower() == value.lower()]
     if matches:
         return matches[0]
-    raise SettingsError(
-        f"{value!r} is not one of {', '.join(argument.choices)}{nearest(value, argument.choices)}"
-        if len(argument.choices) > 1
-        else f"{value!r} is not {argument.choices[0]!r}, the only one there is"
-    )
+    if len(argument.choices) > 1:
+        raise not_one_of(value, argument.choices)
+    raise SettingsError(f"{value!r} is not {argument.choices[0]!r}, the only one there is")
 
 
 def _texts(argument: Argument, value: Any) -> list[str]:

@@ -11,7 +11,7 @@ import typing
 from collections import abc
 from typing import Any, Callable, Final, ForwardRef, Literal, Mapping, TypeVar, Union
 
-from stoker.core.errors import ParameterError, nearest
+from stoker.core.errors import ParameterError, did_you_mean
 from stoker.core.secret import Secret, is_reference
 
 LOOKED_AT: Final = 1000
@@ -254,7 +254,7 @@ def _parse_literal(text: str, annotation: Any) -> Any:
     choices = {str(choice): choice for choice in typing.get_args(annotation)}
     if text in choices:
         return choices[text]
-    raise ParameterError(f"expected one of {', '.join(choices)}, got {text!r}{_did_you_mean(text, choices)}")
+    raise ParameterError(f"expected one of {', '.join(choices)}, got {text!r}{did_you_mean(text, choices)}")
 
 
 def _parse_class(text: str, kind: type) -> Any:
@@ -296,12 +296,7 @@ def _parse_enum(text: str, kind: Any) -> Any:
         if str(member.value) == text:
             return member
     names = ", ".join(kind.__members__)
-    raise ParameterError(f"expected one of {names}, got {text!r}{_did_you_mean(text, kind.__members__)}")
-
-
-def _did_you_mean(text: str, choices: typing.Iterable[str]) -> str:
-    hint = nearest(text, choices)
-    return hint if "did you mean" in hint else ""
+    raise ParameterError(f"expected one of {names}, got {text!r}{did_you_mean(text, kind.__members__)}")
 
 
 def _json(text: str, otherwise: Any) -> Any:

@@ -26,6 +26,7 @@ from stoker.core.units import (
     UNSET,
     by_own_names,
     no_field,
+    not_one_of,
     parse_flag,
     parse_mapping,
     parse_positive_count,
@@ -68,7 +69,7 @@ def _fields_of(kind: type, *, short: str = "") -> Option:
 def _choice(*words: str) -> Callable[[Any], Any]:
     def parse(value: Any) -> Any:
         if value not in words:
-            raise SettingsError(f"{shown(value)} is not one of {', '.join(words)}{nearest(value, words)}")
+            raise not_one_of(value, words)
         return value
 
     return parse

@@ -87,13 +87,14 @@ RIGHTS: Final[Sequence[AwsRight]] = (
 def driver_policy(settings: BatchSettings, *, account: str = "*", region: str = "*", store: str = "") -> dict[str, Any]:
     """The least policy of whoever runs Stoker; with roles in the settings, also the right to hand them to jobs."""
     statements = [_statement(right, _places(settings, account, region, store)) for right in RIGHTS]
-    roles = [settings.get(name) for name in ("iam_role", "execution_role") if settings.get(name)]
+    named = [str(settings.get(name)) for name in ("iam_role", "execution_role") if settings.get(name)]
+    roles = {name if name.startswith("arn:") else f"arn:aws:iam::{account}:role/{name}" for name in named}
     if roles:
         statements.append(
             {
                 "Effect": "Allow",
                 "Action": ["iam:PassRole"],
-                "Resource": sorted(set(roles)),
+                "Resource": sorted(roles),
                 "Condition": {"StringEquals": {"iam:PassedToService": TRUSTED}},
             }
         )

@@ -16,7 +16,16 @@ from stoker.backends.base.awsregions import parse_region
 from stoker.backends.base.overlays import parse_overlay
 from stoker.backends.kubernetes.settings import parse_flag_word, parse_listed_texts, parse_pairs
 from stoker.core.errors import SettingsError, nearest
-from stoker.core.units import UNSET, WHOLE_RUN, parse_count, parse_positive_count, parse_text, strict
+from stoker.core.units import (
+    UNSET,
+    WHOLE_RUN,
+    not_one_of,
+    parse_count,
+    parse_positive_count,
+    parse_python,
+    parse_text,
+    strict,
+)
 
 PLATFORMS: Final = ("EC2", "FARGATE")
 LOG_DRIVERS: Final = ("awslogs", "fluentd", "gelf", "journald", "json-file", "splunk", "syslog", "awsfirelens")
@@ -49,6 +58,10 @@ _CONTAINER: Final[Mapping[str, str]] = {
 """A field of the container that no overlay has → what to write."""
 _QUEUE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}|arn:aws[a-z-]*:batch:.+")
 """https://docs.aws.amazon.com/batch/latest/APIReference/API_CreateJobQueue.html"""
+_SHARE: Final = re.compile(r"[A-Za-z0-9]{1,255}\*?")
+"""https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html"""
+_ROLE: Final = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]*[\w+=,.@-]|[\w+=,.@-]{1,64}", re.ASCII)
+"""The ARN of a role, or its name: https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html"""
 _EFS_ID: Final = re.compile(r"fs-[0-9a-f]{8,40}")
 
 
@@ -82,13 +95,30 @@ def parse_architecture(value: Any) -> Any:
     return value if value is None or value is UNSET else _one_of(str(value).upper(), ("X86_64", "ARM64"))
 
 
+def parse_share(value: Any) -> Any:
+    """`share_identifier`: letters and digits, and * at the end."""
+    text = parse_text(value)
+    if isinstance(text, str) and not _SHARE.fullmatch(text):
+        raise SettingsError(f"{text!r} is no share identifier", fix="write letters and digits alone, 255 at most")
+    return text
+
+
+def parse_role(value: Any) -> Any:
+    """`iam_role` and `execution_role`: the ARN of a role, or its name."""
+    text = parse_text(value)
+    if isinstance(text, str) and not _ROLE.fullmatch(text):
+        fix = f'write "arn:aws:iam::123456789012:role/{text.rpartition("/")[2] or "step"}", with your account\'s number'
+        raise SettingsError(f"{text!r} is neither the ARN nor the name of a role", fix=fix)
+    return text
+
+
 def parse_options(value: Any) -> Any:
     """`log_options`: "key:value" texts, or a mapping."""
     if isinstance(value, Mapping):
         value = [f"{key}:{text}" for key, text in value.items()]
     texts = parse_listed_texts(value)
     for text in texts or ():
-        if not text.partition(":")[0].strip() or not text.partition(":")[1]:
+        if not all(part.strip() for part in text.partition(":")):
             raise SettingsError(f"{text!r} is no option of a log driver", fix='write "awslogs-group:/team/steps"')
     return texts
 
@@ -232,7 +262,7 @@ def _at_most(number: Any, most: int) -> Any:
 def _one_of(value: Any, words: tuple[str, ...]) -> Any:
     if value in words:
         return value
-    raise SettingsError(f"{value!r} is not one of {', '.join(words)}{nearest(str(value), words)}")
+    raise not_one_of(value, words)
 
 
 def _check_keys(entry: Mapping[str, Any], noun: str, names: tuple[str, ...]) -> None:
@@ -302,18 +332,18 @@ class BatchSettings:
     """`platformCapabilities`: "EC2" or "FARGATE"; without it that of the queue."""
     instance_type: str | None = attrs.field(default=UNSET, converter=parse_text)
     """`instanceTypes` of a step on several nodes, which AWS Batch takes there alone."""
-    share_identifier: str | None = attrs.field(default=UNSET, converter=parse_text)
+    share_identifier: str | None = attrs.field(default=UNSET, converter=parse_share)
     """`shareIdentifier`, for a queue with a scheduling policy."""
     scheduling_priority: int | None = attrs.field(default=UNSET, converter=parse_priority)
     """`schedulingPriorityOverride`, 0 to 9999: the higher first among jobs of one share identifier."""
     # What it runs as
     image: str | None = attrs.field(default=UNSET, converter=parse_text)
     """The image of a step that has no `docker` settings."""
-    executable: str | None = attrs.field(default=UNSET, converter=parse_text)
+    executable: str | None = attrs.field(default=UNSET, converter=parse_python)
     """The interpreter in the image; "python3" without it."""
-    iam_role: str | None = attrs.field(default=UNSET, converter=parse_text)
+    iam_role: str | None = attrs.field(default=UNSET, converter=parse_role)
     """`jobRoleArn`: the rights of the step's code, which reads and writes the artifact store."""
-    execution_role: str | None = attrs.field(default=UNSET, converter=parse_text)
+    execution_role: str | None = attrs.field(default=UNSET, converter=parse_role)
     """`executionRoleArn`: pulls the image, reads `secrets`, writes the log; Fargate needs it."""
     repository_credentials: str | None = attrs.field(default=UNSET, converter=parse_text)
     """`repositoryCredentials`: the ARN of the secret with the login of a registry other than ECR."""

@@ -12,7 +12,17 @@ import attrs
 
 from stoker.backends.base.mounts import parse_mounts
 from stoker.core.errors import SettingsError, nearest
-from stoker.core.units import UNSET, WHOLE_RUN, one_of, parse_flag, parse_mapping, parse_text, positive_duration, strict
+from stoker.core.units import (
+    UNSET,
+    WHOLE_RUN,
+    one_of,
+    parse_flag,
+    parse_mapping,
+    parse_python,
+    parse_text,
+    positive_duration,
+    strict,
+)
 
 SHARED_MEMORY: Final = 1 << 30
 """Bytes of /dev/shm where the step does not say: NCCL asks for 1 GB, data loaders take some, an engine gives 64 MB.
@@ -154,7 +164,7 @@ class ContainerSettings:
     """When the image is fetched: "missing", "always" or "never"."""
     gpus: Gpus | None = attrs.field(default=UNSET, converter=parse_gpu_mode)
     """How the engine is asked for NVIDIA devices: by a device "request" (`DeviceRequests`), or by their "cdi" names."""
-    python: str | None = attrs.field(default=UNSET, converter=parse_text)
+    python: str | None = attrs.field(default=UNSET, converter=parse_python)
     """The interpreter in the image, first word of `Entrypoint`."""
     host: str | None = attrs.field(default=UNSET, converter=parse_text, metadata=WHOLE_RUN)
     """The engine's address, as in DOCKER_HOST, which is read where this is not given."""

@@ -15,10 +15,20 @@ import attrs
 
 from stoker.core import units
 from stoker.core.accelerators import VENDORS, Accelerator, model, vendor_name
-from stoker.core.errors import SettingsError, nearest
+from stoker.core.errors import SettingsError, did_you_mean, nearest
 from stoker.core.resources import parse_extended
 from stoker.core.settings import fields_given
-from stoker.core.units import UNSET, WHOLE_RUN, parse_count, parse_mapping, parse_positive_count, parse_text, strict
+from stoker.core.units import (
+    UNSET,
+    WHOLE_RUN,
+    not_one_of,
+    parse_count,
+    parse_mapping,
+    parse_positive_count,
+    parse_python,
+    parse_text,
+    strict,
+)
 
 QOS: Final = ("Burstable", "Guaranteed")
 PULL_POLICIES: Final = ("IfNotPresent", "Always", "Never")
@@ -318,7 +328,9 @@ def parse_driver(value: Any) -> Any:
     settings = {}
     for name, part in mapping.items():
         if name not in _DRIVER:
-            raise SettingsError(f"driver has no '{name}'{nearest(name, _DRIVER)}", fix=f"it takes {', '.join(_DRIVER)}")
+            raise SettingsError(
+                f"driver has no '{name}'{did_you_mean(name, _DRIVER)}", fix=f"it takes {', '.join(_DRIVER)}"
+            )
         try:
             settings[name] = None if part is None else _DRIVER[name](part)
         except SettingsError as error:
@@ -348,7 +360,7 @@ def parse_overlay(value: Any) -> Any:
 def _one_of(value: Any, known: tuple[str, ...]) -> Any:
     if value is UNSET or value is None or value in known:
         return value
-    raise SettingsError(f"{value!r} is not one of {', '.join(known)}{nearest(str(value), known)}")
+    raise not_one_of(value, known)
 
 
 def _plain(value: Any) -> Any:
@@ -524,7 +536,7 @@ class KubernetesSettings:
     """`imagePullPolicy`."""
     image_pull_secrets: tuple[str, ...] | None = attrs.field(default=UNSET, converter=parse_listed_texts)
     """`imagePullSecrets`, by name."""
-    executable: str | None = attrs.field(default=UNSET, converter=parse_text)
+    executable: str | None = attrs.field(default=UNSET, converter=parse_python)
     """The interpreter in the image; "python3" without it."""
     service_account: str | None = attrs.field(default=UNSET, converter=parse_text)
     """`serviceAccountName`."""

@@ -14,9 +14,18 @@ import attrs
 from stoker.core import units
 from stoker.core.accelerators import MODELS, model
 from stoker.core.docker import parse_environment
-from stoker.core.errors import SettingsError, nearest
+from stoker.core.errors import SettingsError, did_you_mean, nearest
 from stoker.core.resources import parse_extended
-from stoker.core.units import UNSET, WHOLE_RUN, parse_flag, parse_mapping, parse_text, parse_verify, strict
+from stoker.core.units import (
+    UNSET,
+    WHOLE_RUN,
+    parse_flag,
+    parse_mapping,
+    parse_python,
+    parse_text,
+    parse_verify,
+    strict,
+)
 from stoker.vendors.table import NO_DEVICES
 
 Placement = Literal["STRICT_SPREAD", "SPREAD", "PACK", "STRICT_PACK"]
@@ -130,6 +139,9 @@ def parse_address(value: str | None) -> str | None:
 def refuse_module(address: str) -> None:
     """Raise `SettingsError` for an address such as "anyscale://mine", for which Ray's client loads a Python module."""
     match = _MODULE.fullmatch(address)
+    near = did_you_mean(match["module"], ("http", "https")) if match is not None else ""
+    if match is not None and near and match["module"] not in ("http", "https"):
+        raise SettingsError(f"{address!r} begins with '{match['module']}'{near}")
     if match is not None and match["module"] not in ("http", "https", "ray"):
         raise SettingsError(
             f"{address!r} is for the module '{match['module']}' of Ray's own client, which Stoker does not use",
@@ -241,8 +253,7 @@ def _check_packages(found: Mapping[str, Any]) -> None:
 
 def parse_placement(value: Placement | None) -> Placement | None:
     """`placement`."""
-    if value is not None and value is not UNSET and value not in PLACEMENTS:
-        raise SettingsError(f"{value!r} is not one of {', '.join(PLACEMENTS)}{nearest(str(value).upper(), PLACEMENTS)}")
+    units.one_of(value, *PLACEMENTS)
     return value
 
 
@@ -280,7 +291,7 @@ class RaySettings:
     """Whether certificates are checked, or the file of those that are trusted."""
     shares_files: bool | None = attrs.field(default=UNSET, converter=parse_flag, metadata=WHOLE_RUN)
     """Whether the nodes see this machine's folders; without it, they do if the address is loopback."""
-    python: str | None = attrs.field(default=UNSET, converter=parse_text)
+    python: str | None = attrs.field(default=UNSET, converter=parse_python)
     """The interpreter on the nodes; given to a step, that of its worker, while the program that starts tasks has the
     run's."""
     resources: Mapping[str, float] | None = attrs.field(default=UNSET, converter=parse_resources)

@@ -14,8 +14,8 @@ import attrs
 from stoker.backends.base.awsregions import parse_region
 from stoker.backends.base.overlays import parse_overlay
 from stoker.backends.kubernetes.settings import parse_flag_word, parse_listed_texts, parse_pairs
-from stoker.core.errors import SettingsError, nearest
-from stoker.core.units import UNSET, WHOLE_RUN, parse_positive_count, parse_text, strict
+from stoker.core.errors import SettingsError
+from stoker.core.units import UNSET, WHOLE_RUN, not_one_of, parse_positive_count, parse_python, parse_text, strict
 
 ACCESS: Final = ("Platform", "Vpc")
 """https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_TrainingImageConfig.html"""
@@ -83,7 +83,7 @@ def parse_access(value: Any) -> Any:
     for word in ACCESS:
         if str(value).lower() == word.lower():
             return word
-    raise SettingsError(f"{value!r} is not one of {', '.join(ACCESS)}{nearest(str(value), ACCESS)}")
+    raise not_one_of(value, ACCESS)
 
 
 def parse_run_seconds(value: Any) -> Any:
@@ -182,7 +182,7 @@ class SagemakerSettings:
     """`RoleArn`: pulls the image, writes the log, and is the step's right to the artifact store."""
     image: str | None = attrs.field(default=UNSET, converter=parse_text)
     """The image of a step that has no `docker` settings, in ECR and in this region."""
-    executable: str | None = attrs.field(default=UNSET, converter=parse_text)
+    executable: str | None = attrs.field(default=UNSET, converter=parse_python)
     """The interpreter in the image; "python3" without it."""
     repository_access: str | None = attrs.field(default=UNSET, converter=parse_access)
     """`TrainingRepositoryAccessMode`: "Vpc" for a private registry in the job's VPC; ECR without it."""

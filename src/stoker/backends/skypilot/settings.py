@@ -22,6 +22,7 @@ from stoker.core.units import (
     parse_flag,
     parse_mapping,
     parse_positive_count,
+    parse_python,
     parse_text,
     parse_texts,
     strict,
@@ -42,6 +43,21 @@ CLOUDS: Final = (
 )
 """The clouds of SkyPilot 0.14.1, by its schema. A later release may have more: a name that is near none of these is
 left to it."""
+CLOUD_NAMES: Final = {
+    **dict.fromkeys(("amazon", "amazon web services", "ec2"), "aws"),
+    **dict.fromkeys(("google", "google cloud", "googlecloud", "gce"), "gcp"),
+    **dict.fromkeys(("microsoft", "microsoft azure"), "azure"),
+    **dict.fromkeys(("eks", "gke", "aks"), "k8s"),
+    "digitalocean": "do",
+    "oracle": "oci",
+    "lambdalabs": "lambda",
+    "lambdacloud": "lambda",
+    "samsung": "scp",
+    "vmware": "vsphere",
+    "datacrunch": "verda",
+    "vastai": "vast",
+}
+"""What people call a cloud → SkyPilot's name."""
 NETWORK_TIERS: Final = ("standard", "best")
 _CPUS: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(\+?)")
 _UNITS: Final = {"": 1, "GB": 1, "TB": 1024}
@@ -50,6 +66,9 @@ _MEMORY: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([GT]B|)(\+?|x)", re.IGNORE
 _ACCELERATOR: Final = re.compile(r"[^:\s]+(?::[0-9.]+GB\+?)?(?::[0-9]+(?:\.[0-9]+)?)?", re.IGNORECASE)
 """ "H100:8", "40GB+:1", "nvidia:40GB+:1"."""
 _SWAPPED: Final = re.compile(r"([0-9]+)\s?[x×]\s?([A-Za-z][^:\s]*)")
+_PORT: Final = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+_CLUSTER: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
+"""https://github.com/skypilot-org/skypilot/pull/3130"""
 _DISK: Final = re.compile(r"([0-9]+)(?:GB)?", re.IGNORECASE)
 
 
@@ -137,9 +156,10 @@ def _check_cloud(name: str) -> None:
 
     if ":" in name:
         raise SettingsError(f"{name!r} is no cloud", fix=f'write infra="{name.replace(":", "/")}"')
-    close = difflib.get_close_matches(name.lower(), CLOUDS, n=1, cutoff=0.6)
+    known = {**dict.fromkeys(CLOUDS), **CLOUD_NAMES}
+    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
     if name.lower() not in CLOUDS and close:
-        raise SettingsError(f"{name!r} is no cloud of SkyPilot, did you mean '{close[0]}'?")
+        raise SettingsError(f"{name!r} is no cloud of SkyPilot, did you mean '{known[close[0]] or close[0]}'?")
 
 
 def parse_gigabytes(value: Any) -> Any:
@@ -207,8 +227,25 @@ def parse_ports(value: Any) -> Any:
     """A port, a range, or a list of both."""
     if value is UNSET or value is None:
         return value
-    ports = [value] if isinstance(value, (str, int)) else list(value)
-    return tuple(str(port) for port in ports)
+    ports = tuple(str(port).strip() for port in ([value] if isinstance(value, (str, int)) else value))
+    for port in ports:
+        match = _PORT.fullmatch(port)
+        ends = [int(end) for end in match.groups() if end] if match is not None else [0]
+        if not all(0 < end < 65536 for end in ends) or ends != sorted(ends):
+            raise SettingsError(f"{port!r} is neither a port nor a range of ports", fix='write 8080, or "9000-9010"')
+    return ports
+
+
+def parse_cluster(value: Any) -> Any:
+    """`cluster_name`."""
+    text = parse_text(value)
+    if isinstance(text, str) and not _CLUSTER.fullmatch(text):
+        near = re.sub(r"[^A-Za-z0-9_.-]+", "-", text).lstrip("0123456789_.-").rstrip("_.-") or "training"
+        raise SettingsError(
+            f"{text!r} is no name of a cluster: SkyPilot takes letters, digits and _ . - behind a letter",
+            fix=f'write "{near}"',
+        )
+    return text
 
 
 def parse_recovery(value: Any) -> Any:
@@ -306,7 +343,7 @@ class SkypilotSettings:
     max_run_cost: float | None = attrs.field(default=UNSET, converter=parse_cost, metadata=WHOLE_RUN)
     """US dollars that the run may cost at most: the sum over its steps of price, attempts and timeout. A step without a
     timeout or without a known price is refused then."""
-    cluster_name: str | None = attrs.field(default=UNSET, converter=parse_text)
+    cluster_name: str | None = attrs.field(default=UNSET, converter=parse_cluster)
     """A cluster of one's own: used where it is up, launched where it is not, and left to its autostop."""
     task_name: str | None = attrs.field(default=UNSET, converter=parse_text)
     """The task's name in SkyPilot's lists; the cluster's name where nothing is given."""
@@ -336,7 +373,7 @@ class SkypilotSettings:
     """Further fields of SkyPilot's resources, as they are."""
     task_settings: Mapping[str, Any] | None = attrs.field(default=UNSET, converter=parse_mapping)
     """Further fields of SkyPilot's task, as they are."""
-    executable: str | None = attrs.field(default=UNSET, converter=parse_text)
+    executable: str | None = attrs.field(default=UNSET, converter=parse_python)
     """The machines' Python, 3.10 or later: "python3" where nothing is given."""
     shares_files: bool | None = attrs.field(default=UNSET, converter=parse_flag, metadata=WHOLE_RUN)
     """Whether the machines see this machine's folders, so that the artifact store may be one."""

@@ -15,7 +15,7 @@ import attrs
 from stoker.backends.base.mounts import parse_mounts
 from stoker.core import units
 from stoker.core.accelerators import Accelerator
-from stoker.core.errors import SettingsError, nearest
+from stoker.core.errors import SettingsError, did_you_mean, nearest
 from stoker.core.hosts import folder_elsewhere, folder_uri, parse_host, ssh_address
 from stoker.core.units import (
     UNSET,
@@ -25,6 +25,7 @@ from stoker.core.units import (
     parse_mapping,
     parse_number,
     parse_positive_count,
+    parse_python,
     parse_text,
     parse_texts,
     strict,
@@ -282,7 +283,7 @@ def parse_job_name(value: str | None) -> str | None:
     for name in re.findall(r"\{([^{}]*)\}", text) if isinstance(text, str) else ():
         if name not in NAME_FIELDS:
             fields = ", ".join(f"{{{field}}}" for field in NAME_FIELDS)
-            raise SettingsError(f"there is no {{{name}}} in a job's name{nearest(name, NAME_FIELDS)}: {fields}")
+            raise SettingsError(f"there is no {{{name}}} in a job's name{did_you_mean(name, NAME_FIELDS)}: {fields}")
     return text
 
 
@@ -309,11 +310,12 @@ def parse_seconds(value: float | str | timedelta | None) -> float | None:
 def parse_time(value: float | str | timedelta | None) -> float | None:
     """`time_limit`: a positive time, in seconds; also as sbatch takes it, with colons or with days before a dash.
 
-    A text of digits alone is refused: to sbatch it means minutes, and to all other settings seconds.
+    A whole number without a unit is refused: to sbatch it means minutes, and to all other settings seconds. What was
+    parsed once is a float, and taken again.
     """
     raw: Any = value
-    text = raw.strip() if isinstance(raw, str) else ""
-    if text.isdecimal():
+    text = str(raw).strip() if isinstance(raw, (str, int)) else ""
+    if text.isdecimal() and int(text):
         fix = f'write "{text}m" for minutes, or "{text}s"'
         raise SettingsError(f"{value!r} has no unit, and means minutes to sbatch, seconds to Stoker", fix=fix)
     match = _SBATCH_TIME.fullmatch(text)
@@ -338,8 +340,7 @@ def parse_exclusive(value: bool | str | None) -> bool | str | None:
     raw: Any = value
     if raw is None or raw is UNSET or isinstance(raw, bool) or raw in SHARED:
         return value
-    choices = ("true", "false", *SHARED)
-    raise SettingsError(f"{value!r} is not one of {', '.join(choices)}{nearest(str(value), choices)}")
+    raise units.not_one_of(value, ("true", "false", *SHARED))
 
 
 def parse_mail_type(value: str | Iterable[str] | None) -> str | None:
@@ -447,7 +448,7 @@ def parse_driver(value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     for name, text in mapping.items():
         if name not in _DRIVER_FIELDS:
             fix = f"it takes {', '.join(_DRIVER_FIELDS)}"
-            raise SettingsError(f"driver has no '{name}'{nearest(name, _DRIVER_FIELDS)}", fix=fix)
+            raise SettingsError(f"driver has no '{name}'{did_you_mean(name, _DRIVER_FIELDS)}", fix=fix)
         settings[name] = None if text is None else _DRIVER_FIELDS[name](name, text)
     return settings
 
@@ -493,7 +494,7 @@ class SlurmSettings:
     """Whether the nodes see this machine's folders: they do without a host, and do not with one."""
     folder: str | None = attrs.field(default=UNSET, converter=parse_folder, metadata=WHOLE_RUN)
     """A folder that login node and nodes see, for the documents and output of jobs (`--chdir`, `--output`)."""
-    python: str | None = attrs.field(default=UNSET, converter=parse_text)
+    python: str | None = attrs.field(default=UNSET, converter=parse_python)
     """The interpreter on the nodes, in the environment, or in the image."""
     partition: str | None = attrs.field(default=UNSET, converter=parse_names)
     """`--partition`; a list is joined by commas."""
