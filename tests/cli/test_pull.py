@@ -67,6 +67,8 @@ def test_a_run_is_pulled_and_loaded_without_a_connection(
     ]
     text = far.stoker("pull", "last").stderr
     assert "fetched 2 artifacts" in text and "; 1 were here" in text and "grow[0].output" in text
+    assert "nothing to fetch: 3 artifacts are here already (" in far.stoker("pull", "last").stderr
+    assert "nothing to fetch: the values are small" in far.stoker("pull", "last", "total").stderr
     until(lambda: not ssh_server.sessions(), why=lambda: "a connection outlived the command")
     ssh_server.refuse()
     try:

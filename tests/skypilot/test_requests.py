@@ -376,6 +376,30 @@ def test_each_host_of_a_slice_is_a_node(resources: dict[str, Any], infra: str, a
         assert document["accelerators"] == asked
 
 
+@pytest.mark.parametrize(
+    ("resources", "settings", "asked"),
+    [
+        ({"accelerators": "A100-80GB-SXM:8"}, {}, {"A100-80GB:8": None, "A100-80GB-SXM:8": None}),
+        ({"accelerators": "RTX-A5000", "gpu_count": 2}, {"infra": "runpod"}, "RTXA5000:2"),
+        ({"accelerators": "A6000:2"}, {"any_of": [{"use_spot": True}]}, {"A6000:2": None, "RTXA6000:2": None}),
+        ({"accelerators": "A6000:2"}, {"ordered": [{"infra": "aws"}, {"infra": "gcp"}]}, "A6000:2"),
+        ({"accelerators": "H100:8"}, {"infra": "k8s/ctx"}, "H100:8"),
+        ({"accelerators": "Gaudi:8"}, {"infra": "aws"}, "Gaudi HL-205:8"),
+    ],
+)
+def test_an_accelerator_has_each_name_of_skypilots_catalogs(
+    resources: dict[str, Any], settings: dict[str, Any], asked: Any
+) -> None:
+    document = requests.resources_document(ResourceSettings(**resources), SkypilotSettings(**settings))
+    assert document["accelerators"] == asked
+    jsonschema.validate(document, RESOURCES)
+
+
+def test_names_of_skypilots_catalogs_mean_the_accelerator() -> None:
+    for name, others in requests.NAMES.items():
+        assert [Accelerator.parse(other).name for other in others] == [name] * len(others)
+
+
 # What it costs
 
 VMS = """InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,SpotPrice,Region,AvailabilityZone,GpuInfo
@@ -383,6 +407,8 @@ p3.8xlarge,V100,4,32,244,12.24,3.67,us-east-1,us-east-1a,"{'Gpus': [{'MemoryInfo
 p3.2xlarge,V100,1,8,61,3.06,0.92,us-east-1,us-east-1a,"{'Gpus': [{'MemoryInfo': {'SizeInMiB': 16384}}]}"
 p3.2xlarge,V100,1,8,61,4.23,,eu-west-1,eu-west-1a,"{'Gpus': [{'MemoryInfo': {'SizeInMiB': 16384}}]}"
 m6i.large,,,2,8,0.096,0.03,us-east-1,us-east-1a,
+1x_A6000_SECURE,RTXA6000,1,9,50,0.49,,US,,
+gpu_1x_a6000,A6000,1,14,100,0.8,,us-west-1,,
 """
 
 
@@ -425,6 +451,8 @@ def test_the_plan_shows_machine_region_and_price(prices: None) -> None:
     assert "$4.23" in there.what
     [memory] = [one for one in findings({"gpu_memory": "16GB"}, {}) if one.code == "STK323"]
     assert memory.what.startswith("p3.2xlarge")
+    [variant] = findings({"accelerators": "A6000:1"}, {})
+    assert variant.what.startswith("1x_A6000_SECURE") and "$0.49" in variant.what
     [plain] = findings({"cpu_count": 2}, {})
     assert plain.what == "m6i.large in aws/us-east-1: $0.10 an hour"
 

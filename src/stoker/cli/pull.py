@@ -45,7 +45,13 @@ def command(*, run_id: str, step: str | None, client: Client, as_json: bool) -> 
         say(f"nothing to fetch: the artifacts lie in {store.blobs.folder}")
     else:
         fetched = [part for part in parts if not part.here and not part.problem]
-        text = f"fetched {count_text(len(fetched), 'artifact')}, {memory_text(sum(part.size for part in fetched))}"
         here = sum(part.here and not part.problem for part in parts)
-        say(f"{text}{f'; {here} were here' if here else ''} ({store.blobs.folder})")
+        text = f"fetched {count_text(len(fetched), 'artifact')}, {memory_text(sum(part.size for part in fetched))}"
+        if not parts:
+            say("nothing to fetch: the values are small, and lie in the database")
+        elif fetched or problems:
+            say(f"{text}{f'; {here} were here' if here else ''} ({store.blobs.folder})")
+        else:
+            already = "1 artifact is" if here == 1 else f"{count_text(here, 'artifact')} are"
+            say(f"nothing to fetch: {already} here already ({store.blobs.folder})")
     return EXIT_INFRASTRUCTURE if problems else EXIT_SUCCEEDED

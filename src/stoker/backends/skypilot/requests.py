@@ -20,6 +20,7 @@ from stoker.backends.base import mailprogram
 from stoker.backends.base.backend import settings_of
 from stoker.backends.base.leasing import requested_lease
 from stoker.backends.base.messages import boot_spec, gang_task, nodes_of, with_copies
+from stoker.backends.skypilot.catalog import WITHOUT_PRICE
 from stoker.backends.skypilot.settings import IDLE_MINUTES, PATIENCE, SkypilotSettings, alternatives
 from stoker.core.accelerators import Accelerator
 from stoker.core.bootspec import BootSpec
@@ -52,6 +53,24 @@ _ON_KUBERNETES: Final[Mapping[str, str]] = {
 }
 """TPUs as SkyPilot calls those of a Kubernetes cluster, which are counted by chips; it takes slices of one host there.
 https://docs.skypilot.co/en/latest/reference/kubernetes/kubernetes-getting-started.html"""
+NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "A100-80GB": ("A100-80GB", "A100-80GB-SXM"),
+    "A4000": ("A4000", "RTXA4000"),
+    "A4500": ("RTXA4500",),
+    "A5000": ("RTXA5000",),
+    "A6000": ("A6000", "RTXA6000"),
+    "GTX1660SUPER": ("GTX1660S",),
+    "Gaudi": ("Gaudi HL-205",),
+    "H100": ("H100", "H100-SXM", "H100-NVLINK"),
+    "H200": ("H200", "H200-SXM"),
+    "MI25": ("Radeon MI25",),
+    "RTX6000-Ada": ("RTX6000-Ada", "RTX6000Ada"),
+    "RTXPRO6000": ("RTXPRO6000S", "RTXPRO6000WS"),
+    "RadeonProV520": ("Radeon Pro V520",),
+}
+"""Accelerators that SkyPilot's catalogs have under other names, or under several, as each cloud calls them. A name that
+no cloud has is no error to SkyPilot, and takes no offer away:
+https://github.com/skypilot-org/skypilot-catalog/blob/master/catalogs/v8/common/accelerators.csv"""
 _SLICE: Final = re.compile(r"(tpu-v[0-9a-z]+?)(?:litepod)?-([0-9]+)(?::1)?", re.IGNORECASE)
 PLAIN: Final = (
     "instance_type",
@@ -183,7 +202,10 @@ def slice_hosts(resources: ResourceSettings) -> int:
 def _accelerators(
     resources: ResourceSettings, settings: SkypilotSettings, document: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """`accelerators`, or `ordered` for alternatives of `ResourceSettings`, the first of which is wanted most."""
+    """`accelerators`, or `ordered` for alternatives of `ResourceSettings`, the first of which is wanted most.
+
+    Of one accelerator's names SkyPilot takes the cheapest offer, unless the settings have an order of their own.
+    """
     words = settings.get("accelerators")
     gpus = resources.gpus_per_node
     kinds: tuple[Accelerator, ...] = resources.get("accelerators", ())
@@ -193,19 +215,29 @@ def _accelerators(
         if isinstance(words, Mapping):
             return {"accelerators": dict(words)}
         return {"accelerators": words if isinstance(words, str) else list(words)}
-    is_cluster = _cloud(str(document.get("infra") or document.get("cloud") or "")) == "kubernetes"
+    cloud = _cloud(str(document.get("infra") or document.get("cloud") or ""))
+    is_cluster = cloud == "kubernetes"
     if len(kinds) == 1:
-        hosts = slice_hosts(resources)
-        return {"accelerators": accelerator_text(kinds[0], gpus, hosts=hosts, is_cluster=is_cluster)}
+        text = accelerator_text(kinds[0], gpus, hosts=slice_hosts(resources), is_cluster=is_cluster)
+        names = [text] if settings.get("ordered") else _offered_as(text, cloud)
+        return {"accelerators": names[0] if len(names) == 1 else dict.fromkeys(names)}
     if kinds:
         hosts = slice_hosts(resources)
         if hosts > 1:
             what = f"alternatives of TPU slices with {hosts} hosts cannot be asked for in one task"
             raise SettingsError(what, fix=f'write one of them: resources.accelerators="{kinds[0]}"')
-        return {"ordered": [{"accelerators": accelerator_text(kind, gpus, is_cluster=is_cluster)} for kind in kinds]}
+        texts = [accelerator_text(kind, gpus, is_cluster=is_cluster) for kind in kinds]
+        return {"ordered": [{"accelerators": name} for text in texts for name in _offered_as(text, cloud)]}
     if gpus and "instance_type" not in document:
         return {"accelerators": any_accelerator(resources)}
     return {}
+
+
+def _offered_as(text: str, cloud: str) -> list[str]:
+    """ "A6000:2" under each name that SkyPilot's catalogs have for it; a cluster of one's own has the plain name."""
+    name, _, count = text.partition(":")
+    names = (name,) if cloud in WITHOUT_PRICE else NAMES.get(name, (name,))
+    return [f"{one}:{count}" for one in names]
 
 
 def _refuse_hosts(text: str) -> None:
