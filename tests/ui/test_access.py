@@ -87,6 +87,10 @@ def test_what_changes_a_run_comes_from_a_page_of_the_server(access: PageAccess) 
         return kind(access, method="POST", path="/runs/r/cancel", headers=known, **visit)
 
     assert post(origin="http://127.0.0.1:7480") == ""
+    assert post(origin="https://127.0.0.1:7480") == "", "behind a proxy with TLS"
+    assert post(origin="https://127.0.0.1:7480", **{"x-forwarded-proto": "https"}) == ""
+    assert post(origin="https://127.0.0.1:7480", **{"x-forwarded-proto": "http"}) == "", "of an inner proxy"
+    assert post(origin="http://127.0.0.1:7480", **{"x-forwarded-proto": "HTTPS, http"}) == "forbidden"
     assert post(**{"sec-fetch-site": "same-origin"}) == ""
     assert post() == "forbidden"
     assert post(origin="null") == "forbidden"

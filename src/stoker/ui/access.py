@@ -159,7 +159,11 @@ def _forgery(access: PageAccess, visit: Visit) -> PageRefusal | None:
         )
     origin, host = visit.headers.get("origin", ""), visit.headers.get("host", "")
     if origin and origin != "null":
-        if urlsplit(origin).netloc.lower() == host.lower():
+        # This server speaks HTTP, and its pages are https:// behind a proxy with TLS, so that the schemes may differ.
+        # Where the proxy says so, a page of the same name without TLS may be anybody's in the network.
+        parts = urlsplit(origin)
+        is_secured = visit.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower() == "https"
+        if parts.netloc.lower() == host.lower() and not (is_secured and parts.scheme.lower() != "https"):
             return None
     elif not origin and (visit.headers.get("sec-fetch-site") == "same-origin" or _by_bearer(access, visit)):
         return None
