@@ -10,16 +10,13 @@ from typing import Any
 
 import pytest
 from tests.servers.containers import Engine
+from tests.steps import job_in, output_of, source_in
 
 from stoker.backends.base.backend import NO_SERVICES, Services
 from stoker.backends.docker.backend import DockerBackend
-from stoker.core.artifact import from_wire
-from stoker.core.graph import StepOutput
-from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan
-from stoker.core.settings import DockerSettings, StepSettings
-from stoker.core.source import FunctionSource
+from stoker.core.plan import Job, JobStatus, LogLine, Site
+from stoker.core.settings import DockerSettings
 from stoker.images.wheel import worker_bundle
-from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
 CODE = """
@@ -102,6 +99,10 @@ def waits(path):
 """
 
 
+VALUES = ("add", "surroundings", "child_dies", "waits", "sees", "trains")
+"""Functions of `CODE` that return something."""
+
+
 @pytest.fixture(scope="session")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Stoker's worker in a folder, for images that lack it."""
@@ -123,11 +124,7 @@ class Bench:
             folder=str(code),
             checkpoints=str(folder / "checkpoints"),
             bundle=str(bundle),
-            sources=(
-                FunctionSource(
-                    kind="script", module="steps", qualname="add", root=str(code), path=str(code / "steps.py")
-                ),
-            ),
+            sources=(source_in(code, "add"),),
         )
         self.code = code
         self.flags = folder / "flags"
@@ -154,36 +151,9 @@ class Bench:
         for backend in (*self.made, *self.dropped):
             backend.close()
 
-    def job(self, function: str, *, attempt: int = 1, run: str = "r1", key: str = "", **given: Any) -> Job:
-        inputs = {
-            name: {"value": artifacts.save(value, self.blobs).wire()} for name, value in given.pop("inputs", {}).items()
-        }
-        outputs = (
-            (StepOutput(name="output"),)
-            if function in ("add", "surroundings", "child_dies", "waits", "sees", "trains")
-            else ()
-        )
-        settings = StepSettings(docker=DockerSettings(parent_image=self.image, skip_build=True), **given)
-        step = StepPlan(
-            key=key or function,
-            name=function,
-            source=FunctionSource(
-                kind="script",
-                module="steps",
-                qualname=function,
-                path=str(self.code / "steps.py"),
-                root=str(self.code),
-            ),
-            outputs=outputs,
-            unpack=False,
-            inputs={},
-            settings=settings,
-            backend="orchestrator",
-            code="code",
-            image=self.image,
-        )
-        key = step.key
-        return Job(name=f"{run}/{key}/{attempt}", run=run, key=key, attempt=attempt, step=step, inputs=inputs)
+    def job(self, function: str, **given: Any) -> Job:
+        docker = DockerSettings(parent_image=self.image, skip_build=True)
+        return job_in(self.code, self.blobs, function, values=VALUES, image=self.image, docker=docker, **given)
 
     def until(self, backend: DockerBackend, done: Callable[[], bool], seconds: float = 60.0) -> None:
         end = time.monotonic() + seconds
@@ -216,9 +186,7 @@ class Bench:
         return [line.text for line in self.lines.get(job.name, ()) if line.stream == stream]
 
     def output(self, status: JobStatus) -> Any:
-        assert status.result is not None, status
-        assert status.result.ok, status.result
-        return artifacts.load(from_wire(status.result.outputs["output"]), self.blobs)
+        return output_of(status, self.blobs)
 
 
 @pytest.fixture

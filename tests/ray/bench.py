@@ -12,15 +12,11 @@ from typing import Any
 import attrs
 import pytest
 from tests.servers.raycluster import TOKEN, RayCluster
+from tests.steps import job_in, output_of
 
 from stoker.backends.ray.backend import RayBackend
-from stoker.core.artifact import from_wire
-from stoker.core.graph import StepOutput
-from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan
-from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
+from stoker.core.plan import Job, JobStatus, LogLine, Site
 from stoker.images.wheel import worker_bundle
-from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
 CODE = """
@@ -182,23 +178,8 @@ class Bench:
         self.made.append(made)
         return made
 
-    def job(self, function: str, *, attempt: int = 1, run: str = "r1", key: str = "", **given: Any) -> Job:
-        inputs = {
-            name: {"value": artifacts.save(value, self.blobs).wire()} for name, value in given.pop("inputs", {}).items()
-        }
-        path = str(self.code / "steps.py")
-        step = StepPlan(
-            key=key or function,
-            name=function,
-            source=FunctionSource(kind="script", module="steps", qualname=function, path=path, root=str(self.code)),
-            outputs=(StepOutput(name="output"),) if function in VALUES else (),
-            unpack=False,
-            inputs={},
-            settings=StepSettings(**given),
-            backend="orchestrator",
-            code="code",
-        )
-        return Job(name=f"{run}/{step.key}/{attempt}", run=run, key=step.key, attempt=attempt, step=step, inputs=inputs)
+    def job(self, function: str, **given: Any) -> Job:
+        return job_in(self.code, self.blobs, function, values=VALUES, **given)
 
     def until(self, backend: RayBackend, done: Callable[[], bool], seconds: float = 90.0) -> None:
         end = time.monotonic() + seconds
@@ -225,9 +206,7 @@ class Bench:
         return [line.text for line in self.lines.get(job.name, ()) if line.stream == stream]
 
     def output(self, status: JobStatus) -> Any:
-        assert status.result is not None, status
-        assert status.result.ok, status.result
-        return artifacts.load(from_wire(status.result.outputs["output"]), self.blobs)
+        return output_of(status, self.blobs)
 
     def far(self) -> None:
         """The cluster is taken for one that does not see this machine's folders, but for a store by its URI."""

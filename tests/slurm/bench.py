@@ -10,16 +10,12 @@ from typing import Any
 
 import pytest
 from tests.servers.slurm import Cluster
+from tests.steps import job_in, output_of
 
 from stoker.backends.slurm.backend import SlurmBackend
-from stoker.core.artifact import from_wire
-from stoker.core.graph import StepOutput
-from stoker.core.plan import Job, JobStatus, LogLine, Site, StepPlan
+from stoker.core.plan import Job, JobStatus, LogLine, Site
 from stoker.core.protocol import JOB
-from stoker.core.settings import StepSettings
-from stoker.core.source import FunctionSource
 from stoker.images.wheel import worker_bundle
-from stoker.store import artifacts
 from stoker.store.blobs import Blobs
 
 SECONDS = 180.0
@@ -143,29 +139,8 @@ class Bench:
         self.made.append(made)
         return made
 
-    def job(self, function: str, *, attempt: int = 1, run: str = "r1", key: str = "", **given: Any) -> Job:
-        inputs = {
-            name: {"value": artifacts.save(value, self.blobs).wire()} for name, value in given.pop("inputs", {}).items()
-        }
-        given.setdefault("backend", {})
-        step = StepPlan(
-            key=key or function,
-            name=function,
-            source=FunctionSource(
-                kind="script",
-                module="steps",
-                qualname=function,
-                path=str(self.code / "steps.py"),
-                root=str(self.code),
-            ),
-            outputs=(StepOutput(name="output"),) if function in VALUES else (),
-            unpack=False,
-            inputs={},
-            settings=StepSettings(**given),
-            backend="orchestrator",
-            code="code",
-        )
-        return Job(name=f"{run}/{step.key}/{attempt}", run=run, key=step.key, attempt=attempt, step=step, inputs=inputs)
+    def job(self, function: str, **given: Any) -> Job:
+        return job_in(self.code, self.blobs, function, values=VALUES, **given)
 
     def until(self, backend: SlurmBackend, done: Callable[[], bool], seconds: float = SECONDS) -> None:
         end = time.monotonic() + seconds
@@ -204,9 +179,7 @@ class Bench:
         return [line.text for line in self.lines.get(job.name, ()) if line.stream == stream]
 
     def output(self, status: JobStatus | None) -> Any:
-        assert status is not None and status.result is not None, (status, self.lines)
-        assert status.result.ok, status.result
-        return artifacts.load(from_wire(status.result.outputs["output"]), self.blobs)
+        return output_of(status, self.blobs)
 
     def jobs(self) -> list[dict[str, str]]:
         """What the cluster knows of this bench's jobs."""
