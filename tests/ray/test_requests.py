@@ -255,8 +255,9 @@ def test_who_we_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert headers_of(RaySettings(headers={"X-Key": "env:MINE"}), {"MINE": "t"}) == {"X-Key": "t"}
     own = RaySettings(headers={"authorization": "Basic z"}, token="env:MINE")
     assert headers_of(own, {"MINE": "t"}) == {"authorization": "Basic z"}
-    with pytest.raises(BackendError, match="NOBODY is not set"):
+    with pytest.raises(BackendError, match="NOBODY is not set") as unset:
         headers_of(RaySettings(token="env:NOBODY"), {})
+    assert unset.value.fix == "export NOBODY=…"
 
 
 def test_a_cluster_that_is_not_there_is_one_finding() -> None:

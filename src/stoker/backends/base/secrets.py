@@ -45,7 +45,7 @@ def contents(sources: Mapping[str, str]) -> dict[str, bytes]:
     for name, source in sources.items():
         missing = missing_source(source)
         if missing:
-            raise BackendError(f"the secret '{name}' is not there: {missing}")
+            raise BackendError(f"the secret '{name}' is not there: {missing}", fix=source_fix(source))
         data[name] = _content(source)
     return data
 
@@ -57,6 +57,11 @@ def missing_source(source: str) -> str:
         return "" if variable in os.environ else f"the environment variable {variable} is not set"
     path = os.path.expanduser(source)
     return "" if os.access(path, os.R_OK) and os.path.isfile(path) else f"the file {source} cannot be read"
+
+
+def source_fix(source: str) -> str:
+    """What to do where a secret is not at the place that is named."""
+    return f"export {source.removeprefix('env:')}=…" if source.startswith("env:") else "name another file, or env:NAME"
 
 
 def _content(source: str) -> bytes:

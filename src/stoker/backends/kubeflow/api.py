@@ -18,7 +18,7 @@ import urllib.request
 from typing import Any, Final, Mapping
 
 from stoker.backends.base.platforms import Answers, Away
-from stoker.backends.base.secrets import missing_source
+from stoker.backends.base.secrets import missing_source, source_fix
 from stoker.backends.kubeflow.identity import ProxyIdentity
 from stoker.backends.kubeflow.settings import KubeflowSettings
 from stoker.core.codec import parse_json
@@ -206,9 +206,8 @@ class KubeflowApi:
         source = str(self._settings.get(field, ""))
         missing = missing_source(source) if source else "nothing names it"
         if missing:
-            raise BackendError(
-                f"the {field} of {self.host} is not there: {missing}", fix=f"{field}='env:NAME', or a file"
-            )
+            fix = source_fix(source) if source else f"{field}='env:NAME', or a file"
+            raise BackendError(f"the {field} of {self.host} is not there: {missing}", fix=fix)
         if source.startswith("env:"):
             return self._environment.get(source.removeprefix("env:"), "").strip()
         with open(os.path.expanduser(source), encoding="utf-8") as file:

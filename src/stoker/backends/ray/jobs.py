@@ -16,7 +16,7 @@ import urllib.parse
 from typing import Any, Final, Iterator, Mapping, TypeVar
 
 from stoker.backends.base.platforms import Answers, Away
-from stoker.backends.base.secrets import missing_source
+from stoker.backends.base.secrets import missing_source, source_fix
 from stoker.backends.ray.settings import PORT, RaySettings, refuse_module
 from stoker.core.codec import parse_json
 from stoker.core.errors import BackendError, SettingsError
@@ -98,7 +98,7 @@ def _token(settings: RaySettings, environment: Mapping[str, str]) -> str:
     if source:
         missing = missing_source(source)
         if missing:
-            raise BackendError(f"the token of the Ray cluster is not there: {missing}")
+            raise BackendError(f"the token of the Ray cluster is not there: {missing}", fix=source_fix(source))
         if source.startswith("env:"):
             return environment.get(source.removeprefix("env:"), "").strip()
         return _content(os.path.expanduser(source))
