@@ -321,3 +321,37 @@ def test_from_the_front_door() -> None:
     import stoker
 
     assert stoker.Client is Client
+
+
+def test_what_a_run_waited_is_counted_from_its_jobs_and_leases_alone(book: Any) -> None:
+    """Not from when the driver learns of it: jobs tell their own start, and are looked at every few seconds."""
+    id = book.run(created=100.0, ended=120.0)
+    book.step(id, "load", started=100.0, ended=102.0)
+    book.step(id, "train", started=107.0, ended=112.0)
+    book.step(id, "test", started=112.0, ended=119.0)
+    book.step(id, "map", started=112.0, ended=119.0, count=2)
+    told = [
+        (101.0, "job", "train", {"state": "sent", "time": 101.0}),
+        (101.5, "waiting", "train", {"message": "pending (Resources)"}),
+        (109.0, "job", "train", {"state": "running", "time": 107.0}),
+        (111.0, "leased", "train", {"devices": []}),
+        (112.5, "job", "train", {"state": "ended", "time": 112.0}),
+        (113.0, "waiting", "test", {"message": "1 H100"}),
+        (114.0, "waiting", "test", {"message": "1 H100; 1 before it"}),
+        (112.5, "waiting", "map[0]", {"message": "1 H100"}),
+        (112.5, "waiting", "map[1]", {"message": "1 H100"}),
+        (117.0, "leased", "test", {"devices": []}),
+        (116.0, "leased", "map[1]", {"devices": []}),
+    ]
+    book.write(
+        *(
+            EventRow(run_id=id, seq=seq, time=time, kind=kind, key=key, data={"attempt": 1, **data})
+            for seq, (time, kind, key, data) in enumerate(told)
+        )
+    )
+    run = book.client.run(id)
+    # train from 102, when load has ended, to 107; test and map from 113, since test ran before, to 116.
+    assert run.queue_seconds == 5.0 + 3.0
+    assert run.active_seconds == 20.0 - 8.0
+    assert run.queue_seconds_since(105.0) == 2.0 + 3.0
+    assert [wait[1] for wait in run.placements["train"][0].waits] == ["pending (Resources)"]

@@ -205,6 +205,9 @@ def test_a_person_sees_what_runs_what_waits_and_why(project: Any, environment: d
         assert re.search(r"^▸ score ×30 +━{14}─{6} 21/30  \d+ running", text, re.MULTILINE), text
         assert re.search(r"^· evaluate +waits for train, score$", text, re.MULTILINE), text
         assert re.search(r"^  training \w+: 1/5 steps, .*, holds H100 0, 1$", text, re.MULTILINE), text
+        shown = project.stoker("show", "last").stdout
+        assert re.search(r"^  other +pending +waits for 2 accelerators: train runs$", shown, re.MULTILINE), shown
+        assert re.search(r"^  evaluate +pending +waits for train, score$", shown, re.MULTILINE), shown
         (project.folder / "train").touch()
         terminal.wait_for(lambda text: re.search(r"^▸ other", text, re.MULTILINE))
         for name in ("score", "other"):

@@ -101,7 +101,7 @@ def test_a_job_that_waits_runs_and_outlives_its_driver(project: Any, cluster: Cl
     assert document["queue_seconds"] >= HELD
     assert RUNS <= document["active_seconds"] < time.monotonic() - began - HELD
     text = project.stoker("show", "last").stdout
-    assert f"job {job['id']}" in text and "main" in text and "in a queue" in text
+    assert f"job {job['id']}" in text and "main" in text and "of waiting for a place" in text
     assert line.count("wait") == 1
 
 

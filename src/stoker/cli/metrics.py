@@ -15,6 +15,7 @@ from stoker.cli.output import print_json, short, table
 from stoker.client import Client, Run
 from stoker.client.metrics import Metric, Metrics
 from stoker.core.errors import UsageError
+from stoker.core.words import number_text
 from stoker.report.charts import glyphs_for, sparkline
 from stoker.report.streams import echo, write
 
@@ -87,9 +88,9 @@ def metric_row(metric: Metric) -> tuple[str, str, str, str, str]:
     curve = sparkline([point.value for point in metric.points], _WIDTH, glyphs_for(sys.stdout.encoding))
     remark = f"{curve}  {odd.value} at step {odd.step:g}" if odd is not None else curve
     return (
-        f"{metric.last:.6g}",
-        f"{low.value:.6g}" if low is not None else "",
-        f"{high.value:.6g}" if high is not None else "",
+        number_text(metric.last),
+        number_text(low.value) if low is not None else "",
+        number_text(high.value) if high is not None else "",
         f"{metric.count:,}",
         remark,
     )
@@ -112,7 +113,7 @@ def _rows(
     for key, metrics in (other or {}).items():
         for name in metrics:
             if key not in logged or name not in logged[key]:
-                yield key, name, "", f"{metrics[name].last:.6g}", "", "", "", ""
+                yield key, name, "", number_text(metrics[name].last), "", "", "", ""
 
 
 def _there(metric: Metric, metrics: Metrics | None) -> str:
@@ -120,7 +121,7 @@ def _there(metric: Metric, metrics: Metrics | None) -> str:
         return ""
     last = metrics[metric.name].last
     change = metric.last - last
-    return f"{last:.6g} ({change:+.3g})" if change else f"{last:.6g}"
+    return f"{number_text(last)} ({change:+.3g})" if change else number_text(last)
 
 
 def _document(logged: Mapping[str, Metrics], rank: int | None, other: Mapping[str, Metrics]) -> dict[str, Any]:

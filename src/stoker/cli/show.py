@@ -19,7 +19,8 @@ from stoker.core.ladder import Change
 from stoker.core.receipt import Receipt
 from stoker.core.receipt_words import summary_of
 from stoker.core.status import STEP_GOOD
-from stoker.core.words import count_text, memory_text, time_text
+from stoker.core.words import count_text, memory_text, time_text, took_text
+from stoker.report.pending import pending_texts
 from stoker.report.streams import echo
 from stoker.worker.failure import explanation_lines
 
@@ -60,7 +61,8 @@ def run_lines(run: Run, *, elements: bool, stacks: bool = False) -> Iterator[str
     if steps:
         receipts = _receipts_by_step(run)
         placements = run.placements
-        rows = [row for step in steps for row in _rows(step, receipts, placements, elements=elements)]
+        waits = pending_texts(run, placements)
+        rows = [row for step in steps for row in _rows(step, receipts, placements, waits, elements=elements)]
         headers = ("step", "status", "took", "cpu", "peak", "attempts", "")
         yield "\n" + table(headers, rows, right=("took", "cpu", "peak", "attempts"), indent="  ")
         placed = [_placement(key, one) for key, one in _placed(steps, placements, elements=elements)]
@@ -98,8 +100,7 @@ def run_lines(run: Run, *, elements: bool, stacks: bool = False) -> Iterator[str
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "created", run.created.strftime("%Y-%m-%d %H:%M:%S")
-    queue = f", without {time_text(run.queue_seconds)} in a queue" if run.queue_seconds >= 1.0 else ""
-    yield "took", time_text(run.active_seconds) + queue if run.active_seconds is not None else ""
+    yield "took", took_text(run.active_seconds, run.queue_seconds) if run.active_seconds is not None else ""
     yield "defined", run.source
     yield "stack", run.stack
     yield "tags", ", ".join(run.tags)
@@ -153,9 +154,11 @@ def _placement(key: str, placement: Placement) -> tuple[str, ...]:
     )
 
 
-def _rows(step: Step, receipts: Receipts, placements: Placements, *, elements: bool) -> Iterator[tuple[str, ...]]:
-    title = step.key if step.count is None else f"{step.key} ×{step.count}"
-    yield _row(step, title, receipts, placements)
+def _rows(
+    step: Step, receipts: Receipts, placements: Placements, waits: Mapping[str, str], *, elements: bool
+) -> Iterator[tuple[str, ...]]:
+    title = step.key if step.count is None else f"{step.key} ×{step.count:,}"
+    yield _row(step, title, receipts, placements, waits.get(step.key, ""))
     if elements and step.count:
         for element in step:
             yield _row(element, f"  {element.key}", receipts, placements)
@@ -166,7 +169,7 @@ def _waits(step: Step, placements: Placements) -> list[str]:
     return [f"{number:,} waits: {short(reason)}" for reason, number in wait_reasons(step, placements).items()]
 
 
-def _row(step: Step, title: str, receipts: Receipts, placements: Placements) -> tuple[str, ...]:
+def _row(step: Step, title: str, receipts: Receipts, placements: Placements, waits: str = "") -> tuple[str, ...]:
     usage = step.usage
     return (
         title,
@@ -175,7 +178,7 @@ def _row(step: Step, title: str, receipts: Receipts, placements: Placements) -> 
         time_text(usage.cpu) if usage.cpu is not None else "",
         memory_text(usage.peak_memory) if usage.peak_memory else "",
         str(step.attempt_count) if step.attempt_count > 1 else "",
-        _remark(step, receipts.get(step.key, ()), placements),
+        "; ".join(filter(None, (waits, _remark(step, receipts.get(step.key, ()), placements)))),
     )
 
 

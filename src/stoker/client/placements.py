@@ -78,26 +78,82 @@ def placements_of(events: Iterable[EventRow]) -> dict[str, list[Placement]]:
             if started is not None and not (placement.waits and placement.waits[-1][0] > started):
                 changes.pop("started", None)  # a later driver reports the start that is known
             attempts[number] = attrs.evolve(placement, **changes)
-        elif placement.sent is not None:
+        elif event.kind == "waiting" and placement.sent is not None:
             wait = (local_time(event.time), str(event.data.get("message", "")))
             attempts[number] = attrs.evolve(placement, waits=(*placement.waits, wait))
     return {key: [attempts[number] for number in sorted(attempts)] for key, attempts in placements.items() if attempts}
 
 
+def device_waits(events: Iterable[EventRow]) -> dict[str, list[tuple[float, float | None]]]:
+    """When attempts waited for devices, by step or element: from the first word of it to the lease, None without one.
+
+    `events` have those of platforms' queues among them; what was sent to one waits there.
+    """
+    waits: dict[tuple[str, int], tuple[float, float | None]] = {}
+    sent = set()
+    for event in events:
+        number = event.data.get("attempt")
+        if type(number) is not int:
+            continue
+        attempt = (event.key, number)
+        if event.kind == JOB:
+            sent.add(attempt)
+            waits.pop(attempt, None)
+        elif event.kind == "waiting" and attempt not in sent:
+            waits.setdefault(attempt, (event.time, None))
+        elif event.kind == "leased" and attempt in waits:
+            waits[attempt] = (waits[attempt][0], event.time)
+    found: dict[str, list[tuple[float, float | None]]] = {}
+    for (key, _), wait in sorted(waits.items()):
+        found.setdefault(key, []).append(wait)
+    return found
+
+
 def idle_seconds(
-    placements: Mapping[str, Sequence[Placement]], steps: Iterable[StepRow], *, until: float | None
+    placements: Mapping[str, Sequence[Placement]],
+    steps: Sequence[StepRow],
+    *,
+    waits: Mapping[str, Sequence[tuple[float, float | None]]],
+    since: float = 0.0,
+    until: float | None,
 ) -> float:
-    """Seconds in which a job waited in its platform's queue while nothing of the run ran; `until` is the run's end."""
+    """Seconds in which something waited for a place, in its platform's queue or for devices (`waits`), while nothing
+    of the run ran; `until` is the run's end.
+
+    A fan-out whose elements wait for devices counts as running from the first lease on: its elements take turns.
+    """
     end = time.time() if until is None else until
     placed = {element_of(key)[0] for key in placements}
-    busy = [(row.started, row.ended or end) for row in steps if row.started is not None and row.key not in placed]
+    busy: list[tuple[float, float]] = []
     queued: list[tuple[float, float]] = []
+    ends = {row.key: row.ended or end for row in steps}
+    first: dict[str, tuple[float, float]] = {}
+    for key, spans in waits.items():
+        parent, index = element_of(key)
+        over = ends.get(parent, end)
+        for begin, leased in spans:
+            if index is None:
+                queued.append((begin, over if leased is None else leased))
+            else:
+                before, lease = first.get(parent, (begin, over))
+                first[parent] = (min(before, begin), min(lease, over if leased is None else leased))
+    queued += first.values()
+    for row in steps:
+        if row.started is None or row.key in placed:
+            continue
+        spans = waits.get(row.key, ())
+        begin = row.started
+        for waited, leased in (first[row.key],) if row.key in first else spans:
+            busy.append((begin, waited))
+            begin = ends[row.key] if leased is None else leased
+        busy.append((begin, ends[row.key]))
     for placement in (one for attempts in placements.values() for one in attempts):
         sent, started, ended = (_epoch(getattr(placement, name)) for name in ("sent", "started", "ended"))
         if sent is not None:
             queued.append((sent, min(filter(None, (started, ended, end)))))
         if started is not None:
             busy.append((started, ended or end))
+    queued = [(max(begin, since), over) for begin, over in queued]
     moments = sorted({moment for span in (*queued, *busy) for moment in span})
     changes: dict[float, list[int]] = {moment: [0, 0] for moment in moments}
     for kind, spans in enumerate((queued, busy)):

@@ -12,7 +12,7 @@ from stoker.client.keys import sort_keys
 from stoker.client.liveness import ShownStatus, awaited_place, restarting_place, shown_status
 from stoker.client.logs import StepLog, merge_by_time
 from stoker.client.metrics import Metrics, metrics_of
-from stoker.client.placements import Placement, idle_seconds, placements_of
+from stoker.client.placements import Placement, device_waits, idle_seconds, placements_of
 from stoker.client.steps import Step, Steps
 from stoker.client.times import iso_text, local_time, optional_time, seconds_between
 from stoker.core.errors import UsageError
@@ -112,7 +112,7 @@ class Run:
 
     @property
     def seconds(self) -> float | None:
-        """Seconds from its start to its end, with the pauses between sessions and what it waited in a platform's queue;
+        """Seconds from its start to its end, with the pauses between sessions and what it waited for a place;
         None before its end."""
         return seconds_between(self._row.started, self._row.ended)
 
@@ -123,12 +123,20 @@ class Run:
 
     @property
     def queue_seconds(self) -> float:
-        """Seconds in which its jobs only waited in a platform's queue and nothing ran; after its end they are final."""
+        """Seconds in which it only waited for a place, in a platform's queue or for devices, and nothing ran; after its
+        end they are final."""
         if self._queue_seconds is None or self._row.ended is None:
-            placements = self.placements
-            steps = self._store.records.steps(self.id) if placements else []
-            self._queue_seconds = idle_seconds(placements, steps, until=self._row.ended)
+            self._queue_seconds = self.queue_seconds_since(0.0)
         return self._queue_seconds
+
+    def queue_seconds_since(self, moment: float) -> float:
+        """`queue_seconds` as far as they lie after a moment, in seconds since the epoch: those of its last session."""
+        events = self._store.records.job_events(self.id)
+        placements, waits = placements_of(events), device_waits(events)
+        if not placements and not waits:
+            return 0.0
+        steps = self._store.records.steps(self.id)
+        return idle_seconds(placements, steps, waits=waits, since=moment, until=self._row.ended)
 
     @property
     def parameters(self) -> dict[str, Any]:

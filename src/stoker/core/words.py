@@ -29,6 +29,12 @@ def time_text(seconds: float) -> str:
     return f"{hours} h {minutes:02d} m"
 
 
+def took_text(seconds: float, waited: float) -> str:
+    """How long a run took, and how long it waited besides: `"6.0 s, without 3.5 s of waiting for a place"`."""
+    without = f", without {time_text(waited)} of waiting for a place" if waited >= 1.0 else ""
+    return time_text(seconds) + without
+
+
 def memory_text(size: float) -> str:
     """Bytes in powers of 1000: `"412 MB"`, `"1.4 GB"`."""
     for unit in ("B", "kB", "MB", "GB"):

@@ -69,7 +69,7 @@ class RunWatch:
                 self.look()
                 if over:
                     self._note_failed_elements()
-                    self._terminal.progress.end(self._run.active_seconds)
+                    self._terminal.progress.end(self._run.active_seconds, self._run.queue_seconds)
                     return self._run.status
                 next_look = time.monotonic() + EVERY
             self._terminal.tick()

@@ -15,7 +15,7 @@ from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 
 from stoker.core.printable import printable
 from stoker.core.status import STEP_DONE, STEP_GOOD
-from stoker.core.words import count_text, time_text
+from stoker.core.words import count_text, number_text, time_text
 from stoker.report.progress import Curve, Progress, Row
 
 MARKS: Final = {
@@ -176,7 +176,7 @@ def curve_text(curve: Curve | None) -> str:
     """A number's course and its last value: "loss █▆▄▃▂▁ 0.312"."""
     if curve is None:
         return ""
-    return f"{curve.name} {sparkline(curve.values, CURVE)} {curve.last:.4g}"
+    return f"{curve.name} {sparkline(curve.values, CURVE)} {number_text(curve.last)}"
 
 
 def sparkline(values: Sequence[float], columns: int) -> str:

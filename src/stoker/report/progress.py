@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
 
 import attrs
 
-from stoker.core.plan import LogLine, Plan, source_keys
+from stoker.core.plan import LogLine, Plan, StepPlan, source_keys
 from stoker.core.values import define
 from stoker.core.words import EXPECTED_START
 
@@ -98,6 +98,12 @@ class Row:
         return sum(self.statuses.values())
 
 
+def planned_row(step: StepPlan) -> Row:
+    """The row of a step that has not begun."""
+    sources = [*step.after, *(key for tree in step.inputs.values() for key in source_keys(tree))]
+    return Row(step.key, needs=tuple(dict.fromkeys(sources)), wants=step.settings.resources.gpus_per_node)
+
+
 class Progress:
     """A run as it goes on. Times are of the monotonic clock."""
 
@@ -110,20 +116,15 @@ class Progress:
         self.rows: dict[str, Row] = {}
         self.failures: list[tuple[str, Mapping[str, Any]]] = []
         self.warnings: list[str] = []
-        self._sent: set[str] = set()
-        self._waiting: set[str] = set()
-        # Seconds in which steps only waited for a place and none ran; since when that is so again, 0 while it is not.
-        self._queued = 0.0
-        self._queued_since = 0.0
+        self.waited = 0.0
+        """Seconds in which steps only waited for a place; known when the run is over."""
         self._blocks: dict[tuple[str, int | None], Block] = {}
 
     def begin(self, run: str, plan: Plan, *, started: float | None = None) -> None:
         """Note the steps in their order; `started` is when the run began, in seconds since the epoch."""
         self.run, self.pipeline, self.started = run, plan.pipeline, _moment(started)
         for step in plan.steps:
-            sources = [*step.after, *(key for tree in step.inputs.values() for key in source_keys(tree))]
-            wants = step.settings.resources.gpus_per_node
-            self.rows[step.key] = Row(step.key, needs=tuple(dict.fromkeys(sources)), wants=wants)
+            self.rows[step.key] = planned_row(step)
 
     def change(self, key: str, status: str, facts: Mapping[str, Any]) -> Row:
         """Note a step's new status; returns its row."""
@@ -150,7 +151,6 @@ class Progress:
             row.again = (time.monotonic() + facts["wait"], facts["cause"])
         else:
             self._end(row, key, status, facts, element=bool(parent))
-        self._count_queue()
         return row
 
     def log(self, key: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -192,24 +192,18 @@ class Progress:
         row = self.rows.get(parent or key)
         if row is not None:
             self._forget(row, key)
-            self._count_queue()
 
     def count(self, key: str, statuses: Mapping[str, int]) -> None:
         """Note how many elements of a fan-out ended in which way, where that is known as a whole."""
         self.rows.setdefault(key, Row(key)).statuses = dict(statuses)
 
-    def end(self, seconds: float | None) -> None:
-        """Note how many seconds the run took, where that is known otherwise."""
+    def end(self, seconds: float | None, waited: float) -> None:
+        """Note how many seconds the run took, if the record says, and how many it waited for a place besides."""
         if seconds is not None:
-            self.started, self._queued, self._queued_since = time.monotonic() - seconds, 0.0, 0.0
-
-    def queue_seconds(self) -> float:
-        """Seconds in which steps only waited for a place."""
-        self._count_queue()
-        return self._queued
+            self.started = time.monotonic() - seconds - waited
+        self.waited = waited
 
     def _start(self, row: Row, key: str, facts: Mapping[str, Any]) -> None:
-        self._sent.add(key)
         row.running[key] = _moment(facts.get("started"))
         row.again = None
 
@@ -217,13 +211,11 @@ class Progress:
         """Note why a step waits, or that it does no longer."""
         before = row.waits.pop(key, None)
         if before is not None:
-            self._waiting.discard(key)
             text = before.partition(EXPECTED_START)[0]
             row.reasons[text] -= 1
             if not row.reasons[text]:
                 del row.reasons[text]
         if reason:
-            self._waiting.add(key)
             row.waits[key] = reason
             text = reason.partition(EXPECTED_START)[0]
             row.reasons[text] = row.reasons.get(text, 0) + 1
@@ -232,7 +224,6 @@ class Progress:
         self._wait(row, key, "")
         row.running.pop(key, None)
         row.devices.pop(key, None)
-        self._sent.discard(key)
 
     def _end(self, row: Row, key: str, status: str, facts: Mapping[str, Any], *, element: bool) -> None:
         self._forget(row, key)
@@ -254,16 +245,6 @@ class Progress:
         if status == "failed" and (element or row.count is None):
             self.failures.append((key, facts))
             row.complaint = row.complaint or _first_line(f"{facts.get('cause', '')}: {facts.get('message', '')}")
-
-    def _count_queue(self) -> None:
-        """Count the time in which steps only wait for a place."""
-        only_waits = 0 < len(self._waiting) >= len(self._sent)  # what waits is among what was sent
-        now = time.monotonic()
-        if only_waits and not self._queued_since:
-            self._queued_since = now
-        elif not only_waits and self._queued_since:
-            self._queued += now - self._queued_since
-            self._queued_since = 0.0
 
 
 def _moment(epoch: float | None) -> float:

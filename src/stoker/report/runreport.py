@@ -27,7 +27,7 @@ from stoker.core.receipt_words import energy_text, summary_of, totals
 from stoker.core.secret import MASK, looks_secret
 from stoker.core.settings import StepSettings
 from stoker.core.values import frozen
-from stoker.core.words import bounded, count_text, time_text
+from stoker.core.words import bounded, count_text, time_text, took_text
 from stoker.plan import plandoc
 from stoker.plan.settingtexts import given_settings
 from stoker.report import stepparts
@@ -235,12 +235,11 @@ class _Reading:
         run = self.run
         receipts = [found.receipt for found in self.receipts.values()]
         hours = sum(receipt.seconds * len(receipt.devices) for receipt in receipts)
-        waited = f", without {time_text(run.queue_seconds)} in a queue" if run.queue_seconds >= 1 else ""
         return facts(
             {
                 "run": run.id,
                 "created": run.created.strftime("%Y-%m-%d %H:%M:%S %z"),
-                "took": time_text(run.active_seconds) + waited if run.active_seconds is not None else "",
+                "took": took_text(run.active_seconds, run.queue_seconds) if run.active_seconds is not None else "",
                 "stack": run.stack,
                 "accelerator time": time_text(hours) if hours else "",
                 "energy": energy_text(totals(receipts).energy) if receipts else "",

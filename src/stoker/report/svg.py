@@ -14,7 +14,7 @@ from typing import Callable, Final, Iterator, Literal, Sequence
 
 from stoker.core.metrics import thinned
 from stoker.core.values import frozen
-from stoker.core.words import count_text, time_text
+from stoker.core.words import count_text, number_text, time_text
 from stoker.report.charts import ceiling
 from stoker.report.markup import NOTHING, Attributes, Content, Html, element, joined
 
@@ -181,12 +181,12 @@ def histogram(counts: Sequence[int], low: float, high: float, *, label: str) -> 
         # What is there at all is seen.
         height = max(1.5, 100 * count / top) if count else 0.0
         bar = {"x": _number(place * width), "y": _number(100 - height), "width": _number(width * 0.92)}
-        words = f"{edges[place]:.4g} to {edges[place + 1]:.4g}: {count_text(count, 'value')}"
+        words = f"{number_text(edges[place])} to {number_text(edges[place + 1])}: {count_text(count, 'value')}"
         bars.append(
             element("g", None, element("title", None, words), element("rect", {**bar, "height": _number(height)}))
         )
     attributes = {"class": "bars", "viewBox": f"0 0 {WIDTH} 100", "preserveAspectRatio": "none", "role": "img"}
-    clock = (element("span", None, f"{edge:.4g}") for edge in (low, high))
+    clock = (element("span", None, number_text(edge)) for edge in (low, high))
     return element(
         "figure",
         {"class": "chart"},

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Mapping, Sequence, TextI
 from stoker.core.findings import warnings
 from stoker.core.plan import LogLine, Plan
 from stoker.core.status import STEP_DONE
-from stoker.core.words import EXPECTED_START, bounded, count_text, memory_text, time_text
+from stoker.core.words import EXPECTED_START, bounded, count_text, memory_text, time_text, took_text
 from stoker.report.guarded import GuardedStream
 from stoker.report.progress import Progress, Row
 from stoker.report.streams import control, painted, step_text, unpainted, write
@@ -175,10 +175,7 @@ class Terminal:
 
     def _closing_lines(self, status: str) -> list[str]:
         progress, run = self.progress, self.progress.run
-        queued = progress.queue_seconds()
-        duration = time_text(max(0.0, time.monotonic() - progress.started - queued))
-        if queued >= 1.0:
-            duration += f", without {time_text(queued)} of waiting for a place"
+        duration = took_text(max(0.0, time.monotonic() - progress.started - progress.waited), progress.waited)
         rows = list(self.progress.rows.values())
         cached = sum(row.status == "cached" for row in rows)
         head = f"{self._mark(status)} {progress.pipeline} {status} in {duration}: {count_text(len(rows), 'step')}"

@@ -505,6 +505,7 @@ class Drive:
         run where its platform starts it again."""
         request, store = self._session.request, self._session.store
         writer = self._session.writer(self._id, self._token, self._observer.message)
+        began = time.time()
         status, error = "failed", ""
         backends: dict[str, RunningBackend] = {}
         failure: BaseException | None = None
@@ -565,6 +566,8 @@ class Drive:
             finally:
                 for backend in set(backends.values()):
                     backend.close()
+        if failure is None:
+            writer.patiently(lambda: self._note_times(began))
         self._observer.ended(status)
         if isinstance(failure, InfrastructureError) and not writer.is_overtaken:
             self._observer.message(f"finished steps are kept: stoker resume {self._id}, once that is mended")
@@ -577,6 +580,14 @@ class Drive:
             summary = writer.patiently(lambda: self._summary(run))
             raise RunFailed(summary, run=run, fix=f"stoker logs {self._id} STEP; stoker resume {self._id}")
         return run
+
+    def _note_times(self, began: float) -> None:
+        """Have the terminal say what the record says; of a run that was resumed, what this session took."""
+        run = client_of(self._session.store).run(self._id)
+        if self._resumed:
+            self._observer.progress.end(None, run.queue_seconds_since(began))
+        else:
+            self._observer.progress.end(run.active_seconds, run.queue_seconds)
 
     def _recorder(self, writer: RunWriter) -> tuple[Recorder, Callable[[StepPlan], bool] | None]:
         """The recorder, with what earlier sessions and the origin have; and which steps run whatever the cache has."""

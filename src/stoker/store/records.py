@@ -550,7 +550,8 @@ class Records:
         return [rows.EVENTS.row_of(row) for row in self.database.rows(self._sql["events_of"], (run_id, after))]
 
     def job_events(self, run_id: str, key: str = "") -> list[EventRow]:
-        """The events of jobs on platforms with a queue, of a run or of one step or element, in order."""
+        """The events of jobs on platforms with a queue, and of waits for devices, of a run or of one step or element,
+        in order."""
         return [rows.EVENTS.row_of(row) for row in self.database.rows(self._sql["job_events"], (run_id, key, key))]
 
     def left_events(self, run_id: str = "") -> list[EventRow]:
@@ -769,7 +770,7 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     + " WHERE run_id = ? AND (key = ? OR ? = '') ORDER BY key, number",
     "events_of": _columns(rows.EVENTS.columns, "events") + " WHERE run_id = ? AND seq > ? ORDER BY seq",
     "job_events": _columns(rows.EVENTS.columns, "events")
-    + " WHERE run_id = ? AND kind IN ('job', 'waiting') AND (key = ? OR ? = '') ORDER BY seq",
+    + " WHERE run_id = ? AND kind IN ('job', 'waiting', 'leased') AND (key = ? OR ? = '') ORDER BY seq",
     "left_events": _columns(rows.EVENTS.columns, "events")
     + " WHERE kind IN ('left', 'left-ended', 'resumed') AND (run_id = ? OR ? = '') ORDER BY run_id, seq",
     "left_out_events": _columns(rows.EVENTS.columns, "events")

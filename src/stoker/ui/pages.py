@@ -267,7 +267,7 @@ def _step_values(there: State, shown: Run, one: Step, attempt: int | None) -> di
         "usage": usage,
         "placement": placement,
         "failures": list(runview.failure_of(one)),
-        "waits": machine.waits_of(shown.id).get(one.key, "") if state == "pending" else "",
+        "waits": runview.waits_of(shown, shown.placements).get(one.key, "") if state == "pending" else "",
         "attempts": stepview.attempt_rows(one),
         "attempt_heads": stepview.ATTEMPT_HEADS,
         "receipt": stepview.receipt_part(there.store, one, attempt) if one.count is None else "",

@@ -13,7 +13,7 @@ import attrs
 
 from stoker.client import Run, Step
 from stoker.client.attempts import Failure
-from stoker.client.document import fanout_status, step_status, wait_reasons
+from stoker.client.document import Placements, fanout_status, step_status, wait_reasons
 from stoker.client.keys import element_of
 from stoker.client.metrics import Metrics
 from stoker.client.placements import Placement
@@ -25,6 +25,7 @@ from stoker.report import machine
 from stoker.report.costs import cost_text, prices_of
 from stoker.report.graphs import GraphStep, graph
 from stoker.report.markup import Html
+from stoker.report.pending import pending_texts
 from stoker.report.runreport import phases
 from stoker.report.stepreceipts import run_receipts
 from stoker.report.svg import spark
@@ -96,7 +97,7 @@ def step_address(run: str, key: str) -> str:
 def lines_of(store: Store, run: Run) -> list[StepLine]:
     """The steps of a run, each as a line."""
     placements = run.placements
-    waits = machine.waits_of(run.id) if run.status == "running" else {}
+    waits = waits_of(run, placements)
     receipts: dict[str, list[Receipt]] = {}
     for one in run_receipts(store, run):
         for key in {one.key, one.key.partition("[")[0]}:
@@ -105,6 +106,14 @@ def lines_of(store: Store, run: Run) -> list[StepLine]:
         _line(store, step, placements, receipts.get(step.key, ()), waits.get(step.key, ""))
         for step in run.steps.values()
     ]
+
+
+def waits_of(run: Run, placements: Placements) -> Mapping[str, str]:
+    """Why steps that have not begun wait where their platform does not say it: devices, a place, other steps."""
+    if run.status != "running":
+        return {}
+    leases = {key: f"waits: {reason}" for key, reason in machine.waits_of(run.id).items()}
+    return {**pending_texts(run, placements), **leases}
 
 
 def _line(
@@ -127,7 +136,7 @@ def _line(
     if step.cached_from:
         words.append(f"result of run {step.cached_from.partition('/')[0]}")
     if status == "pending" and (waits or step.message):
-        words.append(f"waits: {waits or step.message.partition(EXPECTED_START)[0]}")
+        words.append(waits or f"waits: {step.message.partition(EXPECTED_START)[0]}")
     if step.cause:
         words.append(f"{step.cause}: {step.message}".rstrip(": "))
     if step.damage:
