@@ -355,3 +355,17 @@ def test_what_a_run_waited_is_counted_from_its_jobs_and_leases_alone(book: Any) 
     assert run.active_seconds == 20.0 - 8.0
     assert run.queue_seconds_since(105.0) == 2.0 + 3.0
     assert [wait[1] for wait in run.placements["train"][0].waits] == ["pending (Resources)"]
+
+
+def test_a_fan_out_fails_with_the_message_of_its_first_failed_element(book: Any) -> None:
+    id = book.run(status="failed")
+    book.step(id, "map", status="failed", cause="user-error", count=3)
+    for index, message in ((2, "a later one"), (1, "no such file"), (0, "")):
+        status = "failed" if message else "succeeded"
+        book.step(id, f"map[{index}]", parent="map", idx=index, status=status, message=message)
+    assert book.store.records.first_failures([id]) == {id: ("map", "user-error", "no such file")}
+    statement = book.store.records._sql["failed_element"]
+    plan = " ".join(
+        str(row) for row in book.store.records.database.rows(f"EXPLAIN QUERY PLAN {statement}", (id, "map"))
+    )
+    assert "USING INDEX elements" in plan, plan

@@ -226,6 +226,12 @@ def _ticks(begin: float, end: float, axis: Callable[[float], str]) -> tuple[list
     return [(place, word[lead:]) for place, word in zip(places, words)], words[0][:lead].strip() if lead else ""
 
 
+def time_axis(seconds: float) -> Html:
+    """The words below a picture of this length: round times from its beginning, at their places."""
+    ticks, _ = _ticks(0.0, seconds, time_text)
+    return element("svg", None, *_clock(ticks, lambda one: 100 * one / seconds))
+
+
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz "
 
 

@@ -9,6 +9,7 @@ from stoker.core.values import frozen
 from stoker.core.words import count_text, time_text
 from stoker.report.badges import icon, tone_of
 from stoker.report.markup import NOTHING, Html, element, joined, link
+from stoker.report.svg import time_axis
 
 Phase = Literal["queue", "image", "start", "run", "save"]
 MOST_ROWS: Final = 200
@@ -63,8 +64,7 @@ def timeline(rows: Sequence[TimelineRow], *, begin: float | None = None, end: fl
         parts.append(element("div", {"class": "name", "title": row.name}, name))
         parts.append(_bars(row, first, width))
         parts.append(element("div", {"class": "took"}, row.took))
-    clock = ("0", time_text(width / 2), time_text(width))
-    parts.append(element("div", {"class": "clock"}, *(element("span", None, words) for words in clock)))
+    parts.append(element("div", {"class": "clock"}, time_axis(width)))
     hidden = len(rows) - MOST_ROWS
     more = element("p", {"class": "muted"}, f"… and {count_text(hidden, 'more row')}") if hidden > 0 else NOTHING
     return joined([element("div", {"class": "timeline"}, *parts), more, _legend(spans)])

@@ -492,7 +492,8 @@ class Records:
         return {str(status): int(count) for status, count in counts}
 
     def first_failures(self, run_ids: Sequence[str]) -> dict[str, tuple[str, str, str]]:
-        """Run → key, cause and message of the first of its steps that failed, of the runs that have such a step."""
+        """Run → key, cause and message of the first of its steps that failed, of the runs that have such a step; the
+        message of a fan-out is that of its first such element."""
         if not run_ids:
             return {}
         marks = ", ".join("?" * len(run_ids))
@@ -503,6 +504,10 @@ class Records:
         found: dict[str, tuple[str, str, str]] = {}
         for run, key, cause, message in self.database.rows(self.database.sql(statement), tuple(run_ids)):
             found.setdefault(str(run), (str(key), str(cause), str(message)))
+        for run, (key, cause, message) in found.items():
+            if not message:  # a fan-out fails with its elements, which have the words
+                row = self.database.row(self._sql["failed_element"], (run, key))
+                found[run] = (key, cause, str(row[0]) if row is not None else "")
         return found
 
     def outputs(self, run_id: str, key: str) -> list[OutputRow]:
@@ -771,6 +776,8 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     "events_of": _columns(rows.EVENTS.columns, "events") + " WHERE run_id = ? AND seq > ? ORDER BY seq",
     "job_events": _columns(rows.EVENTS.columns, "events")
     + " WHERE run_id = ? AND kind IN ('job', 'waiting', 'leased') AND (key = ? OR ? = '') ORDER BY seq",
+    "failed_element": "SELECT message FROM steps WHERE run_id = ? AND parent = ? AND parent <> '' "
+    "AND status = 'failed' AND message <> '' ORDER BY idx LIMIT 1",
     "left_events": _columns(rows.EVENTS.columns, "events")
     + " WHERE kind IN ('left', 'left-ended', 'resumed') AND (run_id = ? OR ? = '') ORDER BY run_id, seq",
     "left_out_events": _columns(rows.EVENTS.columns, "events")
