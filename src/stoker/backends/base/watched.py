@@ -86,10 +86,6 @@ class JobWatcher:
         self._prompt = platform if isinstance(platform, PromptPlatform) else None
         self._outbox: dict[str, Job] = {}
         self._flights: dict[str, _Flight] = {}
-        self._handles: dict[str, Any] = {}
-        """Of the flights, as the platform is asked for them."""
-        self._ending: set[str] = set()
-        """Flights that were asked to end."""
         self._ends: dict[str, float] = {}
         # Jobs in the outbox whose submission has begun: they may exist on the platform.
         self._begun: set[str] = set()
@@ -312,7 +308,6 @@ class JobWatcher:
                 if not isinstance(handle, JobStatus):
                     facts = dict(self._remote.identity(handle))
                     self._flights[job.name] = _Flight(job=job, handle=handle, facts=facts)
-                    self._handles[job.name] = handle
                 del self._outbox[job.name]
                 self._begun.discard(job.name)
             if isinstance(handle, JobStatus):
@@ -356,11 +351,10 @@ class JobWatcher:
         try:
             for grace, handles in by_grace.items():
                 self._platform.end(handles, grace=grace)
-                self._ending.update(handles)
                 for name in handles:
                     self._flights[name].force = now + grace if grace else float("inf")
                     self._flights[name].give_up = now + grace + FORCE
-            to_kill = {name: self._handles[name] for name in self._ending if self._flights[name].force <= now}
+            to_kill = {name: flight.handle for name, flight in self._flights.items() if flight.force <= now}
             if to_kill:
                 self._platform.end(to_kill, grace=0.0)
                 for name in to_kill:
@@ -374,12 +368,12 @@ class JobWatcher:
     def _look(self) -> bool:
         if not self._flights:
             return False
-        updates = self._platform.look(dict(self._handles))
+        updates = self._platform.look({name: flight.handle for name, flight in self._flights.items()})
         changed = False
         for name, update in updates.items():
             changed = self._apply(self._flights[name], update) or changed
         now = time.monotonic()
-        for flight in [self._flights[name] for name in self._ending]:
+        for flight in list(self._flights.values()):
             if flight.give_up <= now:
                 self._end_flight(
                     flight, failed(CANCELLED, "the platform did not tell how the job ended", _lease(flight))
@@ -433,8 +427,7 @@ class JobWatcher:
         return bool(lines or events)
 
     def _end_flight(self, flight: _Flight, status: JobStatus) -> None:
-        del self._flights[flight.job.name], self._handles[flight.job.name]
-        self._ending.discard(flight.job.name)
+        del self._flights[flight.job.name]
         if flight.leases and not status.lease:
             status = attrs.evolve(status, lease=_lease(flight))
         self._channel.put(flight.job.name, status)
@@ -460,9 +453,10 @@ class JobWatcher:
 
     def _end_all(self) -> None:
         """End the jobs that this driver sent and that still run."""
-        if self._handles:
+        handles = {name: flight.handle for name, flight in self._flights.items()}
+        if handles:
             with contextlib.suppress(StokerError):
-                self._platform.end(dict(self._handles), grace=0.0)
+                self._platform.end(handles, grace=0.0)
 
 
 def _lease(flight: _Flight) -> Lease | None:

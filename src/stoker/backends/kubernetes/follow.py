@@ -8,7 +8,6 @@ line.
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from datetime import datetime, timezone
 from typing import Any, Collection, Final, Iterable, Mapping
@@ -273,21 +272,15 @@ class Log:
 def nanoseconds(stamp: bytes) -> int:
     """A time such as "2026-11-21T04:53:50.816630166Z" in nanoseconds since the epoch; 0 for another text."""
     text = stamp.decode("latin-1")
-    fraction = text[20:].removesuffix("Z")
+    seconds, _, fraction = text.removesuffix("Z").partition(".")
     try:
-        if text.endswith("Z"):
-            seconds = _seconds(text[:19])
-        else:  # a server that writes its own zone
-            seconds, fraction = int(datetime.fromisoformat(text[:19] + text[-6:]).timestamp()), fraction[:-6]
-        return seconds * 1_000_000_000 + int((fraction + "000000000")[:9])
+        moment = datetime.strptime(seconds[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc)
+        if not text.endswith("Z"):  # a server that writes its own zone
+            moment = datetime.fromisoformat(text[:19] + text[-6:])
+            fraction = fraction[:-6]
+        return int(moment.timestamp()) * 1_000_000_000 + int((fraction + "000000000")[:9])
     except ValueError:
         return 0
-
-
-@functools.lru_cache(maxsize=64)
-def _seconds(text: str) -> int:
-    """Seconds since the epoch of a time such as "2026-11-21T04:53:50": of lines that come together it is the same."""
-    return int(datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=timezone.utc).timestamp())
 
 
 def _whole_second(stamp: str) -> str:

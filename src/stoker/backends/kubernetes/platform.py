@@ -53,10 +53,6 @@ NAMES: Final = 8
 """Names that are tried for a Job, should others have the first ones."""
 TOGETHER: Final = 0.01
 """Seconds between two looks at least: hundreds of pods that start at once have news all the time."""
-TOGETHER_MOST: Final = 0.05
-"""The same for hundreds of jobs: each look costs more, and an end may still be recorded within 0.1 s."""
-FEW: Final = 100
-"""Jobs up to which two looks are `TOGETHER` apart; with more of them, they are further apart in proportion."""
 AT_ONCE: Final = 20
 """Jobs that are sent between two looks, so that those that are there are not forgotten meanwhile."""
 LAST_WORDS: Final = 30.0
@@ -124,10 +120,6 @@ class KubernetesPlatform:
         self._by_index: bool | None = None
         self._explanations = Explanations(cluster, KubernetesSettings(**options))
         self._last_look = 0.0
-        self._next_due = 0.0
-        """When the first of the jobs of which nothing is new is to be looked at, on the monotonic clock, or before."""
-        self._polled: tuple[list[int], select.poll] = ([], select.poll())
-        """Descriptors, and what waits for them."""
         self._dirty: set[KubernetesHandle] = set()
         """Those of whose job something is new."""
         self._pools = WarmPods(cluster, site, options, self, shares=shares)
@@ -147,7 +139,6 @@ class KubernetesPlatform:
 
     def find(self, jobs: Sequence[Job]) -> Mapping[str, KubernetesHandle]:
         """Handles of jobs that an earlier driver sent, and that still run, wait, or went well."""
-        self._next_due = 0.0
         handles: dict[str, KubernetesHandle] = {}
         for job in jobs:
             space = (self._namespace(job), job.run)
@@ -266,7 +257,6 @@ class KubernetesPlatform:
     def send(self, jobs: Sequence[Job]) -> Mapping[str, Any]:
         """Create Jobs: one for each group of alike elements. Jobs for a pod that takes several wait for one. Those that
         are not mentioned are sent later."""
-        self._next_due = 0.0
         groups: dict[str, list[Job]] = {}
         pooled: dict[str, Any] = {}
         for job in jobs:
@@ -457,7 +447,7 @@ class KubernetesPlatform:
 
     def look(self, handles: Mapping[str, KubernetesHandle]) -> Mapping[str, JobReport]:
         """What is new of jobs: waits for news a moment."""
-        away = self._wait_and_read(len(handles))
+        away = self._wait_and_read()
         now = time.monotonic()
         try:
             self._pools.tend(now)
@@ -465,48 +455,33 @@ class KubernetesPlatform:
         except Away as error:
             away = error
         reports: dict[str, JobReport] = {}
-        for name, handle in self._due(handles, now):
-            try:
-                report = self._report(handle, now)
-            except Away as error:
-                away = error
-                handle.next_look = now + 1.0
-                continue
-            finally:
-                self._next_due = min(self._next_due, handle.next_look)
-            self._dirty.discard(handle)
-            if report is not None:
-                reports[name] = report
+        for name, handle in handles.items():
+            if handle in self._dirty or now >= handle.next_look:
+                try:
+                    report = self._report(handle, now)
+                except Away as error:
+                    away = error
+                    handle.next_look = now + 1.0
+                    continue
+                self._dirty.discard(handle)
+                if report is not None:
+                    reports[name] = report
         if away is not None and not reports:
             raise away
         return reports
 
-    def _due(self, handles: Mapping[str, KubernetesHandle], now: float) -> list[tuple[str, KubernetesHandle]]:
-        """The jobs that are to be looked at: of which something is new, or whose time has come."""
-        if now < self._next_due:
-            names = (handle.job.name for handle in list(self._dirty))
-            return [(name, handles[name]) for name in names if name in handles]
-        due, self._next_due = [], float("inf")
-        for name, handle in handles.items():
-            if handle in self._dirty or now >= handle.next_look:
-                due.append((name, handle))
-            else:
-                self._next_due = min(self._next_due, handle.next_look)
-        return due
-
-    def _wait_and_read(self, count: int) -> Away | None:
-        """Wait until something comes of so many jobs, and take it; the error of a server that is silent."""
-        descriptors = [stream.fileno() for follower in self._followers.values() for stream in follower.streams()]
-        descriptors += [self._wakeup.descriptor, *self._pools.streams()]
-        if descriptors != self._polled[0]:
-            self._polled = descriptors, select.poll()
-            for descriptor in descriptors:
-                self._polled[1].register(descriptor, select.POLLIN)
+    def _wait_and_read(self) -> Away | None:
+        """Wait until something comes, and take it; the error of a server that is silent."""
+        poller = select.poll()
+        for follower in self._followers.values():
+            for stream in follower.streams():
+                poller.register(stream.fileno(), select.POLLIN)
+        for descriptor in (self._wakeup.descriptor, *self._pools.streams()):
+            poller.register(descriptor, select.POLLIN)
         since = time.monotonic() - self._last_look
-        together = min(TOGETHER_MOST, TOGETHER * max(1.0, count / FEW))
-        if since < together:
-            time.sleep(together - since)  # news that come one after the other are looked at together
-        ready = {descriptor for descriptor, _ in self._polled[1].poll(0 if self._dirty else WAIT * 1000)}
+        if since < TOGETHER:
+            time.sleep(TOGETHER - since)  # news that come one after the other are looked at together
+        ready = {descriptor for descriptor, _ in poller.poll(0 if self._dirty else WAIT * 1000)}
         self._last_look = time.monotonic()
         away = None
         for follower in self._followers.values():
