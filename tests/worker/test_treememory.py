@@ -98,9 +98,12 @@ def small_after_large() -> None:
 
 @step(cache=False)
 def killed(unit: int) -> None:
+    whole, held = os.pipe()
     if os.fork() == 0:
         data = hold(300 * unit)
+        os.write(held, b"1")
         time.sleep(60)
+    os.read(whole, 1)
     time.sleep(LAST)
     os.kill(os.getpid(), 9)
 
