@@ -26,7 +26,7 @@ from stoker.backends.ray.backend import RayBackend
 from stoker.backends.sagemaker.backend import SagemakerBackend
 from stoker.backends.skypilot.backend import SkypilotBackend
 from stoker.backends.slurm.backend import SlurmBackend
-from stoker.cli import build, rendering
+from stoker.cli import build
 from stoker.cli.plan import setting_lines
 from stoker.core.codec import to_json
 from stoker.core.errors import BackendError, RunFailed, SettingsError
@@ -35,7 +35,7 @@ from stoker.core.request import RunRequest
 from stoker.core.units import whole_run_fields
 from stoker.devices.simulate import parse_simulation
 from stoker.plan.layers import resolve_pipeline
-from stoker.run import driver
+from stoker.run import driver, rendering
 from stoker.run.session import Session
 from stoker.settings.options import component_settings, layer_from, settings_class
 

@@ -35,7 +35,8 @@ def jobs_of(bench: Bench, run: str) -> list[Any]:
 
 
 def marks(one: Any) -> tuple[str, str]:
-    return one["metadata"].get("stoker.run", ""), one["metadata"].get("stoker.home", "")
+    metadata = one["metadata"] or {}
+    return metadata.get("stoker.run", ""), metadata.get("stoker.home", "")
 
 
 def test_a_batch_is_one_ray_job(bench: Bench, tmp_path: Path, ray_cluster: RayCluster) -> None:
