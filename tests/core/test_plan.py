@@ -10,7 +10,9 @@ from stoker.core.source import FunctionSource
 
 
 def step(key: str, backend: str, *sources: str, after: tuple[str, ...] = ()) -> StepPlan:
-    inputs: dict[str, Any] = {f"x{number}": {"step": source, "output": "output"} for number, source in enumerate(sources)}
+    inputs: dict[str, Any] = {
+        f"x{number}": {"step": source, "output": "output"} for number, source in enumerate(sources)
+    }
     return StepPlan(
         key=key,
         name=key,

@@ -13,6 +13,7 @@ import pytest
 from stoker.core.errors import MissingPackage, StoreError
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
+from stoker.store.filesystems import url_to_fs
 from stoker.store.remote import Remote, cache_folder
 from stoker.store.store import open_store
 from stoker.store.sweep import sweep
@@ -136,6 +137,17 @@ def test_a_missing_file_system_names_the_package(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
     with pytest.raises(MissingPackage, match="Install s3fs"):
         Blobs("s3://bucket")
+
+
+def test_a_file_system_is_made_anew_when_its_environment_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    first, path = url_to_fs("s3://bucket/name")
+    monkeypatch.setenv("UNRELATED", "1")
+    assert (url_to_fs("s3://bucket/other")[0], path) == (first, "bucket/name")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:2")
+    second, _ = url_to_fs("s3://bucket/name")
+    assert second is not first
+    assert url_to_fs("simplecache::s3://bucket/name")[0].fs is second
 
 
 def test_old_objects_are_renewed_by_a_put_and_swept_without(tmp_path: Path) -> None:

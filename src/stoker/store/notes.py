@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
 from typing import Sequence
 
+from stoker.store.filesystems import url_to_fs
+
 
 def put(path: str, data: bytes) -> None:
     """Write a note, whole or not at all; an earlier one is overwritten."""
     if "://" in path:
-        import fsspec
-
-        with fsspec.open(path, "wb") as file:
-            file.write(data)
+        system, name = url_to_fs(path)
+        with contextlib.suppress(PermissionError):  # to make buckets, which is not needed where there is one
+            system.makedirs(system._parent(name), exist_ok=True)
+        with system.open(name, "wb") as remote:
+            remote.write(data)
         return
     folder = os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
@@ -28,10 +32,9 @@ def get(path: str) -> bytes | None:
     """Read a note; None if there is none."""
     try:
         if "://" in path:
-            import fsspec
-
-            with fsspec.open(path, "rb") as file:
-                return bytes(file.read())
+            system, name = url_to_fs(path)
+            with system.open(name, "rb") as remote:
+                return bytes(remote.read())
         with open(path, "rb") as plain:
             return plain.read()
     except FileNotFoundError:
@@ -42,9 +45,7 @@ def get_all(paths: Sequence[str]) -> dict[str, bytes]:
     """Those of the notes that are there, by path; from an object store all at once."""
     if not any("://" in path for path in paths):
         return {path: data for path in paths if (data := get(path)) is not None}
-    import fsspec
-
-    system, _ = fsspec.core.url_to_fs(paths[0])
+    system, _ = url_to_fs(paths[0])
     names = {system._strip_protocol(path): path for path in paths}
     contents: dict[str, bytes] = {}
     for name, data in system.cat(list(names), on_error="return").items():
@@ -60,9 +61,7 @@ def remove(path: str) -> None:
     """Remove a note; one that is gone is fine."""
     try:
         if "://" in path:
-            import fsspec
-
-            system, name = fsspec.core.url_to_fs(path)
+            system, name = url_to_fs(path)
             system.rm_file(name)  # `rm` takes a name with brackets for a pattern
         else:
             os.unlink(path)
@@ -74,9 +73,7 @@ def names(folder: str) -> list[str]:
     """The names in a folder; none where there is no such folder."""
     try:
         if "://" in folder:
-            import fsspec
-
-            system, path = fsspec.core.url_to_fs(folder)
+            system, path = url_to_fs(folder)
             system.invalidate_cache()
             entries = [entry.rstrip("/") for entry in system.ls(path, detail=False)]
             # Or a name that is written from now on would be looked for in this listing, and not be found.
@@ -90,9 +87,7 @@ def names(folder: str) -> list[str]:
 def tree_size(folder: str) -> int:
     """The bytes of all files below a folder; 0 where there is no such folder."""
     if "://" in folder:
-        import fsspec
-
-        system, path = fsspec.core.url_to_fs(folder)
+        system, path = url_to_fs(folder)
         system.invalidate_cache()
         try:
             return sum(int(size or 0) for size in system.du(path, total=False).values())
@@ -111,10 +106,8 @@ def tree_size(folder: str) -> int:
 def copy_tree(source: str, target: str) -> None:
     """Copy a folder; one that is not there is fine."""
     if "://" in source:
-        import fsspec
-
-        system, path = fsspec.core.url_to_fs(source)
-        _, copied = fsspec.core.url_to_fs(target)
+        system, path = url_to_fs(source)
+        _, copied = url_to_fs(target)
         system.invalidate_cache()
         try:
             entries = system.find(path)
@@ -131,9 +124,7 @@ def copy_tree(source: str, target: str) -> None:
 
 def remove_tree(folder: str) -> None:
     """Remove a folder of an object store with all that is in it; one that is gone is fine."""
-    import fsspec
-
-    system, path = fsspec.core.url_to_fs(folder)
+    system, path = url_to_fs(folder)
     system.invalidate_cache()
     try:
         system.rm(path, recursive=True)

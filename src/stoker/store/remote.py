@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final, Iterator, Mapping, Protocol
 
 from stoker.core.errors import MissingPackage, StoreError
+from stoker.store.filesystems import url_to_fs
 from stoker.store.folders import FolderBlobs
 from stoker.store.hashing import CHUNK, Hash
 from stoker.store.transport import TRANSPORTS
@@ -95,9 +96,7 @@ class Remote:
         self.uri = uri
         self.protocol = uri.partition("://")[0]
         with self._translated_errors():
-            import fsspec
-
-            self._files, root = fsspec.core.url_to_fs(uri)
+            self._files, root = url_to_fs(uri)
         self._root = root.rstrip("/")
 
     def put(self, path: str, digest: str) -> None:

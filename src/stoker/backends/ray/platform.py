@@ -34,6 +34,7 @@ from stoker.core.plan import Job, JobStatus, Site
 from stoker.core.protocol import SealedSecrets, StepResult
 from stoker.core.status import CANCELLED, REFUSED, WORKER_LOST
 from stoker.store import notes
+from stoker.store.filesystems import url_to_fs
 from stoker.worker.sealed import seal
 
 ASK: Final = (1.0, 2.0, 5.0, 10.0)
@@ -715,10 +716,8 @@ def remove_folder(folder: str) -> None:
     if "://" not in folder:
         shutil.rmtree(folder, ignore_errors=True)
         return
-    import fsspec
-
     try:
-        system, name = fsspec.core.url_to_fs(folder)
+        system, name = url_to_fs(folder)
         system.rm(name, recursive=True)
     except FileNotFoundError:
         return
