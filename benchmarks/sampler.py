@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-SOURCE = Path(__file__).parents[1] / "tests" / "hardware" / "fake_nvml.c"
+SOURCE = Path(__file__).parents[1] / "tests" / "devices" / "fake_nvml.c"
 GPUS = 8
 PROCESSES = 10
 WARM = 3.0
