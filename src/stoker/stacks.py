@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, TypeV
 import attrs
 
 from stoker.core.errors import NotFound, SettingsError, UsageError, nearest
+from stoker.core.patterns import lazy_pattern
 from stoker.core.settings import Layer
 from stoker.core.units import duration
 from stoker.core.values import frozen
@@ -71,9 +72,9 @@ STACK_KEYS: Final = (
 )
 RECONNECT: Final = 600.0
 """Ten minutes: a server's restart takes seconds, its upgrade or its failover to another machine minutes."""
-_VARIABLE = re.compile(r"\$\{([^}]*)\}")
-_PASSWORD = re.compile(r"(://[^/@:]*):[^/]*@")
-_SECRET_QUERY = re.compile(r"([?&][^=&]*(?:password|token|secret|key)[^=&]*=)[^&]*", re.IGNORECASE)
+_VARIABLE = lazy_pattern(r"\$\{([^}]*)\}")
+_PASSWORD = lazy_pattern(r"(://[^/@:]*):[^/]*@")
+_SECRET_QUERY = lazy_pattern(r"([?&][^=&]*(?:password|token|secret|key)[^=&]*=)[^&]*", re.IGNORECASE)
 
 
 def masked(uri: str) -> str:
@@ -303,10 +304,10 @@ def _relative(path: Path) -> str:
         return str(path)
 
 
-_KEY = re.compile(r"""\s*((?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+)(?:\s*\.\s*(?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+))*)\s*=""")
-_TABLE = re.compile(r"\s*\[\[?([^\[\]]+)\]\]?\s*(?:#.*)?$")
-_PART = re.compile(r""""([^"]*)"|'([^']*)'|([A-Za-z0-9_-]+)""")
-_MULTILINE = re.compile(r"\"\"\"|\'\'\'")
+_KEY = lazy_pattern(r"""\s*((?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+)(?:\s*\.\s*(?:"[^"]*"|'[^']*'|[A-Za-z0-9_-]+))*)\s*=""")
+_TABLE = lazy_pattern(r"\s*\[\[?([^\[\]]+)\]\]?\s*(?:#.*)?$")
+_PART = lazy_pattern(r""""([^"]*)"|'([^']*)'|([A-Za-z0-9_-]+)""")
+_MULTILINE = lazy_pattern(r"\"\"\"|\'\'\'")
 
 
 def _lines(text: str) -> dict[tuple[str, ...], int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from datetime import datetime, timedelta
 from itertools import count, islice
@@ -16,6 +15,7 @@ from stoker.client.liveness import SHOWN_STATUSES
 from stoker.client.outputs import Output
 from stoker.client.runs import Run
 from stoker.core.errors import NotFound, UsageError, nearest
+from stoker.core.patterns import lazy_pattern
 from stoker.core.units import duration
 from stoker.store.records import RunFilter
 from stoker.store.store import Store, open_store
@@ -26,7 +26,7 @@ TRUST: Final = "STOKER_TRUST"
 """The variable that, as "1", lets every client load what can run code, from any store."""
 _EVERYTHING: Final = 2**31 - 1
 _DIGEST: Final = 64
-_DIGITS: Final = re.compile(r"[0-9a-f]{1,64}")
+_DIGITS: Final = lazy_pattern(r"[0-9a-f]{1,64}")
 _PAGE: Final = 200
 """Rows that are read at a time where the database alone cannot apply the filter."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final, Iterable
 
 from stoker.core.errors import NotFound
+from stoker.core.patterns import lazy_pattern
 
-_ELEMENT: Final = re.compile(r"(.+)\[(\d+)\]")
+_ELEMENT: Final = lazy_pattern(r"(.+)\[(\d+)\]")
 
 
 class NoSuchKey(NotFound, KeyError):

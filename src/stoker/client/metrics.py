@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final, Iterator, Mapping
 
 from stoker.client.keys import NoSuchKey
 from stoker.core.errors import UsageError, nearest
 from stoker.core.flow import CARD
 from stoker.core.metrics import MetricBook, Point, Series, book_of
+from stoker.core.patterns import lazy_pattern
 from stoker.store.records import Records
 
-_CARD: Final = re.compile(f"{CARD}[0-9]{{0,9}}")
+_CARD: Final = lazy_pattern(f"{CARD}[0-9]{{0,9}}")
 
 
 class Metric:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Iterator, Mapping, overload
@@ -29,6 +28,7 @@ from stoker.client.times import iso_text, optional_time, seconds_between
 from stoker.client.usage import Usage, total_usage, usage_of
 from stoker.core.errors import UsageError, nearest
 from stoker.core.flow import OWN
+from stoker.core.patterns import lazy_pattern
 from stoker.core.plan import LogLine
 from stoker.core.status import STEP_DONE, STEP_GOOD
 from stoker.core.words import count_text, time_text
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 UNNAMED: Final = "output"
 """The name of an only output to which the step gives none."""
-_ONE_VALUE: Final = re.compile(r"\w+:([0-9a-f]{64})")
+_ONE_VALUE: Final = lazy_pattern(r"\w+:([0-9a-f]{64})")
 
 
 class Step:

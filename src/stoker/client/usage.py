@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final, Iterable, Mapping
 
 import attrs
 
+from stoker.core.patterns import lazy_pattern
 from stoker.core.values import frozen
 from stoker.core.words import memory_text, time_text
 
-_RANK: Final = re.compile(r"[0-9]{1,9}")
+_RANK: Final = lazy_pattern(r"[0-9]{1,9}")
 _MOST: Final = 1e18
 """Seconds and bytes above it are no measurement."""
 

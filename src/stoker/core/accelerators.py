@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, Iterable, Iterator, Mapping, Protocol
 
 from stoker.core.chiptable import LINES, SOURCES
 from stoker.core.errors import SettingsError, nearest
+from stoker.core.patterns import lazy_pattern
 from stoker.core.plugins import Registry
 from stoker.core.units import count as whole_number
 from stoker.core.units import size_text
@@ -31,11 +32,11 @@ _SUFFIXES = ("vws", "shared")
 """What Google's platforms add for a licence of virtual workstations, and GPU feature discovery where containers share a
 GPU by time: https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md."""
 # GPU feature discovery's label nvidia.com/gpu.product where all slices of a machine are the same.
-_LABEL_OF_SLICE = re.compile(r"(?P<name>.+?)-MIG-(?P<slice>\d+g\.\d+gb[\w.+-]*?)(?P<shared>-SHARED)?", re.IGNORECASE)
-_TEXT = re.compile(r"(?P<name>[^:/]+)(?:/(?P<slice>[^:/]*))?(?::(?P<count>.*))?")
-_TURNED = re.compile(r"(\d+)\s*[xX*]\s*(.+)")
+_LABEL_OF_SLICE = lazy_pattern(r"(?P<name>.+?)-MIG-(?P<slice>\d+g\.\d+gb[\w.+-]*?)(?P<shared>-SHARED)?", re.IGNORECASE)
+_TEXT = lazy_pattern(r"(?P<name>[^:/]+)(?:/(?P<slice>[^:/]*))?(?::(?P<count>.*))?")
+_TURNED = lazy_pattern(r"(\d+)\s*[xX*]\s*(.+)")
 # A TPU type's number counts cores for v2-v5p and chips for v5litepod and v6e; asked as a count, it is always chips.
-_TPU_TYPE = re.compile(r"(?:tpu-?)?(v\d+(?:litepod|e|p|x)?)-(\d+)", re.IGNORECASE)
+_TPU_TYPE = lazy_pattern(r"(?:tpu-?)?(v\d+(?:litepod|e|p|x)?)-(\d+)", re.IGNORECASE)
 _TPU_CORES = ("v2", "v3", "v4", "v5p")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from typing import Any, ClassVar, Final, Iterable, Literal, Mapping
 
 import attrs
 
 from stoker.core.errors import SettingsError, nearest
+from stoker.core.patterns import lazy_pattern
 from stoker.core.units import UNSET, parse_flag, parse_mapping, parse_text, parse_texts, strict
 from stoker.core.values import frozen
 
@@ -17,7 +17,7 @@ INSTALLERS: Final[tuple[Installer, ...]] = ("uv", "pip")
 BUILD_KEYS: Final = ("options", "dockerignore")
 OLDEST: Final = (3, 10)
 """The oldest Python that Stoker's worker runs on: `requires-python` of the project."""
-_PYTHON: Final = re.compile(r"(\d+)\.(\d+)(\.\d+)?")
+_PYTHON: Final = lazy_pattern(r"(\d+)\.(\d+)(\.\d+)?")
 
 
 _EXPORTS: Final[Mapping[str, bool | tuple[str, ...]]] = {

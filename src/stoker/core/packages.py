@@ -12,6 +12,7 @@ import attrs
 
 from stoker.core.docker import parse_python
 from stoker.core.errors import SettingsError
+from stoker.core.patterns import lazy_pattern
 from stoker.core.units import UNSET, parse_flag, parse_mapping, parse_text, parse_texts, strict, value_or
 from stoker.core.values import frozen
 
@@ -22,12 +23,12 @@ CHANNELS: Final = ("conda-forge",)
 FORMAT: Final = 1
 """Of the digest: an environment of another format is never taken for this one."""
 # https://packaging.python.org/en/latest/specifications/dependency-specifiers/#names
-_NAME: Final = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[([A-Za-z0-9._,\s-]*)\])?")
-_VERSION: Final = re.compile(r"[A-Za-z0-9.*+!_-]+")
-_CLAUSE: Final = re.compile(rf"(===|[<>=!~]=|[<>])\s*{_VERSION.pattern}")
+_NAME: Final = lazy_pattern(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[([A-Za-z0-9._,\s-]*)\])?")
+_VERSION: Final = lazy_pattern(r"[A-Za-z0-9.*+!_-]+")
+_CLAUSE: Final = lazy_pattern(rf"(===|[<>=!~]=|[<>])\s*{_VERSION.pattern}")
 # https://docs.conda.io/projects/conda-build/en/latest/resources/package-spec.html#package-match-specifications
-_CONDA_NAME: Final = re.compile(r"(?:[A-Za-z0-9_./-]+::)?[A-Za-z0-9_][A-Za-z0-9._-]*")
-_CONDA_VERSION: Final = re.compile(r"[A-Za-z0-9.*+!_=<>|,~-]*")
+_CONDA_NAME: Final = lazy_pattern(r"(?:[A-Za-z0-9_./-]+::)?[A-Za-z0-9_][A-Za-z0-9._-]*")
+_CONDA_VERSION: Final = lazy_pattern(r"[A-Za-z0-9.*+!_=<>|,~-]*")
 
 
 @frozen(kw_only=True)

@@ -12,6 +12,7 @@ import re
 from typing import Final, Iterable
 
 from stoker.core.errors import UsageError
+from stoker.core.patterns import lazy_pattern
 from stoker.core.words import bounded
 
 _RANGES: Final = (
@@ -22,9 +23,9 @@ _RANGES: Final = (
     r"\ufdd0-\ufdef\ufeff\ufff9-\ufffb"  # noncharacters, byte order mark, interlinear annotations
     r"\U000e0000-\U000e007f"  # invisible tags
 )
-_HIDDEN: Final = re.compile(f"[{_RANGES}]")
-_HIDDEN_OR_COLOUR: Final = re.compile(rf"(\x1b\[[0-9;]*m)|[{_RANGES}]")
-_UNFIT_FOR_NAMES: Final = re.compile(rf"[{_RANGES}\t\n]")
+_HIDDEN: Final = lazy_pattern(f"[{_RANGES}]")
+_HIDDEN_OR_COLOUR: Final = lazy_pattern(rf"(\x1b\[[0-9;]*m)|[{_RANGES}]")
+_UNFIT_FOR_NAMES: Final = lazy_pattern(rf"[{_RANGES}\t\n]")
 _INVISIBLE_STYLES: Final = frozenset({5, 6, 8})
 """Parameters of SGR that blink or conceal text."""
 

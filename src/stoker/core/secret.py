@@ -6,11 +6,12 @@ import re
 from typing import Any, Final
 
 from stoker.core.errors import ParameterError
+from stoker.core.patterns import lazy_pattern
 from stoker.core.values import frozen
 
 PREFIX: Final = "secret:"
 """How the text of a reference begins."""
-_REFERENCE: Final = re.compile(r"secret:(?P<kind>[a-z][a-z0-9_-]*):(?P<name>[^\s#]+)(?:#(?P<version>[\w.-]+))?")
+_REFERENCE: Final = lazy_pattern(r"secret:(?P<kind>[a-z][a-z0-9_-]*):(?P<name>[^\s#]+)(?:#(?P<version>[\w.-]+))?")
 _KINDS: Final = "secret:env:NAME, secret:file:PATH or secret:keyring:SERVICE/USER"
 
 
@@ -83,7 +84,7 @@ SECRET_WORDS: Final = (
 )
 """A pattern, in either case, of names of variables and parameters whose values are secrets; tokens of a tokenizer, such
 as `pad_token`, are none."""
-SECRET_NAME: Final = re.compile(SECRET_WORDS, re.IGNORECASE)
+SECRET_NAME: Final = lazy_pattern(SECRET_WORDS, re.IGNORECASE)
 """`SECRET_WORDS` for a whole name."""
 MASK: Final = "***"
 """What is shown in place of a secret."""

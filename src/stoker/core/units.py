@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Final, Iterable, Mapping, Seque
 import attrs
 
 from stoker.core.errors import SettingsError, did_you_mean, nearest
+from stoker.core.patterns import lazy_pattern
 from stoker.core.words import shown
 
 if TYPE_CHECKING:
@@ -34,10 +35,10 @@ WORDS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("minute", "minutes", "min", "mins"), "m"),
     **dict.fromkeys(("second", "seconds", "sec", "secs"), "s"),
 }
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]*)", re.IGNORECASE)
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]+)\s*", re.IGNORECASE)
-_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?|\.[0-9]+")
-_VERSION = re.compile(r"[0-9]+(\.[0-9]+){0,2}")
+_SIZE = lazy_pattern(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]*)", re.IGNORECASE)
+_DURATION = lazy_pattern(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]+)\s*", re.IGNORECASE)
+_NUMBER = lazy_pattern(r"[0-9]+(\.[0-9]+)?|\.[0-9]+")
+_VERSION = lazy_pattern(r"[0-9]+(\.[0-9]+){0,2}")
 _FLAGS: Final = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 _MOST_DIGITS: Final = 300
 """Digits of a number that is written as text: a float holds no more, and Python converts no more than 4300."""

@@ -6,12 +6,12 @@ event of the run, so that a later driver knows it, and `stoker devices` and `sto
 
 from __future__ import annotations
 
-import re
 import socket
 from typing import TYPE_CHECKING, Any, Final, Mapping, Sequence
 
 from stoker.backends.base.backend import LeavesOut, RunningBackend, capability
 from stoker.core.observer import Observer
+from stoker.core.patterns import lazy_pattern
 from stoker.core.plan import JobStatus
 from stoker.core.protocol import LEFT_OUT
 from stoker.core.status import FAULTY_MACHINE, FAULTY_PLACE, REFUSED_PLACE
@@ -21,7 +21,7 @@ from stoker.engine.recorder import Recorder
 if TYPE_CHECKING:
     from stoker.core.devices import Lease
 
-_ONE_NODE: Final = re.compile(r"[\w.-]+")
+_ONE_NODE: Final = lazy_pattern(r"[\w.-]+")
 """A node's name, and not a list such as "n[1-2]"."""
 _SHOWN: Final = "`stoker devices`, `stoker doctor`"
 _THEN: Final = "then `stoker resume`, or run elsewhere"

@@ -7,7 +7,6 @@ dynamic body that runs again, on resume, finds its steps under the same keys.
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import GenericAlias
@@ -17,6 +16,7 @@ import attrs
 
 from stoker.core.errors import GraphError, ParameterError, UsageError
 from stoker.core.graph import GraphNode, StepSpec
+from stoker.core.patterns import lazy_pattern
 from stoker.core.settings import Layer
 from stoker.core.values import frozen
 from stoker.pipelines.bindings import Binder
@@ -27,7 +27,7 @@ from stoker.settings.options import OPTIONS
 
 NESTED: Final = 50
 """Pipelines inside pipelines beyond which the innermost surely calls itself without an end."""
-_NAME: Final = re.compile(r"\w[\w -]*")
+_NAME: Final = lazy_pattern(r"\w[\w -]*")
 
 
 class BodySession(Protocol):

@@ -29,6 +29,7 @@ from typing import Any, Callable, Final, Iterable, Literal, Mapping, Sequence, U
 
 import attrs
 
+from stoker.core.patterns import lazy_pattern
 from stoker.core.usercode import is_own_package, is_user_class, is_user_file, is_user_module
 from stoker.core.values import frozen
 from stoker.plan.codereading import CodeReading, LookupSite, NamePath, read_code
@@ -909,8 +910,8 @@ def _compiled(file: str, mtime: int, size: int) -> CodeType:
 
 # What the user's modules change in packages
 
-_ASSIGNMENT: Final = re.compile(r"^[ \t]*(?!self\.|cls\.)([^\W\d]\w*(?:\.[^\W\d]\w*)+)[ \t]*=(?!=)", re.MULTILINE)
-_SETATTR: Final = re.compile(r"\bsetattr\(\s*([^\W\d][\w.]*)\s*,\s*[\"']([^\W\d]\w*)[\"']")
+_ASSIGNMENT: Final = lazy_pattern(r"^[ \t]*(?!self\.|cls\.)([^\W\d]\w*(?:\.[^\W\d]\w*)+)[ \t]*=(?!=)", re.MULTILINE)
+_SETATTR: Final = lazy_pattern(r"\bsetattr\(\s*([^\W\d][\w.]*)\s*,\s*[\"']([^\W\d]\w*)[\"']")
 
 
 def _patches(modules: Iterable[ModuleType]) -> Iterable[tuple[tuple[str, ...], Any]]:

@@ -17,10 +17,11 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final, Iterator, Sequence
 
+from stoker.core.patterns import lazy_pattern
 from stoker.core.usercode import is_user_file
 
-_INFO: Final = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(-py\d[^-]*)?\.(dist|egg)-info")
-_SEPARATORS: Final = re.compile(r"[-_.]+")
+_INFO: Final = lazy_pattern(r"(?P<name>.+?)-(?P<version>[^-]+)(-py\d[^-]*)?\.(dist|egg)-info")
+_SEPARATORS: Final = lazy_pattern(r"[-_.]+")
 _BYTECODE: Final = (b".pyc", b".pyo")
 
 

@@ -7,11 +7,11 @@ else, a terminal or a pipe that may end in one, it goes through `core.printable`
 from __future__ import annotations
 
 import os
-import re
 import stat
 import sys
 from typing import Final, TextIO
 
+from stoker.core.patterns import lazy_pattern
 from stoker.core.printable import printable
 
 STEP_COLOURS: Final = "STOKER_STEP_COLOURS"
@@ -19,7 +19,7 @@ STEP_COLOURS: Final = "STOKER_STEP_COLOURS"
 _MARK: Final = f"\ufdd0{os.urandom(8).hex()}"
 """Stands for the escape character of Stoker's own colours until the text is written. No text from elsewhere has it."""
 
-_SEQUENCE: Final = re.compile(_MARK + r"\[[0-9;]*[A-Za-z]")
+_SEQUENCE: Final = lazy_pattern(_MARK + r"\[[0-9;]*[A-Za-z]")
 
 
 def painted(text: str, colour: str) -> str:

@@ -6,7 +6,6 @@ Words for hardware are the same as those of flows' decorators: `cpu`, `gpu`, `me
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final, Mapping
 
 import attrs
@@ -14,6 +13,7 @@ import attrs
 from stoker.backends.refused import refusal
 from stoker.backends.registry import BACKENDS
 from stoker.core.errors import SettingsError, UsageError, nearest
+from stoker.core.patterns import lazy_pattern
 from stoker.core.request import RunRequest
 from stoker.core.resources import ResourceSettings
 from stoker.core.settings import Layer, fields_given
@@ -34,7 +34,7 @@ MIB: Final = 2**20
 _RENAMED: Final = {"cpu": "cpu_count", "gpu": "gpu_count"}
 _SIZES: Final = {"memory": MB, "disk": MB, "shared_memory": MIB}
 _CORES: Final = ("trainium", "inferentia")
-_NEXT_WORD: Final = re.compile(r",(?=[\s\w]+=)")
+_NEXT_WORD: Final = lazy_pattern(r",(?=[\s\w]+=)")
 """The comma before a word, not those inside of a value: `vars={"a": 1, "b": 2},times=3`."""
 
 

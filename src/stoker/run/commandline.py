@@ -7,7 +7,6 @@ they agree. Which program is called is known only when the script calls it: unti
 
 from __future__ import annotations
 
-import re
 import sys
 from contextvars import ContextVar
 from typing import Any, Callable, Final, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any, Callable, Final, Iterable, Mapping, Sequence
 import attrs
 
 from stoker.core.errors import ParameterError, StokerError
+from stoker.core.patterns import lazy_pattern
 from stoker.core.request import REQUEST, NotTheDriver, RunOption, RunRequest
 from stoker.core.values import define
 from stoker.report.streams import echo, say
@@ -106,7 +106,7 @@ RUN_OPTIONS: Final = (
 )
 """The options of every run, however it is started, in the order of `--help`."""
 HELP: Final = RunOption(name="help", help="show this and run nothing")
-_PARSERS: Final = re.compile(r"\b(argv|argparse|parse_args|click|typer|fire|absl|hydra|tyro|docopt)\b")
+_PARSERS: Final = lazy_pattern(r"\b(argv|argparse|parse_args|click|typer|fire|absl|hydra|tyro|docopt)\b")
 """Words of a script that reads its command line itself."""
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 import zlib
 from typing import TYPE_CHECKING, Final
 
+from stoker.core.patterns import lazy_pattern
+
 if TYPE_CHECKING:
     from stoker.core.metrics import Row
 
-_SAFE: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_SAFE: Final = lazy_pattern(r"[^A-Za-z0-9_-]+")
 _PIECE: Final = 1 << 22
 """Bytes that are read of a file at once, so that a step that logs without end does not fill its reader's memory."""
 _PAUSE: Final = 0.5
