@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final, Iterator, Mapping
+from typing import Any, Final, Iterator, Mapping, Sequence
 
 from stoker.client.metrics import Metric, Metrics
 from stoker.core.words import count_text, number_text
@@ -57,18 +57,7 @@ def metric_chart(metric: Metric, *, columns: int = COLUMNS) -> Html:
             marks.append((one.odd.step, f"{one.odd.value} at step {one.odd.step:g}"))
     hidden = len(metric.ranks) - len(ranks)
     remark = f"last {number_text(metric.last)}" + (f", {count_text(hidden, 'more rank')}" if hidden else "")
-    drawing = Drawing(
-        words=number_text,
-        axis="step {:,.6g}".format,
-        low=None,
-        begin=None,
-        filled=False,
-        smooth=True,
-        breaks=False,
-        marks=marks,
-        columns=columns,
-    )
-    return chart(lines, label=metric.name, drawing=drawing, remark=remark)
+    return chart(lines, label=metric.name, drawing=_drawing(columns, marks), remark=remark)
 
 
 def metric_table(metrics: list[Metric]) -> Html:
@@ -100,7 +89,12 @@ def comparison(metrics: Mapping[str, Metrics], name: str, *, label: str = "", co
         )
         for title, metric in found[:LINES]
     ]
-    drawing = Drawing(
+    return chart(lines, label=label or name, drawing=_drawing(columns))
+
+
+def _drawing(columns: int, marks: Sequence[tuple[float, str]] = ()) -> Drawing:
+    """How values over steps are drawn: a curve that need not begin at zero."""
+    return Drawing(
         words=number_text,
         axis="step {:,.6g}".format,
         low=None,
@@ -108,9 +102,9 @@ def comparison(metrics: Mapping[str, Metrics], name: str, *, label: str = "", co
         filled=False,
         smooth=True,
         breaks=False,
+        marks=marks,
         columns=columns,
     )
-    return chart(lines, label=label or name, drawing=drawing)
 
 
 def _found(metrics: Mapping[str, Metrics], name: str) -> Iterator[tuple[str, Metric]]:
