@@ -6,27 +6,21 @@ import contextlib
 import importlib.util
 import json
 import os
-import signal
-import subprocess
 import sys
 import sysconfig
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
+from tests.servers.aws import AwsServer, serving
 from tests.servers.baseimage import PREFIX, VERSION
 from tests.servers.containers import BASE_IMAGE, Engine
-from tests.servers.postgres import free_port
 
 from stoker.backends.aws_batch.client import BatchClient
 from stoker.backends.aws_batch.settings import BatchSettings
 
-START_SECONDS = 120.0
 QUEUE = "cpu-q"
 PACKAGES = "/usr/lib/python3/dist-packages" if PREFIX == "usr" else f"/{PREFIX}/lib/python{VERSION}/site-packages"
 """Where Python in the image looks for what others installed."""
@@ -48,28 +42,12 @@ environment = {{AWS_ACCESS_KEY_ID = "tests", AWS_SECRET_ACCESS_KEY = "tests"}}
 
 
 @attrs.frozen(kw_only=True)
-class BatchAccount:
-    """A running account; `environment` is what a program needs to use it."""
-
-    address: str
-    environment: Mapping[str, str]
+class BatchAccount(AwsServer):
+    """A running account."""
 
     def client(self) -> BatchClient:
         """Stoker's own client."""
         return BatchClient(BatchSettings(region="us-east-1", endpoint_url=self.address))
-
-    def control(self, **words: Any) -> Any:
-        """Tell the double something; what it has counted."""
-        request = urllib.request.Request(f"{self.address}/double", json.dumps(words).encode())
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.loads(answer.read())
-
-    def bucket(self, name: str) -> str:
-        """Make a bucket; its address."""
-        request = urllib.request.Request(f"{self.address}/{name}", method="PUT")
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            assert answer.status == 200
-        return f"s3://{name}"
 
     def stack(self, name: str) -> str:
         """The text of a stoker.toml whose stack is this account, with a bucket of its own."""
@@ -89,38 +67,11 @@ class BatchAccount:
 @contextlib.contextmanager
 def running(folder: Path, engine: Engine) -> Iterator[BatchAccount]:
     """An account that lives as long as the block."""
-    address = f"http://127.0.0.1:{(port := free_port())}"
-    environment = {
-        "AWS_ENDPOINT_URL": address,
-        "AWS_ACCESS_KEY_ID": "tests",
-        "AWS_SECRET_ACCESS_KEY": "tests",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    with (folder / "log").open("wb") as output:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "tests.aws_batch.server", "--port", str(port)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            cwd=Path(__file__).parents[2],
-            env={**os.environ, **engine.environment, "MOTO_DOCKER_NETWORK_MODE": "host"},
-        )
-    try:
-        end = time.monotonic() + START_SECONDS
-        while not _answers(address):
-            assert server.poll() is None and time.monotonic() < end, (folder / "log").read_text()
-            time.sleep(0.05)
-        account = BatchAccount(address=address, environment=environment)
+    command = [sys.executable, "-m", "tests.aws_batch.server"]
+    environment = {**engine.environment, "MOTO_DOCKER_NETWORK_MODE": "host"}
+    with serving(BatchAccount, command, folder, environment=environment) as account:
         _make_queue(account)
         yield account
-    finally:
-        server.send_signal(signal.SIGTERM)
-        try:
-            server.wait(30)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
 
 
 def _make_queue(account: BatchAccount) -> None:
@@ -147,14 +98,6 @@ def _make_queue(account: BatchAccount) -> None:
         computeEnvironmentOrder=[{"order": 1, "computeEnvironment": environment["computeEnvironmentArn"]}],
     )
     client.close()
-
-
-def _answers(address: str) -> bool:
-    try:
-        urllib.request.urlopen(f"{address}/double", b"{}", timeout=5).close()
-    except OSError:
-        return False
-    return True
 
 
 @pytest.fixture(scope="session")
