@@ -114,35 +114,63 @@ def pages_of(site: Site) -> dict[str, str]:
     }
 
 
-def test_yesterdays_failure_is_found_understood_compared_and_started_again_with_half_the_batch(
-    window: Window, pictures: Path
-) -> None:
+FOCUSED = """() => {
+  const one = document.activeElement, label = one.labels && one.labels[0];
+  return {text: (label || one).innerText.trim(), outline: getComputedStyle(one).outlineStyle};
+}"""
+
+
+def go_to(page: Any, name: str) -> None:
+    """Press Tab until what has this name has the focus, and shows it."""
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        focused = page.evaluate(FOCUSED)
+        if focused["text"].partition("\n")[0] == name:
+            assert focused["outline"] != "none", f"nobody sees that {name} has the focus"
+            return
+    pytest.fail(f"Tab does not lead to {name}")
+
+
+def test_yesterdays_failure_is_found_understood_compared_and_started_again_with_half_the_batch(window: Window) -> None:
+    """By keys alone; what is read is read from the page, as a person does."""
     site, page = window.site, window.open("/runs")
+    keys = page.keyboard
     # Find yesterday's failed run.
-    page.get_by_label("Status").select_option("failed")
+    go_to(page, "Status")
+    keys.type("failed")
     page.wait_for_url(re.compile("status=failed"))
     row = page.locator("tr", has=page.locator(f"a[href='/runs/{site.bad}']"))
     row.wait_for()
     assert "1 day ago" in row.inner_text()
-    row.get_by_role("link", name="training").click()
+    keys.press("Escape")  # a letter is a key of the page again, and no choice of the field
+    for _ in range(page.locator("a[data-row]").count()):
+        keys.press("j")
+        if page.evaluate("document.activeElement.id") == f"open-{site.bad}":
+            break
+    keys.press("Enter")
     # See which rank died of what.
     page.get_by_role("heading", name="Why it failed").wait_for()
     why = page.locator("#failure").inner_text()
     assert "Rank 1 of 2 died first" in why and "gpu-oom" in why and "CUDA out of memory" in why
     assert page.title().startswith("failed · training")
     # Compare it with the last good run.
-    page.get_by_role("link", name="Compare with the last good run").click()
+    go_to(page, "Compare with the last good run")
+    keys.press("Enter")
     page.get_by_role("heading", name="Parameters").wait_for()
     row = page.locator("#parameters tr", has_text="batch")
     assert re.findall(r"\d+", row.inner_text()) == ["32", "64"]
     assert page.locator("#metrics .chart > svg").count() == 1
     # Start it again with half the batch.
-    page.get_by_role("link", name="Run B again").click()
-    field = page.get_by_label("batch")
-    assert field.input_value() == "64"
-    field.fill("32")
-    page.get_by_label("Tags").fill("half")
-    page.get_by_role("button", name="Start the run").click()
+    go_to(page, "Run B again")
+    keys.press("Enter")
+    page.wait_for_url(re.compile("/rerun"))
+    go_to(page, "batch")
+    assert page.evaluate("document.activeElement.value") == "64"
+    keys.type("32")  # what a field has is chosen when Tab leads to it
+    go_to(page, "Tags")
+    keys.type("half")
+    go_to(page, "Start the run")
+    keys.press("Enter")
     page.wait_for_url(re.compile(r"/runs/\w+$"))
     made = page.url.rpartition("/")[2]
     assert made not in (site.good, site.bad)
@@ -268,14 +296,22 @@ def test_the_keyboard_reaches_everything(window: Window) -> None:
     assert page.evaluate("document.activeElement.id") == "text"
     page.keyboard.type("train")
     page.wait_for_url(re.compile("text=train"))
-    page.keyboard.press("Tab")
-    page.evaluate("document.activeElement.blur()")
-    page.keyboard.press("j")
+    page.keyboard.press("Escape")
+    assert page.locator("#text").input_value() == "train"  # left, and not emptied
+    page.keyboard.press("/")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.activeElement.id.startsWith('open-')")
     first = page.evaluate("document.activeElement.id")
     page.keyboard.press("j")
     second = page.evaluate("document.activeElement.id")
-    assert first.startswith("open-") and second.startswith("open-") and first != second
-    page.wait_for_timeout(2500)  # the list was looked at again meanwhile, and the focus is where it was
+    assert second.startswith("open-") and first != second
+    page.keyboard.press("Shift+Tab")
+    assert page.evaluate("document.activeElement.id").startswith("pick-")
+    page.keyboard.press("k")  # from the box of a run, too
+    assert page.evaluate("document.activeElement.id") == first
+    page.keyboard.press("j")
+    with page.expect_response(re.compile("/runs")):
+        pass  # the list was looked at again meanwhile, and the focus is where it was
     assert page.evaluate("document.activeElement.id") == second
     page.keyboard.press("k")
     assert page.evaluate("document.activeElement.id") == first

@@ -220,13 +220,15 @@
 
   // Keys
 
-  const typing = (element) => element.closest("input, select, textarea, [contenteditable]");
+  const typing = (element) => element.closest("input:not([type=checkbox], [type=radio]), select, textarea, [contenteditable]");
   let before = "";
+  let entered = false;
   const rows = () => [...document.querySelectorAll("a[data-row]")];
   const step = (by) => {
     const all = rows();
     if (!all.length) return;
-    const at = all.indexOf(document.activeElement);
+    const row = document.activeElement.closest("tr");  // from the box of a row, too
+    const at = all.findIndex((one) => one === document.activeElement || (row && row.contains(one)));
     all[Math.min(all.length - 1, Math.max(0, at < 0 ? (by > 0 ? 0 : all.length - 1) : at + by))].focus();
   };
   const search = () => {
@@ -237,8 +239,17 @@
   const keys = () => document.getElementById("keys").showModal();
   const sequences = { "g r": () => { location.href = "/runs"; }, "g d": () => { location.href = "/devices"; } };
   const single = { "/": search, j: () => step(1), k: () => step(-1), "?": keys };
+  // Escape leaves a field with what is in it; Enter in a filter leads to the first row that it finds.
+  const typed = (event) => {
+    if (event.key === "Escape" && !event.target.closest("dialog")) { event.preventDefault(); event.target.blur(); }
+    if (event.key === "Enter") entered = Boolean(event.target.closest("form[hx-target='#runs']"));
+  };
+  document.addEventListener("htmx:afterSettle", () => {
+    if (entered) { entered = false; step(1); }
+  });
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (typing(event.target)) { typed(event); return; }
     const action = sequences[`${before} ${event.key}`] || single[event.key];
     before = event.key;
     if (action) { event.preventDefault(); action(); }
