@@ -47,6 +47,17 @@ def test_show(ran: Any) -> None:
     assert "square[1]" in ran("show", good[:-2], "--elements").stdout
 
 
+def test_show_keeps_to_the_width_that_it_is_given(ran: Any) -> None:
+    """In a pipe lines are whole; where there is a width, words go on below, and none is cut."""
+    whole = ran("show", "latest").stdout
+    for columns in (80, 44):
+        shown = ran("show", "latest", env={"COLUMNS": str(columns)}).stdout
+        assert shown.split() == whole.split()
+    (line,) = (one for one in whole.splitlines() if one.endswith("  user-error: the model is no good"))
+    assert line.split()[:2] == ["check", "failed"]
+    assert "\n      user-error: the model is no good\n" in shown
+
+
 def test_show_as_json(ran: Any) -> None:
     document = ran.json("show", "latest")
     steps = {step["key"]: step for step in document["steps"]}

@@ -79,6 +79,13 @@ def test_a_page_escapes_all_that_it_is_given() -> None:
         assert word not in made
 
 
+def test_lines_have_the_colours_that_a_terminal_shows() -> None:
+    made = page(
+        Card(run=RUN, step=STEP, lines=[LogLine(time=1.0, stream="stdout", text="\x1b[1;31mred\x1b[0m\x1b[K no")])
+    )
+    assert '<span class="ansi-red bold">red</span> no' in made
+
+
 def test_a_page_of_nothing_but_a_step() -> None:
     made = page(Card(run={**RUN, "parameters": {}}, step=STEP))
     assert "Accelerators" not in made and "Parameters" not in made and "The last" not in made

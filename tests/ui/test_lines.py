@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from stoker.core.plan import LogLine
+from stoker.report import ansi
 from stoker.store.records import RowBatch
 from stoker.store.rows import RunRow, StepRow
 from stoker.store.store import Store, open_store
-from stoker.ui import ansi, streams
+from stoker.ui import streams
 from stoker.ui.lines import row_of
 from stoker.ui.streams import MOST_LINES, Streams
 

@@ -6,12 +6,12 @@ import csv
 import io
 import json
 import sys
-from typing import Any, Final, Iterator, Mapping
+from typing import Any, Final, Iterator, Mapping, Sequence
 
 import click
 
 from stoker.cli.options import json_option, run_argument, stack_option
-from stoker.cli.output import print_json, short, table
+from stoker.cli.output import line_width, print_json, short, table
 from stoker.client import Client, Run
 from stoker.client.metrics import Metric, Metrics
 from stoker.core.errors import UsageError
@@ -20,7 +20,9 @@ from stoker.report.charts import glyphs_for, sparkline
 from stoker.report.streams import echo, write
 
 _WIDTH: Final = 24
-"""Characters of a curve."""
+"""Characters of a curve at most."""
+_LEAST_WIDTH: Final = 8
+"""Characters of a curve where there is little room."""
 _FACT: Final = 100
 """Characters of a fact."""
 
@@ -51,8 +53,9 @@ def command(
     if as_json:
         print_json(_document(logged, rank, other))
         return
-    rows = list(_rows(logged, rank, other if against else None))
+    found = list(_rows(logged, rank, other if against else None))
     heads = ("step", "metric", "last", "there" if against else "", "lowest", "highest", "values", "")
+    rows = with_curves(heads, [row for row, _ in found], [metric for _, metric in found])
     if rows:
         echo(table(heads, rows, right=("last", "there", "lowest", "highest", "values")))
     facts = [(key, name, fact_text(fact)) for key, one in logged.items() for name, fact in one.facts.items()]
@@ -82,18 +85,30 @@ def fact_text(fact: Any) -> str:
     return short(fact if isinstance(fact, str) else json.dumps(fact, ensure_ascii=False), _FACT)
 
 
-def metric_row(metric: Metric) -> tuple[str, str, str, str, str]:
-    """A metric in words: its last value, its lowest, its highest, how many it has, and its curve."""
-    low, high, odd = metric.low, metric.high, metric.odd
-    curve = sparkline([point.value for point in metric.points], _WIDTH, glyphs_for(sys.stdout.encoding))
-    remark = f"{curve}  {odd.value} at step {odd.step:g}" if odd is not None else curve
+def metric_row(metric: Metric) -> tuple[str, str, str, str]:
+    """A metric in words: its last value, its lowest, its highest, and how many it has."""
+    low, high = metric.low, metric.high
     return (
         number_text(metric.last),
         number_text(low.value) if low is not None else "",
         number_text(high.value) if high is not None else "",
         f"{metric.count:,}",
-        remark,
     )
+
+
+def with_curves(
+    headers: Sequence[str], rows: Sequence[tuple[str, ...]], metrics: Sequence[Metric | None], *, indent: str = ""
+) -> list[tuple[str, ...]]:
+    """The rows of metrics with their curves at the end, as long as the lines have room for them."""
+    longest = (max(map(len, column)) for column in zip(headers, *rows))
+    room = line_width() - len(indent) - sum(length + 2 for length in longest)
+    columns = max(_LEAST_WIDTH, min(_WIDTH, room))
+    return [(*row, "" if one is None else _curve(one, columns)) for row, one in zip(rows, metrics)]
+
+
+def _curve(metric: Metric, columns: int) -> str:
+    curve = sparkline([point.value for point in metric.points], columns, glyphs_for(sys.stdout.encoding))
+    return curve if metric.odd is None else f"{curve}  {metric.odd.value} at step {metric.odd.step:g}"
 
 
 def _chosen(metrics: Metrics, rank: int | None) -> Iterator[Metric]:
@@ -104,16 +119,16 @@ def _chosen(metrics: Metrics, rank: int | None) -> Iterator[Metric]:
 
 def _rows(
     logged: Mapping[str, Metrics], rank: int | None, other: Mapping[str, Metrics] | None
-) -> Iterator[tuple[str, ...]]:
+) -> Iterator[tuple[tuple[str, ...], Metric | None]]:
     for key, metrics in logged.items():
         for metric in _chosen(metrics, rank):
             last, *more = metric_row(metric)
             there = "" if other is None else _there(metric, other.get(key))
-            yield key, metric.name, last, there, *more
+            yield (key, metric.name, last, there, *more), metric
     for key, metrics in (other or {}).items():
         for name in metrics:
             if key not in logged or name not in logged[key]:
-                yield key, name, "", number_text(metrics[name].last), "", "", "", ""
+                yield (key, name, "", number_text(metrics[name].last), "", "", ""), None
 
 
 def _there(metric: Metric, metrics: Metrics | None) -> str:

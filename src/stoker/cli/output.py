@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 from datetime import datetime, timezone
 from typing import Any, Final, Mapping, Sequence
 
@@ -26,6 +27,8 @@ COLOURS: Final[Mapping[str, str]] = {
     "pending": "2",
 }
 """Status → its ANSI colour."""
+_LEAST_WORDS: Final = 24
+"""Columns below which words beside a row would be a tower."""
 
 
 class ScriptFailed(click.ClickException):
@@ -54,22 +57,66 @@ def status_text(status: str) -> str:
     return paint(status, COLOURS.get(status, ""))
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), indent: str = "") -> str:
-    """Aligned columns; cells with a status are coloured. On a terminal, lines are cut at its width."""
+def line_width() -> int:
+    """Columns of a line: what COLUMNS says, or the terminal's; in a pipe a line is whole, for what looks through it."""
+    return shutil.get_terminal_size((sys.maxsize, 0)).columns if _has_width() else sys.maxsize
+
+
+def _has_width() -> bool:
+    return sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+
+
+def folded(text: str, first: str = "", *, indent: str = "") -> str:
+    """Words in lines that fit, of which those after the first are indented; a word that is longer stays whole."""
+    return textwrap.fill(
+        text,
+        line_width(),
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    right: Sequence[str] = (),
+    indent: str = "",
+    folds: bool = False,
+) -> str:
+    """Aligned columns; cells with a status are coloured. On a terminal, lines are cut at its width.
+
+    Where the last column `folds`, its words go on below it instead, or below the row where there is little room.
+    """
     rows = [[cell.replace("\n", "\\n") for cell in map(printable, row)] for row in rows]  # widths are of what is shown
     widths = [max(len(cell) for cell in column) for column in zip(headers, *rows)]
-    edge = shutil.get_terminal_size().columns - len(indent) if sys.stdout.isatty() else sys.maxsize
+    edge = line_width() - len(indent) if sys.stdout.isatty() else sys.maxsize
     lines = []
     for number, row in enumerate([headers, *rows]):
         cells, room = [], edge
-        for header, cell, width in zip(headers, row, widths):
+        for header, cell, width in list(zip(headers, row, widths))[: -1 if folds else None]:
             text = cell.rjust(width) if header in right else cell.ljust(width)
             text = text[: max(room, 0)]
             room -= width + 2
             colour = "1" if number == 0 else COLOURS.get(cell, "")
             cells.append(paint(text, colour) if colour and text.strip() else text)
-        lines.append(indent + "  ".join(cells).rstrip())
+        line = indent + "  ".join(cells)
+        if folds:
+            line = _with_words(line, row[-1], len(indent) + sum(width + 2 for width in widths[:-1]))
+        lines.append(line.rstrip())
     return "\n".join(lines)
+
+
+def _with_words(line: str, words: str, start: int) -> str:
+    """A row with the words of its last column, which begins at `start`, beside or below it."""
+    if not words:
+        return line
+    if line_width() - start < _LEAST_WORDS:
+        return line.rstrip() + "\n" + folded(words, " " * 6, indent=" " * 6)
+    below = folded(words, " " * start, indent=" " * start)
+    return f"{line}  {below[start:]}"
 
 
 def when(moment: float | None) -> str:

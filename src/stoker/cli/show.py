@@ -8,9 +8,9 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 
 import click
 
-from stoker.cli.metrics import metric_row
+from stoker.cli.metrics import metric_row, with_curves
 from stoker.cli.options import json_option, run_argument, stack_option
-from stoker.cli.output import paint, print_json, short, status_text, table
+from stoker.cli.output import folded, paint, print_json, short, status_text, table
 from stoker.client import Client, Run, Step
 from stoker.client.document import Placements, run_document, step_status, wait_reasons
 from stoker.client.keys import element_of
@@ -64,7 +64,7 @@ def run_lines(run: Run, *, elements: bool, stacks: bool = False) -> Iterator[str
         waits = pending_texts(run, placements)
         rows = [row for step in steps for row in _rows(step, receipts, placements, waits, elements=elements)]
         headers = ("step", "status", "took", "cpu", "peak", "attempts", "")
-        yield "\n" + table(headers, rows, right=("took", "cpu", "peak", "attempts"), indent="  ")
+        yield "\n" + table(headers, rows, right=("took", "cpu", "peak", "attempts"), indent="  ", folds=True)
         placed = [_placement(key, one) for key, one in _placed(steps, placements, elements=elements)]
         if placed:
             heads = ("step", "job", "node", "partition", "waited", "sent", "")
@@ -87,10 +87,13 @@ def run_lines(run: Run, *, elements: bool, stacks: bool = False) -> Iterator[str
         yield f"\n… and {count_text(len(failed) - _FAILURES_SHOWN, 'step')} more failed"
     if any(step.status == "cached" for step in steps) and not failed:
         yield f"\n  why a step ran or was cached: stoker why {run.id} STEP"
-    logged = [(key, metric.name, *metric_row(metric)) for key, one in run.metrics.items() for metric in one.values()]
+    logged = [(key, metric) for key, one in run.metrics.items() for metric in one.values()]
     if logged:
         names = ("step", "metric", "last", "lowest", "highest", "values", "")
-        yield "\n" + table(names, logged[:_METRICS_SHOWN], right=names[2:6], indent="  ")
+        shown = logged[:_METRICS_SHOWN]
+        words = [(key, metric.name, *metric_row(metric)) for key, metric in shown]
+        rows = with_curves(names, words, [metric for _, metric in shown], indent="  ")
+        yield "\n" + table(names, rows, right=names[2:6], indent="  ")
     if len(logged) > _METRICS_SHOWN:
         yield f"  … and {count_text(len(logged) - _METRICS_SHOWN, 'metric')} more: stoker metrics {run.id}"
     outputs = [row for step in steps for row in _outputs(step)]
@@ -230,9 +233,10 @@ def _failure(step: Step, *, stacks: bool) -> Iterator[str]:
     yield "\n" + paint(f"{step.key} failed{where}{position}: {failure.cause}", "1;31")
     body = (failure.traceback or failure.message).rstrip()
     yield body
-    yield from explanation_lines(
+    explanation = explanation_lines(
         why=failure.why, advice=failure.advice, evidence=failure.evidence, whole=failure.whole, body=body
-    ).splitlines()
+    )
+    yield from (folded(line.strip(), "  ", indent="       ") for line in explanation.splitlines())
     if failure.stacks and not stacks:
         yield f"  stacks: of {count_text(len(failure.stacks), 'rank')}: stoker show {step.run_id} --stacks"
     for rank, text in failure.stacks.items() if stacks else ():

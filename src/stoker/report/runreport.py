@@ -10,6 +10,7 @@ import json
 import logging
 import time
 from collections import Counter
+from datetime import datetime
 from typing import Any, Final, Iterator, Mapping, Sequence
 
 import attrs
@@ -238,7 +239,7 @@ class _Reading:
         return facts(
             {
                 "run": run.id,
-                "created": run.created.strftime("%Y-%m-%d %H:%M:%S %z"),
+                "created": run.created.isoformat(" ", "seconds"),
                 "took": took_text(run.active_seconds, run.queue_seconds) if run.active_seconds is not None else "",
                 "stack": run.stack,
                 "accelerator time": time_text(hours) if hours else "",
@@ -361,7 +362,7 @@ class _Reading:
         left = len(self.steps) - len(rows)
         more = element("p", {"class": "muted"}, f"… and {count_text(left, 'more step')}") if left else NOTHING
         headers = ("step", "status", "took", "cpu", "peak", "attempts", "accelerators", "")
-        return joined([table(headers, rows, right={2, 3, 4, 5}, caption="steps"), more])
+        return joined([table(headers, rows, right={2, 3, 4, 5}, caption="steps", folds=True), more])
 
     def _remark(self, step: Step) -> str:
         words = []
@@ -539,7 +540,7 @@ def _value(value: Any) -> str:
 
 
 def _started_words(receipt: Receipt) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(receipt.started)) if receipt.started else ""
+    return datetime.fromtimestamp(receipt.started).astimezone().isoformat(" ", "seconds") if receipt.started else ""
 
 
 def _footer() -> Html:

@@ -12,6 +12,7 @@ from typing import Any, Final, Mapping, Sequence
 from stoker.client.usage import Usage, usage_of_document
 from stoker.core.plan import LogLine
 from stoker.core.words import bounded, count_text, memory_text, time_text
+from stoker.report import ansi
 from stoker.report.badges import badge
 from stoker.report.design import folded, notice, preformatted
 from stoker.report.markup import NOTHING, Content, Html, element, joined
@@ -175,7 +176,7 @@ def log_part(lines: Sequence[LogLine], *, label: str = "log") -> Html:
     rows = []
     for line in lines:
         rank = NOTHING if line.rank is None else element("span", {"class": "rank"}, f"[{line.rank}] ")
-        text = line.text if len(line.text) <= LINE else f"{line.text[: LINE - 1]}…"
+        text = ansi.line(line.text, most=LINE)
         # Whom the colour does not help is told by the mark.
         mark = "! " if line.stream == "stderr" else ""
         rows.append(joined([rank, element("span", {"class": "stderr"}, mark, text) if mark else text]))

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, Mapping, Sequence
 import attrs
 
 from stoker.core.errors import NotFound, UsageError
-from stoker.ui import ansi
+from stoker.report import ansi
 
 Action = Literal["cancel", "resume", "rerun"]
 ACTIONS: Final[tuple[Action, ...]] = ("cancel", "resume", "rerun")

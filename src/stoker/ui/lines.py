@@ -10,10 +10,10 @@ import attrs
 from stoker.client import Step
 from stoker.client.logs import last_attempt
 from stoker.core.plan import LogLine
+from stoker.report import ansi
 from stoker.report.markup import Html, element, joined
 from stoker.store.logs import Ranks
 from stoker.store.store import Store
-from stoker.ui import ansi
 
 PAGE: Final = 1000
 """Lines of a page."""

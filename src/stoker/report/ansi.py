@@ -19,10 +19,10 @@ _CUT: Final = 4000
 """Characters of a line that are shown; the file has all of them."""
 
 
-def line(text: str) -> Html:
-    """A line's text with what its escape sequences ask for."""
-    if len(text) > _CUT:
-        text = text[:_CUT] + f" … {len(text) - _CUT:,} more characters"
+def line(text: str, *, most: int = _CUT) -> Html:
+    """A line's text with what its escape sequences ask for; of a longer one so many characters and how many follow."""
+    if len(text) > most:
+        text = text[:most] + f" … {len(text) - most:,} more characters"
     if "\x1b" not in text:
         return joined([_UNSEEN.sub("\ufffd", text)])
     return joined(_spans(text))
