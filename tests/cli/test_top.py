@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from tests.cli.test_devices import TWO, library, nvml  # noqa: F401  # fixtures
 from tests.report.screen import Terminal
@@ -142,3 +143,7 @@ def test_a_low_and_narrow_terminal_shows_the_beginning_and_counts_the_rest() -> 
     counted = next(int(re.sub(r"\D", "", line)) for line in lines if line.startswith("… and "))
     assert counted + sum(line.startswith("1q   p s[") for line in lines) == 500
     assert any(line.startswith("gpu[1-4]") for line in lines), "the short sections stay"
+    one = machine(1)
+    named = attrs.evolve(one, steps=[attrs.evolve(one.steps[0], key="a_name_that_leaves_no_room_for_any_figure[0]")])
+    (line,) = (line for line in draw(named, paint=lambda text, colour: text, width=80) if line.startswith("1q   p a_"))
+    assert line.split()[2].endswith("…") and line.endswith("this machine")  # the name gives way, and not the figures

@@ -123,6 +123,52 @@ def test_viewers_that_begin_at_different_places_miss_nothing(store: Store, monke
     assert (counts(first), counts(second), counts(third)) == (10, 6, 10)
 
 
+def test_browsers_that_come_together_have_the_log_read_once_and_too_many_are_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "INTERVAL", 0.0)
+    write(store, 0, 10)
+    offset = store.logs.last("r", "k", 1, 5)[1]
+    write(store, 10, 10)
+    looks = []
+    read = store.logs.read
+    monkeypatch.setattr(store.logs, "read", lambda *a, **given: looks.append(a[3]) or read(*a, **given))
+
+    async def many() -> list[bytes]:
+        shared, place = Streams(most=21), ("r", "k", 1, None)
+        first = shared.follow(store, place, offset)  # reads on from there; the others lack what was before
+        assert counts([await anext(first)]) == 10
+        others = [shared.follow(store, place, 0) for _ in range(20)]
+        news = await asyncio.gather(*(anext(one) for one in others))
+        with pytest.raises(streams.TooManyFollow, match="21 browsers"):
+            shared.check()
+        await others[0].aclose()
+        shared.check()  # a place is free again
+        for one in (first, *others):
+            await one.aclose()
+        return news
+
+    assert {counts([event]) for event in asyncio.run(many())} == {20}
+    assert looks.count(0) == 1
+
+
+def test_a_log_that_cannot_be_read_now_is_read_later(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "INTERVAL", 0.0)
+    monkeypatch.setattr(streams, "_AGAIN", 0.0)
+    write(store, 0, 10)
+    set_step(store, "succeeded")
+    failures = [OSError(24, "Too many open files"), OSError(24, "Too many open files")]
+    read = store.logs.read
+
+    def failing(*values: Any, **given: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return read(*values, **given)
+
+    monkeypatch.setattr(store.logs, "read", failing)
+    assert [counts(events) for events in asyncio.run(collect(store, viewers=2))] == [10, 10]
+
+
 def test_of_very_many_lines_the_last_are_sent(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "INTERVAL", 0.0)
     write(store, 0, 50_000)

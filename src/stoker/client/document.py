@@ -37,7 +37,7 @@ def run_document(run: Run, *, elements: bool) -> dict[str, Any]:
 
 def step_status(step: Step, placements: Placements) -> str:
     """A step's status; of an element, which has no row until it ends, by its job."""
-    if step.count:
+    if step.count and step.status == "running":  # only then do its elements have a say
         return fanout_status(step, Counter(step_status(element, placements) for element in step))
     job = placements.get(step.key)
     runs = job is not None and job[-1].started is not None and job[-1].ended is None

@@ -164,6 +164,12 @@ class Step:
         # The attempt's row has the signal that ended it, the step's row the reason.
         return attrs.evolve(last, cause=self.cause or last.cause)
 
+    @property
+    def failed_key(self) -> str:
+        """The key of what failed: the step's own, or that of a fan-out's first element that failed."""
+        element = self._failed_element() if self.count else None
+        return self.key if element is None else element.key
+
     # Results
 
     @property
@@ -327,11 +333,13 @@ class Step:
 
     def _started(self) -> float | None:
         if self._row.started is None and self.count and self._row.ended is not None:
-            return min((element._row.started for element in self if element._row.started is not None), default=None)
+            return self._store.records.first_start(self.run_id, self.key)
         return self._row.started
 
     def _failed_element(self) -> Step | None:
-        return next((element for element in self if element._row.status == self._row.status), None)
+        """The first element that ended as the fan-out did."""
+        row = self._store.records.first_element(self.run_id, self.key, status=self._row.status)
+        return None if row is None else self._element(row.idx or 0, row)
 
     def _element(self, index: int, row: StepRow | None) -> Step:
         if row is None:  # elements get their row when they end

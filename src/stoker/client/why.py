@@ -280,12 +280,11 @@ class _Question:
             raise NoSuchKey(f"run {self._run.id} has no step '{key}' that ended (steps: {', '.join(keys)})")
         if row.count is None:
             return row
-        elements = self._records.steps(self._run.id, parent=row.key)
-        if not elements:
+        ran, number = self._records.first_that_ran(self._run.id, row.key)
+        shown = ran or next(iter(self._records.steps(self._run.id, parent=row.key, limit=1)), None)
+        if shown is None:
             raise UsageError(f"fan-out '{key}' has no elements: nothing of it ran, and nothing was cached")
-        ran = [element for element in elements if not element.cached_from]
-        shown = (ran or elements)[0]
-        verb = f"{len(ran)} of {count_text(row.count, 'element')} ran" if ran else "all its elements were cached"
+        verb = f"{number:,} of {count_text(row.count, 'element')} ran" if ran else "all its elements were cached"
         self._prefix = f"{verb}; {shown.key}: "
         return shown
 

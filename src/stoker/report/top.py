@@ -12,6 +12,10 @@ from stoker.report.machineuse import DeviceUse, MachineUse, StackNodes, StepUse
 Paint = Callable[[str, str], str]
 """A text in an ANSI colour."""
 _BAR: Final = 10
+_ELASTIC: Final = "step"
+"""The column that is cut for the sake of the figures behind it."""
+_LEAST_NAME: Final = 20
+"""Columns of a name that is cut."""
 _NO_LIMIT: Final = 1_000_000
 _RIGHT: Final = frozenset({"util", "cpus", "memory", "power", "temp", "index", "time", "processes", "nodes"})
 """Columns of figures."""
@@ -62,8 +66,9 @@ def _host(use: MachineUse) -> str:
         f"cpu {host.busy:.0f} % of {count_text(host.cpus, 'core')}",
         f"memory {memory_text(host.memory_used)} of {memory_text(host.memory)}",
         f"load {host.load:.1f}",
-        count_text(len(use.devices), "device") + (" (simulated)" if use.inventory.simulated else ""),
+        count_text(len(use.devices), "device"),
         f"{count_text(len(use.steps), 'step')} running",
+        *(["simulated devices"] if use.inventory.simulated else []),
     ]
     return "  ".join(parts)
 
@@ -126,10 +131,14 @@ def _table(headers: Sequence[str], rows: Sequence[tuple[str, ...]], *, width: in
     """Aligned columns; those without any text are left out."""
     columns = [number for number in range(len(headers)) if any(row[number] for row in rows)]
     widths = {number: max(columns_of(text[number]) for text in (headers, *rows)) for number in columns}
+    over = sum(widths.values()) + 2 * (len(columns) - 1) - width
+    for number in (number for number in columns if headers[number] == _ELASTIC and over > 0):
+        widths[number] = max(_LEAST_NAME, widths[number] - over)
     for place, row in enumerate((headers, *rows)):
         cells = []
         for number in columns:
-            text, room = row[number], widths[number]
+            room = widths[number]
+            text = cut(row[number], room)
             filled = " " * (room - columns_of(text)) + text if headers[number] in _RIGHT else pad(text, room)
             cells.append(filled)
         line = cut("  ".join(cells).rstrip(), width)

@@ -479,6 +479,22 @@ class Records:
             values = self.database.rows(self._sql["top"], (run_id, *page))
         return [rows.STEPS.row_of(row) for row in values]
 
+    def first_element(self, run_id: str, parent: str, *, status: str) -> StepRow | None:
+        """The first element of a fan-out that has a status; None without one."""
+        row = self.database.row(self._sql["first_element"], (run_id, parent, status))
+        return None if row is None else rows.STEPS.row_of(row)
+
+    def first_start(self, run_id: str, parent: str) -> float | None:
+        """When the first element of a fan-out started; None before that."""
+        row = self.database.row(self._sql["first_start"], (run_id, parent))
+        return None if row is None or row[0] is None else float(row[0])
+
+    def first_that_ran(self, run_id: str, parent: str) -> tuple[StepRow | None, int]:
+        """The first element of a fan-out whose result was not cached, and how many there are."""
+        number = self.database.row(self._sql["count_that_ran"], (run_id, parent))
+        row = self.database.row(self._sql["first_that_ran"], (run_id, parent))
+        return None if row is None else rows.STEPS.row_of(row), int(number[0]) if number is not None else 0
+
     def all_steps(self, run_id: str) -> list[StepRow]:
         """Every step and every element of a run, fan-outs before their elements."""
         return [rows.STEPS.row_of(row) for row in self.database.rows(self._sql["all_steps"], (run_id,))]
@@ -687,6 +703,7 @@ def _upsert(table: str, names: Sequence[str], key: Sequence[str]) -> str:
 
 _RUN: Final = _columns(rows.RUNS.columns, "runs")
 _STEP: Final = _columns(rows.STEPS.columns, "steps")
+_THAT_RAN: Final = "WHERE run_id = ? AND parent = ? AND parent <> '' AND cached_from = ''"
 _OUTPUT: Final = _columns(rows.OUTPUT_COLUMNS, "outputs")
 _CACHE: Final = _columns(rows.CACHE.columns, "cache")
 _RUN_JSON: Final = frozenset({"parameters", "tags", "driver", "active"})
@@ -742,6 +759,10 @@ _STATEMENTS: Final[Mapping[str, str]] = {
     "step": f"{_STEP} WHERE run_id = ? AND key = ?",
     "top": f"{_STEP} WHERE run_id = ? AND parent = '' ORDER BY position, key LIMIT ? OFFSET ?",
     "elements": f"{_STEP} WHERE run_id = ? AND parent = ? AND parent <> '' ORDER BY idx LIMIT ? OFFSET ?",
+    "first_element": f"{_STEP} WHERE run_id = ? AND parent = ? AND parent <> '' AND status = ? ORDER BY idx LIMIT 1",
+    "first_start": "SELECT min(started) FROM steps WHERE run_id = ? AND parent = ? AND parent <> ''",
+    "first_that_ran": f"{_STEP} {_THAT_RAN} ORDER BY idx LIMIT 1",
+    "count_that_ran": f"SELECT count(*) FROM steps {_THAT_RAN}",
     "all_steps": f"{_STEP} WHERE run_id = ? ORDER BY position, parent, idx",
     "counts": "SELECT status, count(*) FROM steps WHERE run_id = ? GROUP BY status",
     "counts_of": "SELECT status, count(*) FROM steps WHERE run_id = ? AND parent = ? GROUP BY status",

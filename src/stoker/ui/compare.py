@@ -9,6 +9,7 @@ from typing import Any, Final, Iterator, Mapping, Sequence
 import attrs
 
 from stoker.client import Run
+from stoker.client.metrics import Metrics
 from stoker.core.plan import Plan
 from stoker.core.words import number_text, time_text
 from stoker.plan.settingtexts import given_settings
@@ -17,6 +18,8 @@ from stoker.report.metricfigures import comparison
 from stoker.report.runreport import plan_of
 from stoker.store.store import Store
 
+Logged = Mapping[str, Metrics]
+"""Step → what it logged."""
 _MOST_CHARTS: Final = 24
 _MOST_DIFF: Final = 2000
 """Lines of one file's differences."""
@@ -60,14 +63,15 @@ def compare(store: Store, left: Run, right: Run) -> Comparison:
     """What differs between two runs."""
     plans = plan_of(store, left), plan_of(store, right)
     files = [dict(plan.files) if plan is not None else {} for plan in plans]
+    logged = left.metrics, right.metrics  # read once: thousands of points
     return Comparison(
         left=left,
         right=right,
         parameters=_differences(_texts(left.parameters), _texts(right.parameters)),
         settings=_differences(*(_settings(plan) for plan in plans)),
         steps=list(_steps(left, right)),
-        metrics=list(_metrics(left, right)),
-        charts=joined(_charts(left, right)),
+        metrics=list(_metrics(*logged)),
+        charts=joined(_charts({f"A {left.id}": logged[0], f"B {right.id}": logged[1]})),
         receipts=_differences(_verdicts(left), _verdicts(right)),
         code=list(_code(store, files[0], files[1])),
         code_known=bool(files[0] and files[1]),
@@ -99,8 +103,7 @@ def _steps(left: Run, right: Run) -> Iterator[tuple[str, str, str, str, str, str
         yield key, here.status if here else "", there.status if there else "", words[0], words[1], change
 
 
-def _metrics(left: Run, right: Run) -> Iterator[tuple[str, str, str, str, str]]:
-    here, there = left.metrics, right.metrics
+def _metrics(here: Logged, there: Logged) -> Iterator[tuple[str, str, str, str, str]]:
     for key in dict.fromkeys([*here, *there]):
         for name in dict.fromkeys([*here.get(key, ()), *there.get(key, ())]):
             values = [
@@ -115,13 +118,10 @@ def _metrics(left: Run, right: Run) -> Iterator[tuple[str, str, str, str, str]]:
             yield key, name, words[0], words[1], change
 
 
-def _charts(left: Run, right: Run) -> Iterator[Html]:
-    here, there = left.metrics, right.metrics
+def _charts(runs: Mapping[str, Logged]) -> Iterator[Html]:
     drawn = 0
-    for key in dict.fromkeys([*here, *there]):
-        logged = {
-            f"{letter} {run.id}": of[key] for letter, run, of in (("A", left, here), ("B", right, there)) if key in of
-        }
+    for key in dict.fromkeys(key for steps in runs.values() for key in steps):
+        logged = {name: steps[key] for name, steps in runs.items() if key in steps}
         for name in dict.fromkeys(name for metrics in logged.values() for name in metrics):
             lengths = [len(metrics[name].points) for metrics in logged.values() if name in metrics]
             if drawn < _MOST_CHARTS and max(lengths) > 1:

@@ -26,6 +26,7 @@ from stoker.ui.lineage import artifact_of, lineage_of, output_of
 from stoker.ui.rendering import is_part, live, page, part, url
 from stoker.ui.runlist import RunQuery
 from stoker.ui.state import State
+from stoker.ui.streams import TooManyFollow
 
 FRAME_POLICY = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -36,6 +37,7 @@ _PARAMETERS: Final = 160
 """Characters of a run's parameters in the list."""
 _CAUSE: Final = 240
 """Characters of why a run failed there."""
+_CODES: Final = ((NotFound, 404), (UsageError, 400), (TooManyFollow, 503))
 _FILE_POLICY = "sandbox; default-src 'none'; frame-ancestors 'none'"
 
 
@@ -347,6 +349,7 @@ async def log_stream(request: Request) -> Response:
     there = state_of(request)
     shown = await run_in_threadpool(run_of, request)
     one = await run_in_threadpool(step_of, request, shown)
+    there.streams.check()  # last: the next one that follows begins at once
     attempt = number_of(request.query_params.get("attempt")) or 1
     rank = lines.rank_of(request.query_params.get("rank", ""))
     offset = number_of(request.headers.get("last-event-id")) or number_of(request.query_params.get("offset")) or 0
@@ -667,7 +670,7 @@ def number_of(text: str | None) -> int | None:
 
 def problem(request: Request, error: Exception) -> Response:
     """What an error of Stoker's own says, as a page."""
-    code = 404 if isinstance(error, NotFound) else 400 if isinstance(error, UsageError) else 500
+    code = next((code for kind, code in _CODES if isinstance(error, kind)), 500)
     message, fix = (error.message, error.fix) if isinstance(error, StokerError) else (str(error), "")
     return rendering.error_page(request, code, message, fix)
 

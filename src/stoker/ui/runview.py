@@ -174,11 +174,10 @@ def failures_of(run: Run) -> tuple[list[FailureView], int]:
 
 def failure_of(step: Step) -> Iterator[FailureView]:
     """Why a step failed; nothing of one that did not."""
-    failure, key = step.failure, step.key
+    failure = step.failure
     if failure is None:
         return
-    if step.count:
-        key = next((element.key for element in step if element.status == step.status), key)
+    key = step.failed_key
     others = [str(rank) for rank in failure.failed_ranks if rank != failure.rank]
     yield FailureView(
         key=key,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 import socket
 from typing import Callable, Final
 
@@ -14,6 +15,13 @@ from stoker.ui.access import LOGIN, PageAccess, check
 from stoker.ui.app import Guarded, application
 
 PORT: Final = 7480
+_SILENT: Final = 300
+"""Seconds after which a connection is closed whose other end takes nothing of what it is sent: a browser hangs, or its
+machine is gone. A download that is paused for longer begins anew."""
+_FILES: Final = 8192
+"""Open files that are enough for every log and connection."""
+_FOR_PAGES: Final = 200
+"""Open files for pages, their threads' connections to the database, and downloads."""
 _LEAVE: Final = 2
 """Seconds that answers get to end when the server does: a browser connects again."""
 
@@ -54,6 +62,7 @@ def serve(
     listening = _listen(access.host, port)
     number = listening.getsockname()[1]
     app = application(client, access, stack=stack, stack_name=stack_name)
+    app.streams.most = (_most_files() - _FOR_PAGES) // 2
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -69,11 +78,23 @@ def serve(
     server.run(sockets=[listening])
 
 
+def _most_files() -> int:
+    """How many files this process may open, after it has asked for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return _FILES
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections have what the listening socket has (tcp(7))
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT * 1000)
         listening.bind((host, port))
         listening.listen(128)
     except OSError as error:

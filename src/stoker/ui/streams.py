@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections import deque
 from typing import AsyncIterator, Final
 
 import attrs
 
 from stoker.client.logs import last_attempt
+from stoker.core.errors import InfrastructureError, StokerError
 from stoker.core.plan import LogLine
 from stoker.core.status import STEP_DONE
 from stoker.report.markup import joined
 from stoker.store.logs import Ranks
 from stoker.store.store import Store
 from stoker.ui.lines import row_of
+
+_LOGGER: Final = logging.getLogger(__name__)
 
 INTERVAL: Final = 0.5
 """Seconds between two looks at a file."""
@@ -30,6 +34,8 @@ _KEPT: Final = 8
 """Events of a log that wait for slow browsers; one that is slower reads the file itself."""
 _READ: Final = 4 * 1024 * 1024
 """Bytes that are read at a look: 80,000 lines of 100 characters a second."""
+_AGAIN: Final = 5.0
+"""Seconds until a log that could not be read is looked at again."""
 _QUIET: Final = 15.0
 """Seconds after which a browser hears that the connection lives; proxies close one that is silent for a minute."""
 
@@ -49,12 +55,24 @@ class LogNews:
     """As browsers get it."""
 
 
+class TooManyFollow(InfrastructureError):
+    """The server has no connection left for another browser that follows a log."""
+
+
 class Streams:
     """The readers of the logs that somebody follows."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 500) -> None:
+        self.most = most
+        """Browsers that may follow at once: each holds a connection, and pages need some, too."""
         self._readers: dict[Place, _LogReader] = {}
         self._closing = False
+
+    def check(self) -> None:
+        """Raise `TooManyFollow` if no more browsers can follow logs."""
+        if sum(reader.viewers for reader in self._readers.values()) >= self.most:
+            message = f"{self.most:,} browsers follow logs already, as many as this server has connections for"
+            raise TooManyFollow(message, fix="close some of them, or start the server with a higher `ulimit -n`")
 
     def close(self) -> None:
         """End every stream: the server stops."""
@@ -93,6 +111,7 @@ class _LogReader:
         self._events: deque[LogNews] = deque(maxlen=_KEPT)
         self._ended = False
         self._news = asyncio.Event()
+        self._readings: dict[tuple[int, int], asyncio.Task[bytes]] = {}
         self._task = asyncio.create_task(self._read())
 
     def stop(self) -> None:
@@ -111,7 +130,7 @@ class _LogReader:
                 event = LogNews(start=offset - 1, end=self._offset, data=b"")  # what it lacks waits no more
             if event is not None:
                 own = event.start != offset
-                yield await asyncio.to_thread(self._between, offset, event.end) if own else event.data
+                yield await self._read_between(offset, event.end) if own else event.data
                 offset = event.end
             elif self._ended:
                 return
@@ -121,9 +140,24 @@ class _LogReader:
                 except (TimeoutError, asyncio.TimeoutError):
                     yield b": still there\n\n"
 
+    async def _read_between(self, start: int, end: int) -> bytes:
+        """What stands between two places, read once for all browsers that come with the same ones."""
+        reading = self._readings.get((start, end))
+        if reading is None:
+            reading = asyncio.create_task(asyncio.to_thread(self._between, start, end))
+            self._readings[start, end] = reading
+            reading.add_done_callback(lambda _: self._readings.pop((start, end)))
+        return await asyncio.shield(reading)
+
     async def _read(self) -> None:
         while not self._ended:
-            event, over = await asyncio.to_thread(self._look)
+            try:
+                event, over = await asyncio.to_thread(self._look)
+            except (OSError, StokerError) as error:
+                # No file can be opened, or the database does not answer: who follows waits until it is over.
+                _LOGGER.warning("the log of %s of run %s cannot be read now: %s", self._place[1], self._place[0], error)
+                await asyncio.sleep(_AGAIN)
+                continue
             if event is not None:
                 self._events.append(event)
                 self._offset = event.end

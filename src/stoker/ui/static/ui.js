@@ -68,6 +68,11 @@
       while (lines.childElementCount > MOST_LINES) lines.firstElementChild.remove();
       if (atEnd) lines.scrollTop = lines.scrollHeight;
     });
+    const opened = source;
+    source.addEventListener("error", () => {
+      // A server that has too many to follow it, or that is gone, is asked again; otherwise the browser does that itself.
+      if (opened.readyState === EventSource.CLOSED) setTimeout(() => { if (source === opened) follow(); }, 15000);
+    });
     source.addEventListener("end", () => {
       source.close();
       if (about) about.textContent = "It has ended.";
