@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.kubernetes.server.schemas import flaws
 from tests.kubernetes.server.volumes import expanded
 
+from stoker.backends.aws_batch import instances
 from stoker.backends.kubernetes import nodelabels
 from stoker.backends.kubernetes.accelerators import accelerator_request
 from stoker.backends.kubernetes.pods import (
@@ -336,6 +337,9 @@ def test_a_better_alternative_weighs_more() -> None:
         ({"accelerators": "tpu-v5e:3"}, {}, "1 or 4 or 8"),
         ({"accelerators": "tpu-v5e:8", "nodes": 2}, {}, "a slice that spans several"),
         ({"accelerators": "tpu-v5e:4", "nodes": 3}, {}, "no slice of that size"),
+        ({"accelerators": "tpu-v5p:4", "nodes": 17}, {}, "no slice of that size"),
+        ({"accelerators": "tpu-v4:4", "nodes": 2000}, {}, "no slice of that size"),
+        ({"accelerators": "tpu-v7x:2"}, {}, "1 or 4"),
         ({"gpu_vendor": "tpu", "gpu_count": 4}, {}, "by generation"),
         ({"accelerators": "tpu-v2:4"}, {}, "no nodes of that generation"),
         ({"accelerators": "tpu-v2:4"}, {"tpu_topology": "2x2"}, "no nodes of that generation"),
@@ -348,6 +352,42 @@ def test_what_kubernetes_cannot_give(resources: dict[str, Any], settings: dict[s
     made = accelerator_request(ResourceSettings(**resources), KubernetesSettings(**settings))
     assert made is not None and made.refusal is not None
     assert words in made.refusal.why and made.refusal.fix
+
+
+@pytest.mark.parametrize(
+    ("accelerators", "nodes", "topology"),
+    [
+        ("tpu-v7x:1", 1, "1x1x1"),
+        ("tpu-v7x:4", 1, "2x2x1"),
+        ("tpu-v6e:8", 1, "2x4"),
+        ("tpu-v5e:4", 64, "16x16"),
+        ("tpu-v4:4", 16, "4x4x4"),
+        ("tpu-v5p:4", 48, "4x4x12"),
+        ("tpu-v5p:4", 176, "4x4x44"),
+        ("tpu-v5p:4", 576, "12x12x16"),
+        ("tpu-v7x:4", 2048, "16x16x32"),
+    ],
+)
+def test_the_topology_of_a_slice(accelerators: str, nodes: int, topology: str) -> None:
+    """As https://github.com/AI-Hypercomputer/xpk has it."""
+    made = accelerator_request(ResourceSettings(accelerators=accelerators, nodes=nodes), KubernetesSettings())
+    assert made is not None and made.refusal is None
+    assert made.selector[nodelabels.GKE_TPU_TOPOLOGY] == topology
+
+
+def test_the_nearest_slices_are_named() -> None:
+    for accelerators, nodes, fix in (("tpu-v5p:4", 17, "nodes=16 or 32;"), ("tpu-v4:4", 2000, "nodes=1024;")):
+        made = accelerator_request(ResourceSettings(accelerators=accelerators, nodes=nodes), KubernetesSettings())
+        assert made is not None and made.refusal is not None and fix in made.refusal.fix
+
+
+def test_instance_types_of_ec2_are_those_that_aws_batch_knows() -> None:
+    """Nodes of EKS may have no label of their accelerator but their type."""
+    for each in instances.table().values():
+        labels = {nodelabels.INSTANCE_TYPE: each.name}
+        device = nodelabels.device_of(labels)
+        assert device is not None and device.name == each.accelerator, each
+        assert each.name in nodelabels.label_values(each.accelerator)[nodelabels.INSTANCE_TYPE], each
 
 
 def test_what_a_setting_makes_possible() -> None:

@@ -39,29 +39,27 @@ _FLAT: Final[Mapping[int, str]] = {
     128: "8x16",
     256: "16x16",
 }
-_CUBES: Final[Mapping[int, str]] = {
-    4: "2x2x1",
-    8: "2x2x2",
-    16: "2x2x4",
-    32: "2x4x4",
-    64: "4x4x4",
-    128: "4x4x8",
-    256: "4x8x8",
-    512: "8x8x8",
-}
+_SMALL: Final[Mapping[int, str]] = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4"}
 _SHAPES: Final[Mapping[str, Mapping[int, str]]] = {
     # https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus
     "tpu-v3": {chips: shape for chips, shape in _FLAT.items() if chips not in (1, 8)},
-    "tpu-v4": _CUBES,
+    "tpu-v4": _SMALL,
     "tpu-v5e": _FLAT,
-    "tpu-v5p": _CUBES,
+    "tpu-v5p": _SMALL,
     "tpu-v6e": _FLAT,
-    "tpu-v7x": _CUBES,
+    "tpu-v7x": {1: "1x1x1", **_SMALL},
 }
-"""Generation → chips of a slice → its topology."""
+"""Generation → chips of a slice → its topology; larger ones are made of cubes (`_topology`)."""
+_CUBE: Final = 4**3
+"""Chips of a cube of 4 × 4 × 4, of which larger slices with three dimensions are made."""
+_CUBES: Final[Mapping[str, int]] = {"tpu-v4": 64, "tpu-v5p": 140, "tpu-v7x": 144}
+"""Generation → the cubes of its largest slice: https://cloud.google.com/tpu/docs/v4, v5p, tpu7x"""
+_SIDE: Final = 64
+"""The most cubes along a side: https://github.com/AI-Hypercomputer/xpk, `core/system_characteristics.py`."""
 _TPU_HOSTS: Final[Mapping[str, tuple[int, ...]]] = {
-    **dict.fromkeys(("tpu-v3", "tpu-v4", "tpu-v5p", "tpu-v7x"), (4,)),
+    **dict.fromkeys(("tpu-v3", "tpu-v4", "tpu-v5p"), (4,)),
     **dict.fromkeys(("tpu-v5e", "tpu-v6e"), (1, 4, 8)),
+    "tpu-v7x": (1, 4),
 }
 """How many chips a node has; the nodes of a slice that spans several have 4 each."""
 _TPU_LABELS: Final[Mapping[str, str]] = {
@@ -364,18 +362,19 @@ def _tpu_refusal(
         return None
     if request.count not in (hosts if nodes == 1 else (4,)):
         text = " or ".join(map(str, hosts)) if nodes == 1 else "4"
+        larger = next((chips for chips in hosts if chips >= request.count), hosts[-1]) if nodes == 1 else 4
         return RefusedRequest(
             what=f"asks for {request.count} chips of {kind.name} on {'each of ' if nodes > 1 else ''}"
             f"{nodes} node{'s' if nodes > 1 else ''}",
             why=f"a node {'of a slice that spans several ' if nodes > 1 else ''}has {text}, and a pod takes them all",
-            fix=f'resources.accelerators="{kind.name}:{hosts[-1] if nodes == 1 else 4}"',
+            fix=f'resources.accelerators="{kind.name}:{larger}"',
         )
-    if request.count * nodes not in _SHAPES[kind.name]:
-        sizes = [str(size // request.count) for size in _SHAPES[kind.name] if size >= request.count]
+    if _topology(kind.name, request.count * nodes) is None:
+        near = [str(number) for number in _near(kind.name, request.count, nodes)]
         return RefusedRequest(
             what=f"asks for {nodes} nodes with {request.count} chips of {kind.name} each",
             why="there is no slice of that size",
-            fix=f"resources.nodes= one of {', '.join(sizes)}; or name it: KubernetesSettings(tpu_topology='…')",
+            fix=f"resources.nodes={' or '.join(near)}; or name it: KubernetesSettings(tpu_topology='…')",
         )
     return None
 
@@ -389,8 +388,33 @@ def _slice_selector(
     if labels is not None:
         return dict(labels)
     chips = request.count * resources.get("nodes", 1)
-    topology = settings.get("tpu_topology") or _SHAPES[kind.name][chips]
+    topology = settings.get("tpu_topology") or _topology(kind.name, chips)
+    assert topology is not None, "`_tpu_refusal` has refused it"
     return {nodelabels.GKE_TPU: _TPU_LABELS[kind.name], nodelabels.GKE_TPU_TOPOLOGY: topology}
+
+
+def _topology(generation: str, chips: int) -> str | None:
+    """The topology of a slice of so many chips: of cubes the most compact one. None where there is no such slice."""
+    if chips in _SHAPES[generation]:
+        return _SHAPES[generation][chips]
+    cubes, rest = divmod(chips, _CUBE)
+    if rest or not 1 <= cubes <= _CUBES.get(generation, 0):
+        return None
+    sides = [
+        (low, middle, cubes // (low * middle))
+        for low in range(1, cubes + 1)
+        for middle in range(low, cubes // low + 1)
+        if cubes % (low * middle) == 0 and middle <= cubes // (low * middle) <= _SIDE
+    ]
+    return "x".join(str(4 * side) for side in min(sides, key=sum)) if sides else None
+
+
+def _near(generation: str, chips: int, nodes: int) -> list[int]:
+    """The next smaller and the next larger number of nodes that make a slice, with so many chips each."""
+    most = max(*_SHAPES[generation], _CUBES.get(generation, 0) * _CUBE) // chips
+    smaller = next((number for number in range(min(nodes, most), 0, -1) if _topology(generation, number * chips)), None)
+    larger = next((number for number in range(nodes, most + 1) if _topology(generation, number * chips)), None)
+    return [number for number in (smaller, larger) if number is not None]
 
 
 __all__ = [

@@ -82,6 +82,8 @@ _INSTANCE_TYPES: Final = (
     (r"g5\.", "A10G"),
     (r"g6f?\.|gr6f?\.", "L4"),
     (r"g6e\.", "L40S"),
+    (r"g7\.", "RTXPRO4500"),
+    (r"g7e\.", "RTXPRO6000"),
     (r"inf1\.", "inferentia"),
     (r"inf2\.", "inferentia2"),
     (r"trn1n?\.", "trainium"),
@@ -116,6 +118,8 @@ _SIZES: Final[Mapping[str, str]] = {
     "L4": "g6.xlarge g6.2xlarge g6.4xlarge g6.8xlarge g6.12xlarge g6.16xlarge g6.24xlarge g6.48xlarge gr6.4xlarge "
     "gr6.8xlarge",
     "L40S": "g6e.xlarge g6e.2xlarge g6e.4xlarge g6e.8xlarge g6e.12xlarge g6e.16xlarge g6e.24xlarge g6e.48xlarge",
+    "RTXPRO4500": "g7.2xlarge g7.4xlarge g7.8xlarge g7.12xlarge g7.24xlarge g7.48xlarge",
+    "RTXPRO6000": "g7e.2xlarge g7e.4xlarge g7e.8xlarge g7e.12xlarge g7e.24xlarge g7e.48xlarge",
     "H100": "p5.4xlarge p5.48xlarge Standard_ND96isr_H100_v5",
     "H100-NVL": "Standard_NC40ads_H100_v5 Standard_NC80adis_H100_v5",
     "H200": "p5e.48xlarge p5en.48xlarge Standard_ND96isr_H200_v5",
