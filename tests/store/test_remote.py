@@ -13,7 +13,7 @@ import pytest
 from stoker.core.errors import MissingPackage, StoreError
 from stoker.store import artifacts
 from stoker.store.blobs import Blobs
-from stoker.store.filesystems import url_to_fs
+from stoker.store.filesystems import remedy, url_to_fs
 from stoker.store.remote import Remote, cache_folder
 from stoker.store.store import open_store
 from stoker.store.sweep import sweep
@@ -174,3 +174,58 @@ def test_where_copies_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "temporary"))
     assert cache_folder("s3://a").startswith(str(tmp_path / "temporary"))
+
+
+PROFILES = """
+[profile sso]
+sso_session = x
+sso_account_id = 1
+sso_role_name = r
+region = us-east-1
+[sso-session x]
+sso_start_url = https://a.example/start
+sso_region = us-east-1
+[profile half]
+aws_access_key_id = AKIA
+"""
+
+
+@pytest.mark.parametrize(
+    ("profile", "fix"),
+    [
+        ("", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        ("half", "`aws configure`"),
+        ("none", "`aws configure list-profiles`"),
+        ("sso", "`aws sso login`"),
+    ],
+)
+def test_without_credentials_the_fix_names_them(
+    profile: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The errors are s3fs's own; it looks for credentials before it calls anybody."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "config").write_text(PROFILES)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    if profile:
+        monkeypatch.setenv("AWS_PROFILE", profile)
+    with pytest.raises(StoreError) as caught:
+        Blobs("s3://bucket/stoker").put(b"x")
+    assert fix in caught.value.fix, caught.value
+
+
+@pytest.mark.parametrize(
+    ("uri", "error", "fix"),
+    [
+        ("s3://bucket", FileNotFoundError("The specified bucket does not exist"), "aws s3 mb"),
+        ("s3://bucket", PermissionError("Access Denied"), "aws sts get-caller-identity"),
+        ("s3://bucket", OSError("connection reset"), "AWS_PROFILE"),
+        ("gs://bucket", OSError("Anonymous caller"), "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("az://container", ValueError("Must provide either a connection_string"), "AZURE_STORAGE_ACCOUNT_NAME"),
+        ("ftp://host", OSError("refused"), "check the address"),
+    ],
+)
+def test_what_a_person_does_about_a_store(uri: str, error: Exception, fix: str) -> None:
+    assert fix in remedy(uri, error)

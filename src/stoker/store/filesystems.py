@@ -1,14 +1,56 @@
-"""The file systems of fsspec that stores use: what the environment says now, not what it said at the first use."""
+"""The file systems of fsspec that stores use, as the environment says now, not as it said at the first use; and what to
+do where one cannot be reached."""
 
 from __future__ import annotations
 
 import os
 import threading
-from typing import Any, Final
+from typing import Any, Final, Mapping
 
 _READ: Final = ("AWS_", "AZURE_", "BOTO", "FSSPEC_", "GCE_", "GCSFS_", "GOOGLE_", "OCI", "S3")
 """The first letters of the variables from which file systems take addresses and credentials: those of botocore,
 google-auth, azure-identity, OCI's SDK, s3fs, gcsfs and fsspec itself."""
+_AWS: Final = (
+    "log in by `aws configure` or `aws sso login`, with AWS_PROFILE=NAME for another profile of ~/.aws/config than "
+    "default; or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN where they are temporary"
+)
+_GOOGLE: Final = (
+    "log in by `gcloud auth application-default login`; or set GOOGLE_APPLICATION_CREDENTIALS to the file of a service "
+    "account's key"
+)
+_AZURE: Final = (
+    "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or AZURE_STORAGE_CONNECTION_STRING; or, with the "
+    "account's name, log in by `az login`"
+)
+_LOGINS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("s3", "s3a"), _AWS),
+    **dict.fromkeys(("gs", "gcs"), _GOOGLE),
+    **dict.fromkeys(("az", "abfs", "abfss", "adl"), _AZURE),
+}
+"""Scheme → how a person gets credentials for it: those that s3fs, gcsfs and adlfs look for by themselves."""
+_PROFILES: Final = (
+    "AWS_PROFILE names no profile of this machine: `aws configure list-profiles` prints those that it has"
+)
+_EXPIRED: Final = "the login is over or was never made: `aws sso login`, with --profile NAME where AWS_PROFILE is set"
+_BUCKET: Final = "correct the bucket's name in artifact_store, or make the bucket: `aws s3 mb s3://NAME`"
+_RIGHTS: Final = (
+    "`aws sts get-caller-identity` says who you are; that identity needs s3:ListBucket on the bucket, and "
+    "s3:GetObject, s3:PutObject and s3:DeleteObject on what is in it. For another identity "
+)
+_FIXES: Final[Mapping[str, str]] = {
+    "NoCredentialsError": _AWS,
+    "PartialCredentialsError": _AWS,
+    "CredentialRetrievalError": _AWS,
+    "ProfileNotFound": _PROFILES,
+    "SSOTokenLoadError": _EXPIRED,
+    "TokenRetrievalError": _EXPIRED,
+    "UnauthorizedSSOTokenError": _EXPIRED,
+    "DefaultCredentialsError": _GOOGLE,
+    "RefreshError": _GOOGLE,
+    "ClientAuthenticationError": _AZURE,
+}
+"""Errors of botocore, google-auth and azure-core by the names of their classes → what to do: no package of a cloud is
+imported for it."""
 _seen: dict[Any, tuple[tuple[str, str], ...]] = {}
 """Class of file systems → the variables when it was last asked for one."""
 _lock = threading.Lock()
@@ -36,3 +78,18 @@ def url_to_fs(uri: str) -> tuple[Any, str]:
                 _seen[kind] = now
         system, path = fsspec.core.url_to_fs(uri)
     return system, path
+
+
+def remedy(uri: str, error: BaseException) -> str:
+    """What a person does about an error of the file system of a URI."""
+    scheme = uri.partition("://")[0]
+    for kind in type(error).__mro__:
+        if kind.__name__ in _FIXES:
+            return _FIXES[kind.__name__]
+    if scheme in ("s3", "s3a") and isinstance(error, FileNotFoundError):
+        return _BUCKET
+    if scheme in ("s3", "s3a") and isinstance(error, PermissionError):
+        return _RIGHTS + _AWS
+    if scheme in _LOGINS:
+        return f"check the address and the network. Without credentials, {_LOGINS[scheme]}"
+    return "check the address, your credentials for it, and the network"
